@@ -175,7 +175,7 @@ class Dispatcher:
                     ends[topic, queue_id] = queue_offset + 1
             if self._waits_for_rest(piece, scan):
                 break
-            offset = self._behind(piece, scan)
+            offset = self._next_start(piece, scan)
         return ends
 
     def index_step(self) -> bool:
@@ -185,7 +185,7 @@ class Dispatcher:
         for piece in self._log.ranges(PhysicalOffset(self.index_cursor)):
             scan = self._scan(piece, self.queue_cursor)
             self._to_index(scan, piece)
-            self.index_cursor = self._behind(piece, scan)
+            self.index_cursor = self._next_start(piece, scan)
             break
         return self.index_cursor < self.queue_cursor
 
@@ -216,7 +216,7 @@ class Dispatcher:
             if together:
                 self._to_index(scan, piece)
             waits = self._waits_for_rest(piece, scan)
-            behind = scan.end if waits else self._behind(piece, scan)
+            behind = scan.end if waits else self._next_start(piece, scan)
             if together:
                 self.index_cursor = behind
             self.queue_cursor = behind
@@ -267,7 +267,7 @@ class Dispatcher:
         return size <= piece.file_end - scan.end
 
     @staticmethod
-    def _behind(piece: ScanRange, scan: Scan) -> int:
+    def _next_start(piece: ScanRange, scan: Scan) -> int:
         """Return the offset at which the next step starts."""
         if scan.stop in (StopReason.END, StopReason.LIMIT):
             return scan.end

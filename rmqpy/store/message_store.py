@@ -70,7 +70,7 @@ class MessageStore:
         self.appender: Final = MessageAppender(context, parts, self.health, self.queue_ends)
         """The write side."""
         self.flush_tracker: Final = FlushTracker(parts, context.files, self._paths, self.health)
-        """What has to be made durable."""
+        """What must be made durable."""
         self.retention: Final = RetentionCleaner(
             context.files,
             self._paths,

@@ -194,7 +194,7 @@ class Group:
         assert member.store is not None
         found: list[bytes] = []
         while True:
-            page = member.store.reader.get_message("G", "T", 0, len(found), 32, None)
+            page = member.store.reader.get_message("T", 0, len(found), 32, None)
             if not page.messages:
                 return found
             found += [decode_message(message).body for message in page.messages]
@@ -709,7 +709,7 @@ def test_a_damaged_entry_met_at_the_start_is_fetched(
     assert victim.driver.disk is DiskState.DAMAGED
     group.run(15_000)
     assert victim.driver.damaged == frozenset()
-    assert any(f"entry {index} is whole again" in text for text in caplog.messages)
+    assert any(f"entry {index} was repaired" in text for text in caplog.messages)
     equal_ledgers(group)
     for member in group.members:
         assert len(group.read(member)) == 22
@@ -787,7 +787,7 @@ def test_a_damaged_entry_is_fetched_again(
     group.run(15_000)
     assert victim.driver.damaged == frozenset()
     assert any("entry 3 is damaged" in text for text in caplog.messages)
-    assert any("entry 3 is whole again" in text for text in caplog.messages)
+    assert any("entry 3 was repaired" in text for text in caplog.messages)
     again = group.leader()
     assert [reply.code for reply in group.send(again, b"more")] == [0]
     group.run(3000)

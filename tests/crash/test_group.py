@@ -334,11 +334,11 @@ def test_damage_met_at_the_start_is_mended_by_the_group(group: Group) -> None:
     group.wait_for_acknowledgements(100)
     victim.start()
     deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while "entry 11 is whole again" not in victim.printed():
+    while "entry 11 was repaired" not in victim.printed():
         assert time.monotonic() < deadline, victim.printed()
         time.sleep(0.1)
     assert "entry 5 is damaged" in victim.printed()
-    assert "entry 5 is whole again" in victim.printed()
+    assert "entry 5 was repaired" in victim.printed()
     group.end_load()
     group.check_leader()
     group.stop_equal()

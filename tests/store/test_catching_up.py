@@ -99,7 +99,7 @@ def test_far_behind_messages_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> 
     store = rig.open()
     (result,) = store.appender.put([rig.draft(COUNT)])
     assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
-    assert "built again" in result.remark and "KiB" in result.remark
+    assert "rebuilt" in result.remark and "KiB" in result.remark
     while store.dispatcher.behind_bytes > 2000:
         store.dispatch()
     assert store.dispatcher.behind_bytes
@@ -171,7 +171,7 @@ def test_lost_queues_are_built_again(rig: Rig, kit: Kit, clean: bool, lost: str)
     if lost != "last file":
         rig.files.remove_tree(f"{rig.root}/{folder}".rstrip("/"))
     store = rig.open()
-    assert any("built again" in note for note in store.opened.notes)
+    assert any("rebuilt" in note for note in store.opened.notes)
     assert kit.bodies(store) == {rig.draft(number).body for number in range(COUNT)}
     (result,) = store.appender.put([rig.draft(COUNT + 1)])
     assert result.queue_offset == COUNT // 2

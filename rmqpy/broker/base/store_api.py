@@ -91,7 +91,7 @@ class StoreWriter(Protocol):
 
 
 class StoreFlush(Protocol):
-    """What has to be made durable: for the services that flush."""
+    """What must be made durable: for the services that flush."""
 
     @property
     def log(self) -> CommitLog: ...

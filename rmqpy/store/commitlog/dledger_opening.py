@@ -22,7 +22,7 @@ from rmqpy.store.ledger.entry_store import EntryStore
 class DLedgerOpening(Opening):
     """One attempt to open a directory with enableDLegerCommitLog=true."""
 
-    def _open_behind(self, row: MappedFiles) -> OpenedLog:
+    def _open_log(self, row: MappedFiles) -> OpenedLog:
         if self._has_files(self.settings.dledger_data_path):
             return self._open_joined(row)
         if row:
@@ -42,7 +42,7 @@ class DLedgerOpening(Opening):
             # A file was created, but no record was written: there is nothing to join.
             row.drop_last()
             row.sync_directories()
-            return self._open_behind(row)
+            return self._open_log(row)
         task = old.flush_task()
         if task is not None:
             # A sealed log is not flushed again.

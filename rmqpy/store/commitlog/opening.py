@@ -107,12 +107,12 @@ class Opening:
         )
         row.load(COMMIT_LOG_SIZE_KEY)
         try:
-            return self._open_behind(row)
+            return self._open_log(row)
         except BaseException:
             row.close()
             raise
 
-    def _open_behind(self, row: MappedFiles) -> OpenedLog:
+    def _open_log(self, row: MappedFiles) -> OpenedLog:
         """Return the log, given the files of the classic log (``row``, which may be empty)."""
         self._refuse_dledger_data()
         return self._recover_classic(row)

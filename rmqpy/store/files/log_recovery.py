@@ -256,7 +256,7 @@ class LogRecovery:
             fault = MidLogCorruptionError(
                 file.path,
                 f"a damaged record at offset {end.end} (byte {position} of the file) with a valid"
-                f" one behind it at offset {offset} in {path}",
+                f" one after it at offset {offset} in {path}",
                 "records without a gap up to the end of the log",
                 "restore the file from a backup or a replica; or give up everything from the damage"
                 " on by starting once with --force-truncate (it keeps the bytes in"

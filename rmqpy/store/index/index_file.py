@@ -1,14 +1,15 @@
-"""The key index: hash tables on disk that find messages by key (Java IndexFile, IndexService).
+"""KeyIndex: hash tables on disk that find messages by key (Java IndexFile, IndexService).
 
 File: header 40 bytes, slots (4 bytes: newest entry number of the slot, 0 none), entries (20 bytes:
-key hash, physical offset, seconds since the file's begin, previous entry number of the slot); the
-numbers stand in codec/layout.py. Named by the local time of creation. ``hashSlotCount`` in the
-header counts the slots in use, ``indexCount`` the entries plus 1.
+key hash, physical offset, seconds since the start of the file, previous entry number of the slot);
+the numbers are defined in codec/layout.py. Files are named by the local time of creation.
+``hashSlotCount`` in the header counts the slots in use, ``indexCount`` the entries plus 1.
 
 Messages that share a hash are all found; the client filters by exact key.
 
 The tables are not written in an order that survives a crash: after an unclean stop every file that
-is not known to be whole is deleted, and dispatch fills the index again from where the others end.
+is not known to be complete is deleted, and dispatch fills the index again from where the others
+end.
 """
 
 from __future__ import annotations
@@ -42,13 +43,15 @@ from rmqpy.model.files import FileSystem, StoreFile
 
 NAME_DIGITS = 17
 RESERVED_ENTRIES = 16 * 1024
-"""Room on the disk is taken in such pieces: a write in place that finds none ends the process."""
+"""The number of entries for which disk space is reserved at a time: a write in place that finds no
+space ends the process.
+"""
 assert INDEX_END_TIMESTAMP_POSITION == 8 and INDEX_END_OFFSET_POSITION == 24
 assert INDEX_SLOT_COUNT_POSITION == 32 and INDEX_COUNT_POSITION == 36
 
 
 class IndexFile:
-    """One table. Written in place through a mapping: entry first, then its slot, then the
+    """One table. It is written in place through a mapping: entry first, then its slot, then the
     header.
     """
 
@@ -87,48 +90,54 @@ class IndexFile:
         return self._reserved_entries
 
     def reserve(self) -> None:
-        """Take room on the disk for the next entry, and some more. Raises OSError."""
+        """Reserve disk space for the next entry, and some more. Raises OSError."""
         number = self.header.index_count
         if number < self._reserved_entries:
             return
         start = index_entry_position(number, self._slot_count) if number > 1 else 0
         end = min(number + RESERVED_ENTRIES, self._entry_count)
         if not self._reserved_entries and number > 1:
-            # Found on disk: slots that were never used are holes.
+            # The file was found on disk: slots that were never used are holes.
             self._file.reserve(0, index_entry_position(0, self._slot_count))
         self._file.reserve(start, index_entry_position(end, self._slot_count) - start)
         self._reserved_entries = end
 
     def changed_by_c(self) -> None:
-        """The C core has added entries: the header in the file is the true one."""
+        """Read the header from the file again, because the C core has added entries."""
         self._header = None
 
     @property
     def is_full(self) -> bool:
+        """Whether no further entry fits."""
         return self.header.index_count >= self._entry_count
 
     @property
     def is_empty(self) -> bool:
+        """Whether the file has no entry."""
         return self.header.index_count <= 1
 
     def continue_from(self, previous: IndexHeader) -> None:
-        """A new file begins where the previous one ended, until its first entry says better."""
+        """Set the header of a new file to the end of the previous one, until its first entry
+        replaces it.
+        """
         header = self.header
         header.begin_timestamp_ms = header.end_timestamp_ms = previous.end_timestamp_ms
         header.begin_offset = header.end_offset = previous.end_offset
         self._write_header()
 
     def put(self, entries: Sequence[IndexEntry]) -> None:
-        """Add entries; there is room for them."""
+        """Add entries. The caller has made sure that they fit."""
         put_index_entries(self._file.writable, self._slot_count, self.header, entries)
 
     def put_packed(self, keys: bytes) -> None:
-        """The same of entries as :data:`rmqpy.codec.packing.KEY` packs them."""
+        """Add entries that are packed as :data:`rmqpy.codec.packing.KEY`."""
         put_packed_keys(self._file.writable, self._slot_count, keys)
         self.changed_by_c()
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of entries with this hash and a store time in range, newest first."""
+        """Yield the physical offsets of entries with this hash and a store time in range, newest
+        first.
+        """
         header, data = self.header, self._file.view
         (number,) = INDEX_SLOT.unpack_from(data, index_slot_position(key_hash, self._slot_count))
         while 0 < number < header.index_count:
@@ -139,13 +148,13 @@ class IndexFile:
             stored_ms = header.begin_timestamp_ms + time_diff_s * 1000
             if found_hash == key_hash and begin_ms <= stored_ms <= end_ms:
                 yield offset
-            # Chains lead to older entries only: anything else is damage, and could be a circle.
+            # Chains lead to older entries only: anything else is damage, and could be a cycle.
             if not 0 < previous < number or stored_ms < begin_ms:
                 return
             number = previous
 
     def tail_count(self, physical_offset: int) -> int:
-        """How many of the last entries are of the message at ``physical_offset``."""
+        """Return how many of the last entries belong to the message at ``physical_offset``."""
         data, count = self._file.view, 0
         for number in range(self.header.index_count - 1, 0, -1):
             place = index_entry_position(number, self._slot_count)
@@ -155,6 +164,7 @@ class IndexFile:
         return count
 
     def covers(self, begin_ms: int, end_ms: int) -> bool:
+        """Return whether the store times of the entries overlap the range."""
         return self.header.begin_timestamp_ms <= end_ms and self.header.end_timestamp_ms >= begin_ms
 
     def sync(self) -> None:
@@ -179,7 +189,7 @@ class IndexFile:
 
 @define(slots=True, frozen=True)
 class IndexSync:
-    """Files that have become full and are not durable yet."""
+    """A task that syncs files which have become full and are not durable yet."""
 
     files: FileSystem
     directory: str
@@ -187,18 +197,20 @@ class IndexSync:
 
     @property
     def timestamp_ms(self) -> int:
-        """Up to there the index is durable once this has been run."""
+        """The store time up to which the index is durable once this has run."""
         return self.parts[-1].header.end_timestamp_ms
 
     def run(self) -> None:
-        """Blocks; may run in a worker thread. Afterwards the index is told by ``synced``."""
+        """Sync the files. Blocks; may run in a worker thread. The caller reports it with
+        :meth:`KeyIndex.synced`.
+        """
         for file in self.parts:
             file.sync()
         self.files.sync_dir(self.directory)
 
 
 class KeyIndex:
-    """The row of index files, oldest first."""
+    """The index files of a store, oldest first. See the module's text."""
 
     def __init__(
         self,
@@ -214,8 +226,8 @@ class KeyIndex:
         self._entry_count = entry_count
         self._now_ms = now_ms
         self._interrupted: list[str] = []
-        """Files of 0 bytes, whose creation was interrupted by a kill; a cut one, and those behind
-        it. The log says again what they said.
+        """The files of 0 bytes, whose creation was interrupted by a kill, and a truncated file with
+        those after it. Their content is derived from the log again.
         """
         self._index_files: list[IndexFile] = []
         self._full: list[IndexFile] = []
@@ -223,8 +235,9 @@ class KeyIndex:
         self._resume_skip = 0
 
     def load(self) -> None:
-        """Open the files; changes nothing on disk. Raises StoreError for what is no index file, and
-        where the length of all files says that the settings are not those of the store.
+        """Open the files; change nothing on disk. Raises StoreError for an entry that is not an
+        index file, and if the length of all files shows that the settings are not those of the
+        store.
         """
         expected = index_file_size(self._slot_count, self._entry_count)
         sizes: dict[str, int] = {}
@@ -247,8 +260,8 @@ class KeyIndex:
             self._index_files.append(file)
 
     def _check_settings(self, sizes: Mapping[str, int], expected: int) -> None:
-        """Several files of one other length, or a longer one, were written so; a single one that is
-        too short was cut.
+        """Raise StoreError if the files were written with other settings: several files of one
+        other length, or a longer one. A single file that is too short was truncated.
         """
         lengths = {size for size in sizes.values() if size}
         if expected in lengths or len(lengths) != 1:
@@ -260,16 +273,17 @@ class KeyIndex:
                 f"{length} bytes",
                 f"{expected} bytes as maxHashSlotNum={self._slot_count} and"
                 f" maxIndexNum={self._entry_count} say",
-                "set these keys as the store was written, or delete the index folder: it is built"
-                " again",
+                "set these keys as the store was written, or delete the index folder: it is"
+                " rebuilt",
             )
 
     def finish_recovery(self, log_end_offset: int, safe_timestamp_ms: int | None) -> None:
-        """Once the log has been accepted: delete files that it cannot have filled.
+        """Delete files that the log cannot have filled, once the log has been accepted.
 
-        After an unclean stop ``safe_timestamp_ms`` is the checkpoint's index time: files with
-        younger entries go, because a torn table cannot be told from a whole one; so does a file
-        without any, which may be younger than its zeros say, and every file behind one that goes.
+        After an unclean stop ``safe_timestamp_ms`` is the index time of the checkpoint: files with
+        younger entries are deleted, because a torn table looks like a complete one. So is a file
+        without entries, which may be younger than its zeros say, and every file after a deleted
+        one.
         """
         for path in self._interrupted:
             self._files.unlink(path)
@@ -282,7 +296,7 @@ class KeyIndex:
         for file in self._index_files[kept:]:
             self._drop(file)
         if kept < len(self._index_files):
-            # They must not come back: the log will be another one behind its end.
+            # They must not reappear: the log will have other messages after its end.
             self._files.sync_dir(self._directory)
             del self._index_files[kept:]
         if safe_timestamp_ms is not None:
@@ -304,19 +318,19 @@ class KeyIndex:
             return True
         if file.is_empty or header.end_timestamp_ms > safe_timestamp_ms:
             return False
-        # The time alone does not tell which of several files that end in one millisecond was meant.
+        # If several files end in the same millisecond, the time alone does not identify one.
         before = self._index_files[number - 1].header.end_timestamp_ms if number else -1
         return before < safe_timestamp_ms
 
     @property
     def end_offset(self) -> int | None:
-        """Physical offset of the last message in the index; None when there is none. Dispatch may
-        begin again with that message: the keys that it has in the index are not added twice.
+        """The physical offset of the last message in the index; None if there is none. Dispatch may
+        start again with that message: its keys are not added twice.
         """
         return self._index_files[-1].header.end_offset if self._index_files else None
 
     def put(self, key_hashes: list[int], physical_offset: int, store_timestamp_ms: int) -> None:
-        """Index one message under each key; one that the index has already passed is skipped."""
+        """Index one message under each key. A message that the index already has is skipped."""
         if self._index_files and physical_offset < self._index_files[-1].header.end_offset:
             return
         done = self._resume_skip if physical_offset == self._resume_offset else 0
@@ -329,7 +343,7 @@ class KeyIndex:
             file.put(((key_hash, physical_offset, store_timestamp_ms),))
 
     def put_run(self, entries: Sequence[IndexEntry]) -> None:
-        """The same for the keys of consecutive messages."""
+        """Index the keys of consecutive messages."""
         file = self._index_files[-1] if self._index_files else None
         room = file.reserved_entries - file.header.index_count if file is not None else 0
         if file is not None and file.header.end_offset < entries[0][1] and len(entries) <= room:
@@ -342,7 +356,7 @@ class KeyIndex:
             self.put(of_message, physical_offset, store_timestamp_ms)
 
     def find(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets of at most ``count_max`` messages, newest file first."""
+        """Return the physical offsets of at most ``count_max`` messages, newest file first."""
         found: dict[int, None] = {}
         if count_max <= 0:
             return []
@@ -359,11 +373,12 @@ class KeyIndex:
 
     @property
     def newest(self) -> IndexFile | None:
+        """The newest file, if there is one."""
         return self._index_files[-1] if self._index_files else None
 
     @property
     def last_update(self) -> tuple[int, int]:
-        """Store time (ms) and physical offset of the newest entry; zeros when there is none."""
+        """The store time (ms) and physical offset of the newest entry; zeros if there is none."""
         if not self._index_files:
             return 0, 0
         return self._index_files[-1].header.end_timestamp_ms, self._index_files[
@@ -371,17 +386,19 @@ class KeyIndex:
         ].header.end_offset
 
     def take_sync(self) -> IndexSync | None:
-        """The work that makes full files durable; None when they are."""
+        """Return a task that makes full files durable; None if they are."""
         if not self._full:
             return None
         return IndexSync(self._files, self._directory, tuple(self._full))
 
     def synced(self, sync: IndexSync) -> None:
-        """A sync has been run without an error."""
+        """Record that a sync was run without an error."""
         self._full = [file for file in self._full if file not in sync.parts]
 
     def pop_expired(self, log_min_offset: int) -> Iterator[IndexFile]:
-        """Let go of files that only know messages below the log, never of the last."""
+        """Remove and yield the files that only have messages below the log, except the last
+        file.
+        """
         while (
             len(self._index_files) > 1 and self._index_files[0].header.end_offset < log_min_offset
         ):
@@ -391,7 +408,7 @@ class KeyIndex:
             yield file
 
     def sync(self) -> None:
-        """Make the newest file durable, and the names of all."""
+        """Make the newest file and the names of all files durable."""
         if self._index_files:
             self._index_files[-1].sync()
             self._files.sync_dir(self._directory)
@@ -421,15 +438,15 @@ class KeyIndex:
         return file
 
     def _new_path(self) -> str:
-        """The local time to the millisecond, later than every name in the row: the order of names
-        is the order of files.
+        """Return the path of a new file. Its name is the local time to the millisecond, later than
+        every existing name: the order of names is the order of files.
         """
         newest = self._index_files[-1].path.rpartition("/")[2] if self._index_files else ""
         return f"{self._directory}/{index_file_name(self._now_ms(), newest)}"
 
 
 def index_file_name(now_ms: int, newest: str) -> str:
-    """The name of the file behind ``newest``, "" for the first."""
+    """Return the name of the file after ``newest``, which is "" for the first file."""
     moment = datetime.fromtimestamp(now_ms / 1000)
     name = moment.strftime("%Y%m%d%H%M%S") + f"{now_ms % 1000:03d}"
     return name if name > newest else str(int(newest) + 1).zfill(NAME_DIGITS)

@@ -1,15 +1,15 @@
-"""What a member says of the old log in front of its DLedger log: where it ends, and digests.
+"""ClassicPrefix: the end and digests of the old log before the DLedger log of a member.
 
-The divided offset is a file boundary and says nothing about how many messages stand in front of it:
-members whose last old files differ would set the same one. The mark is the offset behind the last
-old message and a digest of what is valid in each old file, the last file first. It begins with the
+The divided offset is a file boundary and says nothing about how many messages are before it:
+members whose last old files differ would use the same one. The mark is the offset after the last
+old message and a digest of the valid part of each old file, the last file first. It starts with the
 last ``MARKED_FILES`` when the log is first joined, before any vote, and grows backwards to the
-whole old log where it may block (:meth:`ClassicPrefix.next_digest_task`). ``rmqpy upgrade
-switch``, which has read everything, leaves the whole mark behind (:func:`keep_mark`).
+whole old log, by tasks that may block (:meth:`ClassicPrefix.next_digest_task`). ``rmqpy upgrade
+switch``, which has read everything, writes the complete mark (:func:`keep_mark`).
 
-It is kept in ``rmqpy/old_log.json``, so that it stays what it was when old files expire, and is
-made again when one of these files was written to since (``rmqpy upgrade`` removes it). The digest
-of a file is the BLAKE2b of the BLAKE2b of its 64 KiB blocks, as a manifest has them.
+The mark is stored in ``rmqpy/old_log.json``, so that it does not change when old files expire. It
+is computed again if one of these files was written to since (``rmqpy upgrade`` removes it). The
+digest of a file is the BLAKE2b of the BLAKE2b of its 64 KiB blocks, as in a manifest.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from rmqpy.store.files.mapped_files import MappedFiles
 
 OLD_LOG_NAME = "old_log.json"
 MARKED_FILES = 2
-"""Digests that are there before the first vote; Java's documentation compares as many."""
+"""The number of digests that exist before the first vote; Java's documentation compares as many."""
 
 
 @define(slots=True, frozen=True)
 class ClassicPrefixMark:
-    """``end``: behind the last old message, -1 where it cannot be told any more; ``digest`` ""
-    then, else one of each file that was read so far, the last file first, with commas between.
+    """The mark of an old log. ``end`` is the offset after the last old message, or -1 if it is no
+    longer known. ``digest`` is "" then; otherwise it holds one digest for each file that was read
+    so far, the last file first, separated by commas.
     """
 
     end: int = -1
@@ -44,7 +45,7 @@ class ClassicPrefixMark:
 
 @define(slots=True, frozen=True)
 class FileDigest:
-    """One old file: the offset behind its last message, and the digest of what is before."""
+    """One old file: the offset after its last message, and the digest of what is before that."""
 
     name: str
     mtime_ms: int
@@ -54,27 +55,30 @@ class FileDigest:
 
 @define(slots=True, eq=False, repr=False)
 class ClassicPrefix:
-    """The mark of one member, and what is still to be read for it."""
+    """The mark of one member, and the files that must still be read for it."""
 
     files: FileSystem
     divided_offset: int
     own: str
     mark: ClassicPrefixMark
     times: dict[str, int]
-    """Of the files that the mark has seen, by name."""
+    """The modification times of the files that the mark covers, by name."""
     unread: list[tuple[str, int]] = field(factory=list)
-    """Paths and first offsets of the others, the first to read last."""
+    """The paths and first offsets of the other files; the next one to read is the last."""
 
     def next_digest_task(self) -> Callable[[], FileDigest] | None:
-        """What reads the next file; it may block. None when the mark is whole."""
+        """Return a task that reads the next file, or None if the mark is complete. The task may
+        block.
+        """
         if not self.unread:
             return None
         path, first_offset = self.unread[-1]
         return lambda: _digest(self.files, path, first_offset)
 
     def take(self, found: FileDigest | None) -> None:
-        """What :meth:`next_digest_task` has found; None for a file that is gone: the mark ends
-        there."""
+        """Add the result of :meth:`next_digest_task`. None means that the file is gone: the mark
+        ends there.
+        """
         if found is None:
             self.unread.clear()
             return
@@ -87,8 +91,8 @@ class ClassicPrefix:
 def open_old_log(
     files: FileSystem, row: MappedFiles, divided_offset: int, own: str
 ) -> ClassicPrefix:
-    """The kept mark, or a new one of the last files; ``row`` may be empty when the old files have
-    expired.
+    """Return the stored mark, or a new one of the last files. ``row`` is empty if the old files
+    have expired.
     """
     kept = _read(files, f"{own}/{OLD_LOG_NAME}")
     times = {_name(file.path): files.mtime_ms(file.path) for file in row}
@@ -111,7 +115,7 @@ def open_old_log(
 def keep_mark(
     files: FileSystem, own: str, divided_offset: int, last_first: Sequence[FileDigest]
 ) -> ClassicPrefixMark:
-    """Write the mark of these files, the last one first."""
+    """Write the mark of these files, the last one first, and return it."""
     mark = ClassicPrefixMark(last_first[0].end, ",".join(file.digest for file in last_first))
     times = {file.name: file.mtime_ms for file in last_first}
     _write(files, own, divided_offset, mark, times)
@@ -119,12 +123,12 @@ def keep_mark(
 
 
 def forget_old_log_mark(files: FileSystem, own: str) -> None:
-    """The old files have been changed on purpose."""
+    """Remove the stored mark, because the old files were changed on purpose."""
     files.unlink(f"{own}/{OLD_LOG_NAME}")
 
 
 def digest_of_blocks(blocks: Iterable[str]) -> str:
-    """Of a file whose blocks have these digests (hex), as a manifest has them."""
+    """Return the digest of a file whose blocks have these digests (hex), as in a manifest."""
     digest = hashlib.blake2b(digest_size=BLOCK_DIGEST_BYTES)
     for block in blocks:
         digest.update(bytes.fromhex(block))

@@ -1,11 +1,11 @@
-"""EntryIndex: the index files of a DLedger member. Unit ``n`` (32 bytes at ``32 * n``) says where
-entry ``n`` stands.
+"""EntryIndex: the index files of a DLedger member. Unit ``n`` (32 bytes at ``32 * n``) gives the
+position of entry ``n``.
 
-The data files are the truth, the units are derived from them: recovery writes again what is missing
+The data files are authoritative, the units are derived from them: recovery rewrites what is missing
 or differs.
 
-Invariants: no unit stands behind the last entry (a later recovery would believe it); a row that
-does not begin at 0 begins with the file of the first entry.
+Invariants: no unit follows that of the last entry (a later recovery would trust it); an index that
+does not start at 0 starts with the file of the first entry.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rmqpy.model.files import FileSystem
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 
 INDEX_FILE_SIZE = INDEX_UNIT_SIZE * 5 * 1024 * 1024
-"""mappedFileSizeForEntryIndex: fixed, no broker setting changes it."""
+"""mappedFileSizeForEntryIndex, which no broker setting changes."""
 
 _ZEROS_AT_ONCE = 1 << 16
 
 
 class EntryIndex:
-    """See the module. ``folder`` is for messages."""
+    """The index of one member. See the module's text. ``folder`` is named in error messages."""
 
     def __init__(self, files: FileSystem, row: MappedFiles, folder: str) -> None:
         self._files = files
@@ -32,7 +32,7 @@ class EntryIndex:
         self.folder = folder
         self._flushed = 0
         self._flushing = 0
-        """Ends of the units that are durable, and of those that a sync under way makes so."""
+        """The ends of the durable units, and of those that a running sync makes durable."""
 
     def put(self, first_index: int, units: bytes) -> None:
         """Write consecutive units; the first is that of entry ``first_index``."""
@@ -49,19 +49,21 @@ class EntryIndex:
             place += count
 
     def unit(self, index: int) -> IndexUnit:
-        """Where entry ``index`` stands. Raises StoreError."""
+        """Return the unit of entry ``index``. Raises StoreError if there is none."""
         unit = self.get(index)
         if unit is not None:
             return unit
         raise StoreError(
             self.folder,
             f"no index unit of entry {index}",
-            "one 32-byte unit an entry",
-            "stop the broker and remove the folder: the next start builds it again",
+            "one 32-byte unit per entry",
+            "stop the broker and remove the folder: the next start rebuilds it",
         )
 
     def find(self, position: int) -> IndexUnit | None:
-        """The unit of the entry at ``position``, if there is one. Positions grow with the index."""
+        """Return the unit of the entry at ``position``, if there is one. Positions grow with the
+        index.
+        """
         if not self._segments:
             return None
         low = self._segments.min_offset // INDEX_UNIT_SIZE
@@ -78,7 +80,7 @@ class EntryIndex:
         return None
 
     def get(self, index: int) -> IndexUnit | None:
-        """Where entry ``index`` stands; None when no unit says so."""
+        """Return the unit of entry ``index``, or None if there is none."""
         place = index * INDEX_UNIT_SIZE
         file = self._segments.find(place)
         if file is None:
@@ -89,7 +91,7 @@ class EntryIndex:
             return None
 
     def matches(self, first_index: int, units: bytes) -> bool:
-        """Whether exactly these bytes stand at the place of ``first_index``."""
+        """Return whether the units from ``first_index`` are exactly these bytes."""
         place = first_index * INDEX_UNIT_SIZE
         found = b""
         while len(found) < len(units):
@@ -101,7 +103,7 @@ class EntryIndex:
         return found == units
 
     def conflicting_units(self, first_index: int, units: bytes) -> list[IndexUnit]:
-        """Those in place of ``units`` that name the same entries, and another term."""
+        """Return the stored units that name the same entries as ``units``, but another term."""
         found = []
         begin = first_index * INDEX_UNIT_SIZE
         for place in range(0, len(units), INDEX_UNIT_SIZE):
@@ -115,7 +117,7 @@ class EntryIndex:
         return found
 
     def cut(self, count: int) -> None:
-        """Units from ``count`` on are gone."""
+        """Remove the units from number ``count``."""
         end = count * INDEX_UNIT_SIZE
         self._flushed = min(self._flushed, end)
         self._flushing = min(self._flushing, end)
@@ -125,7 +127,7 @@ class EntryIndex:
         self._clear_from(end)
 
     def expire(self, begin_index: int) -> None:
-        """Remove whole files in front of the unit ``begin_index``."""
+        """Remove the files that only hold units before ``begin_index``."""
         end = begin_index * INDEX_UNIT_SIZE
         while len(self._segments) > 1 and self._segments.first.end_offset <= end:
             file = self._segments.take_first()
@@ -133,23 +135,25 @@ class EntryIndex:
             self._files.unlink(file.path)
 
     def remove_all(self) -> None:
-        """No unit is left, and no file."""
+        """Remove all units and files."""
         self._flushed = self._flushing = 0
         while self._segments:
             self._segments.drop_last()
 
     def settled(self, count: int) -> None:
-        """Recovery has found or made ``count`` units."""
+        """Finish recovery, which has found or written ``count`` units."""
         self.cut(count)
         self._flushed = count * INDEX_UNIT_SIZE
 
     def take_dirty(self, count: int) -> tuple[MappedFile, ...]:
-        """Files with units below ``count`` that no sync has covered; a sync of them begins."""
+        """Return the files with units below ``count`` that no sync has covered, because a sync of
+        them starts.
+        """
         self._flushing = count * INDEX_UNIT_SIZE
         return tuple(file for file in self._segments if file.end_offset > self._flushed)
 
     def flushed(self) -> None:
-        """What :meth:`take_dirty` has named is durable."""
+        """Record that the files returned by :meth:`take_dirty` are durable."""
         self._flushed = self._flushing
 
     def sync(self) -> None:

@@ -1,8 +1,8 @@
-"""StoredEntries: what stands in the DLedger files of one member, as its readers see it.
+"""EntryReader: the entries in the DLedger files of one member, as its readers see them.
 
-An entry is found by its index unit and believed only if its header agrees with that and its record
-is whole; else it is a :class:`CorruptEntryError`, which a copy of another member mends
-(:mod:`rmqpy.store.ledger.entry_scrub`). Who writes the files is
+An entry is found by its index unit and accepted only if its header agrees with the unit and its
+record is complete; otherwise a :class:`CorruptEntryError` is raised, and a copy of another member
+repairs the entry (:mod:`rmqpy.store.ledger.entry_scrub`). The files are written by
 :mod:`rmqpy.store.ledger.entry_store`.
 
 Invariants: nothing here changes a file; what was read as a batch is forgotten before anything that
@@ -39,43 +39,49 @@ class CorruptEntryError(StoreError):
             path,
             f"entry {index} is damaged: {found}",
             "the entry as the leader wrote it",
-            "it is fetched from the leader by itself while the group has one; else copy the store"
+            "it is fetched from the leader while the group has one; otherwise copy the store"
             " of another member",
         )
         self.index = LedgerIndex(index)
 
 
 class EntryReader:
-    """Entries ``begin_index`` to ``stored_index`` of these files."""
+    """Reads the entries ``begin_index`` to ``stored_index`` of these files."""
 
     def __init__(self, data: MappedFiles, index: EntryIndex) -> None:
         self._data = data
         self._index = index
         self.begin_index = LedgerIndex(-1)
         self.stored_index = LedgerIndex(-1)
-        """Highest index that is in the files."""
+        """The highest index in the files."""
         self.holes: dict[int, LogGap] = {}
-        """Damaged entries that recovery has stepped over, by index: nobody reads from the first of
-        them on until they are mended."""
+        """The damaged entries that recovery has skipped, by index: nothing is read from the first
+        of them until they are repaired.
+        """
         self.on_damage: Callable[[CorruptEntryError], bool] = lambda _fault: False
-        """Told of damage that a reader has met; True when the entry is going to be mended."""
+        """The callback for damage that a reader has found. It returns True if the entry will be
+        repaired.
+        """
         self._batch: tuple[tuple[int, int, int], Sequence[Entry]] = ((-1, -1, -1), ())
-        """What was asked for, and found, last."""
+        """The last request for a batch, and its result."""
         self._read_ends: dict[int, tuple[Term, int]] = {}
-        """Term and end of the last entries of what was read as runs or written, by index: what
-        follows is read from there, and what is asked of them is known, without their units."""
+        """The term and end of the last entries of runs that were read or written, by index. They
+        save reading the units, for these entries and for those that follow them.
+        """
 
     @property
     def file_size(self) -> int:
+        """The size of a data file."""
         return self._data.file_size
 
     @property
     def data(self) -> MappedFiles:
+        """The data files."""
         return self._data
 
     def entry(self, index: int) -> tuple[EntryHeader, memoryview]:
-        """Header and body of a stored entry. Raises IndexError outside begin..end,
-        CorruptEntryError when it is not whole.
+        """Return header and body of a stored entry. Raises IndexError outside begin..end, and
+        CorruptEntryError if it is damaged.
         """
         self._check_index(index)
         unit = self._unit(index)
@@ -94,9 +100,9 @@ class EntryReader:
         return header, body
 
     def batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
-        """See :meth:`rmqpy.dledger.entry_log.EntryLog.batch`. What is asked for again at once, for
-        the next follower, is there already. Raises CorruptEntryError when not even the first is
-        whole.
+        """Return entries as :meth:`rmqpy.dledger.entry_log.EntryLog.batch` does. An immediate
+        repeat of the request, for the next follower, is answered from memory. Raises
+        CorruptEntryError if the first entry is damaged.
         """
         wanted = (first, last, size_max)
         if self._batch[0] != wanted:
@@ -104,8 +110,8 @@ class EntryReader:
         return self._batch[1]
 
     def check(self, first: int, last: int, size_max: int) -> tuple[int, int]:
-        """How many entries from ``first`` on, none behind ``last``, have been found whole, and
-        their bytes: not many more than ``size_max``. Raises CorruptEntryError.
+        """Check entries from ``first``, up to ``last`` and up to about ``size_max`` bytes. Return
+        how many were found to be complete, and their bytes. Raises CorruptEntryError.
         """
         scan = scan_records(
             self._view_of(first, last)[:size_max],
@@ -126,7 +132,7 @@ class EntryReader:
         return whole, end.position + end.size - self._unit(first).position
 
     def _view_of(self, first: int, last: int) -> memoryview:
-        """The bytes of these entries, as far as they stand in the file of the first one."""
+        """Return the bytes of these entries, as far as they are in the file of the first one."""
         self._check_index(first)
         self._check_index(last)
         unit, end = self._unit(first), self._unit(last)
@@ -149,7 +155,7 @@ class EntryReader:
         return EntryRun(span, text=text)
 
     def _note_end(self, index: int, term: Term, end: int) -> None:
-        """The last entry of what was read, or written, at once."""
+        """Remember term and end of the last entry of a run that was read or written."""
         ends = self._read_ends
         ends[index] = term, end
         if len(ends) > READ_ENDS_MAX:
@@ -157,7 +163,7 @@ class EntryReader:
                 del ends[oldest]
 
     def _read_on(self, first: int, last: int, size_max: int) -> tuple[RunSpan, bytes] | None:
-        """Entries that continue a run that was read; None: they do not stand behind it."""
+        """Return entries that continue a run that was read or written; None if they do not."""
         behind = self._read_ends.get(first - 1)
         file = self._data.find(behind[1]) if behind is not None else None
         if behind is None or file is None or last > self.stored_index:
@@ -167,13 +173,15 @@ class EntryReader:
         return encode_run(view, first, position, count_max=last - first + 1, size_max=size_max)
 
     def term_of(self, index: int) -> Term:
-        """Term of a stored entry. Raises IndexError outside begin..end."""
+        """Return the term of a stored entry. Raises IndexError outside begin..end."""
         self._check_index(index)
         known = self._read_ends.get(index)
         return known[0] if known is not None else self._unit(index).term
 
     def is_awaiting_repair(self, offset: int) -> bool:
-        """Whether the record at ``offset`` is that of a damaged entry that will be whole again."""
+        """Return whether the record at ``offset`` belongs to a damaged entry that will be
+        repaired.
+        """
         position, low, high = offset - ENTRY_HEADER_SIZE, self.begin_index, self.stored_index
         try:
             while low < high:
@@ -189,7 +197,7 @@ class EntryReader:
         return False
 
     def is_body_start(self, offset: int) -> bool:
-        """Whether an entry's record begins at ``offset`` (its header stands in front of it)."""
+        """Return whether the record of an entry starts at ``offset`` (right after its header)."""
         file = self._data.find(offset)
         if file is None or offset - file.first_offset < ENTRY_HEADER_SIZE:
             return False
@@ -201,11 +209,12 @@ class EntryReader:
         return True
 
     def file_at(self, offset: int) -> MappedFile | None:
+        """Return the data file that holds ``offset``, if there is one."""
         return self._data.find(offset)
 
     def knows(self, position: int) -> bool:
-        """Whether the header at ``position`` can be read and its unit names the same entry, with
-        whatever term.
+        """Return whether the header at ``position`` can be read and its unit names the same entry,
+        in any term.
         """
         file = self._data.find(position)
         if file is None:
@@ -218,7 +227,9 @@ class EntryReader:
         return unit is not None and (unit.position, unit.size) == (position, header.size)
 
     def _first_index_in(self, file: MappedFile) -> LedgerIndex:
-        """By its index unit, or by its header where that is damaged."""
+        """Return the first index in a file, from its index unit or, if that is damaged, from its
+        header.
+        """
         unit = self._index.find(file.first_offset)
         if unit is not None:
             return unit.index
@@ -227,7 +238,7 @@ class EntryReader:
         except InvalidRecordError as fault:
             raise CorruptEntryError(file.path, self.begin_index, str(fault)) from fault
         if not self.begin_index < found <= self.stored_index:
-            raise CorruptEntryError(file.path, self.begin_index, f"entry {found} at its begin")
+            raise CorruptEntryError(file.path, self.begin_index, f"entry {found} at its start")
         return found
 
     def _first_index(self, first: MappedFile) -> LedgerIndex:
@@ -250,7 +261,7 @@ class EntryReader:
         self._read_ends.clear()
 
     def end_of(self, index: int) -> int:
-        """Offset behind a stored entry."""
+        """Return the offset after a stored entry."""
         known = self._read_ends.get(index)
         if known is not None:
             return known[1]
@@ -262,7 +273,7 @@ class EntryReader:
             raise IndexError(f"entry {index} is outside {self.begin_index}..{self.stored_index}")
 
     def _unit(self, index: int) -> IndexUnit:
-        """Where a stored entry stands. Raises CorruptEntryError."""
+        """Return the unit of a stored entry. Raises CorruptEntryError."""
         try:
             return self._index.unit(index)
         except StoreError as fault:
@@ -275,7 +286,7 @@ class EntryReader:
 
 
 def units_of(scan: Scan) -> bytes:
-    """The index units of entries that a scan has found."""
+    """Return the index units of the entries that a scan has found."""
     rows = zip(scan.frame_offset, scan.size, scan.entry_index, scan.term, strict=True)
     return b"".join(
         encode_index_unit(position, ENTRY_HEADER_SIZE + size, index, term)

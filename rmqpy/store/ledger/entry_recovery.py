@@ -1,15 +1,14 @@
-"""Opening the DLedger files of one member: load, find the end, bring the index units in line.
+"""Opening the DLedger files of one member: load them, find the end, and align the index units.
 
-The data files are the truth, the index is derived from them: units that are missing or differ are
-written again from the last data file on whose first entry both agree; without such a file the whole
-index is built anew.
+The data files are authoritative, the index is derived from them: units that are missing or differ
+are rewritten from the last data file on whose first entry both agree; without such a file the whole
+index is rebuilt.
 
-A damaged entry in the middle stops the start, unless there are others to get it from and its unit
-tells where it ends: then it becomes a hole, behind which nobody reads until it is mended
-(:mod:`rmqpy.store.ledger.entry_scrub`). So does one whose header and unit name different terms:
-one of the
-two is wrong, and who takes the wrong one may lead without what the others have. Damaged entries at
-the end are a torn tail.
+A damaged entry in the middle stops the start, unless other members may have it and its unit says
+where it ends: then it becomes a gap, and nothing after it is read until it is repaired
+(:mod:`rmqpy.store.ledger.entry_scrub`). An entry whose header and unit name different terms is
+treated the same: one of the two is wrong, and a member that trusts the wrong one might lead without
+entries that the others have. Damaged entries at the end are a torn tail.
 """
 
 from __future__ import annotations
@@ -44,20 +43,25 @@ DATA_SIZE_KEY = "mappedFileSizeCommitLog"
 
 @define(slots=True, frozen=True)
 class EntryPaths:
-    """``directory`` is ``<root>/dledger-<selfId>``; the data files may live elsewhere."""
+    """The paths of one member. ``directory`` is ``<root>/dledger-<selfId>``; the data files may be
+    in another one.
+    """
 
     directory: str
     data: tuple[str, ...]
 
     @property
     def index(self) -> str:
+        """The folder of the index files."""
         return f"{self.directory}/index"
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class EntryOpening:
-    """``divided_offset``: where the classic log ends that stands in front of the entries, if any.
-    ``safe_timestamp_ms`` is the checkpoint's after an unclean stop, None after a clean one.
+    """One attempt to open the entries.
+
+    ``divided_offset`` is the end of the classic log before the entries, if there is one.
+    ``safe_timestamp_ms`` is that of the checkpoint after an unclean stop, None after a clean one.
     """
 
     files: FileSystem
@@ -68,16 +72,19 @@ class EntryOpening:
     safe_timestamp_ms: int | None
     force: bool = False
     can_mend: bool = False
-    """There are other members, which have what is damaged here."""
+    """Whether there are other members, which may have what is damaged here."""
 
 
 HOLES_MAX = 64
-"""More damage than that is no accident: the store of another member is copied sooner."""
+"""The most damaged entries that are repaired singly. With more damage than that, copying the store
+of another member is faster.
+"""
 
 
 def open_entries(opening: EntryOpening) -> tuple[EntryStore, int]:
-    """The entries, and how many torn bytes were moved away behind them. Where there are no files
-    the entries begin at the divided offset, else at 0. Raises StoreError.
+    """Open the entries. Return them, and the number of torn bytes after them that were moved away.
+
+    If there are no files, the entries start at the divided offset, or else at 0. Raises StoreError.
     """
     data = MappedFiles(opening.files, opening.paths.data, opening.file_size)
     units = MappedFiles(opening.files, (opening.paths.index,), INDEX_FILE_SIZE)
@@ -113,11 +120,11 @@ def _check_join(opening: EntryOpening, data: MappedFiles) -> None:
     if divided is not None and data.min_offset != divided:
         raise StoreError(
             data.first.path,
-            f"a DLedger log that begins at {data.min_offset}, and an old commit log that ends at"
+            f"a DLedger log that starts at {data.min_offset}, and an old commit log that ends at"
             f" {divided}",
-            "the one to begin where the other ends",
+            "a DLedger log that starts where the old one ends",
             "restore the missing files of either from another member; or, when files of both logs"
-            " cover the same offsets, ask which of them is wanted before anything is moved away",
+            " cover the same offsets, decide which of them is wanted before anything is moved away",
         )
 
 
@@ -144,7 +151,7 @@ def _recover(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> tup
     store.holes.update({hole.index: hole for hole in holes.values()})
     store.rewind()
     if opening.safe_timestamp_ms is not None:
-        # What a killed process wrote is in the page cache only: from here on it counts as durable.
+        # What a killed process wrote may only be in the page cache; after this it is durable.
         for number in range(min(start, len(data) - 1), len(data)):
             data[number].sync()
         data.sync_directories()
@@ -156,8 +163,8 @@ def _recover(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> tup
 def _adopt_all(
     store: EntryStore, walker: LogRecovery, start: int, opening: EntryOpening
 ) -> list[LogGap]:
-    """Show the entries to the store, from the last file on that it knows. Returns those whose unit
-    names another term; the store is then of no use.
+    """Pass the entries to the store, from the last file that it knows. Return those whose unit
+    names another term; the store cannot be used then.
     """
     data, holes = walker.segments, walker.holes
     believe = opening.force or not opening.can_mend
@@ -185,15 +192,15 @@ def _end_of_whole(
     holes: dict[int, LogGap],
     index: EntryIndex,
 ) -> tuple[int, int]:
-    """The end of the log, which does not end with a hole, and how many bytes were moved away
-    behind it. Raises StoreError.
+    """Return the end of the log, which does not end with a gap, and how many bytes after it were
+    moved away. Raises StoreError.
     """
     moved = 0
     while True:
         end = _walk(walker, start, opening, holes, index)
         moved += end.torn_bytes
         if holes and end.torn_bytes:
-            continue  # towards what is the last one now
+            continue  # find what is the last entry now
         if end.last not in holes:
             return end.end, moved
         moved += walker.force_truncate(end.last)
@@ -208,7 +215,9 @@ def _walk(
     holes: dict[int, LogGap],
     index: EntryIndex,
 ) -> WalkEnd:
-    """The end of the log; what can be mended becomes one of ``holes``. Raises StoreError."""
+    """Return the end of the log; damage that can be repaired is added to ``holes``. Raises
+    StoreError.
+    """
     while True:
         try:
             return walker.recover(start)
@@ -223,8 +232,8 @@ def _walk(
 
 
 def _damaged_unit(data: MappedFiles, index: EntryIndex, offset: int) -> IndexUnit | None:
-    """Unit of the entry that is to blame for a walk that ended at ``offset``: the one there; or,
-    where that one is as its unit says, the one before it, whose index or term is wrong.
+    """Return the unit of the entry that made a walk end at ``offset``: the one there or, if that
+    one matches its unit, the one before it, whose index or term is wrong.
     """
     unit = index.find(offset)
     if unit is not None and _is_as_told(data, unit):
@@ -240,7 +249,7 @@ def _damaged_unit(data: MappedFiles, index: EntryIndex, offset: int) -> IndexUni
 
 
 def _is_as_told(data: MappedFiles, unit: IndexUnit) -> bool:
-    """Whether an entry is what its unit says, and its record whole."""
+    """Return whether an entry matches its unit and its record is complete."""
     file = data.find(unit.position)
     if file is None:
         return False

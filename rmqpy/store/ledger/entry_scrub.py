@@ -1,14 +1,14 @@
-"""Scrub: finds damaged entries of a member, and mends them with whole copies from the leader.
+"""Scrub: finds damaged entries of a member, and repairs them with intact copies from the leader.
 
-All entries are looked at, one after the other, again and again, a few at a time: what nobody reads
-would be found damaged only when it is needed. ::
+All entries are checked in order, repeatedly, a few at a time: otherwise damage in an entry that no
+client reads would be found only when it is needed. ::
 
-    whole ──found──► damaged ──fetch──► asked ──the same entry, whole──► whole
-                        ▲                 │
-                        └── nobody leads, no answer, another entry ──┘   (again after RETRY_MS)
+    intact ──found──► damaged ──fetch──► requested ──the same entry, intact──► intact
+                         ▲                   │
+                         └── no leader, no answer, another entry ──┘   (again after RETRY_MS)
 
-Invariant: an entry is only overwritten by one that stands at the same place with the same index,
-term and size.
+Invariant: an entry is only overwritten by one at the same position with the same index, term and
+size.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from rmqpy.store.ledger.entry_store import EntryStore
 
 PERIOD_MS: Final = 1000
 REST_MS: Final = 5000
-"""Between two passes over the log: a small one is not looked at all the time."""
+"""The pause between two passes over the log, so that a small one is not checked all the time."""
 
 ENTRIES_AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 1024 * 1024
 RETRY_MS: Final = 1000
 
 Fetch = Callable[[int, Callable[[Entry | None], None]], bool]
-"""Asks the leader for an entry; False when there is nobody to ask."""
+"""Requests an entry from the leader; returns False if there is none."""
 
 logger = logging.getLogger(__name__)
 
 
 class Scrub:
-    """See the module."""
+    """The scrub of one member. See the module's text."""
 
     def __init__(self, entries: EntryStore, fetch: Fetch) -> None:
         self._entries = entries
@@ -47,14 +47,14 @@ class Scrub:
         self._due_ms = 0
 
     def on_damage_found(self, fault: CorruptEntryError) -> None:
-        """Somebody has met a damaged entry."""
+        """Record a damaged entry that a reader has found."""
         if fault.index not in self.damaged:
             logger.error("%s", fault)
             self.damaged.add(fault.index)
             self._due_ms = 0
 
     def tick(self, now_ms: int) -> None:
-        """Look at some entries, or ask for what is damaged. Raises CorruptEntryError."""
+        """Check some entries, or request a damaged one. Raises CorruptEntryError."""
         if now_ms < self._due_ms:
             return
         self._forget_what_is_gone()
@@ -66,7 +66,7 @@ class Scrub:
             self._look()
 
     def _forget_what_is_gone(self) -> None:
-        """Damaged entries may have expired, or been cut off with the tail."""
+        """Forget damaged entries that have expired or were cut off with the tail."""
         entries = self._entries
         if self.damaged:
             self.damaged = {
@@ -89,7 +89,7 @@ class Scrub:
             left -= size
             self._next = first = first + count
         if first > entries.committed_index:
-            # From the begin: who follows the new entries sees the old ones no more.
+            # Start over: continuing with new entries would never check the old ones again.
             self._next = 0
             self._due_ms += REST_MS - PERIOD_MS
 
@@ -99,7 +99,7 @@ class Scrub:
         try:
             self._entries.repair(entry)
         except (CorruptEntryError, OSError) as fault:
-            logger.error("entry %d is not mended: %s", index, fault)
+            logger.error("entry %d could not be repaired, trying again: %s", index, fault)
             return
         self.damaged.discard(index)
-        logger.warning("entry %d is whole again: fetched from the leader", index)
+        logger.warning("entry %d was repaired with the copy of the leader", index)

@@ -1,17 +1,17 @@
 """EntryStore: the DLedger files of one member: entries in ``data/``, index units in ``index/``,
 ``checkpoint``, ``currterm``.
 
-Data file: entries of [48-byte header][record]; an entry fits only if 8 bytes stay free behind it,
+Data file: entries of [48-byte header][record]. An entry fits only if 8 bytes remain free after it;
 otherwise the file is closed by a filler (int32 -1, int32 rest, zeros to the end). Index unit ``n``
-(32 bytes at ``32 * n``) says where entry ``n`` stands.
+(32 bytes at ``32 * n``) gives the position of entry ``n``.
 
-A leader appends records, a follower takes entries byte for byte; a new leader may have the tail
-behind the committed entries dropped, and a member that has nothing in common with it begins again
-(see :mod:`rmqpy.dledger.entry_log`, whose ``EntryLog`` this is). What only reads stands in
-:mod:`rmqpy.store.ledger.entry_reader`.
+A leader appends records, a follower stores entries byte for byte. A new leader may make it drop the
+tail after the committed entries, and a member that has nothing in common with the leader starts
+again from an empty log (see :mod:`rmqpy.dledger.entry_log`, whose ``EntryLog`` this implements).
+The code that only reads is in :mod:`rmqpy.store.ledger.entry_reader`.
 
-Invariants: indexes are dense from ``begin_index`` to ``end.index``; the bytes behind the last entry
-are zero, and a cut is durable before anything is written behind it; the first data file starts at
+Invariants: indexes are dense from ``begin_index`` to ``end.index``; the bytes after the last entry
+are zero, and a cut is durable before anything is written after it; the first data file starts at
 ``base_offset`` (0, or the divided offset); ``committed_index <= stored_index``.
 """
 
@@ -61,47 +61,54 @@ _ZEROS = bytes(1 << 16)
 
 
 class EntryStore(EntryReader):
-    """The entries of one member. Made by :func:`rmqpy.store.ledger.entry_recovery.open_entries`."""
+    """The entries of one member, created by
+    :func:`rmqpy.store.ledger.entry_recovery.open_entries`.
+    """
 
     def __init__(self, data: MappedFiles, index: EntryIndex, member_files: MemberFiles) -> None:
         super().__init__(data, index)
         self.member_files = member_files
         self.staging = Staging(data.wrote_offset, units=True)
         self.let_go_index = -1
-        """Entries up to it have expired with the leader: who has a damaged one finds no copy."""
+        """The index up to which entries have expired on the leader, so that no copy of a damaged
+        one exists.
+        """
 
         self.committed_index = LedgerIndex(-1)
         self.on_stored: Callable[[LedgerIndex], None] = lambda _index: None
         self.on_flushed: Callable[[LedgerEnd], None] = lambda _end: None
-        """Told what is durable: the last entry as it was when the sync began."""
+        """The callback for a finished sync. It receives the last entry as of the start of the
+        sync.
+        """
         self.committed = Watermark("committed", data.min_offset)
-        """End of the last committed entry, as an offset."""
+        """The offset at which the last committed entry ends."""
         self.flushed_offset = PhysicalOffset(data.wrote_offset)
         self._flushing_end = LedgerEnd()
         self._flushing_to = 0
-        """What the sync under way covers; a cut lowers it."""
+        """The end of what the running sync covers; a cut lowers it."""
 
     @property
     def base_offset(self) -> PhysicalOffset:
+        """The offset at which the first data file starts."""
         return PhysicalOffset(self._data.min_offset)
 
     @property
     def end_offset(self) -> PhysicalOffset:
-        """Offset behind the last entry, staged ones counted; where the first one goes when there is
-        none.
+        """The offset after the last entry, including staged ones; the position of the first entry
+        if there is none.
         """
         end = self.staging.state[END]
         return PhysicalOffset(end if end % self.file_size else self._last_end())
 
     @property
     def end(self) -> LedgerEnd:
-        """Index and term of the last entry, staged ones counted."""
+        """The index and term of the last entry, including staged ones."""
         state = self.staging.state
         return LedgerEnd(LedgerIndex(state[INDEX] - 1), Term(state[TERM]))
 
     @property
     def written_offset(self) -> PhysicalOffset:
-        """Everything below has been given to the files."""
+        """The offset below which everything was written to the files."""
         return PhysicalOffset(self.staging.staged_from)
 
     # Writing
@@ -113,8 +120,8 @@ class EntryStore(EntryReader):
         records: Sequence[bytearray],
         store_timestamp_ms: int,
     ) -> list[PhysicalOffset]:
-        """Stage one entry a record; returns each record's physical offset (entry position + 48),
-        written into it.
+        """Stage one entry per record. Return the physical offset of each record (entry position +
+        48), which is also written into it.
         """
         assert first_index == self.end.index + 1, "entries are appended in order"
         offsets = []
@@ -134,7 +141,7 @@ class EntryStore(EntryReader):
 
     def receive(self, parts: Sequence[Part]) -> None:
         """Stage entries of another member byte for byte, each at the position that it names. After
-        an OSError the same call goes on where it has ended.
+        an OSError, the same call continues where the last one ended.
         """
         for part in parts:
             if isinstance(part, EntryRun) and part.first_index == self.end.index + 1:
@@ -178,7 +185,7 @@ class EntryStore(EntryReader):
         return state[STAGED] != 0 or state[UNITS] != 0
 
     def commit(self) -> None:
-        """Write what is staged: entries with one write a file, then their index units."""
+        """Write what is staged: entries with one write per file, then their index units."""
         self._commit_data()
         state = self.staging.state
         if state[UNITS]:
@@ -188,12 +195,12 @@ class EntryStore(EntryReader):
             if self.begin_index < 0:
                 self.begin_index = first
             self.stored_index = index = LedgerIndex(state[INDEX] - 1)
-            if state[END] % self._data.file_size:  # else a new file was begun behind the entries
+            if state[END] % self._data.file_size:  # else a new file was started
                 self._note_end(index, Term(state[TERM]), state[END])
             self.on_stored(index)
 
     def make_files(self, sizes: Sequence[int]) -> None:
-        """Let entries of these sizes find the files that they will need."""
+        """Create the files that entries of these sizes will need."""
         end = self.end_offset
         for size in sizes:
             end = PhysicalOffset(frame(end, size, self.file_size) + size)
@@ -201,7 +208,7 @@ class EntryStore(EntryReader):
             self._data.create(self._data.last.end_offset)
 
     def truncate_from(self, index: int) -> None:
-        """Drop the entries from ``index`` on, durably; the first one stays. Blocks."""
+        """Drop the entries from ``index``, durably; the first one is always kept. Blocks."""
         assert not self.staging.state[STAGED] and not self.staging.state[UNITS]
         assert max(self.committed_index, self.begin_index) < index <= self.stored_index
         self._forget_batch()
@@ -217,7 +224,9 @@ class EntryStore(EntryReader):
         self.flushed_offset = PhysicalOffset(min(self.flushed_offset, end))
 
     def begin_again(self, index: int, position: int) -> None:
-        """Drop all entries; ``index`` comes next, at ``position``, where a data file begins."""
+        """Drop all entries. The next one is ``index``, at ``position``, the start of a data
+        file.
+        """
         assert not self.staging.state[STAGED] and position % self.file_size == 0
         self._forget_batch()
         while self._data:
@@ -233,8 +242,8 @@ class EntryStore(EntryReader):
         self._flushing_to = self.flushed_offset = PhysicalOffset(position)
 
     def repair(self, entry: Entry) -> None:
-        """Write a damaged entry, or its index unit, again, as another member has it. Raises
-        CorruptEntryError when neither of the two says that it is the same entry.
+        """Rewrite a damaged entry, or its index unit, with the copy of another member. Raises
+        CorruptEntryError if neither of the two shows that it is the same entry.
         """
         unit = encode_index_unit(entry.position, entry.size, entry.index, entry.term)
         file = self._data.find(entry.position)
@@ -252,9 +261,9 @@ class EntryStore(EntryReader):
             self._show_committed(self.end_of(self.committed_index))
 
     def release_first_file(self) -> MappedFile:
-        """The first data file leaves the log, and index files that only tell of it with it. All in
-        it is committed, and another follows. Raises CorruptEntryError when nothing tells any more
-        which entry is the first of that.
+        """Remove the first data file from the log and return it; remove the index files that only
+        cover it. All its entries are committed, and another file follows. Raises CorruptEntryError
+        if the first entry of that file cannot be determined.
         """
         begin = self._first_index_in(self._data[1])
         self._forget_batch()
@@ -268,8 +277,8 @@ class EntryStore(EntryReader):
 
     @property
     def first_file_is_discardable(self) -> bool:
-        """Whether the first data file holds nothing but committed entries that the leader has no
-        more.
+        """Whether the first data file only holds committed entries that the leader no longer
+        has.
         """
         if not 0 <= self.begin_index <= self.let_go_index <= self.committed_index:
             return False
@@ -278,7 +287,7 @@ class EntryStore(EntryReader):
     # Reading
 
     def commit_to(self, index: LedgerIndex) -> None:
-        """A quorum has every entry up to ``index``."""
+        """Commit the entries up to ``index``, which a quorum has."""
         if index <= self.committed_index:
             return
         assert index <= self.stored_index, "committed before it was stored"
@@ -287,7 +296,7 @@ class EntryStore(EntryReader):
         self._show_committed(end)
 
     def _show_committed(self, end: int) -> None:
-        """Readers get what is committed, up to the first hole."""
+        """Make committed entries readable, up to the first gap."""
         if self.holes:
             end = min([end, *(hole.offset for hole in self.holes.values())])
         if end > self.committed.value:
@@ -296,7 +305,7 @@ class EntryStore(EntryReader):
     # Durability
 
     def dirty_files(self) -> tuple[MappedFile, ...]:
-        """Files with bytes that no sync has covered: data, then index."""
+        """Return the files with bytes that no sync has covered: data, then index."""
         start, stop = self.flushed_offset, self._stored_offset
         if start >= stop:
             return ()
@@ -308,8 +317,10 @@ class EntryStore(EntryReader):
 
     @property
     def _stored_offset(self) -> int:
-        """Everything below is in the files and has its unit. (The unit of what was written may
-        still find no room: a sync that counts it would never be followed by one of the entry.)
+        """The offset below which everything is in the files and has its unit.
+
+        The unit of an entry that was written may still find no disk space. If a sync counted that
+        entry, no later sync would cover it.
         """
         if not self.staging.state[UNITS]:
             return self.staging.staged_from
@@ -318,15 +329,15 @@ class EntryStore(EntryReader):
         return self.end_of(self.stored_index)
 
     def mark_flushed(self, offset: PhysicalOffset) -> None:
-        """The files that :meth:`dirty_files` has named are durable."""
+        """Record that the files returned by :meth:`dirty_files` are durable."""
         self._index.flushed()
         durable = min(offset, self._flushing_to)
         self.flushed_offset = PhysicalOffset(max(self.flushed_offset, durable))
         self.on_flushed(self._flushing_end)
 
     def checkpoint_task(self) -> Callable[[], None]:
-        """Remembers the committed index as it is now (every 3 s and at the end). One at a time; it
-        blocks and may run in a thread.
+        """Return a task that stores the committed index as of now (every 3 s and at shutdown). It
+        blocks and may run in a thread, one at a time.
         """
         return partial(self.member_files.save_checkpoint, self.committed_index, self.stored_index)
 
@@ -336,8 +347,8 @@ class EntryStore(EntryReader):
         self._index.close()
 
     def make_room(self, size: int, count: int = 1) -> None:
-        """Let an entry of ``size`` bytes (or ``count`` of them) follow the end: in its file (it
-        rolls to the next one when a filler head would not fit behind it), and in staging.
+        """Make room for an entry of ``size`` bytes (or a run of ``count`` entries) after the end:
+        in its file, rolling to the next one if no filler head would fit after it, and in staging.
         """
         staging = self.staging
         end = staging.state[END]
@@ -346,10 +357,10 @@ class EntryStore(EntryReader):
             file = self._data.create(end - end % self._data.file_size)
         rest = file.end_offset - end
         if size + ENTRY_FILLER_SIZE > rest:
-            # One step after the other, each of which may fail and is done again then.
+            # Each of these steps may fail, and is then repeated.
             self._commit_data()
             following = self._data.find(file.end_offset) or self._data.create(file.end_offset)
-            # The bytes behind are zero already: a fresh file is, and recovery zeroes what it cuts.
+            # The bytes after it are zero: in a new file anyway, and recovery zeroes what it cuts.
             file.file.write(file.size - rest, encode_filler_head(rest))
             file.wrote_position = file.size
             staging.restart(file.end_offset)
@@ -372,7 +383,7 @@ class EntryStore(EntryReader):
         staging.written()
 
     def _last_end(self) -> int:
-        """Behind the last entry; its unit may be staged."""
+        """Return the offset after the last entry, whose unit may be staged."""
         state, index = self.staging.state, self.end.index
         if self.end.term < 0:
             return state[END]
@@ -385,8 +396,9 @@ class EntryStore(EntryReader):
         return last.position + last.size
 
     def _go_back_for(self, size: int) -> None:
-        """Whoever rolled to a new file may have left it without an entry; all members place the
-        next one by the end of the last (:func:`rmqpy.dledger.entry_log.frame`).
+        """Undo a roll to a new file that holds no entry yet if an entry of ``size`` belongs into
+        the previous file: all members place the next entry by the end of the last one
+        (:func:`rmqpy.dledger.entry_log.frame`).
         """
         end = self.staging.state[END]
         if end % self.file_size == 0 and frame(self._last_end(), size, self.file_size) != end:
@@ -398,8 +410,8 @@ class EntryStore(EntryReader):
         self.staging.state[TERM] = end.term
 
     def _end_in_file(self, index: int, file_end: int) -> int:
-        """Behind the last entry from ``index`` on that stands below ``file_end``, its filler
-        counted.
+        """Return the offset after the last entry, from ``index``, that is below ``file_end``,
+        including its filler.
         """
         stop = 0
         for number in range(index, self.stored_index + 1):
@@ -410,8 +422,8 @@ class EntryStore(EntryReader):
         return min(stop + ENTRY_FILLER_SIZE, file_end)
 
     def _cut_data(self, end: int, zero_to: int) -> None:
-        """Make ``end`` the end of the data, durably, and zero the rest of its file, in which
-        nothing has been written from ``zero_to`` on.
+        """Make ``end`` the end of the data, durably, and zero the rest of its file up to
+        ``zero_to``, after which nothing was written.
         """
         self._data.cut(end)
         self._data.sync_directories()
@@ -426,12 +438,12 @@ class EntryStore(EntryReader):
     # Recovery
 
     def resume(self, end_offset: int) -> None:
-        """Recovery has found that the data end at ``end_offset``."""
+        """Set the end of the data that recovery has found."""
         self.staging.restart(end_offset)
 
     def rewind(self) -> None:
-        """Take back the roll to a new file that no entry has followed: all members place the next
-        entry behind the last one.
+        """Undo the roll to a new file that holds no entry: all members place the next entry by the
+        end of the last one.
         """
         state = self.staging.state
         if self.end.term < 0 or state[STAGED] or state[UNITS]:
@@ -444,9 +456,11 @@ class EntryStore(EntryReader):
             self._cut_data(end, end + ENTRY_FILLER_SIZE)
 
     def accept_tail(self, scan: Scan, *, believe: bool) -> list[IndexUnit]:
-        """Entries found by recovery, in order: their index units must be there and agree, else they
-        are written. Returns units that name the same entry with another term, none if what the
-        entries say is to be believed: nothing is written over them.
+        """Accept entries found by recovery, in order. Index units that are missing or differ are
+        written.
+
+        Units that name the same entry with another term are returned and not overwritten, unless
+        ``believe`` says that the entries are right.
         """
         units = units_of(scan)
         if not units:
@@ -461,12 +475,12 @@ class EntryStore(EntryReader):
         return []
 
     def invalidate_index(self) -> None:
-        """No unit is believed: all are written again."""
+        """Remove all units, so that they are written again."""
         self._index.remove_all()
 
     def settle(self) -> None:
-        """After recovery: begin index from the first entry, index files cut to the end, committed
-        index from the checkpoint.
+        """Finish recovery: set the first index from the first entry, cut the index files to the
+        end, and restore the committed index from the checkpoint.
         """
         self.stored_index = self.end.index
         self.flushed_offset = self.end_offset
@@ -478,7 +492,7 @@ class EntryStore(EntryReader):
             self.begin_index = self._first_index(first)
         except InvalidRecordError as fault:
             raise StoreError(
-                first.path, str(fault), "an entry at its begin", "restore it from another member"
+                first.path, str(fault), "an entry at its start", "restore it from another member"
             ) from fault
         remembered = self.member_files.load_committed_index()
         if remembered >= self.begin_index:

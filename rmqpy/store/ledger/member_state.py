@@ -1,11 +1,11 @@
-"""``currterm`` and ``checkpoint``: what a DLedger member remembers besides its entries.
+"""``currterm`` and ``checkpoint``: what a DLedger member stores in addition to its entries.
 
-Both are property texts (``key=value`` lines) with a ``.bak`` of their previous version:
+Both are property files (``key=value`` lines) with a ``.bak`` of their previous version:
 
 ==============  ==========================================================================
 ``currterm``    ``voteLeader=<id or empty>``, ``currTerm=<n>``; durable before a vote is
-                told
-``checkpoint``  ``committedIndex=<n>``, ``endIndex=<n>``; every 3 s and at the end
+                sent
+``checkpoint``  ``committedIndex=<n>``, ``endIndex=<n>``; every 3 s and at shutdown
 ==============  ==========================================================================
 """
 
@@ -22,14 +22,16 @@ from rmqpy.store.files.atomic import read_with_backup, write_atomically
 
 @define(slots=True, eq=False, repr=False)
 class MemberFiles:
-    """``directory`` is ``<root>/dledger-<selfId>``."""
+    """The two files of one member. ``directory`` is ``<root>/dledger-<selfId>``."""
 
     files: FileSystem
     directory: str
     _saved: tuple[int, int] = field(default=(-2, -2))
 
     def load_hard_state(self) -> HardState:
-        """A fresh one when there is none. Raises StoreError when it cannot be read."""
+        """Return the stored state, or a new one if there is none. Raises StoreError if it cannot be
+        read.
+        """
         path = self._current_term
         pairs = self._read_pairs(path)
         if pairs is None:
@@ -37,19 +39,19 @@ class MemberFiles:
         return HardState(Term(_number(pairs, "currTerm", path)), pairs.get("voteLeader") or None)
 
     def save_hard_state(self, state: HardState) -> None:
-        """Durable when it returns: a vote that is forgotten may be given twice."""
+        """Store the state durably: a vote that is forgotten might be given twice."""
         text = f"voteLeader={state.voted_for or ''}\ncurrTerm={state.current_term}\n"
         write_atomically(self.files, self._current_term, text.encode())
 
     def load_committed_index(self) -> LedgerIndex:
-        """What the checkpoint remembers; -1 without one."""
+        """Return the committed index of the checkpoint; -1 without one."""
         pairs = self._read_pairs(self._checkpoint)
         if pairs is None:
             return LedgerIndex(-1)
         return LedgerIndex(_number(pairs, "committedIndex", self._checkpoint))
 
     def save_checkpoint(self, committed_index: int, end_index: int) -> None:
-        """Nothing is written when nothing changed."""
+        """Write the checkpoint, unless nothing has changed."""
         current = (committed_index, end_index)
         if current != self._saved:
             text = f"committedIndex={committed_index}\nendIndex={end_index}\n"
@@ -69,7 +71,7 @@ class MemberFiles:
 
 
 def _decode_pairs(raw: bytes) -> dict[str, str]:
-    """``key=value`` lines; ValueError when there is none."""
+    """Return the ``key=value`` lines as a dictionary. Raises ValueError if there is none."""
     lines = [line.partition("=") for line in raw.decode().splitlines() if "=" in line]
     if not lines:
         raise ValueError("no line key=value in it")

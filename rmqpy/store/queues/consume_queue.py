@@ -1,13 +1,12 @@
-"""ConsumeQueue: where the messages of one queue stand in the commit log.
+"""ConsumeQueue: the positions of one queue's messages in the commit log.
 
-Unit (20 bytes): physical offset, record size, tags code; the unit of queue offset ``n`` stands at
-byte ``20 * n`` of the queue, in files named by their first byte. A queue that does not begin at 0
-has filler units (0, 0x7FFFFFFF, 0) in front of its first real one. The bytes behind the last unit
-are zero.
+Unit (20 bytes): physical offset, record size, tags code. The unit of queue offset ``n`` is at byte
+``20 * n`` of the queue, in files named by their first byte. A queue that does not start at 0 has
+filler units (0, 0x7FFFFFFF, 0) before its first real one. The bytes after the last unit are zero.
 
 Invariants: unit ``n`` belongs to the message whose QUEUEOFFSET is ``n``; physical offsets grow
-along a queue; ``max_physical_offset`` is the end of the last unit's record; a unit's size is never
-0, so that a place that holds zeros has never been written.
+along a queue; ``max_physical_offset`` is the end of the last unit's record; the size in a unit is
+never 0, so a place that holds zeros was never written.
 """
 
 from __future__ import annotations
@@ -26,10 +25,12 @@ from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 
 SIZE_KEY = "mappedFileSizeConsumeQueue"
 LOAD_CHECK_FILES = 3
-"""How many files, from the last on, are looked through for holes when a queue is loaded."""
+"""The number of files, counted from the last, that are searched for gaps when a queue is loaded."""
 
 END_STATE, MIN_STATE, MAX_PHYSICAL_STATE, WATCHED_STATE = range(4)
-"""``ConsumeQueue.state``: the first two are bytes; watched: somebody wants to hear of arrivals."""
+"""The fields of ``ConsumeQueue.state``: the first two count bytes; WATCHED_STATE is set while a
+listener wants to know of arrivals.
+"""
 STATE_COUNT = 4
 
 _ZERO_UNIT = bytes(QUEUE_UNIT_SIZE)
@@ -38,14 +39,18 @@ _ZERO_STEP = 1 << 16
 
 @define(slots=True, frozen=True)
 class QueueSync:
-    """The files of a queue that hold units up to ``end`` which are not durable yet."""
+    """A task that syncs the files of a queue which hold units, up to ``end``, that are not
+    durable.
+    """
 
     queue: ConsumeQueue
     end: int
     parts: tuple[MappedFile, ...]
 
     def run(self) -> None:
-        """Blocks; may run in a worker thread. Afterwards the queue is told by ``synced``."""
+        """Sync the files. Blocks; may run in a worker thread. The caller reports it with
+        :meth:`ConsumeQueue.synced`.
+        """
         for file in self.parts:
             file.sync()
 
@@ -58,20 +63,20 @@ class ConsumeQueue:
         self._directory = directory
         self._segments = MappedFiles(files, (directory,), file_size)
         self.state = array("q", bytes(8 * STATE_COUNT))
-        """What the C core reads and writes too: ``END_STATE`` and the following."""
+        """The numbers that the C core also reads and writes: ``END_STATE`` and the following."""
         self._dirty_from = 0
         self._cleared = False
-        """Whether units were taken back whose absence is not durable yet."""
+        """Whether units were removed whose absence is not durable yet."""
         self._gone_below = 0
-        """The log's begin, when it was last told."""
+        """The last known start of the log."""
         self.began_again = False
-        """Whether files went away since this was last set back."""
+        """Whether files were removed since this was last set to False."""
         self.damaged = False
-        """Whether units behind the end were there at the start, and are to be made again."""
+        """Whether units after the end were found at the start and must be dispatched again."""
 
     @property
     def _end(self) -> int:
-        """Byte behind the last unit."""
+        """The position after the last unit."""
         return self.state[END_STATE]
 
     @_end.setter
@@ -88,6 +93,7 @@ class ConsumeQueue:
 
     @property
     def max_physical_offset(self) -> PhysicalOffset:
+        """The end of the last message in the log; 0 if there is none."""
         return PhysicalOffset(self.state[MAX_PHYSICAL_STATE])
 
     @max_physical_offset.setter
@@ -96,26 +102,27 @@ class ConsumeQueue:
 
     @property
     def segments(self) -> MappedFiles:
+        """The files of the queue."""
         return self._segments
 
     @property
     def max_offset(self) -> QueueOffset:
-        """Queue offset of the next message."""
+        """The queue offset of the next message."""
         return QueueOffset(self._end // QUEUE_UNIT_SIZE)
 
     @property
     def min_offset(self) -> QueueOffset:
-        """First queue offset whose message is still in the log."""
+        """The first queue offset whose message is still in the log."""
         return QueueOffset(self._min // QUEUE_UNIT_SIZE)
 
     @property
     def max_offset_in_file(self) -> int:
-        """How many units a file holds."""
+        """The number of units in a file."""
         return self._segments.file_size // QUEUE_UNIT_SIZE
 
     def load(self) -> None:
-        """Find the files and the end of the units; changes nothing on disk. A place that holds no
-        unit though later ones do is the end as well: what follows is to be dispatched again.
+        """Find the files and the end of the units; change nothing on disk. A gap before later units
+        is the end as well: what follows must be dispatched again.
         """
         self._segments.load(SIZE_KEY)
         self._end = self._segments.wrote_offset
@@ -132,16 +139,16 @@ class ConsumeQueue:
         self._set_max_physical()
 
     def finish_recovery(self) -> None:
-        """Once the log has been accepted: clear what stands behind the end."""
+        """Clear the bytes after the end, once the log has been accepted."""
         self._cut(self._end)
 
     def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
-        """Add the unit of one message; False when the queue has it already (dispatch may run
+        """Add the unit of one message. Return False if the queue already has it (dispatch may run
         twice).
 
-        A queue offset beyond the end leaves room: the skipped units become filler, so that a unit's
-        place and its message's queue offset never part (the Java broker appends at the end and lets
-        them differ). Raises StoreError for one that is beyond anything.
+        If the queue offset is beyond the end, the skipped units become filler, so that the position
+        of a unit always matches the queue offset of its message (the Java broker appends at the end
+        and lets them differ). Raises StoreError if it is more than a file beyond the end.
         """
         if physical_offset + size <= self.max_physical_offset:
             return False
@@ -156,8 +163,8 @@ class ConsumeQueue:
         return True
 
     def put_run(self, queue_offset: int, units: bytes, physical_end: int) -> None:
-        """Add consecutive units that continue the queue: the common case, a whole batch of dispatch
-        at once.
+        """Add consecutive units that continue the queue, as dispatch usually does for a whole
+        batch.
         """
         position = queue_offset * QUEUE_UNIT_SIZE
         assert position == self._end, "a run must continue the queue"
@@ -166,12 +173,12 @@ class ConsumeQueue:
         self.max_physical_offset = PhysicalOffset(physical_end)
 
     def continues(self, queue_offset: int, physical_offset: int) -> bool:
-        """Whether :meth:`put_run` may start with this message."""
+        """Return whether :meth:`put_run` may start with this message."""
         at_end = queue_offset * QUEUE_UNIT_SIZE == self._end
         return at_end and physical_offset >= self.max_physical_offset
 
     def units(self, queue_offset: int, count: int) -> memoryview:
-        """At most ``count`` units from ``queue_offset`` on, never beyond one file; empty when there
+        """Return at most ``count`` units from ``queue_offset``, all from one file; empty if there
         is none.
         """
         position = queue_offset * QUEUE_UNIT_SIZE
@@ -185,8 +192,8 @@ class ConsumeQueue:
         return file.view[start:stop]
 
     def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """(physical offset, record size, tags code); None when there is no such unit or it is
-        filler.
+        """Return (physical offset, record size, tags code) of a unit; None if it does not exist or
+        is filler.
         """
         view = self.units(queue_offset, 1)
         if not view:
@@ -195,54 +202,58 @@ class ConsumeQueue:
         return None if size == QUEUE_FILLER_SIZE or size <= 0 else (offset, size, tags_code)
 
     def next_file_start(self, queue_offset: int) -> QueueOffset:
-        """First queue offset of the file behind the one that would hold ``queue_offset``."""
+        """Return the first queue offset of the file after the one that would hold
+        ``queue_offset``.
+        """
         per_file = self.max_offset_in_file
         return QueueOffset((queue_offset // per_file + 1) * per_file)
 
     def correct_min_offset(self, log_min_offset: int) -> None:
-        """Lift ``min_offset`` to the first unit whose message is at or behind
+        """Raise ``min_offset`` to the first unit whose message is at or after
         ``log_min_offset``.
         """
         self._gone_below = log_min_offset
         first = max(self._min, self._segments.min_offset) // QUEUE_UNIT_SIZE
-        self._min = self._first_at_or_behind(log_min_offset, first) * QUEUE_UNIT_SIZE
+        self._min = self._first_at_or_after(log_min_offset, first) * QUEUE_UNIT_SIZE
 
     def reset_to(self, log_min_offset: int) -> None:
-        """As ``correct_min_offset``, of a log that may begin further back than it did."""
+        """Correct ``min_offset`` for a log that may start earlier than it did."""
         self._min = self._segments.min_offset
         self.correct_min_offset(log_min_offset)
 
     def pop_expired(self, log_min_offset: int) -> Iterator[MappedFile]:
-        """Let go of leading files whose units all point below the log; the last file always
-        stays.
+        """Remove and yield the first files while all their units point below the log. The last file
+        is always kept.
         """
         self.correct_min_offset(log_min_offset)
         while len(self._segments) > 1 and self._segments.first.end_offset <= self._min:
             yield self._segments.take_first()
 
     def truncate(self, log_end_offset: int) -> bool:
-        """Drop the units of messages at or behind ``log_end_offset``; True when there were any."""
+        """Drop the units of messages at or after ``log_end_offset``. Return True if there were
+        any.
+        """
         if self.max_physical_offset <= log_end_offset:
             return False
         first = self._segments.min_offset // QUEUE_UNIT_SIZE
-        self._cut(self._first_at_or_behind(log_end_offset, first) * QUEUE_UNIT_SIZE)
+        self._cut(self._first_at_or_after(log_end_offset, first) * QUEUE_UNIT_SIZE)
         return True
 
     def cut_at(self, queue_offset: int) -> None:
-        """Drop the units from ``queue_offset`` on: they are to be dispatched again."""
+        """Drop the units from ``queue_offset``, which are then dispatched again."""
         self._cut(max(queue_offset * QUEUE_UNIT_SIZE, self._segments.min_offset))
         self.damaged = True
 
     def mark_suspect(self) -> None:
-        """After an unclean stop: what the killed process did to the last file (units taken back,
-        zeros) may be in the page cache only, so that file is part of the next sync.
+        """Include the last file in the next sync after an unclean stop: changes by the killed
+        process (removed units, zeros) may only be in the page cache.
         """
         self._cleared = True
         if self._segments:
             self._dirty_from = min(self._dirty_from, self._segments.last.first_offset)
 
     def take_sync(self) -> QueueSync | None:
-        """The work that makes every unit durable; None when they are."""
+        """Return a task that makes every unit durable; None if they are."""
         start = self._dirty_from
         if start >= self._end and not self._cleared:
             return None
@@ -250,11 +261,12 @@ class ConsumeQueue:
         return QueueSync(self, self._end, tuple(parts))
 
     def synced(self, sync: QueueSync) -> None:
-        """A sync has been run without an error."""
+        """Record that a sync was run without an error."""
         self._dirty_from = max(self._dirty_from, min(sync.end, self._end))
         self._cleared = False
 
     def destroy(self) -> None:
+        """Remove all files."""
         while self._segments:
             self._segments.drop_last()
         self._end = self._min = self._dirty_from = 0
@@ -263,12 +275,12 @@ class ConsumeQueue:
     def close(self) -> None:
         self._segments.close()
 
-    def _first_at_or_behind(self, physical_offset: int, first: int) -> int:
-        """Number of the first real unit from ``first`` on whose message is at or behind
-        ``physical_offset``; the end when there is none.
+    def _first_at_or_after(self, physical_offset: int, first: int) -> int:
+        """Return the number of the first real unit, from ``first``, whose message is at or after
+        ``physical_offset``; the end if there is none.
 
-        Fillers say nothing about order: the search may end up behind some, and walks back over
-        them (and what it then finds) to be right. There is at most one file of them in a row.
+        Fillers have no order: the binary search may end after some of them, so it walks back over
+        them and over the units that it then finds. At most one file of fillers is contiguous.
         """
         low, high = first, int(self.max_offset)
         while low < high:
@@ -306,14 +318,16 @@ class ConsumeQueue:
         return file
 
     def _skip_to(self, position: int) -> None:
-        """Fill up to ``position``; a queue without units starts in the file that holds it."""
+        """Write filler up to ``position``. A queue without units starts in the file of
+        ``position``.
+        """
         if not self._segments:
             self._end = position - position % self._segments.file_size
             self._min = position
             self._dirty_from = self._end
         gap = (position - self._end) // QUEUE_UNIT_SIZE
         if gap > self.max_offset_in_file and self.max_physical_offset <= self._gone_below:
-            # Its messages have expired, here and unseen in between: it begins again.
+            # Its messages, and unseen later ones, have expired: the queue starts again.
             while self._segments:
                 self._segments.drop_last()
             self.began_again = True
@@ -322,19 +336,17 @@ class ConsumeQueue:
         if gap > self.max_offset_in_file:
             raise StoreError(
                 self._directory,
-                f"a message with queue offset {position // QUEUE_UNIT_SIZE} behind"
+                f"a message with queue offset {position // QUEUE_UNIT_SIZE} after"
                 f" {self.max_offset} messages",
                 "queue offsets without a gap larger than a consume queue file",
                 "stop the broker and check the commit log: the message's QUEUEOFFSET is damaged, or"
-                " the consume queue lost files; without the folder the queue is built again",
+                " the consume queue lost files; without the folder the queue is rebuilt",
             )
         self._write(self._end, queue_filler(gap))
         self._end = position
 
     def _cut(self, position: int) -> None:
-        """Make ``position`` the end; what was behind it becomes zero, so that it cannot come
-        back.
-        """
+        """Make ``position`` the end, and zero what followed it, so that it cannot reappear."""
         if not self._segments:
             return
         count = len(self._segments)
@@ -353,7 +365,9 @@ class ConsumeQueue:
         self._set_max_physical()
 
     def _set_max_physical(self) -> None:
-        """From the last real unit: at most one file of fillers stands behind it."""
+        """Set ``max_physical_offset`` from the last real unit, after which there is at most one
+        file of fillers.
+        """
         self.max_physical_offset = PhysicalOffset(0)
         first = self._segments.min_offset // QUEUE_UNIT_SIZE
         for number in range(self.max_offset - 1, first - 1, -1):
@@ -364,7 +378,7 @@ class ConsumeQueue:
 
 
 def _last_nonzero_end(view: memoryview) -> int:
-    """End of the unit that holds the last byte which is not zero."""
+    """Return the end of the unit that holds the last byte which is not zero."""
     for start in range((len(view) - 1) // _ZERO_STEP * _ZERO_STEP, -1, -_ZERO_STEP):
         chunk = bytes(view[start : start + _ZERO_STEP]).rstrip(b"\0")
         if chunk:
@@ -374,11 +388,11 @@ def _last_nonzero_end(view: memoryview) -> int:
 
 
 def _used_bytes(view: memoryview, end: int) -> int:
-    """Bytes of units before the first zero unit below ``end``."""
+    """Return the number of bytes before the first zero unit below ``end``."""
     data = bytes(view[:end])
     place = -1
     while (place := data.find(_ZERO_UNIT, place + 1)) >= 0:
-        # A run of 20 zero bytes that is not a unit of its own overlaps one that is none.
+        # 20 zero bytes that are not aligned to a unit belong to two units that are not zero.
         start = -(-place // QUEUE_UNIT_SIZE) * QUEUE_UNIT_SIZE
         if data[start : start + QUEUE_UNIT_SIZE] == _ZERO_UNIT:
             return start

@@ -1,12 +1,12 @@
-"""Where consume queues go on whose messages the log does not have any more.
+"""ExpiredQueueEnds: the next offsets of consume queues whose messages the log no longer has.
 
-A member that has begun again behind what the others have expired (:mod:`.entry_store`), or that is
-new in an old group, has no unit of a queue that has been silent since. As a leader it would give
-out offsets a second time. So it does not lead until a leader has told it these ends: those of the
-queues that have no message in that leader's log.
+A member whose log was reset to a later start (:mod:`rmqpy.store.ledger.entry_store`), or that is
+new in an old group, has no unit of a queue that has received no message since. As a leader it would
+assign its offsets a second time. So it does not lead until a leader has sent it these ends: those
+of the queues that have no message in that leader's log.
 
-``rmqpy/queue-ends`` is JSON: ``is_requested`` (not told yet), ``ends`` (topic to queue id to the
-offset of the next message). What is told goes by the same text.
+``rmqpy/queue-ends`` is JSON: ``wanted`` (not received yet), ``ends`` (topic to queue id to the
+offset of the next message). The answer of a leader has the same format.
 
 Invariant: an end is never larger than the offset of the queue's next message; it only grows.
 """
@@ -25,7 +25,9 @@ OFFSET_MAX = 1 << 62
 
 
 class ExpiredQueueEnds:
-    """See the module. A file that cannot be read counts as ``is_requested``."""
+    """The queue ends of one store. See the module's text. A file that cannot be read counts as
+    ``is_requested``.
+    """
 
     def __init__(self, files: FileSystem, path: str) -> None:
         self._files = files
@@ -39,13 +41,15 @@ class ExpiredQueueEnds:
                 self.is_requested = True
 
     def request(self) -> None:
-        """The log is about to begin again. Blocks; raises OSError."""
+        """Note that the ends are needed, because the log is about to be reset. Blocks; raises
+        OSError.
+        """
         if not self.is_requested:
             self.is_requested = True
             self._save()
 
     def merge_answer(self, body: bytes) -> None:
-        """A leader has answered. Blocks; raises RemoteProtocolError, OSError."""
+        """Store the answer of a leader. Blocks; raises RemoteProtocolError, OSError."""
         _, ends = _decoded(body)
         for name, end in ends.items():
             self.ends[name] = max(end, self.ends.get(name, 0))
@@ -53,18 +57,18 @@ class ExpiredQueueEnds:
         self._save()
 
     def mark_unavailable(self) -> None:
-        """The leader is one that cannot tell (a Java member)."""
+        """Stop requesting the ends: the leader cannot send them (a Java member)."""
         self.is_requested = False
         self._save()
 
     def forget(self, topic: str) -> None:
-        """The topic was deleted: its offsets begin at 0 again."""
+        """Forget a topic that was deleted: its offsets start at 0 again."""
         if any(name[0] == topic for name in self.ends):
             self.ends = {name: end for name, end in self.ends.items() if name[0] != topic}
             self._save()
 
     def encode(self, queues: Iterable[tuple[QueueName, ConsumeQueue]], log_begin: int) -> bytes:
-        """The answer to a member: ends of all queues without a message in the log."""
+        """Return the answer to a member: the ends of all queues without a message in the log."""
         ends = dict(self.ends)
         for name, queue in queues:
             if queue.max_offset and queue.max_physical_offset <= log_begin:
@@ -83,7 +87,7 @@ def _encoded(*, wanted: bool, ends: dict[QueueName, int]) -> bytes:
 
 
 def _decoded(body: bytes) -> tuple[bool, dict[QueueName, int]]:
-    """Raises RemoteProtocolError."""
+    """Decode the file or an answer. Raises RemoteProtocolError."""
     try:
         tree = json.loads(body)
         ends = {

@@ -1,12 +1,12 @@
-"""Consume queues that have to be built again: a reader met a unit that does not lead to its
-message.
+"""QueueRebuilds: the consume queues that must be rebuilt, because a reader found a unit that does
+not lead to its message.
 
 ``rmqpy/queue-rebuilds`` is JSON: topic to queue id to the lowest such queue offset. While the store
-runs the unit is stepped over, as the Java broker steps over one that leads nowhere. The next start
-cuts the queue there, or in front of that where units are wrong as well; dispatch makes the rest
-again from the log. A file that cannot be read is taken for none: readers meet the units again.
+runs, the unit is skipped, as the Java broker skips one that leads nowhere. The next start cuts the
+queue there, or earlier if the units before are wrong as well; dispatch rebuilds the rest from the
+log. A file that cannot be read counts as empty: readers will find the units again.
 
-Invariant: an entry stays on disk until the units that were made again are durable.
+Invariant: an entry stays on disk until the rebuilt units are durable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rmqpy.store.queues.unit_check import unit_matches_record
 
 
 class QueueRebuilds:
-    """See the module's text."""
+    """The queues of one store that must be rebuilt. See the module's text."""
 
     def __init__(self, files: FileSystem, path: str) -> None:
         self._files = files
@@ -34,15 +34,18 @@ class QueueRebuilds:
         return len(self._offsets)
 
     def note(self, name: QueueName, queue_offset: int) -> None:
-        """The unit at ``queue_offset`` leads elsewhere. Blocks, but only for news. Raises OSError
-        when that could not be kept; the next read of the unit tries again.
+        """Record that the unit at ``queue_offset`` does not lead to its message. Blocks, but only
+        if that is new. Raises OSError if it could not be stored; the next read of the unit tries
+        again.
         """
         known = self._offsets.get(name)
         if known is None or queue_offset < known:
             self._save({**self._offsets, name: queue_offset})
 
     def cut(self, queues: ConsumeQueueTable, log: CommitLog) -> list[str]:
-        """At a start: drop the units from the noted ones on. Returns what was done, for the log."""
+        """Drop the recorded units and those after them, at a start. Return what was done, for the
+        log.
+        """
         self._under_way = self._offsets
         notes = []
         for name, offset in self._offsets.items():
@@ -52,13 +55,13 @@ class QueueRebuilds:
             kept = _right_end(queue, name, offset, log)
             queue.cut_at(kept)
             notes.append(
-                f"consume queue {name[0]}/{name[1]} is built again from queue offset {kept} on:"
+                f"consume queue {name[0]}/{name[1]} is rebuilt from queue offset {kept}:"
                 f" the unit at {offset} did not lead to its message"
             )
         return notes
 
     def done(self) -> None:
-        """What :meth:`cut` has dropped was made again and is durable."""
+        """Forget what :meth:`cut` has dropped: it was rebuilt and is durable."""
         if self._under_way:
             left = {n: o for n, o in self._offsets.items() if self._under_way.get(n) != o}
             self._save(left)
@@ -87,7 +90,7 @@ def _load(files: FileSystem, path: str) -> dict[QueueName, int]:
 
 
 def _right_end(queue: ConsumeQueue, name: QueueName, offset: int, log: CommitLog) -> int:
-    """Queue offset behind the last unit in front of ``offset`` that leads to its message."""
+    """Return the queue offset after the last unit before ``offset`` that leads to its message."""
     end = max(min(offset, queue.max_offset), queue.min_offset)
     while end > queue.min_offset:
         unit = queue.unit(end - 1)

@@ -1,5 +1,5 @@
-"""All consume queues of a store: ``consumequeue/<topic>/<queueId>/``, found on disk or made when
-first needed.
+"""ConsumeQueueTable: all consume queues of a store, ``consumequeue/<topic>/<queueId>/``, found on
+disk or created when first needed.
 """
 
 from __future__ import annotations
@@ -26,28 +26,30 @@ class ConsumeQueueTable:
         self._file_size = file_size
         self._queues: dict[QueueName, ConsumeQueue] = {}
         self._torn: dict[str, BrokenFileSequenceError] = {}
-        """Directories of queues that are not whole, and why."""
+        """The directories of incomplete queues, and why they are incomplete."""
         self.removals = 0
-        """How often queues or units went away: who holds on to their files has to look again."""
+        """The number of times that queues or units were removed: code that keeps references to
+        their files must look them up again when it grows.
+        """
 
     def load(self) -> None:
-        """Find the queues; changes nothing on disk. Raises StoreError for entries that no broker
-        has made, and where all files have a length that is not the configured one.
+        """Find the queues; change nothing on disk. Raises StoreError for entries that no broker
+        creates, and if all files have a length other than the configured one.
 
-        A queue with a gap, or with a file of a wrong length, is left out unless the length may be
-        the setting: it holds whole units, and no other file has the right one.
+        A queue with a gap, or with a file of a wrong length, is left out, unless the setting may be
+        wrong instead: the length holds whole units, and no other file has the configured one.
         """
         for topic in self._files.list_dir(self._directory):
             folder = f"{self._directory}/{topic}"
             if not self._files.is_dir(folder):
-                raise StoreError(folder, "a file", "one directory a topic", "move it elsewhere")
+                raise StoreError(folder, "a file", "one directory per topic", "move it elsewhere")
             for name in self._files.list_dir(folder):
                 is_number = name.isascii() and name.isdigit()
                 if not (is_number and self._files.is_dir(f"{folder}/{name}")):
                     raise StoreError(
                         f"{folder}/{name}",
                         "a foreign entry",
-                        "one directory a queue, named by its number",
+                        "one directory per queue, named by its number",
                         "move it elsewhere; the Java broker would not start on it either",
                     )
                 self._load_queue(topic, int(name))
@@ -63,8 +65,8 @@ class ConsumeQueueTable:
             self._torn[f"{self._directory}/{topic}/{queue_id}"] = fault
 
     def set_torn_aside(self, quarantine: str) -> list[str]:
-        """Once the log has been accepted: move the queues that could not be read away, to be built
-        again. Returns where they were.
+        """Move the queues that could not be read to the quarantine, once the log has been accepted,
+        so that they are rebuilt. Return their directories.
         """
         moved = list(self._torn)
         self._torn.clear()
@@ -76,7 +78,7 @@ class ConsumeQueueTable:
         return moved
 
     def finish_recovery(self) -> None:
-        """Once the log has been accepted: clear what stands behind the queues' ends."""
+        """Clear the bytes after the ends of the queues, once the log has been accepted."""
         for queue in self:
             queue.finish_recovery()
 
@@ -94,13 +96,15 @@ class ConsumeQueueTable:
         return queue
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return the queue, or None if it does not exist."""
         return self._queues.get((topic, queue_id))
 
     def of(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made when it is new."""
+        """Return the queue, which is created if it does not exist."""
         return self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
 
     def items(self) -> Iterator[tuple[QueueName, ConsumeQueue]]:
+        """Yield every queue with its name."""
         return iter(self._queues.items())
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -111,25 +115,26 @@ class ConsumeQueueTable:
 
     @property
     def max_physical_offset(self) -> int:
-        """End of the furthest message that any queue knows."""
+        """The end of the last message in the log that any queue has."""
         return max((queue.max_physical_offset for queue in self), default=0)
 
     def truncate(self, log_end_offset: int) -> int:
-        """Cut every queue to the log; returns how many had to be."""
+        """Cut every queue to the end of the log. Return the number of queues that were cut."""
         self.removals += 1
         return sum(queue.truncate(log_end_offset) for queue in self)
 
     def begin_again(self, log_min_offset: int) -> None:
-        """As ``correct_min_offsets``, of a log that may begin further back than it did."""
+        """Correct the first offsets of all queues for a log that may start earlier than it did."""
         for queue in self:
             queue.reset_to(log_min_offset)
 
     def correct_min_offsets(self, log_min_offset: int) -> None:
+        """Raise the first offset of every queue to its first message in the log."""
         for queue in self:
             queue.correct_min_offset(log_min_offset)
 
     def drop_topic(self, topic: str) -> int:
-        """Delete the queues of a topic; returns how many there were."""
+        """Delete the queues of a topic. Return how many there were."""
         names = [name for name in self._queues if name[0] == topic]
         self.removals += 1
         for name in names:
@@ -139,8 +144,8 @@ class ConsumeQueueTable:
         return len(names)
 
     def drop_below(self, log_min_offset: int, spared_topic: str) -> list[QueueName]:
-        """Delete queues whose last message is below the log, but not those of ``spared_topic``;
-        returns them.
+        """Delete the queues whose last message is below the log, except those of ``spared_topic``.
+        Return their names.
         """
         gone = [
             name
@@ -165,6 +170,8 @@ def _may_be_setting(fault: BrokenFileSequenceError) -> bool:
 
 
 def is_queue_name(topic: bytes, queue_id: int) -> bool:
-    """Whether a queue's directory can be named so: nothing that leads out of ``consumequeue/``."""
+    """Return whether these can name the directory of a queue: nothing may lead out of
+    ``consumequeue/``.
+    """
     plain = b"/" not in topic and b"\0" not in topic
     return plain and queue_id >= 0 and topic not in (b"", b".", b"..")

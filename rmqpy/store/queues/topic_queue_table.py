@@ -1,8 +1,8 @@
-"""The topic-queue table (Java topicQueueTable): the queue offset that each queue gives next.
+"""TopicQueueTable (Java topicQueueTable): the queue offset that each queue assigns next.
 
-The numbers stand in one array, ``cells``, so that the C core can take and give offsets without a
-copy of its own; a queue keeps its cell as long as the table lives. ``generation`` changes whenever
-``cells`` or the meaning of a cell does.
+The numbers are in one array, ``cells``, so that the C core can assign offsets without a copy; a
+queue keeps its cell as long as the table exists. ``generation`` changes whenever ``cells`` or the
+meaning of a cell does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FIRST_CELLS = 64
 
 
 class TopicQueueTable:
-    """See the module's text."""
+    """The next queue offsets of one store. See the module's text."""
 
     __slots__ = ("_places", "cells", "generation")
 
@@ -27,7 +27,7 @@ class TopicQueueTable:
         self.generation = 0
 
     def index_of(self, key: QueueKey) -> int:
-        """The number of the queue's cell; a new queue begins at 0."""
+        """Return the number of the queue's cell; a new queue starts at 0."""
         found = self._places.get(key)
         if found is None:
             found = len(self._places)
@@ -38,11 +38,11 @@ class TopicQueueTable:
         return found
 
     def items(self) -> list[tuple[QueueKey, int]]:
-        """Every queue and its next offset."""
+        """Return every queue with its next offset."""
         return [(key, self.cells[place]) for key, place in self._places.items()]
 
     def replace(self, offsets: Mapping[QueueKey, int]) -> None:
-        """Begin anew with these."""
+        """Replace the whole table."""
         self.cells = array("q", bytes(8 * max(_FIRST_CELLS, 2 * len(offsets))))
         self._places = {key: number for number, key in enumerate(offsets)}
         for number, offset in enumerate(offsets.values()):
@@ -50,9 +50,9 @@ class TopicQueueTable:
         self.generation += 1
 
     def forget(self, gone: Container[QueueKey]) -> None:
-        """Queues that were deleted begin at 0 again."""
+        """Forget queues that were deleted: they start at 0 again."""
         self.replace({key: offset for key, offset in self.items() if key not in gone})
 
     def forget_topic(self, topic: bytes) -> None:
-        """All queues of it were deleted."""
+        """Forget all queues of a topic, which were deleted."""
         self.forget({key for key, _ in self.items() if key[0] == topic})

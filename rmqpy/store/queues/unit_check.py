@@ -1,7 +1,7 @@
-"""Whether a consume queue unit leads to its message: the record there has the unit's size, and the
-topic, the queue and the queue offset that the unit stands for.
+"""The check whether a consume queue unit leads to its message: the record there has the size of the
+unit, and the topic, the queue and the queue offset that belong to the unit.
 
-The same rule in C: ``is_message`` of native/pull.c.
+The same rule in C is ``is_message`` of native/pull.c.
 """
 
 from __future__ import annotations
@@ -19,21 +19,25 @@ from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.queues.table import QueueName
 
 LIGHT_QUEUE_PREFIX = "%LMQ%"
-"""Java's light queues: their units lead to messages of other topics, with offsets of those."""
+"""The prefix of Java's light queues: their units lead to messages of other topics, which have
+queue offsets of those topics.
+"""
 
 _HEAD = Struct(">iI4xi4xq8xi")
 """TOTALSIZE, MAGICCODE, QUEUEID, QUEUEOFFSET, SYSFLAG."""
 
 
 def is_plausible_unit(log: CommitLog, physical_offset: int, size: int) -> bool:
-    """Whether the log may have, or have had, a record there."""
+    """Return whether the log may have, or may have had, a record there."""
     return physical_offset >= 0 and RECORD_SIZE_MIN <= size <= log.max_offset - physical_offset
 
 
 def unit_matches_record(
     log: CommitLog, place: tuple[int, int], name: QueueName, queue_offset: int
 ) -> bool:
-    """``place``: physical offset and size, as the unit has them."""
+    """Return whether a unit leads to its message. ``place`` is the physical offset and size in the
+    unit.
+    """
     if not is_plausible_unit(log, *place):
         return False
     record = log.read(PhysicalOffset(place[0]), place[1])
@@ -41,7 +45,9 @@ def unit_matches_record(
 
 
 def is_message(record: memoryview, name: QueueName, queue_offset: int) -> bool:
-    """Whether ``record``, as long as its unit says, is the message of that place."""
+    """Return whether ``record``, which has the length given by its unit, is the message at this
+    queue offset.
+    """
     size, magic, queue_id, record_offset, sys_flag = _HEAD.unpack_from(record)
     if size != len(record) or magic not in TOPIC_LENGTH_SIZES:
         return False
