@@ -82,20 +82,19 @@ def pull(opaque: int, offset: int, queue_id: int = 0) -> bytes:
     return encode_command(RemotingCommand(11, opaque, ext_fields=fields))
 
 
-WAYS = ["c-off-own", "c-auto-own", "pure-off-own", "pure-auto-own"]
-WAYS += ["c-auto-asyncio", "pure-off-asyncio", "c-off-tls", "c-auto-tls", "pure-auto-tls"]
+WAYS = ["off-own", "auto-own", "off-asyncio", "auto-asyncio", "off-tls", "auto-tls"]
 
 
 @pytest.fixture(params=WAYS)
 def serving(
     request: pytest.FixtureRequest, build: Callable[..., Any], tls_folder: Path
 ) -> Callable[..., None]:
-    """Runs ``main(connect, kit, server)`` against a broker whose main port is the hot path's: in C
-    or in Python; on asyncio's loop or on uvloop's where that is installed; with sockets of its
-    own, those of asyncio, or TLS.
+    """Runs ``main(connect, kit, server)`` against a broker whose main port is the fast path's: on
+    asyncio's loop, or on uvloop's where that is installed; with sockets of its own, those of
+    asyncio, or TLS.
     """
-    implementation, uvloop, sockets = request.param.split("-")
-    if implementation == "c" and backend.implementation != "c":
+    uvloop, sockets = request.param.split("-")
+    if backend.implementation != "c":
         pytest.skip(f"no C to serve with: {backend.reason}")
     own, trust = (
         TlsSide(certificate=str(tls_folder / "server.pem"), key=str(tls_folder / "server.key")),
@@ -114,7 +113,7 @@ def serving(
         kit = build(**{"mapped_file_size_commit_log": 1 << 22, **settings})
 
         async def whole(scheduler: AsyncioScheduler) -> None:
-            feed = install_fast_path(kit.broker, kit.store, scheduler, implementation)
+            feed = install_fast_path(kit.broker, kit.store, scheduler)
             assert feed is not None
             server = FastServer(
                 kit.broker, scheduler, limits, feed, doors, own_sockets=sockets != "asyncio"
@@ -132,6 +131,22 @@ def serving(
         run(whole, uvloop=uvloop)
 
     return serve
+
+
+def test_without_the_c_core_a_warning_says_how_to_get_it(
+    build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from rmqpy.broker.assembly.hot_setup import install_fast_path
+
+    monkeypatch.setattr(backend, "implementation", "pure")
+    monkeypatch.setattr(backend, "reason", "no module named rmqpy._native")
+    kit = build()
+    assert install_fast_path(kit.broker, kit.store, kit.scheduler) is None
+    assert kit.broker.hot is None and kit.store.parts.dispatch.accelerator is None
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    for part in ("C core is not available", "no module named rmqpy._native", "C compiler"):
+        assert part in record.getMessage()
 
 
 def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:
@@ -177,7 +192,6 @@ def test_known_sends_do_not_reach_the_processors(
     serving(main)
 
 
-@pytest.mark.parametrize("serving", [way for way in WAYS if way.startswith("c-")], indirect=True)
 def test_with_access_control_only_what_is_signed_is_taken(
     serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,7 +243,7 @@ def test_what_was_sent_is_pulled(serving: Callable[..., None]) -> None:
 
 
 SET_WAYS = pytest.mark.parametrize(
-    "serving", [way for way in WAYS if way.startswith("c-") and way.endswith("-own")], indirect=True
+    "serving", [way for way in WAYS if way.endswith("-own")], indirect=True
 )
 """The ways with a set of connections that C can read together."""
 

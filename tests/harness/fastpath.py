@@ -1,5 +1,5 @@
-"""The hot path against the ordinary way: two brokers of the same settings get the same frames, one
-with a hot path (in C, or in Python) and one without; equal replies, equal files, equal state.
+"""The fast path against the Python path: two brokers of the same settings get the same frames, one
+with the fast path and one without; equal replies, equal files, equal state.
 Random streams come from a seed that a failure names.
 """
 
@@ -80,7 +80,6 @@ class Hot:
 
     kit: Any
     feed: Any
-    implementation: str
     channels: list[_HotChannel] = field(factory=list)
     rests: list[bytes] = field(factory=list)
     numbers: list[int] = field(factory=list)

@@ -1,11 +1,9 @@
-"""What has to hold of the broker for a send to be answered beside its processors: asked alike by
-the hot path in C (:mod:`.hot`) and by that in Python (:mod:`.hot_python`).
+"""The conditions under which the fast path may answer sends, and what it learned stays valid.
 
-Whatever is learned from a request that the processors have answered is right until
-:meth:`FastPathEligibility.changed` says so: the topic table, the group table, the settings, the
-role, the
-members of groups, the consume queues (of which some may have been removed), the table of next
-queue offsets, or the rules of access control are others.
+What the fast path has learned from a request that the processors answered holds until
+:meth:`FastPathEligibility.changed` reports a change of the topic table, the group table, the
+settings, the role, the members of groups, the consume queues (some may have been removed), the
+table of next queue offsets, or the rules of access control.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class FastPath:
         if dledger is not None:
             self._staging = dledger.entries.staging
             self._room: _Room = dledger.entries
-            self.receive: Callable[[Cdata, int, int], int] | None = self._receive_entries
+            self.receive: Callable[[Cdata, int, int], int] = self._receive_entries
             receive_ready: Callable[[Cdata, bool], int] = self._receive_ready_entries
             self._feed: Callable[[Cdata, int], int] = self._feed_entries
             self.core.file_size = dledger.entries.data.file_size

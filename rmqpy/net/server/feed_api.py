@@ -86,10 +86,8 @@ class Feed(Protocol):
     core: Any
     needs_refresh: bool
     """Others have handled frames in this turn: what the feed knows has to be refreshed."""
-    receive: Callable[[Any, int, int], int] | None
-    """``receive(core, number, have)`` gives a FeedStatus; None: who drives it receives, and gives
-    what was received.
-    """
+    receive: Callable[[Any, int, int], int]
+    """``receive(core, number, have)`` returns a FeedStatus."""
 
     @property
     def ready(self) -> PollSet | None:

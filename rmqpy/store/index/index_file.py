@@ -328,19 +328,6 @@ class KeyIndex:
                 raise
             file.put(((key_hash, physical_offset, store_timestamp_ms),))
 
-    def put_run(self, entries: Sequence[IndexEntry]) -> None:
-        """The same for the keys of consecutive messages."""
-        file = self._index_files[-1] if self._index_files else None
-        room = file.reserved_entries - file.header.index_count if file is not None else 0
-        if file is not None and file.header.end_offset < entries[0][1] and len(entries) <= room:
-            file.put(entries)
-            return
-        hashes: dict[tuple[int, int], list[int]] = {}
-        for key_hash, physical_offset, store_timestamp_ms in entries:
-            hashes.setdefault((physical_offset, store_timestamp_ms), []).append(key_hash)
-        for (physical_offset, store_timestamp_ms), of_message in hashes.items():
-            self.put(of_message, physical_offset, store_timestamp_ms)
-
     def find(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
         """Physical offsets of at most ``count_max`` messages, newest file first."""
         found: dict[int, None] = {}
