@@ -51,9 +51,9 @@ from rmqpy.broker.state.clients import SCAN_PERIOD_MS, ClientTable
 from rmqpy.broker.state.consumer_filters import ConsumerFilterTable
 from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.broker.state.delay_levels import DelayOffsetTable
+from rmqpy.broker.state.persistence import FILTERS_PERIOD_MS, PersistentTables, Tables
 from rmqpy.broker.state.queue_locks import QueueLockTable
 from rmqpy.broker.state.replication_status import ReplicationStatus
-from rmqpy.broker.state.saved_tables import FILTERS_PERIOD_MS, PersistentTables, Tables
 from rmqpy.broker.state.statistics import SAMPLE_PERIOD_MS, Statistics
 from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import TopicTable

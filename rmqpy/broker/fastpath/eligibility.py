@@ -73,7 +73,7 @@ class FastPathEligibility:
 
     def __init__(self, sources: FastPathInputs, deps: FastPathDependencies) -> None:
         self._sources = sources
-        self._around = deps
+        self._deps = deps
         self._queue_table = sources.store.parts.queues
         self._tails = sources.store.tails
         self._stamp: tuple[object, ...] = (None,) * 8
@@ -84,7 +84,7 @@ class FastPathEligibility:
         """What the reply to a send waits for."""
         self.paused = False
         """Requests have waited too long: they are answered by somebody else."""
-        self.wait_false_is_hot = False
+        self.wait_false_is_eligible = False
         """Whether a message that need not wait waits for nothing else than the others."""
 
     def changed(self) -> bool:
@@ -115,9 +115,9 @@ class FastPathEligibility:
             access,
         )
         store = sources.store
-        self.marks = (*store.acknowledged(True), *self._around.replication.marks)
-        self.wait_false_is_hot = self.marks == (*store.acknowledged(False),)
-        self._needs_slaves = self._around.replication.waits
+        self.marks = (*store.acknowledged(True), *self._deps.replication.marks)
+        self.wait_false_is_eligible = self.marks == (*store.acknowledged(False),)
+        self._needs_slaves = self._deps.replication.waits
         self._sends_from_ms = _NEVER_MS
         if identity.writeable:
             self._sends_from_ms = identity.broker_settings.start_accept_send_request_time_stamp
@@ -125,7 +125,7 @@ class FastPathEligibility:
 
     def may_handle_sends(self, now_ms: int) -> bool:
         """Whether plain sends are stored and answered as usual now."""
-        store, deps = self._sources.store, self._around
+        store, deps = self._sources.store, self._deps
         return (
             now_ms >= self._sends_from_ms
             and not self.paused

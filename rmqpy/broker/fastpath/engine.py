@@ -1,7 +1,7 @@
 """The hot path: the C ``feed``, the memory it works on, and the rules by which both sides share it.
 
 C answers the frames of a receive buffer that are plain sends and pulls and hands back every other
-one (docs/explanation/hot-path.md). Python keeps the whole truth: what C appends stands in the
+one (docs/explanation/fast-path.md). Python keeps the whole truth: what C appends stands in the
 log's own staging, queue offsets come from the store's own table, units go into the
 consume queues' own files.
 Between two calls C keeps nothing.
@@ -33,14 +33,14 @@ from rmqpy.broker.fastpath.eligibility import (
     FastPathEligibility,
     FastPathInputs,
 )
-from rmqpy.broker.fastpath.hot_replies import set_reply_templates
 from rmqpy.broker.fastpath.poller import CAN_WATCH, EpollSet
+from rmqpy.broker.fastpath.reply_templates import set_reply_templates
 from rmqpy.broker.fastpath.tables import Cdata, FastPathTables, c_array
 from rmqpy.codec.native import ffi, lib
 from rmqpy.codec.scan import Scan
 from rmqpy.model.codes import RequestCode
 from rmqpy.net.pending_replies import PendingReply
-from rmqpy.net.server.feed_api import FEED_BYTES, FeedStatus, HotChannel
+from rmqpy.net.server.feed_api import FEED_BYTES, FeedChannel, FeedStatus
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import LENGTH_BYTES
 from rmqpy.store.commitlog.classic import ClassicCommitLog
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 OUT_BYTES: Final = 4 * 1024 * 1024
 OUTGOING_MAX: Final = 4096
 """Replies of a turn, in bytes and in pieces; a turn that would have more ends early."""
-COLD_MAX: Final = 32
+FALLBACK_MAX: Final = 32
 SCRATCH_BYTES: Final = 64 * 1024
 PEERS_FIRST: Final = 256
 COMMITS_MAX: Final = 1024
@@ -72,17 +72,17 @@ class FastPath:
 
     def __init__(self, sources: FastPathInputs, deps: FastPathDependencies) -> None:
         self._sources = sources
-        self._around = deps
+        self._deps = deps
         self._store = sources.store
         self.needs_refresh = True
         """Python has handled frames of others since the last refresh."""
         self._alive: dict[str, Cdata] = {}
         self.core: Cdata = ffi.new("rmq_core *")
-        self._channels: list[HotChannel | None] = []
+        self._channels: list[FeedChannel | None] = []
         self._free: list[int] = []
         self._ended: list[int] = []
         self._make_buffers()
-        self._conditions = FastPathEligibility(sources, deps)
+        self._eligibility = FastPathEligibility(sources, deps)
         self._tables = FastPathTables(self.core, sources)
         self._accounts = FastPathAccounts(self.core, sources.access)
         log = sources.store.log
@@ -124,17 +124,17 @@ class FastPath:
         self._check_tables()
         self._tables.renew_files()
         self._share_log()
-        now_ms = self._around.clock.now_ms()
+        now_ms = self._deps.clock.now_ms()
         core.now_ms = now_ms
         core.log_min = self._log.min_offset
         core.confirm_offset = self._log.confirm_offset
-        core.send_enabled = self._has_templates and self._conditions.may_handle_sends(now_ms)
-        core.pull_enabled = self._pulls and not self._conditions.paused
+        core.send_enabled = self._has_templates and self._eligibility.may_handle_sends(now_ms)
+        core.pull_enabled = self._pulls and not self._eligibility.paused
         self.needs_refresh = False
 
     def pause(self, held: bool) -> None:
         """Whether C hands back every frame."""
-        self._conditions.paused = held
+        self._eligibility.paused = held
         if self.core is not None:
             self.refresh()
 
@@ -178,7 +178,7 @@ class FastPath:
 
     # Connections
 
-    def attach(self, channel: HotChannel, fd: int) -> int:
+    def attach(self, channel: FeedChannel, fd: int) -> int:
         """The number of a new connection."""
         if not self._free:
             self._more_peers()
@@ -343,7 +343,7 @@ class FastPath:
 
     def _collect_counters(self) -> None:
         """What C has counted and noted since the last time."""
-        core, statistics = self.core, self._around.statistics
+        core, statistics = self.core, self._deps.statistics
         if core.put_messages:
             statistics.messages_put(core.put_messages, core.put_bytes, 0)
             core.put_messages = core.put_bytes = 0
@@ -360,13 +360,13 @@ class FastPath:
         for i in range(core.commit_count):
             commit = core.commits[i]
             group, topic = self._tables.reader_name(commit.reader)
-            self._around.offsets.commit(group, topic, commit.queue_id, commit.offset)
+            self._deps.offsets.commit(group, topic, commit.queue_id, commit.offset)
         core.commit_count = 0
 
     def _check_tables(self) -> None:
         if self.core.touched_count or self.core.commit_count:
             self._collect_counters()
-        if self._conditions.changed():
+        if self._eligibility.changed():
             self._tables.clear()
             self._accounts.clear()
             self._set_constants()
@@ -394,7 +394,7 @@ class FastPath:
         core.outgoing_count = 0
 
     def _hold_unacknowledged(self) -> None:
-        core, passed = self.core, self._conditions.acknowledged_offset
+        core, passed = self.core, self._eligibility.acknowledged_offset
         if passed >= self._staging.state[END]:
             return
         held: list[PendingReply[RemotingCommand | bytes]] = []
@@ -409,7 +409,7 @@ class FastPath:
                     )
                 entry.length = 0
         if held:
-            self._around.gate.hold(self._conditions.marks, held)
+            self._deps.gate.hold(self._eligibility.marks, held)
 
     def _requeue_unsent(self) -> None:
         core = self.core
@@ -453,7 +453,7 @@ class FastPath:
         core.far_bytes = settings.max_transfer_bytes_on_message_in_disk
         core.far_count = settings.max_transfer_count_on_message_in_disk
         core.memory_distance = self._store.memory_distance
-        core.wait_false_is_hot = self._conditions.wait_false_is_hot
+        core.wait_false_is_hot = self._eligibility.wait_false_is_eligible
         self._alive["replies"] = templates = set_reply_templates(core, identity)
         self._has_templates = templates is not None
         self._pulls = (
@@ -470,12 +470,12 @@ class FastPath:
         self._out = self._buffer("out", OUT_BYTES)
         self._buffer("scratch", SCRATCH_BYTES)
         for name, kind, count in (
-            ("cold", "rmq_span", COLD_MAX),
+            ("cold", "rmq_span", FALLBACK_MAX),
             ("outgoing", "rmq_outgoing", OUTGOING_MAX),
             ("commits", "rmq_offset_commit", COMMITS_MAX),
         ):
             setattr(core, name, self._keep(name, c_array(kind, count)))
-        core.cold_capacity = COLD_MAX
+        core.cold_capacity = FALLBACK_MAX
         core.outgoing_capacity = OUTGOING_MAX
         core.commit_capacity = COMMITS_MAX
 

@@ -34,7 +34,7 @@ class FeedStatus(IntEnum):
     NONE_LEFT = 11
 
 
-class HotChannel(Channel, Protocol):
+class FeedChannel(Channel, Protocol):
     """A channel that the feed writes to by itself."""
 
     def unsent(self, data: bytes) -> None:
@@ -109,7 +109,7 @@ class Feed(Protocol):
         """Before the first frame of a turn, and when others have handled frames in it."""
         ...
 
-    def attach(self, channel: HotChannel, fd: int) -> int: ...
+    def attach(self, channel: FeedChannel, fd: int) -> int: ...
 
     def detach(self, number: int) -> None: ...
 

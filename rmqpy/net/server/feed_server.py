@@ -194,7 +194,7 @@ class FastConnection(ServedConnection):
 
 class FastTransport(asyncio.Transport):
     """Implements what a ``RemotingConnection`` uses of ``asyncio.HaTransport``, and
-    ``HotChannel``."""
+    ``FeedChannel``."""
 
     __slots__ = (
         "_buffer",
@@ -249,7 +249,7 @@ class FastTransport(asyncio.Transport):
     def closed(self) -> bool:
         return self.connection.closed
 
-    # -- HotChannel
+    # -- FeedChannel
 
     def unsent(self, data: bytes) -> None:
         if not self._closing:
