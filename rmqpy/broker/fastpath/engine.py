@@ -1,21 +1,21 @@
-"""The hot path: the C ``feed``, the memory it works on, and the rules by which both sides share it.
+"""The fast path: the C ``feed``, the memory it works on, and the rules by which both sides share
+it.
 
-C answers the frames of a receive buffer that are plain sends and pulls and hands back every other
-one (docs/explanation/fast-path.md). Python keeps the whole truth: what C appends stands in the
-log's own staging, queue offsets come from the store's own table, units go into the
-consume queues' own files.
-Between two calls C keeps nothing.
+C answers the frames of a receive buffer that are plain sends and pulls and hands back all others
+(docs/explanation/fast-path.md). The state stays in Python: records that C appends are in the log's
+own staging, queue offsets come from the store's own table, and units go into the consume queues'
+own files. C keeps nothing between two calls.
 
 A turn::
 
     refresh ────► receive* ──► commit (one write) ──► flush_replies ──► dispatch (take)
                   │    ▲   └─► nothing to write: flush_replies_early, and receive again for a moment
                   ▼    │ refresh
-                 Python: cold frames, a full file, a full buffer
+                 Python: other frames, a full file, a full buffer
 
-Invariants: no reply is sent before the watermarks of the mode have passed what it needs; a number
-of a connection is not given again in the turn in which it ended; entries of DLedger are proposed
-before anything else happens.
+Invariants: no reply is sent before the watermarks of its mode have passed the offset that it needs;
+the number of a connection is not reused in the turn in which the connection ended; DLedger entries
+are proposed before anything else happens.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ if TYPE_CHECKING:
 
 OUT_BYTES: Final = 4 * 1024 * 1024
 OUTGOING_MAX: Final = 4096
-"""Replies of a turn, in bytes and in pieces; a turn that would have more ends early."""
+"""Bounds of the replies of a turn, in bytes and in pieces; a turn that would exceed them ends
+early.
+"""
 FALLBACK_MAX: Final = 32
 SCRATCH_BYTES: Final = 64 * 1024
 PEERS_FIRST: Final = 256
@@ -68,14 +70,16 @@ class _Room(Protocol):
 
 
 class FastPath:
-    """See the module's text. A ``net.feed.Feed`` and a ``store.dispatch.Accelerator``."""
+    """The fast path of a broker: the ``Feed`` of its server and the ``Accelerator`` of its
+    dispatcher.
+    """
 
     def __init__(self, sources: FastPathInputs, deps: FastPathDependencies) -> None:
         self._sources = sources
         self._deps = deps
         self._store = sources.store
         self.needs_refresh = True
-        """Python has handled frames of others since the last refresh."""
+        """Whether Python has handled other frames since the last refresh."""
         self._alive: dict[str, Cdata] = {}
         self.core: Cdata = ffi.new("rmq_core *")
         self._channels: list[FeedChannel | None] = []
@@ -90,7 +94,9 @@ class FastPath:
         self._dledger = dledger
         self._proposer: Proposer | None = None
         self._grants = -1
-        """Who has granted what C may append, and as which grant."""
+        """The proposer that granted the entries which C may append, and the
+        number of that grant.
+        """
         self._log = log
         if dledger is not None:
             self._staging = dledger.entries.staging
@@ -119,7 +125,9 @@ class FastPath:
     # Turns
 
     def refresh(self) -> None:
-        """Before the first frame of a turn, and when Python may have changed something: tell C."""
+        """Update what C knows, before the first frame of a turn and after Python may have changed
+        something.
+        """
         core = self.core
         self._check_tables()
         self._tables.renew_files()
@@ -133,13 +141,13 @@ class FastPath:
         self.needs_refresh = False
 
     def pause(self, held: bool) -> None:
-        """Whether C hands back every frame."""
+        """Set whether C hands back every frame."""
         self._eligibility.paused = held
         if self.core is not None:
             self.refresh()
 
     def flush_replies(self) -> None:
-        """After the commit: send what may leave; the gate keeps the rest."""
+        """Send the replies that may leave after the commit; the gate keeps the rest."""
         core = self.core
         if core is None:
             return
@@ -152,8 +160,8 @@ class FastPath:
             self._ended.clear()
 
     def flush_replies_early(self) -> bool:
-        """Send what was answered, if nothing has to be committed before: the turn goes on. False:
-        nothing was sent.
+        """Send the replies and return True if nothing must be committed before, so that the turn
+        can continue; otherwise send nothing and return False.
         """
         if self._staging.state[STAGED] or not self.core.outgoing_count:
             return False
@@ -162,7 +170,9 @@ class FastPath:
         return True
 
     def close(self) -> None:
-        """Let go of all memory that belongs to others. Nothing is fed any more. Harmless twice."""
+        """Release all memory that belongs to others. Nothing may be fed afterwards; closing twice
+        is harmless.
+        """
         if self.core is None:
             return
         self._store.parts.dispatch.accelerator = None
@@ -179,7 +189,7 @@ class FastPath:
     # Connections
 
     def attach(self, channel: FeedChannel, fd: int) -> int:
-        """The number of a new connection."""
+        """Return the number of a new connection."""
         if not self._free:
             self._more_peers()
         number = self._free.pop()
@@ -194,7 +204,7 @@ class FastPath:
         return number
 
     def detach(self, number: int) -> None:
-        """The connection has ended; nothing is sent to it any more."""
+        """Forget a connection that has ended; nothing is sent to it any more."""
         if self.core is None:
             return
         self._alive["peers"][number].fd = -1
@@ -205,14 +215,14 @@ class FastPath:
             self._ended.clear()
 
     def set_write_pending(self, number: int, queued: bool) -> None:
-        """Whether bytes wait for this connection: then C sends it nothing, which would overtake
-        them, and hands all of it to ``unsent``.
+        """Set whether bytes are queued for this connection. While they are, C sends nothing to it,
+        so that no reply overtakes them, and hands everything to ``unsent``.
         """
         if self.core is not None:
             self._alive["peers"][number].queued = queued
 
     def flush_now(self, number: int) -> None:
-        """The connection is about to close: what waits for nothing leaves first."""
+        """Send the replies that wait for nothing, because the connection is about to close."""
         core, channel = self.core, self._channels[number]
         for i in range(core.outgoing_count):
             entry = core.outgoing[i]
@@ -223,28 +233,30 @@ class FastPath:
     # Frames
 
     def feed(self, data: bytes | memoryview, have: int = 0) -> None:
-        """What ``receive`` would have got, without a socket: ``resume`` feeds it."""
+        """Take data as if ``receive`` had read it from a socket; ``resume`` feeds it."""
         self._in[have : have + len(data)] = data
         self.core.in_position = 0
         self.core.in_length = have + len(data)
 
     def resume(self, number: int) -> int:
-        """Feed what is left of the buffer."""
+        """Feed the rest of the buffer."""
         return self._feed(self.core, number)
 
     def unhandled_frames(self) -> list[memoryview]:
-        """The frames that C handed back, without length words; valid until the next receive."""
+        """Return the frames that C handed back, without length words; valid
+        until the next receive.
+        """
         core, view = self.core, self._in
         spans = [(core.cold[i].start, core.cold[i].length) for i in range(core.cold_count)]
         return [view[start : start + length] for start, length in spans]
 
     def before_fallback(self) -> None:
-        """Python is about to handle frames: it has to know what C has done."""
+        """Collect what C has done, because Python is about to handle frames."""
         self._staging.kept = 0
         self._collect_counters()
 
     def after_fallback(self, commands: Sequence[RemotingCommand]) -> None:
-        """Python has handled these: what can be learned is."""
+        """Learn what can be learned from the commands that Python has handled."""
         self.refresh()
         for command in commands:
             if command.code in SENDS:
@@ -253,7 +265,7 @@ class FastPath:
                 self._learn_pull(command)
 
     def make_room(self, status: int) -> None:
-        """The log's file or the staging could not take the next message."""
+        """Make room in the log's file or in staging, which could not take the next message."""
         try:
             if status == FeedStatus.ROLL:
                 self._room.make_room(self.core.wanted)
@@ -263,24 +275,26 @@ class FastPath:
             self._store.log_write_failed(error)
         self.refresh()
         if self._dledger is not None and not self.core.send_enabled:
-            self._dledger.entries.rewind()  # the message that the file was made for does not come
+            self._dledger.entries.rewind()  # the message that needed the new file will not arrive
 
     @property
     def advanced(self) -> bool:
-        """Whether a whole frame was there."""
+        """Whether the buffer held a complete frame."""
         return bool(self.core.in_position)
 
     @property
     def full(self) -> bool:
-        """Whether the buffer was filled."""
+        """Whether the last receive filled the buffer."""
         return bool(self.core.in_length == FEED_BYTES)
 
     def rest(self) -> bytes:
-        """The begin of an unfinished frame."""
+        """Return the start of an unfinished frame."""
         return bytes(self._in[self.core.in_position : self.core.in_length])
 
     def unread(self, data: bytes) -> bool:
-        """Let the next receive go on behind the begin of a frame; False: it is too large."""
+        """Put back the start of a frame, which the next receive continues. Return False if it is
+        too large.
+        """
         length = (
             int.from_bytes(data[:LENGTH_BYTES]) + LENGTH_BYTES if len(data) >= LENGTH_BYTES else 0
         )
@@ -289,7 +303,7 @@ class FastPath:
         self._in[: len(data)] = data
         return True
 
-    # store.dispatch.Accelerator
+    # Accelerator of the dispatcher
 
     def take(self, piece: ScanRange, listener: ArrivalListener | None) -> tuple[int, int] | None:
         self._check_tables()
@@ -324,7 +338,9 @@ class FastPath:
         return status
 
     def _take_grant(self) -> int:
-        """How many entries may be appended now, in which term; returns the index of the next."""
+        """Set how many entries may be appended now, and in which term; return the index of the next
+        one.
+        """
         assert self._dledger is not None
         index, proposer = self._staging.state[INDEX], self._dledger.proposer
         if proposer is not self._proposer or proposer.grants != self._grants:
@@ -335,14 +351,14 @@ class FastPath:
         return index
 
     def _propose(self, before: int) -> None:
-        """C has appended entries from the grant: now they are proposed."""
+        """Propose the entries that C has appended from the grant."""
         count = self._staging.state[INDEX] - before
         if count:
             assert self._proposer is not None
             self._proposer.consume_grant(count)
 
     def _collect_counters(self) -> None:
-        """What C has counted and noted since the last time."""
+        """Apply the counters and offset commits that C has collected since the last time."""
         core, statistics = self.core, self._deps.statistics
         if core.put_messages:
             statistics.messages_put(core.put_messages, core.put_bytes, 0)
@@ -372,7 +388,7 @@ class FastPath:
             self._set_constants()
 
     def _share_log(self) -> None:
-        """Addresses that may have moved."""
+        """Share addresses that may have changed."""
         core, tails, staging = self.core, self._store.tails, self._staging
         staging.kept = 0
         if self._cells is not tails.cells:
@@ -439,7 +455,7 @@ class FastPath:
             self._tables.learn_pull((group, topic), int(queue_id), int(offset), accounts)
 
     def _set_constants(self) -> None:
-        """What follows from settings and identity."""
+        """Set what follows from settings and identity."""
         core, identity, settings = self.core, self._sources.identity, self._sources.identity.store
         cluster = identity.cluster.encode()
         core.cluster = self._keep("cluster", ffi.from_buffer("uint8_t[]", cluster))
