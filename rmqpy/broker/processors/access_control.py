@@ -1,9 +1,9 @@
-"""Access control of a broker, put together: the files, the rules, the table of demands, and the
+"""Access control of a broker: the files, the rules, the table of required permissions, and the
 administration of accounts.
 
-Checked is every request at both ports of clients before its handler runs. The C core checks the
-signatures of plain sends and pulls itself (:mod:`.hot_accounts`) and refuses nobody; the hot path
-in Python knows no accounts and is left out.
+Every request at both client ports is checked before its handler runs. The C core checks the
+signatures of plain sends and pulls itself (:mod:`rmqpy.broker.fastpath.accounts`) and refuses none:
+what it cannot verify is checked here.
 """
 
 from __future__ import annotations
@@ -27,14 +27,18 @@ if TYPE_CHECKING:
     from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
 
 LOG_PERIOD_MS: Final = 10_000
-"""Refused requests are logged one by one at first, then with their number once in this time."""
+"""Refused requests are logged at most once in this time, with the number refused since the last
+line.
+"""
 
 logger = logging.getLogger(__name__)
 
 
 @define(slots=True, eq=False, repr=False)
 class BrokerAccessControl:
-    """``check`` raises Refusal; ``start`` reads the files and raises ConfigError."""
+    """The access control of a broker. ``check`` raises RequestRejectedError for
+    a refused request.
+    """
 
     _broker: BrokerServer
     _files: AccessFiles
@@ -68,7 +72,7 @@ class BrokerAccessControl:
         return control
 
     def check(self, channel: Channel, request: RemotingCommand) -> None:
-        """Raises Refusal unless the peer may do what it asks for."""
+        """Check a request. Raises RequestRejectedError unless the peer may do what it requests."""
         try:
             self._keeper.check(channel.peer[0], request)
         except RequestRejectedError as refusal:
@@ -77,16 +81,18 @@ class BrokerAccessControl:
 
     @property
     def rules(self) -> AccessRules:
-        """As the files say now; others when one of them has changed."""
+        """The current rules of the files; a new object after a file has changed."""
         return self._keeper.rules
 
     def account_of(self, request: RemotingCommand) -> str | None:
-        """The access key of the account that may send this, if it has signed."""
+        """Return the access key of the account that signed this request and may
+        send it, or None.
+        """
         access_key = request.ext_fields.get(ACCESS_KEY, "")
         return access_key if self._keeper.has_rights(access_key, request) else None
 
     def checked_elsewhere(self, count: int) -> None:
-        """So many requests were found to be allowed by the hot path."""
+        """Count requests that the fast path found to be allowed."""
         self._keeper.allowed += count
 
     def stop(self) -> None:

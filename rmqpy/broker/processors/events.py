@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class OffsetMovedEvents:
-    """Records that a consumer asked for an offset which its queue does not have."""
+    """Records that a consumer requested an offset which its queue does not have."""
 
     identity: BrokerContext
     messages: InternalMessageWriter

@@ -1,8 +1,8 @@
 """Sending: codes 10, 310 and 320, with and without a reply.
 
-The sends of one ``handle`` call are collected and put together (a batch message is put on its own,
+The sends of one ``handle`` call are collected and put together (a batch message is put separately,
 in its place); their replies wait at the gate until the watermarks of the mode have passed them.
-What is checked, and what is stored, tells :mod:`rmqpy.broker.processors.send_request`.
+:mod:`rmqpy.broker.processors.send_request` describes what is checked and what is stored.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class _PendingSend:
     request: RemotingCommand
     draft: OutgoingMessage
     queue_id: int
-    """What the sender is told; the message may wait in another queue."""
+    """The queue that the sender is told; the message may wait in another queue."""
 
 
 @define(slots=True, eq=False, repr=False)
 class SendProcessor:
-    """``receive`` each send of a ``handle`` call, then ``put_collected`` once."""
+    """Handles sends: ``receive`` each send of a ``handle`` call, then ``put_collected`` once."""
 
     deps: SendSurroundings
     _pending: list[_PendingSend] = field(factory=list, init=False)
@@ -85,13 +85,13 @@ class SendProcessor:
         return self._receive(channel, request, SendMessageRequestHeaderV2)
 
     def put_collected(self, channel: Channel) -> list[bytes]:
-        """Put what was collected; the frames to be sent to ``channel`` at once."""
+        """Put the collected messages; return the frames to be sent to ``channel`` at once."""
         self._put_pending(channel)
         answers, self._answers = self._answers, []
         return answers
 
     def on_ack_timeout(self, response: RemotingCommand, status: PutMessageStatus) -> bytes:
-        """The frame for a reply that may not leave as it is (the gate asks for it)."""
+        """Return the frame for a reply that may not leave unchanged (called by the gate)."""
         answer = response_for(status)
         response.code = answer.code
         response.remark = remark_of(status, self.deps.identity.store.max_message_size)
@@ -101,7 +101,7 @@ class SendProcessor:
         return encode_command(response)
 
     def late_frames(self, frames: bytes, status: PutMessageStatus) -> bytes:
-        """The same for whole frames of replies that waited together."""
+        """Return the frames that replace whole frames of replies which waited together."""
         late = []
         position = 0
         with memoryview(frames) as view:
@@ -131,7 +131,7 @@ class SendProcessor:
             return self._refused(request, refusal)
         return None
 
-    # ---------------------------------------------------------------------------- put and answer
+    # Put and answer
 
     def _put_pending(self, channel: Channel) -> None:
         pending, self._pending = self._pending, []
@@ -172,7 +172,9 @@ class SendProcessor:
             self.deps.gate.hold(self._marks(drafts[0].wait_store_ok), (held,))
 
     def _marks(self, wait_store_ok: bool) -> Sequence[Watermark]:
-        """What replies wait for. Slaves that are lacking are not waited for: the reply says so."""
+        """Return the watermarks that replies wait for. Missing slaves are not waited for: the reply
+        says so.
+        """
         replication = self.deps.replication
         marks = self.deps.sink.acknowledged(wait_store_ok)
         if not wait_store_ok or replication.not_enough_replicas:
@@ -195,7 +197,9 @@ class SendProcessor:
     def _held(
         self, channel: Channel, sent: _PendingSend, result: PutResult
     ) -> PendingReply[RemotingCommand | bytes] | None:
-        """The reply to a stored message; what was not stored is answered at once."""
+        """Return the reply to a stored message; a message that was not stored
+        is answered at once.
+        """
         request, draft = sent.request, sent.draft
         answer = response_for(result.status)
         if not answer.stored:
@@ -238,7 +242,7 @@ class SendProcessor:
         return response
 
     def _reply_fields(self) -> dict[str, str]:
-        """A Java client reads these from every reply to a send."""
+        """Return the fields that a Java client reads from every reply to a send."""
         broker = self.deps.identity.broker_settings
         return {MSG_REGION: broker.region_id, TRACE_ON: "true" if broker.trace_on else "false"}
 

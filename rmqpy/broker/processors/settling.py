@@ -1,7 +1,8 @@
-"""After a restart the consume queues may follow the log for a while: what is not answered then.
+"""Requests that are refused while the consume queues are rebuilt from the log after a restart.
 
-A pull gets what is there, and waits where nothing is (store.queue_reader); requests that decide on
-offsets are refused, for an answer from half a queue would send a consumer to the wrong place.
+A pull gets what exists, and waits where nothing does (:mod:`rmqpy.store.reader`). Requests that
+decide on offsets are refused, because an answer from an incomplete queue would send a consumer to
+the wrong place.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _NEED_WHOLE_QUEUES: Final = frozenset(
 
 
 def reject_while_rebuilding(store: Store, code: int) -> None:
-    """Raises Refusal when the answer has to wait for the consume queues."""
+    """Refuse a request whose answer needs complete consume queues. Raises RequestRejectedError."""
     if code in _NEED_WHOLE_QUEUES and store.is_rebuilding_queues:
         raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR,
-            "the consume queues are being brought in line with the log,"
+            "the consume queues are being rebuilt from the log,"
             f" {store.dispatch_behind_bytes} bytes to go",
         )

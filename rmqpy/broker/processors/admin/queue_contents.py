@@ -1,4 +1,4 @@
-"""What stands in a consume queue: code 321, unit by unit."""
+"""The contents of a consume queue, unit by unit: code 321."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNT_MAX: Final = 1_000
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class QueueContentsProcessor:
-    """See the module's text."""
+    """Answers with units of a consume queue."""
 
     queues: MessageReader
     clients: ClientTable
@@ -30,7 +30,9 @@ class QueueContentsProcessor:
         return {RequestCode.QUERY_CONSUME_QUEUE: self.units}
 
     def units(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """With a consumer group, its subscription too, or that it is not online."""
+        """Answer with units; for a consumer group also with its subscription, or that it is not
+        online.
+        """
         header = QueryConsumeQueueRequestHeader.decode(request.ext_fields)
         topic, queue_id = header.topic, header.queue_id
         end = self.queues.max_queue_offset(topic, queue_id)

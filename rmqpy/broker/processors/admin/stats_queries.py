@@ -1,4 +1,4 @@
-"""Where topics, groups and clients stand, for tools: codes 202 to 204, 208, 300, 303, 314, 317 and
+"""The state of topics, groups and clients, for tools: codes 202 to 204, 208, 300, 303, 314, 317 and
 328.
 """
 
@@ -52,7 +52,7 @@ from rmqpy.remoting.headers import (
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class StatsQueryProcessor:
-    """See the module's text."""
+    """Answers queries about topics, groups and clients."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -101,7 +101,7 @@ class StatsQueryProcessor:
         return RemotingCommand.response_to(request, body=stats.encode())
 
     def broker_consume_stats(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Every group with offsets on this broker, a ConsumeStats for each topic of it."""
+        """Answer with a ConsumeStats per topic for every group that has offsets on this broker."""
         ordered_only = GetConsumeStatsInBrokerHeader.decode(request.ext_fields).is_order
         stats = ConsumeStatsList(broker_addr=self.identity.address)
         for group in self.groups.groups:
@@ -122,7 +122,9 @@ class StatsQueryProcessor:
         return RemotingCommand.response_to(request, body=stats.encode())
 
     def time_spans(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """When the first, the last and the last consumed message of each queue were stored."""
+        """Answer with the store times of the first, last and last consumed
+        message of each queue.
+        """
         header = QueryConsumeTimeSpanRequestHeader.decode(request.ext_fields)
         config = self.topics.get(header.topic)
         if config is None:
@@ -197,7 +199,9 @@ class StatsQueryProcessor:
         return RemotingCommand.response_to(request, body=ProducerTableInfo(data).encode())
 
     def clone_offsets(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Let one group stand where another does: in one topic, or in all that it has read."""
+        """Copy the offsets of one group to another: of one topic, or of all topics that it has
+        read.
+        """
         header = CloneGroupOffsetRequestHeader.decode(request.ext_fields)
         source, target = header.src_group, header.dest_group
         wanted = (header.topic or "").strip()
@@ -208,7 +212,7 @@ class StatsQueryProcessor:
         return RemotingCommand.response_to(request)
 
     def _subscribes(self, group: str, topic: str) -> bool:
-        """A group that is online no longer counts for a topic that it has left."""
+        """Return whether a group still reads a topic: one that is online must subscribe to it."""
         online = self.clients.consumer_group(group)
         return online is None or not online.subscriptions or topic in online.subscriptions
 
@@ -258,6 +262,6 @@ def _producer(channel: Channel, client: Client) -> ProducerInfo:
 
 
 def _java_date(timestamp_ms: int) -> str:
-    """``yyyy-MM-dd#HH:mm:ss:SSS`` in local time."""
+    """Format a time as ``yyyy-MM-dd#HH:mm:ss:SSS`` in local time."""
     moment = datetime.fromtimestamp(timestamp_ms / 1000)
     return f"{moment:%Y-%m-%d#%H:%M:%S}:{timestamp_ms % 1000:03d}"
