@@ -59,8 +59,8 @@ class SlowConsumerGuard:
             too_far = behind_bytes > broker.consumer_fallbehind_threshold
             if too_far and group is not None and group.consume_enable:
                 logger.warning(
-                    "group %s may no longer consume: in queue %d of %s it reads %d bytes before the end"
-                    " of the log (consumerFallbehindThreshold); consumeEnable=true enables it again",
+                    "group %s may no longer consume: in queue %d of %s it reads %d bytes before the"
+                    " end of the log (consumerFallbehindThreshold); set consumeEnable to allow it",
                     name,
                     queue_id,
                     topic,

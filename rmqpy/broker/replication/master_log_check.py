@@ -1,16 +1,17 @@
-"""Before a slave connects: is this broker its master, and is the slave's log a copy of its log?
+"""The check before a slave connects: whether a broker is its master, and whether the slave's log is
+a copy of that broker's log.
 
-Asked on the broker's port, never on the replication stream, one request after the other::
+The requests go to the broker's port, never to the replication stream, one after the other::
 
-    26 settings ──► 28 runtime information ──► our COMPARE_LOG, as often as the search wants
+    26 settings ──► 28 runtime information ──► our COMPARE_LOG, as often as the search needs
         │                  │                            │
         ▼                  ▼                            ▼
-    another cluster,   the slave's log ends         the logs part: refused with the first
-    name, file size;   behind the master's, or      differing offset
-    no master          before its begin
+    another cluster,   the slave's log ends         the logs differ: refused with the first
+    name, file size;   after the master's, or       differing offset
+    no master          before its start
 
-A Java master answers the first two; COMPARE_LOG it does not know (code 3): then whether the logs
-agree cannot be checked, and the slave says so.
+A Java master answers the first two but not COMPARE_LOG (code 3). Then it cannot be checked whether
+the logs agree, and the slave says so.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ from rmqpy.remoting.headers import CompareLogRequestHeader
 
 TIMEOUT_MS: Final = 5_000
 LOOK_BACK_BYTES: Final = 5 << 20
-"""Where the begin of a record is looked for: a record of the default settings is shorter."""
+"""The distance in which the start of a record is searched: records of the default settings are
+shorter.
+"""
 
 
 class ComparedLog(Protocol):
@@ -57,8 +60,9 @@ class ComparedLog(Protocol):
 
 @define(slots=True, frozen=True)
 class LogCheckResult:
-    """``refused``: why this broker must not be followed; else empty. ``unreachable``: it has not
-    answered, nothing is known. ``compared``: what is known of the two logs, in words.
+    """The result of a check. ``refused``: why this broker must not be followed, or empty.
+    ``unreachable``: it has not answered, and nothing is known. ``compared``: what is known of the
+    two logs, in words.
     """
 
     master: MasterAddress
@@ -67,7 +71,7 @@ class LogCheckResult:
     compared: str = ""
     begin: int = 0
     end: int = 0
-    """Of its log, when it was asked."""
+    """The end of its log when it was asked."""
 
     @property
     def good(self) -> bool:
@@ -76,7 +80,9 @@ class LogCheckResult:
 
 @define(slots=True, eq=False, repr=False)
 class MasterLogCheck:
-    """One check of one broker; ``done`` hears the verdict once, unless it was cancelled."""
+    """One check of one broker; ``done`` receives the result once, unless the
+    check was cancelled.
+    """
 
     identity: BrokerContext
     log: ComparedLog
@@ -204,7 +210,7 @@ class MasterLogCheck:
 
 
 def frame_start(log: ComparedLog, offset: int) -> int:
-    """Where the record begins that ``offset`` is in; ``offset`` itself where none is found."""
+    """Return where the record that contains ``offset`` starts, or ``offset`` if none is found."""
     low = max(log.min_physical_offset, offset - LOOK_BACK_BYTES)
     high = min(offset + PHYSICAL_OFFSET_POSITION + 8, log.max_physical_offset)
     data = log.read_log(low, high - low)
@@ -223,6 +229,6 @@ def frame_start(log: ComparedLog, offset: int) -> int:
 
 
 def _check_success(response: RemotingCommand) -> None:
-    """Raises RemoteProtocolError for a refusal."""
+    """Check that the response is a success. Raises RemoteProtocolError for a refusal."""
     if response.code != ResponseCode.SUCCESS:
-        raise RemoteProtocolError(f"it refuses with {response.code}: {response.remark}")
+        raise RemoteProtocolError(f"the broker refused with {response.code}: {response.remark}")

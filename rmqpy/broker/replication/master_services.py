@@ -1,4 +1,4 @@
-"""What only a master does by itself: deliver delayed messages, check transactions.
+"""The services that run only on a master: delivery of delayed messages, checks of transactions.
 
 The role decides (:mod:`.role`): ``start`` when this broker has become master and its queue offsets
 are known, ``stop`` before it gives the role up. Both are harmless when repeated.
@@ -13,7 +13,7 @@ from attrs import define, field
 
 
 class MasterService(Protocol):
-    """One of them."""
+    """A service that runs only on a master."""
 
     def start(self) -> None: ...
 
@@ -22,11 +22,11 @@ class MasterService(Protocol):
 
 @define(slots=True, eq=False, repr=False)
 class MasterServices:
-    """All of them, started in their order and stopped in the reverse."""
+    """All such services, started in their order and stopped in reverse."""
 
     _services: Sequence[MasterService]
     _abandon: Callable[[], None]
-    """Tells who waits for messages of the broker itself that nobody will confirm them."""
+    """Fails the broker's own messages that still wait, because nothing will confirm them."""
     running: bool = field(default=False, init=False)
 
     def start(self) -> None:

@@ -1,9 +1,9 @@
-"""What a role means for a broker: which id it registers with, whether it takes messages (Java
+"""What a role means for a broker: which id it registers with, and whether it accepts messages (Java
 DLedgerRoleChangeHandler).
 
 A member becomes master only when every entry that it has is committed and dispatched: from then on
-its queue offsets go on from what its consume queues say. What only a master does by itself starts
-and stops here (:mod:`.master_services`).
+its queue offsets continue from those of its consume queues. The services of a master start and stop
+here (:mod:`.master_services`).
 
 ===========  ==========================================================================
 core         broker
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class RoleStore(Protocol):
-    """The part of the store that a role touches."""
+    """The part of the store that a role change affects."""
 
     def dispatch(self) -> None: ...
 
@@ -51,22 +51,20 @@ class RoleChange:
     registration: RegistrationService
     services: MasterServices
     leadership_lost: Callable[[], None]
-    """Tells senders whose messages no quorum has confirmed."""
+    """Notifies senders whose messages no quorum has confirmed."""
 
     def become_master(self) -> None:
-        """Readable log is dispatched first, then puts are accepted, then the name servers hear of
-        it.
-        """
+        """Dispatch the readable log, then accept puts, then register with the name servers."""
         self.store.dispatch()
         self.store.set_role(slave=False)
         self.identity.role = BrokerRole.SYNC_MASTER
         self.identity.broker_id = MASTER_ID
         self.services.start()
-        logger.info("%s is master at %s", self.identity.name, self.identity.address)
+        logger.info("%s became master at %s", self.identity.name, self.identity.address)
         self.registration.register()
 
     def become_slave(self, broker_id: int) -> None:
-        """``broker_id`` is the member's number plus 1."""
+        """Become a slave; ``broker_id`` is the member's number plus 1."""
         self.store.set_role(slave=True)
         self.services.stop()
         self.leadership_lost()
@@ -74,12 +72,14 @@ class RoleChange:
             return
         self.identity.role = BrokerRole.SLAVE
         self.identity.broker_id = broker_id
-        logger.info("%s is slave %d at %s", self.identity.name, broker_id, self.identity.address)
+        logger.info(
+            "%s became slave %d at %s", self.identity.name, broker_id, self.identity.address
+        )
         self.registration.register()
 
 
 class GroupRole:
-    """Follows the role of the core: the table of the module."""
+    """Follows the role of the core, as the table above describes."""
 
     def __init__(
         self, change: RoleChange, entries: EntryStore, scheduler: Scheduler, slave_id: int
@@ -89,11 +89,11 @@ class GroupRole:
         self._scheduler = scheduler
         self._slave_id = slave_id
         self._waiting = False
-        """The core leads, and the log is not committed to its end yet."""
+        """Whether the core leads and the log is not yet committed to its end."""
         entries.committed.subscribe(self._committed)
 
     def changed(self, role: Role) -> None:
-        """The core has this role now."""
+        """Follow the new role of the core."""
         self._waiting = role is Role.LEADER
         if self._waiting:
             self._try()

@@ -1,14 +1,14 @@
-"""How a slave learns at little cost whether a table of its master has changed.
+"""A cheap way for a slave to learn whether a table of its master has changed.
 
-==========================  ==============================================================
-ext field                   says
-==========================  ==============================================================
-rmqpyKnownVersion (asked)   the version that the slave was told last; empty: it wants all
-rmqpyVersion (answered)     the version of the table; no body follows when it is the known
-==========================  ==============================================================
+============================  ==============================================================
+ext field                     meaning
+============================  ==============================================================
+rmqpyKnownVersion (request)   the version that the slave received last; empty: it needs all
+rmqpyVersion (response)       the version of the table; no body if it is the known one
+============================  ==============================================================
 
-Java knows neither field: it gives the whole table, and the slave asks it no more often than Java
-does. A version is compared as text, and only with what the same master has told.
+Java knows neither field: it sends the whole table, and the slave requests it no more often than
+Java does. A version is compared as text, and only with versions that the same master has sent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def answer_with_table(
     table: Callable[[], bytes],
     header: CommandHeader | None = None,
 ) -> RemotingCommand:
-    """The answer of who has the table."""
+    """Return the response of the broker that has the table."""
     response = RemotingCommand.response_to(request, header=header)
     known = request.ext_fields.get(KNOWN_VERSION)
     if known is not None:

@@ -1,10 +1,11 @@
-"""Was a delayed message delivered before? Asked by a new master, which may know less of the
-progress than the log: offsets are saved each ``flushDelayOffsetInterval`` and told to slaves later
-still.
+"""The search for copies of delayed messages that a former master delivered.
 
-A delivered copy stands in the queue that the message names, behind the message and not before it
-was due, and agrees with it in everything that a producer said. A level is delivered in order: once
-a message turns out not to be delivered, none behind it is, and the search is over.
+A new master may know less of the progress than the log does: offsets are saved each
+``flushDelayOffsetInterval`` and sent to slaves even later.
+
+A delivered copy is in the queue that the message names, after the message and not before it was
+due, and agrees with it in everything that a producer set. A level is delivered in order: once a
+message turns out not to be delivered, none after it is, and the search is over.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rmqpy.codec.properties import PROPERTY_TAGS
 from rmqpy.model.message import StoredMessage
 
 CLOCK_SKEW_MS: Final = 5_000
-"""How far the clock of the former master may have been ahead."""
+"""The maximum by which the clock of the former master may have been ahead."""
 UNITS_AT_ONCE: Final = 1024
 
 
@@ -36,13 +37,15 @@ class ExpectedCopy:
 
 @define(slots=True, eq=False, repr=False)
 class DeliveryDeduplicator:
-    """One search a level. Cursors go on behind each find: two equal messages are two messages."""
+    """The search of one level. Cursors continue after each copy found: two
+    equal messages are two.
+    """
 
     queues: MessageReader
     _cursors: dict[tuple[str, int], int] = field(factory=dict, init=False)
 
     def step(self, awaited: ExpectedCopy) -> bool | None:
-        """Whether the copy is there; None when the search has to go on (call again)."""
+        """Return whether the copy exists, or None if the search must continue (call again)."""
         target = (awaited.topic, awaited.queue_id)
         cursor = self._cursors.get(target)
         if cursor is None:
