@@ -8,8 +8,8 @@ unknown       nothing: a later check asks again (:mod:`rmqpy.broker.services.tra
 ============  ================================================================================
 
 The producer names the half message by its physical offset; its queue offset and producer group must
-agree. If the op message is lost (a crash between the two), the producer is asked once more and the
-message may be delivered twice, but never lost.
+agree. If the op message is lost (a crash between the two), the producer is asked once more, and the
+message may be delivered twice, but is never lost.
 """
 
 from __future__ import annotations

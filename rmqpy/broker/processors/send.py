@@ -60,7 +60,7 @@ class _PendingSend:
     request: RemotingCommand
     draft: OutgoingMessage
     queue_id: int
-    """The queue that the sender is told; the message may wait in another queue."""
+    """The queue that the reply names; the message may wait in another queue."""
 
 
 @define(slots=True, eq=False, repr=False)

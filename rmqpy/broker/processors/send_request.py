@@ -21,7 +21,7 @@ The stored message differs from the sent one: ``CLUSTER`` is added; ``WAIT`` is 
 single message's properties (and honoured) unless the message becomes a delayed one
 (:mod:`rmqpy.broker.state.delay_levels`) or a half one (:mod:`rmqpy.broker.services.half_messages`);
 properties of a batch's header are appended to those of each message; a message to a retry topic
-that came back too often becomes a dead letter. Properties are reassembled in the order of Java's
+that was retried too often becomes a dead letter. Properties are reassembled in the order of Java's
 map, so that the same requests produce the same log.
 """
 
@@ -86,7 +86,7 @@ class SendRequestParser:
     def single(
         self, channel: Channel, request: RemotingCommand, header: AnySendHeader
     ) -> tuple[OutgoingMessage, int]:
-        """Return the message, and the queue that the sender is told; the message may wait in
+        """Return the message, and the queue that the reply names; the message may wait in
         another one.
         """
         draft = self._draft(channel, header, self._check(header))

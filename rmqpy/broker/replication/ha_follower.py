@@ -165,7 +165,7 @@ class HaFollower:
         try:
             address = split_address(verdict.master.ha_address)
         except ValueError as error:
-            self._failed(f"{verdict.master.address} tells no address for slaves: {error}")
+            self._failed(f"{verdict.master.address} reports no valid address for slaves: {error}")
             return
         if verdict.compared != self._compared:
             logger.info(

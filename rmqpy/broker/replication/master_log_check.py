@@ -60,7 +60,7 @@ class ComparedLog(Protocol):
 
 @define(slots=True, frozen=True)
 class LogCheckResult:
-    """The result of a check. ``refused``: why this broker must not be followed, or empty.
+    """The result of a check. ``refused``: why this broker may not be followed, or empty.
     ``unreachable``: it has not answered, and nothing is known. ``compared``: what is known of the
     two logs, in words.
     """
@@ -71,7 +71,7 @@ class LogCheckResult:
     compared: str = ""
     begin: int = 0
     end: int = 0
-    """The end of its log when it was asked."""
+    """The end of the log of the master at the time of the check."""
 
     @property
     def good(self) -> bool:
@@ -136,7 +136,7 @@ class MasterLogCheck:
         ):
             theirs = lines.get(key, own)
             if theirs != own:
-                return f"its {key} is {theirs}, here it is {own}: one group has the same"
+                return f"its {key} is {theirs}, here it is {own}: all brokers of a group must agree"
         if lines.get("enableDLegerCommitLog") == "true":
             return "it is a member of a DLedger group, which has no slaves of this kind"
         if lines.get("brokerRole") == BrokerRole.SLAVE.value:
@@ -154,13 +154,13 @@ class MasterLogCheck:
         own = self.log.max_physical_offset
         if own > end:
             self._refuse(
-                f"its log ends at {end}, ours at {own}: we hold what it never had or has lost;"
-                " align both (or begin with an empty store) before this slave can follow it"
+                f"its log ends at {end}, ours at {own}: this slave holds messages that the master"
+                " never had or has lost; align both, or start with an empty store, to follow it"
             )
         elif 0 < own < begin:
             self._refuse(
-                f"its log begins at {begin}, ours ends at {own}: what lies between is gone there;"
-                " this slave has to begin with an empty store"
+                f"its log begins at {begin}, ours ends at {own}: the master no longer has what lies"
+                " between; this slave must start with an empty store"
             )
         else:
             self._compare(max(self.log.min_physical_offset, self._begin), own)
@@ -179,7 +179,9 @@ class MasterLogCheck:
 
         def answered(response: RemotingCommand) -> None:
             if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                self._accept("not compared: the master is no rmqpy broker, it cannot be asked")
+                self._accept(
+                    "not compared: the master is not an rmqpy broker and cannot compare logs"
+                )
                 return
             _check_success(response)
             search.take(response.body)
@@ -196,9 +198,9 @@ class MasterLogCheck:
         else:
             frame = frame_start(self.log, search.parted)
             self._refuse(
-                f"the two logs part at offset {search.parted}: this slave's bytes from there (in"
-                f" the message at {frame}) to {search.end} are not the master's; align both, or"
-                " begin with an empty store"
+                f"the two logs diverge at offset {search.parted}: this slave's bytes from there"
+                f" (in the message at {frame}) to {search.end} are not the master's; align both,"
+                " or start with an empty store"
             )
 
     def _accept(self, compared: str) -> None:

@@ -9,8 +9,8 @@ here (:mod:`.master_services`).
 core         broker
 ===========  ==========================================================================
 LEADER       slave until the whole log is committed and dispatched, then master (id 0)
-FOLLOWER,    slave with the member's number + 1; senders that wait for a quorum are told
-CANDIDATE    that there is none
+FOLLOWER,    slave with the member's number + 1; senders that wait for a quorum are
+CANDIDATE    refused
 ===========  ==========================================================================
 """
 

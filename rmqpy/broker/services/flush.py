@@ -5,8 +5,8 @@ time. A flush of the log serves all replies that waited when it started; later o
 the next flush, which waits a moment for more of them (:class:`GroupCommitDelay`). No reply waits
 for a flush of the derived files.
 
-A failed flush is final: nobody can tell what is lost, so the store accepts nothing more and every
-waiting sender is told that its message is not safe.
+A failed flush is final: what is lost is unknown, so the store accepts nothing more and every
+waiting sender learns that its message is not safe.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T", bound=_Task)
 
 
 class _Flushing(ABC, Generic[T]):
-    """Runs tasks one after the other. ``on_failure`` is called after the store was told of a
+    """Runs tasks one after the other. ``on_failure`` is called after the store has learned of a
     failure.
     """
 

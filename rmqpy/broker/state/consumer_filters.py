@@ -2,7 +2,7 @@
 ``config/consumerFilter.json``.
 
 Heartbeats register a filter for each subscription that is not a tag expression (only SQL92 is
-known). A filter whose group or subscription has gone is *dead*; it is kept for
+known). A filter whose group or subscription has ended is *dead*; it is kept for
 ``filterDataCleanTimeSpan`` and is revived with the same version.
 
 Invariants: a registered filter is compiled; it is replaced only by one with a larger client

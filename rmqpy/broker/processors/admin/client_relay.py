@@ -46,7 +46,7 @@ from rmqpy.remoting.headers import (
 
 STATUS_TIMEOUT_MS: Final = 5_000
 TO_THE_END: Final = -1
-"""The timestamp that stands for the end of the queue."""
+"""The timestamp that means the end of the queue."""
 RESET_SINCE_VERSION: Final = 28
 """V3_0_7_SNAPSHOT: clients from this version on understand 220 and 221."""
 ASKED_SINCE_VERSION: Final = 62
