@@ -23,6 +23,7 @@ from rmqpy.net.tls import ServerTls, TlsContext, TlsSide, client_tls
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import decode_command, encode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
+from rmqpy.testing.in_process import broker_in_process, name_server_in_process
 from rmqpy.testing.memory_files import MemoryFiles
 
 DEADLINE_S = 20
@@ -133,20 +134,23 @@ def serving(
     return serve
 
 
-def test_without_the_c_core_a_warning_says_how_to_get_it(
-    build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_without_the_c_core_one_warning_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from rmqpy.broker.assembly.hot_setup import install_fast_path
-
     monkeypatch.setattr(backend, "implementation", "pure")
     monkeypatch.setattr(backend, "reason", "no module named rmqpy._native")
-    kit = build()
-    assert install_fast_path(kit.broker, kit.store, kit.scheduler) is None
-    assert kit.broker.hot is None and kit.store.parts.dispatch.accelerator is None
-    (record,) = caplog.records
-    assert record.levelname == "WARNING"
-    for part in ("C core is not available", "no module named rmqpy._native", "C compiler"):
-        assert part in record.getMessage()
+
+    async def main() -> None:
+        async with (
+            name_server_in_process(tmp_path) as name_server,
+            broker_in_process(tmp_path, name_server) as process,
+        ):
+            assert process.broker.hot is None
+            assert process.store.parts.dispatch.accelerator is None
+
+    asyncio.run(main())
+    (text,) = [each.getMessage() for each in caplog.records if "C core" in each.getMessage()]
+    assert "no module named rmqpy._native" in text and "install a C compiler" in text
 
 
 def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:

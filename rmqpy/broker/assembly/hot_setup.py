@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from rmqpy.broker.assembly.server import BrokerServer
 from rmqpy.broker.fastpath.eligibility import FastPathDependencies, FastPathInputs
 from rmqpy.codec import backend
@@ -11,20 +9,12 @@ from rmqpy.model.clock import Clock
 from rmqpy.net.server.feed_api import Feed
 from rmqpy.store.message_store import MessageStore
 
-logger = logging.getLogger(__name__)
-
 
 def install_fast_path(broker: BrokerServer, store: MessageStore, clock: Clock) -> Feed | None:
     """Let the C core handle sends, pulls and dispatch of ``broker`` as far as it can. Without the C
     core return None: the broker handles every request in Python.
     """
     if backend.implementation != "c":
-        logger.warning(
-            "the C core is not available (%s): every request is handled in Python, which is many"
-            " times slower; unset RMQPY_PURE if it is set, otherwise install a C compiler and"
-            " install rmqpy again",
-            backend.reason,
-        )
         return None
     from rmqpy.broker.fastpath.engine import FastPath
 

@@ -204,7 +204,7 @@ class MetadataSync:
 
     @property
     def is_synchronized(self) -> bool:
-        """Return whether every table was fetched from a master since the start."""
+        """Whether every table was fetched from a master since the start."""
         return self._fetched >= _ALL
 
     def runtime_info(self) -> dict[str, str]:
