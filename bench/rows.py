@@ -8,7 +8,7 @@ kind    broker
 ======  =============================================
 java    the Java broker
 rmqpy   ours
-pure    ours with ``RMQPY_PURE=1``: Python alone
+pure    ours without the C core (``RMQPY_PURE=1``)
 floor   none: ``floor.c``, the least that one can do
 ======  =============================================
 """

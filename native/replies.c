@@ -1,4 +1,4 @@
-/* Replies, cut from the templates that rmqpy/broker/fastpath/hot_replies.py made, and whom they go to. */
+/* Replies, cut from the templates that rmqpy/broker/fastpath/reply_templates.py encoded, and their receivers. */
 #include <string.h>
 
 #include "rmqpy_native.h"

@@ -126,7 +126,7 @@ enum { RMQ_PROPERTIES_ROOM = 24 };
 int64_t rmq_property_parts(const uint8_t *view, size_t length, const int64_t *positions, const int64_t *lengths,
                            size_t count, int32_t *starts, int64_t *cells);
 
-/* The hot path: rmqpy/broker/fastpath/engine.py owns all of this memory, docs/explanation/hot-path.md explains it. */
+/* The fast path: rmqpy/broker/fastpath/engine.py owns all of this memory, docs/explanation/fast-path.md explains it. */
 
 /* Tables by name: open addressing, a key of NULL is free. Keys are kept alive by the owner. */
 typedef struct {

@@ -19,7 +19,6 @@ from rmqpy.codec.layout import CRC_MASK
 _ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _UTF16 = "utf-16-le" if byteorder == "little" else "utf-16-be"
 _CHUNK = 128
-CONTINUED_MAX = _CHUNK
 
 
 def _powers() -> tuple[int, ...]:
@@ -28,10 +27,6 @@ def _powers() -> tuple[int, ...]:
 
 
 _POWERS = _powers()
-_WEIGHTS = tuple(
-    (pow(31, length, 1 << 32), _POWERS[_CHUNK - length :]) for length in range(_CHUNK + 1)
-)
-"""By length of a text: what a hash in front of it is multiplied by, and the weight of each unit."""
 _CHUNK_POWER = pow(31, _CHUNK, 1 << 32)
 
 
@@ -45,14 +40,6 @@ def java_string_hash(text: str) -> int:
 def java_hash_of_bytes(raw: bytes) -> int:
     """String.hashCode of the text that Java decodes from UTF-8 ``raw``."""
     return _signed(_weigh(raw)) if raw.isascii() else java_string_hash(java_text(raw))
-
-
-def java_hash_continued(value: int, raw: bytes) -> int:
-    """String.hashCode of a text whose first part has the hash ``value`` and whose rest is ``raw``,
-    ASCII and at most ``CONTINUED_MAX`` characters long.
-    """
-    front, weights = _WEIGHTS[len(raw)]
-    return _signed(value * front + sum(map(mul, raw, weights)))
 
 
 def java_text(raw: bytes) -> str:

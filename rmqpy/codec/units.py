@@ -7,13 +7,13 @@ entry 0 is never used.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from attrs import define
 
 from rmqpy.codec import layout
-from rmqpy.codec.hashes import CONTINUED_MAX, java_hash_continued, java_string_hash
+from rmqpy.codec.hashes import java_string_hash
 
 Buffer = bytes | bytearray | memoryview
 
@@ -24,10 +24,6 @@ INDEX_SLOT: Final = struct.Struct(">i")
 INDEX_ENTRY: Final = struct.Struct(">iqii")
 
 _INT_MAX: Final = 0x7FFFFFFF
-
-KEY_END_BYTES: Final = 8
-"""Characters of a unique key that change with each message or millisecond: counter, and time."""
-KEY_BEGINS_MAX: Final = 64
 
 ENTRIES_PER_SLOT: Final = 4
 """Java's default ratio of maxIndexNum to maxHashSlotNum; one file size cannot tell both."""
@@ -76,27 +72,6 @@ def queue_filler(count: int) -> bytes:
 def index_key_hash(topic: str, key: str) -> int:
     """Hash of an index key: never negative."""
     return _index_hash(java_string_hash(f"{topic}#{key}"))
-
-
-def index_key_hasher(topic: str) -> Callable[[bytes], int]:
-    """:func:`index_key_hash` for the ASCII keys of one topic. Unique keys that follow each other
-    begin alike: what is known of a begin is not computed again.
-    """
-    first = java_string_hash(f"{topic}#")
-    begins: dict[bytes, int] = {}
-
-    def hash_of(key: bytes) -> int:
-        if not KEY_END_BYTES < len(key) <= CONTINUED_MAX:
-            return index_key_hash(topic, key.decode())
-        begin = key[:-KEY_END_BYTES]
-        known = begins.get(begin)
-        if known is None:
-            if len(begins) == KEY_BEGINS_MAX:
-                begins.clear()
-            known = begins[begin] = java_hash_continued(first, begin)
-        return _index_hash(java_hash_continued(known, key[-KEY_END_BYTES:]))
-
-    return hash_of
 
 
 def _index_hash(value: int) -> int:

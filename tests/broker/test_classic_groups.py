@@ -236,8 +236,8 @@ def test_a_slave_whose_log_has_parted_is_not_streamed_onto(tmp_path: Path) -> No
             await alone.stop()
             again = await ground.broker(server, lines("broker-a", "SLAVE", 1), "two")
             await until(lambda: "waiting" in info(again)["haState"])
-            await until(lambda: "part at offset" in info(again)["haState"])
-            parted = int(info(again)["haState"].split("part at offset ")[1].split(":")[0])
+            await until(lambda: "diverge at offset" in info(again)["haState"])
+            parted = int(info(again)["haState"].split("diverge at offset ")[1].split(":")[0])
             assert common <= parted < common + 200
             before = read_span(again.store.log, 0, again.store.log.max_offset)
             await asyncio.sleep(1.2)  # the next attempt is refused as well

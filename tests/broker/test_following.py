@@ -237,7 +237,7 @@ def test_a_log_that_has_parted_is_refused_with_the_offset(scene: Any, build: Bui
     second.tell(0, "m1")
     second.run(1_000)
     assert second.dialled == []
-    assert f"the two logs part at offset {parted}:" in second.state
+    assert f"the two logs diverge at offset {parted}:" in second.state
     begins = [
         int.from_bytes(read_span(ours.log, place - 28, 36)[28:])
         for place in range(28, parted + 29)

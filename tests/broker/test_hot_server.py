@@ -24,6 +24,7 @@ from rmqpy.net.tls import ServerTls, TlsContext, TlsSide, client_tls
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import decode_command, encode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
+from rmqpy.testing.in_process import broker_in_process, name_server_in_process
 from rmqpy.testing.memory_files import MemoryFiles
 
 DEADLINE_S = 20
@@ -83,20 +84,19 @@ def pull(opaque: int, offset: int, queue_id: int = 0) -> bytes:
     return encode_command(RemotingCommand(11, opaque, ext_fields=fields))
 
 
-WAYS = ["c-off-own", "c-auto-own", "pure-off-own", "pure-auto-own"]
-WAYS += ["c-auto-asyncio", "pure-off-asyncio", "c-off-tls", "c-auto-tls", "pure-auto-tls"]
+WAYS = ["off-own", "auto-own", "off-asyncio", "auto-asyncio", "off-tls", "auto-tls"]
 
 
 @pytest.fixture(params=WAYS)
 def serving(
     request: pytest.FixtureRequest, build: Callable[..., Any], tls_folder: Path
 ) -> Callable[..., None]:
-    """Runs ``main(connect, kit, server)`` against a broker whose main port is the hot path's: in C
-    or in Python; on asyncio's loop or on uvloop's where that is installed; with sockets of its
-    own, those of asyncio, or TLS.
+    """Runs ``main(connect, kit, server)`` against a broker whose main port is the fast path's: on
+    asyncio's loop, or on uvloop's where that is installed; with sockets of its own, those of
+    asyncio, or TLS.
     """
-    implementation, uvloop, sockets = request.param.split("-")
-    if implementation == "c" and backend.implementation != "c":
+    uvloop, sockets = request.param.split("-")
+    if backend.implementation != "c":
         pytest.skip(f"no C to serve with: {backend.reason}")
     own, trust = (
         TlsSide(certificate=str(tls_folder / "server.pem"), key=str(tls_folder / "server.key")),
@@ -115,7 +115,7 @@ def serving(
         kit = build(**{"mapped_file_size_commit_log": 1 << 22, **settings})
 
         async def whole(scheduler: AsyncioScheduler) -> None:
-            feed = install_fast_path(kit.broker, kit.store, scheduler, implementation)
+            feed = install_fast_path(kit.broker, kit.store, scheduler)
             assert feed is not None
             server = FastServer(
                 kit.broker.server, scheduler, limits, feed, doors, own_sockets=sockets != "asyncio"
@@ -133,6 +133,25 @@ def serving(
         run(whole, uvloop=uvloop)
 
     return serve
+
+
+def test_without_the_c_core_one_warning_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(backend, "implementation", "pure")
+    monkeypatch.setattr(backend, "reason", "no module named rmqpy._native")
+
+    async def main() -> None:
+        async with (
+            name_server_in_process(tmp_path) as name_server,
+            broker_in_process(tmp_path, name_server) as process,
+        ):
+            assert process.broker.hot is None
+            assert process.store.parts.dispatch.accelerator is None
+
+    asyncio.run(main())
+    (text,) = [each.getMessage() for each in caplog.records if "C core" in each.getMessage()]
+    assert "no module named rmqpy._native" in text and "install a C compiler" in text
 
 
 def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:
@@ -178,7 +197,6 @@ def test_known_sends_do_not_reach_the_processors(
     serving(main)
 
 
-@pytest.mark.parametrize("serving", [way for way in WAYS if way.startswith("c-")], indirect=True)
 def test_with_access_control_only_what_is_signed_is_taken(
     serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +248,7 @@ def test_what_was_sent_is_pulled(serving: Callable[..., None]) -> None:
 
 
 SET_WAYS = pytest.mark.parametrize(
-    "serving", [way for way in WAYS if way.startswith("c-") and way.endswith("-own")], indirect=True
+    "serving", [way for way in WAYS if way.endswith("-own")], indirect=True
 )
 """The ways with a set of connections that C can read together."""
 

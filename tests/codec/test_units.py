@@ -48,14 +48,6 @@ def test_index_time_diff(stored: int, begin: int, seconds: int) -> None:
     assert units.index_time_diff_s(stored, begin) == seconds
 
 
-def test_the_hasher_of_a_topic_gives_the_same_for_keys_of_any_length() -> None:
-    hash_of = units.index_key_hasher("Topic-1")
-    for length in range(300):
-        key = "".join(chr(33 + (length * 7 + place * 5) % 90) for place in range(length))
-        for again in (key, key[:-1] + "z", key):
-            assert hash_of(again.encode()) == units.index_key_hash("Topic-1", again), length
-
-
 def test_index_key_hash_is_never_negative() -> None:
     assert units.index_key_hash("T", "k") == abs(java_string_hash("T#k"))
     # A key whose text hashes to the one number that has no absolute value.

@@ -210,7 +210,7 @@ async def recovery(site: Site) -> None:
 
 SCENARIOS: dict[str, Callable[[Site], Awaitable[None]]] = {
     "send-classic": send_classic,
-    "send-hot": send_classic,
+    "send-fast-path": send_classic,
     "send-sync-flush": send_sync_flush,
     "send-sync-master": send_sync_master,
     "send-dledger": send_dledger,
@@ -229,7 +229,7 @@ def test_every_walk_of_the_page_is_done() -> None:
 def test_functions_are_called_in_this_order(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hot = name == "send-hot"
+    hot = name == "send-fast-path"
     if hot and implementation != "c":
         pytest.skip("the C core is not in use")
     monkeypatch.setenv("RMQPY_FAST", "1" if hot else "0")

@@ -1,5 +1,5 @@
-"""The hot path against the ordinary way: two brokers of the same settings get the same frames, one
-with a hot path (in C, or in Python) and one without; equal replies, equal files, equal state.
+"""The fast path against the Python path: two brokers of the same settings get the same frames, one
+with the fast path and one without; equal replies, equal files, equal state.
 Random streams come from a seed that a failure names.
 """
 
@@ -25,7 +25,7 @@ from rmqpy.testing.memory_files import MemoryFiles
 CHUNK = 1 << 16
 
 
-class _HotChannel(MemoryChannel):
+class _FeedChannel(MemoryChannel):
     """Takes what the hot path could not send: everything, as there is no socket."""
 
     def unsent(self, data: bytes) -> None:
@@ -80,15 +80,14 @@ class Hot:
 
     kit: Any
     feed: Any
-    implementation: str
-    channels: list[_HotChannel] = field(factory=list)
+    channels: list[_FeedChannel] = field(factory=list)
     rests: list[bytes] = field(factory=list)
     numbers: list[int] = field(factory=list)
     handed_back: Counter[int] = field(factory=Counter)
     _open: bool = False
 
     def connect(self, peer: tuple[str, int]) -> None:
-        channel = _HotChannel(peer=peer)
+        channel = _FeedChannel(peer=peer)
         self.channels.append(channel)
         self.rests.append(b"")
         self.numbers.append(self.feed.attach(channel, -1))
@@ -123,7 +122,7 @@ class Hot:
                 return
         self.rests[number] = feed.rest()
 
-    def _cold(self, channel: _HotChannel) -> bool:
+    def _cold(self, channel: _FeedChannel) -> bool:
         commands = []
         closed = False
         for frame in self.feed.unhandled_frames():
@@ -142,7 +141,7 @@ class Hot:
             channel.closed = True
         return not closed
 
-    def feed_number(self, channel: _HotChannel) -> int:
+    def feed_number(self, channel: _FeedChannel) -> int:
         return self.numbers[self.channels.index(channel)]
 
     def end_turn(self) -> None:

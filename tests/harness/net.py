@@ -12,7 +12,7 @@ import pytest
 
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler
-from rmqpy.net.server.feed_api import FeedStatus, HotChannel
+from rmqpy.net.server.feed_api import FeedChannel, FeedStatus
 from rmqpy.net.server.feed_server import FastServer
 from rmqpy.net.server.server import ListenerSecurity, RemotingServer
 from rmqpy.remoting.channel import Channel
@@ -128,7 +128,7 @@ class ColdFeed:
 
     def make_room(self, status: int) -> None: ...
 
-    def attach(self, channel: HotChannel, fd: int) -> int:
+    def attach(self, channel: FeedChannel, fd: int) -> int:
         number = max(self._fds, default=-1) + 1
         self._fds[number] = fd
         return number

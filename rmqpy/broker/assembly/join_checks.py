@@ -24,8 +24,7 @@ from attrs import define, evolve, field
 
 from rmqpy.audit.replicas.certificate import Certificate, check_signature
 from rmqpy.broker.replication.metadata_sync import MetadataSync
-from rmqpy.broker.state.persistence import TableWriter
-from rmqpy.broker.state.saved_tables import TOPICS_FILE
+from rmqpy.broker.state.persistence import TOPICS_FILE, TableWriter
 from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.handshake import PeerHello, compare_old_logs
 from rmqpy.model.errors import RmqError

@@ -121,7 +121,12 @@ class BrokerRuntime:
         assert self._running is None
         configuration = self._configuration
         if backend.implementation != "c":
-            logger.warning("running without the C core, slower: %s", backend.reason)
+            logger.warning(
+                "the C core is not available (%s): every request is handled in Python, which is"
+                " many times slower; unset RMQPY_PURE if it is set, otherwise install a C"
+                " compiler and install rmqpy again",
+                backend.reason,
+            )
         addresses = _addresses(configuration)
         if addresses.warning:
             logger.warning("%s", addresses.warning)

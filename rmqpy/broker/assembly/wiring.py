@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from attrs import define
 
-from rmqpy.broker.assembly.server import BrokerServer, FastPathReplies, FastPort
+from rmqpy.broker.assembly.server import BrokerServer, FastPort
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.scheduling import PeriodicWork
 from rmqpy.broker.base.store_api import HandlerTable
@@ -58,9 +58,9 @@ from rmqpy.broker.state.clients import SCAN_PERIOD_MS, ClientTable
 from rmqpy.broker.state.consumer_filters import ConsumerFilterTable
 from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable, OffsetProcessor
 from rmqpy.broker.state.delay_levels import DelayOffsetTable
+from rmqpy.broker.state.persistence import FILTERS_PERIOD_MS, PersistentTables, Tables
 from rmqpy.broker.state.queue_locks import QueueLockTable
 from rmqpy.broker.state.replication_status import ReplicationStatus
-from rmqpy.broker.state.saved_tables import FILTERS_PERIOD_MS, PersistentTables, Tables
 from rmqpy.broker.state.statistics import SAMPLE_PERIOD_MS, Statistics
 from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import TopicTable
@@ -73,8 +73,6 @@ from rmqpy.model.files import FileSystem
 from rmqpy.net.pending_replies import AckTimeout, PendingReplies, SendGate
 from rmqpy.remoting.bodies import DataVersion
 from rmqpy.remoting.channel import Network
-from rmqpy.store.commitlog.classic import ClassicCommitLog
-from rmqpy.store.dispatcher import Accelerator
 from rmqpy.store.message_store import MessageStore
 
 if TYPE_CHECKING:  # imported only where the feature is switched on
@@ -561,22 +559,14 @@ def build_metrics(
     )
 
 
-class _WatchingAccelerator(Accelerator, Protocol):
-    def watch(self, topic: str, queue_id: int, wanted: bool) -> None: ...
-
-
-def install_fast_path(
-    broker: Broker,
-    store: MessageStore,
-    clock: Clock,
-    implementation: str = backend.implementation,
-) -> Feed | None:
-    """Let the C core answer the sends, pulls and dispatch of ``broker`` that it can; without C, let
-    one pass of Python store the plain sends of a classic log without accounts.
-
-    Returns None if the processors answer everything.
+def install_fast_path(broker: Broker, store: MessageStore, clock: Clock) -> Feed | None:
+    """Let the C core answer the sends, pulls and dispatch of ``broker`` that it can. Without the C
+    core return None: the broker handles every request in Python.
     """
+    if backend.implementation != "c":
+        return None
     from rmqpy.broker.fastpath.eligibility import FastPathDependencies, FastPathInputs
+    from rmqpy.broker.fastpath.engine import FastPath
 
     sources = FastPathInputs(
         identity=broker.identity,
@@ -593,24 +583,8 @@ def install_fast_path(
         offsets=broker.offsets,
         clock=clock,
     )
-    if implementation == "c":
-        from rmqpy.broker.fastpath.engine import FastPath
-
-        fast = FastPath(sources, deps)
-        _attach(broker, store, fast, fast)
-        return fast
-    if broker.access is not None or not isinstance(store.log, ClassicCommitLog):
-        return None
-    from rmqpy.broker.fastpath.hot_python import HotPython
-
-    plain = HotPython(sources, deps)
-    _attach(broker, store, plain, plain.rows)
-    return plain
-
-
-def _attach(
-    broker: Broker, store: MessageStore, feed: FastPathReplies, accelerator: _WatchingAccelerator
-) -> None:
-    broker.server.install_fast_path(feed)
-    broker.hold.watch_queues(accelerator.watch)
-    store.dispatcher.install_accelerator(accelerator)
+    fast = FastPath(sources, deps)
+    broker.server.install_fast_path(fast)
+    broker.hold.watch_queues(fast.watch)
+    store.dispatcher.install_accelerator(fast)
+    return fast

@@ -1,7 +1,7 @@
-"""The Python side of the C core: sends and pulls that are answered for a whole receive buffer.
+"""The Python side of the C core, which answers sends and pulls for a whole receive buffer.
 
 Owns the decision of which frames C may answer and the tables that C reads. May import
 ``processors`` and everything below it; only this package and :mod:`rmqpy.codec.backend` touch the C
-binding. Start reading in :mod:`~rmqpy.broker.fastpath.engine`; docs explain the rules under
-"fast path".
+binding. Start reading in :mod:`~rmqpy.broker.fastpath.engine`; docs/explanation/fast-path.md has
+the rules.
 """

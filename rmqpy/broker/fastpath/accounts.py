@@ -1,10 +1,10 @@
-"""Accounts of access control as the C core knows them: keys, hashes of secrets, a number each.
+"""Accounts of access control as the C core knows them: keys, hashed secrets, and a number for each.
 
-An account is numbered when Python has answered a plain send or pull that it may send; its bit is
-set then in the line of that topic or reader (:mod:`.hot_tables`). All is forgotten when the access
-files say something else. C takes a request whose signature is that of an account with the bit; any
-other one is Python's to check: unsigned, from a white address, with a security token, of an account
-beyond ``ACCOUNTS_MAX``.
+An account gets its number when Python has answered a plain send or pull that it signed; its bit is
+then set in the entry of that topic or reader (:mod:`.tables`). Everything is discarded when the
+access files change. C accepts a request that is signed by an account with the bit. Python checks
+all others: unsigned requests, requests from a white address or with a security token, and those of
+an account beyond ``ACCOUNTS_MAX``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ACCOUNTS_MAX: Final = 64
 
 
 class FastPathAccounts:
-    """See the module's text. Without access control there are none."""
+    """The accounts that C can verify; none without access control."""
 
     def __init__(self, core: Cdata, access: BrokerAccessControl | None) -> None:
         self._core = core
@@ -34,14 +34,14 @@ class FastPathAccounts:
         core.guarded = access is not None
 
     def clear(self) -> None:
-        """Forget everybody, and what came of their secrets."""
+        """Discard all accounts and everything derived from their secrets."""
         self._core.account_count = 0
         self._numbers.clear()
         self._keys.clear()
         ffi.memmove(self._accounts, bytes(ffi.sizeof(self._accounts)), ffi.sizeof(self._accounts))
 
     def bit(self, command: RemotingCommand) -> int:
-        """Of the account that may send this command, if it has signed; 0: of none."""
+        """Return the bit of the account that signed this command and may send it, or 0."""
         access = self._access
         key = access.account_of(command) if access is not None else None
         if access is None or key is None:
@@ -52,7 +52,7 @@ class FastPathAccounts:
         return 1 << number if number >= 0 else 0
 
     def answered(self, count: int) -> None:
-        """C has taken so many requests."""
+        """Count requests that C has accepted."""
         if self._access is not None:
             self._access.checked_elsewhere(count)
 

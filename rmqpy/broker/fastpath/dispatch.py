@@ -1,8 +1,8 @@
-"""From the log to consume queues and key index by C: a step of ``store.dispatch``.
+"""Dispatch from the log to consume queues and key index in C: an ``Accelerator`` of the dispatcher.
 
-C writes units and entries in place, as far as room for them is taken on the disk, and tells of
-arrivals in watched queues only. It stops in front of the first record that it does not know how to
-take; the store dispatches that one in Python.
+C writes units and entries in place, as far as disk space is reserved for them, and reports arrivals
+in watched queues only. It stops before the first record that it cannot handle; the store dispatches
+that record in Python.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ARRIVALS_MAX: Final = 1024
 
 
 class FastPathDispatcher:
-    """The C step of dispatch with its memory. What it cannot take is the store's."""
+    """The C step of dispatch, with its memory. The store handles what it leaves."""
 
     def __init__(self, core: Cdata, tables: FastPathTables, store: Any) -> None:
         self._core = core

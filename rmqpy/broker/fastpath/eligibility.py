@@ -1,11 +1,10 @@
-"""What has to hold of the broker for a send to be answered beside its processors: asked alike by
-the hot path in C (:mod:`.hot`) and by that in Python (:mod:`.hot_python`).
+"""The conditions under which the fast path may answer sends, and what ends the validity of its
+tables.
 
-Whatever is learned from a request that the processors have answered is right until
-:meth:`FastPathEligibility.changed` says so: the topic table, the group table, the settings, the
-role, the
-members of groups, the consume queues (of which some may have been removed), the table of next
-queue offsets, or the rules of access control are others.
+What the fast path has learned from a request that the processors answered holds until
+:meth:`FastPathEligibility.changed` reports a change of the topic table, the group table, the
+settings, the role, the members of groups, the consume queues (some may have been removed), the
+table of next queue offsets, or the rules of access control.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from rmqpy.broker.processors.access_control import BrokerAccessControl
 
 REPLIES_AT_ONCE: Final = 8192
-"""No sends are taken while the gate has no room for so many replies."""
+"""The fast path accepts no sends while the gate has no room for this many replies."""
 
 SENDS: Final = frozenset(
     {
@@ -49,7 +48,7 @@ _NEVER_MS: Final = 1 << 62
 
 @define(slots=True, frozen=True, kw_only=True)
 class FastPathInputs:
-    """The tables that are asked."""
+    """The tables that the fast path consults."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -61,7 +60,7 @@ class FastPathInputs:
 
 @define(slots=True, frozen=True, kw_only=True)
 class FastPathDependencies:
-    """What the hot path uses besides the tables."""
+    """The services that the fast path uses in addition to the tables."""
 
     gate: SendGate
     replication: ReplicationStatus
@@ -71,7 +70,9 @@ class FastPathDependencies:
 
 
 class FastPathEligibility:
-    """See the module's text."""
+    """Decides whether the fast path may answer sends, and notices when its
+    tables are out of date.
+    """
 
     def __init__(self, sources: FastPathInputs, deps: FastPathDependencies) -> None:
         self._sources = sources
@@ -83,14 +84,16 @@ class FastPathEligibility:
         self._needs_slaves = False
         self._appends_crc = sources.store.appender.appends_crc
         self.marks: Sequence[Watermark] = ()
-        """What the reply to a send waits for."""
+        """The watermarks that the reply to a send waits for."""
         self.paused = False
-        """Requests have waited too long: they are answered by somebody else."""
-        self.wait_false_is_hot = False
-        """Whether a message that need not wait waits for nothing else than the others."""
+        """Set while requests have waited too long: the processors answer them then."""
+        self.wait_false_is_eligible = False
+        """Whether the reply to a message with ``WAIT=false`` waits for the same watermarks as the
+        others.
+        """
 
     def changed(self) -> bool:
-        """Whether what was learned has to be forgotten; says so once for each change."""
+        """Return whether everything learned must be discarded; each change is reported once."""
         sources = self._sources
         identity = sources.identity
         topics, groups, configuration, role, clients, removals, generation, rules = self._stamp
@@ -139,13 +142,13 @@ class FastPathEligibility:
 
     @property
     def acknowledged_offset(self) -> int:
-        """Replies that need the log up to here may leave."""
+        """The log offset up to which replies may leave."""
         marks = self.marks
         return marks[0].value if len(marks) == 1 else min([mark.value for mark in marks])
 
 
 def may_send(topic: str) -> bool:
-    """Whether clients may send to a topic of this name, and nothing else is to be done then."""
+    """Return whether clients may send to a topic of this name without further handling."""
     try:
         names.check_send_topic(topic)
     except RequestRejectedError:

@@ -1,21 +1,21 @@
-"""The hot path: the C ``feed``, the memory it works on, and the rules by which both sides share it.
+"""The fast path: the C ``feed``, the memory it works on, and the rules by which both sides share
+it.
 
-C answers the frames of a receive buffer that are plain sends and pulls and hands back every other
-one (docs/explanation/hot-path.md). Python keeps the whole truth: what C appends stands in the
-log's own staging, queue offsets come from the store's own table, units go into the
-consume queues' own files.
-Between two calls C keeps nothing.
+C answers the frames of a receive buffer that are plain sends and pulls and hands back all others
+(docs/explanation/fast-path.md). The state stays in Python: records that C appends are in the log's
+own staging, queue offsets come from the store's own table, and units go into the consume queues'
+own files. C keeps nothing between two calls.
 
 A turn::
 
     refresh ────► receive* ──► commit (one write) ──► flush_replies ──► dispatch (take)
                   │    ▲   └─► nothing to write: flush_replies_early, and receive again for a moment
                   ▼    │ refresh
-                 Python: cold frames, a full file, a full buffer
+                 Python: other frames, a full file, a full buffer
 
-Invariants: no reply is sent before the watermarks of the mode have passed what it needs; a number
-of a connection is not given again in the turn in which it ended; entries of DLedger are proposed
-before anything else happens.
+Invariants: no reply is sent before the watermarks of its mode have passed the offset that it needs;
+the number of a connection is not reused in the turn in which the connection ended; DLedger entries
+are proposed before anything else happens.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from rmqpy.broker.fastpath.eligibility import (
     FastPathEligibility,
     FastPathInputs,
 )
-from rmqpy.broker.fastpath.hot_replies import set_reply_templates
 from rmqpy.broker.fastpath.poller import CAN_WATCH, EpollSet
+from rmqpy.broker.fastpath.reply_templates import set_reply_templates
 from rmqpy.broker.fastpath.tables import Cdata, FastPathTables, c_array
 from rmqpy.codec.native import ffi, lib
 from rmqpy.codec.scan import Scan
 from rmqpy.model.codes import RequestCode
 from rmqpy.net.pending_replies import PendingReply
-from rmqpy.net.server.feed_api import FEED_BYTES, FeedStatus, HotChannel
+from rmqpy.net.server.feed_api import FEED_BYTES, FeedChannel, FeedStatus
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import LENGTH_BYTES
 from rmqpy.store.commitlog.classic import ClassicCommitLog
@@ -54,8 +54,10 @@ if TYPE_CHECKING:
 
 OUT_BYTES: Final = 4 * 1024 * 1024
 OUTGOING_MAX: Final = 4096
-"""Replies of a turn, in bytes and in pieces; a turn that would have more ends early."""
-COLD_MAX: Final = 32
+"""Bounds of the replies of a turn, in bytes and in pieces; a turn that would exceed them ends
+early.
+"""
+FALLBACK_MAX: Final = 32
 SCRATCH_BYTES: Final = 64 * 1024
 PEERS_FIRST: Final = 256
 COMMITS_MAX: Final = 1024
@@ -69,21 +71,23 @@ class _Room(Protocol):
 
 
 class FastPath:
-    """See the module's text. A ``net.feed.Feed`` and a ``store.dispatch.Accelerator``."""
+    """The fast path of a broker: the ``Feed`` of its server and the ``Accelerator`` of its
+    dispatcher.
+    """
 
     def __init__(self, sources: FastPathInputs, deps: FastPathDependencies) -> None:
         self._sources = sources
         self._deps = deps
         self._store = sources.store
         self.needs_refresh = True
-        """Python has handled frames of others since the last refresh."""
+        """Whether Python has handled other frames since the last refresh."""
         self._alive: dict[str, Cdata] = {}
         self.core: Cdata = ffi.new("rmq_core *")
-        self._channels: list[HotChannel | None] = []
+        self._channels: list[FeedChannel | None] = []
         self._free: list[int] = []
         self._ended: list[int] = []
         self._make_buffers()
-        self._conditions = FastPathEligibility(sources, deps)
+        self._eligibility = FastPathEligibility(sources, deps)
         self._tables = FastPathTables(self.core, sources)
         self._accounts = FastPathAccounts(self.core, sources.access)
         log = sources.store.log
@@ -91,12 +95,14 @@ class FastPath:
         self._dledger = dledger
         self._proposer: Proposer | None = None
         self._grants = -1
-        """Who has granted what C may append, and as which grant."""
+        """The proposer that granted the entries which C may append, and the
+        number of that grant.
+        """
         self._log = log
         if dledger is not None:
             self._staging = dledger.entries.staging
             self._room: _Room = dledger.entries
-            self.receive: Callable[[Cdata, int, int], int] | None = self._receive_entries
+            self.receive: Callable[[Cdata, int, int], int] = self._receive_entries
             receive_ready: Callable[[Cdata, bool], int] = self._receive_ready_entries
             self._feed: Callable[[Cdata, int], int] = self._feed_entries
             self.core.file_size = dledger.entries.data.file_size
@@ -124,7 +130,9 @@ class FastPath:
         self.needs_refresh = True
 
     def refresh(self) -> None:
-        """Before the first frame of a turn, and when Python may have changed something: tell C."""
+        """Update what C knows, before the first frame of a turn and after Python may have changed
+        something.
+        """
         core = self.core
         self._check_tables()
         self._tables.renew_files()
@@ -133,18 +141,18 @@ class FastPath:
         core.now_ms = now_ms
         core.log_min = self._log.min_offset
         core.confirm_offset = self._log.confirm_offset
-        core.send_enabled = self._has_templates and self._conditions.may_handle_sends(now_ms)
-        core.pull_enabled = self._pulls and not self._conditions.paused
+        core.send_enabled = self._has_templates and self._eligibility.may_handle_sends(now_ms)
+        core.pull_enabled = self._pulls and not self._eligibility.paused
         self.needs_refresh = False
 
     def pause(self, held: bool) -> None:
-        """Whether C hands back every frame."""
-        self._conditions.paused = held
+        """Set whether C hands back every frame."""
+        self._eligibility.paused = held
         if self.core is not None:
             self.refresh()
 
     def flush_replies(self) -> None:
-        """After the commit: send what may leave; the gate keeps the rest."""
+        """Send the replies that may leave after the commit; the gate keeps the rest."""
         core = self.core
         if core is None:
             return
@@ -157,8 +165,8 @@ class FastPath:
             self._ended.clear()
 
     def flush_replies_early(self) -> bool:
-        """Send what was answered, if nothing has to be committed before: the turn goes on. False:
-        nothing was sent.
+        """Send the replies and return True if nothing must be committed before, so that the turn
+        can continue; otherwise send nothing and return False.
         """
         if self._staging.state[STAGED] or not self.core.outgoing_count:
             return False
@@ -167,7 +175,9 @@ class FastPath:
         return True
 
     def close(self) -> None:
-        """Let go of all memory that belongs to others. Nothing is fed any more. Harmless twice."""
+        """Release all memory that belongs to others. Nothing may be fed afterwards; closing twice
+        is harmless.
+        """
         if self.core is None:
             return
         self._store.dispatcher.install_accelerator(None)
@@ -183,8 +193,8 @@ class FastPath:
 
     # Connections
 
-    def attach(self, channel: HotChannel, fd: int) -> int:
-        """The number of a new connection."""
+    def attach(self, channel: FeedChannel, fd: int) -> int:
+        """Return the number of a new connection."""
         if not self._free:
             self._more_peers()
         number = self._free.pop()
@@ -199,7 +209,7 @@ class FastPath:
         return number
 
     def detach(self, number: int) -> None:
-        """The connection has ended; nothing is sent to it any more."""
+        """Forget a connection that has ended; nothing is sent to it any more."""
         if self.core is None:
             return
         self._alive["peers"][number].fd = -1
@@ -210,14 +220,14 @@ class FastPath:
             self._ended.clear()
 
     def set_write_pending(self, number: int, queued: bool) -> None:
-        """Whether bytes wait for this connection: then C sends it nothing, which would overtake
-        them, and hands all of it to ``unsent``.
+        """Set whether bytes are queued for this connection. While they are, C sends nothing to it,
+        so that no reply overtakes them, and hands everything to ``unsent``.
         """
         if self.core is not None:
             self._alive["peers"][number].queued = queued
 
     def flush_now(self, number: int) -> None:
-        """The connection is about to close: what waits for nothing leaves first."""
+        """Send the replies that wait for nothing, because the connection is about to close."""
         core, channel = self.core, self._channels[number]
         for i in range(core.outgoing_count):
             entry = core.outgoing[i]
@@ -228,28 +238,30 @@ class FastPath:
     # Frames
 
     def feed(self, data: bytes | memoryview, have: int = 0) -> None:
-        """What ``receive`` would have got, without a socket: ``resume`` feeds it."""
+        """Take data as if ``receive`` had read it from a socket; ``resume`` feeds it."""
         self._in[have : have + len(data)] = data
         self.core.in_position = 0
         self.core.in_length = have + len(data)
 
     def resume(self, number: int) -> int:
-        """Feed what is left of the buffer."""
+        """Feed the rest of the buffer."""
         return self._feed(self.core, number)
 
     def unhandled_frames(self) -> list[memoryview]:
-        """The frames that C handed back, without length words; valid until the next receive."""
+        """Return the frames that C handed back, without length words; valid
+        until the next receive.
+        """
         core, view = self.core, self._in
         spans = [(core.cold[i].start, core.cold[i].length) for i in range(core.cold_count)]
         return [view[start : start + length] for start, length in spans]
 
     def before_fallback(self) -> None:
-        """Python is about to handle frames: it has to know what C has done."""
+        """Collect what C has done, because Python is about to handle frames."""
         self._staging.kept = 0
         self._collect_counters()
 
     def after_fallback(self, commands: Sequence[RemotingCommand]) -> None:
-        """Python has handled these: what can be learned is."""
+        """Learn what can be learned from the commands that Python has handled."""
         self.refresh()
         for command in commands:
             if command.code in SENDS:
@@ -258,7 +270,7 @@ class FastPath:
                 self._learn_pull(command)
 
     def make_room(self, status: int) -> None:
-        """The log's file or the staging could not take the next message."""
+        """Make room in the log's file or in staging, which could not take the next message."""
         try:
             if status == FeedStatus.ROLL:
                 self._room.make_room(self.core.wanted)
@@ -268,24 +280,26 @@ class FastPath:
             self._store.health.write_failed(Writer.LOG, error)
         self.refresh()
         if self._dledger is not None and not self.core.send_enabled:
-            self._dledger.entries.rewind()  # the message that the file was made for does not come
+            self._dledger.entries.rewind()  # the message that needed the new file will not arrive
 
     @property
     def advanced(self) -> bool:
-        """Whether a whole frame was there."""
+        """Whether the buffer held a complete frame."""
         return bool(self.core.in_position)
 
     @property
     def full(self) -> bool:
-        """Whether the buffer was filled."""
+        """Whether the last receive filled the buffer."""
         return bool(self.core.in_length == FEED_BYTES)
 
     def rest(self) -> bytes:
-        """The begin of an unfinished frame."""
+        """Return the start of an unfinished frame."""
         return bytes(self._in[self.core.in_position : self.core.in_length])
 
     def unread(self, data: bytes) -> bool:
-        """Let the next receive go on behind the begin of a frame; False: it is too large."""
+        """Put back the start of a frame, which the next receive continues. Return False if it is
+        too large.
+        """
         length = (
             int.from_bytes(data[:LENGTH_BYTES]) + LENGTH_BYTES if len(data) >= LENGTH_BYTES else 0
         )
@@ -294,7 +308,7 @@ class FastPath:
         self._in[: len(data)] = data
         return True
 
-    # store.dispatch.Accelerator
+    # Accelerator of the dispatcher
 
     def take(self, piece: ScanRange, listener: ArrivalListener | None) -> tuple[int, int] | None:
         self._check_tables()
@@ -329,7 +343,9 @@ class FastPath:
         return status
 
     def _take_grant(self) -> int:
-        """How many entries may be appended now, in which term; returns the index of the next."""
+        """Set how many entries may be appended now, and in which term; return the index of the next
+        one.
+        """
         assert self._dledger is not None
         index, proposer = self._staging.state[INDEX], self._dledger.proposer
         if proposer is not self._proposer or proposer.grants != self._grants:
@@ -340,7 +356,7 @@ class FastPath:
         return index
 
     def _propose(self, before: int) -> None:
-        """C has appended entries from the grant: now they are proposed."""
+        """Propose the entries that C has appended from the grant."""
         count = self._staging.state[INDEX] - before
         if count:
             assert self._proposer is not None
@@ -371,7 +387,7 @@ class FastPath:
     def _check_tables(self) -> None:
         if self.core.touched_count or self.core.commit_count:
             self._collect_counters()
-        if self._conditions.changed():
+        if self._eligibility.changed():
             self._tables.clear()
             self._accounts.clear()
             self._set_constants()
@@ -399,7 +415,7 @@ class FastPath:
         core.outgoing_count = 0
 
     def _hold_unacknowledged(self) -> None:
-        core, passed = self.core, self._conditions.acknowledged_offset
+        core, passed = self.core, self._eligibility.acknowledged_offset
         if passed >= self._staging.state[END]:
             return
         held: list[PendingReply[RemotingCommand | bytes]] = []
@@ -414,7 +430,7 @@ class FastPath:
                     )
                 entry.length = 0
         if held:
-            self._deps.gate.hold(self._conditions.marks, held)
+            self._deps.gate.hold(self._eligibility.marks, held)
 
     def _requeue_unsent(self) -> None:
         core = self.core
@@ -444,7 +460,7 @@ class FastPath:
             self._tables.learn_pull((group, topic), int(queue_id), int(offset), accounts)
 
     def _set_constants(self) -> None:
-        """What follows from settings and identity."""
+        """Set what follows from settings and identity."""
         core, identity, settings = self.core, self._sources.identity, self._sources.identity.store
         cluster = identity.cluster.encode()
         core.cluster = self._keep("cluster", ffi.from_buffer("uint8_t[]", cluster))
@@ -458,7 +474,7 @@ class FastPath:
         core.far_bytes = settings.max_transfer_bytes_on_message_in_disk
         core.far_count = settings.max_transfer_count_on_message_in_disk
         core.memory_distance = self._store.reader.memory_distance
-        core.wait_false_is_hot = self._conditions.wait_false_is_hot
+        core.wait_false_is_hot = self._eligibility.wait_false_is_hot
         self._alive["replies"] = templates = set_reply_templates(core, identity)
         self._has_templates = templates is not None
         self._pulls = (
@@ -475,12 +491,12 @@ class FastPath:
         self._out = self._buffer("out", OUT_BYTES)
         self._buffer("scratch", SCRATCH_BYTES)
         for name, kind, count in (
-            ("cold", "rmq_span", COLD_MAX),
+            ("cold", "rmq_span", FALLBACK_MAX),
             ("outgoing", "rmq_outgoing", OUTGOING_MAX),
             ("commits", "rmq_offset_commit", COMMITS_MAX),
         ):
             setattr(core, name, self._keep(name, c_array(kind, count)))
-        core.cold_capacity = COLD_MAX
+        core.cold_capacity = FALLBACK_MAX
         core.outgoing_capacity = OUTGOING_MAX
         core.commit_capacity = COMMITS_MAX
 

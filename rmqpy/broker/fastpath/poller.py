@@ -1,7 +1,8 @@
-"""The connections of the hot path that can be read, all of them in one C call.
+"""The readable connections of the fast path, all of them in one C call.
 
-The loop watches one descriptor, an epoll set of the C core, instead of one a connection: it costs a
-callback a turn, and not a callback a connection and turn. A ``net.feed.PollSet``.
+The loop watches one descriptor, an epoll set of the C core, instead of one per connection. That
+costs one callback per turn instead of one per connection and turn. Implements the ``PollSet`` of
+:mod:`rmqpy.net.server.feed_api`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ CAN_WATCH: Final = sys.platform == "linux"
 
 
 class EpollSet:
-    """See the module's text. ``receive``: ``rmq_receive_ready``, by the rules of the log."""
+    """The epoll set of the C core. ``receive`` is ``rmq_receive_ready``, wrapped as the log
+    requires.
+    """
 
     def __init__(
         self,
@@ -34,31 +37,31 @@ class EpollSet:
 
     @property
     def fd(self) -> int:
-        """The epoll set's descriptor."""
+        """The descriptor of the epoll set."""
         fd: int = self._core.ready_fd
         return fd
 
     def watch(self, number: int, wanted: bool) -> None:
-        """Whether this connection is among them. Raises OSError."""
+        """Add this connection to the set or remove it. Raises OSError."""
         code = lib.rmq_watch(self._core, number, wanted)
         if code:
             raise OSError(code, os.strerror(code))
 
     def exclude(self, number: int, apart: bool) -> None:
-        """Python reads this one: something is kept for its next read."""
+        """Set whether Python reads this connection, because bytes are kept for its next read."""
         self._core.peers[number].apart = apart
 
     @property
     def stopped_at(self) -> int:
-        """Whom ``receive`` has come to last."""
+        """The connection at which ``receive`` stopped last."""
         number: int = self._core.ready[self._core.ready_next - 1]
         return number
 
     def drained(self) -> list[int]:
-        """Whom ``receive`` has come to since the begin."""
+        """Return the connections that ``receive`` has handled since the start."""
         numbers: list[int] = ffi.unpack(self._core.ready, self._core.ready_next)
         return numbers
 
     def close(self) -> None:
-        """Nobody is watched any more. Harmless twice."""
+        """Stop watching all connections. Harmless when repeated."""
         lib.rmq_watch_none(self._core)

@@ -1,8 +1,8 @@
-"""Templates of replies to sends and pulls, cut from frames that the encoder has made.
+"""Templates of the replies to sends and pulls, cut from frames that the encoder produced.
 
-A reply is encoded once with marks where its numbers stand; the pieces between the marks are what
-the hot path copies. So the order of fields, region and trace flag are the encoder's, in both
-serialize types.
+A reply is encoded once with marks in place of its numbers; the pieces between the marks are what
+the C core copies. The order of the fields, the region and the trace flag are therefore the
+encoder's, in both serialize types.
 """
 
 from __future__ import annotations
@@ -13,22 +13,26 @@ from typing import Final
 from attrs import define
 
 from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.fastpath.tables import Cdata
+from rmqpy.codec.native import ffi, lib
 from rmqpy.model.codes import GetMessageStatus, ResponseCode
 from rmqpy.model.ids import MASTER_ID
-from rmqpy.remoting.command import SERIALIZE_ROCKETMQ, RemotingCommand
+from rmqpy.remoting.command import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, RemotingCommand
 from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES, encode_command
 from rmqpy.remoting.headers import PullMessageResponseHeader, SendMessageResponseHeader
 
 HEADER_START: Final = LENGTH_BYTES + WORD_BYTES
 BINARY_OPAQUE: Final = 5
 BINARY_REMARK_LENGTH: Final = 13
+TEMPLATE_BYTES_MAX: Final = 1024
+"""Far below RMQ_REPLY_MAX, which must hold the numbers too."""
 
 _MARK: Final = 1_987_600_000
-"""Number of a field in a template: this and the field's own, ten digits that stand nowhere else."""
+"""A field is marked by this plus its own number: ten digits that occur nowhere else."""
 
 
 class ReplyField(IntEnum):
-    """What differs from reply to reply."""
+    """The fields that differ from reply to reply."""
 
     OPAQUE = 0
     MSG_ID = 1
@@ -39,10 +43,14 @@ class ReplyField(IntEnum):
     HIGH_OFFSET = 6
 
 
+for _field in ReplyField:
+    assert getattr(lib, f"RMQ_{_field.name}") == _field, _field
+
+
 @define(slots=True, frozen=True)
 class ReplyTemplate:
     """The header of a reply: ``literals[0] fields[0] literals[1] ... literals[-1]``. In a ROCKETMQ
-    header a field's length stands in front of it; the opaque is 4 bytes.
+    header each field is preceded by its length, and the opaque is 4 bytes long.
     """
 
     literals: tuple[bytes, ...]
@@ -50,8 +58,26 @@ class ReplyTemplate:
     binary: bool
 
 
-def send_template(identity: BrokerContext, serialize_type: int) -> ReplyTemplate:
-    """The reply to a stored message."""
+def set_reply_templates(core: Cdata, identity: BrokerContext) -> list[Cdata] | None:
+    """Fill ``core.replies`` and return the buffers that must be kept alive, or None if a setting is
+    so long that C has no room for the replies.
+    """
+    alive = []
+    for kind, template in (
+        (lib.RMQ_SEND_JSON, _send_template(identity, SERIALIZE_JSON)),
+        (lib.RMQ_SEND_BINARY, _send_template(identity, SERIALIZE_ROCKETMQ)),
+        (lib.RMQ_PULL_JSON, _pull_template(SERIALIZE_JSON)),
+        (lib.RMQ_PULL_BINARY, _pull_template(SERIALIZE_ROCKETMQ)),
+    ):
+        text = b"".join(template.literals)
+        if len(text) > TEMPLATE_BYTES_MAX:
+            return None
+        alive.append(_fill(core.replies[kind], template, text))
+    return alive
+
+
+def _send_template(identity: BrokerContext, serialize_type: int) -> ReplyTemplate:
+    """Return the template of the reply to a stored message."""
     header = SendMessageResponseHeader(
         msg_id=str(_mark(ReplyField.MSG_ID)),
         queue_id=_mark(ReplyField.QUEUE_NUMBER),
@@ -64,8 +90,8 @@ def send_template(identity: BrokerContext, serialize_type: int) -> ReplyTemplate
     )
 
 
-def pull_template(serialize_type: int) -> ReplyTemplate:
-    """The reply to a pull that found messages."""
+def _pull_template(serialize_type: int) -> ReplyTemplate:
+    """Return the template of the reply to a pull that found messages."""
     header = PullMessageResponseHeader(
         suggest_which_broker_id=MASTER_ID,
         next_begin_offset=_mark(ReplyField.NEXT_OFFSET),
@@ -100,7 +126,7 @@ def _cut(reply: RemotingCommand) -> ReplyTemplate:
 
 
 def _places(header: bytes, binary: bool) -> list[tuple[int, int, ReplyField]]:
-    """Position, length and field of each mark."""
+    """Return position, length and field of each mark."""
     found: list[tuple[int, int, ReplyField]] = []
     for field in ReplyField:
         if binary and field is ReplyField.OPAQUE:
@@ -112,3 +138,22 @@ def _places(header: bytes, binary: bool) -> list[tuple[int, int, ReplyField]]:
             prefix = 4 if binary else 0
             found.append((position - prefix, prefix + len(mark), field))
     return found
+
+
+def _fill(reply: Cdata, template: ReplyTemplate, text: bytes) -> Cdata:
+    end = 0
+    for number, field in enumerate(template.fields):
+        end += len(template.literals[number])
+        reply.ends[number] = end
+        reply.field[number] = field
+    reply.field_count = len(template.fields)
+    reply.text_length = len(text)
+    reply.binary = template.binary
+    if template.binary:
+        # Up to the end of the remark, positions are those of the whole header minus the opaque.
+        remark_at = BINARY_REMARK_LENGTH
+        remark = int.from_bytes(text[remark_at - 4 : remark_at])
+        reply.ext_length_at = remark_at + 4 + remark
+    kept = ffi.from_buffer("uint8_t[]", text)
+    reply.text = kept
+    return kept

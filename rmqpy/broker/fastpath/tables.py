@@ -1,17 +1,17 @@
-"""What the C core knows by name: topics to send to, queues, groups that may read, files.
+"""The names that the C core knows: topics to send to, queues, groups that may read, and files.
 
-Nothing here is decided: a line is *learned* after Python has handled a request of its kind, from
-the tables that Python asked, and all lines are forgotten when one of those tables has changed
-(:meth:`.hot_conditions.FastPathEligibility.changed`). So C answers only what Python has answered
-in the same way before.
+Nothing is decided here. An entry is *learned* after Python has handled a request of its kind, from
+the tables that Python consulted, and all entries are discarded when one of those tables has changed
+(:meth:`.eligibility.FastPathEligibility.changed`). C therefore answers only requests of a kind that
+Python has answered in the same way before.
 
 ====================  =====================================================================
-line                  holds as long as
+entry                 valid as long as
 ====================  =====================================================================
 topic                 the topic table, the settings and the role are the same
-queue of a topic      as its topic; the store has removed no units
-reader (group#topic)  as its topic; the group table and the members of the groups are the same
-file                  the row of files has the same first file
+queue of a topic      its topic is; the store has removed no units
+reader (group#topic)  its topic is; the group table and the members of the groups are the same
+file                  the first segment of its log or queue is the same
 ====================  =====================================================================
 """
 
@@ -36,41 +36,43 @@ TOPICS_MAX: Final = 4096
 READERS_MAX: Final = 4096
 QUEUES_MAX: Final = 16384
 QUEUES_OF_TOPIC_MAX: Final = 4096
-"""Queues with a larger number are Python's."""
+"""Queues with a larger number are handled in Python."""
 QUEUES_OF_NEW_TOPIC: Final = 16
-"""A follower has messages of a topic before it hears of the topic."""
+"""The number of queues assumed for an unknown topic: a follower receives
+messages before the topic.
+"""
 LOG_ROWS: Final = 2
 
 Cdata = Any
-"""A C value; cffi has no types for them."""
+"""A C value, for which cffi has no types."""
 
 QueueName = tuple[str, int]
 
 
 def c_array(kind: str, count: int) -> Cdata:
-    """Zeros that cost nothing before they are touched, alive as long as the result is."""
+    """Return zeroed memory that costs nothing until it is touched; it lives as long as the result
+    does.
+    """
     return ffi.from_buffer(f"{kind}[]", mmap.mmap(-1, count * ffi.sizeof(kind)))
 
 
 @define(slots=True, eq=False, repr=False)
 class CFiles:
-    """A row of files for C, each mapped when something in it was asked for."""
+    """The segments of a log or queue for C; each is mapped when its content is first requested."""
 
     segments: MappedFiles
     views: Cdata = None
     _seen: int = -1
-    """``changes`` of the row at the last :meth:`renew`."""
+    """The ``changes`` of the segments at the last :meth:`renew`."""
     _first_offset: int = -1
     _mapped: dict[MappedFile, Cdata] = field(factory=dict)
-    """The views of files in use, kept alive."""
+    """The views of mapped segments, kept alive."""
 
     def changed(self) -> bool:
         return self.segments.changes != self._seen
 
     def renew(self, target: Cdata) -> None:
-        """Describe the row as it is now in an ``rmq_files``; what was mapped and is still
-        there stays so.
-        """
+        """Describe the current segments in an ``rmq_files``; those that still exist stay mapped."""
         row = self.segments
         self._seen = row.changes
         known = self._mapped
@@ -85,7 +87,7 @@ class CFiles:
         target.count = len(row)
 
     def learn(self, offset: int) -> None:
-        """Map the file that holds ``offset``."""
+        """Map the segment that holds ``offset``."""
         file = self.segments.find(offset)
         if file is None or file in self._mapped or self.changed():
             return
@@ -95,7 +97,7 @@ class CFiles:
 
 @define(slots=True, eq=False, repr=False)
 class _Queue:
-    """Keeps alive what one ``rmq_queue`` points to."""
+    """The objects that one ``rmq_queue`` points to, kept alive."""
 
     queue: ConsumeQueue
     state: Cdata
@@ -105,7 +107,7 @@ class _Queue:
 
 @define(slots=True, eq=False, repr=False)
 class _TopicSlot:
-    """Keeps alive what one ``rmq_topic`` points to."""
+    """The arrays that one ``rmq_topic`` points to, kept alive."""
 
     number: int
     cells: Cdata
@@ -113,7 +115,7 @@ class _TopicSlot:
 
 
 class FastPathTables:
-    """See the module's text."""
+    """The tables of topics, queues, readers and files that C reads, and what keeps them alive."""
 
     def __init__(self, core: Cdata, sources: FastPathInputs) -> None:
         self._core = core
@@ -134,7 +136,7 @@ class FastPathTables:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything: what a line was made from has changed."""
+        """Discard all entries, because something they were derived from has changed."""
         core = self._core
         self._topics: dict[str, _TopicSlot] = {}
         self._queues: dict[QueueName, _Queue] = {}
@@ -148,13 +150,13 @@ class FastPathTables:
         core.touched_count = 0
 
     def renew_files(self) -> None:
-        """Follow the rows of the log."""
+        """Follow changes of the log's segments."""
         for number, files in enumerate(self._log_files):
             if files.changed():
                 files.renew(self._core.logs[number])
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Release the files."""
         self.clear()
         self._alive.clear()
         self._log_files.clear()
@@ -163,7 +165,9 @@ class FastPathTables:
     # Learning
 
     def learn_send(self, topic: str, queue_id: int, accounts: int) -> None:
-        """Python has stored a message in this queue; ``accounts``: the bit of who may send it."""
+        """Learn a topic and queue in which Python has stored a message; ``accounts`` is the bit of
+        the account that may send it.
+        """
         config = self._sources.topics.get(topic)
         if config is None or not may_send(topic):
             return
@@ -182,8 +186,8 @@ class FastPathTables:
     def learn_pull(
         self, reader_name: tuple[str, str], queue_id: int, offset: int, accounts: int
     ) -> None:
-        """Python has answered a pull of a group, of a topic, from this place; ``accounts``: the
-        bit of who may ask so.
+        """Learn a reader after Python has answered a pull of this group and topic at this offset;
+        ``accounts`` is the bit of the account that may pull.
         """
         group, topic = reader_name
         reader = self._reader(group, topic)
@@ -231,7 +235,7 @@ class FastPathTables:
         return True
 
     def watch(self, topic: str, queue_id: int, wanted: bool) -> None:
-        """Somebody waits for a message in this queue, or nobody does any more."""
+        """Set whether a pull waits for a message in this queue."""
         name = (topic, queue_id)
         (self._watched.add if wanted else self._watched.discard)(name)
         queue = self._sources.store.queues.find(topic, queue_id)
@@ -242,13 +246,13 @@ class FastPathTables:
         return self._queue_names[number]
 
     def reader_name(self, number: int) -> tuple[str, str]:
-        """Group and topic."""
+        """Return group and topic."""
         return self._reader_names[number]
 
     # Inside
 
     def _slot(self, table: Cdata, key: bytes) -> Cdata:
-        """A new line's place in a table of names."""
+        """Return the place of a new entry in a table of names."""
         kept = ffi.from_buffer("uint8_t[]", key)
         self._keys.append(kept)
         slot = lib.rmq_find_slot(ffi.addressof(table), kept, len(key))
@@ -281,8 +285,8 @@ class FastPathTables:
         return line
 
     def _reader(self, group: str, topic: str) -> Cdata | None:
-        """The line of a group that may read a topic, as the tables say now; None when it may not
-        simply.
+        """Return the entry of a group that may read a topic according to the current tables, or
+        None if anything about the pair needs Python.
         """
         sources = self._sources
         settings = sources.groups.groups.get(group)

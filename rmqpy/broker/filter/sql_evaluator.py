@@ -1,6 +1,6 @@
-"""What the parts of an SQL92 expression are worth, given the properties of a message.
+"""Evaluation of the parts of an SQL92 expression, given the properties of a message.
 
-The parser (:mod:`.sql_expression`, whose table has the rules) puts nodes together; a node carries a
+The parser (:mod:`.sql_parser`, whose table has the rules) combines nodes; each node carries a
 closure over its parts, so that an expression is compiled once and evaluated often.
 """
 
@@ -20,11 +20,11 @@ LONG_MAX: Final = 2**63 - 1
 
 
 class FilterEvaluationError(ValueError):
-    """A message has values that the expression cannot be applied to."""
+    """Raised if a message has values to which the expression cannot be applied."""
 
 
 class Long(int):
-    """A 64 bit integer; a plain int has 32."""
+    """A 64-bit integer; a plain int has 32 bits."""
 
 
 Value = str | int | float | bool | None
@@ -56,12 +56,12 @@ def decimal(text: str) -> int:
 def double(text: str) -> float:
     value = float(text)
     if math.isinf(value) or value == 0.0:
-        raise FilterSyntaxError(f"{text} is no double above 0")
+        raise FilterSyntaxError(f"{text} is not a double above 0")
     return value
 
 
 def truth_of(node: SqlNode) -> SqlNode:
-    """``node`` as a truth value: a property is none, whatever its text."""
+    """Return ``node`` as a truth value. A property is not a truth value, whatever its text."""
     if node.is_boolean:
         return node
     if node.property is None:
@@ -78,7 +78,7 @@ def not_(node: SqlNode) -> SqlNode:
         if value is None:
             return None
         if not isinstance(value, bool):
-            raise FilterEvaluationError("NOT of no truth value")
+            raise FilterEvaluationError("NOT requires a truth value")
         return not value
 
     return SqlNode(evaluate, is_boolean=True)
@@ -97,7 +97,7 @@ def negative(node: SqlNode) -> SqlNode:
 
 
 def and_or(parts: tuple[Evaluate, ...], decisive: bool) -> Evaluate:
-    """AND (False decides) or OR (True decides), three-valued."""
+    """Return AND (decided by False) or OR (decided by True) of the parts, in three-valued logic."""
 
     def evaluate(properties: Mapping[str, str]) -> Value:
         unknown = False
@@ -121,7 +121,7 @@ def membership(value_of: Evaluate, texts: frozenset[str], negated: bool) -> Eval
 
 
 def is_null(node: SqlNode) -> SqlNode:
-    """Null alone is null; of a known value it is false."""
+    """Return the test for null: true for null, false for any known value."""
     inner = node.evaluate
     return SqlNode(lambda properties: inner(properties) is None, is_boolean=True)
 
@@ -158,7 +158,7 @@ def ordered(left: SqlNode, sign: str, right: SqlNode) -> SqlNode:
     for node in (left, right):
         is_number = isinstance(node.constant, int | float) and not node.is_boolean
         if node.is_boolean or (node.is_constant and not is_number):
-            raise FilterSyntaxError(f"only numbers can be compared by {sign}")
+            raise FilterSyntaxError(f"only numbers can be compared with {sign}")
     left_of, right_of, holds = left.evaluate, right.evaluate, ORDERS[sign]
 
     def evaluate(properties: Mapping[str, str]) -> Value:
@@ -195,7 +195,9 @@ def check_range(low: SqlNode, high: SqlNode) -> None:
 
 
 def _compare(one: str | int | float | bool, other: str | int | float | bool) -> int:
-    """Sign of the difference, -1 too for what has none. A text takes the type of the other side."""
+    """Return the sign of the difference, or -1 if there is none. A text takes the type of the other
+    side.
+    """
     if isinstance(one, bool) or isinstance(other, bool):
         return _compare_truth(one, other)
     if isinstance(one, str) and isinstance(other, str):
@@ -218,12 +220,14 @@ def _compare_truth(one: str | int | float | bool, other: str | int | float | boo
     if isinstance(one, str):
         return (one.lower() == "true") - int(other)
     if isinstance(other, str):
-        raise FilterEvaluationError("a truth value on the left of a text")
+        raise FilterEvaluationError("a truth value cannot be compared with a text on its right")
     return -1
 
 
 def _compare_doubles(one: float, other: float) -> int:
-    """Double.compareTo: NaN equals itself and is the greatest, -0.0 is less than 0.0."""
+    """Compare as Double.compareTo does: NaN equals itself and is the greatest, -0.0 is less than
+    0.0.
+    """
     if math.isnan(one) or math.isnan(other):
         return math.isnan(one) - math.isnan(other)
     if one == other:
@@ -238,7 +242,7 @@ def _converted(text: str, like: int | float) -> int | float:
         return _to_double(text)
     limit = LONG_MAX if isinstance(like, Long) else INT_MAX
     if _INTEGER.fullmatch(text) is None or not -limit - 1 <= int(text) <= limit:
-        raise FilterEvaluationError(f"{text[:64]!r} is no integer up to {limit}")
+        raise FilterEvaluationError(f"{text[:64]!r} is not an integer up to {limit}")
     return int(text)
 
 
@@ -253,7 +257,7 @@ _JAVA_BLANKS: Final = "".join(map(chr, range(33)))
 
 
 def _to_double(text: str) -> float:
-    """Double.valueOf."""
+    """Convert a text as Double.valueOf does."""
     bare = text.strip(_JAVA_BLANKS)
     if _DOUBLE.fullmatch(bare) is not None:
         return float(bare if bare.endswith("y") else bare.rstrip("fFdD"))
@@ -262,4 +266,4 @@ def _to_double(text: str) -> float:
             return float.fromhex(bare.rstrip("fFdD"))
         except OverflowError:
             return math.copysign(math.inf, -1 if bare.startswith("-") else 1)
-    raise FilterEvaluationError(f"{text[:64]!r} is no number")
+    raise FilterEvaluationError(f"{text[:64]!r} is not a number")

@@ -10,13 +10,14 @@
     unary       := + unary | - unary | NOT unary | primary
     primary     := literal | property | ( or )
 
-Words of the grammar in any case; ``--`` and ``/* */`` comment. What follows a complete expression
-is ignored, as in Java. Values are texts (all properties), 32 and 64 bit integers, doubles, truth
-values and null (an absent property).
+The words of the grammar are case-insensitive; ``--`` and ``/* */`` start comments. Text after a
+complete expression is ignored, as in Java. Values are texts (all properties), 32-bit and 64-bit
+integers, doubles, truth values and null (an absent property).
 
 ====================  =============================================================
-=, <>                 a text is converted to the type of the number beside it; null
-                      on the left is unknown, only on the right it is false
+=, <>                 a text is converted to the type of the number it is compared
+                      with; null on the left is unknown, only on the right it is
+                      false
 >, >=, <, <=          the same; two texts are compared as doubles; null is unknown
 IN                    texts only; null is unknown
 AND, OR, NOT          three-valued
@@ -56,10 +57,10 @@ from rmqpy.broker.filter.tags import FilterSyntaxError
 
 EXPRESSION_LENGTH_MAX: Final = 16 * 1024
 NESTING_MAX: Final = 50
-"""Parentheses, signs and NOTs inside each other, and comparisons of comparisons."""
+"""The limit for nested parentheses, signs and NOTs, and for chains of comparisons."""
 
 RULES_A_LEVEL: Final = 3
-"""Of the grammar's rules that count their depth, those that a parenthesis passes."""
+"""The number of depth-counting grammar rules that one parenthesis passes through."""
 
 
 @define(slots=True, frozen=True)
@@ -70,7 +71,9 @@ class Expression:
     evaluate: Evaluate
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Whether it is true of these properties; what cannot be evaluated does not match."""
+        """Return whether the expression is true of these properties; a failed evaluation does not
+        match.
+        """
         try:
             return self.evaluate(properties) is True
         except FilterEvaluationError:
@@ -78,7 +81,7 @@ class Expression:
 
 
 def compile_expression(text: str) -> Expression:
-    """Raises FilterSyntaxError with the reason."""
+    """Return the compiled expression. Raises FilterSyntaxError with the reason."""
     if len(text) > EXPRESSION_LENGTH_MAX:
         raise FilterSyntaxError(f"{len(text)} characters, more than {EXPRESSION_LENGTH_MAX}")
     return Expression(text, truth_of(_Parser(text).parse()).evaluate)
@@ -103,7 +106,7 @@ _END: Final = "end"
 
 class _Token(NamedTuple):
     kind: str
-    """``sign`` and ``word`` of the grammar stand for themselves: their kind is their text."""
+    """The kind of the token. For a ``sign`` and a ``word`` of the grammar it is the text itself."""
     text: str
     place: int
 
@@ -113,7 +116,7 @@ def _tokens(text: str) -> Iterator[_Token]:
     while place < len(text):
         found = _TOKENS.match(text, place)
         if found is None:
-            raise FilterSyntaxError(f"{text[place]!r} at character {place} cannot be read")
+            raise FilterSyntaxError(f"{text[place]!r} at character {place} is not recognized")
         kind, content = found.lastgroup or "", found.group()
         if kind == "sign" or (kind == "word" and content.upper() in _WORDS):
             kind = content.upper()
@@ -124,7 +127,7 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 class _Parser:
-    """Recursive descent, one token ahead."""
+    """A recursive-descent parser with one token of lookahead."""
 
     def __init__(self, text: str) -> None:
         self._rest = _tokens(text)
@@ -217,7 +220,7 @@ class _Parser:
             texts.add(self._string())
         self._expect(")")
         if left.property is None:
-            raise FilterSyntaxError("IN needs a property on its left")
+            raise FilterSyntaxError("IN requires a property on its left")
         return SqlNode(membership(left.evaluate, frozenset(texts), negated), is_boolean=True)
 
     def _unary(self) -> SqlNode:
@@ -278,18 +281,18 @@ class _Parser:
     def _enter(self) -> None:
         self._depth += 1
         if self._depth > RULES_A_LEVEL * NESTING_MAX:
-            raise FilterSyntaxError(f"nested more than {NESTING_MAX} times")
+            raise FilterSyntaxError(f"nested more than {NESTING_MAX} levels deep")
 
     def _leave(self) -> None:
         self._depth -= 1
 
     @staticmethod
     def _one_more(links: int) -> int:
-        """A comparison of a comparison of ..."""
+        """Count one more link in a chain of comparisons."""
         if links == NESTING_MAX:
             raise FilterSyntaxError(f"a chain of more than {NESTING_MAX} comparisons")
         return links + 1
 
     def _unexpected(self) -> FilterSyntaxError:
         what = repr(self._token.text) if self._token.kind != _END else "the end"
-        return FilterSyntaxError(f"{what} at character {self._token.place} was not expected")
+        return FilterSyntaxError(f"{what} at character {self._token.place} is unexpected")

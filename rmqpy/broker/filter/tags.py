@@ -1,4 +1,4 @@
-"""Subscription expressions: what a tag expression selects, and the matcher that the store asks.
+"""Tag expressions of subscriptions, and the matcher that the store calls.
 
 ``*``, an empty and an absent expression select everything; others are tags separated by ``||``. The
 store compares the hash of a message's tags (Java ``String.hashCode``); the consumer compares the
@@ -19,7 +19,7 @@ TAGS_LIMIT: Final = 1024
 
 
 class FilterSyntaxError(ValueError):
-    """The text is no SQL92 expression, or one that can never be evaluated."""
+    """Raised for a text that is not an SQL92 expression, or for one that can never be evaluated."""
 
 
 def is_tag_expression(expression_type: str | None) -> bool:
@@ -27,8 +27,8 @@ def is_tag_expression(expression_type: str | None) -> bool:
 
 
 def tags_of(expression: str | None) -> list[str]:
-    """The tags that ``expression`` names; empty for everything. Raises ValueError when it names
-    none or too many.
+    """Return the tags that ``expression`` names, or none if it selects everything. Raises
+    ValueError if it names no tag or too many.
     """
     if not expression or expression == EVERYTHING:
         return []
@@ -37,18 +37,18 @@ def tags_of(expression: str | None) -> list[str]:
     if not tags:
         raise ValueError(f"the expression {expression!r} names no tag")
     if len(tags) > TAGS_LIMIT:
-        raise ValueError(f"an expression of {len(tags)} tags, at most {TAGS_LIMIT} are allowed")
+        raise ValueError(f"the expression has {len(tags)} tags, at most {TAGS_LIMIT} are allowed")
     return tags
 
 
 def matcher_of_expression(expression: str | None) -> Matcher | None:
-    """The matcher of a tag expression; None for everything."""
+    """Return the matcher of a tag expression, or None if it selects everything."""
     tags = tags_of(expression)
     return frozenset(map(java_string_hash, tags)).__contains__ if tags else None
 
 
 def matcher_of(subscription: SubscriptionData) -> Matcher | None:
-    """The matcher of what a heartbeat registered."""
+    """Return the matcher of a subscription that a heartbeat registered."""
     if subscription.sub_string == EVERYTHING or subscription.class_filter_mode:
         return None
     return frozenset(subscription.code_set).__contains__

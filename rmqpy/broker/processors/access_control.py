@@ -1,9 +1,9 @@
-"""Access control of a broker, put together: the files, the rules, the table of demands, and the
+"""Access control of a broker: the files, the rules, the table of required permissions, and the
 administration of accounts.
 
-Checked is every request at both ports of clients before its handler runs. The C core checks the
-signatures of plain sends and pulls itself (:mod:`.hot_accounts`) and refuses nobody; the hot path
-in Python knows no accounts and is left out.
+Every request at both client ports is checked before its handler runs. The C core checks the
+signatures of plain sends and pulls itself (:mod:`rmqpy.broker.fastpath.accounts`) and refuses none:
+what it cannot verify is checked here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 
 LOG_PERIOD_MS: Final = 10_000
-"""Refused requests are logged one by one at first, then with their number once in this time."""
+"""Refused requests are logged at most once in this time, with the number refused since the last
+line.
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ class BrokerAccessControl:
     _logged: int = 0
 
     def check(self, channel: Channel, request: RemotingCommand) -> None:
-        """Raises Refusal unless the peer may do what it asks for."""
+        """Check a request. Raises RequestRejectedError unless the peer may do what it requests."""
         try:
             self._checker.check(channel.peer[0], request)
         except RequestRejectedError as refusal:
@@ -51,7 +53,9 @@ class BrokerAccessControl:
         return self._checker.rules
 
     def account_of(self, request: RemotingCommand) -> str | None:
-        """The access key of the account that may send this, if it has signed."""
+        """Return the access key of the account that signed this request and may
+        send it, or None.
+        """
         access_key = request.ext_fields.get(ACCESS_KEY, "")
         return access_key if self._checker.has_rights(access_key, request) else None
 

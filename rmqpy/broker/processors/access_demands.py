@@ -1,11 +1,11 @@
-"""What each request code demands of who sends it: the one table of access control in a broker.
+"""The permission that each request code requires: the one table of access control in a broker.
 
-A code that is not here is open to nobody. Where Java 4.9.7 asks for a valid signature only (batch
-sends, offsets, a message by its id, ends of transactions, all that tools read) the right on the
-topic or group is asked for, or an administrator.
+A code that is not listed here is open to no account. Where Java 4.9.7 requires only a valid
+signature (batch sends, offsets, a message by its id, ends of transactions, everything that tools
+read), the right on the topic or group is required here, or an administrator.
 
-Topics that hold the messages of other topics (delayed, half) are read by administrators only, and a
-message that is named by its place in the log needs the right on the topic that it really is of.
+Topics that hold the messages of other topics (delayed, half) are readable by administrators only. A
+message that is named by its place in the log requires the right on the topic to which it belongs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _OF_OTHERS: Final = frozenset(
 )
 
 _NOBODY: Final = 0
-"""A right that no entry gives; an administrator without entries passes."""
+"""A right that no entry grants; an administrator without entries passes."""
 
 ADMINISTRATION: Final = (
     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -101,7 +101,7 @@ ADMINISTRATION: Final = (
     RequestCode.RMQPY_COMPARE_LOG,
     RequestCode.RMQPY_DLEDGER_STATUS,
 )
-"""Settings, tables, everything of others: for administrators."""
+"""Settings, tables, and data of other clients: for administrators."""
 
 SECRETS: Final = (
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
@@ -110,11 +110,11 @@ SECRETS: Final = (
     RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
     RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
 )
-"""Accounts: for administrators who have signed, wherever they are."""
+"""Accounts: only for administrators who have signed, even from a white address."""
 
 ELSEWHERE: Final = frozenset(
     {
-        # implemented by nobody
+        # not implemented
         RequestCode.QUERY_BROKER_OFFSET,
         RequestCode.GET_TOPIC_CONFIG_LIST,
         RequestCode.GET_TOPIC_NAME_LIST,
@@ -146,11 +146,11 @@ ELSEWHERE: Final = frozenset(
         RequestCode.RMQPY_QUEUE_ENDS,
     }
 )
-"""Codes that neither a broker nor a name server answers at the ports of clients."""
+"""Codes that neither a broker nor a name server answers at the client ports."""
 
 
 def broker_demands(queues: MessageReader) -> Mapping[int, AccessDemand]:
-    """The table, for a broker with these queues."""
+    """Return the table for a broker with these queues."""
     placed = _Placed(queues)
     open_to_accounts: dict[int, Callable[[RemotingCommand], Sequence[RequiredPermission]]] = {
         RequestCode.SEND_MESSAGE: _send_v1,
@@ -196,7 +196,9 @@ def _group(name: str) -> RequiredPermission:
 
 
 def _written(topic: str) -> Sequence[RequiredPermission]:
-    """Who writes to the retry topic of a group reads as that group."""
+    """Return the permission to write to a topic. Writing to the retry topic of a group requires the
+    right to read as that group.
+    """
     return [_group(topic) if topic.startswith(RETRY_PREFIX) else RequiredPermission(topic, PUB)]
 
 
@@ -205,7 +207,9 @@ def _send_v1(request: RemotingCommand) -> Sequence[RequiredPermission]:
 
 
 def _send_v2(request: RemotingCommand) -> Sequence[RequiredPermission]:
-    """Of each message: the header as a whole is the processor's to read."""
+    """Return the permission of a send. This runs for each message, so it reads the topic only; the
+    processor decodes the whole header.
+    """
     topic = request.ext_fields.get("b")
     if topic is None:
         topic = SendMessageRequestHeaderV2.decode(request.ext_fields).topic
@@ -281,7 +285,7 @@ def _check_client(request: RemotingCommand) -> Sequence[RequiredPermission]:
 
 @define(slots=True, frozen=True)
 class _Placed:
-    """Requests that name a message by its place in the log."""
+    """Permissions of requests that name a message by its place in the log."""
 
     queues: MessageReader
 
@@ -297,8 +301,8 @@ class _Placed:
         return self._at(header.commit_log_offset, PUB)
 
     def _at(self, offset: int, right: int) -> Sequence[RequiredPermission]:
-        """The right on the topic of the message at ``offset``; nothing where there is none, which
-        the answer will say.
+        """Return the permission on the topic of the message at ``offset``, or none if there is no
+        message, which the answer will report.
         """
         try:
             record = self.queues.message_at(offset)

@@ -1,5 +1,5 @@
-"""Heartbeats and groups on the wire: codes 34, 35, 38, 41, 42 and 46; the notice 40 to the members
-of a group.
+"""Heartbeats and group membership: codes 34, 35, 38, 41, 42 and 46; the notice 40 to the members of
+a group.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION = 2
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class HeartbeatProcessor:
-    """See the module's text."""
+    """Answers heartbeats, membership queries and queue locks, and notifies groups of changes."""
 
     clock: Clock
     clients: ClientTable
@@ -118,7 +118,7 @@ class HeartbeatProcessor:
         return RemotingCommand.response_to(request)
 
     def check_client(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """A client asks whether its expression is one that this broker understands."""
+        """Check whether this broker understands the filter expression of a client."""
         subscription = CheckClientRequestBody.decode(request.body).subscription_data
         expression_type = subscription.expression_type
         if not is_tag_expression(expression_type):
@@ -135,7 +135,7 @@ class HeartbeatProcessor:
         return RemotingCommand.response_to(request)
 
     def notify(self, group: ConsumerGroup) -> None:
-        """Tell every member that the group has changed."""
+        """Notify every member that the group has changed."""
         if not group.members:
             self.filters.mark_dead(group.name)
         config = self.groups.get(group.name)
@@ -171,7 +171,9 @@ class HeartbeatProcessor:
 
 
 def _check_broker_name(name: str) -> None:
-    """A host name, often: dots are good. It is a key of the lock table, which has to stay small."""
+    """Check a broker name. It is often a host name, so dots are allowed; it is a key of the lock
+    table, which must stay small.
+    """
     if len(name) > names.GROUP_LENGTH_MAX:
         raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR,

@@ -1,14 +1,15 @@
-"""Ends of transactions: END_TRANSACTION (37), and a given up half message taken up again (323).
+"""Ends of transactions: END_TRANSACTION (37), and resuming the check of a discarded half message
+(323).
 
 ============  ================================================================================
-commit        the final message and the op message, in this order, one behind the other
+commit        the final message, directly followed by the op message
 rollback      the op message alone
-unknown       nothing: the check comes back to it (:mod:`.transaction_checks`)
+unknown       nothing: a later check asks again (:mod:`rmqpy.broker.services.transaction_check`)
 ============  ================================================================================
 
 The producer names the half message by its physical offset; its queue offset and producer group must
-agree. An op message that is lost (a crash between the two) leads to one more question, and the
-producer's answer to the message twice, never to none.
+agree. If the op message is lost (a crash between the two), the producer is asked once more, and the
+message may be delivered twice, but is never lost.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ NOT_FOUND: Final = "Find prepared transaction message failed"
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class TransactionProcessor:
-    """See the module's text."""
+    """Answers requests that end a transaction or resume its check."""
 
     identity: BrokerContext
     queues: MessageReader
@@ -105,7 +106,7 @@ class TransactionProcessor:
             if record is not None:
                 return decode_message(record)
         except InvalidRecordError:
-            pass  # what cannot be read is not there
+            pass  # an unreadable message counts as missing
         raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, NOT_FOUND)
 
     def _write(
@@ -113,7 +114,7 @@ class TransactionProcessor:
     ) -> RemotingCommand | None:
         if not self.messages.has_room:
             raise RequestRejectedError(
-                ResponseCode.SYSTEM_BUSY, "too many messages of the broker itself wait"
+                ResponseCode.SYSTEM_BUSY, "too many internal messages are waiting"
             )
 
         def done(status: PutMessageStatus) -> None:

@@ -9,14 +9,14 @@ code                key                               default
 37                  waitTimeMillsInTransactionQueue    3000 ms
 ==================  ================================  ========
 
-Sends behind a write of the log that took longer than ``osPageCacheBusyTimeOutMills`` are refused
-too, whatever their age: ``[PCBUSY_CLEAN_QUEUE]`` where it is known that they have waited,
-``[REJECTREQUEST]`` otherwise, and without ``brokerFastFailureEnable``.
+Sends that follow a write of the log which took longer than ``osPageCacheBusyTimeOutMills`` are
+refused too, whatever their age: with ``[PCBUSY_CLEAN_QUEUE]`` if they are known to have waited,
+with ``[REJECTREQUEST]`` otherwise and without ``brokerFastFailureEnable``.
 
-All these senders are told SYSTEM_BUSY, which the clients of Java do not try again. How long a
-request has waited is known where much waits (:mod:`rmqpy.net.server.stall_detector`). To refuse
-one takes Python
-as long as the hot path takes to store dozens: what is over the slice of a turn is handled.
+All these senders receive SYSTEM_BUSY, which Java clients do not retry. How long a request has
+waited is known when many wait (:mod:`rmqpy.net.server.stall_detector`). Refusing one request takes
+Python as long as the fast path takes to store dozens, so requests beyond the time slice of a turn
+are handled instead.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def reject_if_unavailable(writer: StoreWriter, dispatcher: Dispatcher, code: int
 
 @define(slots=True, eq=False, repr=False)
 class FastFailure:
-    """A ``net.server.OverloadFilter``."""
+    """Refuses requests that have waited too long; the ``OverloadFilter`` of the server."""
 
     _identity: BrokerContext
     _writer: StoreWriter
@@ -95,7 +95,7 @@ class FastFailure:
     def sift(
         self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int
     ) -> list[RemotingCommand]:
-        """Refuse what is too old; the others, in their order."""
+        """Refuse the requests that are too old and return the others in their order."""
         limits = self._limits()
         behind_slow_write = bool(limits) and self._writer.page_cache_busy
         kept: list[RemotingCommand] = []

@@ -1,6 +1,6 @@
 """Pulling: codes 11 and 361.
 
-Checks in order; the first that fails answers:
+Checks in order; the first that fails determines the answer:
 
 === ===================================================================== ====
 1   broker without R                                                        16
@@ -14,11 +14,11 @@ Checks in order; the first that fails answers:
 9   group broadcasts and may not                                            16
 10  subscription of the broker older than the request's                     25
 11  no filter registered for an SQL92 expression, or an older one       27, 28
-12  SQL92 expression where ``enablePropertyFilter`` is off                   1
+12  SQL92 expression while ``enablePropertyFilter`` is off                   1
 === ===================================================================== ====
 
-What the store found decides the code (``_CODES``). A pull that found nothing new may wait, once
-(:mod:`.hold`).
+The result of the store determines the code (``_CODES``). A pull that found nothing new may wait,
+once (:mod:`rmqpy.broker.services.pull_hold`).
 """
 
 from __future__ import annotations
@@ -81,12 +81,14 @@ _CODES: Final[dict[GetMessageStatus, ResponseCode]] = {
 }
 
 _EMPTY: Final = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
-"""Nothing was ever there: offset 0 is where to begin, not a moved offset."""
+"""Results of a queue that never held a message: the consumer starts at 0, and
+no offset has moved.
+"""
 
 
 @define(slots=True, frozen=True)
 class OffsetMoved:
-    """A consumer asked for an offset that the queue does not have."""
+    """A consumer's request for an offset that the queue does not have."""
 
     group: str
     topic: str
@@ -97,7 +99,9 @@ class OffsetMoved:
 
 @define(slots=True, frozen=True)
 class PullFilter:
-    """What a reader wants: by the tags code of a unit, and by the record; None is everything."""
+    """The filters of a reader: by the tags code of a unit, and by the record; None selects
+    everything.
+    """
 
     matcher: Matcher | None = None
     record_filter: RecordFilter | None = None
@@ -160,7 +164,7 @@ class PullProcessor:
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
         suggestion = self._suggestion(result, group)
-        # Code 20 with the offset behind what was found would have the consumer step over it.
+        # Code 20 with an offset after the messages found would make the consumer skip them.
         if code == ResponseCode.PULL_OFFSET_MOVED:
             code, suggestion = self._moved(header, result, suggestion)
         elif code == ResponseCode.PULL_NOT_FOUND and first and header.sys_flag & PULL_SUSPEND:
@@ -179,7 +183,7 @@ class PullProcessor:
             b"".join(result.messages) if code == ResponseCode.SUCCESS else b"",
         )
 
-    # ------------------------------------------------------------------------------------ checks
+    # Checks
 
     def _check(self, header: PullMessageRequestHeader) -> SubscriptionGroupConfig:
         if not self.identity.is_readable:
@@ -246,7 +250,7 @@ class PullProcessor:
         return self._registered(header, subscription.expression_type)
 
     def _selection_of_request(self, header: PullMessageRequestHeader) -> PullFilter:
-        """The expression stands in the request itself."""
+        """Return the filter of the expression in the request itself."""
         try:
             if is_tag_expression(header.expression_type):
                 return PullFilter(matcher_of_expression(header.subscription))
@@ -297,7 +301,7 @@ class PullProcessor:
 
         return wants
 
-    # ----------------------------------------------------------------------------------- outcome
+    # Outcome
 
     def _suspend(
         self,

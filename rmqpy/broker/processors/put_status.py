@@ -1,4 +1,4 @@
-"""What a put status means to a sender: response code and remark, in one table."""
+"""The response code and remark of each put status, in one table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from rmqpy.model.errors import RequestRejectedError
 
 @define(slots=True, frozen=True)
 class PutResponse:
-    """``stored`` says that the message is in the log all the same: the reply carries its place."""
+    """The response to a put. With ``stored`` the message is in the log anyway, and the reply says
+    where.
+    """
 
     code: ResponseCode
     remark: str | None = None
@@ -53,17 +55,17 @@ _ANSWERS: Final[dict[PutMessageStatus, PutResponse]] = {
 
 
 def response_for(status: PutMessageStatus) -> PutResponse:
-    """The line of the table."""
+    """Return the response of the table."""
     return _ANSWERS[status]
 
 
 def remark_of(status: PutMessageStatus, max_message_size: int) -> str | None:
-    """The remark, with the limit of this broker where it names one."""
+    """Return the remark, with the limit of this broker if it names one."""
     remark = _ANSWERS[status].remark
     return remark % max_message_size if remark is not None and "%d" in remark else remark
 
 
 def refusal_of(status: PutMessageStatus, max_message_size: int) -> RequestRejectedError:
-    """What answers a message that was not stored."""
+    """Return the error that answers a message which was not stored."""
     remark = remark_of(status, max_message_size)
     return RequestRejectedError(response_for(status).code, remark or status.value)

@@ -29,14 +29,14 @@ from rmqpy.remoting.headers import (
 from rmqpy.store.results import QueryMessageResult
 
 FOUND_LIMIT: Final = 64
-"""Messages in one answer to a query by key."""
+"""The number of messages in one answer to a query by key."""
 BODY_LIMIT: Final = 8 << 20
-"""Bytes of messages in such an answer; the first message passes whatever its size."""
+"""The bytes of messages in such an answer; the first message is included whatever its size."""
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class QueryProcessor:
-    """See the module's text."""
+    """Answers queries of offsets, times and messages."""
 
     identity: BrokerContext
     queues: MessageReader
@@ -82,7 +82,7 @@ class QueryProcessor:
         record = self.queues.message_at(header.offset)
         if record is None:
             raise RequestRejectedError(
-                ResponseCode.SYSTEM_ERROR, f"no message begins at the offset {header.offset}"
+                ResponseCode.SYSTEM_ERROR, f"no message starts at offset {header.offset}"
             )
         return RemotingCommand.response_to(request, body=bytes(record))
 
@@ -111,7 +111,7 @@ class QueryProcessor:
         )
 
     def earliest_time(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Store time of the queue's first message; -1 when it has none."""
+        """Answer with the store time of the queue's first message, or -1 if it has none."""
         header = GetEarliestMsgStoretimeRequestHeader.decode(request.ext_fields)
         names.check_topic(header.topic)
         first = self.queues.min_queue_offset(header.topic, header.queue_id)
@@ -122,7 +122,7 @@ class QueryProcessor:
 
 
 def _fitting(messages: list[memoryview]) -> list[memoryview]:
-    """The messages that fit into one answer."""
+    """Return the messages that fit into one answer."""
     size = 0
     for number, message in enumerate(messages):
         size += len(message)

@@ -1,8 +1,9 @@
-"""Answers to request messages: codes 324 and 325, pushed to who asked by 326.
+"""Replies to request messages: codes 324 and 325, pushed to the requesting producer by 326.
 
-The producer that waits for an answer names itself in REPLY_TO_CLIENT; it is found among the
-producers that are online. Its acknowledgement is the answer to who replied; the reply is stored
-too where ``storeReplyMessageEnable``, whatever became of it, and the answer says where.
+The producer that waits for a reply names itself in REPLY_TO_CLIENT and is looked up among the
+producers that are online. Its acknowledgement becomes the answer to the replying consumer. With
+``storeReplyMessageEnable`` the reply is also stored, whether or not it was delivered, and the
+answer says where.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from rmqpy.remoting.headers import (
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class ReplyMessageProcessor:
-    """See the module's text."""
+    """Passes replies on to the producers that requested them."""
 
     identity: BrokerContext
     clients: ClientTable
@@ -100,7 +101,7 @@ class ReplyMessageProcessor:
         return None
 
     def _stored(self, draft: OutgoingMessage) -> SendMessageResponseHeader | None:
-        """Where the reply is in the log; None if it is not."""
+        """Store the reply and return where it is in the log, or None if it is not stored."""
         if not (
             self.identity.broker_settings.store_reply_message_enable and self.messages.has_room
         ):
@@ -124,7 +125,7 @@ class ReplyMessageProcessor:
         )
 
     def _producer(self, client_id: str) -> Channel | None:
-        """The connection of a producer by its client id."""
+        """Return the connection of a producer by its client id."""
         for members in self.clients.producer_groups.values():
             for channel, client in members.items():
                 if client.client_id == client_id and not channel.closed:

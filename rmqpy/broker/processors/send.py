@@ -1,8 +1,8 @@
 """Sending: codes 10, 310 and 320, with and without a reply.
 
-The sends of one ``handle`` call are collected and put together (a batch message is put on its own,
+The sends of one ``handle`` call are collected and put together (a batch message is put separately,
 in its place); their replies wait at the gate until the watermarks of the mode have passed them.
-What is checked, and what is stored, tells :mod:`rmqpy.broker.processors.send_request`.
+:mod:`rmqpy.broker.processors.send_request` describes what is checked and what is stored.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _PendingSend:
     request: RemotingCommand
     draft: OutgoingMessage
     queue_id: int
-    """What the sender is told; the message may wait in another queue."""
+    """The queue that the reply names; the message may wait in another queue."""
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
@@ -95,7 +95,7 @@ class SendReplies:
 
 @define(slots=True, kw_only=True, eq=False, repr=False)
 class SendProcessor:
-    """``receive`` each send of a ``handle`` call, then ``put_collected`` once."""
+    """Handles sends: ``receive`` each send of a ``handle`` call, then ``put_collected`` once."""
 
     identity: BrokerContext
     drafts: SendRequestParser
@@ -146,7 +146,7 @@ class SendProcessor:
             return self.replies.refused(request, refusal)
         return None
 
-    # ---------------------------------------------------------------------------- put and answer
+    # Put and answer
 
     def _put_pending(self, channel: Channel) -> None:
         pending, self._pending = self._pending, []
@@ -207,7 +207,9 @@ class SendProcessor:
     def _held(
         self, channel: Channel, sent: _PendingSend, result: PutResult
     ) -> PendingReply[RemotingCommand | bytes] | None:
-        """The reply to a stored message; what was not stored is answered at once."""
+        """Return the reply to a stored message; a message that was not stored
+        is answered at once.
+        """
         request, draft = sent.request, sent.draft
         answer = response_for(result.status)
         if not answer.stored:

@@ -1,6 +1,6 @@
-"""Consumers send back what they could not consume: code 36.
+"""Messages that consumers send back because they could not consume them: code 36.
 
-Checks in order; the first that fails answers:
+Checks in order; the first that fails determines the answer:
 
 === ============================================================ ====
 1   group unknown and not to be created                            26
@@ -10,10 +10,10 @@ Checks in order; the first that fails answers:
 5   no message at the physical offset                               1
 === ============================================================ ====
 
-The message goes once more to the log: to ``%RETRY%group`` by way of the delay level that the
-consumer names, or that follows from the times it came back; after too many of them, or when the
-consumer wants it so (level below 0), to ``%DLQ%group``. It remembers its first topic (RETRY_TOPIC)
-and its first id (ORIGIN_MESSAGE_ID).
+The message is written to the log again: to ``%RETRY%group``, with the delay level that the consumer
+names or that follows from the number of retries; after too many retries, or when the consumer
+requests it (level below 0), to ``%DLQ%group``. It keeps its original topic (RETRY_TOPIC) and its
+original id (ORIGIN_MESSAGE_ID).
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.headers import ConsumerSendMsgBackRequestHeader
 
 FIRST_RETRY_LEVEL: Final = 3
-"""Delay level of the first retry when the consumer names none; one more for each retry."""
+"""Delay level of the first retry if the consumer names none; it grows by one with each retry."""
 TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION: Final = 2
 OWN_MAXIMUM_SINCE_VERSION: Final = 121
-"""V3_4_9: consumers from here on say how often they retry."""
+"""V3_4_9: consumers from this version on send their own maximum number of retries."""
 
 logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class SendBackProcessor:
-    """See the module's text."""
+    """Answers messages that consumers send back."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -92,7 +92,7 @@ class SendBackProcessor:
         )
         if not self.messages.has_room:
             raise RequestRejectedError(
-                ResponseCode.SYSTEM_BUSY, "too many messages of the broker itself wait"
+                ResponseCode.SYSTEM_BUSY, "too many internal messages are waiting"
             )
         topic = message.properties.get(PROPERTY_RETRY_TOPIC, message.topic)
 
@@ -125,7 +125,7 @@ class SendBackProcessor:
         return group
 
     def _retry_queue(self, group: SubscriptionGroupConfig, unit_mode: bool) -> int:
-        """A queue of the group's retry topic, which is made if it is not there."""
+        """Return a queue of the group's retry topic, which is created if it does not exist."""
         name = names.retry_topic(group.group_name)
         sys_flag = TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION if unit_mode else 0
         topic = self.topics.create_for_group(name, group.retry_queue_nums, sys_flag)
@@ -167,7 +167,7 @@ class SendBackProcessor:
 def _sent_back(
     message: StoredMessage, topic: str, queue_id: int, level: int
 ) -> tuple[OutgoingMessage, dict[str, str]]:
-    """The message for its next round, and its properties."""
+    """Return the message for its next round, and its properties."""
     properties = dict(message.properties)
     properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
     properties[PROPERTY_WAIT] = "false"

@@ -1,7 +1,7 @@
-"""What a send becomes before it is put: the checks of codes 10, 310, 320, 324 and 325, and the
-message that is stored.
+"""From a send request to the message that is stored, with the checks of codes 10, 310, 320, 324 and
+325.
 
-Checks in order; the first that fails answers:
+Checks in order; the first that fails determines the answer:
 
 === ========================================================== ====
 1   before ``startAcceptSendRequestTimeStamp``                    1
@@ -11,17 +11,18 @@ Checks in order; the first that fails answers:
 5   topic unknown and not to be created                          17
 6   queue id not in the topic                                     1
 7   retry topic of an unknown group                              26
-8   half message where ``rejectTransactionMessage``              16
+8   half message while ``rejectTransactionMessage`` is on        16
 9   prepared without being a half message, a batch that is
     delayed or part of a transaction                             13
 10  sizes                                                        13
 === ========================================================== ====
 
-What is stored differs from what was sent: ``CLUSTER`` is added; ``WAIT`` is taken out of a single
-message's properties (and honoured) unless it becomes a delayed one (:mod:`.delays`) or a half one
-(:mod:`.half_messages`); properties of a batch's header are appended to those of each message; a
-message to a retry topic that came back too often goes to the dead letters. The order of what was
-taken apart and put together is that of Java's map, so that the same requests give the same log.
+The stored message differs from the sent one: ``CLUSTER`` is added; ``WAIT`` is removed from a
+single message's properties (and honoured) unless the message becomes a delayed one
+(:mod:`rmqpy.broker.state.delay_levels`) or a half one (:mod:`rmqpy.broker.services.half_messages`);
+properties of a batch's header are appended to those of each message; a message to a retry topic
+that was retried too often becomes a dead letter. Properties are reassembled in the order of Java's
+map, so that the same requests produce the same log.
 """
 
 from __future__ import annotations
@@ -72,19 +73,21 @@ TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION: Final = 2
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class SendRequestParser:
-    """See the module. Every method raises Refusal."""
+    """Builds the message that is stored from a send request. Methods raise RequestRejectedError."""
 
     identity: BrokerContext
     topics: TopicTable
     groups: SubscriptionGroupTable
     clock: Clock
     pick_queue: Callable[[int], int]
-    """A queue id below its argument, at random."""
+    """Returns a random queue id below its argument."""
 
     def single(
         self, channel: Channel, request: RemotingCommand, header: AnySendHeader
     ) -> tuple[OutgoingMessage, int]:
-        """The message, and the queue that the sender is told; it may wait in another one."""
+        """Return the message, and the queue that the reply names; the message may wait in
+        another one.
+        """
         draft = self._draft(channel, header, self._check(header))
         queue_id = draft.queue_id
         self._bury_if_exhausted(header, draft)
@@ -107,7 +110,7 @@ class SendRequestParser:
     def batch(
         self, channel: Channel, request: RemotingCommand, header: AnySendHeader
     ) -> list[OutgoingMessage]:
-        """The messages of a batch, one at least."""
+        """Return the messages of a batch, at least one."""
         topic = self._check(header)
         properties = decode_properties(_raw(header))
         if transaction_type(header.sys_flag) != TRANSACTION_NOT_TYPE or delay_level(properties) > 0:
@@ -130,8 +133,8 @@ class SendRequestParser:
     def reply(
         self, channel: Channel, request: RemotingCommand, header: AnySendHeader
     ) -> OutgoingMessage:
-        """The message of a reply (:mod:`.replies`), checked as a send is; its properties stay as
-        they came.
+        """Return the message of a reply (:mod:`.reply`), checked as a send is; its properties stay
+        as received.
         """
         draft = self._draft(channel, header, self._check(header))
         draft.flag = header.flag
@@ -142,7 +145,7 @@ class SendRequestParser:
         self._check_type(draft)
         return draft
 
-    # -- checks
+    # Checks
 
     def _check(self, header: AnySendHeader) -> TopicConfig:
         identity, topic = self.identity, header.topic
@@ -153,7 +156,7 @@ class SendRequestParser:
             )
         if not identity.is_writeable and self.topics.is_ordered(topic):
             raise RequestRejectedError(
-                ResponseCode.NO_PERMISSION, f"the broker {identity.host} may not be written to"
+                ResponseCode.NO_PERMISSION, f"the broker {identity.host} is not writable"
             )
         config = self.topics.get(topic)
         if config is None:
@@ -203,7 +206,9 @@ class SendRequestParser:
             )
 
     def _check_type(self, draft: OutgoingMessage) -> None:
-        """A prepared message that is no half message would have no place in any queue."""
+        """Refuse a prepared message that is not a half message: no queue would
+        have a place for it.
+        """
         if not has_queue_unit(draft.sys_flag):
             raise RequestRejectedError(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -216,10 +221,12 @@ class SendRequestParser:
         if properties_bytes > PROPERTIES_BYTES_MAX:
             raise self._refusal(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
 
-    # -- drafts
+    # Drafts
 
     def _bury_if_exhausted(self, header: AnySendHeader, draft: OutgoingMessage) -> None:
-        """A message that a consumer sends to its retry topic once too often is a dead letter."""
+        """Turn a message that a consumer has sent to its retry topic once too often into a dead
+        letter.
+        """
         if not names.is_retry_topic(header.topic):
             return
         group = names.group_of_retry_topic(header.topic)
@@ -262,7 +269,7 @@ class SendRequestParser:
     def _draft(
         self, channel: Channel, header: AnySendHeader, topic: TopicConfig
     ) -> OutgoingMessage:
-        """All but flag, body, properties and waiting."""
+        """Return a draft without flag, body, properties and waiting."""
         store_host = self.identity.store_host
         born = born_host(channel.peer)
         sys_flag = stored_sys_flag(header.sys_flag, topic, born, store_host)
@@ -290,7 +297,9 @@ class SendRequestParser:
 
 
 def stored_sys_flag(sys_flag: int, topic: TopicConfig, born: Host, stored: Host) -> int:
-    """SYSFLAG of a record: the sender's, but what follows from the topic and the two hosts."""
+    """Return SYSFLAG of a record: the sender's, plus what follows from the
+    topic and the two hosts.
+    """
     sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
     if len(born[0]) == IPV6_BYTES:
         sys_flag |= BORN_HOST_V6
@@ -302,8 +311,8 @@ def stored_sys_flag(sys_flag: int, topic: TopicConfig, born: Host, stored: Host)
 
 
 def stored_properties(properties: dict[str, str]) -> dict[str, str]:
-    """The properties of a plain message, with the cluster's name, as and in the order in which they
-    are stored. Which and in what order depends on their names alone.
+    """Return the properties of a plain message with the cluster's name, in the order in which they
+    are stored. Their names alone determine which are stored, and in what order.
     """
     _move_wait(properties)
     in_order = dict(hashmap_ordered(properties))
@@ -312,7 +321,7 @@ def stored_properties(properties: dict[str, str]) -> dict[str, str]:
 
 
 def _move_wait(properties: dict[str, str]) -> None:
-    """Java takes it out and puts it back, as the last one."""
+    """Move WAIT to the end, as Java does by removing it and putting it back."""
     if PROPERTY_WAIT in properties:
         properties[PROPERTY_WAIT] = properties.pop(PROPERTY_WAIT)
 

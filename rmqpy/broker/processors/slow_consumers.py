@@ -1,12 +1,13 @@
 """Groups that read too slowly lose the right to consume (``disableConsumeIfConsumerReadSlowly``).
 
-Each ``PERIOD_MS`` a master looks at the last read of every group in every queue since it looked
-before: where the message that was read last stood more than ``consumerFallbehindThreshold`` bytes
-in front of the end of the log, ``consumeEnable`` of the group becomes false. The next pull is
-refused (code 16) until an administrator enables the group again.
+Each ``PERIOD_MS`` a master checks the last read of every group in every queue since the previous
+check. If the last message read was more than ``consumerFallbehindThreshold`` bytes before the end
+of the log, ``consumeEnable`` of the group becomes false. The next pull is refused (code 16) until
+an administrator enables the group again.
 
-What a group has read to the end counts for nothing, nor do old reads: where Java keeps the last
-distance for good, and takes the right away again from a group that was just given it back.
+Queues that a group has read to the end do not count, nor do reads before the previous check. Java
+keeps the last distance for good, and takes the right away again from a group that has just been
+enabled.
 
 Invariant: at most ``QUEUES_MAX`` reads are remembered.
 """
@@ -29,14 +30,16 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, eq=False, repr=False)
 class SlowConsumerGuard:
-    """See the module's text. The hot path leaves all pulls to Python while the setting is on."""
+    """Disables groups that read too slowly. The fast path leaves all pulls to Python while this is
+    on.
+    """
 
     identity: BrokerContext
     groups: SubscriptionGroupTable
     _behind: dict[tuple[str, str, int], int] = field(factory=dict, init=False)
 
     def record_lag(self, group: str, topic: str, queue_id: int, behind_bytes: int) -> None:
-        """The last message of a read stood so far in front of the end of the log."""
+        """Record by how many bytes the last message of a read was before the end of the log."""
         identity = self.identity
         if not identity.broker_settings.disable_consume_if_consumer_read_slowly:
             return
@@ -46,7 +49,7 @@ class SlowConsumerGuard:
             self._behind[place] = behind_bytes
 
     def check(self) -> None:
-        """Take the right from who is too slow."""
+        """Disable the groups that are too slow."""
         behind, self._behind = self._behind, {}
         broker = self.identity.broker_settings
         if not broker.disable_consume_if_consumer_read_slowly or self.identity.is_slave:
@@ -56,8 +59,8 @@ class SlowConsumerGuard:
             too_far = behind_bytes > broker.consumer_fallbehind_threshold
             if too_far and group is not None and group.consume_enable:
                 logger.warning(
-                    "group %s may not consume any more: in queue %d of %s it reads %d bytes"
-                    " behind the end of the log (consumerFallbehindThreshold)",
+                    "group %s may no longer consume: in queue %d of %s it reads %d bytes before the"
+                    " end of the log (consumerFallbehindThreshold); set consumeEnable to allow it",
                     name,
                     queue_id,
                     topic,

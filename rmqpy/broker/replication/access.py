@@ -1,16 +1,17 @@
-"""Who may fetch the log: at the port of the classic replication, and at that of a DLedger member.
+"""The addresses that may fetch the log: at the port of classic replication and at that of a DLedger
+member.
 
-Java gives it to everybody who sends eight zero bytes. Here the addresses of
-``replicationAddresses``, and at a member's port those of the other members, are known; of anybody
-else
+Java sends it to every peer that sends eight zero bytes. Here the addresses in
+``replicationAddresses`` are known, and at a member's port those of the other members. Any other
+address is treated by security mode:
 
 ==========  =======================================================================
-compatible  a warning, once an address; counted; let in (so that upgrades go on)
-secure      turned away, counted
+compatible  a warning, once per address; counted; allowed (so that upgrades continue)
+secure      refused, counted
 ==========  =======================================================================
 
-With ``replicationAddresses`` set, others are turned away in both modes. Bound: ``REMEMBERED_MAX``
-addresses are remembered for the warning.
+With ``replicationAddresses`` set, other addresses are refused in both modes. Bound:
+``REMEMBERED_MAX`` addresses are remembered for the warning.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, eq=False, repr=False)
 class ReplicationAllowList:
-    """``allows`` is asked for each new connection."""
+    """Decides which peers may fetch the log; ``allows`` is called for each new connection."""
 
     known: tuple[AddressPattern, ...]
     strict: bool
@@ -43,7 +44,9 @@ class ReplicationAllowList:
     def from_settings(
         cls, security: SecuritySettings, hosts: Sequence[str] = ()
     ) -> ReplicationAllowList:
-        """``hosts``: names or addresses of the members of a DLedger group."""
+        """Return the list for these settings; ``hosts`` are names or addresses of the members of a
+        DLedger group.
+        """
         given = split_patterns(security.replication_addresses)
         members = [address for host in hosts for address in _addresses(host)]
         strict = bool(given) or security.security_mode is SecurityMode.SECURE
@@ -56,9 +59,9 @@ class ReplicationAllowList:
         if address not in self._warned and len(self._warned) < REMEMBERED_MAX:
             self._warned.add(address)
             logger.warning(
-                "%s is not in replicationAddresses and %s the log",
+                "%s is not in replicationAddresses: %s",
                 address,
-                "does not get" if self.strict else "may fetch",
+                "the log is not sent" if self.strict else "the log is sent, in compatible mode",
             )
         return not self.strict
 
@@ -70,6 +73,6 @@ def _addresses(host: str) -> list[str]:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        logger.warning("the member %s cannot be looked up: %s", host, error)
+        logger.warning("address of member %s not found: %s", host, error)
         return []
     return sorted({str(place[4][0]).partition("%")[0] for place in found})

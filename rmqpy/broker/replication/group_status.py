@@ -1,11 +1,11 @@
-"""What a member of a DLedger group tells of itself: the answer to ``RMQPY_DLEDGER_STATUS``.
+"""The status of a member of a DLedger group: the answer to ``RMQPY_DLEDGER_STATUS``.
 
 Body: JSON. ``group``, ``self``, ``role``, ``term``, ``leader`` (null without one); ``begin``,
 ``end``, ``committed`` (indexes, -1 without an entry) and ``end_term``; ``disk``; ``damaged``:
-indexes of entries that wait for a whole copy; ``peers``: a row a member with ``id``, ``address``,
-``handshake`` (unknown, verified, java or refused) and ``reason``, and from a leader ``state``,
-``match``, ``next`` and ``lag`` of each follower; ``events``: the last changes of the role and why,
-oldest first, with ``time_ms``.
+indexes of entries that wait for an intact copy; ``peers``: one object per member with ``id``,
+``address``, ``handshake`` (unknown, verified, java or refused) and ``reason``, and from a leader
+``state``, ``match``, ``next`` and ``lag`` of each follower; ``events``: the last role changes and
+their reasons, oldest first, with ``time_ms``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rmqpy.remoting.fastjson import dumps
 
 
 def status_of(driver: DLedgerDriver) -> dict[str, object]:
-    """The body as plain values."""
+    """Return the body as plain values."""
     node, entries = driver.node, driver.entries
     end = entries.end
     return {
@@ -51,7 +51,7 @@ def _peer(driver: DLedgerDriver, name: str) -> dict[str, object]:
 
 
 class GroupStatusProcessor:
-    """Answers the request."""
+    """Answers with the status of the member."""
 
     def __init__(self, driver: DLedgerDriver) -> None:
         self._driver = driver

@@ -1,17 +1,18 @@
-"""A slave's side of classic replication: whom it follows, and what it does when that fails.
+"""A slave's side of classic replication: which master it follows, and what happens when that fails.
 
 ::
 
     waiting ──time, or a new name──► asking ──one good master──► connecting ──► streaming
        ▲                                │                             │             │
-       └──── refused, nobody, several ──┴───────── failed ────────────┴─── ended ───┘
+       └──── refused, none, several ────┴───────── failed ────────────┴─── ended ───┘
 
-Asked is the master that was followed; after ``FAILURES_MAX`` failures in a row all whom a
-name server names; of several that are all good none is taken, unless one is the followed one: two
-masters with one name are for the operator to sort out. Nothing is streamed from a broker that has
-not passed the check (:mod:`.master_check`), and what is refused is tried again, later and later.
+The slave asks the master that it followed last; after ``FAILURES_MAX`` failures in a row, all
+masters that a name server names. If several of them are good, none is chosen, unless one is the
+followed master: two masters with one name are for the operator to resolve. Nothing is streamed from
+a broker that has not passed the check (:mod:`.master_log_check`), and a refused broker is retried
+with growing intervals.
 
-Invariant: at most one check or connection is under way.
+Invariant: at most one check or connection is in progress.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class HaFollower:
         self._wait(FIRST_TRY_MS, "waiting for a master's address")
 
     def stop(self) -> None:
-        """Let go of the master; nothing is stored any more."""
+        """Disconnect from the master; nothing is stored any more."""
         self._stopped = True
         self._state = "stopped"
         if self._timer is not None:
@@ -98,7 +99,7 @@ class HaFollower:
             self._connection = None
 
     def _named(self) -> None:
-        """Somebody new is named: tried at once, if nobody is followed now."""
+        """Try a newly named master at once if none is followed now."""
         if self._timer is not None:
             self._timer.cancel()
             self._try()
@@ -118,7 +119,7 @@ class HaFollower:
             info["haNameServersDisagree"] = told
         return info
 
-    # -------------------------------------------------------------------------------- whom to ask
+    # Candidates
 
     def _try(self) -> None:
         self._timer = None
@@ -132,7 +133,7 @@ class HaFollower:
         self._ask(candidates, [])
 
     def _ask(self, rest: list[MasterAddress], heard: list[LogCheckResult]) -> None:
-        """One after the other, then :meth:`_choose`."""
+        """Ask the brokers one after the other, then :meth:`_choose`."""
         if not rest:
             self._choose(heard)
             return
@@ -161,16 +162,18 @@ class HaFollower:
             reason = "; ".join(verdict.refused for verdict in heard)
         self._failed(reason)
 
-    # --------------------------------------------------------------------------------- connection
+    # Connection
 
     def _connect(self, verdict: LogCheckResult) -> None:
         try:
             address = split_address(verdict.master.ha_address)
         except ValueError as error:
-            self._failed(f"{verdict.master.address} tells no address for slaves: {error}")
+            self._failed(f"{verdict.master.address} reports no valid address for slaves: {error}")
             return
         if verdict.compared != self._compared:
-            logger.info("log beside that of %s: %s", verdict.master.address, verdict.compared)
+            logger.info(
+                "log compared with that of %s: %s", verdict.master.address, verdict.compared
+            )
         self._compared = verdict.compared
         self._verdict = verdict
         self.choice.follow(verdict.master)
@@ -191,7 +194,7 @@ class HaFollower:
         )
 
     def store(self, transfer: TransferFrame) -> None:
-        """Raises StoreError."""
+        """Store a transfer. Raises StoreError."""
         self._failures = 0
         self._last_fault = ""
         self._store.append_raw(transfer.offset, transfer.body)
@@ -215,7 +218,7 @@ class HaFollower:
         begin = settings.file_start(verdict.begin)
         return begin if begin < settings.file_start(verdict.end) else None
 
-    # ------------------------------------------------------------------------------------ waiting
+    # Waiting
 
     def _failed(self, reason: str) -> None:
         self._note(reason)
@@ -228,5 +231,5 @@ class HaFollower:
 
     def _note(self, reason: str) -> None:
         if reason != self._last_fault:
-            logger.warning("not following: %s", reason)
+            logger.warning("not following any master: %s", reason)
         self._last_fault = reason

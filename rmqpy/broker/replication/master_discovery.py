@@ -1,13 +1,13 @@
-"""Who the master is, when several name servers have a say and may be wrong.
+"""Discovery of the master from several name servers, which may be wrong.
 
-Each name server's newest answer counts, for ``FRESH_PERIODS`` registration periods (longer only
-where no other has answered); one that knows no master says nothing. The candidates are the one that
-is followed, then the masters that are named, most often named first, then most lately. So a dead
-name server changes nothing, and one with an old or a foreign answer is only listened to when the
-followed master does not answer. Who of the candidates really is a master is found by asking them
-(:mod:`.master_check`).
+The newest answer of each name server counts for ``FRESH_PERIODS`` registration periods (longer only
+if no other has answered); one that knows no master has no vote. The candidates are the followed
+master, then the named masters, the most often named first, then the most recently named. A dead
+name server therefore changes nothing, and one with an old or a foreign answer has an effect only
+when the followed master does not answer. The candidates are then asked whether they really are
+masters (:mod:`.master_log_check`).
 
-``haMasterAddress`` rules out everybody else; the broker's port is then the one below it.
+``haMasterAddress`` excludes all other brokers; the broker's port is then the one below it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MasterDiscovery:
         self.followed = master
 
     def on_registration_answer(self, server: str, answer: RegistrationAnswer, now_ms: int) -> None:
-        """What a name server says; addresses that are none are no answer."""
+        """Take the answer of a name server; invalid addresses count as no answer."""
         before = set(self.candidates(now_ms))
         self._take(server, _master_of(answer), now_ms)
         if set(self.candidates(now_ms)) - before:
@@ -70,7 +70,7 @@ class MasterDiscovery:
             self._answers[server] = _Answer(master, now_ms)
 
     def candidates(self, now_ms: int) -> list[MasterAddress]:
-        """Whom to ask, in this order; empty when nobody is known."""
+        """Return the brokers to ask, in this order; empty if none is known."""
         named = self._named(now_ms)
         fixed = self.identity.store.ha_master_address
         if fixed:
@@ -86,7 +86,7 @@ class MasterDiscovery:
         return [followed, *(master for master in others if master != followed)]
 
     def current_master(self, now_ms: int) -> str:
-        """Who names whom, where they do not agree; else empty."""
+        """Return which name server names which master if they disagree, otherwise an empty text."""
         if len(set(self._named(now_ms))) < 2:
             return ""
         return "; ".join(
@@ -96,7 +96,9 @@ class MasterDiscovery:
         )
 
     def _named(self, now_ms: int) -> list[MasterAddress]:
-        """The fresh answers in the order of the name servers; where none is fresh, the old ones."""
+        """Return the fresh answers in the order of the name servers, or the old ones if none is
+        fresh.
+        """
         fresh_ms = FRESH_PERIODS * self.identity.broker_settings.register_period_ms
         known = [self._answers.get(server) for server in self.identity.broker_settings.name_servers]
         answers = [answer for answer in known if answer is not None]

@@ -1,16 +1,17 @@
-"""Before a slave connects: is this broker its master, and is the slave's log a copy of its log?
+"""The check before a slave connects: whether a broker is its master, and whether the slave's log is
+a copy of that broker's log.
 
-Asked on the broker's port, never on the replication stream, one request after the other::
+The requests go to the broker's port, never to the replication stream, one after the other::
 
-    26 settings ──► 28 runtime information ──► our COMPARE_LOG, as often as the search wants
+    26 settings ──► 28 runtime information ──► our COMPARE_LOG, as often as the search needs
         │                  │                            │
         ▼                  ▼                            ▼
-    another cluster,   the slave's log ends         the logs part: refused with the first
-    name, file size;   behind the master's, or      differing offset
-    no master          before its begin
+    another cluster,   the slave's log ends         the logs differ: refused with the first
+    name, file size;   after the master's, or       differing offset
+    no master          before its start
 
-A Java master answers the first two; COMPARE_LOG it does not know (code 3): then whether the logs
-agree cannot be checked, and the slave says so.
+A Java master answers the first two but not COMPARE_LOG (code 3). Then it cannot be checked whether
+the logs agree, and the slave says so.
 """
 
 from __future__ import annotations
@@ -41,13 +42,16 @@ from rmqpy.store.commitlog.interface import CommitLog, read_span
 
 TIMEOUT_MS: Final = 5_000
 LOOK_BACK_BYTES: Final = 5 << 20
-"""Where the begin of a record is looked for: a record of the default settings is shorter."""
+"""The distance in which the start of a record is searched: records of the default settings are
+shorter.
+"""
 
 
 @define(slots=True, frozen=True)
 class LogCheckResult:
-    """``refused``: why this broker must not be followed; else empty. ``unreachable``: it has not
-    answered, nothing is known. ``compared``: what is known of the two logs, in words.
+    """The result of a check. ``refused``: why this broker may not be followed, or empty.
+    ``unreachable``: it has not answered, and nothing is known. ``compared``: what is known of the
+    two logs, in words.
     """
 
     master: MasterAddress
@@ -56,7 +60,7 @@ class LogCheckResult:
     compared: str = ""
     begin: int = 0
     end: int = 0
-    """Of its log, when it was asked."""
+    """The end of the log of the master at the time of the check."""
 
     @property
     def good(self) -> bool:
@@ -65,7 +69,9 @@ class LogCheckResult:
 
 @define(slots=True, eq=False, repr=False)
 class MasterLogCheck:
-    """One check of one broker; ``done`` hears the verdict once, unless it was cancelled."""
+    """One check of one broker; ``done`` receives the result once, unless the
+    check was cancelled.
+    """
 
     identity: BrokerContext
     log: CommitLog
@@ -119,7 +125,7 @@ class MasterLogCheck:
         ):
             theirs = lines.get(key, own)
             if theirs != own:
-                return f"its {key} is {theirs}, here it is {own}: one group has the same"
+                return f"its {key} is {theirs}, here it is {own}: all brokers of a group must agree"
         if lines.get("enableDLegerCommitLog") == "true":
             return "it is a member of a DLedger group, which has no slaves of this kind"
         if lines.get("brokerRole") == BrokerRole.SLAVE.value:
@@ -137,13 +143,13 @@ class MasterLogCheck:
         own = self.log.max_offset
         if own > end:
             self._refuse(
-                f"its log ends at {end}, ours at {own}: we hold what it never had or has lost;"
-                " align both (or begin with an empty store) before this slave can follow it"
+                f"its log ends at {end}, ours at {own}: this slave holds messages that the master"
+                " never had or has lost; align both, or start with an empty store, to follow it"
             )
         elif 0 < own < begin:
             self._refuse(
-                f"its log begins at {begin}, ours ends at {own}: what lies between is gone there;"
-                " this slave has to begin with an empty store"
+                f"its log begins at {begin}, ours ends at {own}: the master no longer has what lies"
+                " between; this slave must start with an empty store"
             )
         else:
             self._compare(max(self.log.min_offset, self._begin), own)
@@ -162,7 +168,9 @@ class MasterLogCheck:
 
         def answered(response: RemotingCommand) -> None:
             if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                self._accept("not compared: the master is no rmqpy broker, it cannot be asked")
+                self._accept(
+                    "not compared: the master is not an rmqpy broker and cannot compare logs"
+                )
                 return
             _check_success(response)
             search.take(response.body)
@@ -179,9 +187,9 @@ class MasterLogCheck:
         else:
             frame = frame_start(self.log, search.parted)
             self._refuse(
-                f"the two logs part at offset {search.parted}: this slave's bytes from there (in"
-                f" the message at {frame}) to {search.end} are not the master's; align both, or"
-                " begin with an empty store"
+                f"the two logs diverge at offset {search.parted}: this slave's bytes from there"
+                f" (in the message at {frame}) to {search.end} are not the master's; align both,"
+                " or start with an empty store"
             )
 
     def _accept(self, compared: str) -> None:
@@ -212,6 +220,6 @@ def frame_start(log: CommitLog, offset: int) -> int:
 
 
 def _check_success(response: RemotingCommand) -> None:
-    """Raises RemoteProtocolError for a refusal."""
+    """Check that the response is a success. Raises RemoteProtocolError for a refusal."""
     if response.code != ResponseCode.SUCCESS:
-        raise RemoteProtocolError(f"it refuses with {response.code}: {response.remark}")
+        raise RemoteProtocolError(f"the broker refused with {response.code}: {response.remark}")

@@ -1,8 +1,8 @@
-"""What a slave fetches from its master besides the log (Java SlaveSynchronize), in classic groups
-and DLedger groups alike:
+"""The tables that a slave fetches from its master in addition to the log (Java SlaveSynchronize),
+in classic groups and DLedger groups alike:
 
 ====  ======================  =======  ========================================================
-code  what                    port     then
+code  table                   port     handling
 ====  ======================  =======  ========================================================
 21    topics                  fast     another data version: taken over
 43    consumer offsets        main     the master's value for every queue that it names
@@ -18,10 +18,10 @@ stands alone: one that fails is tried again with the next round, and then, or wh
 known, the name servers are asked again with every round (Java waits for the next registration).
 
 A topic or group that the master does not have is removed only if the master is known to have had
-it: it was in a table that this master gave before; in a classic group, also if the master's version
-is a later one than ours. Else it is kept: a leader that has just been set up knows little, and
-would take from the others what only they know. What is kept counts as a change of our own, so that
-the difference does not look like one of the master's making later on.
+it: it was in a table that this master sent before; in a classic group, also if the master's version
+is later than ours. Otherwise it is kept: a leader that has just been set up knows little, and would
+remove from the others what only they know. What is kept counts as a change of our own, so that the
+difference is not mistaken for a change by the master later on.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True)
 class TableMerge:
-    """What becomes of a table: theirs and of ours what is ``kept``, under this ``version``."""
+    """The result of a merge: the master's table plus the ``kept`` entries of ours, under
+    ``version``.
+    """
 
     version: DataVersion
     kept: frozenset[str]
@@ -83,10 +85,12 @@ class TableMerge:
 
 @define(slots=True, eq=False, repr=False)
 class TableHistory:
-    """One kind of table over time: which names a master is known to have had."""
+    """The history of one kind of table: which names a master is known to have had."""
 
     strict: bool
-    """Only a name that was seen may go; else also any name, when the master's version is later."""
+    """Whether only names that were seen may be removed; otherwise also any name if the master's
+    version is later.
+    """
     _master: str = field(default="", init=False)
     _seen: set[str] = field(factory=set, init=False)
 
@@ -97,7 +101,9 @@ class TableHistory:
         theirs: tuple[Mapping[str, object], DataVersion],
         expendable: frozenset[str],
     ) -> TableMerge:
-        """The table to have from now on. ``expendable`` names are made at each start anyway."""
+        """Return the table to have from now on. ``expendable`` names are created at each start
+        anyway.
+        """
         if master != self._master:
             self._master, self._seen = master, set()
         own_table, own_version = own
@@ -123,7 +129,9 @@ class TableHistory:
 
 @define(slots=True, frozen=True)
 class LastMasterTable:
-    """What a master said last of a table, and which version of our own has come of it."""
+    """The last state of a table at a master, and the version of our own table that resulted from
+    it.
+    """
 
     master: str
     version: str
@@ -132,7 +140,7 @@ class LastMasterTable:
 
 @define(slots=True, kw_only=True, eq=False, repr=False)
 class MetadataSync:
-    """See the module's text."""
+    """Fetches the tables of the master periodically."""
 
     identity: BrokerContext
     choice: MasterDiscovery
@@ -189,7 +197,7 @@ class MetadataSync:
         return info
 
     def _named(self) -> None:
-        """A master is named that was not before."""
+        """Fetch at once, because a master is named that was not named before."""
         if self._timer is not None:
             self._timer.cancel()
             self._plan(0)
@@ -216,7 +224,7 @@ class MetadataSync:
         self._ask_groups(master, "")
 
     def _plan_look(self) -> None:
-        """The master tells versions: ask it soon whether they are others."""
+        """Plan a version query for a master that reports versions."""
         if self._look_timer is None:
             self._look_timer = self.scheduler.call_later(LOOK_MS, self._look)
 
@@ -230,7 +238,9 @@ class MetadataSync:
             self._ask_groups(master, groups)
 
     def _known(self, code: int, master: MasterAddress) -> str:
-        """The version of the master's that our table has come of, and is no other since."""
+        """Return the version of the master's table from which ours resulted, if ours has not
+        changed since.
+        """
         told = self._told.get(code)
         current = told is not None and told.master == master.address and told.own is self._own(code)
         return told.version if told is not None and current else ""
@@ -281,7 +291,7 @@ class MetadataSync:
 
     def _failed(self, code: int, fault: str) -> None:
         if self._faults.get(code) != fault:
-            logger.warning("fetching %d from the master: %s", code, fault)
+            logger.warning("fetching table %d from the master failed: %s", code, fault)
         self._faults[code] = fault
 
     def _take_topics(self, master: MasterAddress, body: bytes) -> None:
@@ -324,7 +334,7 @@ class MetadataSync:
     def _note_kept(self, code: int, what: str, kept: frozenset[str]) -> None:
         if kept != self._kept.get(code, frozenset()):
             if kept:
-                logger.warning("%s that the master does not have are kept: %s", what, _shown(kept))
+                logger.warning("kept %s that the master does not have: %s", what, _shown(kept))
             self._kept[code] = kept
 
 

@@ -1,4 +1,4 @@
-"""What a role means for a broker: which id it registers with, whether it takes messages (Java
+"""What a role means for a broker: which id it registers with, and whether it accepts messages (Java
 DLedgerRoleChangeHandler).
 
 A member becomes master only when every entry that it has is committed and dispatched: from then on
@@ -9,8 +9,8 @@ and stops here (:class:`MasterServices`).
 core         broker
 ===========  ==========================================================================
 LEADER       slave until the whole log is committed and dispatched, then master (id 0)
-FOLLOWER,    slave with the member's number + 1; senders that wait for a quorum are told
-CANDIDATE    that there is none
+FOLLOWER,    slave with the member's number + 1; senders that wait for a quorum are
+CANDIDATE    refused
 ===========  ==========================================================================
 """
 
@@ -73,7 +73,7 @@ logger = logging.getLogger(__name__)
 
 
 class RoleStore(Protocol):
-    """The part of the store that a role touches."""
+    """The part of the store that a role change affects."""
 
     def dispatch(self) -> None: ...
 
@@ -89,21 +89,19 @@ class RoleChange:
     registration: RegistrationService
     services: MasterServices
     leadership_lost: Callable[[], None]
-    """Tells senders whose messages no quorum has confirmed."""
+    """Notifies senders whose messages no quorum has confirmed."""
 
     def become_master(self) -> None:
-        """Readable log is dispatched first, then puts are accepted, then the name servers hear of
-        it.
-        """
+        """Dispatch the readable log, then accept puts, then register with the name servers."""
         self.store.dispatch()
         self.store.set_role(slave=False)
         self.identity.change_role(BrokerRole.SYNC_MASTER, MASTER_ID)
         self.services.start()
-        logger.info("%s is master at %s", self.identity.name, self.identity.address)
+        logger.info("%s became master at %s", self.identity.name, self.identity.address)
         self.registration.register()
 
     def become_slave(self, broker_id: int) -> None:
-        """``broker_id`` is the member's number plus 1."""
+        """Become a slave; ``broker_id`` is the member's number plus 1."""
         self.store.set_role(slave=True)
         self.services.stop()
         self.leadership_lost()
@@ -115,7 +113,7 @@ class RoleChange:
 
 
 class GroupRole:
-    """Follows the role of the core: the table of the module."""
+    """Follows the role of the core, as the table above describes."""
 
     def __init__(
         self, change: RoleChange, entries: EntryStore, scheduler: Scheduler, slave_id: int
@@ -125,7 +123,7 @@ class GroupRole:
         self._scheduler = scheduler
         self._slave_id = slave_id
         self._waiting = False
-        """The core leads, and the log is not committed to its end yet."""
+        """Whether the core leads and the log is not yet committed to its end."""
         entries.committed.subscribe(self._committed)
 
     def changed(self, role: Role) -> None:

@@ -1,13 +1,12 @@
-"""When the store is made durable: on an interval, and at once when a reply waits for it (group
-commit).
+"""Flushing of the store: on an interval, and at once when a reply waits for it (group commit).
 
-A task is taken on the loop, run where it may block, and reported back; one of a kind runs at a
-time. A flush of the log serves everybody who waited when it began; whoever came later is served by
-the next. That one waits a moment for company (:class:`GroupCommitDelay`). Nobody waits for a flush
-of the derived files.
+A task is taken on the loop, run where it may block, and reported back; one of each kind runs at a
+time. A flush of the log serves all replies that waited when it started; later ones are served by
+the next flush, which waits a moment for more of them (:class:`GroupCommitDelay`). No reply waits
+for a flush of the derived files.
 
-A failed flush is final: what may be lost cannot be told, so the store accepts nothing more and
-every waiting sender is told that its message is not safe.
+A failed flush is final: what is lost is unknown, so the store accepts nothing more and every
+waiting sender learns that its message is not safe.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ FLUSHED = "flushed"
 COMPANY_MS: Final = 1
 ALONE_FIRST: Final = 8
 ALONE_MAX: Final = 512
-"""Of flushes that begin at once behind one that waited in vain."""
+"""The maximum number of flushes that start at once after one that waited in vain."""
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +71,9 @@ T = TypeVar("T", bound=_Task)
 
 
 class _Flushing(ABC, Generic[T]):
-    """Takes tasks one after the other. ``on_failure`` is told after the store has been told."""
+    """Runs tasks one after the other. ``on_failure`` is called after the store has learned of a
+    failure.
+    """
 
     def __init__(
         self, store: StoreFlush, scheduler: Scheduler, on_failure: Callable[[], None]
@@ -88,7 +89,7 @@ class _Flushing(ABC, Generic[T]):
         return self._running
 
     def begin(self) -> None:
-        """Begin to flush what there is, unless a flush is under way."""
+        """Flush what there is to flush, unless a flush is in progress."""
         if self._running or self._stopped is not None:
             return
         task = self._take()
@@ -98,7 +99,7 @@ class _Flushing(ABC, Generic[T]):
         self._scheduler.run_blocking(task.run, lambda _none, error: self._ended(task, error))
 
     def stop(self, done: Callable[[], None]) -> None:
-        """Begin no more; ``done`` when the one that runs has ended."""
+        """Start no more flushes, and call ``done`` when the running one has ended."""
         self._stopped = done
         if not self._running:
             done()
@@ -117,38 +118,40 @@ class _Flushing(ABC, Generic[T]):
 
     @abstractmethod
     def _take(self) -> T | None:
-        """The next task; None when there is nothing to flush."""
+        """Return the next task, or None if there is nothing to flush."""
 
     @abstractmethod
     def _flushed(self, task: T) -> None:
-        """It has been run without an error."""
+        """Handle the success of a task."""
 
     @abstractmethod
     def _failed(self, error: BaseException) -> None:
-        """It has failed."""
+        """Handle the failure of a task."""
 
     def _go_on(self) -> None:
-        """Another flush may be wanted already."""
+        """Start another flush if one is wanted already."""
 
 
 @define(slots=True, eq=False, repr=False)
 class GroupCommitDelay:
-    """Whether a flush had better wait for more who need it.
+    """Decides whether a flush should wait for more replies that need it.
 
     A sync costs the same for one message as for a thousand. Senders that wait for their answers
-    would fall into two halves, one of which waits while the other is synced. So behind a flush the
-    next one waits until as many are there again as were on the way when it ended, for
-    ``COMPANY_MS`` at most. Where they do not come, the following flushes wait for nobody, more of
-    them each time.
+    would fall into two halves, one of which waits while the other is synced. After a flush, the
+    next one therefore waits until as many replies wait as were in flight when it ended, for
+    ``COMPANY_MS`` at most. If they do not arrive, the following flushes start at once, more of them
+    each time.
     """
 
     _expected: int = 0
     _alone: int = 0
-    """Flushes that still begin at once."""
+    """The number of flushes that still start at once."""
     _alone_next: int = ALONE_FIRST
 
     def flushed(self, on_the_way: int) -> None:
-        """A flush has ended, when so many replies waited: for it, or for the next."""
+        """Record the end of a flush and how many replies waited then, for it or
+        for the next one.
+        """
         self._expected = 0 if self._alone else on_the_way
         self._alone = max(0, self._alone - 1)
 
@@ -160,14 +163,14 @@ class GroupCommitDelay:
         return True
 
     def on_timeout(self) -> None:
-        """It was waited for in vain."""
+        """Record that a flush waited in vain."""
         self._expected = 0
         self._alone = self._alone_next
         self._alone_next = min(2 * self._alone_next, ALONE_MAX)
 
 
 class LogFlusher(_Flushing[FlushTask]):
-    """Of the commit log."""
+    """Flushes the commit log."""
 
     def __init__(
         self,
@@ -182,7 +185,7 @@ class LogFlusher(_Flushing[FlushTask]):
         self._timer: Timer | None = None
 
     def begin_if_awaited(self) -> None:
-        """Begin to flush when a reply waits for it, and so do those that are expected."""
+        """Start a flush if a reply waits for it and the expected replies have arrived."""
         if self._running or not self._awaited():
             return
         if self._company.is_batch_full(self._gate.waiting):
@@ -191,7 +194,7 @@ class LogFlusher(_Flushing[FlushTask]):
             self._timer = self._scheduler.call_later(COMPANY_MS, self._waited)
 
     def stop(self, done: Callable[[], None]) -> None:
-        if self._timer is not None:  # somebody waits for company, and no more will come
+        if self._timer is not None:  # A flush waits for more replies, and no more will arrive.
             self._begin_now()
         super().stop(done)
 
@@ -229,7 +232,7 @@ class LogFlusher(_Flushing[FlushTask]):
 
 
 class QueueFlusher(_Flushing[QueueFlush]):
-    """Of consume queues, key index and checkpoint."""
+    """Flushes consume queues, key index and checkpoint."""
 
     def _take(self) -> QueueFlush | None:
         return self._store.queue_flush_task()

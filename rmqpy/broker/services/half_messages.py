@@ -1,13 +1,13 @@
-"""Half messages: how a transaction's message waits for its end, and how its end is noted.
+"""Half messages: how a message of a transaction waits for its end, and how the end is recorded.
 
 ==================  =============================  ==============================================
-what                topic, queue                   differs from what was sent
+message             topic, queue                   differences from what was sent
 ==================  =============================  ==============================================
 half message        RMQ_SYS_TRANS_HALF_TOPIC, 0    REAL_TOPIC, REAL_QID; no transaction bits
 op message          RMQ_SYS_TRANS_OP_HALF_TOPIC    tag ``d``; body: decimal queue offset of the half
-final message       its own                        transaction bits say commit, and
-                                                   preparedTransactionOffset where the half stands
-given up            TRANS_CHECK_MAX_TIME_TOPIC     nothing
+final message       its own                        transaction bits say commit; the physical offset
+                                                   of the half is in preparedTransactionOffset
+discarded           TRANS_CHECK_MAX_TIME_TOPIC     none
 ==================  =============================  ==============================================
 
 A half message is resolved by an op message that names it. Its own delay level, if any, takes effect
@@ -47,12 +47,12 @@ IPV6_BYTES: Final = 16
 
 
 def is_half(properties: dict[str, str]) -> bool:
-    """Whether a producer means this to be the first half of a transaction."""
+    """Return whether a producer marks this message as the first half of a transaction."""
     return properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true"
 
 
 def make_half(draft: OutgoingMessage, properties: dict[str, str]) -> None:
-    """Turn ``draft`` into a half message; ``properties`` are changed with it."""
+    """Turn ``draft`` into a half message; ``properties`` are changed accordingly."""
     properties[PROPERTY_REAL_TOPIC] = draft.topic.decode()
     properties[PROPERTY_REAL_QUEUE_ID] = str(draft.queue_id)
     draft.topic = TRANSACTION_HALF_TOPIC.encode()
@@ -62,8 +62,8 @@ def make_half(draft: OutgoingMessage, properties: dict[str, str]) -> None:
 
 
 def final_message(half: StoredMessage, level_max: int) -> OutgoingMessage:
-    """What consumers get of a committed transaction. Raises ValueError when the half message does
-    not say where it belongs.
+    """Return what consumers get of a committed transaction. Raises ValueError if the half message
+    does not name its real topic and queue.
     """
     properties = dict(half.properties)
     topic = properties.get(PROPERTY_REAL_TOPIC, "")
@@ -80,7 +80,7 @@ def final_message(half: StoredMessage, level_max: int) -> OutgoingMessage:
 def op_message(
     half_offset: int, queue_id: int, identity: BrokerContext, now_ms: int
 ) -> OutgoingMessage:
-    """The note that the half message at queue offset ``half_offset`` is resolved."""
+    """Return the op message that resolves the half message at queue offset ``half_offset``."""
     host = identity.store_host
     return OutgoingMessage(
         topic=TRANSACTION_OP_HALF_TOPIC.encode(),
@@ -96,10 +96,10 @@ def op_message(
 
 
 def renew_half_message(half: StoredMessage, properties: dict[str, str]) -> OutgoingMessage:
-    """The half message once more, at the end of the half queue."""
+    """Return a copy of the half message for the end of the half queue."""
     return copy_of(half, TRANSACTION_HALF_TOPIC, HALF_QUEUE, properties)
 
 
 def discarded_message(half: StoredMessage) -> OutgoingMessage:
-    """The half message where nobody checks it any more."""
+    """Return the half message for the topic of messages that are not checked any more."""
     return copy_of(half, TRANSACTION_CHECK_MAX_TIME_TOPIC, 0, half.properties)

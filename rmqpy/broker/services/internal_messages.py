@@ -2,15 +2,15 @@
 when they count as stored.
 
 ``submit`` stages messages in the log and returns; ``done`` is called once, when every watermark of
-their mode has passed their end, or with what went wrong::
+their mode has passed their end, or with the failure::
 
     write ──► refused by the store ───────────────► done(its status)
           └─► waiting ──► passed ─────────────────► done(PUT_OK)
-                      ├─► its time is over ───────► done(UNKNOWN_ERROR): it may be stored or not
+                      ├─► timed out ──────────────► done(UNKNOWN_ERROR): it may be stored or not
                       └─► fail (role, disk) ──────► done(SERVICE_NOT_AVAILABLE): the same
 
-Invariants: every ``done`` is called exactly once, inside of ``submit`` only when the store refuses.
-Who writes asks ``has_room`` before: at most ``WAITING_LIMIT`` writes wait.
+Invariants: every ``done`` is called exactly once, within ``submit`` only if the store refuses.
+Writers check ``has_room`` first: at most ``WAITING_LIMIT`` writes wait.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rmqpy.store.results import PutResult
 
 WAITING_LIMIT: Final = 50_000
 PATIENCE_MS: Final = 10_000
-"""How long a message may wait for its watermarks (a quorum needs 2.5 s at the most)."""
+"""How long a message may wait for its watermarks (a quorum needs 2.5 s at most)."""
 
 Done = Callable[[PutMessageStatus], None]
 
@@ -45,7 +45,7 @@ class _WaitingMessage:
 
 @define(slots=True, eq=False, repr=False)
 class InternalMessageWriter:
-    """See the module's text."""
+    """Writes the broker's own messages and reports when they are stored."""
 
     sink: StoreWriter
     scheduler: Scheduler
@@ -63,9 +63,12 @@ class InternalMessageWriter:
         return self.waiting < WAITING_LIMIT
 
     def submit(self, drafts: Sequence[OutgoingMessage], done: Done) -> list[PutResult]:
-        """Stage ``drafts``, in their order, for the commit of this turn: written, or confirmed by a
-        quorum, they are stored; nobody waits for a flush or a replica. One result each; when one is
-        refused, ``done`` hears its status at once, and those before it are stored all the same.
+        """Stage ``drafts``, in their order, for the commit of this turn, and return one result for
+        each.
+
+        They are stored when they are written, or confirmed by a quorum; they wait for no flush and
+        no replica. If one is refused, ``done`` receives its status at once, and the ones before it
+        are stored nevertheless.
         """
         began_ms = self.scheduler.monotonic_ms()
         results: list[PutResult] = []
@@ -83,7 +86,9 @@ class InternalMessageWriter:
         return results
 
     def fail(self) -> None:
-        """Nothing that waits will be confirmed here any more (``SERVICE_NOT_AVAILABLE``)."""
+        """Fail all waiting messages with ``SERVICE_NOT_AVAILABLE``: nothing will be confirmed here
+        any more.
+        """
         lanes = list(self._lanes.values())
         self._lanes.clear()
         for lane in lanes:

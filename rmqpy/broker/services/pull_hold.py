@@ -8,7 +8,7 @@
                  │        ├── sweep: its time is over, or the queue has grown unnoticed
                  └────────┴── its connection is closed: forgotten
 
-An arrival is matched by tags code, and by its record where the reader filters by properties; the
+An arrival is matched by tags code, and by its record if the reader filters by properties; the
 resumed pull decides again, this time without the right to wait. Messages that arrive in one
 dispatch wake a reader once.
 
@@ -31,7 +31,7 @@ from rmqpy.store.results import Arrival
 
 SWEEP_PERIOD_MS: Final = 5_000
 SHORT_SWEEP_PERIOD_MS: Final = 1_000
-"""Period of the sweep with long polling switched off."""
+"""Period of the sweep when long polling is switched off."""
 
 HELD_LIMIT: Final = 100_000
 
@@ -46,7 +46,7 @@ _Key = tuple[str, int]
 
 @define(slots=True, eq=False, repr=False)
 class HeldPullRequest:
-    """A pull that waits for a message at or behind ``offset``."""
+    """A pull that waits for a message at ``offset`` or later."""
 
     channel: Channel
     request: RemotingCommand
@@ -54,7 +54,9 @@ class HeldPullRequest:
     matcher: Matcher | None
     deadline_ms: int
     wants: Callable[[int], bool] | None = None
-    """Whether the message at a physical offset is one for the reader, where tags do not tell."""
+    """Returns whether the reader wants the message at a physical offset, if tags do not decide
+    that.
+    """
 
 
 class PullRequestHold:
@@ -76,11 +78,11 @@ class PullRequestHold:
 
     @property
     def count(self) -> int:
-        """Pulls that wait now."""
+        """The number of pulls that wait now."""
         return self._count
 
     def hold(self, topic: str, queue_id: int, pull: HeldPullRequest) -> bool:
-        """Keep ``pull``; False when no more may wait."""
+        """Keep ``pull``, or return False if no more may wait."""
         if self._count >= self._limit:
             return False
         waiting = self._waiting.setdefault((topic, queue_id), [])
@@ -91,7 +93,7 @@ class PullRequestHold:
         return True
 
     def notify_message_arriving(self, arrival: Arrival) -> None:
-        """A message has become readable. Whom it may interest is due."""
+        """Mark the pulls as due that a message which has become readable may interest."""
         key = (arrival.topic, arrival.queue_id)
         waiting = self._waiting.get(key)
         if waiting is not None:

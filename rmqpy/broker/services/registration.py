@@ -1,4 +1,4 @@
-"""Registration with the name servers: all of them, each on its own, none waiting for another.
+"""Registration with the name servers: with all of them, independently of each other.
 
 ===========================  ==================================================
 at the start (with an id)    REGISTER_BROKER, the first of many
@@ -9,9 +9,10 @@ at the stop                  UNREGISTER_BROKER
 ===========================  ==================================================
 
 With ``forceRegister=false`` a name server is asked first (QUERY_DATA_VERSION) whether it needs the
-table (not by a slave, which needs the answer). The first answer of a round decides on the ordered
-topics, as in Java; who the master is follows from all of them (:mod:`.masters`). A member of a
-DLedger group has no id before its first role and does not register.
+table (not by a slave, which needs the answer). The first answer of a round determines the ordered
+topics, as in Java; all answers determine the master
+(:mod:`rmqpy.broker.replication.master_discovery`). A member of a DLedger group has no id before its
+first role and does not register.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True)
 class RegistrationAnswer:
-    """What a name server knows of the group's master; empty texts when it knows none."""
+    """The addresses of the group's master that a name server knows; empty if it knows none."""
 
     ha_address: str
     master_address: str
@@ -69,7 +70,7 @@ class _RegistrationRound:
 
 @define(slots=True, eq=False, kw_only=True, repr=False)
 class RegistrationService:
-    """See the module's text."""
+    """Registers the broker with its name servers, periodically and after changes."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -80,7 +81,7 @@ class RegistrationService:
     _timer: Timer | None = field(default=None, init=False)
     _announcing: bool = field(default=False, init=False)
     _awaited: list[Callable[[], None]] = field(factory=list, init=False)
-    """Who waits until the name servers know the table as it is now."""
+    """Callbacks that wait until the name servers know the current table."""
     _pace: Throttled = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -91,12 +92,12 @@ class RegistrationService:
         self._listeners.append(listener)
 
     def start(self) -> None:
-        """Register now and go on doing so."""
+        """Register now and periodically."""
         self.register()
         self._timer = self.scheduler.call_later(FIRST_REPEAT_MS, self._repeat)
 
     def stop(self, done: Callable[[], None]) -> None:
-        """Unregister; ``done`` when every name server has answered or is given up."""
+        """Unregister; ``done`` is called when every name server has answered or timed out."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -108,7 +109,7 @@ class RegistrationService:
             self._ask_all(self._unregister_command(), UNREGISTER_TIMEOUT_MS, "sign-off", done)
 
     def register(self) -> None:
-        """One round: every name server, with answers."""
+        """Start a round: register with every name server and read the answers."""
         if self.identity.broker_id < 0:
             return
         this_round = _RegistrationRound()
@@ -121,8 +122,8 @@ class RegistrationService:
                 self._ask(server, this_round)
 
     def announce(self) -> None:
-        """The topic table has changed: tell all name servers, once a turn at the most, without
-        waiting for answers.
+        """Send the changed topic table to all name servers, at most once per turn, without waiting
+        for answers.
         """
         if self._announcing or self._timer is None:
             return
@@ -130,8 +131,8 @@ class RegistrationService:
         self.scheduler.call_soon(self._announce)
 
     def tell(self, done: Callable[[], None]) -> None:
-        """Like :meth:`announce`; ``done`` when every name server has answered or is given up, at
-        once when there is none that could know.
+        """Announce the table and call ``done`` when every name server has answered or timed out; at
+        once if there is no name server or the broker does not register.
         """
         if self._timer is None or self.identity.broker_id < 0:
             done()
@@ -162,7 +163,9 @@ class RegistrationService:
     def _ask_all(
         self, command: RemotingCommand, timeout_ms: int, purpose: str, done: Callable[[], None]
     ) -> None:
-        """Every name server; ``done`` when each has answered or is given up."""
+        """Send a command to every name server; ``done`` is called when each has answered or timed
+        out.
+        """
         servers = self.identity.broker_settings.name_servers
         waiting = set(range(len(servers)))
         if not waiting:
@@ -212,7 +215,7 @@ class RegistrationService:
             header = RegisterBrokerResponseHeader.decode(response.ext_fields)
             ordered = KVTable.decode(response.body).table if response.body else None
         except RmqError as fault:
-            logger.warning("the answer of name server %s cannot be read: %s", server, fault)
+            logger.warning("answer of name server %s is not readable: %s", server, fault)
             return
         answer = RegistrationAnswer(header.ha_server_addr or "", header.master_addr or "")
         if first:
@@ -227,7 +230,7 @@ class RegistrationService:
         return self.identity.broker_settings.register_broker_timeout_mills
 
     def _wrapper(self) -> TopicConfigSerializeWrapper:
-        """The table, with the broker's permission where that is less than everything."""
+        """Return the table; a broker permission below read and write applies to all topics."""
         wrapper = self.topics.wrapper()
         permission = self.identity.broker_settings.broker_permission
         if permission & (PERM_READ | PERM_WRITE) != PERM_READ | PERM_WRITE:
@@ -278,7 +281,7 @@ class RegistrationService:
 def _success(
     server: str, purpose: str, response: RemotingCommand | None, error: RmqError | None
 ) -> RemotingCommand | None:
-    """The answer of a name server that has done it; what another one says is logged."""
+    """Return the answer of a name server that succeeded; log a failure and return None."""
     if response is None:
         logger.warning("%s with name server %s failed: %s", purpose, server, error)
     elif response.code != ResponseCode.SUCCESS:

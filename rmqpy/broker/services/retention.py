@@ -1,7 +1,7 @@
-"""Cleaning as it runs in a broker: rounds on an interval, their steps one after the other, and the
-requests that ask for it: 306, 316 and 329.
+"""Cleaning in a broker: rounds on an interval, their steps one after the other, and the requests
+that trigger it: 306, 316 and 329.
 
-A round that is still under way when the next is due goes on, and the next is left out.
+If a round is still in progress when the next one is due, the next one is skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class StoreCleaning:
-    """See the module's text."""
+    """Runs the rounds of cleaning and answers the requests for it."""
 
     def __init__(
         self,
@@ -33,7 +33,9 @@ class StoreCleaning:
         scheduler: Scheduler,
         flush_queues: Callable[[], None],
     ) -> None:
-        """``flush_queues`` begins to make the consume queues durable."""
+        """Keep the parts that a round uses; ``flush_queues`` starts a flush of
+        the consume queues.
+        """
         self._identity = identity
         self._store = store
         self._topics = topics
@@ -51,21 +53,21 @@ class StoreCleaning:
         }
 
     def begin(self) -> None:
-        """Begin a round, unless one is under way."""
+        """Start a round, unless one is in progress."""
         if self._round is None:
             settings = self._identity.store
             self._round = self._store.retention.round(settings, self._scheduler.now_ms())
             self._go_on(None)
 
     def stop(self) -> None:
-        """Begin no step any more."""
+        """Start no further step."""
         self._round = None
         if self._timer is not None:
             self._timer.cancel()
 
     def delete_expired_queues(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         count = self._store.delete_expired_queues()
-        logger.info("%d consume queues without a message in the log deleted", count)
+        logger.info("deleted %d consume queues without a message in the log", count)
         return RemotingCommand.response_to(request)
 
     def delete_unused_topics(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -74,7 +76,7 @@ class StoreCleaning:
             if self._topics.get(topic) is None and topic not in _KEPT:
                 self._store.delete_topic_queues(topic)
                 logger.info(
-                    "the consume queues of topic %s, which is not configured, deleted", topic
+                    "deleted the consume queues of topic %s, which is not configured", topic
                 )
         return RemotingCommand.response_to(request)
 
@@ -83,7 +85,7 @@ class StoreCleaning:
         return RemotingCommand.response_to(request)
 
     def _go_on(self, error: BaseException | None) -> None:
-        """The next step of the round; ``error`` is that of the last one."""
+        """Run the next step of the round; ``error`` is the failure of the last one."""
         self._timer = None
         if self._round is None:
             return
@@ -107,7 +109,7 @@ class StoreCleaning:
     def _report(self) -> None:
         failure = self._store.retention.failure
         if failure is not None and failure != self._reported:
-            logger.error("cleaning stands still: %s", failure)
+            logger.error("cleaning makes no progress: %s", failure)
         self._reported = failure
 
 

@@ -8,12 +8,12 @@ Runs on masters only: ``start`` and ``stop`` follow the role. Each level is a qu
         └─ copy to the real topic, staged in the log ─► waiting ─► acknowledged ─► done
                                                            └─► refused, late: again from here
 
-The offset of a level (:mod:`.delays`) passes a message when it and all before it are done. What was
-acknowledged is not delivered again, unless the process dies before the offset is saved and the copy
-cannot be found any more.
+The offset of a level (:mod:`rmqpy.broker.state.delay_levels`) passes a message when it and all
+before it are done. An acknowledged message is not delivered again, unless the process dies before
+the offset is saved and the copy can no longer be found.
 
-Bounds: ``STEP_MESSAGES`` copies a step, then other work has its turn; ``IN_FLIGHT_MAX`` copies of a
-level wait for their acknowledgement.
+Bounds: ``STEP_MESSAGES`` copies per step, then other work has its turn; ``IN_FLIGHT_MAX`` copies of
+a level wait for their acknowledgement.
 """
 
 from __future__ import annotations
@@ -112,11 +112,11 @@ def _tags_code(message: StoredMessage) -> int:
 
 FIRST_STEP_MS: Final = 1_000
 POLL_MS: Final = 100
-"""Between two looks at a level, and before a failed delivery is tried again."""
+"""The time between two checks of a level, and before a failed delivery is repeated."""
 STEP_MESSAGES: Final = 256
 IN_FLIGHT_MAX: Final = 2_000
 BUSY_MS: Final = 1
-"""Before the next step when the last one used its bounds up."""
+"""The time before the next step when the last one used up its bounds."""
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class _Level:
     pending: deque[_Delivery] = field(factory=deque)
     """Deliveries that are not all done, in order of their offsets."""
     not_before_ms: int = 0
-    """Monotonic."""
+    """Monotonic time before which the level is not checked."""
 
     @property
     def queue_id(self) -> int:
@@ -161,7 +161,7 @@ class ScheduleMessageService:
     _timer: Timer | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """This broker is master now. Harmless when it is already."""
+        """Start delivering, because this broker is a master now. Harmless if already started."""
         if self._timer is not None:
             return
         self._levels = [
@@ -171,7 +171,9 @@ class ScheduleMessageService:
         self._plan(FIRST_STEP_MS)
 
     def stop(self) -> None:
-        """This broker is no master any more: what waits counts as not delivered."""
+        """Stop, because this broker is no longer a master; pending copies count
+        as not delivered.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -207,7 +209,7 @@ class ScheduleMessageService:
                 budget -= self._deliver(level, budget)
 
     def _deliver(self, level: _Level, budget: int) -> int:
-        """Up to ``budget`` messages of a level; how many were looked at."""
+        """Deliver up to ``budget`` messages of a level; return how many were examined."""
         self._settle_offset(level)
         now_ms = self.scheduler.now_ms()
         count = min(budget, IN_FLIGHT_MAX - len(level.pending))
@@ -218,7 +220,7 @@ class ScheduleMessageService:
         looked = 0
         for physical_offset, _, due_ms in units:
             if due_ms > now_ms + level.delay_ms:
-                due_ms = now_ms  # the clock was set back, or the level's delay was made shorter
+                due_ms = now_ms  # the clock was set back, or the delay of the level was shortened
             if due_ms > now_ms:
                 self._rest(level, due_ms - now_ms)
                 break
@@ -246,7 +248,7 @@ class ScheduleMessageService:
             self.offsets.correct_delay_offset(level.number, level.next)
 
     def _deliver_one(self, level: _Level, physical_offset: int, due_ms: int) -> bool:
-        """Deliver the message at ``level.next``; False when the level has to wait."""
+        """Deliver the message at ``level.next``; return False if the level must wait."""
         awaited = self._awaited(physical_offset, due_ms)
         delivery = _Delivery(level.next)
         if awaited is None:
@@ -272,13 +274,13 @@ class ScheduleMessageService:
         """What is to be delivered; None when that cannot be, which is logged."""
         record = self.queues.message_at(physical_offset)
         if record is None:
-            logger.warning("delayed message at %d is not in the log any more", physical_offset)
+            logger.warning("delayed message at %d skipped: no longer in the log", physical_offset)
             return None
         try:
             message = decode_message(record)
             topic, queue_id = _real_queue(message)
         except (InvalidRecordError, ValueError) as fault:
-            logger.error("delayed message at %d cannot be delivered: %s", physical_offset, fault)
+            logger.error("delayed message at %d skipped: %s", physical_offset, fault)
             return None
         return ExpectedCopy(message, topic, queue_id, due_ms)
 
@@ -293,7 +295,9 @@ class ScheduleMessageService:
                 PutMessageStatus.MESSAGE_ILLEGAL,
                 PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
             ):
-                logger.error("delayed message of level %d is refused: %s", level.number, status)
+                logger.error(
+                    "delayed message of level %d skipped: refused with %s", level.number, status
+                )
                 delivery.done = True
                 self._settle(level)
             else:
@@ -302,9 +306,12 @@ class ScheduleMessageService:
         self.messages.submit([delivery_of(awaited)], done)
 
     def _again(self, level: _Level, failed: _Delivery, status: PutMessageStatus) -> None:
-        """Begin again with the first message that is not delivered."""
+        """Start again with the first message that is not delivered."""
         logger.warning(
-            "level %d: delivery of %d failed: %s", level.number, failed.offset, status.value
+            "delay level %d: delivery of queue offset %d failed, retrying: %s",
+            level.number,
+            failed.offset,
+            status.value,
         )
         while level.pending and level.pending[-1].offset >= failed.offset:
             level.pending.pop()
@@ -328,13 +335,15 @@ def delay_progress(
 
 
 def delivery_of(awaited: ExpectedCopy) -> OutgoingMessage:
-    """The copy that consumers get: everything as it was, DELAY and REAL_TOPIC too (as in Java)."""
+    """Return the copy that consumers get: unchanged, including DELAY and
+    REAL_TOPIC (as in Java).
+    """
     message = awaited.message
     return copy_of(message, awaited.topic, awaited.queue_id, message.properties)
 
 
 def _real_queue(message: StoredMessage) -> tuple[str, int]:
-    """Where a delayed message goes. Raises ValueError with the reason."""
+    """Return the real topic and queue of a delayed message. Raises ValueError with the reason."""
     if message.topic != SCHEDULE_TOPIC:
         raise ValueError(f"its topic is {message.topic!r}")
     topic = message.properties.get(PROPERTY_REAL_TOPIC, "")

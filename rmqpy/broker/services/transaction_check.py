@@ -1,24 +1,25 @@
-"""Asking producers about half messages that nobody has ended: CHECK_TRANSACTION_STATE (39).
+"""Checks of half messages that have not been ended, with the producers: CHECK_TRANSACTION_STATE
+(39).
 
 Runs on masters only, each ``transactionCheckInterval``. A round reads the half queue from the
-offset of CID_RMQ_SYS_TRANS on, and beside it all op messages::
+offset of CID_RMQ_SYS_TRANS, together with all op messages::
 
     half message ── named by an op message ──────────────► done
-        ├─ asked transactionCheckMax times, or older
+        ├─ checked transactionCheckMax times, or older
         │  than fileReservedTime ────────────────────────► copy to TRANS_CHECK_MAX_TIME_TOPIC, done
-        ├─ stored after the round began ─────────────────► end of the round
+        ├─ stored after the round started ───────────────► end of the round
         ├─ put back while immune, its first place is named
         │  by an op message ─────────────────────────────► done
         ├─ younger than transactionTimeOut ──────────────► end of the round
         ├─ younger than its own immunity (CHECK_
         │  IMMUNITY_TIME_IN_SECONDS) ────────────────────► again at the end of the queue, done
-        └─ else ───────────────► again at the end of the queue (asked once more), asked now, done
+        └─ else ───────────────► again at the end of the queue (count + 1), checked now, done
 
-The two offsets are committed when every message that the round wrote is stored; the half offset
-passes the messages that are done, the op offset the ops that have nothing more to say. A write that
-fails ends the round in front of its message.
+The two offsets are committed when every message that the round wrote is stored. The half offset
+passes the messages that are done, the op offset the op messages that are used up. A failed write
+ends the round before its message.
 
-Bounds: ``STEP_MESSAGES`` messages a step, ``ROUND_MS`` a round, ``OPS_MAX`` op messages held.
+Bounds: ``STEP_MESSAGES`` messages per step, ``ROUND_MS`` per round, ``OPS_MAX`` op messages held.
 """
 
 from __future__ import annotations
@@ -93,11 +94,11 @@ class TransactionCheckService:
     turn: Turn
     _timer: Timer | None = field(default=None, init=False)
     _rounds: dict[int, _CheckRound] = field(factory=dict, init=False)
-    """The round that runs, by the id of the half queue."""
+    """The round in progress, by the id of the half queue."""
     _asked: int = field(default=0, init=False)
 
     def start(self) -> None:
-        """This broker is master now: the first round begins after one interval."""
+        """Start, because this broker is a master now: the first round starts after one interval."""
         if self._timer is None:
             self._plan()
 
@@ -130,15 +131,15 @@ class TransactionCheckService:
         group = half.properties.get(PROPERTY_PRODUCER_GROUP, "")
         channels = [each for each in self.clients.producers(group) if not each.closed]
         if not channels:
-            logger.info("no producer of group %s is online to be asked", group)
+            logger.info("transaction check: no producer of group %s is online", group)
             return
         self._asked += 1
         channels[self._asked % len(channels)].write(encode_command(check_request(half)))
 
 
 def check_request(half: StoredMessage) -> RemotingCommand:
-    """The one-way request that asks about ``half``; its body is the message as it will be, not as
-    it waits.
+    """Return the one-way request that asks about ``half``. Its body is the message as it will be
+    delivered, not as it waits.
     """
     unique_id = half.properties.get(PROPERTY_UNIQ_KEY)
     header = CheckTransactionStateRequestHeader(
@@ -163,7 +164,7 @@ def check_request(half: StoredMessage) -> RemotingCommand:
 
 
 class _CheckRound:
-    """One walk over one half queue."""
+    """One pass over one half queue."""
 
     def __init__(self, service: TransactionCheckService, queue_id: int) -> None:
         self._service = service
@@ -175,9 +176,9 @@ class _CheckRound:
         self._named: dict[int, int] = {}
         """Half offset to the offset of the op message that names it."""
         self._named_before: set[int] = set()
-        """Half offsets below the begin of the round that op messages name."""
+        """Half offsets before the start of the round that op messages name."""
         self._op_names: dict[int, int] = {}
-        """Op offset to how many half messages it names that were not met yet."""
+        """Op offset to how many half messages it names that were not reached yet."""
         self._ops_done: set[int] = set()
         self._ops_read = False
         self._all_ops = True
@@ -187,11 +188,11 @@ class _CheckRound:
         self._abandoned = False
 
     def abandon(self) -> None:
-        """The role is gone: nothing more is written or committed."""
+        """Stop, because the role has ended: nothing more is written or committed."""
         self._abandoned = True
 
     def step(self) -> None:
-        """One bounded piece of the round."""
+        """Run one bounded piece of the round."""
         if self._abandoned:
             return
         self._service.turn(self._step)
@@ -213,7 +214,7 @@ class _CheckRound:
         else:
             self._service.scheduler.call_later(STEP_PAUSE_MS, self.step)
 
-    # op messages
+    # Op messages
 
     def _read_ops(self) -> None:
         units = self._service.queues.queue_units(
@@ -224,12 +225,15 @@ class _CheckRound:
             self._op_next += 1
         full = len(self._named) >= OPS_MAX
         if full:
-            logger.warning("more than %d op messages: some wait for the next round", OPS_MAX)
+            logger.warning(
+                "limit of %d op messages reached: the rest follow in the next round",
+                OPS_MAX,
+            )
         self._ops_read = full or not units
         self._all_ops = not full
 
     def _take_op(self, physical_offset: int) -> None:
-        """Remember what an op message names: one half offset; those of 5.x name many."""
+        """Remember the half offsets that an op message names: one, or many in those of 5.x."""
         op = self._message(physical_offset)
         named: list[int] = []
         if op is not None and op.properties.get(PROPERTY_TAGS) == REMOVE_TAG:
@@ -243,10 +247,10 @@ class _CheckRound:
         if self._op_next not in self._op_names:
             self._ops_done.add(self._op_next)
 
-    # half messages
+    # Half messages
 
     def _take_one(self) -> bool:
-        """Look at the half message at ``_next``; False when the round ends in front of it."""
+        """Handle the half message at ``_next``; return False if the round ends before it."""
         op_offset = self._named.pop(self._next, None)
         if op_offset is not None:
             self._op_has_spoken(op_offset)
@@ -299,7 +303,9 @@ class _CheckRound:
         return seconds * 1000
 
     def _is_first_form_named(self, half: StoredMessage) -> bool:
-        """An immune message was put back before, and an op message names its first place."""
+        """Return whether an op message names the first place of an immune message that was put
+        back.
+        """
         text = half.properties.get(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET)
         first = _number(text, -1)
         op_offset = self._named.pop(first, None)
@@ -308,13 +314,13 @@ class _CheckRound:
         return op_offset is not None or (first >= 0 and first in self._named_before)
 
     def _op_has_spoken(self, op_offset: int) -> None:
-        """One of the half messages that an op message names is met."""
+        """Record that one of the half messages that an op message names was reached."""
         self._op_names[op_offset] -= 1
         if not self._op_names[op_offset]:
             del self._op_names[op_offset]
             self._ops_done.add(op_offset)
 
-    # writing
+    # Writing
 
     def _write_again(self, half: StoredMessage, immune: bool) -> bool:
         properties = dict(half.properties)
@@ -343,13 +349,13 @@ class _CheckRound:
     def _give_up(self, half: StoredMessage) -> bool:
         if self._service.topics.create_for_group(TRANSACTION_CHECK_MAX_TIME_TOPIC, 1) is None:
             return False
-        logger.warning("half message %d is given up: %s", half.physical_offset, half.properties)
+        logger.warning("half message at %d discarded: %s", half.physical_offset, half.properties)
         return self._write(discarded_message(half), lambda: None, [])
 
     def _write(
         self, draft: OutgoingMessage, stored: Callable[[], None], placed: list[PutResult]
     ) -> bool:
-        """Write a message on behalf of the half message at ``_next``, which is done with it."""
+        """Write a message for the half message at ``_next``, which is done then."""
         offset = self._next
         if not self._service.messages.has_room:
             return False
@@ -362,7 +368,9 @@ class _CheckRound:
             if status is PutMessageStatus.PUT_OK:
                 stored()
             else:
-                logger.warning("half message %d: %s", offset, status.value)
+                logger.warning(
+                    "half message at queue offset %d not handled: %s", offset, status.value
+                )
                 failed_at = self._failed_at
                 self._failed_at = offset if failed_at is None else min(offset, failed_at)
             if self._walked:
@@ -374,7 +382,7 @@ class _CheckRound:
         self._next += 1
         return True
 
-    # the end
+    # The end
 
     def _end_if_written(self) -> None:
         if self._writing or self._abandoned:
@@ -402,7 +410,7 @@ class _CheckRound:
         try:
             return decode_message(record) if record is not None else None
         except InvalidRecordError as fault:
-            logger.error("the message at %d cannot be read: %s", physical_offset, fault)
+            logger.error("message at %d skipped: not readable: %s", physical_offset, fault)
             return None
 
 

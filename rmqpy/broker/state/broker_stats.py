@@ -9,17 +9,18 @@ QUEUE_PUT_NUMS      topic@queueId         as for topics
 QUEUE_PUT_SIZE      topic@queueId
 GROUP_GET_NUMS      topic@group           reads that found something
 GROUP_GET_SIZE      topic@group           messages read x the mean size of the topic's messages
-GROUP_GET_LATENCY   queueId@topic@group   ms of the reads that the hot path left to Python
+GROUP_GET_LATENCY   queueId@topic@group   ms of the reads that the fast path left to Python
 SNDBCK_PUT_NUMS     topic@group           messages that consumers sent back
 BROKER_PUT_NUMS     cluster               messages put
 BROKER_GET_NUMS     cluster               messages read
 ==================  ====================  ==========================================================
 
-Nothing is counted where messages pass: all of it is read off what is there anyway, each
-``SECONDS_PERIOD_MS``. An item begins with its first message after the start. Each keeps three rows
-of samples (``_ROWS``); what a row tells is the difference of its last and its first sample.
+Nothing is counted per message: every ``SECONDS_PERIOD_MS`` the figures are derived from data that
+exists anyway. An item starts with its first message after the start of the broker. Each item keeps
+three series of samples (``_ROWS``); a series reports the difference of its last and its first
+sample.
 
-Bounds: ``ITEMS_MAX`` items; ``STEP_UNITS`` consume queue units a step.
+Bounds: ``ITEMS_MAX`` items; ``STEP_UNITS`` consume queue units per step.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ SECONDS_PERIOD_MS: Final = 10_000
 MINUTES_PERIOD_MS: Final = 600_000
 HOURS_PERIOD_MS: Final = 3_600_000
 _ROWS: Final = ((SECONDS_PERIOD_MS, 7), (MINUTES_PERIOD_MS, 7), (HOURS_PERIOD_MS, 25))
-"""Distance of samples and how many are kept: a minute, an hour, a day."""
+"""Interval of the samples and how many are kept, for a minute, an hour and a day."""
 
 ITEMS_MAX: Final = 50_000
 STEP_UNITS: Final = 8_192
@@ -62,7 +63,7 @@ BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 
 _Sample = tuple[int, int, int]
-"""Time in ms, value, how many times something was added."""
+"""Time in ms, value, and how often something was added."""
 
 
 @define(slots=True, eq=False, repr=False)
@@ -101,7 +102,7 @@ def _difference(samples: deque[_Sample]) -> BrokerStatsItem:
 
 @define(slots=True, eq=False, repr=False)
 class ItemStatistics:
-    """See the module's text."""
+    """The counters by name and key, and the timer that updates them."""
 
     identity: BrokerContext
     reader: MessageReader
@@ -109,16 +110,16 @@ class ItemStatistics:
     scheduler: Scheduler
     _items: dict[tuple[str, str], Item] = field(factory=dict, init=False)
     _ends: dict[tuple[str, int], int] = field(factory=dict, init=False)
-    """Of each queue, up to where it is counted."""
+    """Queue to the queue offset up to which its units are counted."""
     _behind: deque[tuple[str, int]] = field(factory=deque, init=False)
     """Queues that have units which are not counted yet."""
     _counted: dict[tuple[str, str], tuple[int, int]] = field(factory=dict, init=False)
-    """Item to the value and times of its source when it was looked at last."""
+    """Item to the value and times of its source when it was last read."""
     _rounds: int = field(default=0, init=False)
     _timer: Timer | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """What is there now counts for nothing."""
+        """Start counting; messages that exist already do not count."""
         self._ends = {
             (topic, queue_id): self.reader.max_queue_offset(topic, queue_id)
             for topic, queue_id in self.reader.queue_names()
@@ -147,7 +148,7 @@ class ItemStatistics:
         return RemotingCommand.response_to(request, body=item.data().encode())
 
     def add(self, name: str, key: str, value: int, times: int) -> None:
-        """Count for an item, which is made if there is room."""
+        """Add to an item, which is created if there is room."""
         item = self._items.get((name, key))
         if item is None:
             if len(self._items) >= ITEMS_MAX:
@@ -159,7 +160,7 @@ class ItemStatistics:
         self._timer = self.scheduler.call_later(delay_ms, self._run)
 
     def _run(self) -> None:
-        """One step; the sample is taken when every queue has been counted."""
+        """Run one step; the sample is taken when every queue has been counted."""
         if not self._behind:
             self._look_at_queues()
         self._count_units()
@@ -214,7 +215,7 @@ class ItemStatistics:
             self._follow(SNDBCK_PUT_NUMS, f"{topic}@{group}", messages, messages)
 
     def _follow(self, name: str, key: str, value: int, times: int) -> int:
-        """Count what a source has grown by since it was looked at last."""
+        """Add what a source has grown by since it was last read, and return the growth."""
         former, former_times = self._counted.get((name, key), (0, 0))
         if times > former_times:
             self.add(name, key, value - former, times - former_times)

@@ -1,14 +1,14 @@
 """Requests from the broker to its clients, over the connections that the clients opened.
 
-``call`` sends a request under a number of the broker's own; the answer comes as any frame of that
-connection and is brought here by ``answered``::
+``call`` sends a request under a number of the broker's own; the answer arrives as any frame of that
+connection and is passed to ``answered``::
 
     call ──► waiting ──► answered ────────► done(response)
-                   ├───► its time is over ► done(None)
+                   ├───► timed out ───────► done(None)
                    └───► connection ended ► done(None)
 
-Invariants: every ``done`` is called exactly once; an answer counts only on the connection that was
-asked; at most ``CALLS_MAX`` calls wait.
+Invariants: every ``done`` is called exactly once; an answer counts only on the connection to which
+the request was sent; at most ``CALLS_MAX`` calls wait.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Call:
 
 @define(slots=True, eq=False, repr=False)
 class ClientRequests:
-    """See the module's text."""
+    """The pending requests to clients."""
 
     scheduler: Scheduler
     _calls: dict[int, _Call] = field(factory=dict, init=False)
@@ -54,10 +54,10 @@ class ClientRequests:
         done: Answered,
         timeout_ms: int = CALL_TIMEOUT_MS,
     ) -> None:
-        """Ask; ``done`` gets the answer, None when there is none in time."""
+        """Send a request; ``done`` receives the answer, or None if none arrives in time."""
         if len(self._calls) >= CALLS_MAX:
             raise RequestRejectedError(
-                ResponseCode.SYSTEM_BUSY, f"{CALLS_MAX} requests to clients wait already"
+                ResponseCode.SYSTEM_BUSY, f"{CALLS_MAX} requests to clients are already waiting"
             )
         opaque = request.opaque = self._next_opaque()
         timer = self.scheduler.call_later(timeout_ms, lambda: self._end(opaque, None))
@@ -65,13 +65,13 @@ class ClientRequests:
         channel.write(encode_command(request))
 
     def tell(self, channel: Channel, request: RemotingCommand) -> None:
-        """Send and expect nothing."""
+        """Send a request and expect no answer."""
         request.opaque = self._next_opaque()
         request.flag |= FLAG_ONEWAY
         channel.write(encode_command(request))
 
     def answered(self, channel: Channel, response: RemotingCommand) -> None:
-        """A response frame has come; one that nobody waits for is ignored."""
+        """Take a response frame; one that belongs to no pending request is ignored."""
         call = self._calls.get(response.opaque)
         if call is not None and call.channel is channel:
             self._end(response.opaque, response)

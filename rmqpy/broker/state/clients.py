@@ -1,16 +1,15 @@
-"""Who is connected: producers and consumers by group and connection; codes 34, 35, 38 and the
-notice 40.
+"""The connected producers and consumers by group and connection; codes 34, 35, 38 and the notice
+40.
 
 A heartbeat registers its connection in each of its groups. A consumer group that gains or loses a
-member, or whose topics change, is told so (NOTIFY_CONSUMER_IDS_CHANGED) and divides its queues
-anew.
+member, or whose topics change, is notified (NOTIFY_CONSUMER_IDS_CHANGED) and rebalances its queues.
 
-=====================  ==========================================
-a member goes by       UNREGISTER_CLIENT, the end of its connection,
-                       ``CLIENT_LIVE_MS`` without a heartbeat
-a group goes           with its last member
-a subscription goes    when a heartbeat no longer names its topic
-=====================  ==========================================
+=======================  ==========================================
+a member is removed by   UNREGISTER_CLIENT, the end of its connection,
+                         ``CLIENT_LIVE_MS`` without a heartbeat
+a group is removed       with its last member
+a subscription ends      when a heartbeat no longer names its topic
+=======================  ==========================================
 
 Invariants: a connection is in ``_groups_of`` exactly with the groups that list it; a subscription
 is only replaced by one with a larger version.
@@ -33,7 +32,7 @@ from rmqpy.remoting.channel import Channel
 CLIENT_LIVE_MS: Final = 120_000
 SCAN_PERIOD_MS: Final = 10_000
 GROUPS_LIMIT: Final = 20_000
-"""Groups that are online at once, producers and consumers each."""
+"""The number of groups that may be online at once, producers and consumers each."""
 
 CLIENT_ID_LENGTH_MAX: Final = 512
 
@@ -42,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True)
 class Client:
-    """One member of one group: a connection, and what its heartbeats say."""
+    """One member of one group: a connection, and the content of its heartbeats."""
 
     client_id: str
     language: int
@@ -53,7 +52,7 @@ class Client:
 
 @define(slots=True)
 class ConsumerGroup:
-    """The members of a consumer group and what they subscribe to."""
+    """The members of a consumer group and their subscriptions."""
 
     name: str
     consume_type: str
@@ -74,13 +73,15 @@ class ConsumerGroup:
         return self.message_model == BROADCASTING
 
     def take_settings(self, data: ConsumerData) -> None:
-        """What the last heartbeat says holds for the group."""
+        """Apply the settings of the last heartbeat to the group."""
         self.consume_type = data.consume_type or self.consume_type
         self.message_model = data.message_model or self.message_model
         self.consume_from_where = data.consume_from_where or self.consume_from_where
 
     def take_subscriptions(self, named: Iterable[SubscriptionData]) -> bool:
-        """Replace what is newer, forget what is no longer named; whether the topics changed."""
+        """Replace older subscriptions and remove those no longer named; return whether the topics
+        changed.
+        """
         now = {subscription.topic: subscription for subscription in named}
         changed = now.keys() != self.subscriptions.keys()
         for topic, subscription in now.items():
@@ -92,7 +93,7 @@ class ConsumerGroup:
 
 
 def check_client_id(client_id: str) -> None:
-    """Refuse what is too long to be a client's id (``ip@instance[@unit]``)."""
+    """Refuse a client id that is too long (``ip@instance[@unit]``)."""
     if len(client_id) > CLIENT_ID_LENGTH_MAX:
         raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR,
@@ -101,16 +102,18 @@ def check_client_id(client_id: str) -> None:
 
 
 ChangeListener = Callable[[ConsumerGroup], None]
-"""The members or topics of a group have changed; those who are left want to know."""
+"""Called when the members or topics of a group have changed; the remaining members are notified."""
 
 
 @define(slots=True, eq=False, repr=False)
 class ClientTable:
-    """Members of all groups. ``on_change`` hears of each change that concerns the others."""
+    """The members of all groups. ``on_change`` is called for each change that concerns other
+    members.
+    """
 
     clock: Clock
     changes: int = field(default=0, init=False)
-    """Grows whenever what a consumer group may read has changed, or might have."""
+    """Grows whenever what a consumer group may read has changed, or might have changed."""
     _consumers: dict[str, ConsumerGroup] = field(factory=dict, init=False)
     _producers: dict[str, dict[Channel, Client]] = field(factory=dict, init=False)
     _groups_of: dict[Channel, tuple[set[str], set[str]]] = field(factory=dict, init=False)
@@ -124,7 +127,7 @@ class ClientTable:
         return self._consumers.get(group)
 
     def producers(self, group: str) -> dict[Channel, Client]:
-        """The members of a producer group; not to be changed."""
+        """Return the members of a producer group; not to be changed."""
         return self._producers.get(group, {})
 
     @property
@@ -133,14 +136,14 @@ class ClientTable:
         return self._producers
 
     def consumers_of(self, topic: str) -> list[str]:
-        """The groups that are online and subscribe to ``topic``."""
+        """Return the groups that are online and subscribe to ``topic``."""
         return [name for name, group in self._consumers.items() if topic in group.subscriptions]
 
     def register_producer(self, group: str, channel: Channel, client: Client) -> None:
         members = self._producers.get(group)
         if members is None:
             if len(self._producers) >= GROUPS_LIMIT:
-                logger.warning("producer group %s not registered: too many are online", group)
+                logger.warning("producer group %s not registered: too many groups online", group)
                 return
             members = self._producers[group] = {}
         members[channel] = client
@@ -151,7 +154,7 @@ class ClientTable:
         if group is None:
             if len(self._consumers) >= GROUPS_LIMIT:
                 logger.warning(
-                    "consumer group %s not registered: too many are online", data.group_name
+                    "consumer group %s not registered: too many groups online", data.group_name
                 )
                 return
             group = self._consumers[data.group_name] = ConsumerGroup(
@@ -180,7 +183,7 @@ class ClientTable:
         self._drop_if_idle(channel)
 
     def channel_closed(self, channel: Channel) -> None:
-        """The connection is gone, and with it its member in every group."""
+        """Remove the member of a closed connection from every group."""
         producers, consumers = self._groups_of.pop(channel, (set(), set()))
         for group in producers:
             self._leave_producers(group, channel)
@@ -198,9 +201,7 @@ class ClientTable:
             if client.updated_ms < stale_ms
         }
         for channel, client in silent.items():
-            logger.warning(
-                "client %s at %s has been silent too long", client.client_id, channel.peer
-            )
+            logger.warning("closing client %s at %s: no heartbeat", client.client_id, channel.peer)
             self.channel_closed(channel)
             channel.close()
 

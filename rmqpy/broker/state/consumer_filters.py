@@ -1,9 +1,9 @@
-"""Which messages a consumer wants by their properties: the filters that groups have registered,
+"""The filters by message properties that consumer groups have registered,
 ``config/consumerFilter.json``.
 
-Heartbeats register a filter for each subscription that is no tag expression (only SQL92 is known).
-A filter whose group or subscription has gone is *dead*; it is kept for ``filterDataCleanTimeSpan``
-and comes back with the same version.
+Heartbeats register a filter for each subscription that is not a tag expression (only SQL92 is
+known). A filter whose group or subscription has ended is *dead*; it is kept for
+``filterDataCleanTimeSpan`` and is revived with the same version.
 
 Invariants: a registered filter is compiled; it is replaced only by one with a larger client
 version; an expression that cannot be compiled leaves its group without a filter, and its pulls are
@@ -43,22 +43,26 @@ logger = logging.getLogger(__name__)
 
 
 def filter_refusal(expression_type: str | None) -> str:
-    """The remark where ``enablePropertyFilter`` is off."""
+    """Return the remark for requests while ``enablePropertyFilter`` is off."""
     return f"The broker does not support consumer to filter message by {expression_type}"
 
 
 def compile_filter(expression_type: str | None, expression: str | None) -> Expression:
-    """Raises FilterSyntaxError for an unknown type or a text that is no expression."""
+    """Compile a filter. Raises FilterSyntaxError for an unknown type or a text that is not an
+    expression.
+    """
     if expression_type != SQL92:
-        raise FilterSyntaxError(f"there are no {expression_type} expressions")
-    # Most brokers never see one: a start shall not pay for the language.
+        raise FilterSyntaxError(f"unknown expression type {expression_type}")
+    # Most brokers never use SQL92, so its parser must not cost start time.
     from rmqpy.broker.filter.sql_parser import compile_expression
 
     return compile_expression(expression or "")
 
 
 def record_filter(expression: Expression) -> RecordFilter:
-    """Look at the properties of a record; what cannot be read is not wanted."""
+    """Return a filter that reads the properties of a record; an unreadable
+    record is not selected.
+    """
 
     def wanted(record: memoryview) -> bool:
         try:
@@ -71,7 +75,9 @@ def record_filter(expression: Expression) -> RecordFilter:
 
 @define(slots=True, frozen=True)
 class ConsumerFilter:
-    """One line of the table. Times in ms of the wall clock; ``dead_ms`` 0 while it lives."""
+    """One entry of the table. Times are wall clock ms; ``dead_ms`` is 0 while
+    the filter is alive.
+    """
 
     group: str
     topic: str
@@ -83,7 +89,7 @@ class ConsumerFilter:
 
 @define(slots=True, eq=False, repr=False)
 class ConsumerFilterTable:
-    """See the module's text."""
+    """The filters of all groups, by group and topic."""
 
     clock: Clock
     _filters: dict[tuple[str, str], ConsumerFilter] = field(factory=dict, init=False)
@@ -101,7 +107,9 @@ class ConsumerFilterTable:
         return len(self._filters)
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """What a heartbeat of ``group`` names; filters of topics that it leaves out die."""
+        """Register the filters that a heartbeat of ``group`` names; those of topics that it omits
+        die.
+        """
         named = list(subscriptions)
         for subscription in named:
             if not is_tag_expression(subscription.expression_type) and subscription.sub_string:
@@ -111,12 +119,12 @@ class ConsumerFilterTable:
             self._bury(group, keeping=topics)
 
     def mark_dead(self, group: str) -> None:
-        """Nobody of ``group`` is online any more."""
+        """Mark the filters of ``group`` as dead, because no member is online any more."""
         if self._filters:
             self._bury(group, keeping=set())
 
     def expire(self, keep_ms: int) -> None:
-        """Forget what has been dead for too long."""
+        """Remove filters that have been dead for more than ``keep_ms``."""
         stale_ms = self.clock.now_ms() - keep_ms
         stale = [key for key, found in self._filters.items() if 0 < found.dead_ms < stale_ms]
         for key in stale:
@@ -125,7 +133,9 @@ class ConsumerFilterTable:
             self._on_change()
 
     def for_retries(self, group: str) -> RecordFilter:
-        """For a retry topic: each message by the filter of the topic that it came from."""
+        """Return the filter of a retry topic: each message is matched by the filter of its original
+        topic.
+        """
 
         def wanted(record: memoryview) -> bool:
             try:
@@ -157,7 +167,9 @@ class ConsumerFilterTable:
                 self._on_change()
             return
         if old is None and len(self._filters) >= FILTERS_LIMIT:
-            logger.warning("the filter of group %s is not kept: %d are", group, FILTERS_LIMIT)
+            logger.warning(
+                "dropped the filter of group %s: limit of %d reached", group, FILTERS_LIMIT
+            )
             return
         now_ms = self.clock.now_ms()
         self._put(key, ConsumerFilter(group, subscription.topic, expression, version, now_ms))
@@ -172,7 +184,7 @@ class ConsumerFilterTable:
             if found.group == group and found.topic not in keeping and not found.dead_ms:
                 self._put(key, evolve(found, dead_ms=now_ms))
 
-    # the saved table
+    # The saved table
 
     def wrapper(self) -> ConsumerFilterWrapper:
         by_topic: dict[str, FilterDataMapByTopic] = {}
@@ -191,8 +203,8 @@ class ConsumerFilterTable:
         return ConsumerFilterWrapper(filter_data_by_topic=by_topic)
 
     def restore(self, saved: ConsumerFilterWrapper) -> None:
-        """Take over a saved table. Its consumers have gone: filters that lived are dead from now
-        on; what cannot be used is left out, loudly.
+        """Take over a saved table. Its consumers are disconnected, so filters that were alive are
+        dead from now on. An entry that cannot be used is skipped with an error in the log.
         """
         now_ms = self.clock.now_ms()
         for of_topic in saved.filter_data_by_topic.values():
@@ -202,7 +214,7 @@ class ConsumerFilterTable:
                     names.check_group(line.consumer_group)
                     expression = compile_filter(line.expression_type, line.expression)
                 except (ValueError, RequestRejectedError) as fault:
-                    logger.error("the saved filter %s is left out: %s", line, fault)
+                    logger.error("saved filter %s skipped: %s", line, fault)
                     continue
                 self._filters[line.consumer_group, line.topic] = ConsumerFilter(
                     line.consumer_group,

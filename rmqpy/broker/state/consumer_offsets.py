@@ -1,11 +1,11 @@
-"""Consumer offsets: how far each group has come in each queue, ``config/consumerOffset.json``;
-codes 14, 15 and 43.
+"""Consumer offsets: the progress of each group in each queue, ``config/consumerOffset.json``; codes
+14, 15 and 43.
 
-The table is written each ``flushConsumerOffsetInterval`` when it has changed: a crash loses at most
-so much, and consumers read those messages again.
+The table is written each ``flushConsumerOffsetInterval`` if it has changed. A crash loses at most
+that interval, and consumers read those messages again.
 
-Invariants: offsets are taken as the consumer says them, smaller ones too; at most
-``OFFSET_KEYS_LIMIT`` pairs of topic and group, all with names that obey the rule.
+Invariants: offsets are accepted as the consumer reports them, smaller ones too; at most
+``OFFSET_KEYS_LIMIT`` pairs of topic and group, all with valid names.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, eq=False, repr=False)
 class ConsumerOffsetTable:
-    """The table, by ``topic@group`` and queue."""
+    """The committed offsets, by ``topic@group`` and queue."""
 
     _table: dict[str, dict[int, int]] = field(factory=dict, init=False)
     _on_change: Callable[[], None] = field(default=lambda: None, init=False)
@@ -49,15 +49,17 @@ class ConsumerOffsetTable:
         self._on_change = listener
 
     def get(self, group: str, topic: str, queue_id: int) -> int:
-        """The committed offset, -1 when there is none."""
+        """Return the committed offset, or -1 if there is none."""
         return self._table.get(f"{topic}{KEY_SEPARATOR}{group}", _NOTHING).get(queue_id, -1)
 
     def queues(self, group: str, topic: str) -> Mapping[int, int]:
-        """Queue to offset."""
+        """Return the committed offsets by queue."""
         return self._table.get(f"{topic}{KEY_SEPARATOR}{group}", _NOTHING)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Take over what a consumer says. Refused when the names or numbers cannot be right."""
+        """Store an offset that a consumer reports. Refuses names or numbers
+        that cannot be right.
+        """
         if not 0 <= queue_id < QUEUE_ID_LIMIT:
             raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, f"queueId {queue_id} is illegal")
         key = f"{topic}{KEY_SEPARATOR}{group}"
@@ -68,34 +70,34 @@ class ConsumerOffsetTable:
         self._on_change()
 
     def topics_of(self, group: str) -> list[str]:
-        """The topics of which ``group`` has committed offsets."""
+        """Return the topics of which ``group`` has committed offsets."""
         return [topic for topic, owner in self._pairs() if owner == group]
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups that have committed offsets of ``topic``."""
+        """Return the groups that have committed offsets of ``topic``."""
         return [group for name, group in self._pairs() if name == topic]
 
     def remove_group(self, group: str) -> None:
         self._remove(key for key in self._table if key.rpartition(KEY_SEPARATOR)[2] == group)
 
     def wrapper(self) -> ConsumerOffsetSerializeWrapper:
-        """The table as slaves get it and as it is saved."""
+        """Return the table as it is sent to slaves and saved."""
         return ConsumerOffsetSerializeWrapper(offset_table=self._table)
 
     def restore(self, saved: ConsumerOffsetSerializeWrapper) -> None:
         """Take over a saved table."""
         for key, queues in saved.offset_table.items():
             if KEY_SEPARATOR not in key:
-                logger.error("offsets of %r are left out: not topic@group", key)
+                logger.error("offsets of %r skipped: key is not topic@group", key)
                 continue
             self._table[key] = dict(queues)
 
     def merge(self, told: ConsumerOffsetSerializeWrapper) -> None:
-        """Take over what a master says of each queue that it names; nothing is removed."""
+        """Take over a master's offset for each queue that the master names; nothing is removed."""
         changed = False
         for key, queues in told.offset_table.items():
             if KEY_SEPARATOR not in key:
-                logger.error("offsets of %r are left out: not topic@group", key)
+                logger.error("offsets of %r skipped: key is not topic@group", key)
                 continue
             own = self._table.setdefault(key, {})
             if any(own.get(queue_id) != offset for queue_id, offset in queues.items()):
@@ -114,7 +116,8 @@ class ConsumerOffsetTable:
         names.check_group(group)
         if len(self._table) >= OFFSET_KEYS_LIMIT:
             raise RequestRejectedError(
-                ResponseCode.SYSTEM_BUSY, f"{OFFSET_KEYS_LIMIT} offset tables are enough"
+                ResponseCode.SYSTEM_BUSY,
+                f"{OFFSET_KEYS_LIMIT} offset tables exist, which is the limit",
             )
         queues: dict[int, int] = {}
         self._table[key] = queues
@@ -133,7 +136,7 @@ _NOTHING: Final[Mapping[int, int]] = {}
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class OffsetProcessor:
-    """Codes 14, 15 and 43."""
+    """Answers codes 14, 15 and 43."""
 
     offsets: ConsumerOffsetTable
     queues: MessageReader
@@ -146,8 +149,8 @@ class OffsetProcessor:
         }
 
     def query(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Unknown offsets are 0 where the whole queue can still be read from memory, else the
-        client decides.
+        """Answer with the committed offset. An unknown offset is 0 if the whole queue can still be
+        read from memory; otherwise the client decides.
         """
         header = QueryConsumerOffsetRequestHeader.decode(request.ext_fields)
         topic, queue_id = header.topic, header.queue_id
@@ -156,7 +159,7 @@ class OffsetProcessor:
             if not self._begins_in_memory(topic, queue_id):
                 raise RequestRejectedError(
                     ResponseCode.QUERY_NOT_FOUND,
-                    "no offset of this group; it may be a group that reads for the first time",
+                    "this group has no offset; it may be reading for the first time",
                 )
             offset = 0
         return RemotingCommand.response_to(

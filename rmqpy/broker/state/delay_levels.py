@@ -1,13 +1,13 @@
-"""Delay levels: where a delayed message waits, and how far each level has been delivered
+"""Delay levels: where a delayed message waits, and the progress of each level
 (``config/delayOffset.json``, code 45).
 
 A message with ``DELAY`` goes to queue *level - 1* of SCHEDULE_TOPIC_XXXX; its own topic and queue
-stand in REAL_TOPIC and REAL_QID. Levels above the last one of ``messageDelayLevel`` are the last.
-The tags code of that topic's consume queue is the time when the message is due
+are kept in REAL_TOPIC and REAL_QID. Levels above the last one of ``messageDelayLevel`` count as the
+last. The tags code of that topic's consume queue is the time when the message is due
 (:mod:`rmqpy.store.dispatcher`).
 
-Invariants: the offset of a level never goes back, whatever is merged into the table: of two
-different opinions the larger wins, and the difference is logged.
+Invariant: a merge never decreases the offset of a level. Of two different offsets the larger wins,
+and the difference is logged.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 
 LEVELS_MAX: Final = 1024
-"""Levels that a saved table may name."""
+"""The number of levels that a saved table may name."""
 
 logger = logging.getLogger(__name__)
 
 
 def delay_level(properties: dict[str, str]) -> int:
-    """The level that a message asks for, 0 when none; refused when it is no number."""
+    """Return the delay level that a message requests, or 0. Refuses a level
+    that is not a number.
+    """
     text = properties.get(PROPERTY_DELAY)
     if text is None:
         return 0
@@ -45,14 +47,15 @@ def delay_level(properties: dict[str, str]) -> int:
         return int(text)
     except ValueError:
         raise RequestRejectedError(
-            ResponseCode.SYSTEM_ERROR, f"property DELAY is no number: {text[:64]!r}"
+            ResponseCode.SYSTEM_ERROR, f"property DELAY is not a number: {text[:64]!r}"
         ) from None
 
 
 def redirect(draft: OutgoingMessage, properties: dict[str, str], level_max: int) -> bool:
-    """Turn ``draft`` into a delayed message if ``properties`` ask for it; whether it is one now.
+    """Turn ``draft`` into a delayed message if ``properties`` request it, and return whether they
+    do.
 
-    Only messages of the types none and commit are delayed. ``properties`` are changed with it.
+    Only messages of the types none and commit are delayed. ``properties`` are changed accordingly.
     """
     level = min(delay_level(properties), level_max)
     if level <= 0 or not has_queue_unit(draft.sys_flag):
@@ -68,7 +71,7 @@ def redirect(draft: OutgoingMessage, properties: dict[str, str], level_max: int)
 
 @define(slots=True, eq=False, repr=False)
 class DelayOffsetTable:
-    """Level to the queue offset of the first message that is not delivered yet."""
+    """Delay level to the queue offset of the first message that is not delivered yet."""
 
     _table: dict[int, int] = field(factory=dict, init=False)
     _on_change: Callable[[], None] = field(default=lambda: None, init=False)
@@ -81,35 +84,41 @@ class DelayOffsetTable:
         return self._table.get(level, 0)
 
     def advance(self, level: int, offset: int) -> None:
-        """Everything below ``offset`` is delivered; a smaller one than is known is ignored."""
+        """Record that everything below ``offset`` is delivered; a smaller offset than the known one
+        is ignored.
+        """
         if offset > self._table.get(level, 0):
             self._table[level] = offset
             self._on_change()
 
     def correct_delay_offset(self, level: int, offset: int) -> None:
-        """The queue does not have what the table says: begin at ``offset``, which may be less."""
-        logger.warning("delay level %d: %d is not in its queue: %d", level, self.get(level), offset)
+        """Set a level to ``offset``, which may be smaller, because its queue does not hold the
+        known offset.
+        """
+        logger.warning(
+            "delay level %d: offset %d not in queue, set to %d", level, self.get(level), offset
+        )
         self._table[level] = offset
         self._on_change()
 
     def merge(self, other: DelayOffsetSerializeWrapper) -> None:
-        """Take over what another member says, level by level, where it is further."""
+        """Take over the offsets of another member for the levels in which it is further."""
         for level, offset in other.offset_table.items():
             own = self._table.get(level)
             if own is not None and own != offset:
-                logger.info("delay level %d: own offset %d, told %d", level, own, offset)
+                logger.info("delay level %d: own offset %d, received %d", level, own, offset)
             if 0 < level <= LEVELS_MAX:
                 self.advance(level, offset)
 
     def wrapper(self) -> DelayOffsetSerializeWrapper:
-        """The table as slaves get it and as it is saved."""
+        """Return the table as it is sent to slaves and saved."""
         return DelayOffsetSerializeWrapper(offset_table=dict(sorted(self._table.items())))
 
     def restore(self, saved: DelayOffsetSerializeWrapper) -> None:
         """Take over the saved table."""
         self.merge(saved)
 
-    # requests
+    # Requests
 
     def handlers(self) -> HandlerTable:
         return {RequestCode.GET_ALL_DELAY_OFFSET: self.all_offsets}

@@ -1,50 +1,94 @@
-"""Tables that live in memory and are kept in one JSON file each, beside Java's (``config/*.json``).
+"""The tables that a broker keeps in ``config/*.json``: read at the start, written when they change.
 
-Reading: the file; when it is missing, empty or unreadable as a table, its ``.bak``. Neither there:
-an empty table. A file that is there and a ``.bak`` that does not help either: StoreError, nothing
-is guessed.
+=======================  ======================================  ============================
+file                     table                                   written
+=======================  ======================================  ============================
+topics.json              topics                                  at each change
+subscriptionGroup.json   groups                                  at each change
+consumerOffset.json      offsets of consumers                    flushConsumerOffsetInterval
+delayOffset.json         offsets of delay levels                 flushDelayOffsetInterval
+consumerFilter.json      filters of consumers                    each ten seconds
+=======================  ======================================  ============================
 
-Writing: the former content becomes ``X.bak``, then ``X`` is replaced in one step. A table is
-encoded on the loop and written in a worker thread, one write a file at a time; changes during a
-write lead to one more write, for which a large table takes its time (``Throttled``).
+All tables are written a last time when the broker stops.
+
+Reading: a file that is missing, empty or unreadable falls back to its ``.bak``. Without either, the
+table is empty. If the file exists and its ``.bak`` does not help, nothing is guessed: a StoreError
+stops the start. The exception is topics.json, because the consume queues show which topics existed
+and with how many queues; what was unreadable is kept in ``rmqpy/quarantine/``.
+
+Writing: the previous content becomes ``X.bak``, then ``X`` is replaced in one step. A table is
+encoded on the loop and written in a worker thread, one write per file at a time; changes during a
+write lead to one more write, which is delayed for a large table
+(``Throttled``).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, Protocol, Self, TypeVar
 
 from attrs import define
 
 from rmqpy.broker.base.scheduling import Throttled
+from rmqpy.broker.state.consumer_filters import ConsumerFilterTable
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
+from rmqpy.broker.state.delay_levels import DelayOffsetTable
+from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
+from rmqpy.broker.state.topics import TopicTable
 from rmqpy.model.clock import Scheduler
+from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
-from rmqpy.store.files.atomic import read_with_backup, write_atomically
+from rmqpy.remoting.bodies import (
+    ConsumerFilterWrapper,
+    ConsumerOffsetSerializeWrapper,
+    DelayOffsetSerializeWrapper,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
+from rmqpy.remoting.body import Body
+from rmqpy.store.files.atomic import BACKUP_SUFFIX, read_with_backup, write_atomically
+from rmqpy.store.files.paths import quarantine_folder
+from rmqpy.store.queues.table import QueueName
+
+TOPICS_FILE: Final = "topics.json"
+FILTERS_PERIOD_MS: Final = 10_000
 
 T = TypeVar("T")
+W = TypeVar("W", bound=Body)
 
 logger = logging.getLogger(__name__)
 
 
+class PersistentTable(Protocol[W]):
+    """A table that can be saved as a whole."""
+
+    def wrapper(self) -> W: ...
+
+    def restore(self, saved: W) -> None: ...
+
+
 @define(slots=True, frozen=True)
 class TableFile:
-    """One file and its backup."""
+    """The file of one table, and its backup."""
 
     files: FileSystem
     path: str
 
     def load(self, decode: Callable[[bytes], T]) -> T | None:
-        """The decoded table, None when there never was one. Raises StoreError."""
+        """Return the decoded table, or None if there never was one. Raises StoreError."""
         return read_with_backup(self.files, self.path, decode)
 
     def save(self, content: bytes) -> None:
-        """Replace the content, keeping the former one as backup. Blocks until it is durable."""
+        """Replace the content, keeping the previous one as backup. Blocks until it is durable."""
         write_atomically(self.files, self.path, content)
 
 
 class TableWriter:
-    """Writes one table when it was marked as changed."""
+    """Writes one table after it was marked as changed."""
 
     def __init__(self, file: TableFile, scheduler: Scheduler, encode: Callable[[], bytes]) -> None:
         self._file = file
@@ -66,16 +110,16 @@ class TableWriter:
         self.changed()
 
     def mark(self) -> None:
-        """The table has changed; written by the next :meth:`write`."""
+        """Mark the table as changed; the next :meth:`write` writes it."""
         self._changed = True
 
     def changed(self) -> None:
-        """The table has changed: write it as soon as the writer is free."""
+        """Mark the table as changed and write it as soon as the writer is free."""
         self._changed = True
         self.write()
 
     def write(self) -> None:
-        """Begin to write if there is something to write and no write under way."""
+        """Start a write if there is something to write and no write is in progress."""
         if not self._writing and self._changed and self._closed is None:
             self._pace.request()
 
@@ -88,8 +132,8 @@ class TableWriter:
         self._scheduler.run_blocking(lambda: self._file.save(content), self._written)
 
     def close(self, done: Callable[[], None]) -> None:
-        """Write the last state, after the write that is under way; then ``done``. Nothing is
-        written later.
+        """Write the last state after the write in progress, then call ``done``. Nothing is written
+        later.
         """
         self._closed = done
         self._pace.cancel()
@@ -114,3 +158,93 @@ class TableWriter:
             self._write_last(self._closed)
         elif error is None:
             self.write()
+
+
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
+class Tables:
+    """The tables that are saved."""
+
+    topics: TopicTable
+    groups: SubscriptionGroupTable
+    offsets: ConsumerOffsetTable
+    delays: DelayOffsetTable
+    filters: ConsumerFilterTable
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class PersistentTables:
+    """The writers of all tables."""
+
+    topics: TableWriter
+    groups: TableWriter
+    offsets: TableWriter
+    delays: TableWriter
+    filters: TableWriter
+
+    @classmethod
+    def load(
+        cls,
+        tables: Tables,
+        files: FileSystem,
+        root: str,
+        scheduler: Scheduler,
+        announce: Callable[[], None],
+        queues: Iterable[QueueName] = (),
+    ) -> Self:
+        """Restore ``tables`` from below ``root`` and have their changes written there.
+
+        ``announce`` registers changed topics with the name servers. Raises StoreError for a file
+        that cannot be read.
+        """
+        folder = f"{root}/config"
+
+        def kept(name: str, table: PersistentTable[W], decode: Callable[[bytes], W]) -> TableWriter:
+            file = TableFile(files, f"{folder}/{name}")
+            try:
+                saved = file.load(decode)
+            except StoreError as fault:
+                if name != TOPICS_FILE:
+                    raise
+                logger.error("%s", fault)
+                _set_aside(files, file.path, quarantine_folder(root))
+                saved = None
+            if saved is not None:
+                table.restore(saved)
+            elif name == TOPICS_FILE:
+                tables.topics.add_known_queues(queues)
+            return TableWriter(file, scheduler, lambda: table.wrapper().encode(pretty=True))
+
+        saved = cls(
+            kept(TOPICS_FILE, tables.topics, TopicConfigSerializeWrapper.decode),
+            kept("subscriptionGroup.json", tables.groups, SubscriptionGroupWrapper.decode),
+            kept("consumerOffset.json", tables.offsets, ConsumerOffsetSerializeWrapper.decode),
+            kept("delayOffset.json", tables.delays, DelayOffsetSerializeWrapper.decode),
+            kept("consumerFilter.json", tables.filters, ConsumerFilterWrapper.decode),
+        )
+
+        def topics_changed(_topic: TopicConfig | None) -> None:
+            saved.topics.changed()
+            announce()
+
+        tables.topics.subscribe(topics_changed)
+        tables.groups.subscribe(saved.groups.changed)
+        tables.offsets.subscribe(saved.offsets.mark)
+        tables.delays.subscribe(saved.delays.mark)
+        tables.filters.subscribe(saved.filters.mark)
+        return saved
+
+    def close(self, done: Callable[[], None]) -> None:
+        """Write all tables a last time, one after the other, then call ``done``."""
+        rest = done
+        for writer in (self.filters, self.delays, self.offsets, self.groups):
+            rest = partial(writer.close, rest)
+        self.topics.close(rest)
+
+
+def _set_aside(files: FileSystem, path: str, quarantine: str) -> None:
+    """Keep a copy of an unreadable file and of its backup before they are replaced."""
+    for name in (path, path + BACKUP_SUFFIX):
+        if files.exists(name):
+            kept = f"{quarantine}/{name.rpartition('/')[2]}"
+            files.replace_bytes(kept, files.read_bytes(name))
+            logger.warning("%s is kept as %s", name, kept)

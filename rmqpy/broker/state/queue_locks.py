@@ -1,10 +1,10 @@
 """Order locks: which client of a group may consume a queue in order (codes 41 and 42).
 
 A queue is granted when it is free, when the same client holds it (which refreshes the lock), or
-when the lock is older than ``LOCK_LIVE_MS``. In memory only: a restart or another master forgets
-all of them, and clients lock again.
+when the lock is older than ``LOCK_LIVE_MS``. The locks are in memory only: after a restart or a
+change of master, clients lock again.
 
-Invariant: at most ``LOCKS_LIMIT`` locks; stale ones go first.
+Invariant: at most ``LOCKS_LIMIT`` locks; stale ones are removed first.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class QueueLockTable:
     def lock(
         self, group: str, client_id: str, queues: Sequence[MessageQueue]
     ) -> list[MessageQueue]:
-        """The queues among ``queues`` that ``client_id`` holds now."""
+        """Lock ``queues`` for ``client_id`` and return those that it holds now."""
         now_ms = self._clock.monotonic_ms()
         if len(self._locks) + len(queues) > LOCKS_LIMIT:
             self.expire()
         return [queue for queue in queues if self._grant((group, queue), client_id, now_ms)]
 
     def unlock(self, group: str, client_id: str, queues: Sequence[MessageQueue]) -> None:
-        """Give up; locks of other clients stay."""
+        """Release the locks that the client holds; those of other clients stay."""
         for queue in queues:
             held = self._locks.get((group, queue))
             if held is not None and held.client_id == client_id:
                 del self._locks[group, queue]
 
     def expire(self) -> None:
-        """Forget what is too old to be held."""
+        """Remove locks that are too old."""
         stale_ms = self._clock.monotonic_ms() - LOCK_LIVE_MS
         for key in [key for key, held in self._locks.items() if held.updated_ms < stale_ms]:
             del self._locks[key]

@@ -1,13 +1,13 @@
 """Classic replication as the broker sees it: what a synchronous master waits for, and what both
-sides say about themselves (runtime info).
+sides report in the runtime information.
 
 ============================================  =====================================================
-a synchronous master, a send with WAIT        then
+a synchronous master, a send with WAIT        result
 ============================================  =====================================================
 no slave has reported, or none is nearer      stored, SLAVE_NOT_AVAILABLE (11) at once
 than ``haSlaveFallbehindMax``
 a slave has it within ``slaveTimeout``        0
-else                                          stored, FLUSH_SLAVE_TIMEOUT (12)
+otherwise                                     stored, FLUSH_SLAVE_TIMEOUT (12)
 ============================================  =====================================================
 
 One slave is enough, as in Java. With DLedger there is no classic replication.
@@ -29,7 +29,7 @@ ALONE = Watermark("replicated")
 
 
 class ConnectedSlaves(Protocol):
-    """The slaves that are connected (``net.ha_driver.HaServer``)."""
+    """The connected slaves (implemented by ``HaServer`` in :mod:`rmqpy.net.ha`)."""
 
     replicated: Watermark
     last_refused: str
@@ -68,7 +68,7 @@ class ReplicationStatus:
 
     @property
     def not_enough_replicas(self) -> bool:
-        """A synchronous master whose slaves are not there, or too far behind to be waited for."""
+        """Whether this is a synchronous master with no slave that is near enough to wait for."""
         if not self.waits:
             return False
         slaves = self.slaves
@@ -79,7 +79,9 @@ class ReplicationStatus:
 
     @property
     def marks(self) -> tuple[Watermark, ...]:
-        """What a send waits for besides the store, where slaves are not lacking."""
+        """The watermarks that a send waits for in addition to the store's, if enough slaves are
+        connected.
+        """
         if not self.waits:
             return ()
         return (self.slaves.replicated if self.slaves is not None else ALONE,)
@@ -89,14 +91,14 @@ class ReplicationStatus:
         return () if not self.waits or self.not_enough_replicas else self.marks
 
     def lags(self) -> list[tuple[str, int]]:
-        """Address of each slave, and by how many bytes it is behind."""
+        """Return the address of each slave and by how many bytes it lags."""
         if self.slaves is None:
             return []
         end = self.log_end()
         return [(view.address, max(0, end - view.acknowledged)) for view in self.slaves.slaves]
 
     def runtime_info(self) -> dict[str, str]:
-        """Our own lines of the runtime information; none where nothing is replicated."""
+        """Return rmqpy's own lines of the runtime information; none if nothing is replicated."""
         info: dict[str, str] = {}
         if self.slaves is not None:
             end = self.log_end()

@@ -1,7 +1,7 @@
-"""What the broker counts: puts, reads, rates over 10, 60 and 600 seconds, totals since midnight.
+"""Counters of the broker: puts, reads, rates over 10, 60 and 600 seconds, totals since midnight.
 
-A timer of the service calls :meth:`Statistics.sample` once a second; rates are differences of
-samples. Days change at midnight UTC.
+A timer calls :meth:`Statistics.sample` once a second; rates are differences of samples. Days change
+at midnight UTC.
 
 Invariants: counters only grow; at most ``SAMPLE_COUNT`` samples are kept.
 """
@@ -20,7 +20,7 @@ SAMPLE_COUNT: Final = RATE_WINDOWS_S[-1] + 1
 
 GROUP_SAMPLE_EVERY: Final = 10
 GROUP_SAMPLE_COUNT: Final = 7
-"""Rates of a consumer group look back one minute: seven samples, ten seconds apart."""
+"""The samples of a consumer group, ten seconds apart: its rates cover one minute."""
 GROUPS_LIMIT: Final = 20_000
 
 DAY_MS: Final = 86_400_000
@@ -30,7 +30,7 @@ PUT_TIME_BOUNDS_MS: Final = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_00
 
 @define(slots=True, eq=False, repr=False)
 class Counters:
-    """Everything since the start."""
+    """All counts since the start."""
 
     put_messages: int = 0
     put_bytes: int = 0
@@ -59,16 +59,16 @@ class _DayTotals:
 
 @define(slots=True, eq=False, repr=False)
 class Statistics:
-    """Counters with memory. ``now_ms`` arguments are wall clock, ``at_ms`` monotonic."""
+    """The counters and their samples. ``now_ms`` arguments are wall clock, ``at_ms`` monotonic."""
 
     counters: Counters = field(factory=Counters)
     put_day: _DayTotals = field(factory=_DayTotals)
     get_day: _DayTotals = field(factory=_DayTotals)
     messages_sent_back: dict[tuple[str, str], int] = field(factory=dict)
-    """By group and topic."""
+    """Messages sent back, by group and topic."""
     read_latency: dict[tuple[int, str, str], tuple[int, int]] = field(factory=dict)
-    """By queue id, topic and group: ms, and reads that found something; those of the hot path, of
-    less than a ms each, are not among them.
+    """By queue id, topic and group: ms, and number of reads that found something. Reads of the fast
+    path, each below 1 ms, are not included.
     """
     _samples: deque[_Sample] = field(factory=lambda: deque(maxlen=SAMPLE_COUNT))
     _put_times: list[int] = field(factory=lambda: [0] * (len(PUT_TIME_BOUNDS_MS) + 1))
@@ -81,7 +81,9 @@ class Statistics:
     _day: int = -1
 
     def messages_put(self, count: int, size: int, elapsed_ms: int) -> None:
-        """``count`` messages of ``size`` record bytes went into the log together."""
+        """Count ``count`` messages with ``size`` record bytes that were put
+        into the log together.
+        """
         counters = self.counters
         counters.put_messages += count
         counters.put_bytes += size
@@ -92,7 +94,9 @@ class Statistics:
     def messages_got(
         self, key: tuple[str, str], count: int, elapsed_ms: int, queue_id: int
     ) -> None:
-        """One read of a queue gave ``count`` messages; ``key`` is group and topic."""
+        """Count one read of a queue that returned ``count`` messages; ``key``
+        is group and topic.
+        """
         counters = self.counters
         if elapsed_ms > counters.get_entire_time_max_ms:
             counters.get_entire_time_max_ms = elapsed_ms
@@ -110,7 +114,9 @@ class Statistics:
             latency[place] = (known_ms + elapsed_ms, reads + 1)
 
     def reads_found(self, key: tuple[str, str], reads: int, count: int) -> None:
-        """Several reads of queues gave ``count`` messages together, all something, none slow."""
+        """Count reads of the fast path: each found something quickly, ``count``
+        messages in total.
+        """
         self.counters.get_found += reads
         self.counters.get_messages += count
         self._count(key, reads, count)
@@ -122,19 +128,19 @@ class Statistics:
             self._group_reads[key] = self._group_reads.get(key, 0) + reads
 
     def group_reads(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Group and topic to messages read and reads that found some."""
+        """Return group and topic to messages read and reads that found some."""
         reads = self._group_reads
         return {key: (count, reads[key]) for key, count in self._group_counts.items()}
 
     def sent_back(self, group: str, topic: str) -> None:
-        """A consumer could not consume a message of ``topic``."""
+        """Count a message of ``topic`` that a consumer could not consume."""
         key = (group, topic)
         counts = self.messages_sent_back
         if key in counts or len(counts) < GROUPS_LIMIT:
             counts[key] = counts.get(key, 0) + 1
 
     def sample(self, at_ms: int, now_ms: int) -> None:
-        """Remember the counters as they stand; once a second."""
+        """Keep a sample of the counters; called once a second."""
         counters = self.counters
         self._samples.append(
             _Sample(
@@ -151,7 +157,9 @@ class Statistics:
         self._note_day(now_ms // DAY_MS)
 
     def group_rate(self, group: str, topic: str) -> float:
-        """Messages a second that ``group`` got of ``topic`` during the last minute."""
+        """Return the messages per second that ``group`` read of ``topic``
+        during the last minute.
+        """
         if len(self._group_samples) < 2:
             return 0.0
         key = (group, topic)
@@ -159,7 +167,7 @@ class Statistics:
         return (last.get(key, 0) - first.get(key, 0)) * 1000 / max(1, last_ms - first_ms)
 
     def forget_group(self, group: str) -> None:
-        """A deleted group leaves no rates behind."""
+        """Remove the rates of a deleted group."""
         for key in [key for key in self._group_counts if key[0] == group]:
             del self._group_counts[key], self._group_reads[key]
         for place in [place for place in self.read_latency if place[2] == group]:
@@ -168,7 +176,9 @@ class Statistics:
             del self.messages_sent_back[key]
 
     def rates(self) -> dict[str, str]:
-        """The five rate lines of the runtime information, each for 10, 60 and 600 seconds."""
+        """Return the five rate lines of the runtime information, each for 10,
+        60 and 600 seconds.
+        """
         return {
             "putTps": self._rate_line("put_messages"),
             "getFoundTps": self._rate_line("get_found"),
@@ -178,7 +188,7 @@ class Statistics:
         }
 
     def put_time_distribution(self) -> str:
-        """How many puts took how long, as text."""
+        """Return the distribution of put times as text."""
         bounds = PUT_TIME_BOUNDS_MS
         names = ["<=0ms"]
         names += [f"{low}~{high}ms" for low, high in pairwise(bounds)]

@@ -1,7 +1,7 @@
 """The subscription groups: what consumer groups may do, ``config/subscriptionGroup.json``.
 
-An unknown group is created with the defaults when its first request arrives, if
-``autoCreateSubscriptionGroup``.
+An unknown group is created with the defaults on its first request if
+``autoCreateSubscriptionGroup`` is set.
 
 Invariants: every name obeys the rule of :mod:`rmqpy.model.names`; every change gives a new data
 version and calls ``on_change``; clients cannot create more than ``CREATED_GROUPS_LIMIT``.
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, eq=False, repr=False)
 class SubscriptionGroupTable:
-    """See the module's text."""
+    """The subscription groups by name."""
 
     identity: BrokerContext
     clock: Clock
@@ -54,8 +54,8 @@ class SubscriptionGroupTable:
         return self._groups
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group; None when it is unknown and may not be created, refused when its name is
-        wrong.
+        """Return the group, or None if it is unknown and may not be created. Refuses an invalid
+        name.
         """
         found = self._groups.get(group)
         if found is not None:
@@ -67,14 +67,14 @@ class SubscriptionGroupTable:
             return None
         names.check_group(group)
         if len(self._groups) - len(names.INITIAL_GROUPS) >= CREATED_GROUPS_LIMIT:
-            logger.warning("group %s not created: %d groups were", group, CREATED_GROUPS_LIMIT)
+            logger.warning("group %s not created: limit of %d reached", group, CREATED_GROUPS_LIMIT)
             return None
         created = self._groups[group] = SubscriptionGroupConfig(group_name=group)
         self._changed()
         return created
 
     def put(self, config: SubscriptionGroupConfig) -> None:
-        """Create or replace by an administrator's wish; a name against the rule is refused."""
+        """Create or replace a group for an administrator. Refuses an invalid name."""
         names.check_group(config.group_name)
         self._groups[config.group_name] = config
         self._changed()
@@ -86,18 +86,20 @@ class SubscriptionGroupTable:
         return True
 
     def wrapper(self) -> SubscriptionGroupWrapper:
-        """The table as slaves get it and as it is saved."""
+        """Return the table as it is sent to slaves and saved."""
         return SubscriptionGroupWrapper(
             data_version=self.data_version, subscription_group_table=dict(self._groups)
         )
 
     def restore(self, saved: SubscriptionGroupWrapper) -> None:
-        """Take over a saved table; groups whose name breaks the rule are left out, loudly."""
+        """Take over a saved table. A group with an invalid name is skipped with an error in the
+        log.
+        """
         for name, config in saved.subscription_group_table.items():
             try:
                 names.check_group(name)
             except RequestRejectedError as refusal:
-                logger.error("group %r of the saved table is left out: %s", name, refusal)
+                logger.error("group %r of the saved table skipped: %s", name, refusal)
                 continue
             self._groups[name] = evolve(config, group_name=name)
         self.data_version = saved.data_version
@@ -105,7 +107,7 @@ class SubscriptionGroupTable:
     def replace(
         self, told: SubscriptionGroupWrapper, kept: Collection[str], version: DataVersion
     ) -> None:
-        """Have the groups that a master tells, and of the own ones those to be kept."""
+        """Replace the table by the groups of a master and those of the own groups that are kept."""
         own = {name: self._groups[name] for name in kept}
         self._groups.clear()
         self.restore(told)

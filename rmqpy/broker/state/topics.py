@@ -1,9 +1,9 @@
-"""The topic table: what exists, what clients may create, ``config/topics.json``.
+"""The topic table: which topics exist and which ones clients may create, ``config/topics.json``.
 
-A topic exists when it has a line here; its queues in the store follow. System topics are made at
-each start. An unknown topic of a send is created from a pattern that the producer names
-(``TBW102``), if the pattern may be inherited; one of a consumer group (``%RETRY%group``) with the
-number of queues that the group says.
+A topic exists if it has an entry here; its queues in the store follow. System topics are created at
+each start. An unknown topic of a send is created from a template that the producer names
+(``TBW102``), if the template may be inherited; the topic of a consumer group (``%RETRY%group``) is
+created with the number of queues that the group specifies.
 
 Invariants: every name in the table obeys the rule of :mod:`rmqpy.model.names`; every change gives a
 new data version and is announced through ``on_change``; clients cannot create more than
@@ -34,16 +34,16 @@ SCHEDULE_QUEUES: Final = 18
 DLQ_QUEUES: Final = 1
 
 CREATED_TOPICS_LIMIT: Final = 10_000
-"""Topics that sends and heartbeats may bring into being; an administrator may create more."""
+"""The number of topics that sends and heartbeats may create; an administrator may create more."""
 QUEUES_LIMIT: Final = 65_536
-"""Queues of one topic."""
+"""The number of queues that a topic may have."""
 
 logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class NewTopic:
-    """What a send says about a topic that is not there."""
+    """The data of a send about a topic that does not exist."""
 
     topic: str
     pattern: str
@@ -53,7 +53,7 @@ class NewTopic:
 
 @define(slots=True, eq=False, repr=False)
 class TopicTable:
-    """See the module's text. ``on_change`` is told the topic, or None when many changed."""
+    """The topics by name. ``on_change`` receives the changed topic, or None when many changed."""
 
     identity: BrokerContext
     clock: Clock
@@ -97,10 +97,12 @@ class TopicTable:
         return topic in self._system or names.is_system_topic(topic)
 
     def create_for_send(self, new: NewTopic) -> TopicConfig | None:
-        """The topic made from its pattern; None when that is not allowed."""
+        """Return the topic created from its template, or None if that is not allowed."""
         pattern = self._topics.get(new.pattern)
         if pattern is None:
-            logger.warning("topic %s not created: there is no %s", new.topic, new.pattern)
+            logger.warning(
+                "topic %s not created: template %s does not exist", new.topic, new.pattern
+            )
             return None
         perm = pattern.perm
         if (
@@ -109,7 +111,9 @@ class TopicTable:
         ):
             perm = READ_WRITE
         if not perm & PERM_INHERIT:
-            logger.warning("topic %s not created: %s may not be inherited", new.topic, new.pattern)
+            logger.warning(
+                "topic %s not created: template %s is not inheritable", new.topic, new.pattern
+            )
             return None
         queue_nums = max(0, min(new.queue_nums, pattern.write_queue_nums))
         return self._create(
@@ -127,8 +131,8 @@ class TopicTable:
     def create_for_group(
         self, topic: str, queue_nums: int, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """The retry or dead letter topic of a group, or a system topic that is made when it is
-        needed; it may be there already.
+        """Return the retry or dead letter topic of a group, or a system topic that is created on
+        demand; an existing topic is returned as it is.
         """
         return self._topics.get(topic) or self._create(
             TopicConfig(
@@ -141,20 +145,20 @@ class TopicTable:
         )
 
     def put(self, topic: TopicConfig) -> None:
-        """Create or replace by an administrator's wish; a name against the rule is refused."""
+        """Create or replace a topic for an administrator. Refuses an invalid name."""
         names.check_topic(topic.topic_name)
         self._topics[topic.topic_name] = topic
         self._changed(topic)
 
     def delete(self, topic: str) -> bool:
-        """Forget a topic; its queues are the store's matter."""
+        """Remove a topic and return whether it existed; the store removes its queues."""
         if self._topics.pop(topic, None) is None:
             return False
         self._changed(None)
         return True
 
     def set_ordered(self, ordered: Collection[str]) -> None:
-        """Name servers told which topics are ordered: these are, all others are not."""
+        """Set the topics that the name servers report as ordered; all others are not ordered."""
         changed = [
             topic for name, topic in self._topics.items() if topic.order != (name in ordered)
         ]
@@ -168,14 +172,14 @@ class TopicTable:
         return config is not None and config.order
 
     def wrapper(self) -> TopicConfigSerializeWrapper:
-        """The table as it is registered, sent to slaves and saved."""
+        """Return the table as it is registered, sent to slaves and saved."""
         return TopicConfigSerializeWrapper(
             data_version=self.data_version, topic_config_table=dict(self._topics)
         )
 
     def encoded(self) -> bytes:
-        """The same as bytes. They are kept until the table changes: a console asks for them again
-        and again, and those of 2,000 topics take more than 10 ms to make.
+        """Return the table as bytes. They are cached until it changes, because a console requests
+        them again and again, and encoding 2,000 topics takes more than 10 ms.
         """
         kept = self._encoded
         if kept is None or kept[0] is not self.data_version or kept[1] != len(self._topics):
@@ -183,19 +187,21 @@ class TopicTable:
         return kept[2]
 
     def restore(self, saved: TopicConfigSerializeWrapper) -> None:
-        """Take over a saved table; topics whose name breaks the rule are left out, loudly."""
+        """Take over a saved table. A topic with an invalid name is skipped with an error in the
+        log.
+        """
         for name, topic in saved.topic_config_table.items():
             try:
                 names.check_topic(name)
             except RequestRejectedError as refusal:
-                logger.error("topic %r of the saved table is left out: %s", name, refusal)
+                logger.error("topic %r of the saved table skipped: %s", name, refusal)
                 continue
             self._topics[name] = evolve(topic, topic_name=name)
         self.data_version = saved.data_version
 
     def add_known_queues(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Without a saved table: have a topic for each that has consume queues, as many of them as
-        there were, readable and writable.
+        """Without a saved table, create each topic that has consume queues, with as many queues as
+        it had, readable and writable.
         """
         counts: dict[str, int] = {}
         for topic, queue_id in queues:
@@ -205,7 +211,7 @@ class TopicTable:
                 self._topics[topic] = TopicConfig(
                     topic, read_queue_nums=count, write_queue_nums=count
                 )
-                logger.warning("topic %s is known by its %d consume queues only", topic, count)
+                logger.warning("topic %s recovered from its %d consume queues only", topic, count)
 
     def replace(
         self,
@@ -213,7 +219,7 @@ class TopicTable:
         kept: Collection[str],
         version: DataVersion,
     ) -> None:
-        """Have the topics that a master tells, and of the own ones those to be kept."""
+        """Replace the table by the topics of a master and those of the own topics that are kept."""
         own = {name: self._topics[name] for name in kept}
         self._topics.clear()
         self.restore(told)
@@ -229,7 +235,7 @@ class TopicTable:
             return None
         if len(self._topics) - len(self._system) >= CREATED_TOPICS_LIMIT:
             logger.warning(
-                "topic %s not created: %d topics were", topic.topic_name, CREATED_TOPICS_LIMIT
+                "topic %s not created: limit of %d reached", topic.topic_name, CREATED_TOPICS_LIMIT
             )
             return None
         self._topics[topic.topic_name] = topic

@@ -34,7 +34,7 @@ class FeedStatus(IntEnum):
     NONE_LEFT = 11
 
 
-class HotChannel(Channel, Protocol):
+class FeedChannel(Channel, Protocol):
     """A channel that the feed writes to by itself."""
 
     def unsent(self, data: bytes) -> None:
@@ -86,10 +86,8 @@ class Feed(Protocol):
     core: Any
     needs_refresh: bool
     """Others have handled frames in this turn: what the feed knows has to be refreshed."""
-    receive: Callable[[Any, int, int], int] | None
-    """``receive(core, number, have)`` gives a FeedStatus; None: who drives it receives, and gives
-    what was received.
-    """
+    receive: Callable[[Any, int, int], int]
+    """``receive(core, number, have)`` returns a FeedStatus."""
 
     @property
     def ready(self) -> PollSet | None:
@@ -111,7 +109,7 @@ class Feed(Protocol):
         """Before the first frame of a turn, and when others have handled frames in it."""
         ...
 
-    def attach(self, channel: HotChannel, fd: int) -> int: ...
+    def attach(self, channel: FeedChannel, fd: int) -> int: ...
 
     def detach(self, number: int) -> None: ...
 

@@ -24,7 +24,7 @@ from attrs import define
 
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.net.connection import RemotingConnection
-from rmqpy.net.server.feed_api import FEED_BYTES, Feed, FeedStatus, HotChannel
+from rmqpy.net.server.feed_api import FEED_BYTES, Feed, FeedChannel, FeedStatus
 from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES, decode_command, is_head_whole
 
 
@@ -53,7 +53,7 @@ class FeedReader:
     """Bytes that wait for more, or for the next turn."""
     large: bool = False
 
-    def attach(self, channel: HotChannel, fd: int) -> None:
+    def attach(self, channel: FeedChannel, fd: int) -> None:
         self.number = self.owner.feed.attach(channel, fd)
 
     def detach(self) -> None:
@@ -98,7 +98,7 @@ class FeedReader:
         feed, connection = self.owner.feed, self.connection
         while status > FeedStatus.PARTIAL:
             if status == FeedStatus.COLD:
-                self._handle_cold()
+                self._fall_back()
             elif status in (FeedStatus.ROLL, FeedStatus.COMMIT):
                 feed.make_room(status)
             elif status == FeedStatus.OUT_FULL:
@@ -135,7 +135,7 @@ class FeedReader:
         except RemoteProtocolError as fault:
             self._fault(fault)
 
-    def _handle_cold(self) -> None:
+    def _fall_back(self) -> None:
         feed, connection = self.owner.feed, self.connection
         commands = []
         try:
@@ -165,11 +165,11 @@ class FeedReader:
 
 @define(slots=True, eq=False, repr=False)
 class FedConnection(RemotingConnection):
-    """A connection whose transport is asyncio's; implements ``HotChannel``."""
+    """A connection whose transport is asyncio's; implements ``FeedChannel``."""
 
     reader: FeedReader | None = None
 
-    # -- HotChannel
+    # -- FeedChannel
 
     def unsent(self, data: bytes) -> None:
         self.write(data)

@@ -23,7 +23,7 @@ from typing import Any
 
 from attrs import define
 
-from rmqpy.net.connection import READ_SIZE, ConnectionLimits, LoopTurns, RemotingConnection
+from rmqpy.net.connection import ConnectionLimits, LoopTurns, RemotingConnection
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server.feed_api import FEED_BYTES, Feed, FeedStatus, PollSet
 from rmqpy.net.server.feed_reader import FedConnection, FeedReader
@@ -194,7 +194,7 @@ class FastConnection(ServedConnection):
 
 class FastTransport(asyncio.Transport):
     """Implements what a ``RemotingConnection`` uses of ``asyncio.HaTransport``, and
-    ``HotChannel``."""
+    ``FeedChannel``."""
 
     __slots__ = (
         "_buffer",
@@ -224,7 +224,7 @@ class FastTransport(asyncio.Transport):
         self.fd = sock.fileno()
         self.connection = connection
         self._core = server.feed.core
-        self._receive = server.feed.receive or self._receive_for_feed
+        self._receive = server.feed.receive
         self._reader = FeedReader(server, connection)
         self._buffer = bytearray()
         self._high = self._low = 0
@@ -249,7 +249,7 @@ class FastTransport(asyncio.Transport):
     def closed(self) -> bool:
         return self.connection.closed
 
-    # -- HotChannel
+    # -- FeedChannel
 
     def unsent(self, data: bytes) -> None:
         if not self._closing:
@@ -405,23 +405,6 @@ class FastTransport(asyncio.Transport):
         if status != FeedStatus.AGAIN:
             reader.rest = b""
         return status
-
-    def _receive_for_feed(self, core: Any, number: int, have: int) -> int:
-        """For a feed that has no sockets of its own."""
-        try:
-            data = self._sock.recv(READ_SIZE)
-        except (BlockingIOError, InterruptedError):
-            return FeedStatus.AGAIN
-        except OSError as error:
-            core.wanted = error.errno
-            return FeedStatus.FAILED
-        if not data:
-            return FeedStatus.CLOSED
-        feed = self._server.feed
-        feed.feed(data, have)
-        if len(data) == READ_SIZE:
-            self.connection.mark_unread()
-        return feed.resume(number)
 
     def _receive_large(self) -> int:
         buffer = self._server.turns.buffer

@@ -1,8 +1,8 @@
 """Administration of accounts over the wire: codes 50 to 54.
 
-A change is answered when it stands in the access file that the account is in (a new one: the main
-file), and is in effect then. What is listed (54) has names and rights and never a secret; without
-access control all five answer as unknown codes, which Java does for none of them.
+A change is answered when it is in the access file that defines the account (for a new account: the
+main file), and is in effect then. The listing (54) has names and rights and never a secret. Without
+access control all five are answered as unknown codes, which Java does for none of them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from rmqpy.remoting.headers import (
 )
 
 ACCOUNTS_MAX: Final = 10_000
-"""Accounts of all files, above which none is made over the wire."""
+"""The number of accounts in all files above which no account is created over the wire."""
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class AccessAdminProcessor:
-    """See the module's text."""
+    """Answers the account requests."""
 
     identity: BrokerContext
     files: AccessFiles
@@ -86,7 +86,7 @@ class AccessAdminProcessor:
         path = header.acl_file_full_path or self.files.main
         if path != self.files.main and path not in self.files.read_files:
             raise RequestRejectedError(
-                failed, "aclFileFullPath is none of this broker's access files"
+                failed, "aclFileFullPath is not one of this broker's access files"
             )
         white = tuple(_split(header.global_white_addrs))
         now_ms = self.clock.now_ms()
@@ -121,7 +121,7 @@ class AccessAdminProcessor:
         return RemotingCommand.response_to(request, body=body.encode())
 
     def _path_of(self, access_key: str) -> str | None:
-        """The first file that has the account: the one that counts."""
+        """Return the first file that has the account: the one that counts."""
         for path, file in self.files.read_files.items():
             if file.find(access_key) is not None:
                 return path
@@ -143,7 +143,7 @@ def _answer(
 
 
 def _updated(before: PlainAccount | None, header: CreateAccessConfigRequestHeader) -> PlainAccount:
-    """What the request does not name stays as it was."""
+    """Return the changed account; what the request does not name stays as it was."""
     account = before or PlainAccount(access_key=header.access_key)
     given: dict[str, Any] = {
         "secret_key": header.secret_key,

@@ -1,9 +1,9 @@
 """The settings of a running broker, for administrators: codes 25 (change) and 26 (read).
 
-Only keys of an allow-list change at run time (``runtime`` in the tables of
-``model.config_keys_*``): all of a request or, by a Refusal, none. A change is in effect at once; it
-is answered when it stands in the configuration file too. A broker that was started without a file
-keeps changes in memory only, and says so.
+Only the keys of an allow-list change at run time (``runtime`` in the tables of
+:mod:`rmqpy.config`): all keys of a request, or none if one of them is refused. A change is in
+effect at once; it is answered when it is in the configuration file too. A broker that was started
+without a file keeps changes in memory only, and says so.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from rmqpy.store.files.deferred_write import DeferredFileWriter
 logger = logging.getLogger(__name__)
 
 REGISTERED_KEY = "brokerPermission"
-"""The one key that name servers are told."""
+"""The one key that the name servers must be notified of."""
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class SettingsFile:
-    """Where settings are kept. ``unknown``: keys of the file that mean nothing here."""
+    """The file of the settings. ``unknown`` are keys of the file that have no meaning here."""
 
     file: DeferredFileWriter
     unknown: Mapping[str, str]
@@ -48,7 +48,9 @@ class SettingsFile:
 
 @define(slots=True, eq=False, kw_only=True, repr=False)
 class BrokerConfigProcessor:
-    """``changed`` hears of every change, after the identity has it."""
+    """Answers changes and reads. ``changed`` is called for each change, after
+    the identity has it.
+    """
 
     identity: BrokerContext
     registration: RegistrationService
@@ -56,8 +58,9 @@ class BrokerConfigProcessor:
     changed: Callable[[BrokerConfiguration], None]
     version: DataVersion
     _told: tuple[BrokerConfiguration, bytes] | None = field(default=None, init=False)
-    """The last text and what it was made from: making it takes half a millisecond, for which sends
-    would wait."""
+    """The last text and the configuration it was made from: encoding takes half a millisecond, for
+    which sends would wait.
+    """
 
     def handlers(self) -> HandlerTable:
         return {

@@ -1,12 +1,12 @@
-"""What administrators ask of consumers through the broker: codes 222, 223, 307 and 309.
+"""Requests of administrators to consumers, relayed by the broker: codes 222, 223, 307 and 309.
 
 =====  ==========================  =============================================================
 code   to clients                  what the broker does
 =====  ==========================  =============================================================
-222    220 RESET_CONSUMER_         reckons the new offsets and tells every member; its own table
-       CLIENT_OFFSET, one-way      changes when the members commit
-223    221 GET_CONSUMER_STATUS     asks one member or all, and puts their tables together
-307    307, as it came             asks one member, hands back what it says
+222    220 RESET_CONSUMER_         calculates the new offsets and sends them to every member; its
+       CLIENT_OFFSET, one-way      own table changes when the members commit
+223    221 GET_CONSUMER_STATUS     requests the tables of one member or all, and combines them
+307    307, as received            asks one member and returns its answer
 309    309, with the message       the same
 =====  ==========================  =============================================================
 """
@@ -46,16 +46,16 @@ from rmqpy.remoting.headers import (
 
 STATUS_TIMEOUT_MS: Final = 5_000
 TO_THE_END: Final = -1
-"""As a timestamp: behind the last message."""
+"""The timestamp that means the end of the queue."""
 RESET_SINCE_VERSION: Final = 28
-"""V3_0_7_SNAPSHOT: clients from here on understand 220 and 221."""
+"""V3_0_7_SNAPSHOT: clients from this version on understand 220 and 221."""
 ASKED_SINCE_VERSION: Final = 62
-"""V3_1_8_SNAPSHOT: clients from here on understand 307 and 309."""
+"""V3_1_8_SNAPSHOT: clients from this version on understand 307 and 309."""
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class ClientRelayProcessor:
-    """See the module's text."""
+    """Relays requests of administrators to consumers and returns the answers."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -72,7 +72,7 @@ class ClientRelayProcessor:
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
         }
 
-    # 222
+    # Code 222
 
     def reset_offset(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = ResetOffsetRequestHeader.decode(request.ext_fields)
@@ -132,7 +132,7 @@ class ClientRelayProcessor:
             table[MessageQueue(topic, self.identity.name, queue_id)] = chosen
         return table
 
-    # 223
+    # Code 223
 
     def consumer_status(self, channel: Channel, request: RemotingCommand) -> None:
         header = GetConsumerStatusRequestHeader.decode(request.ext_fields)
@@ -159,7 +159,7 @@ class ClientRelayProcessor:
                     table = GetConsumerStatusBody.decode(answer.body).message_queue_table
                     found.consumer_table[asked[member].client_id] = table
                 except RequestRejectedError:
-                    pass  # what cannot be read says nothing, as in Java
+                    pass  # an unreadable answer is ignored, as in Java
             waiting.discard(member)
             if not waiting:
                 reply()
@@ -178,7 +178,7 @@ class ClientRelayProcessor:
             )
             self.calls.call(member, question, partial(answered, member), STATUS_TIMEOUT_MS)
 
-    # 307 and 309
+    # Codes 307 and 309
 
     def running_info(self, channel: Channel, request: RemotingCommand) -> None:
         header = GetConsumerRunningInfoRequestHeader.decode(request.ext_fields)
@@ -194,9 +194,7 @@ class ClientRelayProcessor:
             raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         record = self.queues.message_at(offset)
         if record is None:
-            raise RequestRejectedError(
-                ResponseCode.SYSTEM_ERROR, f"there is no message at {offset}"
-            )
+            raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, f"no message at offset {offset}")
         question = RemotingCommand(request.code, ext_fields=dict(request.ext_fields))
         question.ext_fields["brokerName"] = self.identity.name
         question.body = bytes(record)
@@ -209,7 +207,7 @@ class ClientRelayProcessor:
         question: RemotingCommand,
         whom: tuple[str, str],
     ) -> None:
-        """Ask the client (group, id) and hand its answer back."""
+        """Send the request to the client (group, id) and return its answer to the administrator."""
         group, client_id = whom
         member = self._member(group, client_id)
 

@@ -1,6 +1,5 @@
-"""Our COMPARE_LOG request: digests of a piece of this broker's log, for a copy that wants to know
-whether it is one (:mod:`rmqpy.ha.compare`). Bounded work: one request reads ``SPAN_MAX`` bytes at
-the most.
+"""The COMPARE_LOG request of rmqpy: digests of a range of this broker's log, with which a replica
+checks that it is a copy (:mod:`rmqpy.ha.compare`). One request reads at most ``SPAN_MAX`` bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from rmqpy.store.commitlog.interface import CommitLog, read_span
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class LogCompareProcessor:
-    """See the module's text."""
+    """Answers with digests of the log."""
 
     log: CommitLog
 

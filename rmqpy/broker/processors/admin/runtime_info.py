@@ -1,7 +1,7 @@
-"""What the broker says about itself: code 28 (runtime information).
+"""The runtime information of the broker: code 28.
 
-Java's thread pools do not exist here; their keys are answered with empty queues and the configured
-capacities, for tools read them without asking whether they are there.
+Java's thread pools do not exist here. Their keys are answered with empty queues and the configured
+capacities, because tools read them without checking that they exist.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GIB = 1 << 30
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class RuntimeInfoProcessor:
-    """See the module's text."""
+    """Answers with the runtime information."""
 
     identity: BrokerContext
     store: StoreAdmin
@@ -40,7 +40,7 @@ class RuntimeInfoProcessor:
     files: FileSystem
     clock: Clock
     delays: Callable[[], Mapping[int, tuple[int, int]]]
-    """Delay level to (offset delivered, end of its queue)."""
+    """Returns delay level to (offset delivered, end of its queue)."""
     booted_ms: int
 
     def handlers(self) -> HandlerTable:
@@ -54,7 +54,7 @@ class RuntimeInfoProcessor:
         )
 
     def table(self) -> dict[str, str]:
-        """Key to text."""
+        """Return the runtime information as key and text."""
         return {
             **self._broker(),
             **self._counters(),

@@ -59,7 +59,7 @@ UNITS_MAX: Final = 1_000
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class StatsQueryProcessor:
-    """See the module's text."""
+    """Answers queries about topics, groups and clients."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -148,7 +148,7 @@ class StatsQueryProcessor:
         return RemotingCommand.response_to(request, body=stats.encode())
 
     def broker_consume_stats(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Every group with offsets on this broker, a ConsumeStats for each topic of it."""
+        """Answer with a ConsumeStats per topic for every group that has offsets on this broker."""
         ordered_only = GetConsumeStatsInBrokerHeader.decode(request.ext_fields).is_order
         stats = ConsumeStatsList(broker_addr=self.identity.address)
         for group in self.groups.groups:
@@ -169,7 +169,9 @@ class StatsQueryProcessor:
         return RemotingCommand.response_to(request, body=stats.encode())
 
     def time_spans(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """When the first, the last and the last consumed message of each queue were stored."""
+        """Answer with the store times of the first, last and last consumed
+        message of each queue.
+        """
         header = QueryConsumeTimeSpanRequestHeader.decode(request.ext_fields)
         config = self.topics.get(header.topic)
         if config is None:
@@ -244,7 +246,9 @@ class StatsQueryProcessor:
         return RemotingCommand.response_to(request, body=ProducerTableInfo(data).encode())
 
     def clone_offsets(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Let one group stand where another does: in one topic, or in all that it has read."""
+        """Copy the offsets of one group to another: of one topic, or of all topics that it has
+        read.
+        """
         header = CloneGroupOffsetRequestHeader.decode(request.ext_fields)
         source, target = header.src_group, header.dest_group
         wanted = (header.topic or "").strip()
@@ -255,7 +259,7 @@ class StatsQueryProcessor:
         return RemotingCommand.response_to(request)
 
     def _subscribes(self, group: str, topic: str) -> bool:
-        """A group that is online no longer counts for a topic that it has left."""
+        """Return whether a group still reads a topic: one that is online must subscribe to it."""
         online = self.clients.consumer_group(group)
         return online is None or not online.subscriptions or topic in online.subscriptions
 
@@ -305,6 +309,6 @@ def _producer(channel: Channel, client: Client) -> ProducerInfo:
 
 
 def _java_date(timestamp_ms: int) -> str:
-    """``yyyy-MM-dd#HH:mm:ss:SSS`` in local time."""
+    """Format a time as ``yyyy-MM-dd#HH:mm:ss:SSS`` in local time."""
     moment = datetime.fromtimestamp(timestamp_ms / 1000)
     return f"{moment:%Y-%m-%d#%H:%M:%S}:{timestamp_ms % 1000:03d}"

@@ -40,7 +40,7 @@ RETRY_QUEUES_LIMIT: Final = 1024
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class TopicAdminProcessor:
-    """See the module's text."""
+    """Creates, changes, lists and deletes topics and groups."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -49,7 +49,7 @@ class TopicAdminProcessor:
     statistics: Statistics
     store: StoreAdmin
     tell: Callable[[Callable[[], None]], None]
-    """Of the registration: calls back when the name servers know the topics."""
+    """Registers the topics and calls back when the name servers know them."""
 
     def handlers(self) -> HandlerTable:
         return {
@@ -63,7 +63,9 @@ class TopicAdminProcessor:
         }
 
     def update_topic(self, channel: Channel, request: RemotingCommand) -> None:
-        """Answered, as by Java, when the name servers know it: a route asked for next has it."""
+        """Create or change a topic. As in Java, the answer is sent when the name servers know the
+        topic, so that a route requested next has it.
+        """
         header = CreateTopicRequestHeader.decode(request.ext_fields)
         self._refuse_on_slave()
         names.check_topic(header.topic)
@@ -135,7 +137,7 @@ class TopicAdminProcessor:
     def _refuse_on_slave(self) -> None:
         if self.identity.is_slave:
             raise RequestRejectedError(
-                ResponseCode.SYSTEM_ERROR, "this broker is a slave: ask the master, please"
+                ResponseCode.SYSTEM_ERROR, "this broker is a slave: send the request to the master"
             )
 
     def _refuse_system_topic(self, topic: str) -> None:
