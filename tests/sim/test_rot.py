@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 from attrs import evolve
-from simulator.checkers import GroupWatch
+from simulator.broker_cluster import BrokerCluster
+from simulator.checkers import GroupChecker
 from simulator.disks import SimulatedDisk
 from simulator.plan import SimulationPlan
-from simulator.world import World
 
 PATH = "/store/dledger-n0/data/00000000000000000000"
 
@@ -73,8 +73,8 @@ def test_damage_is_mended_while_messages_come_and_go() -> None:
     plan = SimulationPlan(
         seed=5, duration_ms=30_000, heartbeat_ms=300, tick_ms=50, flip_interval_ms=500
     )
-    world = World(evolve(plan, file_size=4096, sync_flush=True), trace=[])
-    outcome = world.run()
-    assert isinstance(world.watch, GroupWatch) and world.watch.is_whole
-    flipped = sum("a bit flips" in line for line in world.trace or ())
+    cluster = BrokerCluster(evolve(plan, file_size=4096, sync_flush=True), trace=[])
+    outcome = cluster.run()
+    assert isinstance(cluster.checker, GroupChecker) and cluster.checker.is_undamaged
+    flipped = sum("a bit flips" in line for line in cluster.trace or ())
     assert flipped >= 3 and outcome.stored > 60 and outcome.crashes == 0

@@ -10,7 +10,8 @@ from zlib import crc32
 from attrs import define, field
 
 from rmqpy.store.retention import HOUR_MS
-from simulator.broker_host import LEDGER_PORT, RESERVED_HOURS, ROOT, BrokerHost
+from simulator.broker_host import RESERVED_HOURS, ROOT, BrokerHost
+from simulator.host import LEDGER_PORT
 from simulator.invariants import InvariantChecker, InvariantViolationError, Queue
 from simulator.member_view import MemberView
 from simulator.network import Machine
@@ -18,58 +19,63 @@ from simulator.plan import SimulationPlan
 from simulator.records import MessageRecord, record_at
 from simulator.workload import TOPIC, HistoryRecorder, Sent
 
-VOTED = b'"voteResult":"ACCEPT"'
+VOTE_GRANTED = b'"voteResult":"ACCEPT"'
 
 
-class Checker(HistoryRecorder):
-    """What the world tells whoever watches it."""
+class Checker:
+    """Checks the invariants of a cluster: after each event, and of what its machines write."""
+
+    @property
+    def elections(self) -> int:
+        """The number of leaders so far."""
+        return 0
+
+    def check(self, name: str) -> None:
+        """Check machine ``name`` after one of its events."""
+
+    def stamp(self, machine: Machine) -> int:
+        """Return how many entries are committed when ``machine`` writes a piece."""
+        return 0
+
+    def on_write(self, machine: Machine, port: int, to: str, piece: bytes) -> None:
+        """Check a piece that ``machine`` writes to the machine called ``to``."""
+
+    def started(self, name: str) -> None:
+        """Note that machine ``name`` has started."""
+
+    def ended(self, name: str, *, power_lost: bool, working: bool) -> None:
+        """Note that machine ``name`` is down; ``working``: it was in the middle of an event."""
+
+    def audit(self) -> None:
+        """Check everything at the end, when all members are equal."""
+
+    def digest(self) -> str:
+        """Return all that was committed and acknowledged, as a text."""
+        return ""
+
+
+class BrokerChecker(Checker, HistoryRecorder):
+    """A checker of brokers, and of the history that their clients record."""
 
     @classmethod
     @abstractmethod
     def of(cls, plan: SimulationPlan, hosts: tuple[BrokerHost, ...]) -> Self:
-        """A watch over these machines."""
+        """Return a checker of these machines."""
 
     @property
-    def elections(self) -> int:
-        """How many leaders there were."""
-        return 0
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nobody has a damaged entry."""
+    def is_undamaged(self) -> bool:
+        """Whether no member has a damaged entry."""
         return True
 
-    def look(self, host: BrokerHost) -> None:
-        """An event of that machine has ended."""
-
-    def stamp(self, machine: Machine) -> int:
-        """That machine writes to somebody: how far the promises go by now."""
-        return 0
-
-    def overhears(self, machine: Machine, port: int, to: str, piece: bytes) -> None:
-        """That machine writes this piece to the machine called ``to``."""
-
-    def started(self, host: BrokerHost) -> None: ...
-
-    def ended(self, host: BrokerHost, *, power_lost: bool, working: bool) -> None:
-        """That machine is down; ``working``: it was in the middle of an event."""
-
-    def begins_with(self, records: Iterable[MessageRecord]) -> None:
-        """What the classic log holds that every member begins with."""
-
-    def audit(self) -> None:
-        """At the end, all members equal."""
+    def start_from(self, records: Iterable[MessageRecord]) -> None:
+        """Note the classic log with which every member starts."""
 
     def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
-        """A reader has found messages of that queue up to ``end``, and no more."""
-
-    @abstractmethod
-    def digest(self) -> str:
-        """Everything that was promised, as a text."""
+        """Check that the last message of a queue that a reader got was before ``end``."""
 
 
 @define(slots=True, eq=False, repr=False)
-class GroupWatch(Checker):
+class GroupChecker(BrokerChecker):
     """Members of a group are held against each other and against their promises."""
 
     promises: InvariantChecker
@@ -91,11 +97,11 @@ class GroupWatch(Checker):
         return len(self.promises.leaders)
 
     @property
-    def is_whole(self) -> bool:
+    def is_undamaged(self) -> bool:
         return not any(view.damaged for view in self.views.values())
 
-    def look(self, host: BrokerHost) -> None:
-        self.views[host.name].look()
+    def check(self, name: str) -> None:
+        self.views[name].look()
 
     def stamp(self, machine: Machine) -> int:
         view = self.views.get(machine.name)
@@ -103,17 +109,17 @@ class GroupWatch(Checker):
             view.look()
         return len(self.promises.committed)
 
-    def overhears(self, machine: Machine, port: int, to: str, piece: bytes) -> None:
-        if port == LEDGER_PORT and VOTED in piece:
+    def on_write(self, machine: Machine, port: int, to: str, piece: bytes) -> None:
+        if port == LEDGER_PORT and VOTE_GRANTED in piece:
             self.views[machine.name].answers_vote(to, piece)
 
-    def started(self, host: BrokerHost) -> None:
-        self.views[host.name].started()
+    def started(self, name: str) -> None:
+        self.views[name].started()
 
-    def ended(self, host: BrokerHost, *, power_lost: bool, working: bool) -> None:
-        self.views[host.name].ended(power_lost=power_lost, working=working)
+    def ended(self, name: str, *, power_lost: bool, working: bool) -> None:
+        self.views[name].ended(power_lost=power_lost, working=working)
 
-    def begins_with(self, records: Iterable[MessageRecord]) -> None:
+    def start_from(self, records: Iterable[MessageRecord]) -> None:
         end = 0
         for record in records:
             self.promises.starts_with(record)
@@ -180,12 +186,13 @@ class GroupWatch(Checker):
 
 
 @define(slots=True, eq=False, repr=False)
-class ClassicWatch(Checker):
+class ClassicChecker(BrokerChecker):
     """One broker with the classic log: what is acknowledged stays, what was read stays unless the
     power failed.
     """
 
     plan: SimulationPlan
+    hosts: dict[str, BrokerHost]
     told: dict[tuple[int, int], int] = field(factory=dict)
     """(queue, offset) → body, of what was acknowledged."""
 
@@ -195,7 +202,7 @@ class ClassicWatch(Checker):
 
     @classmethod
     def of(cls, plan: SimulationPlan, hosts: tuple[BrokerHost, ...]) -> Self:
-        return cls(plan)
+        return cls(plan, {host.name: host for host in hosts})
 
     def told_stored(self, broker: str, sent: Sent, queue_offset: int, stamp: int) -> None:
         for number, body in enumerate(sent.bodies):
@@ -222,7 +229,8 @@ class ClassicWatch(Checker):
     def was_sent_on(self, broker: str, queue_id: int, offset: int) -> None:
         """What a power failure has left of a queue may begin anywhere."""
 
-    def look(self, host: BrokerHost) -> None:
+    def check(self, name: str) -> None:
+        host = self.hosts[name]
         removed, host.disk.removals = host.disk.removals, []
         for path, age_ms in removed:
             self.have_gone = True
@@ -231,8 +239,8 @@ class ClassicWatch(Checker):
                     f"{path} is removed {age_ms} ms after it was written to"
                 )
 
-    def started(self, host: BrokerHost) -> None:
-        host.disk.removals.clear()
+    def started(self, name: str) -> None:
+        self.hosts[name].disk.removals.clear()
 
     def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
         lost = [offset for queue, offset in self.told if queue == queue_id and offset >= end]

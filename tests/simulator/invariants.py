@@ -8,6 +8,8 @@ held against these notes.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Protocol
 
 from attrs import define, field
 
@@ -37,9 +39,22 @@ class Place:
 Queue = tuple[bytes, int]
 
 
+class Replica(Protocol):
+    """The log of one member, up or down."""
+
+    @property
+    def name(self) -> str: ...
+
+    def has(self, entry: LedgerEntry) -> bool:
+        """Return whether the log holds the entry."""
+
+    def has_durably(self, entry: LedgerEntry) -> bool:
+        """Return whether the entry would survive a power failure."""
+
+
 @define(slots=True, repr=False)
-class InvariantChecker:
-    """``quorum`` members make a majority."""
+class ConsensusInvariants:
+    """The invariants of Raft over all lives of all members. ``quorum`` members make a majority."""
 
     quorum: int
     leaders: dict[int, str] = field(factory=dict)
@@ -55,28 +70,6 @@ class InvariantChecker:
 
     committed_in: list[int] = field(factory=list)
     """Term of the member that committed it first."""
-
-    queues: dict[Queue, list[Place]] = field(factory=dict)
-    """By queue offset, from 0."""
-
-    divided_offset: int | None = None
-    expired_to: int = 0
-
-    def expires(self, offset: int) -> None:
-        """A file that ends at ``offset`` was old enough to go, and has gone from some member."""
-        self.expired_to = max(self.expired_to, offset)
-
-    def begins(self, member: str, offset: int) -> None:
-        """The DLedger log of ``member`` begins at ``offset``."""
-        low = max(self.expired_to, self.divided_offset or 0)
-        if offset > low:
-            raise InvariantViolationError(
-                f"the log of {member} begins at {offset}; what stands behind {low} has not expired"
-            )
-
-    def starts_with(self, record: MessageRecord) -> None:
-        """A record of the classic log that all members begin with."""
-        self._place(record, record.physical_offset, 0)
 
     def check_leader(self, member: str, term: int) -> None:
         other = self.leaders.setdefault(term, member)
@@ -120,16 +113,17 @@ class InvariantChecker:
         if before == now:
             return
         if before[:2] == now[:2] and -2 in (before[2], term_before):
-            return  # the first entry of a log that begins there has none before it to compare
+            # The first entry of a log that begins there has none before it to compare.
+            if before[2] == -2:
+                self.entries[entry.index, entry.term] = now
+            return
         raise InvariantViolationError(
             f"{member} has another entry {entry.index} of term {entry.term} than is known:"
             f" {now}, known is {before}"
         )
 
-    def commits(
-        self, member: str, term: int, entry: LedgerEntry, record: MessageRecord | None
-    ) -> bool:
-        """``member``, in ``term``, holds ``entry`` for committed; whether that is news."""
+    def commits(self, member: str, term: int, entry: LedgerEntry) -> bool:
+        """``member``, in ``term``, commits ``entry``. Return whether it is the first to do so."""
         if entry.index < len(self.committed):
             known = self.committed[entry.index]
             if known != entry:
@@ -139,14 +133,39 @@ class InvariantChecker:
             raise InvariantViolationError(
                 f"{member} commits {entry.index} before {len(self.committed)}"
             )
-        if record is None or not record.whole:
-            raise InvariantViolationError(
-                f"{member} commits entry {entry.index} without a record in it"
-            )
         self.committed.append(entry)
         self.committed_in.append(term)
-        self._place(record, entry.position + 48, len(self.committed))
         return True
+
+    def check_quorum(
+        self,
+        member: str,
+        entry: LedgerEntry,
+        replicas: Iterable[Replica],
+        *,
+        synced: bool,
+        leads_in: int | None,
+    ) -> None:
+        """Check ``entry``, which ``member`` is the first to commit: a majority holds it, durably
+        with ``synced``, and a leader (of term ``leads_in``) counts only entries of its own term.
+        """
+        replicas = tuple(replicas)
+        holders = [replica.name for replica in replicas if replica.has(entry)]
+        if len(holders) < self.quorum:
+            raise InvariantViolationError(
+                f"{member} commits entry {entry.index}, which only {holders} have"
+            )
+        if synced:
+            durable = [replica.name for replica in replicas if replica.has_durably(entry)]
+            if len(durable) < self.quorum:
+                raise InvariantViolationError(
+                    f"{member} commits entry {entry.index}, which only {durable} have synced"
+                )
+        if leads_in is not None and entry.term != leads_in and self.quorum > 1:
+            raise InvariantViolationError(
+                f"{member} leads in term {leads_in} and commits entry {entry.index} of term"
+                f" {entry.term} by counting"
+            )
 
     def has_committed(self, entry: LedgerEntry) -> bool:
         """Whether this entry, and no other of its index, is committed."""
@@ -158,6 +177,46 @@ class InvariantChecker:
             raise InvariantViolationError(
                 f"{member} drops the committed entry {index} of term {term}"
             )
+
+
+@define(slots=True, repr=False)
+class InvariantChecker(ConsensusInvariants):
+    """The invariants of a group of brokers: those of Raft, and those of queues and positions."""
+
+    queues: dict[Queue, list[Place]] = field(factory=dict)
+    """By queue offset, from 0."""
+
+    divided_offset: int | None = None
+    expired_to: int = 0
+
+    def expires(self, offset: int) -> None:
+        """A file that ends at ``offset`` was old enough to go, and has gone from some member."""
+        self.expired_to = max(self.expired_to, offset)
+
+    def begins(self, member: str, offset: int) -> None:
+        """The DLedger log of ``member`` begins at ``offset``."""
+        low = max(self.expired_to, self.divided_offset or 0)
+        if offset > low:
+            raise InvariantViolationError(
+                f"the log of {member} begins at {offset}; what stands behind {low} has not expired"
+            )
+
+    def starts_with(self, record: MessageRecord) -> None:
+        """A record of the classic log that all members begin with."""
+        self._place(record, record.physical_offset, 0)
+
+    def commits_record(
+        self, member: str, term: int, entry: LedgerEntry, record: MessageRecord | None
+    ) -> bool:
+        """As :meth:`commits`, with the message record in the entry."""
+        if not self.commits(member, term, entry):
+            return False
+        if record is None or not record.whole:
+            raise InvariantViolationError(
+                f"{member} commits entry {entry.index} without a record in it"
+            )
+        self._place(record, entry.position + 48, len(self.committed))
+        return True
 
     def has_unit(self, member: str, queue: Queue, offset: int, unit: tuple[int, int]) -> None:
         """A consume queue of ``member`` leads from ``offset`` to (physical offset, size)."""

@@ -7,7 +7,6 @@ asked: how far it says that it has stored, committed and dispatched, and its rol
 
 from __future__ import annotations
 
-import json
 from struct import Struct
 
 from attrs import define, field
@@ -21,7 +20,7 @@ from rmqpy.store.retention import HOUR_MS
 from simulator.broker_host import RESERVED_HOURS, ROOT, BrokerHost, Running
 from simulator.disks import LEDGER_DATA, SimulatedDisk
 from simulator.invariants import InvariantChecker, InvariantViolationError, Queue
-from simulator.records import LedgerEntry, MessageRecord, entry_at, record_at
+from simulator.records import LedgerEntry, MessageRecord, body_of, entry_at, record_at
 
 _UNIT = Struct(">qi")
 UNIT_BYTES = 20
@@ -60,6 +59,10 @@ class MemberView:
     """Those of them with a bit that had flipped: the last one may be taken for a torn tail."""
 
     _parts: tuple[Running, SimulatedDisk, Node, EntryStore, Dispatch] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.host.name
 
     def look(self) -> None:
         """After an event of this member."""
@@ -146,7 +149,7 @@ class MemberView:
 
     def answers_vote(self, candidate: str, piece: bytes) -> None:
         """A frame of this member says ACCEPT to ``candidate``: durable before that."""
-        term = _body_of(piece)["term"]
+        term = body_of(piece)["term"]
         state = _hard_state_of(self.host.disk.durable_content(self._state_path))
         if state != (term, candidate):
             raise InvariantViolationError(
@@ -258,28 +261,16 @@ class MemberView:
         news = False
         for number in range(max(self.committed + 1, self.begin), index + 1):
             entry = self.entries[number - self.begin]
-            news = self.promises.commits(name, node.term, entry, self._record(entry)) or news
+            record = self._record(entry)
+            news = self.promises.commits_record(name, node.term, entry, record) or news
         self.committed = index
         if news:
-            self._is_safe(node.role, node.term, self.entries[index - self.begin])
-
-    def _is_safe(self, role: Role, term: int, entry: LedgerEntry) -> None:
-        name, quorum = self.host.name, self.promises.quorum
-        holders = [view.host.name for view in self.others if view.has(entry)]
-        if len(holders) < quorum:
-            raise InvariantViolationError(
-                f"{name} commits entry {entry.index}, which only {holders} have"
-            )
-        if self.host.plan.sync_flush:
-            synced = [view.host.name for view in self.others if view.has_durably(entry)]
-            if len(synced) < quorum:
-                raise InvariantViolationError(
-                    f"{name} commits entry {entry.index}, which only {synced} have synced"
-                )
-        if role is Role.LEADER and entry.term != term and quorum > 1:
-            raise InvariantViolationError(
-                f"{name} leads in term {term} and commits entry {entry.index} of term {entry.term}"
-                " by counting"
+            self.promises.check_quorum(
+                name,
+                self.entries[index - self.begin],
+                self.others,
+                synced=self.host.plan.sync_flush,
+                leads_in=node.term if node.role is Role.LEADER else None,
             )
 
     def _record(self, entry: LedgerEntry) -> MessageRecord | None:
@@ -380,14 +371,6 @@ def _first_offset(path: str) -> int:
 def _kept_ms(path: str) -> int:
     more_hours = DLEDGER_MORE_HOURS if LEDGER_DATA in path else 0
     return (RESERVED_HOURS + more_hours) * HOUR_MS
-
-
-def _body_of(frame: bytes) -> dict[str, int]:
-    """The JSON body of the first frame of a piece."""
-    length = int.from_bytes(frame[:4])
-    header = int.from_bytes(frame[4:8]) & 0xFFFFFF
-    body: dict[str, int] = json.loads(frame[8 + header : 4 + length])
-    return body
 
 
 def _hard_state_of(content: bytes) -> tuple[int, str | None]:

@@ -33,10 +33,11 @@ class Planting:
 
 @define(slots=True, frozen=True)
 class Mutation:
-    """``name`` says what is wrong."""
+    """A planted bug, and the families of seeds that have to find it."""
 
     name: str
     plant: Callable[[Planting], None]
+    families: tuple[str, ...] = ("group",)
 
 
 MUTATIONS: dict[str, Mutation] = {}
@@ -53,6 +54,24 @@ def planted(mutation: Mutation) -> Iterator[None]:
         planting.take_back()
 
 
-def bug(plant: Callable[[Planting], None]) -> Callable[[Planting], None]:
-    MUTATIONS[plant.__name__] = Mutation(plant.__name__, plant)
+Plant = Callable[[Planting], None]
+
+
+def bug(plant: Plant) -> Plant:
+    """Register a bug that groups of brokers find."""
+    return _register(plant, "group")
+
+
+def node_bug(plant: Plant) -> Plant:
+    """Register a bug that groups of bare nodes find."""
+    return _register(plant, "nodes")
+
+
+def consensus_bug(plant: Plant) -> Plant:
+    """Register a bug that groups of both kinds find."""
+    return _register(plant, "group", "nodes")
+
+
+def _register(plant: Plant, *families: str) -> Plant:
+    MUTATIONS[plant.__name__] = Mutation(plant.__name__, plant, families)
     return plant

@@ -16,7 +16,7 @@ from attrs import evolve
 from rmqpy.broker.assembly import dledger_group as broker_group
 from rmqpy.broker.assembly.server import BrokerServer
 from rmqpy.broker.replication.role import GroupRole
-from rmqpy.dledger import election, follower, member, outbox, replication
+from rmqpy.dledger import election, follower, member, node, outbox, replication
 from rmqpy.dledger.election import Ballot, Voter
 from rmqpy.dledger.member import HardState, LedgerEnd
 from rmqpy.dledger.messages import DLedgerResponseCode, PushEntryRequest, VoteResult
@@ -34,7 +34,16 @@ from rmqpy.store.ledger.member_state import MemberFiles
 from rmqpy.store.message_store import MessageStore
 from rmqpy.store.reader import QueueMessageReader
 from simulator import mutations_environment
-from simulator.mutation_engine import MUTATIONS, Mutation, Planting, bug, planted
+from simulator.mutation_engine import (
+    MUTATIONS,
+    Mutation,
+    Planting,
+    bug,
+    consensus_bug,
+    node_bug,
+    planted,
+)
+from simulator.node_disk import NodeDisk
 
 __all__ = ["MUTATIONS", "Mutation", "mutations_environment", "planted"]
 
@@ -58,10 +67,22 @@ def _patch_less(base: int) -> Any:
     return patch
 
 
+def _lead_without_marker() -> Any:
+    real = Planting.real(Node, "_lead")
+
+    def lead(self: Node) -> None:
+        real(self)
+        self._member.outbox.marker = None
+        self._ready_index = LedgerIndex(-1)
+        self._proposed_index = self._member.log.end.index
+
+    return lead
+
+
 # Votes and terms
 
 
-@bug
+@consensus_bug
 def vote_not_persisted(to: Planting) -> None:
     real = to.real(outbox.Outbox, "take")
 
@@ -83,12 +104,13 @@ def vote_written_and_not_synced(to: Planting) -> None:
     to.put(MemberFiles, "save_hard_state", save_hard_state)
 
 
-@bug
+@consensus_bug
 def hard_state_forgotten_at_restart(to: Planting) -> None:
     to.put(MemberFiles, "load_hard_state", lambda self: HardState())
+    to.put(NodeDisk, "load_hard_state", lambda self: HardState())
 
 
-@bug
+@consensus_bug
 def vote_given_twice(to: Planting) -> None:
     real = to.real(election, "_answer")
 
@@ -103,12 +125,12 @@ def vote_given_twice(to: Planting) -> None:
     to.put(member.Member, "vote_for", vote_for)
 
 
-@bug
+@consensus_bug
 def leader_by_half_of_the_votes(to: Planting) -> None:
     to.put(election, "is_quorum", lambda count, members: count >= members // 2)
 
 
-@bug
+@consensus_bug
 def log_of_the_candidate_ignored(to: Planting) -> None:
     real = to.real(election, "_answer")
 
@@ -118,15 +140,20 @@ def log_of_the_candidate_ignored(to: Planting) -> None:
     to.put(election, "_answer", answer)
 
 
+@node_bug
+def term_led_again_after_power_failure(to: Planting) -> None:
+    to.put(election.Election, "__attrs_post_init__", lambda self: None)
+
+
 # The quorum
 
 
-@bug
+@consensus_bug
 def committed_before_quorum(to: Planting) -> None:
     to.put(replication, "quorum_index", max)
 
 
-@bug
+@consensus_bug
 def match_one_too_far(to: Planting) -> None:
     real = to.real(replication.Progress, "enter")
 
@@ -143,7 +170,7 @@ def acknowledged_before_quorum(to: Planting) -> None:
     to.put(DLedgerCommitLog, "acknowledged", lambda self, wait_store_ok: ())
 
 
-@bug
+@consensus_bug
 def stale_term_committed_by_counting(to: Planting) -> None:
     quorum_index = to.real(replication, "quorum_index")
 
@@ -156,7 +183,7 @@ def stale_term_committed_by_counting(to: Planting) -> None:
     to.put(replication.Replication, "count", count)
 
 
-@bug
+@consensus_bug
 def push_answered_before_sync(to: Planting) -> None:
     real = to.real(follower.Follower, "_settle")
 
@@ -182,16 +209,29 @@ def log_reported_durable_unsynced(to: Planting) -> None:
     to.put(FlushTask, "run", lambda self: None)
 
 
+@node_bug
+def acknowledged_by_the_node_at_once(to: Planting) -> None:
+    def wait(self: Node, index: LedgerIndex, token: int) -> None:
+        self._acknowledge(node._Waiter(token, index, 0), DLedgerResponseCode.SUCCESS)
+
+    to.put(Node, "wait", wait)
+
+
+@node_bug
+def no_marker_of_a_new_leader(to: Planting) -> None:
+    to.put(Node, "_lead", _lead_without_marker())
+
+
 # The follower's log
 
 
-@bug
+@consensus_bug
 def appended_without_comparison(to: Planting) -> None:
     end = property(lambda self: self.member.log.end.index)
     to.put(follower.Follower, "matched_index", end)
 
 
-@bug
+@consensus_bug
 def committed_without_comparison(to: Planting) -> None:
     def apply_commit(self: follower.Follower, index: int) -> None:
         reached = min(index, self.member.log.end.index)
@@ -201,12 +241,12 @@ def committed_without_comparison(to: Planting) -> None:
     to.put(follower.Follower, "_apply_commit", apply_commit)
 
 
-@bug
+@consensus_bug
 def entries_not_compared(to: Planting) -> None:
     to.put(follower.Follower, "_equal", lambda self, entry: self.member.log.has(entry.index))
 
 
-@bug
+@consensus_bug
 def committed_entries_cut(to: Planting) -> None:
     def truncate(self: follower.Follower, request: PushEntryRequest) -> bool:
         entry, log = request.entries[0], self.member.log
@@ -223,7 +263,7 @@ def committed_entries_cut(to: Planting) -> None:
     to.put(follower.Follower, "_truncate", truncate)
 
 
-@bug
+@consensus_bug
 def push_behind_a_gap_answered(to: Planting) -> None:
     real = to.real(follower.Follower, "_hold")
 
@@ -236,9 +276,10 @@ def push_behind_a_gap_answered(to: Planting) -> None:
     to.put(follower.Follower, "_hold", hold)
 
 
-@bug
+@consensus_bug
 def checkpoint_believes_everything_committed(to: Planting) -> None:
     to.put(MemberFiles, "load_committed_index", lambda self: 1 << 60)
+    to.put(NodeDisk, "load_committed_index", lambda self: self.log.end.index)
 
 
 # Positions
@@ -380,14 +421,7 @@ def master_before_its_log_is_committed(to: Planting) -> None:
         self._tails_known = True
         return True
 
-    def lead(self: Any) -> None:
-        real(self)
-        self._member.outbox.marker = None
-        self._ready_index = -1
-        self._proposed_index = self._member.log.end.index
-
-    real = to.real(Node, "_lead")
-    to.put(Node, "_lead", lead)
+    to.put(Node, "_lead", _lead_without_marker())
     to.put(GroupRole, "changed", changed)
     to.put(MessageAppender, "_learn_tails", learn)
 

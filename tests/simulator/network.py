@@ -224,6 +224,11 @@ class SimulatedNetwork:
     carried: int = 0
     lost: int = 0
 
+    def isolate(self, name: str, others: Iterable[str]) -> None:
+        """Block both directions between a machine and all others."""
+        for other in others:
+            self.blocked |= {(name, other), (other, name)}
+
     def listen(self, machine: Machine, number: int, handler: RequestHandler) -> None:
         assert machine.life is not None
         self.ports[f"{machine.host}:{number}"] = Port(machine, machine.life, handler, number)

@@ -10,7 +10,8 @@ from rmqpy.dledger.messages import LeadershipTransferRequest
 from rmqpy.dledger.wire import encode
 from rmqpy.model.errors import RmqError, StoreError
 from rmqpy.remoting.command import RemotingCommand
-from simulator.broker_host import LEDGER_PORT, BrokerHost
+from simulator.broker_host import BrokerHost
+from simulator.host import LEDGER_PORT, Host
 from simulator.network import MachineNetwork
 from simulator.plan import GROUP_NAME
 
@@ -24,16 +25,16 @@ class Operator:
     network: MachineNetwork
     asked: int = 0
 
-    def hand_over(self, leader: BrokerHost, successor: BrokerHost) -> None:
+    def hand_over(self, leader: Host, successor: Host) -> None:
         """Ask the leader to let another member lead."""
-        assert leader.running is not None and leader.running.node is not None
+        assert leader.node is not None
         self.asked += 1
         request = LeadershipTransferRequest(
             group=GROUP_NAME,
             remote_id=leader.name,
             local_id=leader.name,
             leader_id=leader.name,
-            term=leader.running.node.term,
+            term=leader.node.term,
             transfer_id=leader.name,
             transferee_id=successor.name,
         )

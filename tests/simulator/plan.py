@@ -79,11 +79,23 @@ class SimulationPlan:
     sync_ms: int = 20
     """Longest time that a blocking call takes."""
 
+    bare: bool = False
+    """The members are bare DLedger nodes instead of brokers. The rest is about them only."""
+
+    lazy: float = 0.2
+    """Chance that a Ready is left for the next event, so that several are processed as one."""
+
+    push_timeout_ms: int = 200
+    batch_push: bool = False
+    push_window: int = 1000
+    ack_unsynced: bool = False
+    """Acknowledge entries that are not synced even where crashes are power failures."""
+
     def __str__(self) -> str:
         values = asdict(self)
         return "\n".join(
             f"{title:<9}" + " ".join(f"{name}={values[name]}" for name in names.split())
-            for title, names in _LINES
+            for title, names in (_LINES + _NODE_LINES if self.bare else _LINES)
         )
 
 
@@ -96,6 +108,7 @@ _LINES = (
     ("disks", "disk_interval_ms flip_interval_ms hours_interval_ms sync_ms"),
     ("others", "clock_interval_ms transfer_interval_ms"),
 )
+_NODE_LINES = (("nodes", "lazy push_timeout_ms batch_push push_window ack_unsynced"),)
 
 
 def plan_of(seed: int) -> SimulationPlan:
@@ -124,6 +137,45 @@ def single_broker_plan(seed: int) -> SimulationPlan:
         dledger=dledger,
         **_surroundings(rng),
         old_messages=rng.choice((0, 5, 40)) if dledger else 0,
+    )
+
+
+def node_plan(seed: int) -> SimulationPlan:
+    """Return a plan of three or five bare nodes, whose faults come faster than those of brokers."""
+    rng = random.Random(f"nodes {seed}")
+    haste = rng.choice((1, 1, 2, 4, 8))
+    # Slow messages and short timeouts: one election after the other.
+    is_impatient = rng.random() < 0.4
+    power = rng.random() < 0.5
+    if power:
+        haste = max(haste, 2)
+    return SimulationPlan(
+        seed=seed,
+        bare=True,
+        members=rng.choice((3, 3, 5)),
+        power=power,
+        duration_ms=20_000,
+        heartbeat_ms=60 if is_impatient else 200,
+        tick_ms=20,
+        push_timeout_ms=100 if is_impatient else 200,
+        batch_push=rng.random() < 0.3,
+        push_window=rng.choice((1000, 1000, 1000, 5, 20)),
+        batch=0.4,
+        send_interval_ms=rng.choice((20, 80, 300)),
+        sync_ms=rng.choice((10, 100, 300)),
+        delay_ms=5,
+        loss=rng.choice((0.0, 0.02, 0.1)),
+        slow=rng.choice((0.0, 0.02, 0.1)),
+        repeat=rng.choice((0.0, 0.01, 0.05)),
+        crash_interval_ms=4000 // haste,
+        tear=rng.choice((0.0, 0.5)),
+        down_ms=4000 // haste,
+        partition_interval_ms=3000 // haste,
+        transfer_interval_ms=8000,
+        hours_interval_ms=6000,
+        disk_interval_ms=15_000,
+        pause_interval_ms=10_000,
+        pause_ms=1000,
     )
 
 

@@ -4,6 +4,7 @@ of ``codec`` hides itself.
 
 from __future__ import annotations
 
+import json
 from struct import Struct
 from zlib import crc32
 
@@ -87,3 +88,11 @@ def entry_at(data: memoryview, at: int, position: int) -> LedgerEntry | None:
     return LedgerEntry(
         index, term, position, size, crc32(data[at + ENTRY_HEADER_BYTES : at + size])
     )
+
+
+def body_of(frame: bytes) -> dict[str, int]:
+    """Return the JSON body of the first of some frames."""
+    length = int.from_bytes(frame[:4])
+    header = int.from_bytes(frame[4:8]) & 0xFFFFFF
+    body: dict[str, int] = json.loads(frame[8 + header : 4 + length])
+    return body

@@ -16,15 +16,19 @@ from time import perf_counter
 
 from attrs import define
 
+from simulator.broker_cluster import BrokerCluster
+from simulator.cluster import Outcome
 from simulator.invariants import InvariantViolationError, StartRefusedError
 from simulator.mutations import MUTATIONS, planted
-from simulator.plan import SimulationPlan, plan_of, single_broker_plan
-from simulator.world import Outcome, World
+from simulator.node_cluster import NodeCluster
+from simulator.plan import SimulationPlan, node_plan, plan_of, single_broker_plan
 
 FAMILIES: dict[str, Callable[[int], SimulationPlan]] = {
     "group": plan_of,
     "lonely": single_broker_plan,
+    "nodes": node_plan,
 }
+AnyCluster = BrokerCluster | NodeCluster
 CHUNK = 10
 SECONDS_MAX = 120
 """Time of the processor for one seed: a loop that does not end must not hold up all others, and a
@@ -49,26 +53,31 @@ class Result:
         return f"python -m simulator --family {self.family} --replay {self.seed}"
 
 
+def cluster_of(plan: SimulationPlan, trace: list[str] | None = None) -> AnyCluster:
+    """Return the cluster that a plan describes."""
+    return (NodeCluster if plan.bare else BrokerCluster)(plan, trace=trace)
+
+
 def run_seed(family: str, seed: int) -> Result:
     """Simulate one seed."""
-    world = World(FAMILIES[family](seed))
+    cluster = cluster_of(FAMILIES[family](seed))
     begin = perf_counter()
     outcome, failure = None, ""
     try:
-        outcome = _run_bounded(world)
+        outcome = _run_bounded(cluster)
     except InvariantViolationError as violation:
         failure = str(violation)
     except Exception as error:  # noqa: BLE001 - a result like any other
         failure = f"{type(error).__name__}: {error}"
     seconds = perf_counter() - begin
-    return Result(family, seed, seconds, world.timeline.now_ms, outcome, failure)
+    return Result(family, seed, seconds, cluster.timeline.now_ms, outcome, failure)
 
 
 class _EndlessLoopError(BaseException):
     """Nobody may take this for an error of his own."""
 
 
-def _run_bounded(world: World) -> Outcome:
+def _run_bounded(cluster: AnyCluster) -> Outcome:
     """Raises TimeoutError for a run that takes much too long."""
 
     def too_long(_signal: int, _frame: object) -> None:
@@ -77,7 +86,7 @@ def _run_bounded(world: World) -> Outcome:
     before = signal.signal(signal.SIGPROF, too_long)
     signal.setitimer(signal.ITIMER_PROF, SECONDS_MAX)
     try:
-        return world.run()
+        return cluster.run()
     except _EndlessLoopError:
         raise TimeoutError(f"not done after {SECONDS_MAX} s of the processor") from None
     finally:
@@ -113,13 +122,13 @@ class MutationResult:
     """Seeds that ended by another exception on the way; they prove nothing."""
 
 
-def find_mutation(name: str, seeds: Iterable[int]) -> MutationResult:
+def find_mutation(name: str, seeds: Iterable[int], family: str = "group") -> MutationResult:
     """Run seeds with a planted bug until a checker sees it."""
     others = 0
     with planted(MUTATIONS[name]):
         for seed in seeds:
             try:
-                _run_bounded(World(plan_of(seed)))
+                _run_bounded(cluster_of(FAMILIES[family](seed)))
             except StartRefusedError:
                 others += 1  # the broker has found it by itself
             except InvariantViolationError as violation:
@@ -130,17 +139,19 @@ def find_mutation(name: str, seeds: Iterable[int]) -> MutationResult:
 
 
 @define(slots=True, frozen=True)
-class _HuntIn:
-    first: int
-    count: int
+class _FindIn:
+    family: str
+    seeds: range
 
     def __call__(self, name: str) -> MutationResult:
-        return find_mutation(name, range(self.first, self.first + self.count))
+        return find_mutation(name, self.seeds, self.family)
 
 
-def hunts(names: Iterable[str], first: int, count: int, jobs: int = 1) -> Iterator[MutationResult]:
+def find_mutations(
+    family: str, names: Iterable[str], seeds: range, jobs: int = 1
+) -> Iterator[MutationResult]:
     """Search for each of the bugs in the same seeds."""
-    search = _HuntIn(first, count)
+    search = _FindIn(family, seeds)
     if jobs == 1:
         yield from map(search, names)
         return

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from simulator.broker_cluster import BrokerCluster
+from simulator.cluster import Outcome
 from simulator.plan import SimulationPlan, plan_of, single_broker_plan
-from simulator.world import Outcome, World
 
 from rmqpy.testing.processes import python_environment
 
@@ -17,9 +18,9 @@ QUIET = SimulationPlan(seed=1, duration_ms=15_000, heartbeat_ms=300)
 
 
 def run(plan: SimulationPlan) -> Outcome:
-    world = World(plan)
+    cluster = BrokerCluster(plan)
     try:
-        return world.run()
+        return cluster.run()
     except Exception as error:
         error.add_note(str(plan))
         raise
@@ -45,7 +46,7 @@ def test_a_lone_leader_takes_messages_when_its_disk_has_room_again() -> None:
 
 def test_a_seed_replays_exactly() -> None:
     plan = evolve(plan_of(7), duration_ms=20_000)
-    first, second = World(plan, trace=[]), World(plan, trace=[])
+    first, second = BrokerCluster(plan, trace=[]), BrokerCluster(plan, trace=[])
     assert first.run() == second.run()
     assert first.trace == second.trace and first.trace
 
@@ -73,10 +74,10 @@ def test_another_seed_is_another_story() -> None:
 
 @pytest.mark.parametrize("members", [1, 3, 5])
 def test_without_misfortunes_everything_is_stored_under_one_leader(members: int) -> None:
-    world = World(evolve(QUIET, members=members, old_messages=5))
-    outcome = world.run()
+    cluster = BrokerCluster(evolve(QUIET, members=members, old_messages=5))
+    outcome = cluster.run()
     assert outcome.elections == 1 and outcome.crashes == 0
-    assert world.producer.unanswered == 0 and world.producer.stored > 40
+    assert cluster.producer.unanswered == 0 and cluster.producer.stored > 40
 
 
 def test_what_the_plan_derived_is_printed() -> None:
