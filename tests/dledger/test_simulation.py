@@ -94,10 +94,10 @@ def test_a_member_that_was_isolated_for_long_deposes_no_leader(members: int) -> 
     cluster.put(leader)
     term = leader.node.term
     isolated = next(host for host in cluster.hosts.values() if host is not leader)
-    cluster.wires.isolate(isolated.name, set(cluster.hosts) - {isolated.name})
+    cluster.network.isolate(isolated.name, set(cluster.hosts) - {isolated.name})
     cluster.advance(57_000)
     assert isolated.node is not None and isolated.node.role is Role.CANDIDATE
-    cluster.wires.blocked.clear()
+    cluster.network.blocked.clear()
     cluster.advance(5000)
     assert cluster.checker.elections == 1
     assert leader.node.role is Role.LEADER and leader.node.term == term
@@ -109,7 +109,7 @@ def test_an_isolated_leader_steps_down_before_long() -> None:
     cluster.advance(3000)
     leader = cluster.leader()
     assert leader is not None and leader.node is not None
-    cluster.wires.isolate(leader.name, set(cluster.hosts) - {leader.name})
+    cluster.network.isolate(leader.name, set(cluster.hosts) - {leader.name})
     patience_ms = QUIET.heartbeat_ms * (RaftOptions().max_heartbeat_leak + 1)
     cluster.advance(patience_ms + 100)
     assert leader.node.role is Role.CANDIDATE
@@ -201,10 +201,10 @@ def test_the_checker_knows_each_violation() -> None:
     with pytest.raises(InvariantViolationError, match="another entry 0"):
         second.wrote(evolve(entries[0], body=b"c"), -1)
     with pytest.raises(InvariantViolationError, match="without the committed entry"):
-        third.leads(2)
-    first.leads(3)
+        third.check_leader(2)
+    first.check_leader(3)
     with pytest.raises(InvariantViolationError, match="n1 and n0 lead in term 3"):
-        second.leads(3)
+        second.check_leader(3)
     first.disk.hard_state = HardState(Term(4), "n1")
     first.saved(first.disk.hard_state)
     with pytest.raises(InvariantViolationError, match="votes for n2 in term 4; durable is"):
@@ -216,7 +216,7 @@ def test_the_checker_knows_each_violation() -> None:
     with pytest.raises(InvariantViolationError, match="forgets its vote"):
         first.saved(HardState(Term(4), None))
     with pytest.raises(InvariantViolationError, match="not committed"):
-        first.acknowledges(1, 1)
+        first.check_acknowledged(1, 1)
     with pytest.raises(InvariantViolationError, match="remembers"):
         first.restarted(1)
     with pytest.raises(InvariantViolationError, match="is not what was committed"):

@@ -1,4 +1,4 @@
-"""Planted bugs are found by the standing checkers; all of them by ``tox -e sim -- --mutations``."""
+"""The checkers find planted bugs; ``tox -e sim -- --mutations`` searches for all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUICK = (
 )
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_enough_planted_bugs() -> None:
     assert len(MUTATIONS) >= 20 and set(QUICK) < set(MUTATIONS)
 
 
@@ -26,7 +26,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
     assert found.seed >= 0 and found.violation
 
 
-def test_a_planted_bug_is_taken_back() -> None:
+def test_a_planted_bug_is_removed() -> None:
     before = vars(election)["is_quorum"]
     with planted(MUTATIONS["leader_by_half_of_the_votes"]):
         assert vars(election)["is_quorum"] is not before

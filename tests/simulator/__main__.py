@@ -1,4 +1,4 @@
-"""``python -m simulator``: many seeds, one told in full, or the planted bugs."""
+"""Simulate whole clusters in virtual time: many seeds, one seed in detail, or planted bugs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m simulator", description=__doc__)
-    parser.add_argument("--seeds", type=int, help="how many (10000; with --mutations 1000)")
-    parser.add_argument("--first", type=int, default=0, help="the first one (0)")
+    parser = argparse.ArgumentParser(prog="tox -e sim --", description=__doc__)
+    parser.add_argument("--seeds", type=int, help="number of seeds (10000; with --mutations 1000)")
+    parser.add_argument("--first", type=int, default=0, help="first seed (0)")
     parser.add_argument("--family", choices=sorted(FAMILIES), default="group")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
-    parser.add_argument("--replay", type=int, metavar="SEED", help="tell one seed in full")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="show one seed in detail")
     parser.add_argument(
         "--mutations",
         nargs="*",
@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 class _Totals:
-    """Sums over seeds; failures are printed as they come."""
+    """Sums over all seeds; failures are printed as they occur."""
 
     def __init__(self) -> None:
         self.seeds = self.failed = self.operations = self.elections = self.crashes = 0

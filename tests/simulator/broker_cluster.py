@@ -46,11 +46,12 @@ class BrokerCluster(Cluster[BrokerHost]):
         plan = self.plan
         for number in range(plan.members):
             host = BrokerHost(
-                plan, number, self.timeline, self.wires, self.rng, self._checked, self._crashed
+                plan, number, self.timeline, self.network, self.rng, self._checked, self._crashed
             )
             self.hosts[host.name] = host
         self.name_servers = tuple(
-            NameServerHost(number, self.timeline, self.wires) for number in range(plan.name_servers)
+            NameServerHost(number, self.timeline, self.network)
+            for number in range(plan.name_servers)
         )
         hosts = tuple(self.hosts.values())
         self.checker = (GroupChecker if plan.dledger else ClassicChecker).of(plan, hosts)
@@ -88,7 +89,7 @@ class BrokerCluster(Cluster[BrokerHost]):
         self.read_all()
 
     def read_all(self) -> None:
-        """Every queue of every broker, to its end, as a client reads it."""
+        """Read every queue of every broker to its end, as a client does."""
         open_reads = 0
 
         def read(name: str, queue_id: int, offset: int, attempts: int) -> None:
@@ -98,20 +99,20 @@ class BrokerCluster(Cluster[BrokerHost]):
                     self.timeline.at(STEP_MS, lambda: read(name, queue_id, offset, attempts + 1))
                 elif found or after > offset:
                     if not found:
-                        self.checker.was_sent_on(name, queue_id, after)
+                        self.checker.on_offset_moved(name, queue_id, after)
                     read(name, queue_id, after, 0)
                 elif offset < self._min_offset(name, queue_id):  # slaves do not say where to go on
                     read(name, queue_id, self._min_offset(name, queue_id), 0)
                 else:
                     open_reads -= 1
-                    # A slave that was never told of the topic shows nothing of it.
+                    # A slave that never learned of the topic serves nothing of it.
                     if after >= 0 or self.hosts[name] is self.leader():
-                        self.checker.read_to_end(name, queue_id, max(after, 0))
+                        self.checker.check_end(name, queue_id, max(after, 0))
 
             self.reader.pull(name, queue_id, offset, 0, then)
 
         for name in self.hosts:
-            self.reader.make_topic(name)
+            self.reader.create_topic(name)
             for queue_id in range(self.plan.queues):
                 open_reads += 1
                 read(name, queue_id, self._min_offset(name, queue_id), 0)
@@ -139,9 +140,9 @@ class BrokerCluster(Cluster[BrokerHost]):
             self._after_refusal(host, fault, forced=force)
 
     def _after_refusal(self, host: BrokerHost, fault: StoreError, *, forced: bool) -> None:
-        """An operator does what the broker asks for."""
+        """Let an operator do what the error message asks for."""
         host.kill()
-        if self.operator.restores(host, fault):
+        if self.operator.restore(host, fault):
             self.log(f"{host.name} does not start: {fault.path} is copied from a replica")
             self.start(host)
         elif self.plan.power and not forced and may_cut(host, fault):
@@ -173,23 +174,23 @@ class BrokerCluster(Cluster[BrokerHost]):
     # Inside
 
     def _producer(self) -> WorkloadProducer:
-        life, network = self._client("producer", "10.0.1.1")
+        life, client = self._client("producer", "10.0.1.1")
         servers = name_server_addresses(self.plan.name_servers)
-        routes = Routes(TOPIC, life, network, servers, self.rng)
+        routes = Routes(TOPIC, life, client, servers, self.rng)
         return WorkloadProducer(
-            self.plan, life, network, self._addresses, self.rng, self.checker, routes
+            self.plan, life, client, self._addresses, self.rng, self.checker, routes
         )
 
     def _reader(self) -> WorkloadReader:
-        life, network = self._client("reader", "10.0.1.2")
-        return WorkloadReader(self.plan, life, network, self._addresses, self.rng, self.checker)
+        life, client = self._client("reader", "10.0.1.2")
+        return WorkloadReader(self.plan, life, client, self._addresses, self.rng, self.checker)
 
     @property
     def _addresses(self) -> dict[str, str]:
         return {host.name: host.address for host in self.hosts.values()}
 
     def make_old_log(self) -> None:
-        """A broker with the classic log takes messages, is stopped, and is copied to all."""
+        """Fill a classic log with a broker, stop it, and copy its files to all hosts."""
         old = BrokerCluster(
             evolve(
                 self.plan, members=1, dledger=False, power=False, old_messages=0, name_servers=0
@@ -232,7 +233,7 @@ class BrokerCluster(Cluster[BrokerHost]):
         return self.leader() is self.hosts[f"n{self.plan.preferred}"]
 
     def _is_routed(self) -> bool:
-        """Every name server knows every broker, and the leader as the master."""
+        """Return whether all name servers know all brokers, and the leader as the master."""
         leader = self.leader() if self.plan.dledger else next(iter(self.hosts.values()))
         wanted = {
             MASTER_ID if host is leader else host.slave_id: host.address

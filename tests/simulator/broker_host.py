@@ -24,7 +24,7 @@ from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from simulator.disks import SimulatedDisk
 from simulator.host import LEDGER_PORT, Host, ledger_address
 from simulator.name_servers import name_server_addresses
-from simulator.network import MachineNetwork
+from simulator.network import NetworkClient
 from simulator.plan import GROUP_NAME
 from simulator.virtual_time import ProcessLifetime
 
@@ -87,7 +87,7 @@ class BrokerHost(Host):
         life = self.begin_life()
         self.disk.now_ms = life.now_ms()
         configuration = self.configuration(self.plan.dledger)
-        client = MachineNetwork(self.wires, self.machine, life)
+        client = NetworkClient(self.network, self.machine, life)
         store = open_store(StoreContext(configuration.store, self.disk, life, MEMORY_BYTES, force))
         broker = BrokerServer(
             BrokerDependencies(
@@ -109,9 +109,9 @@ class BrokerHost(Host):
         driver = start_dledger_member(broker, store, deps)
         self.client = client
         self.running = Running(life, store, broker, driver)
-        self.wires.listen(self.machine, PORT, broker)
+        self.network.listen(self.machine, PORT, broker)
         if driver is not None:
-            self.wires.listen(self.machine, LEDGER_PORT, driver)
+            self.network.listen(self.machine, LEDGER_PORT, driver)
         broker.start()
         if self.running.driver is not None:
             self.running.driver.start()

@@ -20,7 +20,7 @@ from simulator.disks import SimulatedDisk
 from simulator.host import Host, HostT
 from simulator.invariants import InvariantViolationError
 from simulator.nemesis import Nemesis
-from simulator.network import Machine, MachineNetwork, NetworkFaults, SimulatedNetwork
+from simulator.network import Machine, NetworkClient, NetworkFaults, SimulatedNetwork
 from simulator.operators import Operator
 from simulator.plan import SimulationPlan
 from simulator.virtual_time import MachineCrashError, ProcessLifetime, Timeline
@@ -55,19 +55,19 @@ class Cluster(ABC, Generic[HostT]):
     hosts: dict[str, HostT] = field(factory=dict, init=False)
     crashes: int = field(default=0, init=False)
     rng: random.Random = field(init=False)
-    wires: SimulatedNetwork = field(init=False)
+    network: SimulatedNetwork = field(init=False)
     nemesis: Nemesis[HostT] = field(init=False)
     operator: Operator = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.rng = random.Random(f"world {self.plan.seed}")
-        self.wires = SimulatedNetwork(
+        self.network = SimulatedNetwork(
             self.timeline, self.rng, NetworkFaults(delay_ms=self.plan.delay_ms)
         )
         self._build()
         self.operator = Operator(self._client("operator", "10.0.1.3")[1])
-        self.wires.stamp = self.checker.stamp
-        self.wires.tap = self.checker.on_write
+        self.network.stamp = self.checker.stamp
+        self.network.tap = self.checker.on_write
         self.nemesis = Nemesis(self, self.plan, self.rng)
 
     # What a kind of cluster defines
@@ -112,7 +112,7 @@ class Cluster(ABC, Generic[HostT]):
     def run(self) -> Outcome:
         """Run the whole plan."""
         self.begin()
-        self.wires.weather = NetworkFaults(
+        self.network.faults = NetworkFaults(
             loss=self.plan.loss,
             repeat=self.plan.repeat,
             delay_ms=self.plan.delay_ms,
@@ -127,8 +127,8 @@ class Cluster(ABC, Generic[HostT]):
     def settle(self) -> None:
         """Heal everything; then a leader must emerge, and all members must become equal."""
         self.nemesis.stop()
-        self.wires.blocked.clear()
-        self.wires.weather = NetworkFaults(delay_ms=self.plan.delay_ms)
+        self.network.blocked.clear()
+        self.network.faults = NetworkFaults(delay_ms=self.plan.delay_ms)
         for host in self.hosts.values():
             host.disk.heal()
             if host.life is not None:
@@ -197,11 +197,11 @@ class Cluster(ABC, Generic[HostT]):
         self.crash(host, power=self.plan.power, working=True)
         self.nemesis.start_later(host)
 
-    def _client(self, name: str, host: str) -> tuple[ProcessLifetime, MachineNetwork]:
+    def _client(self, name: str, host: str) -> tuple[ProcessLifetime, NetworkClient]:
         machine = Machine(name, host)
         life = ProcessLifetime(self.timeline, _nothing, _nothing, lambda: 1, SimulatedDisk())
         machine.life = life
-        return life, MachineNetwork(self.wires, machine, life)
+        return life, NetworkClient(self.network, machine, life)
 
     def _has_leader(self) -> bool:
         return self.leader() is not None
@@ -225,7 +225,7 @@ class Cluster(ABC, Generic[HostT]):
         return f"{host.name} {node.role.value} term {node.term} committed {node.committed_index}"
 
     def _digest(self) -> str:
-        totals = repr((self.timeline.events, self.timeline.now_ms, self.wires.carried))
+        totals = repr((self.timeline.events, self.timeline.now_ms, self.network.carried))
         return sha256((totals + self.checker.digest()).encode()).hexdigest()[:16]
 
 

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from attrs import define, field
 
 from rmqpy.dledger.node import Node
-from simulator.network import Machine, MachineNetwork, SimulatedNetwork
+from simulator.network import Machine, NetworkClient, SimulatedNetwork
 from simulator.plan import SimulationPlan
 from simulator.virtual_time import ProcessLifetime, Syncs, Timeline
 
@@ -20,7 +20,7 @@ LEDGER_PORT = 40911
 class FaultyDisk(Syncs, Protocol):
     """The faults that the nemesis can inject into a disk."""
 
-    dies_in: int
+    crash_after: int
     """The number of changes after which the machine crashes; negative for never."""
 
     full: bool
@@ -45,7 +45,7 @@ class Host(ABC):
     plan: SimulationPlan
     number: int
     timeline: Timeline
-    wires: SimulatedNetwork
+    network: SimulatedNetwork
     rng: random.Random
     on_event: Callable[[str], None]
     on_crash: Callable[[str], None]
@@ -54,7 +54,7 @@ class Host(ABC):
     life: ProcessLifetime | None = None
     """The running process; None while the machine is down."""
 
-    client: MachineNetwork | None = None
+    client: NetworkClient | None = None
     """The network as the running process sees it."""
 
     skew_ms: int = 0
@@ -104,8 +104,8 @@ class Host(ABC):
         self.life = self.machine.life = None
         client, self.client = self.client, None
         if client is not None:  # otherwise it crashed while it started
-            self.wires.machine_down(self.machine)
-            self.wires.life_ended([client])
+            self.network.close_ports(self.machine)
+            self.network.close_links([client])
 
     def kill(self) -> None:
         """End the process; everything it wrote stays."""

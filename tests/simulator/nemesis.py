@@ -18,11 +18,11 @@ from simulator.network import SimulatedNetwork
 from simulator.plan import SimulationPlan
 from simulator.virtual_time import Timeline
 
-CHANGES_TO_LIVE = 40
-"""A torn crash comes within so many changes of the disk."""
+CHANGES_BEFORE_CRASH = 40
+"""A crash in the middle of an event happens within this many changes of the disk."""
 
 NAME_SERVER_MS = 20_000
-"""A name server is restarted about so often."""
+"""Average interval between restarts of a name server."""
 
 CLOCK_JUMPS_MS = (-3_600_000, -5000, 5000, 3_600_000)
 
@@ -31,7 +31,7 @@ class FaultTarget(Protocol[HostT]):
     """The cluster that faults are injected into."""
 
     timeline: Timeline
-    wires: SimulatedNetwork
+    network: SimulatedNetwork
     hosts: dict[str, HostT]
 
     def start(self, host: HostT) -> None: ...
@@ -82,7 +82,7 @@ class Nemesis(Generic[HostT]):
         """Inject no more faults."""
         self._running = False
         for host in self.cluster.hosts.values():
-            host.disk.dies_in = -1
+            host.disk.crash_after = -1
 
     def start_later(self, host: HostT) -> None:
         """Start a machine that is down after a while; at once when faults are over."""
@@ -118,7 +118,7 @@ class Nemesis(Generic[HostT]):
         if host.life is None:
             return
         if self.rng.random() < self.plan.tear:
-            host.disk.dies_in = self.rng.randrange(CHANGES_TO_LIVE)
+            host.disk.crash_after = self.rng.randrange(CHANGES_BEFORE_CRASH)
         else:
             self.cluster.crash(host, power=self.plan.power)
             self.start_later(host)
@@ -129,7 +129,7 @@ class Nemesis(Generic[HostT]):
             self.cluster.hand_over(leader, successor)
 
     def _partition(self) -> None:
-        names, blocked = list(self.cluster.hosts), self.cluster.wires.blocked
+        names, blocked = list(self.cluster.hosts), self.cluster.network.blocked
         clients = [] if self.rng.random() < 0.5 else ["producer", "reader"]
         if self.rng.random() < 0.3:
             clients += (f"ns{number}" for number in range(self.plan.name_servers))
@@ -138,7 +138,7 @@ class Nemesis(Generic[HostT]):
         self.rng.shuffle(names)
         first, rest = names[0], names[1:] + clients
         if kind == 0:
-            self.cluster.wires.isolate(first, rest)
+            self.cluster.network.isolate(first, rest)
         elif kind == 1:
             blocked |= {(first, other) for other in rest}
         elif kind == 2:

@@ -73,11 +73,11 @@ class NodeView:
 
     def saved(self, state: HardState) -> None:
         """Check a hard state that was made durable."""
-        self.invariants.votes_for(self.name, state.current_term, state.voted_for)
+        self.invariants.check_hard_state(self.name, state.current_term, state.voted_for)
 
     def check_vote(self, candidate: str, term: int) -> None:
-        """Check a granted vote that is sent to ``candidate``: it is durable, or overtaken by a later
-        term that one Ready made durable with it.
+        """Check a granted vote that is sent to ``candidate``: it is durable, or overtaken by
+        a later term that one Ready made durable with it.
         """
         state = self.disk.hard_state
         if (state.current_term, state.voted_for) != (term, candidate) and (
@@ -86,15 +86,15 @@ class NodeView:
             raise InvariantViolationError(
                 f"{self.name} votes for {candidate} in term {term}; durable is {state}"
             )
-        self.invariants.gives_vote(self.name, term, candidate)
+        self.invariants.check_vote(self.name, term, candidate)
 
     def wrote(self, entry: Entry, term_before: int) -> None:
         """Check an entry that was appended after one of ``term_before`` (-2: after none)."""
-        self.invariants.has_entry(self.name, ledger_entry(entry), term_before)
+        self.invariants.check_entry(self.name, ledger_entry(entry), term_before)
 
     def dropped(self, entry: Entry) -> None:
         """Check an entry that is cut off the end of the log."""
-        self.invariants.drops(self.name, entry.index, entry.term)
+        self.invariants.check_dropped(self.name, entry.index, entry.term)
 
     def reset(self, first_index: int) -> None:
         """Note that the log starts again with entry ``first_index``."""
@@ -115,7 +115,7 @@ class NodeView:
         is_first = False
         for number in range(max(before + 1, log.begin_index), index + 1):
             entry = ledger_entry(log.entries[number - log.begin_index])
-            is_first = self.invariants.commits(self.name, term, entry) or is_first
+            is_first = self.invariants.commit(self.name, term, entry) or is_first
         if is_first:
             self.invariants.check_quorum(
                 self.name,
@@ -125,10 +125,10 @@ class NodeView:
                 leads_in=term if leads else None,
             )
 
-    def leads(self, term: int) -> None:
+    def check_leader(self, term: int) -> None:
         """Check a member that has become leader."""
         self.invariants.check_leader(self.name, term)
-        needed = self.invariants.must_have(term)
+        needed = self.invariants.required_entry(term)
         # What has expired on this member was committed there.
         if (
             needed is not None
@@ -139,7 +139,7 @@ class NodeView:
                 f"{self.name} leads in term {term} without the committed entry {needed}"
             )
 
-    def acknowledges(self, index: int, term: int) -> None:
+    def check_acknowledged(self, index: int, term: int) -> None:
         """Check an entry whose waiter got SUCCESS."""
         committed = self.invariants.committed
         if index >= len(committed) or committed[index].term != term:

@@ -31,7 +31,7 @@ class NodeCluster(Cluster[NodeHost]):
                 plan,
                 number,
                 self.timeline,
-                self.wires,
+                self.network,
                 self.rng,
                 self._checked,
                 self._crashed,

@@ -7,7 +7,7 @@ import random
 from attrs import define, field
 
 from rmqpy.dledger.member import HardState
-from simulator.memory_entries import MemoryEntries
+from simulator.memory_log import MemoryLog
 from simulator.virtual_time import MachineCrashError
 
 UNSYNCED_KEPT_MAX = 3
@@ -19,10 +19,10 @@ class NodeDisk:
     failing is kept all the same. A saved hard state is durable; entries are durable once synced.
     """
 
-    log: MemoryEntries = field(factory=MemoryEntries)
+    log: MemoryLog = field(factory=MemoryLog)
     hard_state: HardState = field(factory=HardState)
     checkpoint: int = -1
-    dies_in: int = -1
+    crash_after: int = -1
     full: bool = False
     failing: bool = False
     now_ms: int = 0
@@ -37,9 +37,9 @@ class NodeDisk:
 
     def changed(self) -> None:
         """Note that something was written; the machine crashes here if its time has come."""
-        if self.dies_in >= 0:
-            self.dies_in -= 1
-            if self.dies_in < 0:
+        if self.crash_after >= 0:
+            self.crash_after -= 1
+            if self.crash_after < 0:
                 raise MachineCrashError
 
     @property
@@ -50,7 +50,7 @@ class NodeDisk:
         self.full = self.failing = False
 
     def process_ended(self) -> None:
-        self.dies_in = -1
+        self.crash_after = -1
 
     def lose_power(self, rng: random.Random) -> None:
         self.process_ended()

@@ -37,7 +37,7 @@ from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 from simulator.host import LEDGER_PORT, Host, ledger_address
-from simulator.network import MachineNetwork
+from simulator.network import NetworkClient
 from simulator.node_checker import NodeView
 from simulator.node_disk import NodeDisk
 from simulator.plan import GROUP_NAME
@@ -78,8 +78,8 @@ class NodeHost(Host):
         membership = Membership(GROUP_NAME, self.name, peers)
         hard_state = self.disk.load_hard_state()
         self.node = Node(membership, hard_state, self.disk.log, committed, self._options())
-        self.client = MachineNetwork(self.wires, self.machine, life)
-        self.wires.listen(self.machine, LEDGER_PORT, self)
+        self.client = NetworkClient(self.network, self.machine, life)
+        self.network.listen(self.machine, LEDGER_PORT, self)
         self._sync_later()
         self._tick()
 
@@ -195,7 +195,7 @@ class NodeHost(Host):
         if ready.role is not None:
             self.log(f"{self.name} is {ready.role.value} in term {node.term}")
         if ready.role is Role.LEADER:
-            self.view.leads(node.term)
+            self.view.check_leader(node.term)
         for notice in ready.notices:
             self.log(f"{self.name}: {notice}")
         for acknowledged in ready.acknowledged:
@@ -240,7 +240,7 @@ class NodeHost(Host):
     def _acknowledge(self, acknowledged: Acknowledged) -> None:
         entry = self.waiting.pop(acknowledged.token)
         if acknowledged.code is DLedgerResponseCode.SUCCESS:
-            self.view.acknowledges(*entry)
+            self.view.check_acknowledged(*entry)
 
     def _send(self, send: Send) -> None:
         assert self.client is not None

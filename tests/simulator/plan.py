@@ -1,7 +1,6 @@
-"""What a seed stands for: the shape of the cluster, its traffic, and what goes wrong.
+"""Plans: the shape of the cluster, its traffic and its faults, all derived from a seed.
 
-``plan_of(seed)`` derives it, ``str(plan)`` prints it: one line a group of values, so that a failing
-seed tells what it did.
+``plan_of(seed)`` derives a plan, ``str(plan)`` prints it, one line per group of values.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ NEVER = 0
 
 @define(slots=True, frozen=True, kw_only=True)
 class SimulationPlan:
-    """Chances are per piece on the wire, intervals averages in ms (``NEVER``: not at all)."""
+    """Chances are per piece on the network, intervals averages in ms (``NEVER``: no such fault)."""
 
     seed: int
     members: int = 3
-    """Brokers; with ``dledger`` they are one group, without it must be one."""
+    """The number of brokers: a group with ``dledger``, exactly one without it."""
 
     dledger: bool = True
     sync_flush: bool = False
     old_messages: int = 0
-    """Messages of a classic log in front of the DLedger log, the same on all members."""
+    """Messages in a classic log before the DLedger log, the same on all members."""
 
     duration_ms: int = 60_000
     heartbeat_ms: int = 2000
@@ -51,10 +50,10 @@ class SimulationPlan:
     """Crashes are power failures; else the process is killed and the page cache stays."""
 
     tear: float = 0.5
-    """Chance that a crash comes in the middle of the next changes of a disk."""
+    """Chance that a crash happens in the middle of an event, at one of the next disk changes."""
 
     down_ms: int = 3000
-    """A machine that crashed is started again after about so long."""
+    """Average time until a machine that crashed is started again."""
 
     partition_interval_ms: int = NEVER
     pause_interval_ms: int = NEVER
@@ -70,10 +69,12 @@ class SimulationPlan:
     """An operator hands leadership to another member."""
 
     preferred: int = -1
-    """The member that is to lead whenever it can."""
+    """The member that should lead whenever it can."""
 
     hours_interval_ms: int = NEVER
-    """Hours pass on all machines at once: files expire."""
+    """Hours pass on all machines at once, so that files expire; with bare nodes the files of one
+    member expire.
+    """
 
     name_servers: int = 0
     sync_ms: int = 20
@@ -112,12 +113,12 @@ _NODE_LINES = (("nodes", "lazy push_timeout_ms batch_push push_window ack_unsync
 
 
 def plan_of(seed: int) -> SimulationPlan:
-    """A group of three or five, and its misfortunes."""
+    """Return a plan of a group of three or five brokers."""
     rng = random.Random(f"plan {seed}")
     return SimulationPlan(
         seed=seed,
         members=rng.choice((3, 3, 5)),
-        **_surroundings(rng),
+        **_common_values(rng),
         old_messages=rng.choice((0, 0, 5, 40)),
         partition_interval_ms=rng.choice((0, 4000, 8000, 15_000)),
         flip_interval_ms=rng.choice((0, 0, 3000, 8000)),
@@ -128,14 +129,14 @@ def plan_of(seed: int) -> SimulationPlan:
 
 
 def single_broker_plan(seed: int) -> SimulationPlan:
-    """One broker, with the classic log or a group of its own."""
+    """Return a plan of one broker, with a classic log or as a group of one."""
     rng = random.Random(f"lonely {seed}")
     dledger = rng.random() < 0.5
     return SimulationPlan(
         seed=seed,
         members=1,
         dledger=dledger,
-        **_surroundings(rng),
+        **_common_values(rng),
         old_messages=rng.choice((0, 5, 40)) if dledger else 0,
     )
 
@@ -179,8 +180,8 @@ def node_plan(seed: int) -> SimulationPlan:
     )
 
 
-def _surroundings(rng: random.Random) -> dict[str, Any]:
-    """What every plan draws."""
+def _common_values(rng: random.Random) -> dict[str, Any]:
+    """Draw the values that plans of brokers have in common."""
     sync_flush = rng.random() < 0.5
     return {
         "sync_flush": sync_flush,
