@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from simulator.mutations import MUTATIONS, planted
+from simulator.mutations import MUTATIONS, Mutation, planted
 from simulator.runner import find_mutation
 
 from rmqpy.dledger import election
@@ -18,6 +18,12 @@ QUICK = (
 
 def test_there_are_enough_planted_bugs() -> None:
     assert len(MUTATIONS) >= 20 and set(QUICK) < set(MUTATIONS)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS)
+def test_each_planted_bug_replaces_code_that_exists(mutation: Mutation) -> None:
+    with planted(mutation):
+        pass
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -15,14 +15,14 @@ from attrs import define, field
 class Patches:
     """Replaces attributes, and restores them."""
 
-    _before: list[tuple[Any, str, Any]] = field(factory=list)
+    _before: list[tuple[object, str, object]] = field(factory=list)
 
     @staticmethod
-    def original(owner: Any, name: str) -> Any:
+    def original(owner: object, name: str) -> Any:
         """Return the attribute of the production code."""
         return getattr(owner, name)
 
-    def replace(self, owner: Any, name: str, value: Any) -> None:
+    def replace(self, owner: object, name: str, value: object) -> None:
         self._before.append((owner, name, vars(owner)[name]))
         setattr(owner, name, value)
 

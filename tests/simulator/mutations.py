@@ -7,9 +7,8 @@ replace attributes of classes and modules, so they are in every member of the cl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from attrs import evolve
 
@@ -18,20 +17,23 @@ from rmqpy.broker.assembly.server import BrokerServer
 from rmqpy.broker.replication.role import GroupRole
 from rmqpy.dledger import election, follower, member, node, outbox, replication
 from rmqpy.dledger.election import Ballot, Voter
+from rmqpy.dledger.entries import Part
 from rmqpy.dledger.member import HardState, LedgerEnd
 from rmqpy.dledger.messages import DLedgerResponseCode, PushEntryRequest, VoteResult
 from rmqpy.dledger.node import Node
-from rmqpy.model.ids import LedgerIndex
+from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.net.pending_replies import PendingReplies
 from rmqpy.store import startup
 from rmqpy.store.appender import MessageAppender
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
 from rmqpy.store.commitlog.interface import FlushTask
 from rmqpy.store.commitlog.joined import JoinedCommitLog
+from rmqpy.store.commitlog.opening import OpenedLog
 from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.ledger import entry_store
 from rmqpy.store.ledger.member_state import MemberFiles
 from rmqpy.store.message_store import MessageStore
+from rmqpy.store.queues.consume_queue import ConsumeQueue
 from rmqpy.store.reader import QueueMessageReader
 from simulator import mutations_environment
 from simulator.mutation_engine import (
@@ -49,7 +51,7 @@ __all__ = ["MUTATIONS", "Mutation", "mutations_environment", "planted"]
 
 
 @contextmanager
-def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
+def _set(owner: object, name: str, value: object) -> Iterator[None]:
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -58,8 +60,8 @@ def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-def _patch_less(base: int) -> Any:
-    original = Patches.original(entry_store, "patch_record")
+def _patch_less(base: int) -> Callable[[bytearray, int, int | None, int, int], None]:
+    original = Patches.original(entry_store, "set_offsets")
 
     def patch(record: bytearray, at: int, queue: int | None, offset: int, ms: int) -> None:
         original(record, at, queue, offset - base, ms)
@@ -67,7 +69,7 @@ def _patch_less(base: int) -> Any:
     return patch
 
 
-def _lead_without_marker() -> Any:
+def _lead_without_marker() -> Callable[[Node], None]:
     original = Patches.original(Node, "_lead")
 
     def lead(self: Node) -> None:
@@ -86,7 +88,7 @@ def _lead_without_marker() -> Any:
 def vote_not_persisted(patches: Patches) -> None:
     original = patches.original(outbox.Outbox, "take")
 
-    def take(self: outbox.Outbox, log: Any) -> Any:
+    def take(self: outbox.Outbox, log: tuple[LedgerIndex | None, bool, tuple[Part, ...]]) -> object:
         if self.hard_state is not None and self.hard_state.voted_for is not None:
             self.hard_state = None
         return original(self, log)
@@ -114,7 +116,7 @@ def hard_state_forgotten_at_restart(patches: Patches) -> None:
 def vote_given_twice(patches: Patches) -> None:
     original = patches.original(election, "_answer")
 
-    def answer(voter: Voter, ballot: Ballot, from_self: bool) -> Any:
+    def answer(voter: Voter, ballot: Ballot, from_self: bool) -> object:
         result = original(voter, ballot, from_self)
         return VoteResult.ACCEPT if result is VoteResult.REJECT_ALREADY_VOTED else result
 
@@ -134,7 +136,7 @@ def leader_by_half_of_the_votes(patches: Patches) -> None:
 def log_of_the_candidate_ignored(patches: Patches) -> None:
     original = patches.original(election, "_answer")
 
-    def answer(voter: Voter, ballot: Ballot, from_self: bool) -> Any:
+    def answer(voter: Voter, ballot: Ballot, from_self: bool) -> object:
         return original(evolve(voter, end=LedgerEnd()), ballot, from_self)
 
     patches.replace(election, "_answer", answer)
@@ -187,7 +189,7 @@ def stale_term_committed_by_counting(patches: Patches) -> None:
 def push_answered_before_sync(patches: Patches) -> None:
     original = patches.original(follower.Follower, "_settle")
 
-    def settle(self: follower.Follower, held: Any, done: bool) -> None:
+    def settle(self: follower.Follower, held: follower._HeldPush, done: bool) -> None:
         self.synced_index = self.member.log.end.index
         original(self, held, done)
 
@@ -198,7 +200,7 @@ def push_answered_before_sync(patches: Patches) -> None:
 def sync_flush_ignored(patches: Patches) -> None:
     original = patches.original(broker_group, "options_of")
 
-    def options_of(*deps: Any) -> Any:
+    def options_of(*deps: object) -> object:
         return evolve(original(*deps), ack_after_sync=False)
 
     patches.replace(broker_group, "options_of", options_of)
@@ -269,7 +271,7 @@ def committed_entries_cut(patches: Patches) -> None:
 def push_behind_a_gap_answered(patches: Patches) -> None:
     original = patches.original(follower.Follower, "_hold")
 
-    def hold(self: follower.Follower, held: Any) -> None:
+    def hold(self: follower.Follower, held: follower._HeldPush) -> None:
         if held.request.first_index > self.member.log.end.index + 1:
             self._answer(held, DLedgerResponseCode.SUCCESS)
         else:
@@ -289,12 +291,12 @@ def checkpoint_believes_everything_committed(patches: Patches) -> None:
 
 @group_mutation
 def physical_offset_without_entry_header(patches: Patches) -> None:
-    original = patches.original(entry_store, "patch_record")
+    original = patches.original(entry_store, "set_offsets")
 
     def patch(record: bytearray, at: int, queue: int | None, offset: int, now_ms: int) -> None:
         original(record, at, queue, offset - 48, now_ms)
 
-    patches.replace(entry_store, "patch_record", patch)
+    patches.replace(entry_store, "set_offsets", patch)
 
 
 @group_mutation
@@ -302,8 +304,14 @@ def physical_offset_of_the_whole_log(patches: Patches) -> None:
     """Positions ignore the old commit log before the DLedger log."""
     original = patches.original(entry_store.EntryStore, "append")
 
-    def append(self: entry_store.EntryStore, term: Any, first: Any, records: Any, ms: int) -> Any:
-        with _set(entry_store, "patch_record", _patch_less(self.base_offset)):
+    def append(
+        self: entry_store.EntryStore,
+        term: Term,
+        first: LedgerIndex,
+        records: Sequence[bytearray],
+        ms: int,
+    ) -> object:
+        with _set(entry_store, "set_offsets", _patch_less(self.base_offset)):
             return original(self, term, first, records, ms)
 
     patches.replace(entry_store.EntryStore, "append", append)
@@ -313,7 +321,7 @@ def physical_offset_of_the_whole_log(patches: Patches) -> None:
 def off_by_one_at_the_divide(patches: Patches) -> None:
     """The first message after the divide is looked up in the old log."""
 
-    def part(self: JoinedCommitLog, offset: int) -> Any:
+    def part(self: JoinedCommitLog, offset: int) -> object:
         return self.old if offset <= self.divided_offset + 48 else self.new
 
     patches.replace(JoinedCommitLog, "part", part)
@@ -323,7 +331,7 @@ def off_by_one_at_the_divide(patches: Patches) -> None:
 def batch_with_one_queue_offset(patches: Patches) -> None:
     original = patches.original(DLedgerCommitLog, "append")
 
-    def append(self: DLedgerCommitLog, records: Any, now_ms: int) -> Any:
+    def append(self: DLedgerCommitLog, records: Sequence[bytearray], now_ms: int) -> object:
         for record in records:
             record[20:28] = records[0][20:28]
         return original(self, records, now_ms)
@@ -338,7 +346,7 @@ def batch_with_one_queue_offset(patches: Patches) -> None:
 def dispatched_before_commit(patches: Patches) -> None:
     original = patches.original(DLedgerCommitLog, "ranges")
 
-    def ranges(self: DLedgerCommitLog, offset: Any) -> Any:
+    def ranges(self: DLedgerCommitLog, offset: int) -> Iterator[object]:
         with _set(self.entries, "committed", Watermark("all", self.entries.written_offset)):
             yield from original(self, offset)
 
@@ -351,7 +359,7 @@ def dispatched_before_commit(patches: Patches) -> None:
 def page_one_message_short_and_stepped_over(patches: Patches) -> None:
     original = patches.original(QueueMessageReader, "_page")
 
-    def page(self: QueueMessageReader, *arguments: Any) -> Any:
+    def page(self: QueueMessageReader, *arguments: object) -> object:
         result = original(self, *arguments)
         if len(result.messages) > 3:
             result.messages.pop()
@@ -364,7 +372,7 @@ def page_one_message_short_and_stepped_over(patches: Patches) -> None:
 def nothing_dispatched_again_after_a_crash(patches: Patches) -> None:
     original = patches.original(startup, "_cursors")
 
-    def cursors(opened: Any, *others: Any) -> tuple[int, int]:
+    def cursors(opened: OpenedLog, *others: object) -> tuple[int, int]:
         original(opened, *others)
         return opened.written_end, opened.written_end
 
@@ -375,7 +383,7 @@ def nothing_dispatched_again_after_a_crash(patches: Patches) -> None:
 def page_begins_one_too_far(patches: Patches) -> None:
     original = patches.original(QueueMessageReader, "_page")
 
-    def page(self: QueueMessageReader, queue: Any, offset: int, *others: Any) -> Any:
+    def page(self: QueueMessageReader, queue: ConsumeQueue, offset: int, *others: object) -> object:
         return original(self, queue, min(offset + 1, queue.max_offset - 1), *others)
 
     patches.replace(QueueMessageReader, "_page", page)
@@ -383,7 +391,7 @@ def page_begins_one_too_far(patches: Patches) -> None:
 
 @group_mutation
 def waiting_replies_released_at_a_new_role(patches: Patches) -> None:
-    def fail(self: PendingReplies[Any], status: Any) -> None:
+    def fail(self: PendingReplies[int], status: object) -> None:
         for lane in self._lanes.values():
             while lane.replies:
                 waiting = lane.take()
@@ -397,15 +405,15 @@ def waiting_replies_released_at_a_new_role(patches: Patches) -> None:
 
 @group_mutation
 def queue_offsets_not_learned_by_a_new_leader(patches: Patches) -> None:
-    def become(self: MessageStore, *, slave: bool) -> None:
+    def set_role(self: MessageStore, *, slave: bool) -> None:
         self.health.is_slave = self._reader.is_slave = slave
 
-    patches.replace(MessageStore, "become", become)
+    patches.replace(MessageStore, "set_role", set_role)
 
 
 @group_mutation
 def master_before_its_log_is_committed(patches: Patches) -> None:
-    def changed(self: GroupRole, role: Any) -> None:
+    def changed(self: GroupRole, role: member.Role) -> None:
         if role is member.Role.LEADER:
             self._change.become_master()
         else:

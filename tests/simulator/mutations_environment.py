@@ -4,8 +4,6 @@ name servers, transfers of leadership.
 
 from __future__ import annotations
 
-from typing import Any
-
 from rmqpy.broker.replication.role import RoleChange
 from rmqpy.config.keys import BrokerRole
 from rmqpy.dledger.member import DiskState
@@ -42,8 +40,8 @@ def leads_with_a_damaged_entry(patches: Patches) -> None:
 def neighbour_fetched_for_a_damaged_entry(patches: Patches) -> None:
     original = patches.original(PeerTransport, "fetch")
 
-    def fetch(self: PeerTransport, leader: str, index: int, done: Any, expired: Any) -> None:
-        original(self, leader, max(0, index - 1), done, expired)
+    def fetch(self: PeerTransport, leader: str, index: int, *callbacks: object) -> None:
+        original(self, leader, max(0, index - 1), *callbacks)
 
     patches.replace(PeerTransport, "fetch", fetch)
 
@@ -63,7 +61,7 @@ def ledger_files_expire_at_once(patches: Patches) -> None:
 
 @group_mutation
 def new_log_expires_before_the_old_one(patches: Patches) -> None:
-    def oldest_file(self: JoinedCommitLog, *, nothing_went: bool) -> Any:
+    def oldest_file(self: JoinedCommitLog, *, nothing_went: bool) -> object:
         return self.new.oldest_file(nothing_went=nothing_went)
 
     patches.replace(JoinedCommitLog, "oldest_file", oldest_file)
@@ -124,7 +122,7 @@ def preferred_leader_ignored(patches: Patches) -> None:
 
 @group_mutation
 def leader_that_could_not_hand_over_refuses_for_ever(patches: Patches) -> None:
-    def given(self: LeadershipTransfer, *_answer: Any) -> None:
+    def given(self: LeadershipTransfer, *_answer: object) -> None:
         pass
 
     patches.replace(LeadershipTransfer, "_given", given)

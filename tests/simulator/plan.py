@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
-from attrs import asdict, define
+from attrs import asdict, define, evolve
 
 GROUP_NAME = "simulated"
 NEVER = 0
@@ -115,10 +114,10 @@ _NODE_LINES = (("nodes", "lazy push_timeout_ms batch_push push_window ack_unsync
 def plan_of(seed: int) -> SimulationPlan:
     """Return a plan of a group of three or five brokers."""
     rng = random.Random(f"plan {seed}")
-    return SimulationPlan(
-        seed=seed,
-        members=rng.choice((3, 3, 5)),
-        **_common_values(rng),
+    members = rng.choice((3, 3, 5))
+    return evolve(
+        _broker_plan(seed, rng),
+        members=members,
         old_messages=rng.choice((0, 0, 5, 40)),
         partition_interval_ms=rng.choice((0, 4000, 8000, 15_000)),
         flip_interval_ms=rng.choice((0, 0, 3000, 8000)),
@@ -132,11 +131,10 @@ def single_broker_plan(seed: int) -> SimulationPlan:
     """Return a plan of one broker, with a classic log or as a group of one."""
     rng = random.Random(f"lonely {seed}")
     dledger = rng.random() < 0.5
-    return SimulationPlan(
-        seed=seed,
+    return evolve(
+        _broker_plan(seed, rng),
         members=1,
         dledger=dledger,
-        **_common_values(rng),
         old_messages=rng.choice((0, 5, 40)) if dledger else 0,
     )
 
@@ -180,30 +178,31 @@ def node_plan(seed: int) -> SimulationPlan:
     )
 
 
-def _common_values(rng: random.Random) -> dict[str, Any]:
+def _broker_plan(seed: int, rng: random.Random) -> SimulationPlan:
     """Draw the values that plans of brokers have in common."""
     sync_flush = rng.random() < 0.5
-    return {
-        "sync_flush": sync_flush,
-        "power": sync_flush and rng.random() < 0.7,
-        "heartbeat_ms": rng.choice((300, 500, 1000, 2000)),
-        "tick_ms": rng.choice((10, 50, 50, 50, 100, 100, 100, 100)),
-        "file_size": rng.choice((4096, 16 * 1024, 64 * 1024)),
-        "queues": rng.choice((1, 2, 4)),
-        "body_bytes": rng.choice((20, 200, 800)),
-        "send_interval_ms": rng.choice((100, 150, 160)),
-        "batch": rng.choice((0.0, 0.1, 0.3)),
-        "loss": rng.choice((0.0, 0.01, 0.05)),
-        "repeat": rng.choice((0.0, 0.01, 0.05)),
-        "delay_ms": rng.choice((1, 3, 10)),
-        "slow": rng.choice((0.0, 0.01, 0.05)),
-        "crash_interval_ms": rng.choice((0, 5000, 8000, 15_000)),
-        "tear": rng.choice((0.0, 0.5, 1.0)),
-        "down_ms": rng.choice((500, 3000, 8000)),
-        "pause_interval_ms": rng.choice((0, 10_000, 20_000)),
-        "pause_ms": rng.choice((500, 3000, 8000)),
-        "clock_interval_ms": rng.choice((0, 10_000)),
-        "disk_interval_ms": rng.choice((0, 0, 20_000)),
-        "hours_interval_ms": rng.choice((0, 0, 15_000)),
-        "sync_ms": rng.choice((3, 20, 100)),
-    }
+    return SimulationPlan(
+        seed=seed,
+        sync_flush=sync_flush,
+        power=sync_flush and rng.random() < 0.7,
+        heartbeat_ms=rng.choice((300, 500, 1000, 2000)),
+        tick_ms=rng.choice((10, 50, 50, 50, 100, 100, 100, 100)),
+        file_size=rng.choice((4096, 16 * 1024, 64 * 1024)),
+        queues=rng.choice((1, 2, 4)),
+        body_bytes=rng.choice((20, 200, 800)),
+        send_interval_ms=rng.choice((100, 150, 160)),
+        batch=rng.choice((0.0, 0.1, 0.3)),
+        loss=rng.choice((0.0, 0.01, 0.05)),
+        repeat=rng.choice((0.0, 0.01, 0.05)),
+        delay_ms=rng.choice((1, 3, 10)),
+        slow=rng.choice((0.0, 0.01, 0.05)),
+        crash_interval_ms=rng.choice((0, 5000, 8000, 15_000)),
+        tear=rng.choice((0.0, 0.5, 1.0)),
+        down_ms=rng.choice((500, 3000, 8000)),
+        pause_interval_ms=rng.choice((0, 10_000, 20_000)),
+        pause_ms=rng.choice((500, 3000, 8000)),
+        clock_interval_ms=rng.choice((0, 10_000)),
+        disk_interval_ms=rng.choice((0, 0, 20_000)),
+        hours_interval_ms=rng.choice((0, 0, 15_000)),
+        sync_ms=rng.choice((3, 20, 100)),
+    )
