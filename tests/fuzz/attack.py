@@ -10,7 +10,8 @@ slow         connections that send a frame byte by byte
 Meanwhile a new connection sends a request every ``HEALTH_PAUSE_S``. The longest time to an answer
 and the growth of each server's anonymous memory (from ``/proc``) are printed with their goals. The
 time is followed by the CPU time that the server used meanwhile: where that is much less, the
-machine was busy with other work. Exit code 0: all goals met; 2: not all; 1: the attack could not be run.
+machine was busy with other work. Exit code 0: all goals met; 2: not all; 1: the attack failed to
+run.
 """
 
 from __future__ import annotations
