@@ -1,5 +1,6 @@
-"""The same requests and commands to a Java server and to ours, and what came back side by side.
+"""Conformance: the same requests and commands to a Java server and to ours, answers compared.
 
-:mod:`.wire` asks and writes down, the stories say what is asked in which order, :mod:`.compare`
-tells differences, :mod:`.page` makes docs/reference/conformance.md of what was seen.
+:mod:`.wire` sends requests and records the answers, the scenarios define what is sent in which
+order, :mod:`.compare` finds differences, :mod:`.page` writes docs/reference/conformance.md from the
+evidence.
 """

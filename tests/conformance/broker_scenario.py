@@ -1,7 +1,7 @@
-"""Every request code of a broker, P0 and P1, in one story: topic, clients, messages, tools, end.
+"""The scenario with every request code of a broker, P0 and P1.
 
-Pushes (39, 40, 220, 221, 307, 309, 326) are answered as a Java client would; ACL codes have a story
-of their own.
+Requests of the broker (39, 40, 220, 221, 307, 309, 326) are answered as a Java client does; ACL
+codes are tested elsewhere.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def properties(number: int, **more: str) -> str:
     return "\2".join(f"{name}\1{value}" for name, value in pairs.items())
 
 
-def broker_story(wire: Wire, fast_address: str, cluster: str) -> None:
-    """Ask everything; ``wire`` has the answers then."""
+def run_broker_scenario(wire: Wire, fast_address: str, cluster: str) -> None:
+    """Send all requests; ``wire`` records the answers."""
     _tables(wire, fast_address)
     _clients(wire)
     first = _messages(wire)
@@ -121,7 +121,7 @@ def _send(wire: Wire, number: int, body: bytes, **more: str) -> RemotingCommand:
 
 
 def _messages(wire: Wire) -> tuple[int, str]:
-    """Physical offset and id of the first message."""
+    """Send messages. Return physical offset and id of the first one."""
     names = ("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId")
     values = (WRITERS, TOPIC, "TBW102", 4, 0)
     more = {"sysFlag": 0, "bornTimestamp": BORN_MS, "flag": 3, "properties": properties(1)}
@@ -239,7 +239,7 @@ def _settings(wire: Wire) -> None:
 def _transactions(wire: Wire) -> None:
     half = {"TRAN_MSG": "true", "PGROUP": WRITERS}
     for number, end, check in ((9, 8, False), (10, 12, True)):
-        # What was born too long ago is given up instead of being asked about.
+        # The broker gives up transactions that are too old instead of checking them.
         request = _send(wire, number, b"half", **half)
         request.ext_fields["g"] = str(int(time.time() * 1000))
         sent = wire.ask(request, on="client")

@@ -1,8 +1,8 @@
-"""The commands of mqadmin, in an order in which each finds something, and how its output is
-compared.
+"""The commands of mqadmin, in an order in which each has something to show, and the comparison of
+their outputs.
 
-Words in braces are of the ground that :func:`prepare` makes: a topic with messages, a group that
-has read some of them, and a client of it that is online and answers by the book.
+Words in braces name what :func:`prepare` creates: a topic with messages, a group that has read some
+of them, and an online client of the group that answers requests of the broker.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ TOPIC, GROUP, WRITERS, CLIENT = "Operations", "ops-readers", "ops-writers", "10.
 MESSAGES: Final = 6
 FAILED: Final = "failed"
 _BY_THE_CLOCK: Final = ("RocketmqCommon - ", "TRANS_CHECK_MAX_TIME_TOPIC", "TOOLS_CONSUMER")
-"""Log lines, and what is there or not by how long the commands before took."""
+"""Log lines, and topics that exist or not depending on how long earlier commands took."""
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?(E-?\d+)?|NaN")
 _PLACE: Final = re.compile(
     r"HOST[0-9A-F]{16}|(?<=commitLogOffset=)\d+|(?<=CommitLog Offset:    )\d+|(?<=physicOffset=)\d+"
 )
-"""Where a message is in the log: that depends on what the servers have written by themselves."""
+"""Positions in the log, which depend on what the servers have written on their own."""
 _HEXADECIMAL: Final = re.compile(r"\b(HOST[0-9A-F]{16}|[0-9A-F]{32,56})\b")
 ONLINE_SECONDS_MAX: Final = 600.0
 
 
 @define(slots=True, frozen=True)
 class Line:
-    """One command line. ``look`` makes an output comparable; a command that never ends is left
-    behind after ``seconds``, and ours is given ``ours`` too so that it ends.
+    """One command line. ``look`` makes an output comparable. A command that never ends is killed
+    after ``seconds``; our command gets the further arguments ``ours``, with which it ends.
     """
 
     words: str
@@ -52,7 +52,7 @@ class Line:
 
 
 def exact(output: str) -> list[str]:
-    """Every line, without blanks at its end. A failure is told by mqadmin with a trace."""
+    """Return all lines without trailing blanks. mqadmin reports a failure as a stack trace."""
     if "\tat org.apache.rocketmq" in output:
         return [FAILED]
     return [
@@ -63,12 +63,12 @@ def exact(output: str) -> list[str]:
 
 
 def unordered(output: str) -> list[str]:
-    """Java's order of maps and sets is no order."""
+    """Return the set of lines: the order of Java's maps and sets is arbitrary."""
     return sorted(set(exact(output)))
 
 
 def numbers(output: str) -> list[str]:
-    """Every line with ``0`` in the place of numbers, and one blank where there are several."""
+    """Return all lines with ``0`` for every number, and single blanks."""
     return [
         re.sub(r"\s+", " ", _NUMBER.sub("0", _HEXADECIMAL.sub("ID", line)))
         for line in exact(output)
@@ -80,17 +80,17 @@ def any_numbers(output: str) -> list[str]:
 
 
 def titles(output: str) -> list[str]:
-    """Lines that begin a table or a part: for outputs that differ in rows by nature."""
+    """Return the headings: for outputs whose rows always differ."""
     return [line for line in exact(output) if line.startswith(("#", "=="))]
 
 
 def without_paths(output: str) -> list[str]:
-    """mqadmin leaves each answer in a file of its working directory; ours leaves no files."""
+    """Return all lines without the files that only mqadmin writes to its working directory."""
     return [re.sub(r"\S+/10\.0\.0\.9@ops", "-", line) for line in exact(output)]
 
 
 def names(output: str) -> list[str]:
-    """What stands left of ``:`` or ``=``."""
+    """Return the names before ``:`` or ``=``."""
     found = (re.match(r"([\w.]+)\s*[:=]", line) for line in exact(output))
     return sorted({match[1] for match in found if match})
 
@@ -162,7 +162,7 @@ LINES: Final[tuple[Line, ...]] = (
 
 @define
 class OnlineClient:
-    """A consumer and producer that answers what a broker asks, until it is closed."""
+    """A consumer and producer that answers requests of the broker until it is closed."""
 
     connection: BlockingConnection
     _thread: threading.Thread = field(init=False)
@@ -202,7 +202,7 @@ _ONLINE: Final = {
 
 
 def prepare(address: str) -> tuple[OnlineClient, dict[str, str]]:
-    """Make what the lines ask about; the client, and the words in braces."""
+    """Create what the commands show. Return the client, and the words in braces."""
     connection = BlockingConnection(address, ONLINE_SECONDS_MAX)
     create_topic(connection, TOPIC, 2)
     first = ""
@@ -253,6 +253,6 @@ def _heartbeat(connection: BlockingConnection) -> None:
 
 
 def seen(line: Line, output: str, masks: Mapping[str, str]) -> list[str]:
-    """An output in comparable form."""
+    """Return an output in comparable form."""
     kept = [_PLACE.sub("OFFSET", masked_text(text, masks)) for text in output.splitlines()]
     return line.look("\n".join(kept))

@@ -1,7 +1,7 @@
-"""What two servers answered, without what must differ: addresses, times, rates.
+"""The comparison of two answers, without what always differs: addresses, times, rates.
 
-A *seen* value is made of plain JSON values; :func:`differences` compares two of them. Where a value
-is a text of ``HISTORY`` only its type is compared.
+A *seen* value consists of plain JSON values; :func:`differences` compares two of them. Of members
+in ``_HISTORY`` only the type is compared.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from rmqpy.codec.message import decode_message
+from rmqpy.model.message import StoredMessage
 from rmqpy.remoting.fastjson import ObjectKey, loads
 
 Seen = Any
@@ -21,7 +22,7 @@ _STEADY: Final = frozenset(
     {"brokerVersion", "brokerVersionDesc", "commitLogMaxOffset", "commitLogMinOffset"}
     | {"msgPutTotalTodayNow", "putMessageFailedTimes", "startAcceptSendRequestTimeStamp"}
 )
-"""Of the runtime information, what the clock does not change."""
+"""The members of the runtime information that do not depend on the clock."""
 _FIRST_TIME_MS: Final = 1_000_000_000_000
 _HISTORY: Final = frozenset(
     {
@@ -42,11 +43,11 @@ _PLACES: Final = frozenset(
     | {"physicSize", "physical_offset", "prepared_transaction_offset", "size"}
 )
 _ANY: Final = frozenset({"brokerAddr"})
-"""Members that are one of several, by chance (304)."""
+"""Members that hold one of several values at random (304)."""
 
 
 def masked_text(text: str, masks: Mapping[str, str]) -> str:
-    """``text`` with the names of ``masks`` in the place of its keys, and without times."""
+    """Return ``text`` with the keys of ``masks`` replaced by their names, and without times."""
     for secret, name in masks.items():
         text = text.replace(secret, name)
     if re.fullmatch(r"1\d{12}", text):
@@ -57,7 +58,7 @@ def masked_text(text: str, masks: Mapping[str, str]) -> str:
 
 
 def plain(value: object, masks: Mapping[str, str], name: str = "") -> Seen:
-    """A JSON value without what must differ."""
+    """Return a JSON value without what always differs."""
     if name in _ANY:
         return "any"
     if name in _HISTORY:
@@ -89,7 +90,7 @@ def _key(key: object, masks: Mapping[str, str]) -> str:
 
 
 def body_seen(code: int, body: bytes, masks: Mapping[str, str]) -> Seen:
-    """A body in comparable form, by the code of the request that it answers."""
+    """Return a body in comparable form; ``code`` is that of the request."""
     if not body:
         return ""
     if code in (11, 12, 33):
@@ -109,7 +110,7 @@ def body_seen(code: int, body: bytes, masks: Mapping[str, str]) -> Seen:
     return masked_text(text, masks)
 
 
-def _messages(body: bytes) -> Iterator[Any]:
+def _messages(body: bytes) -> Iterator[StoredMessage]:
     position = 0
     while position < len(body):
         message = decode_message(body, position)
@@ -117,7 +118,7 @@ def _messages(body: bytes) -> Iterator[Any]:
         position += message.size
 
 
-def _message(message: Any, masks: Mapping[str, str]) -> Seen:
+def _message(message: StoredMessage, masks: Mapping[str, str]) -> Seen:
     names = ("size", "topic", "queue_id", "queue_offset", "physical_offset", "flag", "sys_flag") + (
         "body_crc",
         "reconsume_times",
@@ -129,7 +130,7 @@ def _message(message: Any, masks: Mapping[str, str]) -> Seen:
 
 
 def without_places(seen: Seen, name: str = "") -> Seen:
-    """``seen`` without sizes and offsets in the log, for logs that differ in sizes by intention."""
+    """Return ``seen`` without sizes and offsets, for logs whose sizes differ by intention."""
     if name in _PLACES:
         return "any"
     if isinstance(seen, dict):
@@ -140,12 +141,12 @@ def without_places(seen: Seen, name: str = "") -> Seen:
 
 
 def differences(java: Seen, ours: Seen, *, more: bool = False, path: str = "") -> list[str]:
-    """Where ``ours`` is not ``java``; ``more``: members that Java does not have are no fault."""
+    """Return where ``ours`` differs from ``java``; with ``more``, we may have further members."""
     if isinstance(java, dict) and isinstance(ours, dict):
         lacking, extra = java.keys() - ours.keys(), ours.keys() - java.keys()
         found = [f"{path}.{key}: only Java has it" for key in sorted(lacking)]
         if not more:
-            found += [f"{path}.{key}: Java has it not" for key in sorted(extra)]
+            found += [f"{path}.{key}: only rmqpy has it" for key in sorted(extra)]
         for key in sorted(java.keys() & ours.keys()):
             found += differences(java[key], ours[key], more=more, path=f"{path}.{key}")
         return found

@@ -1,4 +1,4 @@
-"""Every request code of a name server, P0 and P1: a broker that is none registers, tools ask."""
+"""The scenario with every request code of a name server, P0 and P1."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def _packed(counter: int) -> bytes:
     return zlib.compress(b"".join(parts), 9)
 
 
-def name_server_story(wire: Wire) -> None:
-    """Ask everything; ``wire`` has the answers then."""
+def run_namesrv_scenario(wire: Wire) -> None:
+    """Send all requests; ``wire`` records the answers."""
     identity = {"brokerName": NAME, "brokerAddr": ADDRESS, "clusterName": CLUSTER, "brokerId": 0}
     body = _registration(1)
     for packed in (False, True):

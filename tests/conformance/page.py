@@ -1,8 +1,8 @@
-"""docs/reference/conformance.md: one row for each request code and each command of mqadmin, made of
-what a run of the tests has seen.
+"""Writes docs/reference/conformance.md: one row for each request code and each command of mqadmin,
+from the evidence of a run of the tests.
 
-Rows come from checked-in lists; a row without evidence in both modes is a fault, and so is evidence
-without a row.
+Rows come from checked-in lists. A row without evidence in both modes is an error, and so is
+evidence without a row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HEAD: Final = """# Conformance
 
 What the real Java servers 4.9.7 and ours answer to the same requests, on a classic log and on
 DLedger. A run of `tests/interop/test_conformance.py` fails where an answer differs, where a row
-below has no test behind it, or where this page is not what the run has seen. Compared is everything
+below has no test, or where this page is not what the run has seen. Compared is everything
 that the clock, ports and chance do not decide: codes, names and values of the header, bodies member
 by member, what the broker sends to clients by itself, and at the end both logs, record by record.
 
@@ -117,7 +117,7 @@ FEATURES: Final = (
         "test_retries_and_dead_letters",
     ),
     (
-        "delays of a Java store behind the switch",
+        "delays of a Java store after the switch",
         _SWITCH,
         "tests/broker/test_golden_continues.py",
         "test_delays_are_delivered_behind_the_switch_as_java_delivered_them",
@@ -129,7 +129,7 @@ FEATURES: Final = (
         "test_a_killed_leader",
     ),
 )
-"""What, in which modes, and the test that shows it: its file and its name."""
+"""Feature, modes, and the file and name of the test that shows it."""
 
 DIFFERENCES: Final = """## What differs by intention
 
@@ -140,17 +140,17 @@ DIFFERENCES: Final = """## What differs by intention
 | 28, 26, 319 | more values than Java has | |
 | `consumerStatus -g` | leaves no files | one file for each member, in the working directory |
 | `startMonitoring`, `clusterRT` | also `-r ROUNDS` | for ever |
-| `getAclConfig` | secrets are not told | told |
+| `getAclConfig` | secrets are left out | shown |
 """
 
 
 class MissingEvidenceError(AssertionError):
-    """A row that nothing has been seen of, or something seen that has no row."""
+    """A row without evidence, or evidence without a row."""
 
 
 @define(frozen=True)
 class CodeRow:
-    """A request code of the list."""
+    """A request code in the list."""
 
     code: int
     name: str
@@ -160,15 +160,15 @@ class CodeRow:
 
 @define
 class Evidence:
-    """What a run has seen. Keys are mode and code, or mode and command."""
+    """The evidence of a run. Keys are mode and code, or mode and command."""
 
     exchanges: dict[tuple[str, int], int] = field(factory=dict)
     recorded: set[int] = field(factory=set)
     """Codes whose request was a recorded frame."""
     commands: dict[tuple[str, str], str] = field(factory=dict)
-    """What was compared of a command's output."""
+    """What was compared in the output of a command."""
     sent_by: dict[int, set[str]] = field(factory=dict)
-    """Code to the commands of mqadmin that sent it to our servers."""
+    """By code: the commands of mqadmin that sent it to our servers."""
 
     def exchanged(self, mode: str, code: int) -> None:
         self.exchanges[mode, code] = self.exchanges.get((mode, code), 0) + 1
@@ -189,14 +189,16 @@ def page(
     evidence: Evidence,
     elsewhere: Mapping[int | str, str],
 ) -> str:
-    """The whole page. ``elsewhere`` names the tests of other files that stand behind a row, in both
+    """Return the whole page. ``elsewhere`` names the tests in other files that prove a row in both
     modes.
     """
     known = {row.code for row in codes}
-    strangers = {code for _, code in evidence.exchanges} - known
-    strangers_named = {name for _, name in evidence.commands} - set(commands)
-    if strangers or strangers_named:
-        raise MissingEvidenceError(f"no rows for {sorted(strangers)} {sorted(strangers_named)}")
+    unknown_codes = {code for _, code in evidence.exchanges} - known
+    unknown_commands = {name for _, name in evidence.commands} - set(commands)
+    if unknown_codes or unknown_commands:
+        raise MissingEvidenceError(
+            f"no rows for {sorted(unknown_codes)} {sorted(unknown_commands)}"
+        )
     lines = [
         HEAD + "## Request codes",
         "",

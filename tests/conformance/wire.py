@@ -1,7 +1,7 @@
-"""One server's side of a conformance story: asks by frames, and writes down what came back.
+"""One server's side of a conformance scenario: sends frames, and records what came back.
 
-Requests are the recorded frames of Java's clients where there is one of that code, with other
-values in some of its fields; the rest has the fields of Java's header class.
+Requests are the recorded frames of Java's clients where there is one of that code, with some fields
+changed; the others have the fields of Java's header class.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOT_COMPARED = frozenset({"version"})
 
 
 def recorded_requests(path: Path) -> dict[int, RemotingCommand]:
-    """The first recorded request of each code (tests/golden/wire/frames.jsonl)."""
+    """Return the first recorded request of each code (tests/golden/wire/frames.jsonl)."""
     found: dict[int, RemotingCommand] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -39,7 +39,7 @@ def recorded_requests(path: Path) -> dict[int, RemotingCommand]:
 
 @define
 class Exchange:
-    """What was asked, and the answer in comparable form."""
+    """A request, and its answer in comparable form."""
 
     code: int
     name: str
@@ -49,8 +49,8 @@ class Exchange:
 
 @define
 class Wire:
-    """Connections to one server and what was said on them. ``masks`` are the values that differ
-    from server to server.
+    """Connections to one server and their exchanges. ``masks`` are the values that differ between
+    servers.
     """
 
     address: str
@@ -72,14 +72,14 @@ class Wire:
             connection.close()
 
     def connection(self, name: str = "tool", address: str | None = None) -> BlockingConnection:
-        """The connection of that name; opened when it is asked for first."""
+        """Return the connection of that name, which is opened on first use."""
         place = (name, address or self.address)
         if place not in self._connections:
             self._connections[place] = connect_when_ready(place[1])
         return self._connections[place]
 
     def request(self, code: int, body: bytes | None = None, /, **fields: object) -> RemotingCommand:
-        """The recorded frame with other fields; a field given as None is left out."""
+        """Return the recorded frame with these fields changed; a field of None is left out."""
         model = self.recorded.get(code)
         made = RemotingCommand(int(code))
         if model is not None:
@@ -102,7 +102,7 @@ class Wire:
         until: Callable[[RemotingCommand], bool] | None = None,
         address: str | None = None,
     ) -> RemotingCommand:
-        """Send and note the answer; again and again ``until`` it is what is waited for."""
+        """Send a request and record the answer; repeat it ``until`` the answer is as expected."""
         connection = self.connection(on, address)
         give_up = time.monotonic() + RETRY_SECONDS_MAX
         answer = connection.call(request)
@@ -120,7 +120,7 @@ class Wire:
         *,
         client: str = "client",
     ) -> RemotingCommand:
-        """Send what makes the server ask the client; answer that, and note both."""
+        """Send a request on which the server asks the client; answer that, and record both."""
         tool = self.connection()
         tool.send(request)
         question = self.heard(pushed, client=client)
@@ -132,7 +132,7 @@ class Wire:
         return answer
 
     def heard(self, code: int, *, client: str = "client") -> RemotingCommand:
-        """What the server sends to the client by itself."""
+        """Receive and record a request that the server sends to the client."""
         question = self.connection(client).receive_pushed(code)
         fields = {name: masked_text(text, self.masks) for name, text in
                   sorted(question.ext_fields.items())}  # fmt: skip

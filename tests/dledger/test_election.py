@@ -1,4 +1,4 @@
-"""Votes and verdicts as tables, and what must hold for all of them."""
+"""Votes and results of rounds as tables, and the invariants of all of them."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_shorter_log_never_moves_terms(voter: Voter, ballot: Ballot) -> None:
     assert not (shorter and moved)
 
 
-def test_every_result_is_given_by_somebody() -> None:
+def test_every_result_occurs() -> None:
     membership = Membership("g", "n0", PEERS)
     seen = set()
     for term, vote, leader, taking, candidate, asked, own, its in product(

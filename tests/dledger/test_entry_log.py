@@ -1,11 +1,11 @@
-"""The view ahead of the log, and where entries go."""
+"""The view of a log with its pending changes, and the positions of entries."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulator.memory_entries import MemoryEntries
+from simulator.memory_log import MemoryLog
 
 from rmqpy.codec.entry import encode_filler_head
 from rmqpy.dledger.entry_log import LogView, frame
@@ -20,8 +20,8 @@ def end(index: int, term: int) -> LedgerEnd:
     return LedgerEnd(LedgerIndex(index), Term(term))
 
 
-def log_of(*terms: int) -> MemoryEntries:
-    log = MemoryEntries(SIZE)
+def log_of(*terms: int) -> MemoryLog:
+    log = MemoryLog(SIZE)
     for index, term in enumerate(terms):
         log.propose(Term(term), LedgerIndex(index), [b"x" * 10])
     return log
@@ -34,7 +34,7 @@ def follows(view: LogView, term: int, body: bytes = b"y") -> Entry:
 
 def test_place() -> None:
     assert frame(0, 100, SIZE) == 0
-    assert frame(100, SIZE - 108, SIZE) == 100, "the filler's eight bytes just fit behind it"
+    assert frame(100, SIZE - 108, SIZE) == 100, "the filler's eight bytes just fit after it"
     assert frame(100, SIZE - 107, SIZE) == SIZE
     assert frame(SIZE, 100, SIZE) == SIZE
     assert frame(3 * SIZE - 8, 1, SIZE) == 3 * SIZE
@@ -104,7 +104,7 @@ def test_entries_out_of_order_are_our_own_mistake() -> None:
 
 
 def test_an_empty_log() -> None:
-    view = LogView(MemoryEntries(SIZE, base_offset=3 * SIZE))
+    view = LogView(MemoryLog(SIZE, base_offset=3 * SIZE))
     assert view.begin_index == -1 and view.end == LedgerEnd() and view.end_offset == 3 * SIZE
     assert not view.has(-1) and not view.has(0)
     view.append(Entry.of(0, 1, 3 * SIZE, b"a"))
@@ -120,11 +120,11 @@ def test_the_memory_disk_forgets_what_was_not_synced() -> None:
     log.sync()
     log.truncate_from(1)
     log.lose_power(kept_unsynced=5)
-    assert log.end == end(2, 2), "a cut that was not synced comes back"
+    assert log.end == end(2, 2), "a cut that was not synced is undone"
 
 
 def test_the_memory_log_expires_whole_files_and_stays_readable() -> None:
-    log = MemoryEntries(SIZE)
+    log = MemoryLog(SIZE)
     for index in range(200):
         log.propose(Term(1), LedgerIndex(index), [b"x" * 50])
     log.sync()

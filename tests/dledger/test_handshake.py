@@ -1,4 +1,4 @@
-"""Which members fit each other."""
+"""The comparison of members by their handshakes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The seam between a node and its caller, and a group of one as the broker runs it."""
+"""The interface between a node and its caller, and a group of one as the broker runs it."""
 
 from __future__ import annotations
 
 import pytest
-from simulator.memory_entries import MemoryEntries
+from simulator.memory_log import MemoryLog
 
 from rmqpy.dledger.member import DiskState, HardState, LedgerEnd, Membership, RaftOptions, Role
 from rmqpy.dledger.messages import (
@@ -32,14 +32,14 @@ THREE = Membership("g", "n0", ("n0", "n1", "n2"))
 At, T = LedgerIndex, Term
 
 
-def log_to(end: LedgerEnd) -> MemoryEntries:
-    log = MemoryEntries()
+def log_to(end: LedgerEnd) -> MemoryLog:
+    log = MemoryLog()
     if end.index >= 0:
         log.propose(end.term, At(0), [b"body"] * (end.index + 1))
     return log
 
 
-def alone(log: MemoryEntries, state: HardState, committed: int = -1, limit: int = 3) -> Node:
+def alone(log: MemoryLog, state: HardState, committed: int = -1, limit: int = 3) -> Node:
     node = Node(ALONE, state, log, At(committed), RaftOptions(pending_limit=limit))
     node.tick(0)
     return node
@@ -66,7 +66,7 @@ def test_a_group_of_one_leads_at_its_first_tick(
 
 
 def test_a_group_of_one_commits_what_is_stored() -> None:
-    log = MemoryEntries()
+    log = MemoryLog()
     node = alone(log, HardState())
     node.ready()
     assert node.grant() == (Proposal(T(0), At(0)), 4)
@@ -86,7 +86,7 @@ def test_a_group_of_one_commits_what_is_stored() -> None:
 
 
 def test_waiters_of_a_group_of_one() -> None:
-    log = MemoryEntries()
+    log = MemoryLog()
     node = alone(log, HardState())
     node.ready()
     node.propose(2)
@@ -96,15 +96,15 @@ def test_waiters_of_a_group_of_one() -> None:
     node.step(Stored(At(1)))
     ready = node.ready()
     assert ready is not None
-    told = [(told.token, told.index, told.code) for told in ready.acknowledged]
-    assert told == [(7, 1, DLedgerResponseCode.SUCCESS)]
+    acknowledged = [(each.token, each.index, each.code) for each in ready.acknowledged]
+    assert acknowledged == [(7, 1, DLedgerResponseCode.SUCCESS)]
 
 
-def three(log: MemoryEntries | None = None, state: HardState | None = None) -> Node:
+def three(log: MemoryLog | None = None, state: HardState | None = None) -> Node:
     return Node(
         THREE,
         state or HardState(),
-        log or MemoryEntries(),
+        log or MemoryLog(),
         At(-1),
         RaftOptions(rng=lambda below: 0),
     )
@@ -156,7 +156,7 @@ def test_an_answer_of_the_wrong_kind_or_without_a_request_is_none() -> None:
 
 
 def test_a_sync_of_an_entry_that_is_gone_is_ignored() -> None:
-    log = MemoryEntries()
+    log = MemoryLog()
     log.propose(T(1), At(0), [b"a", b"b"])
     node = three(log, HardState(T(1), None))
     node.step(Synced(At(1), T(0)))
@@ -179,7 +179,7 @@ def test_hard_state_and_vote_are_in_one_ready_and_in_order() -> None:
     assert names[:5] == order and names[5:7] == ["committed_index", "role"]
 
 
-def test_a_failed_disk_neither_votes_nor_stands() -> None:
+def test_a_member_with_a_failed_disk_neither_votes_nor_is_elected() -> None:
     node = three()
     node.step(DiskReport(DiskState.FAILED))
     node.tick(60_000)
@@ -191,7 +191,7 @@ def test_a_failed_disk_neither_votes_nor_stands() -> None:
 
 
 def test_without_election_requests_are_answered_and_nothing_else_happens() -> None:
-    node = Node(THREE, HardState(), MemoryEntries(), At(-1), RaftOptions(election=False))
+    node = Node(THREE, HardState(), MemoryLog(), At(-1), RaftOptions(election=False))
     node.tick(100_000)
     assert node.ready() is None
     beat = HeartBeatRequest(group="g", remote_id="n0", leader_id="n1", term=T(0))

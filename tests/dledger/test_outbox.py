@@ -1,4 +1,4 @@
-"""What a Ready says of itself."""
+"""The properties of a Ready."""
 
 from __future__ import annotations
 

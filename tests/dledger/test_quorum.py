@@ -1,4 +1,4 @@
-"""Majorities against a version that counts on its fingers."""
+"""Quorum arithmetic against a naive version."""
 
 from __future__ import annotations
 

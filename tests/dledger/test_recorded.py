@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from simulator.memory_entries import MemoryEntries
+from simulator.memory_log import MemoryLog
 
 from rmqpy.dledger.member import HardState, LedgerEnd, Membership, RaftOptions
 from rmqpy.dledger.messages import HeartBeatRequest, Request, VoteResponse, VoteResult
@@ -27,13 +27,13 @@ def bodies(to: str, code: int, kind: str) -> list[bytes]:
     ]
 
 
-def member(name: str, state: HardState, log: MemoryEntries | None = None) -> Node:
+def member(name: str, state: HardState, log: MemoryLog | None = None) -> Node:
     options = RaftOptions(
         rng=lambda below: 0,
         addresses={"n0": "127.0.0.1:21900", "n1": "127.0.0.1:22901", "n2": "127.0.0.1:22902"},
     )
     node = Node(
-        Membership("wire", name, PEERS), state, log or MemoryEntries(), LedgerIndex(-1), options
+        Membership("wire", name, PEERS), state, log or MemoryLog(), LedgerIndex(-1), options
     )
     return node
 
@@ -49,11 +49,11 @@ def answer(node: Node, request: Request) -> bytes:
 
 
 def test_votes() -> None:
-    asked, told = bodies("n0", 51001, "request"), bodies("n0", 51001, "response")
+    requests, recorded = bodies("n0", 51001, "request"), bodies("n0", 51001, "response")
     voted = member("n0", HardState(Term(0), "n0"))
-    assert answer(voted, decode_request(51001, asked[0])) == told[0]
-    assert answer(voted, decode_request(51001, asked[1])) == told[1]
-    assert b"REJECT_ALREADY_VOTED" in told[0] and b"REJECT_TERM_NOT_READY" in told[1]
+    assert answer(voted, decode_request(51001, requests[0])) == recorded[0]
+    assert answer(voted, decode_request(51001, requests[1])) == recorded[1]
+    assert b"REJECT_ALREADY_VOTED" in recorded[0] and b"REJECT_TERM_NOT_READY" in recorded[1]
     led = member("n1", HardState(Term(1), "n1"))
     assert (
         answer(led, decode_request(51001, bodies("n1", 51001, "request")[0]))
@@ -62,19 +62,19 @@ def test_votes() -> None:
 
 
 def test_heartbeats() -> None:
-    asked = decode_request(51002, bodies("n0", 51002, "request")[0])
+    request = decode_request(51002, bodies("n0", 51002, "request")[0])
     node = member("n0", HardState(Term(0), "n0"))
-    assert answer(node, asked) == bodies("n0", 51002, "response")[0] == b'{"code":416,"term":-1}'
+    assert answer(node, request) == bodies("n0", 51002, "response")[0] == b'{"code":416,"term":-1}'
     node.tick(10)
-    assert answer(node, asked) == bodies("n1", 51002, "response")[0] == b'{"code":200,"term":-1}'
+    assert answer(node, request) == bodies("n1", 51002, "response")[0] == b'{"code":200,"term":-1}'
 
 
 def test_pushes_to_an_empty_follower() -> None:
     node = member("n1", HardState(Term(2), "n0"))
     answer(node, HeartBeatRequest(group="wire", remote_id="n1", leader_id="n0", term=Term(2)))
-    told = bodies("n1", 51004, "response")
+    recorded = bodies("n1", 51004, "response")
     pushes = [decode_request(51004, body) for body in bodies("n1", 51004, "request")]
-    by_type = {b"COMPARE": told[0], b"TRUNCATE": told[1]}
+    by_type = {b"COMPARE": recorded[0], b"TRUNCATE": recorded[1]}
     for name, expected in by_type.items():
         push = next(p for p, raw in zip(pushes, bodies("n1", 51004, "request"), strict=True)
                     if b'"type":"' + name in raw and b'"firstEntryIndex":0,' in raw)  # fmt: skip
@@ -83,8 +83,8 @@ def test_pushes_to_an_empty_follower() -> None:
 
 def test_transfer_before_the_leader_is_known() -> None:
     node = member("n0", HardState(Term(1), None))
-    asked = decode_request(51005, bodies("n0", 51005, "request")[0])
-    assert answer(node, asked) == bodies("n0", 51005, "response")[0]
+    request = decode_request(51005, bodies("n0", 51005, "request")[0])
+    assert answer(node, request) == bodies("n0", 51005, "response")[0]
 
 
 def test_a_transfer_that_succeeds() -> None:
@@ -109,17 +109,19 @@ def test_a_transfer_that_succeeds() -> None:
 def test_clients() -> None:
     follower = member("n1", HardState(Term(2), "n0"))
     answer(follower, HeartBeatRequest(group="wire", remote_id="n1", leader_id="n0", term=Term(2)))
-    asked = decode_request(50002, bodies("n1", 50002, "request")[0])
-    assert answer(follower, asked) == bodies("n1", 50002, "response")[0]
-    told = json.loads(answer(follower, decode_request(50000, bodies("n1", 50000, "request")[0])))
+    request = decode_request(50002, bodies("n1", 50002, "request")[0])
+    assert answer(follower, request) == bodies("n1", 50002, "response")[0]
+    recorded = json.loads(
+        answer(follower, decode_request(50000, bodies("n1", 50000, "request")[0]))
+    )
     java = json.loads(bodies("n1", 50000, "response")[0])
-    assert list(told) == list(java) and told["leaderId"] == java["leaderId"] == "n0"
-    assert list(told["peers"]) == list(java["peers"]) and told["term"] == java["term"] == -1
+    assert list(recorded) == list(java) and recorded["leaderId"] == java["leaderId"] == "n0"
+    assert list(recorded["peers"]) == list(java["peers"]) and recorded["term"] == java["term"] == -1
 
 
 def test_an_entry_that_java_sent_has_its_bytes_in_the_file() -> None:
     get = json.loads(bodies("n0", 50002, "response")[0])
-    log = MemoryEntries()
+    log = MemoryLog()
     node = member("n1", HardState(Term(2), "n0"), log)
     answer(node, HeartBeatRequest(group="wire", remote_id="n1", leader_id="n0", term=Term(2)))
     truncate = next(raw for raw in bodies("n1", 51004, "request") if b'"TRUNCATE"' in raw)

@@ -33,7 +33,7 @@ from typing import Any
 
 import pytest
 from attrs import define, evolve, field, fields_dict
-from simulator.memory_entries import MemoryEntries
+from simulator.memory_log import MemoryLog
 
 from rmqpy.dledger.election import VoteParseResult
 from rmqpy.dledger.entries import as_singletons
@@ -86,20 +86,20 @@ ENTRY_SPACE = 64
 @define
 class Member:
     node: Node
-    log: MemoryEntries
+    log: MemoryLog
     now_ms: int = 0
 
 
 @define
 class Stage:
-    """The members of a scenario, and the messages between them that nobody has delivered."""
+    """The members of a scenario, and the messages between them that are not delivered yet."""
 
     members: dict[str, Member] = field(factory=dict)
     on_the_way: list[tuple[str, str, Any]] = field(factory=list)
     """(from, to, Send or (ticket, Response))."""
 
     asked: dict[int, tuple[str, int]] = field(factory=dict)
-    """Ticket of a delivered request → who waits for the answer, by which ticket."""
+    """Ticket of a delivered request → the member that waits for the answer, and its ticket."""
 
     tickets: int = 100
     token: int = 0
@@ -113,7 +113,7 @@ class Stage:
 
     def do_boot(self, name: str, peers: str, **values: str) -> None:
         self.on_the_way = [way for way in self.on_the_way if name not in way[:2]]
-        log = MemoryEntries()
+        log = MemoryLog()
         terms = [int(term) for term in values.pop("log", "").split(",") if term]
         begin = int(values.pop("begin", "0"))
         for number, term in enumerate(terms):
@@ -219,7 +219,7 @@ class Stage:
     def carry_out(self, name: str) -> None:
         member = self.members[name]
         while (ready := member.node.ready()) is not None:
-            self.out += self.told(name, ready)
+            self.out += self.describe(name, ready)
             if ready.begin_again:
                 member.log.begin_again()
             elif ready.truncate_from is not None:
@@ -241,7 +241,8 @@ class Stage:
             member.log.append([entry_at(index, proposal.term)])
         member.node.step(Stored(member.log.end.index))
 
-    def told(self, name: str, ready: Ready) -> Iterator[str]:
+    def describe(self, name: str, ready: Ready) -> Iterator[str]:
+        """Yield the lines of a Ready."""
         if ready.hard_state is not None:
             state = ready.hard_state
             yield f"{name} persists term={state.current_term} vote={state.voted_for}"
@@ -266,8 +267,8 @@ class Stage:
             yield f"{name} wants a marker {ready.marker.first_index}/{ready.marker.term}"
         for append in ready.appends:
             yield f"{name} hands on a put of {sum(map(len, append.bodies))} bytes"
-        for told in ready.acknowledged:
-            yield f"{name} tells the waiter of {told.index}: {told.code.name}"
+        for waiter in ready.acknowledged:
+            yield f"{name} tells the waiter of {waiter.index}: {waiter.code.name}"
         for notice in ready.notices:
             yield f"{name} notices: {notice}"
 
@@ -366,7 +367,7 @@ def shown_message(message: DLedgerMessage) -> str:
 
 
 def perform(text: str) -> str:
-    """The scenario with what really came of its commands."""
+    """Return the scenario with the actual results of its commands."""
     stage = Stage()
     done = []
     for block in text.rstrip("\n").split("\n\n"):

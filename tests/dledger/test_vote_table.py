@@ -57,45 +57,47 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("who", "asked", "result", "term"), CASES)
-def test_rows(who: Voter, asked: Ballot, result: VoteResult, term: int) -> None:
-    answer = answer_vote(who, asked)
+@pytest.mark.parametrize(("member", "received", "result", "term"), CASES)
+def test_rows(member: Voter, received: Ballot, result: VoteResult, term: int) -> None:
+    answer = answer_vote(member, received)
     assert (answer.result, answer.term) == (result, term)
 
 
 def test_a_vote_for_itself() -> None:
-    """A candidate asks itself too."""
+    """A candidate also asks itself."""
     assert answer_vote(voter(), ballot("n0"), from_self=True).result is VoteResult.ACCEPT
     already = voter(voted_for="n2")
     rejected = answer_vote(already, ballot("n0"), from_self=True)
     assert rejected.result is VoteResult.REJECT_ALREADY_VOTED
 
 
-def expected(who: Voter, asked: Ballot) -> VoteResult:
-    """The table, row by row."""
-    mine, theirs, term = who.end, asked.end, who.hard_state.current_term
-    voted = who.hard_state.voted_for
+def expected(member: Voter, received: Ballot) -> VoteResult:
+    """Return the result by the table, row by row."""
+    mine, theirs, term = member.end, received.end, member.hard_state.current_term
+    voted = member.hard_state.voted_for
     rows = [
-        (asked.candidate not in GROUP.peers, VoteResult.REJECT_UNKNOWN_LEADER),
-        (asked.candidate == GROUP.self_id, VoteResult.REJECT_UNEXPECTED_LEADER),
+        (received.candidate not in GROUP.peers, VoteResult.REJECT_UNKNOWN_LEADER),
+        (received.candidate == GROUP.self_id, VoteResult.REJECT_UNEXPECTED_LEADER),
         (theirs.term < mine.term, VoteResult.REJECT_EXPIRED_LEDGER_TERM),
         (
             theirs.term == mine.term and theirs.index < mine.index,
             VoteResult.REJECT_SMALL_LEDGER_END_INDEX,
         ),
-        (asked.term < term, VoteResult.REJECT_EXPIRED_VOTE_TERM),
+        (received.term < term, VoteResult.REJECT_EXPIRED_VOTE_TERM),
         (
-            asked.term == term and voted not in (None, asked.candidate) and who.leader is not None,
+            received.term == term
+            and voted not in (None, received.candidate)
+            and member.leader is not None,
             VoteResult.REJECT_ALREADY_HAS_LEADER,
         ),
         (
-            asked.term == term and voted not in (None, asked.candidate),
+            received.term == term and voted not in (None, received.candidate),
             VoteResult.REJECT_ALREADY_VOTED,
         ),
-        (asked.term > term, VoteResult.REJECT_TERM_NOT_READY),
-        (asked.term < mine.term, VoteResult.REJECT_TERM_SMALL_THAN_LEDGER),
+        (received.term > term, VoteResult.REJECT_TERM_NOT_READY),
+        (received.term < mine.term, VoteResult.REJECT_TERM_SMALL_THAN_LEDGER),
         (
-            who.taking_leadership and theirs.term == mine.term and mine.index >= theirs.index,
+            member.taking_leadership and theirs.term == mine.term and mine.index >= theirs.index,
             VoteResult.REJECT_TAKING_LEADERSHIP,
         ),
         (True, VoteResult.ACCEPT),
@@ -109,12 +111,12 @@ def test_every_combination_of_small_numbers() -> None:
         (1, 2), (None, "n1", "n2"), ((0, 0), (1, 1), (2, 1), (3, 1)), (None, "n2"), (False, True)
     )
     for parts in voters:
-        who = voter(*parts)
+        member = voter(*parts)
         for candidate, term, theirs in itertools.product(
             ("n0", "n1", "n9"), (0, 1, 2, 3), ((0, 0), (1, 0), (1, 1), (2, 1), (3, 2))
         ):
-            asked = ballot(candidate, term, theirs)
-            result = answer_vote(who, asked).result
-            assert result is expected(who, asked), (who, asked)
+            received = ballot(candidate, term, theirs)
+            result = answer_vote(member, received).result
+            assert result is expected(member, received), (member, received)
             seen.add(result)
     assert len(seen) == 11

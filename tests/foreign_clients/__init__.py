@@ -1,4 +1,4 @@
-"""Clients of RocketMQ that are neither ours nor Java's, from the registries of their languages.
+"""RocketMQ clients in other languages than Python and Java, from the registries of these languages.
 
 =====  =============================================  ====================================
 name   what                                           needs
@@ -39,11 +39,11 @@ GO_SOURCE: Final = SOURCES / "probe.go"
 
 
 class ClientUnavailableError(RmqError):
-    """A client cannot be had here; the text says why."""
+    """A client is not available here; the message says why."""
 
 
 def missing(name: str) -> str | None:
-    """Why a client cannot run here; None if it can (it may still have to be fetched)."""
+    """Return why a client cannot run here, or None if it can, perhaps after a download."""
     if name == "go":
         return None if shutil.which("go") else "go is not on the PATH"
     assert name == "cpp", name
@@ -54,7 +54,7 @@ def missing(name: str) -> str | None:
 
 
 def probe(name: str, directory: Path, namesrv: str) -> Probe:
-    """A client in a process of its own, which leaves files in ``directory`` only."""
+    """Start a client in its own process, which writes files only in ``directory``."""
     reason = missing(name)
     if reason is not None:
         raise ClientUnavailableError(reason)
@@ -64,7 +64,7 @@ def probe(name: str, directory: Path, namesrv: str) -> Probe:
 
 
 def cpp_body(index: int, size: int) -> bytes:
-    """The body that the C++ probe gives its message of this number."""
+    """Return the body of the message with this number as the C++ probe sends it."""
     return bytes(97 + (31 * index + 7 * j) % 26 for j in range(size))
 
 
@@ -100,7 +100,7 @@ def _cache() -> Path:
 
 
 def _make(folder: Path, make: Callable[[Path], None]) -> None:
-    """Let ``make`` fill a new folder, unless it is there."""
+    """Let ``make`` fill a new folder, unless it exists."""
     with _locked():
         if folder.is_dir():
             return

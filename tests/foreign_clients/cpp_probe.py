@@ -1,9 +1,9 @@
-"""The C++ client of RocketMQ by way of PyPI's ``rocketmq``, told by lines what to do, answering
-with JSON lines as the probe in Java does. A program of its own: ``python cpp_probe.py FOLDER``,
-where FOLDER is what pip has installed that package into.
+"""A probe with RocketMQ's C++ client from PyPI's ``rocketmq``: reads commands as lines and writes
+JSON lines, as the Java probe does. Run ``python cpp_probe.py FOLDER``, where FOLDER is the target
+into which pip installed that package.
 
-Its callbacks go beside the wrapper's ``subscribe``, which tells the client of success whenever a
-callback raises.
+It registers its callbacks without the wrapper's ``subscribe``, which reports success to the client
+whenever a callback raises.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def fresh_name(kind: str) -> str:
 
 
 def body(index: int, size: int) -> bytes:
-    """Printable, as the client takes the body for a C string."""
+    """Return a printable body, as the client treats it as a C string."""
     return bytes(97 + (31 * index + 7 * j) % 26 for j in range(size))
 
 
@@ -72,7 +72,7 @@ def send(client: Any, options: Options) -> None:
             else:
                 _sent(index, producer.send_sync(message))
         if options.get("mode") == "oneway":
-            time.sleep(0.5)  # the connection is closed with what it has not sent
+            time.sleep(0.5)  # shutdown drops what is not sent yet
     finally:
         producer.shutdown()
 
@@ -115,7 +115,7 @@ def consume(client: Any, options: Options) -> None:
         if (count and now - last >= idle_s) or (not count and now > first_by):
             break
         time.sleep(0.05)
-    time.sleep(0.2)  # the last result is on its way
+    time.sleep(0.2)  # the last result is still being sent
     consumer.shutdown()
 
 
@@ -147,7 +147,7 @@ def main(folder: str) -> None:
         options = {key: unquote(value) for key, _, value in (word.partition("=") for word in words)}
         try:
             commands[name](rocketmq.client, options)
-        except Exception as error:  # noqa: BLE001 - told to who asked
+        except Exception as error:  # noqa: BLE001 - reported to the caller
             show("fault", error=f"{type(error).__name__}: {error}")
         else:
             show("done")

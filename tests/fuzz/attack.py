@@ -1,17 +1,17 @@
-"""``python -m fuzz.attack``: hostile input against a broker and a name server in processes
-of their own, and what it cost them.
+"""Attack a broker and a name server, each in its own process, with hostile input; print the cost.
 
 ===========  ==================================================================================
-frames       the nineteen kinds of malformed frames (:mod:`.hostile_frames`), at both ports
-idle         connections that say nothing
-announced    frames of 16 MiB announced, little of them sent
-slow         connections that dribble a frame
+frames       the nineteen kinds of malformed frames (:mod:`fuzz.frames`), at both ports
+idle         connections that send nothing
+announced    frames that announce 16 MiB and send little of them
+slow         connections that send a frame byte by byte
 ===========  ==================================================================================
 
-While each goes on, a fresh connection asks a question every ``HEALTH_PAUSE_S``; its worst time and
-the growth of each server's memory (anonymous, by ``/proc``) are printed beside the goal. Behind the
-time stands how long the server's process worked meanwhile: where that is much less, the machine was
-busy with others. Exit code 0: within all goals; 2: not; 1: it could not be done.
+Meanwhile a new connection sends a request every ``HEALTH_PAUSE_S``. The longest time to an answer
+and the growth of each server's anonymous memory (from ``/proc``) are printed with their goals. The
+time is followed by the CPU time that the server used meanwhile: where that is much less, the
+machine was busy with other work. Exit code 0: all goals met; 2: not all; 1: the attack failed to
+run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ IDLE_GOAL: Final = 8 << 10
 HEALTH_PAUSE_S: Final = 0.05
 PEERS: Final = 8
 HEAVY_PART: Final = 50
-"""Of frames that are megabytes each, one for so many of the others."""
+"""One frame of megabytes is sent for this many of the others."""
 ANNOUNCING: Final = 64
 ANNOUNCED_SENT: Final = 512 << 10
 SLOW: Final = 500
@@ -61,7 +61,7 @@ OPENED_AT_ONCE: Final = 200
 
 
 def frames_of_kinds(count: int) -> dict[str, int]:
-    """How many of each kind make ``count`` together, or a few more."""
+    """Return how many frames of each kind add up to ``count``, or a few more."""
     heavy = len([kind for kind in KINDS if kind in HEAVY_KINDS])
     each = -(-count * HEAVY_PART // ((len(KINDS) - heavy) * HEAVY_PART + heavy))
     return {kind: max(1, -(-each // HEAVY_PART) if kind in HEAVY_KINDS else each) for kind in KINDS}
@@ -69,12 +69,12 @@ def frames_of_kinds(count: int) -> dict[str, int]:
 
 @define
 class Target:
-    """One server and what it went through."""
+    """One server under attack, and its health."""
 
     name: str
     server: ServerProcess
     worst_ms: float = 0.0
-    worst_worked_ms: float = 0.0
+    worst_cpu_ms: float = 0.0
     checks: int = 0
 
     @property
@@ -83,33 +83,33 @@ class Target:
         return host, int(port)
 
     def resident(self) -> int:
-        """Anonymous bytes of the process."""
+        """Return the anonymous memory of the process in bytes."""
         status = Path(f"/proc/{self.server.pid}/status").read_text(encoding="ascii")
         found = re.search(r"RssAnon:\s+(\d+) kB", status)
         assert found is not None
         return int(found[1]) << 10
 
     async def check(self) -> None:
-        """One question over a fresh connection."""
-        begin, worked = time.perf_counter(), self._worked_ms()
+        """Send one request over a new connection, and wait for its answer."""
+        begin, cpu_ms = time.perf_counter(), self._cpu_ms()
         reader, writer = await asyncio.open_connection(*self.address)
         writer.write(probe_frame())
         receiver = FrameDecoder()
         answered = False
         while not answered:
             data = await reader.read(1 << 16)
-            assert data, f"{self.name} closed an honest connection"
+            assert data, f"{self.name} closed a well-behaved connection"
             answered = any(
                 answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
                 for answer in receiver.receive(data)
             )
         writer.close()
         self.worst_ms = max(self.worst_ms, (time.perf_counter() - begin) * 1000)
-        self.worst_worked_ms = max(self.worst_worked_ms, self._worked_ms() - worked)
+        self.worst_cpu_ms = max(self.worst_cpu_ms, self._cpu_ms() - cpu_ms)
         self.checks += 1
 
-    def _worked_ms(self) -> float:
-        """Processor time of the process so far, rounded up to a tick."""
+    def _cpu_ms(self) -> float:
+        """Return the CPU time of the process so far, rounded up to a tick."""
         status = Path(f"/proc/{self.server.pid}/stat").read_text(encoding="ascii")
         fields = status.rpartition(")")[2].split()
         ticks = int(fields[11]) + int(fields[12])
@@ -118,7 +118,7 @@ class Target:
 
 @define
 class Row:
-    """One measure beside its goal."""
+    """One measurement and its goal."""
 
     what: str
     target: str
@@ -141,14 +141,14 @@ class Row:
 
 @define
 class FuzzAttack:
-    """Goes against all targets at once, and keeps the rows."""
+    """Attacks all targets at once, and collects the measurements."""
 
     targets: list[Target]
     rows: list[Row] = field(factory=list)
     wrong: list[str] = field(factory=list)
 
     async def frames(self, count: int, seed: int) -> None:
-        """At least ``count`` frames a port, of all kinds in turn."""
+        """Send at least ``count`` frames to each port, all kinds in turn."""
         numbers = frames_of_kinds(count)
         async with self._measured(f"{sum(numbers.values()):,} malformed frames"):
             for kind, number in numbers.items():
@@ -173,7 +173,7 @@ class FuzzAttack:
         await asyncio.gather(*(one() for _ in range(PEERS)))
 
     async def idle(self, count: int) -> None:
-        """``count`` connections a port that say nothing."""
+        """Open ``count`` connections to each port that send nothing."""
         for target in self.targets:
             before = target.resident()
             writers: list[asyncio.StreamWriter] = []
@@ -187,12 +187,14 @@ class FuzzAttack:
                 await asyncio.sleep(1)
                 cost = (target.resident() - before) / count
             self.rows.append(
-                Row("memory an idle connection", target.name, cost, IDLE_GOAL, "bytes")
+                Row("memory per idle connection", target.name, cost, IDLE_GOAL, "bytes")
             )
             await _close(writers)
 
     async def announced(self) -> None:
-        """Frames of the largest size, half a megabyte of each sent; what is kept is what came."""
+        """Announce frames of the largest size and send half a megabyte of each, which is all a
+        server may keep.
+        """
         head = (MAX_FRAME - 4).to_bytes(4) + (100).to_bytes(4)
         for target in self.targets:
             before = target.resident()
@@ -212,10 +214,10 @@ class FuzzAttack:
             await _close(writers)
 
     async def slow(self, seconds: float) -> None:
-        """Frames that come byte by byte."""
+        """Send frames byte by byte."""
         frame = probe_frame()
 
-        async def dribble(target: Target) -> None:
+        async def send_slowly(target: Target) -> None:
             _, writer = await asyncio.open_connection(*target.address)
             with contextlib.suppress(ConnectionError):
                 for place in range(len(frame) - 1):
@@ -226,24 +228,26 @@ class FuzzAttack:
             await _close([writer])
 
         async with self._measured(f"{SLOW} slow connections"):
-            await asyncio.gather(*(dribble(target) for target in self.targets for _ in range(SLOW)))
+            await asyncio.gather(
+                *(send_slowly(target) for target in self.targets for _ in range(SLOW))
+            )
 
     @contextlib.asynccontextmanager
     async def _measured(self, what: str, growth: bool = True) -> AsyncIterator[None]:
         before = {target.name: target.resident() for target in self.targets}
         over = asyncio.Event()
-        watchers = [asyncio.ensure_future(_watch(target, over)) for target in self.targets]
+        checks = [asyncio.ensure_future(_check_often(target, over)) for target in self.targets]
         for target in self.targets:
-            target.worst_ms = target.worst_worked_ms = 0.0
+            target.worst_ms = target.worst_cpu_ms = 0.0
         begin = time.perf_counter()
         try:
             yield
         finally:
             over.set()
-            await asyncio.gather(*watchers)
+            await asyncio.gather(*checks)
         print(f"{what}: {time.perf_counter() - begin:.0f} s", flush=True)
         for target in self.targets:
-            note = f" (it worked {target.worst_worked_ms:,.0f} ms)"
+            note = f" (CPU time {target.worst_cpu_ms:,.0f} ms)"
             answer = Row(f"{what}: answer", target.name, target.worst_ms, HEALTH_GOAL_MS, "ms")
             answer.note = note
             self.rows.append(answer)
@@ -253,7 +257,7 @@ class FuzzAttack:
                 self.rows.append(Row(f"{what}: growth", target.name, grown, goal, "MiB"))
 
 
-async def _watch(target: Target, over: asyncio.Event) -> None:
+async def _check_often(target: Target, over: asyncio.Event) -> None:
     while not over.is_set():
         await target.check()
         await asyncio.sleep(HEALTH_PAUSE_S)
@@ -268,7 +272,7 @@ async def _close(writers: Sequence[asyncio.StreamWriter]) -> None:
 
 
 def run_attack(root: Path, attack: Callable[[FuzzAttack], Awaitable[None]]) -> FuzzAttack:
-    """Start both servers below ``root``, run ``attack``, check that what was stored is there."""
+    """Start both servers below ``root``, run ``attack``, and check that both still answer."""
     _raise_open_files_limit()
     ports = free_port_block(BROKER_PORT_COUNT + 1)
     ports.release()
@@ -287,43 +291,47 @@ def run_attack(root: Path, attack: Callable[[FuzzAttack], Awaitable[None]]) -> F
         with connect_when_ready(broker.address) as client:
             sent = client.call(send_request("Sentinel", 0, [b"before"]))
             assert sent.code == ResponseCode.SUCCESS, sent
-        siege = FuzzAttack([Target("broker", broker), Target("namesrv", namesrv)])
+        run = FuzzAttack([Target("broker", broker), Target("namesrv", namesrv)])
 
         async def whole() -> None:
-            for target in siege.targets:  # what the first requests load is not the siege's
+            for target in run.targets:  # the memory that the first request takes does not count
                 await target.check()
-            await attack(siege)
-            for target in siege.targets:
+            await attack(run)
+            for target in run.targets:
                 await target.check()
 
         asyncio.run(whole())
-        return siege
+        return run
     finally:
         broker.kill()
         namesrv.kill()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m fuzz.attack", description=__doc__)
-    parser.add_argument("--frames", type=int, default=1_000_000, help="a port (1000000)")
-    parser.add_argument("--idle", type=int, default=10_000, help="idle connections (10000)")
-    parser.add_argument("--slow-seconds", type=float, default=SLOW_S, help="a slow frame (20)")
+    parser = argparse.ArgumentParser(prog="tox -e siege --", description=__doc__)
+    parser.add_argument("--frames", type=int, default=1_000_000, help="frames per port (1000000)")
+    parser.add_argument(
+        "--idle", type=int, default=10_000, help="idle connections per port (10000)"
+    )
+    parser.add_argument(
+        "--slow-seconds", type=float, default=SLOW_S, help="duration of a slow frame (20)"
+    )
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
 
-    async def attack(siege: FuzzAttack) -> None:
-        await siege.idle(options.idle)
-        await siege.announced()
-        await siege.slow(options.slow_seconds)
-        await siege.frames(options.frames, options.seed)
+    async def attack(run: FuzzAttack) -> None:
+        await run.idle(options.idle)
+        await run.announced()
+        await run.slow(options.slow_seconds)
+        await run.frames(options.frames, options.seed)
 
     with tempfile.TemporaryDirectory(prefix="rmqpy-siege-") as folder:
-        siege = run_attack(Path(folder), attack)
-    for row in siege.rows:
+        run = run_attack(Path(folder), attack)
+    for row in run.rows:
         print(row)
-    for line in siege.wrong[:20]:
-        print(f"not as expected: {line}")
-    return 2 if siege.wrong or not all(row.is_within for row in siege.rows) else 0
+    for line in run.wrong[:20]:
+        print(f"unexpected reaction: {line}")
+    return 2 if run.wrong or not all(row.is_within for row in run.rows) else 0
 
 
 def _raise_open_files_limit() -> None:

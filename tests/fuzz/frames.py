@@ -1,12 +1,12 @@
-"""Malformed and malicious frames by the seed, for tests of anything that speaks the protocol.
+"""Malformed and malicious frames from a seed, for tests of everything that speaks the protocol.
 
-Nineteen kinds. What a server has to do with a frame is known for most of them:
+There are nineteen kinds. For most of them the right reaction of a server is known:
 
 ====================  ======================================================  ==================
 kind                  what is wrong                                           expected
 ====================  ======================================================  ==================
 truncated             a good frame, cut                                       WAITS
-flipped_bits          a good frame with a few other bits                      any
+flipped_bits          a good frame with flipped bits                          any
 lying_total_length    announces less, more or far too much                    CLOSES or WAITS
 unknown_serialize     a serialize type that is none                           CLOSES
 lying_header_length   a header longer or shorter than announced               CLOSES
@@ -14,9 +14,9 @@ header_not_json       other JSON than an object, or no JSON                   CL
 header_nested         up to 200,000 levels in the header                      CLOSES or ANSWERS
 body_nested           up to 200,000 levels in the body                        REFUSES
 header_wrong_types    fields of other types, extreme numbers                  CLOSES or ANSWERS
-unknown_code          a code that nobody serves                               REFUSES
+unknown_code          a code that is not served                               REFUSES
 garbage_fields        known codes, each field garbage                         ANSWERS
-hostile_names         names that lead out of a folder, or break the rule      REFUSES
+hostile_names         names that leave a folder, or break the rule            REFUSES
 lying_batch           batch bodies whose lengths disagree                     REFUSES
 near_limit            bodies and frames around the limits                     CLOSES or ANSWERS
 compressed_bomb       a thousandfold when inflated                            ANSWERS
@@ -26,8 +26,9 @@ class_names           ``@type`` in headers and bodies                         AN
 plain_garbage         no frame at all                                         any
 ====================  ======================================================  ==================
 
-WAITS: for the rest of the frame, until the peer ends the connection. CLOSES: by itself. ANSWERS: to
-what comes behind the frame, at least. REFUSES: that, and the frame itself with a code other than 0.
+WAITS: the server waits for the rest of the frame until the peer ends the connection. CLOSES: it
+closes the connection. ANSWERS: it answers at least the requests after the frame. REFUSES: the same,
+and it answers the frame itself with a code other than 0.
 
 Invariant: the same kind and seed give the same frames.
 """
@@ -67,15 +68,13 @@ from rmqpy.remoting.frame import MAX_FRAME, encode_command
 from rmqpy.remoting.headers import REQUEST_HEADERS
 
 PROBE_OPAQUE: Final = 0x7EADBEEF
-"""Opaque of the frame that asks whether a connection still lives; no hostile frame has it."""
+"""The opaque of the probe for a live connection; no hostile frame has it."""
 PROBE_CODE: Final = 32_000
 
 LEVELS_MAX: Final = 200_000
 COMPRESSED_FLAG: Final = 1
 BODY_LIMITS: Final = (64 << 10, 64 << 10, 64 << 10, 4 << 20)
-"""maxMessageSize of a broker in a test, which stores half of them, and of one that was not told
-otherwise.
-"""
+"""maxMessageSize of a broker in a test, which stores half of these bodies, and the default."""
 
 NAMES_OUT_OF_RULE: Final = (
     "",
@@ -100,11 +99,11 @@ NAMES_OUT_OF_RULE: Final = (
 """Names that neither topic, group, broker nor setting may have."""
 
 TOPIC_NAMES_OUT_OF_RULE: Final = (*NAMES_OUT_OF_RULE, "x" * 128, "a@b", "Ünicode", "$(x)", "a;b")
-"""The same for topics, which have the narrowest rule."""
+"""The same for topics, whose rule is the strictest."""
 
 
 class Expected(Flag):
-    """What a server may do with a frame; see the module's text."""
+    """The reactions that a server may show to a frame; see the module."""
 
     WAITS = auto()
     CLOSES = auto()
@@ -118,7 +117,7 @@ ANY: Final = Expected.WAITS | ENDS
 
 @define(slots=True, frozen=True)
 class HostileFrame:
-    """Bytes to send. ``opaque`` is that of the frame, where it has one that can be read."""
+    """Bytes to send. ``opaque`` is that of the frame, if it has a readable one."""
 
     kind: str
     data: bytes
@@ -131,26 +130,26 @@ Maker = Callable[[Random], Made]
 
 
 def hostile_frame(kind: str, rng: Random) -> HostileFrame:
-    """One frame of ``kind``."""
+    """Return one frame of ``kind``."""
     return HostileFrame(kind, *_MAKERS[kind](rng))
 
 
 def hostile_frames(kind: str, seed: int, count: int) -> Iterator[HostileFrame]:
-    """``count`` frames of ``kind``."""
+    """Yield ``count`` frames of ``kind``."""
     rng = Random(f"{kind} {seed}")
     for _ in range(count):
         yield hostile_frame(kind, rng)
 
 
 def probe_frame() -> bytes:
-    """A good frame; a server answers it with code 3 and :data:`PROBE_OPAQUE`."""
+    """Return a good frame; a server answers it with code 3 and :data:`PROBE_OPAQUE`."""
     return encode_command(RemotingCommand(PROBE_CODE, PROBE_OPAQUE))
 
 
 def _frame(
     header: bytes, body: bytes = b"", *, kind: int = 0, total: int | None = None, size: int = -1
 ) -> bytes:
-    """A frame whose lengths may lie: ``total`` and ``size`` instead of those of the frame and its
+    """Return a frame with ``total`` and ``size`` in place of the lengths of the frame and its
     header.
     """
     length = 4 + len(header) + len(body) if total is None else total
@@ -379,7 +378,7 @@ def _compressed_bomb(rng: Random) -> Made:
 
 @cache
 def _bombs() -> tuple[bytes, ...]:
-    """Zeros; zeros compressed twice; a registration of a million topics."""
+    """Return zeros, zeros compressed twice, and a registration of a million topics, compressed."""
     zeros = zlib.compress(bytes(64 << 20), 9)
     version = b'{"timestamp":1,"counter":1}'
     line = b"a 1 1 6 SINGLE_TAG"
@@ -465,4 +464,4 @@ _MAKERS: Final[dict[str, Maker]] = {
 
 KINDS: Final = tuple(_MAKERS)
 HEAVY_KINDS: Final = frozenset({"near_limit", "header_nested", "body_nested", "compressed_bomb"})
-"""Kinds of up to megabytes a frame."""
+"""Kinds whose frames have up to megabytes."""

@@ -1,7 +1,7 @@
-"""Delivers hostile frames over a socket and tells what the server did with each.
+"""Delivers hostile frames over a socket and reports the reaction of the server to each.
 
-Behind every frame that a server can answer comes a good one, the probe: its answer shows that the
-connection lives. A frame whose rest a server may wait for is followed by the end of the stream
+Every frame that a server can answer is followed by a good one, the probe: its answer shows that the
+connection is alive. A frame whose rest a server may wait for is followed by the end of the stream
 instead.
 """
 
@@ -17,7 +17,7 @@ from fuzz.frames import PROBE_OPAQUE, Expected, HostileFrame, probe_frame
 from rmqpy.remoting.frame_decoder import FrameDecoder
 
 PATIENCE_S: Final = 20.0
-"""A server that neither answers nor closes for so long hangs."""
+"""A server that neither answers nor closes within this time hangs."""
 
 _READ_BYTES: Final = 1 << 18
 _PROBE: Final = probe_frame()
@@ -25,7 +25,7 @@ _PROBE: Final = probe_frame()
 
 @define(slots=True)
 class HostilePeer:
-    """One connection at a time to ``host:port``, opened anew after the server has closed it."""
+    """One connection at a time to ``host:port``, reopened after the server has closed it."""
 
     host: str
     port: int
@@ -34,7 +34,7 @@ class HostilePeer:
     _receiver: FrameDecoder = field(factory=FrameDecoder)
 
     async def deliver(self, frame: HostileFrame) -> Expected:
-        """What became of ``frame``. Raises TimeoutError when the server did nothing."""
+        """Send ``frame`` and return the reaction. Raises TimeoutError when there is none."""
         reader, writer = await self._connected()
         may_wait = Expected.WAITS in frame.expected
         with contextlib.suppress(ConnectionError):
@@ -73,8 +73,8 @@ class HostilePeer:
     async def _answers(
         self, reader: asyncio.StreamReader, frame: HostileFrame
     ) -> dict[int | None, int]:
-        """Opaque to code of the responses up to those that must come, or to the end of the stream.
-        Those to sends may be behind that to the probe.
+        """Return the codes of the responses by opaque, up to those that are required or to the end
+        of the stream. Responses to sends may follow that to the probe.
         """
         wanted = {PROBE_OPAQUE, frame.opaque} - {None}
         answers: dict[int | None, int] = {}

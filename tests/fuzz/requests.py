@@ -1,5 +1,5 @@
-"""Good requests of clients, brokers and administrators, to be broken by
-:mod:`fuzz.frames`; and every request that carries a name, with a name of choice.
+"""Good requests of clients, brokers and administrators, which :mod:`fuzz.frames` breaks, and every
+request that carries a name, with a chosen name.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from rmqpy.model.codes import RequestCode
 from rmqpy.remoting.command import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, RemotingCommand
 
 TOPIC: Final = "Hostile"
-"""The only good topic name in hostile frames; nothing depends on the topic being there."""
+"""The only good topic name in hostile frames; the topic need not exist."""
 
 
 def good_request(rng: Random) -> RemotingCommand:
-    """A request of a producer, consumer or broker, in one of the two forms."""
+    """Return a request of a producer, consumer or broker, in one of the two serializations."""
     make = rng.choice((send, batch, _pull, _heartbeat, _commit_offset, _route, register, _kv))
     command = make(rng)
     command.opaque = rng.randrange(1 << 30)
@@ -27,7 +27,7 @@ def good_request(rng: Random) -> RemotingCommand:
 
 
 def plain_request(code: int, fields: Mapping[str, object], body: bytes = b"") -> RemotingCommand:
-    """A request with ``fields`` as they are."""
+    """Return a request with exactly these fields."""
     texts = {key: str(value) for key, value in fields.items()}
     return RemotingCommand(int(code), ext_fields=texts, body=body)
 
@@ -38,7 +38,7 @@ def _send_fields(topic: str, properties: str = "") -> dict[str, object]:
 
 
 def send(rng: Random, topic: str = TOPIC) -> RemotingCommand:
-    """One message by code 10 or 310."""
+    """Return a send of one message with code 10 or 310."""
     body = rng.randbytes(rng.randrange(200))
     if rng.random() < 0.5:
         short = _send_fields(topic, _properties(rng))
@@ -58,19 +58,19 @@ def send(rng: Random, topic: str = TOPIC) -> RemotingCommand:
 
 
 def _properties(rng: Random) -> str:
-    """Pairs, and separators where none belong."""
+    """Return properties, some with misplaced separators."""
     pieces = ("KEYS\1k", "TAGS\1t", "\1", "\2", "\1\2", "\2\2", "\1v", "n\1", "a\1b\1c", "UNIQ_KEY")
     return "\2".join(rng.choices(pieces, k=rng.randrange(6)))
 
 
 def batch(rng: Random, topic: str = TOPIC) -> RemotingCommand:
-    """Some messages by code 320."""
+    """Return a send of several messages with code 320."""
     items = [BatchItem(0, rng.randbytes(20), b"TAGS\1t") for _ in range(rng.randrange(1, 5))]
     fields = _send_fields(topic) | {"m": "true"}
     return plain_request(RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch_body(items))
 
 
-def _pull(_dice: Random, topic: str = TOPIC) -> RemotingCommand:
+def _pull(_rng: Random, topic: str = TOPIC) -> RemotingCommand:
     fields: dict[str, object] = {
         "consumerGroup": "Group",
         "topic": topic,
@@ -86,7 +86,7 @@ def _pull(_dice: Random, topic: str = TOPIC) -> RemotingCommand:
     return plain_request(RequestCode.PULL_MESSAGE, fields)
 
 
-def _heartbeat(_dice: Random, topic: str = TOPIC, group: str = "Group") -> RemotingCommand:
+def _heartbeat(_rng: Random, topic: str = TOPIC, group: str = "Group") -> RemotingCommand:
     subscription = {"topic": topic, "subString": "*", "subVersion": 1}
     consumer = {"groupName": group, "subscriptionDataSet": [subscription]}
     body = {"clientID": "c", "consumerDataSet": [consumer], "producerDataSet": []}
@@ -98,7 +98,7 @@ def _producer_heartbeat(group: str) -> RemotingCommand:
     return plain_request(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
 
 
-def _commit_offset(_dice: Random, topic: str = TOPIC, group: str = "Group") -> RemotingCommand:
+def _commit_offset(_rng: Random, topic: str = TOPIC, group: str = "Group") -> RemotingCommand:
     fields: dict[str, object] = {
         "consumerGroup": group,
         "topic": topic,
@@ -108,12 +108,12 @@ def _commit_offset(_dice: Random, topic: str = TOPIC, group: str = "Group") -> R
     return plain_request(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
 
-def _route(_dice: Random) -> RemotingCommand:
+def _route(_rng: Random) -> RemotingCommand:
     return plain_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
 
 
 def register(rng: Random, name: str = "broker-x", cluster: str = "c") -> RemotingCommand:
-    """A broker for the name server."""
+    """Return the registration of a broker with a name server."""
     fields: dict[str, object] = {
         "brokerName": name,
         "brokerAddr": f"127.0.0.1:{rng.randrange(1, 65536)}",
@@ -124,14 +124,14 @@ def register(rng: Random, name: str = "broker-x", cluster: str = "c") -> Remotin
     return plain_request(RequestCode.REGISTER_BROKER, fields)
 
 
-def _kv(_dice: Random, namespace: str = "space", key: str = "key") -> RemotingCommand:
+def _kv(_rng: Random, namespace: str = "space", key: str = "key") -> RemotingCommand:
     fields: dict[str, object] = {"namespace": namespace, "key": key, "value": "v"}
     return plain_request(RequestCode.PUT_KV_CONFIG, fields)
 
 
 def requests_with_names(rng: Random, topic: str, name: str) -> dict[str, RemotingCommand]:
-    """Every request that carries a name, by what it is, with ``topic`` in the place of a topic and
-    ``name`` in that of a group, a broker or a setting. The name server's begin with ``namesrv``.
+    """Return every request that carries a name, by its kind, with ``topic`` as the topic and
+    ``name`` as the group, broker or setting. The kinds of the name server start with ``namesrv``.
     """
     group = json.dumps({"groupName": name}).encode()
     queue = {"topic": topic, "brokerName": "b", "queueId": 0}

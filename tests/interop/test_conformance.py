@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
-from conformance.broker_scenario import TOPIC, broker_story
+from conformance.broker_scenario import TOPIC, run_broker_scenario
 from conformance.commands import (
     FAILED,
     LINES,
@@ -26,7 +26,7 @@ from conformance.commands import (
     without_paths,
 )
 from conformance.compare import differences, masked_text, without_places
-from conformance.namesrv_scenario import name_server_story
+from conformance.namesrv_scenario import run_namesrv_scenario
 from conformance.page import Evidence, page, read_codes, read_commands
 from conformance.wire import Wire, recorded_requests
 from harness.interop import Pair
@@ -148,7 +148,7 @@ def compare(heard, mode, evidence):
 
 def test_every_request_of_a_name_server(pair, mode, evidence) -> None:
     def story(wire, _cluster):
-        name_server_story(wire)
+        run_namesrv_scenario(wire)
 
     heard = told(pair, story, lambda cluster: cluster.namesrv.address)
     found = compare(heard, mode, evidence)
@@ -158,7 +158,7 @@ def test_every_request_of_a_name_server(pair, mode, evidence) -> None:
 def test_every_request_of_a_broker(pair, mode, evidence) -> None:
     def story(wire, cluster):
         fast = f"127.0.0.1:{cluster.broker.port - 2}"
-        broker_story(wire, fast, "DefaultCluster")
+        run_broker_scenario(wire, fast, "DefaultCluster")
 
     heard = told(pair, story, lambda cluster: cluster.broker.address)
     found = compare(heard, mode, evidence)

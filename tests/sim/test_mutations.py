@@ -1,9 +1,9 @@
-"""Planted bugs are found by the standing checkers; all of them by ``tox -e sim -- --mutations``."""
+"""The checkers find planted bugs; ``tox -e sim -- --mutations`` searches for all of them."""
 
 from __future__ import annotations
 
 import pytest
-from simulator.mutations import MUTATIONS, planted
+from simulator.mutations import MUTATIONS, Mutation, planted
 from simulator.runner import find_mutation
 
 from rmqpy.dledger import election
@@ -16,8 +16,14 @@ QUICK = (
 )
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_enough_planted_bugs() -> None:
     assert len(MUTATIONS) >= 20 and set(QUICK) < set(MUTATIONS)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS)
+def test_each_planted_bug_replaces_code_that_exists(mutation: Mutation) -> None:
+    with planted(mutation):
+        pass
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -26,7 +32,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
     assert found.seed >= 0 and found.violation
 
 
-def test_a_planted_bug_is_taken_back() -> None:
+def test_a_planted_bug_is_removed() -> None:
     before = vars(election)["is_quorum"]
     with planted(MUTATIONS["leader_by_half_of_the_votes"]):
         assert vars(election)["is_quorum"] is not before

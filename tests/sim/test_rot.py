@@ -1,14 +1,14 @@
-"""Bits that flip on simulated disks, and what checkers and brokers see of them."""
+"""Bits that flip on simulated disks, as checkers and brokers see them."""
 
 from __future__ import annotations
 
 import random
 
 from attrs import evolve
-from simulator.checkers import GroupWatch
+from simulator.broker_cluster import BrokerCluster
+from simulator.checkers import GroupChecker
 from simulator.disks import SimulatedDisk
 from simulator.plan import SimulationPlan
-from simulator.world import World
 
 PATH = "/store/dledger-n0/data/00000000000000000000"
 
@@ -52,11 +52,11 @@ def test_a_bit_that_is_written_again_is_right_once_that_is_durable() -> None:
     assert disk.read_bytes(PATH)[:5] == b"entry" and not disk.flips
 
 
-def test_an_operator_puts_a_file_right_from_a_copy() -> None:
+def test_an_operator_restores_a_file_from_a_copy() -> None:
     disk = written()
-    assert not disk.restored(PATH)
+    assert not disk.restore(PATH)
     disk.flip(PATH, 1, 1, 7)
-    assert disk.restored(PATH) and not disk.flips
+    assert disk.restore(PATH) and not disk.flips
     assert disk.read_bytes(PATH)[:5] == b"entry" == disk.durable_content(PATH)
 
 
@@ -68,13 +68,13 @@ def test_hours_that_pass_leave_everything_durable() -> None:
     assert disk.read_bytes(PATH).rstrip(b"\0") == b"entry more"
 
 
-def test_damage_is_mended_while_messages_come_and_go() -> None:
-    """Bits flip often, and nothing else goes wrong: all of them are found and mended in time."""
+def test_damage_is_repaired_while_messages_are_sent_and_read() -> None:
+    """Bits flip often, without other faults: all of them are found and repaired in time."""
     plan = SimulationPlan(
         seed=5, duration_ms=30_000, heartbeat_ms=300, tick_ms=50, flip_interval_ms=500
     )
-    world = World(evolve(plan, file_size=4096, sync_flush=True), trace=[])
-    outcome = world.run()
-    assert isinstance(world.watch, GroupWatch) and world.watch.is_whole
-    flipped = sum("a bit flips" in line for line in world.trace or ())
+    cluster = BrokerCluster(evolve(plan, file_size=4096, sync_flush=True), trace=[])
+    outcome = cluster.run()
+    assert isinstance(cluster.checker, GroupChecker) and cluster.checker.is_undamaged
+    flipped = sum("a bit flips" in line for line in cluster.trace or ())
     assert flipped >= 3 and outcome.stored > 60 and outcome.crashes == 0

@@ -1,4 +1,5 @@
-"""A deterministic cluster of whole brokers: one seed, virtual time (docs/reference/simulator.md).
+"""A deterministic simulator of whole clusters in virtual time (docs/reference/simulator.md).
 
-``World(plan_of(seed)).run()`` runs one; ``python -m simulator`` runs many.
+``BrokerCluster(plan_of(seed)).run()`` runs one seed with brokers, ``NodeCluster(node_plan(seed))``
+one with bare DLedger nodes; ``tox -e sim`` runs many.
 """

@@ -1,4 +1,4 @@
-"""``python -m simulator``: many seeds, one told in full, or the planted bugs."""
+"""Simulate whole clusters in virtual time: many seeds, one seed in detail, or planted bugs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from time import perf_counter
 
 from simulator.invariants import InvariantViolationError
 from simulator.mutations import MUTATIONS
-from simulator.runner import FAMILIES, Result, hunts, run_seeds, silence_logs
-from simulator.world import World
+from simulator.runner import FAMILIES, Result, cluster_of, find_mutations, run_seeds, silence_logs
 
 ALL_SEEDS = 10_000
 MUTATION_SEEDS = 1_000
@@ -24,17 +23,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.replay is not None:
         return _replay(options.family, options.replay)
     if options.mutations is not None:
-        return _hunt(options)
+        return _find_mutations(options)
     return _run(options)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m simulator", description=__doc__)
-    parser.add_argument("--seeds", type=int, help="how many (10000; with --mutations 1000)")
-    parser.add_argument("--first", type=int, default=0, help="the first one (0)")
+    parser = argparse.ArgumentParser(prog="tox -e sim --", description=__doc__)
+    parser.add_argument("--seeds", type=int, help="number of seeds (10000; with --mutations 1000)")
+    parser.add_argument("--first", type=int, default=0, help="first seed (0)")
     parser.add_argument("--family", choices=sorted(FAMILIES), default="group")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
-    parser.add_argument("--replay", type=int, metavar="SEED", help="tell one seed in full")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="show one seed in detail")
     parser.add_argument(
         "--mutations",
         nargs="*",
@@ -55,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 class _Totals:
-    """Sums over seeds; failures are printed as they come."""
+    """Sums over all seeds; failures are printed as they occur."""
 
     def __init__(self) -> None:
         self.seeds = self.failed = self.operations = self.elections = self.crashes = 0
@@ -90,35 +89,38 @@ class _Totals:
 
 
 def _replay(family: str, seed: int) -> int:
-    world = World(FAMILIES[family](seed), trace=[])
-    print(world.plan)
+    cluster = cluster_of(FAMILIES[family](seed), trace=[])
+    print(cluster.plan)
     failure: Exception | None = None
     try:
-        outcome = world.run()
+        outcome = cluster.run()
     except Exception as error:  # noqa: BLE001 - shown, then raised
         failure = error
-    print(*(world.trace or ()), sep="\n")
+    print(*(cluster.trace or ()), sep="\n")
     if failure is None:
         print(outcome)
         return 0
     if isinstance(failure, InvariantViolationError):
-        print(f"{world.timeline.now_ms} violation: {failure}")
+        print(f"{cluster.timeline.now_ms} violation: {failure}")
         return 1
     raise failure
 
 
-def _hunt(options: argparse.Namespace) -> int:
-    names = options.mutations or list(MUTATIONS)
-    unknown = [name for name in names if name not in MUTATIONS]
+def _find_mutations(options: argparse.Namespace) -> int:
+    family = options.family
+    known = [name for name, mutation in MUTATIONS.items() if family in mutation.families]
+    names = options.mutations or known
+    unknown = [name for name in names if name not in known]
     if unknown:
-        print(f"no such mutation: {', '.join(unknown)}", file=sys.stderr)
+        print(f"no such mutation of {family}: {', '.join(unknown)}", file=sys.stderr)
         return 2
     missed = 0
-    seeds = options.seeds or MUTATION_SEEDS
-    for found in hunts(names, options.first, seeds, options.jobs):
+    seeds = range(options.first, options.first + (options.seeds or MUTATION_SEEDS))
+    for found in find_mutations(family, names, seeds, options.jobs):
         if found.seed < 0:
             missed += 1
-            print(f"{found.mutation}: NOT FOUND in {seeds} seeds ({found.others} other exceptions)")
+            others = f"{found.others} other exceptions"
+            print(f"{found.mutation}: NOT FOUND in {len(seeds)} seeds ({others})")
         else:
             print(f"{found.mutation}: seed {found.seed}: {found.violation}", flush=True)
     print(f"mutations: {len(names)} planted, {len(names) - missed} found")

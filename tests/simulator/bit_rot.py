@@ -1,10 +1,9 @@
-"""Bits that flip on the disks of a group: one at a time, where the code has to find it and other
-members can help.
+"""Bits that flip on the disks of a group: one at a time, where the code must find and repair it.
 
-A bit is chosen in a committed entry that all other members hold durably and whole: in its header,
-in the head or body of its record, or in its index unit, at places that a checksum or a second copy
-covers. (Topic, properties, queue offset and host of a V1 record are covered by nothing.) No bit
-flips while one is wrong on any member: who is damaged does not lead, and somebody has to.
+A bit is chosen in a committed entry that all other members hold durably and undamaged: in its
+header, in the head or body of its record, or in its index unit, at places that a checksum or a
+second copy covers. (Nothing covers topic, properties, queue offset and host of a V1 record.) No
+bit flips while one is wrong on any member: a damaged member does not lead, and one must.
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ from simulator.member_view import MemberView
 from simulator.records import ENTRY_HEADER_BYTES, LedgerEntry
 
 HEADER_PLACES = (*range(32), *range(44, 48))
-"""Magic, size, index, term, position; length of the body. Nobody computes the rest."""
+"""Magic, size, index, term, position; length of the body. The rest is never verified."""
 
 RECORD_PLACES = (*range(12), *range(84, 88))
 """Size, magic, checksum; length of the body."""
 
 BODY_AT = 88
 NEWEST = 5
-"""Entries that readers are about to read."""
+"""The number of entries that readers are about to read."""
 
 UNIT_BYTES = 32
 
 
 @define(slots=True, eq=False, repr=False)
 class BitRot:
-    """``views`` by name of the member."""
+    """Flips bits. ``hosts`` and ``views`` are by name of the member."""
 
     hosts: Mapping[str, BrokerHost]
     views: Mapping[str, MemberView]
     rng: random.Random
 
     def flip(self) -> str | None:
-        """One bit, somewhere; what was done, or None when nothing could be."""
+        """Flip one bit. Return what was done, or None when nothing could be."""
         if any(view.damaged for view in self.views.values()):
             return None
         view = self.rng.choice(list(self.views.values()))

@@ -1,13 +1,10 @@
-"""One machine with a broker on it: the disk that it keeps for ever, and the broker while it lives.
+"""A machine with a whole broker on it.
 
-The broker is the production one, put together as ``broker.process`` does, with simulated
-surroundings in the place of sockets, files and threads.
+The broker is the production one, assembled as ``broker.assembly`` does, with simulated sockets,
+files and threads.
 """
 
 from __future__ import annotations
-
-import random
-from collections.abc import Callable
 
 from attrs import define, field
 
@@ -25,14 +22,14 @@ from rmqpy.dledger.node import Node
 from rmqpy.net.dledger.driver import DLedgerDriver
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from simulator.disks import SimulatedDisk
+from simulator.host import LEDGER_PORT, Host, ledger_address
 from simulator.name_servers import name_server_addresses
-from simulator.network import Machine, MachineNetwork, SimulatedNetwork
-from simulator.plan import GROUP_NAME, SimulationPlan
-from simulator.virtual_time import ProcessLifetime, Timeline
+from simulator.network import NetworkClient
+from simulator.plan import GROUP_NAME
+from simulator.virtual_time import ProcessLifetime
 
 ROOT = "/store"
 PORT = 10911
-LEDGER_PORT = 40911
 MEMORY_BYTES = 1 << 30
 UNITS_IN_FILE = 300
 RESERVED_HOURS = 1
@@ -42,10 +39,9 @@ CLEAN_MS = 2000
 
 @define(slots=True, eq=False, repr=False)
 class Running:
-    """The parts of a broker that lives."""
+    """The parts of a running broker."""
 
     life: ProcessLifetime
-    network: MachineNetwork
     store: MessageStore
     broker: Broker
     driver: DLedgerDriver | None
@@ -56,36 +52,27 @@ class Running:
 
 
 @define(slots=True, eq=False, repr=False)
-class BrokerHost:
-    """``watch`` is called after each of its events, ``died`` when one raised
-    ``MachineCrashError``."""
+class BrokerHost(Host):
+    """A machine with a broker on it."""
 
-    plan: SimulationPlan
-    number: int
-    timeline: Timeline
-    wires: SimulatedNetwork
-    rng: random.Random
-    watch: Callable[[BrokerHost], None]
-    died: Callable[[BrokerHost], None]
-    name: str = field(init=False)
-    machine: Machine = field(init=False)
-    disk: SimulatedDisk = field(factory=SimulatedDisk)
-    running: Running | None = None
-    life: ProcessLifetime | None = None
-    skew_ms: int = 0
-    starts: int = 0
+    disk: SimulatedDisk = field(factory=SimulatedDisk, init=False)
+    running: Running | None = field(default=None, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self.name = f"n{self.number}"
-        self.machine = Machine(self.name, f"10.0.0.{self.number + 1}")
+    @property
+    def node(self) -> Node | None:
+        return self.running.node if self.running is not None else None
+
+    @property
+    def needs_restart(self) -> bool:
+        return self.running is not None and self.running.store.health.failure is not None
 
     @property
     def address(self) -> str:
         return f"{self.machine.host}:{PORT}"
 
     @property
-    def number_as_slave(self) -> int:
-        """Broker id of a member that does not lead."""
+    def slave_id(self) -> int:
+        """The broker id of this member when it does not lead."""
         return self.number + 1
 
     @property
@@ -97,20 +84,10 @@ class BrokerHost:
         return f"{ROOT}/dledger-{self.name}"
 
     def start(self, *, force: bool = False) -> None:
-        """A new life on the same disk. Raises StoreError as a start does."""
-        assert self.life is None
-        self.starts += 1
-        life = self.life = self.machine.life = ProcessLifetime(
-            self.timeline,
-            lambda: self.watch(self),
-            lambda: self.died(self),
-            lambda: 1 + self.rng.randrange(self.plan.sync_ms),
-            self.disk,
-            self.skew_ms,
-        )
+        life = self.begin_life()
         self.disk.now_ms = life.now_ms()
         configuration = self.configuration(self.plan.dledger)
-        network = MachineNetwork(self.wires, self.machine, life)
+        client = NetworkClient(self.network, self.machine, life)
         store = open_store(StoreContext(configuration.store, self.disk, life, MEMORY_BYTES, force))
         broker = build_broker(
             BrokerDependencies(
@@ -118,28 +95,29 @@ class BrokerHost:
                 host=self.machine.host,
                 store=store,
                 scheduler=life,
-                network=network,
+                network=client,
                 files=self.disk,
                 pick_queue=self.rng.randrange,
             )
         )
         deps = DLedgerDependencies(
             scheduler=life,
-            network=network,
+            network=client,
             rng=self.rng.randrange,
             tick_ms=self.plan.tick_ms,
         )
         driver = start_dledger_member(broker, store, deps)
-        self.running = Running(life, network, store, broker, driver)
-        self.wires.listen(self.machine, PORT, broker.server)
+        self.client = client
+        self.running = Running(life, store, broker, driver)
+        self.network.listen(self.machine, PORT, broker.server)
         if driver is not None:
-            self.wires.listen(self.machine, LEDGER_PORT, driver)
+            self.network.listen(self.machine, LEDGER_PORT, driver)
         broker.start()
         if self.running.driver is not None:
             self.running.driver.start()
 
     def stop(self) -> None:
-        """An orderly end; the caller lets time pass until ``running`` is None."""
+        """Begin an orderly shutdown; it is over when ``life`` is None."""
         running = self.running
         assert running is not None
         if running.driver is not None:
@@ -147,40 +125,18 @@ class BrokerHost:
 
         def closed() -> None:
             running.store.shutdown()
-            self._end(running)
+            self.end_life()
 
         running.broker.stop(closed)
 
-    def kill(self) -> None:
-        """The process ends here; what it wrote stays."""
-        self._stop_life()
-        self.disk.process_ended()
-
-    def lose_power(self) -> None:
-        """The process ends, and what was not synced is in doubt."""
-        self._stop_life()
-        self.disk.lose_power(self.rng)
-
-    def _stop_life(self) -> None:
-        assert self.life is not None
-        if self.running is not None:
-            self._end(self.running)
-        else:  # it died while it started
-            self.life.alive = False
-            self.life = self.machine.life = None
-
-    def _end(self, running: Running) -> None:
-        running.life.alive = False
-        self.running = self.life = self.machine.life = None
-        self.wires.machine_down(self.machine)
-        self.wires.life_ended([running.network])
+    def end_life(self) -> None:
+        self.running = None
+        Host.end_life(self)
 
     def configuration(self, dledger: bool) -> BrokerConfiguration:
         plan = self.plan
         flush = FlushDiskType.SYNC_FLUSH if plan.sync_flush else FlushDiskType.ASYNC_FLUSH
-        peers = ";".join(
-            f"n{number}-10.0.0.{number + 1}:{LEDGER_PORT}" for number in range(plan.members)
-        )
+        peers = ";".join(f"n{number}-{ledger_address(number)}" for number in range(plan.members))
         store = StoreSettings(
             store_path_root_dir=ROOT,
             store_path_commit_log=f"{ROOT}/commitlog",

@@ -1,4 +1,4 @@
-"""Who watches a simulated cluster: a group with DLedger, or one broker with the classic log."""
+"""Checkers of simulated brokers: of a group with DLedger, and of one broker with a classic log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from zlib import crc32
 from attrs import define, field
 
 from rmqpy.store.retention import HOUR_MS
-from simulator.broker_host import LEDGER_PORT, RESERVED_HOURS, ROOT, BrokerHost
+from simulator.broker_host import RESERVED_HOURS, ROOT, BrokerHost
+from simulator.host import LEDGER_PORT
 from simulator.invariants import InvariantChecker, InvariantViolationError, Queue
 from simulator.member_view import MemberView
 from simulator.network import Machine
@@ -18,235 +19,244 @@ from simulator.plan import SimulationPlan
 from simulator.records import MessageRecord, record_at
 from simulator.workload import TOPIC, HistoryRecorder, Sent
 
-VOTED = b'"voteResult":"ACCEPT"'
+VOTE_GRANTED = b'"voteResult":"ACCEPT"'
 
 
-class Checker(HistoryRecorder):
-    """What the world tells whoever watches it."""
+class Checker:
+    """Checks the invariants of a cluster: after each event, and of what its machines write."""
+
+    @property
+    def elections(self) -> int:
+        """The number of leaders so far."""
+        return 0
+
+    def check(self, name: str) -> None:
+        """Check machine ``name`` after one of its events."""
+
+    def stamp(self, machine: Machine) -> int:
+        """Return how many entries are committed when ``machine`` writes a piece."""
+        return 0
+
+    def on_write(self, machine: Machine, port: int, to: str, piece: bytes) -> None:
+        """Check a piece that ``machine`` writes to the machine called ``to``."""
+
+    def started(self, name: str) -> None:
+        """Note that machine ``name`` has started."""
+
+    def ended(self, name: str, *, power_lost: bool, working: bool) -> None:
+        """Note that machine ``name`` is down; ``working``: it was in the middle of an event."""
+
+    def audit(self) -> None:
+        """Check everything at the end, when all members are equal."""
+
+    def digest(self) -> str:
+        """Return all that was committed and acknowledged, as a text."""
+        return ""
+
+
+class BrokerChecker(Checker, HistoryRecorder):
+    """A checker of brokers, and of the history that their clients record."""
 
     @classmethod
     @abstractmethod
     def of(cls, plan: SimulationPlan, hosts: tuple[BrokerHost, ...]) -> Self:
-        """A watch over these machines."""
+        """Return a checker of these machines."""
 
     @property
-    def elections(self) -> int:
-        """How many leaders there were."""
-        return 0
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nobody has a damaged entry."""
+    def is_undamaged(self) -> bool:
+        """Whether no member has a damaged entry."""
         return True
 
-    def look(self, host: BrokerHost) -> None:
-        """An event of that machine has ended."""
+    def start_from(self, records: Iterable[MessageRecord]) -> None:
+        """Note the classic log with which every member starts."""
 
-    def stamp(self, machine: Machine) -> int:
-        """That machine writes to somebody: how far the promises go by now."""
-        return 0
-
-    def overhears(self, machine: Machine, port: int, to: str, piece: bytes) -> None:
-        """That machine writes this piece to the machine called ``to``."""
-
-    def started(self, host: BrokerHost) -> None: ...
-
-    def ended(self, host: BrokerHost, *, power_lost: bool, working: bool) -> None:
-        """That machine is down; ``working``: it was in the middle of an event."""
-
-    def begins_with(self, records: Iterable[MessageRecord]) -> None:
-        """What the classic log holds that every member begins with."""
-
-    def audit(self) -> None:
-        """At the end, all members equal."""
-
-    def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
-        """A reader has found messages of that queue up to ``end``, and no more."""
-
-    @abstractmethod
-    def digest(self) -> str:
-        """Everything that was promised, as a text."""
+    def check_end(self, broker: str, queue_id: int, end: int) -> None:
+        """Check that the last message of a queue that a reader got was before ``end``."""
 
 
 @define(slots=True, eq=False, repr=False)
-class GroupWatch(Checker):
-    """Members of a group are held against each other and against their promises."""
+class GroupChecker(BrokerChecker):
+    """Compares the members of a group with each other and with what was acknowledged."""
 
-    promises: InvariantChecker
+    invariants: InvariantChecker
     views: dict[str, MemberView]
     audited: dict[Queue, int] = field(factory=dict)
-    """How many messages each queue had when all members were equal, at the end. Sends that were
-    on their way for long may add to them while they are read; then members differ for a while.
+    """The number of messages in each queue when all members were equal, at the end. Sends that were
+    on their way for long may add to them during the last reads; then members differ for a while.
     """
 
     @classmethod
     def of(cls, plan: SimulationPlan, hosts: tuple[BrokerHost, ...]) -> Self:
-        promises = InvariantChecker(plan.members // 2 + 1)
+        invariants = InvariantChecker(plan.members // 2 + 1)
         views: list[MemberView] = []
-        views += (MemberView(host, promises, views) for host in hosts)
-        return cls(promises, {view.host.name: view for view in views})
+        views += (MemberView(host, invariants, views) for host in hosts)
+        return cls(invariants, {view.host.name: view for view in views})
 
     @property
     def elections(self) -> int:
-        return len(self.promises.leaders)
+        return len(self.invariants.leaders)
 
     @property
-    def is_whole(self) -> bool:
+    def is_undamaged(self) -> bool:
         return not any(view.damaged for view in self.views.values())
 
-    def look(self, host: BrokerHost) -> None:
-        self.views[host.name].look()
+    def check(self, name: str) -> None:
+        self.views[name].check()
 
     def stamp(self, machine: Machine) -> int:
         view = self.views.get(machine.name)
         if view is not None:
-            view.look()
-        return len(self.promises.committed)
+            view.check()
+        return len(self.invariants.committed)
 
-    def overhears(self, machine: Machine, port: int, to: str, piece: bytes) -> None:
-        if port == LEDGER_PORT and VOTED in piece:
-            self.views[machine.name].answers_vote(to, piece)
+    def on_write(self, machine: Machine, port: int, to: str, piece: bytes) -> None:
+        if port == LEDGER_PORT and VOTE_GRANTED in piece:
+            self.views[machine.name].check_vote(to, piece)
 
-    def started(self, host: BrokerHost) -> None:
-        self.views[host.name].started()
+    def started(self, name: str) -> None:
+        self.views[name].started()
 
-    def ended(self, host: BrokerHost, *, power_lost: bool, working: bool) -> None:
-        self.views[host.name].ended(power_lost=power_lost, working=working)
+    def ended(self, name: str, *, power_lost: bool, working: bool) -> None:
+        self.views[name].ended(power_lost=power_lost, working=working)
 
-    def begins_with(self, records: Iterable[MessageRecord]) -> None:
+    def start_from(self, records: Iterable[MessageRecord]) -> None:
         end = 0
         for record in records:
-            self.promises.starts_with(record)
+            self.invariants.add_classic_record(record)
             end = record.physical_offset + record.size
         file_size = next(iter(self.views.values())).host.plan.file_size
-        self.promises.divided_offset = -(-end // file_size) * file_size
+        self.invariants.divided_offset = -(-end // file_size) * file_size
 
     def audit(self) -> None:
         for view in self.views.values():
             view.audit()
-        self.audited = {queue: len(places) for queue, places in self.promises.queues.items()}
+        self.audited = {queue: len(places) for queue, places in self.invariants.queues.items()}
 
-    def told_stored(self, broker: str, sent: Sent, queue_offset: int, stamp: int) -> None:
+    def on_acknowledged(self, broker: str, sent: Sent, queue_offset: int, stamp: int) -> None:
         queue = TOPIC.encode(), sent.queue_id
         for number, body in enumerate(sent.bodies):
-            self.promises.was_told(broker, queue, queue_offset + number, crc32(body), stamp)
+            self.invariants.check_visible(broker, queue, queue_offset + number, crc32(body), stamp)
 
-    def was_read(
+    def on_read(
         self, broker: str, queue_id: int, offset: int, records: list[MessageRecord], stamp: int
     ) -> None:
         queue = TOPIC.encode(), queue_id
-        if records and self._have_gone(broker, queue, records[0].queue_offset):
+        if records and self._have_expired(broker, queue, records[0].queue_offset):
             offset = records[0].queue_offset
         check_dense(broker, queue_id, offset, records)
         for record in records:
             if not record.whole:
-                self._given_damaged(broker, queue, record)
+                self._check_damaged(broker, queue, record)
                 continue
-            self.promises.was_told(broker, queue, record.queue_offset, record.body, stamp)
+            self.invariants.check_visible(broker, queue, record.queue_offset, record.body, stamp)
 
-    def _have_gone(self, broker: str, queue: Queue, offset: int) -> bool:
-        """Whether the messages of ``queue`` in front of ``offset`` have expired."""
+    def _have_expired(self, broker: str, queue: Queue, offset: int) -> bool:
+        """Return whether the messages of ``queue`` before ``offset`` have expired."""
         running = self.views[broker].host.running
-        places = self.promises.queues.get(queue, [])
+        places = self.invariants.queues.get(queue, [])
         if running is None or not 0 < offset <= len(places):
             return False
         return places[offset - 1].physical_offset < running.store.log.min_offset
 
-    def _given_damaged(self, broker: str, queue: Queue, record: MessageRecord) -> None:
-        """Readers check bodies; between a bit's flip and the scrub they may meet such a one."""
-        places = self.promises.queues.get(queue, [])
+    def _check_damaged(self, broker: str, queue: Queue, record: MessageRecord) -> None:
+        """Accept a damaged body only where a bit has flipped: a read may precede the scrub."""
+        places = self.invariants.queues.get(queue, [])
         number = places[record.queue_offset].number if record.queue_offset < len(places) else 0
         if number - 1 not in self.views[broker].host.disk.flipped:
             raise InvariantViolationError(f"{broker} gives out a damaged message: {record}")
 
-    def was_sent_on(self, broker: str, queue_id: int, offset: int) -> None:
-        if not self._have_gone(broker, (TOPIC.encode(), queue_id), offset):
+    def on_offset_moved(self, broker: str, queue_id: int, offset: int) -> None:
+        if not self._have_expired(broker, (TOPIC.encode(), queue_id), offset):
             raise InvariantViolationError(
-                f"{broker} leaves messages of queue {queue_id} out up to {offset}"
+                f"{broker} skips messages of queue {queue_id} up to {offset}"
             )
 
-    def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
+    def check_end(self, broker: str, queue_id: int, end: int) -> None:
         queue = TOPIC.encode(), queue_id
-        count = len(self.promises.queues.get(queue, []))
+        count = len(self.invariants.queues.get(queue, []))
         least = self.audited.get(queue, 0)
-        if not least <= end <= count and not self._have_gone(broker, queue, least):
+        if not least <= end <= count and not self._have_expired(broker, queue, least):
             expected = f"{least} to {count}"
             raise InvariantViolationError(
                 f"{broker} gives out {end} of {expected} messages of {queue_id}"
             )
 
     def digest(self) -> str:
-        return repr((self.promises.committed, sorted(self.promises.votes.items())))
+        return repr((self.invariants.committed, sorted(self.invariants.votes.items())))
 
 
 @define(slots=True, eq=False, repr=False)
-class ClassicWatch(Checker):
-    """One broker with the classic log: what is acknowledged stays, what was read stays unless the
-    power failed.
+class ClassicChecker(BrokerChecker):
+    """Checks one broker with a classic log: what was acknowledged stays, and what was read stays
+    unless the power failed.
     """
 
     plan: SimulationPlan
-    told: dict[tuple[int, int], int] = field(factory=dict)
-    """(queue, offset) → body, of what was acknowledged."""
+    hosts: dict[str, BrokerHost]
+    acknowledged: dict[tuple[int, int], int] = field(factory=dict)
+    """(queue, offset) → body of each acknowledged message."""
 
     read: dict[tuple[int, int], int] = field(factory=dict)
-    have_gone: bool = False
-    """Files have expired, and with them messages at the begin of a queue."""
+    has_expired_files: bool = False
+    """Whether files have expired, and with them messages at the start of a queue."""
 
     @classmethod
     def of(cls, plan: SimulationPlan, hosts: tuple[BrokerHost, ...]) -> Self:
-        return cls(plan)
+        return cls(plan, {host.name: host for host in hosts})
 
-    def told_stored(self, broker: str, sent: Sent, queue_offset: int, stamp: int) -> None:
+    def on_acknowledged(self, broker: str, sent: Sent, queue_offset: int, stamp: int) -> None:
         for number, body in enumerate(sent.bodies):
             place = sent.queue_id, queue_offset + number
-            if self.told.setdefault(place, crc32(body)) != crc32(body):
+            if self.acknowledged.setdefault(place, crc32(body)) != crc32(body):
                 raise InvariantViolationError(f"{broker} has acknowledged two messages at {place}")
 
-    def was_read(
+    def on_read(
         self, broker: str, queue_id: int, offset: int, records: list[MessageRecord], stamp: int
     ) -> None:
-        if self.have_gone and records:
+        if self.has_expired_files and records:
             offset = records[0].queue_offset
         check_dense(broker, queue_id, offset, records)
         for record in records:
             if not record.whole:
                 raise InvariantViolationError(f"{broker} gives out a damaged message: {record}")
             place = queue_id, record.queue_offset
-            known = self.told.get(place)
+            known = self.acknowledged.get(place)
             if known is None and not self.plan.power:
                 known = self.read.setdefault(place, record.body)
             if known is not None and known != record.body:
                 raise InvariantViolationError(f"{broker} gives out another message at {place}")
 
-    def was_sent_on(self, broker: str, queue_id: int, offset: int) -> None:
-        """What a power failure has left of a queue may begin anywhere."""
+    def on_offset_moved(self, broker: str, queue_id: int, offset: int) -> None:
+        """Accept any offset: what a power failure left of a queue may start anywhere."""
 
-    def look(self, host: BrokerHost) -> None:
+    def check(self, name: str) -> None:
+        host = self.hosts[name]
         removed, host.disk.removals = host.disk.removals, []
         for path, age_ms in removed:
-            self.have_gone = True
+            self.has_expired_files = True
             if host.running is not None and age_ms < RESERVED_HOURS * HOUR_MS:
                 raise InvariantViolationError(
                     f"{path} is removed {age_ms} ms after it was written to"
                 )
 
-    def started(self, host: BrokerHost) -> None:
-        host.disk.removals.clear()
+    def started(self, name: str) -> None:
+        self.hosts[name].disk.removals.clear()
 
-    def read_to_end(self, broker: str, queue_id: int, end: int) -> None:
-        lost = [offset for queue, offset in self.told if queue == queue_id and offset >= end]
+    def check_end(self, broker: str, queue_id: int, end: int) -> None:
+        lost = [
+            offset for queue, offset in self.acknowledged if queue == queue_id and offset >= end
+        ]
         if lost:
             raise InvariantViolationError(
                 f"{broker} has lost {sorted(lost)[:5]} of queue {queue_id}"
             )
 
     def digest(self) -> str:
-        return repr(sorted(self.told.items()))
+        return repr(sorted(self.acknowledged.items()))
 
 
 def check_dense(broker: str, queue_id: int, offset: int, records: list[MessageRecord]) -> None:
-    """A pull gives the messages from its offset on, none left out."""
+    """Check that a pull returned the messages from its offset on, without gaps."""
     for number, record in enumerate(records):
         if record.queue_offset != offset + number or record.queue_id != queue_id:
             raise InvariantViolationError(
@@ -256,7 +266,7 @@ def check_dense(broker: str, queue_id: int, offset: int, records: list[MessageRe
 
 
 def classic_records(host: BrokerHost) -> list[MessageRecord]:
-    """All records of the classic log on a disk."""
+    """Return all records of the classic log on a disk."""
     found: list[MessageRecord] = []
     for path in host.disk.list_dir(f"{ROOT}/commitlog"):
         data, at = host.disk.content_of(f"{ROOT}/commitlog/{path}"), 0

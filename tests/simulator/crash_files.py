@@ -1,6 +1,5 @@
-"""What tests of stores share: files so small that everything rolls, memory files that end the
-process at a counted operation, a group of one that commits what is stored, and all that a consumer
-reads.
+"""What tests of stores share: files so small that all of them roll, memory files that crash the
+process at a counted operation, the proposer of a group of one, and readers of whole stores.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ PAGE = 32
 
 
 class KilledError(BaseException):
-    """The process dies here: no handler of the code under test may catch it."""
+    """The process is killed; no handler of the code under test may catch this."""
 
 
 class CrashingFiles(MemoryFiles):
-    """Memory files that end the process at changing operation number ``dies_at``."""
+    """Memory files that crash the process at the ``dies_at``-th changing operation."""
 
     operations = 0
     dies_at: int | None = None
@@ -40,7 +39,7 @@ class CrashingFiles(MemoryFiles):
         super().touched(operation, path)
 
     def reopen(self, dies_at: int | None) -> Self:
-        """What the next process finds, which will die at that operation of its own."""
+        """Return the files that the next process finds, which crashes at its own ``dies_at``."""
         after = self.kill()
         made = type(self)(
             nodes=after.nodes,
@@ -54,14 +53,14 @@ class CrashingFiles(MemoryFiles):
 
 @define
 class SingleNodeProposer:
-    """The leader of a group of one, as the log sees it: proposes, and commits what is stored."""
+    """The leader of a group of one, as the log sees it: it proposes, and commits what is stored."""
 
     store: MessageStore
     term: Term = Term(0)  # noqa: RUF009 (a NewType)
     proposed: int = 0
 
     def start(self) -> None:
-        """The whole tail commits, and the log takes messages."""
+        """Commit the whole tail, and let the log accept messages."""
         entries, log = self.store.opened.entries, self.store.opened.dledger
         assert entries is not None and log is not None
         remembered = entries.member_files.load_hard_state()
@@ -86,11 +85,11 @@ class SingleNodeProposer:
         return self.proposed
 
     def consume_grant(self, count: int) -> None:
-        """It has no limit."""
+        """Do nothing: there is no limit."""
 
 
 def read_all(store: MessageStore) -> dict[tuple[str, int], list[bytes]]:
-    """Every record that a consumer gets, queue by queue; each queue is dense from its min on."""
+    """Return every record that a consumer gets, by queue; each queue must be dense."""
     found = {}
     for topic, queue_id in store.reader.queue_names():
         records = []

@@ -1,15 +1,15 @@
-"""A disk that may lose its power, fail or fill up: ``MemoryFiles`` that one machine keeps for ever.
+"""A disk that may lose its power, fail or fill up: the ``MemoryFiles`` of one machine.
 
-A killed process leaves everything that it wrote. A power failure leaves what was synced, and the
-first so many of the changes since, as a journal would: writes, names made, names removed. The last
-of them may be torn: any of its sectors. Files that are written in place through a mapping (consume
-queues, key index) get any mixture of old and new sectors.
+A killed process leaves everything that it wrote. A power failure leaves what was synced and a
+prefix of the changes since, as a journal would: writes, names created, names removed. The last of
+them may be torn: any subset of its sectors is new. Files that are written in place through a
+mapping (consume queues, key index) get any mixture of old and new sectors.
 
-Bits of what is durable may flip (``flip``); until the broker writes these bytes again, checkers see
-them as they were (``content_of``), and the broker sees what the disk has made of them.
+Durable bits may flip (``flip``). Until the broker writes these bytes again, checkers see them as
+they were (``content_of``), and the broker sees the wrong ones.
 
-A sync takes time: ``begin`` to ``end`` of ``timeline.Syncs``. What it covers is what was written
-before it began; it counts from its end on.
+A sync takes time, from ``begin`` to ``end`` of ``virtual_time.Syncs``. It covers what was written
+before it began, and is effective from its end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEDGER_DATA, CLASSIC_DATA = "/data/", "/commitlog/"
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class _Name:
-    """A name made, or removed (no node)."""
+    """A name that was created, or removed (no node)."""
 
     path: str
     node: MemoryNode | None
@@ -46,7 +46,7 @@ class _Write:
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class Flip:
-    """A bit of entry ``index``, or of its index unit, that is not what was written."""
+    """A flipped bit in entry ``index``, or in its index unit."""
 
     node: MemoryNode
     position: int
@@ -56,29 +56,29 @@ class Flip:
     """The byte with that bit."""
 
     @property
-    def is_there(self) -> bool:
+    def is_present(self) -> bool:
         return self.node.data[self.position] == self.wrong
 
 
 @define(slots=True, eq=False, repr=False)
 class SimulatedDisk(MemoryFiles):
-    """``dies_in``: the machine dies at the so many-th change from now on, if not negative."""
+    """``crash_after``: the number of changes until the machine crashes; negative for never."""
 
-    dies_in: int = -1
+    crash_after: int = -1
     full: bool = False
     failing: bool = False
     ledger_from: int | None = None
-    """Lowest offset in ``data`` of a ledger that was written since a checker has looked."""
+    """Lowest offset in ``data`` of a ledger that was written since the last check."""
 
     ledger_removed: bool = False
     removals: list[tuple[str, int]] = field(factory=list)
-    """Files of a log that were removed since a checker has looked, with their ages in ms."""
+    """Files of a log that were removed since the last check, with their ages in ms."""
 
     flips: dict[tuple[str, int], Flip] = field(factory=dict)
     """By path and position."""
 
     flipped: set[int] = field(factory=set)
-    """Indexes of all entries of which a bit has ever flipped."""
+    """Indexes of all entries in which a bit has ever flipped."""
 
     hard_state_changed: bool = False
     _collecting: list[Callable[[], None]] | None = None
@@ -87,12 +87,12 @@ class SimulatedDisk(MemoryFiles):
     """By identity of a node: the number of the newest sync that has ended."""
 
     synced_to: dict[str, int] = field(factory=dict)
-    """By path: how many bytes a sync had reached when the power failed; what stands behind them was
-    promised to nobody who waits for syncs, whatever it has survived.
+    """By path: how many bytes were synced when the power failed. Bytes after them may have
+    survived, but no client that waits for syncs was promised them.
     """
 
-    _mended: list[tuple[str, Flip]] = field(factory=list)
-    """Flips over which something was written that may not be durable."""
+    _overwritten_flips: list[tuple[str, Flip]] = field(factory=list)
+    """Flips that were overwritten, perhaps not durably."""
 
     _number: int = 0
     _journal: list[_Name | _Write] = field(factory=list)
@@ -101,9 +101,9 @@ class SimulatedDisk(MemoryFiles):
     # What a machine does
 
     def touched(self, operation: str, path: str) -> None:
-        if self.dies_in >= 0:
-            self.dies_in -= 1
-            if self.dies_in < 0:
+        if self.crash_after >= 0:
+            self.crash_after -= 1
+            if self.crash_after < 0:
                 raise MachineCrashError
         if self.failing and operation != "remove":
             raise OSError(errno.EIO, "the disk fails", path)
@@ -114,9 +114,9 @@ class SimulatedDisk(MemoryFiles):
         self._number += 1
         number, content = self._number, node.content()
         if self._collecting is None:
-            self._reached(node, content, number)
+            self._make_durable(node, content, number)
         else:
-            self._collecting.append(lambda: self._reached(node, content, number))
+            self._collecting.append(lambda: self._make_durable(node, content, number))
 
     def wrote(self, path: str, position: int, length: int) -> None:
         node = self.nodes[path]
@@ -126,14 +126,14 @@ class SimulatedDisk(MemoryFiles):
         if self.flips:
             for place in [at for at in self.flips if at[0] == path]:
                 if position <= place[1] < position + length:
-                    self._mended.append((path, self.flips.pop(place)))
+                    self._overwritten_flips.append((path, self.flips.pop(place)))
         if LEDGER_DATA in path:
             offset = int(path[-NAME_DIGITS:]) + position
             if self.ledger_from is None or offset < self.ledger_from:
                 self.ledger_from = offset
 
     def content_of(self, path: str) -> memoryview:
-        """All bytes of a file as they are now; none where there is no file."""
+        """Return the bytes of a file as written, without flips; none where there is no file."""
         node = self.nodes.get(path)
         if node is None:
             return memoryview(b"")
@@ -148,12 +148,12 @@ class SimulatedDisk(MemoryFiles):
         return memoryview(bytes(data.ljust(len(node.data), b"\0")))
 
     def durable_content(self, path: str) -> bytes:
-        """What a power failure would leave of a file."""
+        """Return what is certain to survive of a file when the power fails."""
         node = self._durable_names.get(path)
         return node.durable if node is not None else b""
 
     def flip(self, path: str, position: int, mask: int, index: int) -> None:
-        """A bit of a durable byte is another one from now on."""
+        """Flip the bits of ``mask`` in a durable byte of entry ``index``."""
         node = self.nodes[path]
         durable = bytearray(node.durable)
         assert durable[position] == node.data[position] and (path, position) not in self.flips
@@ -163,8 +163,8 @@ class SimulatedDisk(MemoryFiles):
         self.flips[path, position] = Flip(node, position, mask, index, durable[position])
         self.flipped.add(index)
 
-    def restored(self, path: str) -> bool:
-        """Somebody puts the bits of a file right from a copy; False when none was wrong."""
+    def restore(self, path: str) -> bool:
+        """Undo all flips in a file, as with a copy of it. Return False when none was wrong."""
         wrong = [flip for (name, _), flip in self.flips.items() if name == path]
         for flip in wrong:
             durable = bytearray(flip.node.durable)
@@ -200,7 +200,7 @@ class SimulatedDisk(MemoryFiles):
             if LEDGER_DATA in path:
                 self.ledger_removed = True
             for place in [at for at in self.flips if at[0] == path]:
-                self._mended.append((path, self.flips.pop(place)))
+                self._overwritten_flips.append((path, self.flips.pop(place)))
 
     def rename(self, old: str, new: str) -> None:
         MemoryFiles.rename(self, old, new)
@@ -215,14 +215,14 @@ class SimulatedDisk(MemoryFiles):
         ]
 
     def written_back(self) -> None:
-        """Hours have passed: the system has written everything by itself."""
+        """Make everything durable, as the page cache is after hours."""
         for node in {id(node): node for node in self.nodes.values()}.values():
             node.durable = node.content()
         self._durable_names = dict(self.nodes)
         self._journal.clear()
-        self._mended.clear()
+        self._overwritten_flips.clear()
 
-    # timeline.Syncs
+    # virtual_time.Syncs
 
     @property
     def broken(self) -> bool:
@@ -240,12 +240,14 @@ class SimulatedDisk(MemoryFiles):
         for reached in self._running.pop(number):
             reached()
 
-    def _reached(self, node: MemoryNode, content: bytes, number: int) -> None:
+    def _make_durable(self, node: MemoryNode, content: bytes, number: int) -> None:
         if self._last_sync.get(id(node), 0) < number:
             self._last_sync[id(node)] = number
             node.keep(content)
-            if self._mended:
-                self._mended = [each for each in self._mended if each[1].node is not node]
+            if self._overwritten_flips:
+                self._overwritten_flips = [
+                    each for each in self._overwritten_flips if each[1].node is not node
+                ]
             self._journal = [
                 change
                 for change in self._journal
@@ -261,17 +263,17 @@ class SimulatedDisk(MemoryFiles):
     # What happens to it
 
     def process_ended(self) -> None:
-        """The process was killed: all that it wrote is there."""
+        """End a process that was killed: everything that it wrote stays."""
         self.locks.clear()
-        self.dies_in = -1
+        self.crash_after = -1
         self._collecting = None
         self._running.clear()
 
     def lose_power(self, rng: random.Random) -> None:
-        """Only what is durable stays for certain."""
+        """Keep what is durable, and some of what is not."""
         self.process_ended()
         self.synced_to = {path: node.synced_to for path, node in self._durable_names.items()}
-        names, contents = self._happened(rng)
+        names, contents = self._surviving_changes(rng)
         nodes = dict(self._durable_names)
         for path, node in names.items():
             if node is None:
@@ -287,19 +289,17 @@ class SimulatedDisk(MemoryFiles):
             node.durable = content
         self.nodes = nodes
         self._durable_names = dict(nodes)
-        self._flip_again()
+        self._keep_flips()
         self._journal.clear()
         self._last_sync.clear()
         self.folders = set()
         for path in nodes:
             self.make_dirs(path.rpartition("/")[0])
 
-    def _happened(
+    def _surviving_changes(
         self, rng: random.Random
     ) -> tuple[dict[str, MemoryNode | None], dict[int, bytearray]]:
-        """The changes that reached the disk though nobody waited for them: names, and contents by
-        identity of the file.
-        """
+        """Return the unsynced changes that survive: names, and contents by identity of the file."""
         names: dict[str, MemoryNode | None] = {}
         contents: dict[int, bytearray] = {}
         count = rng.randrange(len(self._journal) + 1)
@@ -315,23 +315,23 @@ class SimulatedDisk(MemoryFiles):
             content[change.position : end] = mixed(old, change.data, rng) if torn else change.data
         return names, contents
 
-    def _flip_again(self) -> None:
-        """Which bits are wrong after a power failure."""
-        flips = [(path, flip) for (path, _), flip in self.flips.items()] + self._mended
+    def _keep_flips(self) -> None:
+        """Keep the flips whose bytes are still wrong after a power failure."""
+        flips = [(path, flip) for (path, _), flip in self.flips.items()] + self._overwritten_flips
         self.flips.clear()
         for path, flip in flips:
-            # A sync that began before it, or a write over it, may have put the byte right.
-            if self.nodes.get(path) is flip.node and flip.is_there:
+            # A sync that began before it, or a write over it, may have corrected the byte.
+            if self.nodes.get(path) is flip.node and flip.is_present:
                 self.flips[path, flip.position] = flip
-        self._mended.clear()
+        self._overwritten_flips.clear()
 
     def heal(self) -> None:
         self.full = self.failing = False
 
 
 def mixed(old: bytes, new: bytes, rng: random.Random) -> bytes:
-    """What a power failure leaves of a file that was ``old`` when last synced and became ``new``:
-    each sector is one or the other.
+    """Return what a power failure leaves of a file that was ``old`` when it was last synced and is
+    ``new``: each sector is one or the other.
     """
     if old == new:
         return old

@@ -1,13 +1,15 @@
-"""What has been promised, over all lives of all members, and the sentences for what breaks it.
+"""The invariants over all lives of all members, and the errors for what breaks them.
 
-Every record that is committed has one place in its queue and one address in the log, for ever; both
-are noted here when it is first committed, by whoever commits it. Members, producers and readers are
-held against these notes.
+Every committed record has one place in its queue and one address in the log, forever. Both are
+noted here when any member is the first to commit the record; what members, producers and readers
+see is compared with these notes.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Protocol
 
 from attrs import define, field
 
@@ -15,17 +17,17 @@ from simulator.records import LedgerEntry, MessageRecord
 
 
 class InvariantViolationError(AssertionError):
-    """A promise is broken."""
+    """An invariant is broken."""
 
 
 class StartRefusedError(InvariantViolationError):
-    """A broker refuses to start on what its last life has left."""
+    """A broker refuses to start on the files that its last process left."""
 
 
 @define(slots=True, frozen=True)
-class Place:
-    """Where a committed record stands. ``number`` counts committed entries; 0: it was there before
-    the first.
+class CommittedMessage:
+    """The place of a committed record. ``number`` counts committed entries; 0 for a record of the
+    classic log before the first one.
     """
 
     physical_offset: int
@@ -37,9 +39,22 @@ class Place:
 Queue = tuple[bytes, int]
 
 
+class Replica(Protocol):
+    """The log of one member, up or down."""
+
+    @property
+    def name(self) -> str: ...
+
+    def has(self, entry: LedgerEntry) -> bool:
+        """Return whether the log holds the entry."""
+
+    def has_durably(self, entry: LedgerEntry) -> bool:
+        """Return whether the entry would survive a power failure."""
+
+
 @define(slots=True, repr=False)
-class InvariantChecker:
-    """``quorum`` members make a majority."""
+class ConsensusInvariants:
+    """The invariants of Raft over all lives of all members. ``quorum`` members make a majority."""
 
     quorum: int
     leaders: dict[int, str] = field(factory=dict)
@@ -56,41 +71,19 @@ class InvariantChecker:
     committed_in: list[int] = field(factory=list)
     """Term of the member that committed it first."""
 
-    queues: dict[Queue, list[Place]] = field(factory=dict)
-    """By queue offset, from 0."""
-
-    divided_offset: int | None = None
-    expired_to: int = 0
-
-    def expires(self, offset: int) -> None:
-        """A file that ends at ``offset`` was old enough to go, and has gone from some member."""
-        self.expired_to = max(self.expired_to, offset)
-
-    def begins(self, member: str, offset: int) -> None:
-        """The DLedger log of ``member`` begins at ``offset``."""
-        low = max(self.expired_to, self.divided_offset or 0)
-        if offset > low:
-            raise InvariantViolationError(
-                f"the log of {member} begins at {offset}; what stands behind {low} has not expired"
-            )
-
-    def starts_with(self, record: MessageRecord) -> None:
-        """A record of the classic log that all members begin with."""
-        self._place(record, record.physical_offset, 0)
-
     def check_leader(self, member: str, term: int) -> None:
         other = self.leaders.setdefault(term, member)
         if other != member:
             raise InvariantViolationError(f"{member} and {other} lead in term {term}")
 
-    def must_have(self, term: int) -> LedgerEntry | None:
-        """The last entry that a leader of ``term`` has to have. It may win an old term late, when
-        others have gone on without it.
+    def required_entry(self, term: int) -> LedgerEntry | None:
+        """Return the last entry that a leader of ``term`` must have, or None. It may win an old
+        term late, when a newer term has a leader already: that one's entries are not required.
         """
         before = bisect_left(self.committed_in, term)
         return self.committed[before - 1] if before else None
 
-    def votes_for(self, member: str, term: int, candidate: str | None) -> None:
+    def check_hard_state(self, member: str, term: int, candidate: str | None) -> None:
         if term < self.terms.get(member, 0):
             raise InvariantViolationError(
                 f"the term of {member} falls from {self.terms[member]} to {term}"
@@ -100,18 +93,18 @@ class InvariantChecker:
             if (member, term) in self.votes:
                 raise InvariantViolationError(f"{member} forgets its vote of term {term}")
         else:
-            self.gives_vote(member, term, candidate)
+            self.check_vote(member, term, candidate)
 
-    def gives_vote(self, member: str, term: int, candidate: str) -> None:
+    def check_vote(self, member: str, term: int, candidate: str) -> None:
         before = self.votes.setdefault((member, term), candidate)
         if before != candidate:
             raise InvariantViolationError(
                 f"{member} votes for {before} and for {candidate} in term {term}"
             )
 
-    def has_entry(self, member: str, entry: LedgerEntry, term_before: int) -> None:
-        """Log matching: an index and a term have one content and one entry before them. A group of
-        one has no log to match.
+    def check_entry(self, member: str, entry: LedgerEntry, term_before: int) -> None:
+        """Check log matching: an index and a term have one content and one entry before them. A
+        group of one has no other log to match.
         """
         if self.quorum == 1:
             return
@@ -120,16 +113,17 @@ class InvariantChecker:
         if before == now:
             return
         if before[:2] == now[:2] and -2 in (before[2], term_before):
-            return  # the first entry of a log that begins there has none before it to compare
+            # The first entry of a log that begins there has none before it to compare.
+            if before[2] == -2:
+                self.entries[entry.index, entry.term] = now
+            return
         raise InvariantViolationError(
             f"{member} has another entry {entry.index} of term {entry.term} than is known:"
             f" {now}, known is {before}"
         )
 
-    def commits(
-        self, member: str, term: int, entry: LedgerEntry, record: MessageRecord | None
-    ) -> bool:
-        """``member``, in ``term``, holds ``entry`` for committed; whether that is news."""
+    def commit(self, member: str, term: int, entry: LedgerEntry) -> bool:
+        """``member``, in ``term``, commits ``entry``. Return whether it is the first to do so."""
         if entry.index < len(self.committed):
             known = self.committed[entry.index]
             if known != entry:
@@ -139,28 +133,95 @@ class InvariantChecker:
             raise InvariantViolationError(
                 f"{member} commits {entry.index} before {len(self.committed)}"
             )
-        if record is None or not record.whole:
-            raise InvariantViolationError(
-                f"{member} commits entry {entry.index} without a record in it"
-            )
         self.committed.append(entry)
         self.committed_in.append(term)
-        self._place(record, entry.position + 48, len(self.committed))
         return True
 
+    def check_quorum(
+        self,
+        member: str,
+        entry: LedgerEntry,
+        replicas: Iterable[Replica],
+        *,
+        synced: bool,
+        leads_in: int | None,
+    ) -> None:
+        """Check ``entry``, which ``member`` is the first to commit: a majority holds it, durably
+        with ``synced``, and a leader (of term ``leads_in``) counts only entries of its own term.
+        """
+        replicas = tuple(replicas)
+        holders = [replica.name for replica in replicas if replica.has(entry)]
+        if len(holders) < self.quorum:
+            raise InvariantViolationError(
+                f"{member} commits entry {entry.index}, which only {holders} have"
+            )
+        if synced:
+            durable = [replica.name for replica in replicas if replica.has_durably(entry)]
+            if len(durable) < self.quorum:
+                raise InvariantViolationError(
+                    f"{member} commits entry {entry.index}, which only {durable} have synced"
+                )
+        if leads_in is not None and entry.term != leads_in and self.quorum > 1:
+            raise InvariantViolationError(
+                f"{member} leads in term {leads_in} and commits entry {entry.index} of term"
+                f" {entry.term} by counting"
+            )
+
     def has_committed(self, entry: LedgerEntry) -> bool:
-        """Whether this entry, and no other of its index, is committed."""
+        """Return whether exactly this entry is committed."""
         return entry.index < len(self.committed) and self.committed[entry.index] == entry
 
-    def drops(self, member: str, index: int, term: int) -> None:
-        """``member`` has no longer the entry ``index`` that it had."""
+    def check_dropped(self, member: str, index: int, term: int) -> None:
+        """Check an entry that ``member`` had and no longer has."""
         if index < len(self.committed) and self.committed[index].term == term:
             raise InvariantViolationError(
                 f"{member} drops the committed entry {index} of term {term}"
             )
 
-    def has_unit(self, member: str, queue: Queue, offset: int, unit: tuple[int, int]) -> None:
-        """A consume queue of ``member`` leads from ``offset`` to (physical offset, size)."""
+
+@define(slots=True, repr=False)
+class InvariantChecker(ConsensusInvariants):
+    """The invariants of a group of brokers: those of Raft, and those of queues and positions."""
+
+    queues: dict[Queue, list[CommittedMessage]] = field(factory=dict)
+    """By queue offset, from 0."""
+
+    divided_offset: int | None = None
+    expired_to: int = 0
+
+    def note_expired(self, offset: int) -> None:
+        """Note that a file that ends at ``offset`` has expired and was removed on some member."""
+        self.expired_to = max(self.expired_to, offset)
+
+    def check_log_start(self, member: str, offset: int) -> None:
+        """Check that the DLedger log of ``member`` may start at ``offset``."""
+        low = max(self.expired_to, self.divided_offset or 0)
+        if offset > low:
+            raise InvariantViolationError(
+                f"the log of {member} begins at {offset}; what follows {low} has not expired"
+            )
+
+    def add_classic_record(self, record: MessageRecord) -> None:
+        """Note a record of the classic log with which all members start."""
+        self._place(record, record.physical_offset, 0)
+
+    def commit_record(
+        self, member: str, term: int, entry: LedgerEntry, record: MessageRecord | None
+    ) -> bool:
+        """As :meth:`commits`, with the message record in the entry."""
+        if not self.commit(member, term, entry):
+            return False
+        if record is None or not record.whole:
+            raise InvariantViolationError(
+                f"{member} commits entry {entry.index} without a record in it"
+            )
+        self._place(record, entry.position + 48, len(self.committed))
+        return True
+
+    def check_queue_unit(
+        self, member: str, queue: Queue, offset: int, unit: tuple[int, int]
+    ) -> None:
+        """Check that a consume queue maps ``offset`` to the right (physical offset, size)."""
         place = self._at(queue, offset)
         if place is None:
             raise InvariantViolationError(
@@ -168,41 +229,41 @@ class InvariantChecker:
             )
         if (place.physical_offset, place.size) != unit:
             raise InvariantViolationError(
-                f"{member} leads {_named(queue, offset)} to {unit}; it stands at"
+                f"{member} maps {_named(queue, offset)} to {unit}; it is at"
                 f" {place.physical_offset}, {place.size} bytes"
             )
 
-    def was_told(
+    def check_visible(
         self, member: str, queue: Queue, offset: int, body: int, stamp: int | None
     ) -> None:
-        """``member`` told somebody, when ``stamp`` entries were committed, that the message with
-        this body has this place.
+        """Check that the message with this body was committed at this place when ``member`` named
+        it to a client, which was when ``stamp`` entries were committed.
         """
         place = self._at(queue, offset)
         if place is None or (stamp is not None and place.number > stamp):
             raise InvariantViolationError(
-                f"{member} told of {_named(queue, offset)}, which was not committed"
+                f"{member} names {_named(queue, offset)}, which was not committed"
             )
         if place.body != body:
             raise InvariantViolationError(
-                f"{member} told of another message at {_named(queue, offset)}"
+                f"{member} names another message at {_named(queue, offset)}"
             )
 
-    def divides(self, member: str, offset: int | None, *, expired: bool) -> None:
-        """``expired``: it has no file of the classic log any more."""
+    def check_divided_offset(self, member: str, offset: int | None, *, expired: bool) -> None:
+        """Check the divide of a member; ``expired``: it has no file of the classic log left."""
         if offset != self.divided_offset and not (expired and offset is None):
             raise InvariantViolationError(
                 f"dividedCommitlogOffset of {member} is {offset}, of others {self.divided_offset}"
             )
 
     def is_below(self, queue: Queue, offset: int, low: int) -> bool:
-        """Whether the message of that place stands in front of ``low``."""
+        """Return whether the message at that place is before physical offset ``low``."""
         place = self._at(queue, offset)
         return place is not None and place.physical_offset < low
 
-    def begins_at(self, member: str, queue: Queue, offset: int, low: int) -> None:
-        """Consume queue of a member whose log begins at ``low``: nothing is out of sight that is
-        there.
+    def check_queue_start(self, member: str, queue: Queue, offset: int, low: int) -> None:
+        """Check that a consume queue of a member whose log starts at ``low`` hides no message that
+        its log still holds.
         """
         places = self.queues.get(queue, [])
         if any(place.physical_offset >= low for place in places[:offset][-1:]):
@@ -210,14 +271,14 @@ class InvariantChecker:
                 f"{member} hides {_named(queue, offset - 1)}, which is in its log"
             )
 
-    def _at(self, queue: Queue, offset: int) -> Place | None:
+    def _at(self, queue: Queue, offset: int) -> CommittedMessage | None:
         places = self.queues.get(queue)
         return places[offset] if places is not None and offset < len(places) else None
 
     def _place(self, record: MessageRecord, position: int, number: int) -> None:
         if record.physical_offset != position:
             raise InvariantViolationError(
-                f"the record at {position} says that it stands at {record.physical_offset}"
+                f"the record at {position} states the position {record.physical_offset}"
             )
         if not record.queued:
             return
@@ -228,7 +289,7 @@ class InvariantChecker:
                 f" {_named((record.topic, record.queue_id), record.queue_offset)};"
                 f" the next is {len(places)}"
             )
-        places.append(Place(record.physical_offset, record.size, record.body, number))
+        places.append(CommittedMessage(record.physical_offset, record.size, record.body, number))
 
 
 def _named(queue: Queue, offset: int) -> str:

@@ -1,13 +1,12 @@
 """What a checker knows of one member of a group: its files as they are, entry by entry.
 
-Each look costs what has changed since the last one. The entries are read from the bytes of the data
-files, the queues from those of the consume queue files; of the running broker only numbers are
-asked: how far it says that it has stored, committed and dispatched, and its role.
+Each check costs what has changed since the last one. The entries are read from the bytes of the
+data files, the queues from those of the consume queue files. The running broker supplies only its
+role and how far it has stored, committed and dispatched.
 """
 
 from __future__ import annotations
 
-import json
 from struct import Struct
 
 from attrs import define, field
@@ -21,75 +20,79 @@ from rmqpy.store.retention import HOUR_MS
 from simulator.broker_host import RESERVED_HOURS, ROOT, BrokerHost, Running
 from simulator.disks import LEDGER_DATA, SimulatedDisk
 from simulator.invariants import InvariantChecker, InvariantViolationError, Queue
-from simulator.records import LedgerEntry, MessageRecord, entry_at, record_at
+from simulator.records import LedgerEntry, MessageRecord, body_of, entry_at, record_at
 
 _UNIT = Struct(">qi")
 UNIT_BYTES = 20
 FILLER = (0, 0x7FFFFFFF)
-"""In place of units whose messages have expired."""
+"""The unit in place of those whose messages have expired."""
 
 
 @define(slots=True, eq=False, repr=False)
 class MemberView:
-    """See the module. ``entries`` are those in the files now, dense from ``begin`` on."""
+    """The view of one member. ``entries`` are those in its files now, dense from ``begin`` on."""
 
     host: BrokerHost
-    promises: InvariantChecker
+    invariants: InvariantChecker
     others: list[MemberView]
-    """All views of the group, this one too."""
+    """All views of the group, this one included."""
 
     entries: list[LedgerEntry] = field(factory=list)
     begin: int = 0
     stored: int = -1
-    """Last entry that the member says it has."""
+    """The last entry that the member reports as stored."""
 
     committed: int = -1
     role: Role | None = None
     term: int = -1
     cursor: int = -1
     units: dict[Queue, int] = field(factory=dict)
-    kept: dict[int, int] = field(factory=dict)
-    """Entries when the process was killed, with their positions: they must be there at the next
-    start, unless what they stood in has expired.
+    entries_at_kill: dict[int, int] = field(factory=dict)
+    """The entries when the process was killed, with their positions: the next start must find them,
+    unless their files have expired.
     """
 
     damaged_since_ms: int = -1
-    """Since when it leads and knows of a damaged entry."""
+    """The time since when the member leads and knows of a damaged entry."""
 
-    rotten: set[int] = field(factory=set)
-    """Those of them with a bit that had flipped: the last one may be taken for a torn tail."""
+    flipped_at_end: set[int] = field(factory=set)
+    """Those of them with a flipped bit: the last one may be taken for a torn tail."""
 
     _parts: tuple[Running, SimulatedDisk, Node, EntryStore, Dispatcher] | None = None
 
-    def look(self) -> None:
-        """After an event of this member."""
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+    def check(self) -> None:
+        """Check the member after one of its events."""
         parts = self._parts
         if parts is None:
             return
         running, disk, node, entries, dispatch = parts
         if disk.hard_state_changed:
-            self._hard_state()
+            self._check_hard_state()
         changed = disk.ledger_from is not None or disk.ledger_removed
         if changed or entries.stored_index != self.stored:
             assert running.driver is not None
             if not running.driver.carrier.is_cutting:
-                self._entries(running)
+                self._read_entries(running)
         if entries.committed_index != self.committed:
-            self._commits(running, entries.committed_index)
+            self._check_commits(running, entries.committed_index)
         if node.role is not self.role or node.term != self.term:
             self.role, self.term = node.role, node.term
             if node.role is Role.LEADER:
-                self._leads(node.term)
+                self._check_leader(node.term)
         if disk.flips or self.damaged_since_ms >= 0:
-            self._is_fit_to_lead(running)
+            self._check_damaged_leader(running)
         if disk.removals:
-            self._removed()
+            self._check_removed_files()
         if dispatch.queue_cursor != self.cursor:
             self.cursor = dispatch.queue_cursor
-            self._queues(running)
+            self._check_queues(running)
 
     def started(self) -> None:
-        """A new life, with what it found on its disk."""
+        """Check what a new process found on its disk."""
         running = self.host.running
         assert running is not None and running.node is not None
         store, disk = running.store, self.host.disk
@@ -99,10 +102,10 @@ class MemberView:
         self._parts = running, disk, running.node, store.opened.entries, store.dispatcher
         disk.ledger_from = 0
         self.entries.clear()
-        self._entries(running)
-        have = {entry.index for entry in self.entries} | self.rotten
-        self.promises.begins(self.host.name, store.opened.entries.base_offset)
-        gone_to, places = self.promises.expired_to, self.kept.items()
+        self._read_entries(running)
+        have = {entry.index for entry in self.entries} | self.flipped_at_end
+        self.invariants.check_log_start(self.host.name, store.opened.entries.base_offset)
+        gone_to, places = self.invariants.expired_to, self.entries_at_kill.items()
         lost = sorted(index for index, at in places if at >= gone_to and index not in have)
         if lost:
             raise InvariantViolationError(
@@ -113,30 +116,32 @@ class MemberView:
         self.units.clear()
         self.cursor = -1
         expired = not self._old_files()
-        self.promises.divides(self.host.name, running.store.opened.divided_offset, expired=expired)
-        self.look()
+        self.invariants.check_divided_offset(
+            self.host.name, running.store.opened.divided_offset, expired=expired
+        )
+        self.check()
 
     def ended(self, *, power_lost: bool, working: bool) -> None:
-        """The life is over; in the middle of an event, perhaps, that was to drop entries, or held
-        up in that by its disk.
+        """Note the end of the process, perhaps in the middle of an event that was to drop entries,
+        or while its disk kept it from dropping them.
         """
         driver = self._parts[0].driver if self._parts is not None else None
         self._parts = None
         kept = [] if power_lost else self.entries
         if working or (driver is not None and driver.carrier.is_cutting):
-            kept = [entry for entry in kept if self.promises.has_committed(entry)]
-        self.kept = {entry.index: entry.position for entry in kept}
-        self.rotten = {flip.index for flip in self.host.disk.flips.values()}
-        self._removed_at_the_end()
+            kept = [entry for entry in kept if self.invariants.has_committed(entry)]
+        self.entries_at_kill = {entry.index: entry.position for entry in kept}
+        self.flipped_at_end = {flip.index for flip in self.host.disk.flips.values()}
+        self._note_removed_files()
         self.host.disk.ledger_from = None
 
     def has(self, entry: LedgerEntry) -> bool:
-        """Whether the entry is in the files of this member, up or down."""
+        """Return whether the entry is in the files of this member, up or down."""
         number = entry.index - self.begin
         return 0 <= number < len(self.entries) and self.entries[number].term == entry.term
 
     def has_durably(self, entry: LedgerEntry) -> bool:
-        """Whether a power failure would leave it; bits that have flipped do not count."""
+        """Return whether a power failure would leave the entry; flipped bits do not count."""
         file_size, disk = self.host.plan.file_size, self.host.disk
         start = entry.position % file_size
         path, end = self._data_path(entry.position - start), start + entry.size
@@ -144,20 +149,18 @@ class MemberView:
             return self.has(entry)
         return disk.durable_content(path)[start:end] == bytes(disk.content_of(path)[start:end])
 
-    def answers_vote(self, candidate: str, piece: bytes) -> None:
-        """A frame of this member says ACCEPT to ``candidate``: durable before that."""
-        term = _body_of(piece)["term"]
+    def check_vote(self, candidate: str, piece: bytes) -> None:
+        """Check a vote that the member grants in a frame: it must be durable already."""
+        term = body_of(piece)["term"]
         state = _hard_state_of(self.host.disk.durable_content(self._state_path))
         if state != (term, candidate):
             raise InvariantViolationError(
-                f"{self.host.name} votes for {candidate} in term {term}; on its disk stands {state}"
+                f"{self.host.name} votes for {candidate} in term {term}; durable is {state}"
             )
-        self.promises.gives_vote(self.host.name, term, candidate)
+        self.invariants.check_vote(self.host.name, term, candidate)
 
     def audit(self) -> None:
-        """All of it once more, from the files: what was checked as it came may have been changed
-        since.
-        """
+        """Check all files again: what was checked when it was written may have changed since."""
         running = self.host.running
         assert running is not None
         if self.damaged:
@@ -165,16 +168,16 @@ class MemberView:
                 f"{self.host.name} still has damaged entries: {self.damaged}"
             )
         self.host.disk.ledger_from = 0
-        self._entries(running)
+        self._read_entries(running)
         self.units.clear()
-        self._queues(running)
+        self._check_queues(running)
         low = int(running.store.log.min_offset)
         for (topic, queue_id), queue in running.store.queues.items():
             name = topic.encode(), queue_id
-            self.promises.begins_at(self.host.name, name, int(queue.min_offset), low)
-        for name, places in self.promises.queues.items():
+            self.invariants.check_queue_start(self.host.name, name, int(queue.min_offset), low)
+        for name, places in self.invariants.queues.items():
             end = self.units.get(name, 0)
-            if end != len(places) and not self.promises.is_below(name, len(places) - 1, low):
+            if end != len(places) and not self.invariants.is_below(name, len(places) - 1, low):
                 raise InvariantViolationError(
                     f"{self.host.name} has {end} of {len(places)} messages in queue {name}"
                 )
@@ -183,14 +186,14 @@ class MemberView:
     def _state_path(self) -> str:
         return f"{self.host.ledger_folder}/currterm"
 
-    def _hard_state(self) -> None:
+    def _check_hard_state(self) -> None:
         disk = self.host.disk
         disk.hard_state_changed = False
         content = disk.read_bytes(self._state_path) if disk.exists(self._state_path) else b""
-        self.promises.votes_for(self.host.name, *_hard_state_of(content))
+        self.invariants.check_hard_state(self.host.name, *_hard_state_of(content))
 
-    def _entries(self, running: Running) -> None:
-        """Read again what was written since the last look."""
+    def _read_entries(self, running: Running) -> None:
+        """Read what was written since the last check."""
         disk, store = self.host.disk, running.store.opened.entries
         assert store is not None
         changed_from, disk.ledger_from = disk.ledger_from, None
@@ -210,7 +213,7 @@ class MemberView:
         self._read_to(end, base)
         for entry in dropped:
             if not self.has(entry) and entry.position >= base:
-                self.promises.drops(self.host.name, entry.index, entry.term)
+                self.invariants.check_dropped(self.host.name, entry.index, entry.term)
 
     def _read_to(self, end: int, base_offset: int) -> None:
         file_size, entries = self.host.plan.file_size, self.entries
@@ -229,7 +232,7 @@ class MemberView:
                 if index < 0 and end < 0:
                     return
                 raise InvariantViolationError(
-                    f"{self.host.name} says that it stores {end}; entry {index} is not at"
+                    f"{self.host.name} reports {end} as stored; entry {index} is not at"
                     f" {position} but {entry}"
                 )
             if index < 0:
@@ -237,14 +240,14 @@ class MemberView:
                 term = -1 if entry.index == 0 else -2
                 if end < entry.index:
                     return
-            self.promises.has_entry(self.host.name, entry, term)
+            self.invariants.check_entry(self.host.name, entry, term)
             entries.append(entry)
             position, index, term = entry.position + entry.size, entry.index + 1, entry.term
 
     def _data_path(self, first_offset: int) -> str:
         return f"{self.host.ledger_folder}/data/{first_offset:020d}"
 
-    def _commits(self, running: Running, index: int) -> None:
+    def _check_commits(self, running: Running, index: int) -> None:
         name, node = self.host.name, running.node
         assert node is not None
         if index < self.committed:
@@ -258,28 +261,16 @@ class MemberView:
         news = False
         for number in range(max(self.committed + 1, self.begin), index + 1):
             entry = self.entries[number - self.begin]
-            news = self.promises.commits(name, node.term, entry, self._record(entry)) or news
+            record = self._record(entry)
+            news = self.invariants.commit_record(name, node.term, entry, record) or news
         self.committed = index
         if news:
-            self._is_safe(node.role, node.term, self.entries[index - self.begin])
-
-    def _is_safe(self, role: Role, term: int, entry: LedgerEntry) -> None:
-        name, quorum = self.host.name, self.promises.quorum
-        holders = [view.host.name for view in self.others if view.has(entry)]
-        if len(holders) < quorum:
-            raise InvariantViolationError(
-                f"{name} commits entry {entry.index}, which only {holders} have"
-            )
-        if self.host.plan.sync_flush:
-            synced = [view.host.name for view in self.others if view.has_durably(entry)]
-            if len(synced) < quorum:
-                raise InvariantViolationError(
-                    f"{name} commits entry {entry.index}, which only {synced} have synced"
-                )
-        if role is Role.LEADER and entry.term != term and quorum > 1:
-            raise InvariantViolationError(
-                f"{name} leads in term {term} and commits entry {entry.index} of term {entry.term}"
-                " by counting"
+            self.invariants.check_quorum(
+                name,
+                self.entries[index - self.begin],
+                self.others,
+                synced=self.host.plan.sync_flush,
+                leads_in=node.term if node.role is Role.LEADER else None,
             )
 
     def _record(self, entry: LedgerEntry) -> MessageRecord | None:
@@ -288,15 +279,15 @@ class MemberView:
         data = self.host.disk.content_of(self._data_path(entry.position - start))
         return record_at(data, start + 48)
 
-    def _leads(self, term: int) -> None:
-        self.promises.check_leader(self.host.name, term)
-        needed = self.promises.must_have(term)
+    def _check_leader(self, term: int) -> None:
+        self.invariants.check_leader(self.host.name, term)
+        needed = self.invariants.required_entry(term)
         if needed is not None and needed.index >= self.begin and not self.has(needed):
             raise InvariantViolationError(
                 f"{self.host.name} leads in term {term} without the committed entry {needed}"
             )
 
-    def _queues(self, running: Running) -> None:
+    def _check_queues(self, running: Running) -> None:
         for (topic, queue_id), queue in running.store.queues.items():
             name = topic.encode(), queue_id
             seen, end = self.units.get(name, -1), int(queue.max_offset)
@@ -306,18 +297,18 @@ class MemberView:
             low = int(running.store.log.min_offset)
             for offset in range(seen, end):
                 unit = self._unit(name, offset)
-                if unit != FILLER or not self.promises.is_below(name, offset, low):
-                    self.promises.has_unit(self.host.name, name, offset, unit)
+                if unit != FILLER or not self.invariants.is_below(name, offset, low):
+                    self.invariants.check_queue_unit(self.host.name, name, offset, unit)
             self.units[name] = end
 
     @property
     def damaged(self) -> list[int]:
-        """Entries with a bit that is not what was written; units of expired ones do not count."""
+        """The entries with a flipped bit; index units of expired entries do not count."""
         flips = self.host.disk.flips.values()
         return sorted({flip.index for flip in flips if flip.index >= self.begin})
 
-    def _is_fit_to_lead(self, running: Running) -> None:
-        """Who knows of a damaged entry stops leading at the next tick."""
+    def _check_damaged_leader(self, running: Running) -> None:
+        """Check that a leader that knows of a damaged entry steps down at its next tick."""
         assert running.driver is not None and running.node is not None
         now_ms, since_ms = self.host.timeline.now_ms, self.damaged_since_ms
         if not running.driver.damaged or running.node.role is not Role.LEADER:
@@ -329,9 +320,10 @@ class MemberView:
                 f"{self.host.name} leads and knows of damage: {running.driver.damaged}"
             )
 
-    def _removed(self) -> None:
-        """Files of a log are gone: only from the front, only expired ones, the old log's first; or
-        all in front of what has expired with others, when this log begins again behind it.
+    def _check_removed_files(self) -> None:
+        """Check the files that were removed from a log: only from its front, only expired ones, and
+        those of the old log first; or all of them before what has expired on other members, when
+        this log starts again after it.
         """
         disk, running = self.host.disk, self.host.running
         assert running is not None and running.store.opened.entries is not None
@@ -345,21 +337,21 @@ class MemberView:
                 raise InvariantViolationError(f"{path} is gone, and older files are there")
             end = _first_offset(path) + self.host.plan.file_size
             if age_ms >= _kept_ms(path):
-                self.promises.expires(end)
-            elif end > self.promises.expired_to:
+                self.invariants.note_expired(end)
+            elif end > self.invariants.expired_to:
                 raise InvariantViolationError(
                     f"{path} is removed {age_ms} ms after it was written to"
                 )
 
-    def _removed_at_the_end(self) -> None:
-        """What the last event of a life has removed from the front."""
+    def _note_removed_files(self) -> None:
+        """Note the files that the last event of a process removed from the front of a log."""
         disk = self.host.disk
         removed, disk.removals = disk.removals, []
         for path, age_ms in removed:
             folder, first = path.rpartition("/")[0], _first_offset(path)
-            behind = [name for name in disk.list_dir(folder) if int(name) > first]
-            if behind and age_ms >= _kept_ms(path):
-                self.promises.expires(first + self.host.plan.file_size)
+            later = [name for name in disk.list_dir(folder) if int(name) > first]
+            if later and age_ms >= _kept_ms(path):
+                self.invariants.note_expired(first + self.host.plan.file_size)
 
     def _old_files(self) -> bool:
         return any(path.startswith(f"{ROOT}/commitlog/") for path in self.host.disk.nodes)
@@ -380,14 +372,6 @@ def _first_offset(path: str) -> int:
 def _kept_ms(path: str) -> int:
     more_hours = DLEDGER_MORE_HOURS if LEDGER_DATA in path else 0
     return (RESERVED_HOURS + more_hours) * HOUR_MS
-
-
-def _body_of(frame: bytes) -> dict[str, int]:
-    """The JSON body of the first frame of a piece."""
-    length = int.from_bytes(frame[:4])
-    header = int.from_bytes(frame[4:8]) & 0xFFFFFF
-    body: dict[str, int] = json.loads(frame[8 + header : 4 + length])
-    return body
 
 
 def _hard_state_of(content: bytes) -> tuple[int, str | None]:

@@ -1,5 +1,5 @@
-"""Setting bugs over the production code, and taking them back. ``MUTATIONS`` fills with the modules
-that plant them.
+"""Patches of the production code that plant bugs, and their removal. The modules that define bugs
+register them in ``MUTATIONS``.
 """
 
 from __future__ import annotations
@@ -12,31 +12,32 @@ from attrs import define, field
 
 
 @define(slots=True)
-class Planting:
-    """Sets attributes over others, and takes them back."""
+class Patches:
+    """Replaces attributes, and restores them."""
 
-    _before: list[tuple[Any, str, Any]] = field(factory=list)
+    _before: list[tuple[object, str, object]] = field(factory=list)
 
     @staticmethod
-    def real(owner: Any, name: str) -> Any:
-        """What stands there."""
+    def original(owner: object, name: str) -> Any:
+        """Return the attribute of the production code."""
         return getattr(owner, name)
 
-    def put(self, owner: Any, name: str, value: Any) -> None:
+    def replace(self, owner: object, name: str, value: object) -> None:
         self._before.append((owner, name, vars(owner)[name]))
         setattr(owner, name, value)
 
-    def take_back(self) -> None:
+    def undo(self) -> None:
         while self._before:
             setattr(*self._before.pop())
 
 
 @define(slots=True, frozen=True)
 class Mutation:
-    """``name`` says what is wrong."""
+    """A planted bug, and the families of seeds that have to find it."""
 
     name: str
-    plant: Callable[[Planting], None]
+    plant: Callable[[Patches], None]
+    families: tuple[str, ...] = ("group",)
 
 
 MUTATIONS: dict[str, Mutation] = {}
@@ -44,15 +45,33 @@ MUTATIONS: dict[str, Mutation] = {}
 
 @contextmanager
 def planted(mutation: Mutation) -> Iterator[None]:
-    """While it lasts, the bug is in the code."""
-    planting = Planting()
+    """Run with the bug in the code."""
+    planting = Patches()
     try:
         mutation.plant(planting)
         yield
     finally:
-        planting.take_back()
+        planting.undo()
 
 
-def bug(plant: Callable[[Planting], None]) -> Callable[[Planting], None]:
-    MUTATIONS[plant.__name__] = Mutation(plant.__name__, plant)
+Plant = Callable[[Patches], None]
+
+
+def group_mutation(plant: Plant) -> Plant:
+    """Register a bug that groups of brokers find."""
+    return _register(plant, "group")
+
+
+def node_mutation(plant: Plant) -> Plant:
+    """Register a bug that groups of bare nodes find."""
+    return _register(plant, "nodes")
+
+
+def consensus_mutation(plant: Plant) -> Plant:
+    """Register a bug that groups of both kinds find."""
+    return _register(plant, "group", "nodes")
+
+
+def _register(plant: Plant, *families: str) -> Plant:
+    MUTATIONS[plant.__name__] = Mutation(plant.__name__, plant, families)
     return plant

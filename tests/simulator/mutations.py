@@ -1,46 +1,57 @@
-"""Planted bugs: each breaks one rule of the production code, and each has to be found by the
-standing checkers in scenarios that know nothing of it.
+"""Planted bugs: each breaks one rule of the production code, and the checkers must find each of
+them in ordinary seeds.
 
-``MUTATIONS`` is the list; ``planted(mutation)`` is a context in which the bug is there. The bugs
-are set over classes and modules, so they are in every member of the cluster.
+``MUTATIONS`` lists them; ``planted(mutation)`` is a context with the bug in the code. The bugs
+replace attributes of classes and modules, so they are in every member of the cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from attrs import evolve
 
 from rmqpy.broker.assembly import dledger_group as broker_group
 from rmqpy.broker.assembly.server import BrokerServer
 from rmqpy.broker.replication.role import GroupRole
-from rmqpy.dledger import election, follower, member, outbox, replication
+from rmqpy.dledger import election, follower, member, node, outbox, replication
 from rmqpy.dledger.election import Ballot, Voter
+from rmqpy.dledger.entries import Part
 from rmqpy.dledger.member import HardState, LedgerEnd
 from rmqpy.dledger.messages import DLedgerResponseCode, PushEntryRequest, VoteResult
 from rmqpy.dledger.node import Node
-from rmqpy.model.ids import LedgerIndex
+from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.net.pending_replies import PendingReplies
 from rmqpy.store import startup
 from rmqpy.store.appender import MessageAppender
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
 from rmqpy.store.commitlog.interface import FlushTask
 from rmqpy.store.commitlog.joined import JoinedCommitLog
+from rmqpy.store.commitlog.opening import OpenedLog
 from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.ledger import entry_store
 from rmqpy.store.ledger.member_state import MemberFiles
 from rmqpy.store.message_store import MessageStore
+from rmqpy.store.queues.consume_queue import ConsumeQueue
 from rmqpy.store.reader import QueueMessageReader
 from simulator import mutations_environment
-from simulator.mutation_engine import MUTATIONS, Mutation, Planting, bug, planted
+from simulator.mutation_engine import (
+    MUTATIONS,
+    Mutation,
+    Patches,
+    consensus_mutation,
+    group_mutation,
+    node_mutation,
+    planted,
+)
+from simulator.node_disk import NodeDisk
 
 __all__ = ["MUTATIONS", "Mutation", "mutations_environment", "planted"]
 
 
 @contextmanager
-def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
+def _set(owner: object, name: str, value: object) -> Iterator[None]:
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -49,103 +60,121 @@ def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-def _patch_less(base: int) -> Any:
-    real = Planting.real(entry_store, "patch_record")
+def _patch_less(base: int) -> Callable[[bytearray, int, int | None, int, int], None]:
+    original = Patches.original(entry_store, "set_offsets")
 
     def patch(record: bytearray, at: int, queue: int | None, offset: int, ms: int) -> None:
-        real(record, at, queue, offset - base, ms)
+        original(record, at, queue, offset - base, ms)
 
     return patch
+
+
+def _lead_without_marker() -> Callable[[Node], None]:
+    original = Patches.original(Node, "_lead")
+
+    def lead(self: Node) -> None:
+        original(self)
+        self._member.outbox.marker = None
+        self._ready_index = LedgerIndex(-1)
+        self._proposed_index = self._member.log.end.index
+
+    return lead
 
 
 # Votes and terms
 
 
-@bug
-def vote_not_persisted(to: Planting) -> None:
-    real = to.real(outbox.Outbox, "take")
+@consensus_mutation
+def vote_not_persisted(patches: Patches) -> None:
+    original = patches.original(outbox.Outbox, "take")
 
-    def take(self: outbox.Outbox, log: Any) -> Any:
+    def take(self: outbox.Outbox, log: tuple[LedgerIndex | None, bool, tuple[Part, ...]]) -> object:
         if self.hard_state is not None and self.hard_state.voted_for is not None:
             self.hard_state = None
-        return real(self, log)
+        return original(self, log)
 
-    to.put(outbox.Outbox, "take", take)
+    patches.replace(outbox.Outbox, "take", take)
 
 
-@bug
-def vote_written_and_not_synced(to: Planting) -> None:
+@group_mutation
+def vote_written_and_not_synced(patches: Patches) -> None:
     def save_hard_state(self: MemberFiles, state: HardState) -> None:
         text = f"voteLeader={state.voted_for or ''}\ncurrTerm={state.current_term}\n".encode()
         file = self.files.open(self._current_term, size=len(text))
         file.write(0, text)
 
-    to.put(MemberFiles, "save_hard_state", save_hard_state)
+    patches.replace(MemberFiles, "save_hard_state", save_hard_state)
 
 
-@bug
-def hard_state_forgotten_at_restart(to: Planting) -> None:
-    to.put(MemberFiles, "load_hard_state", lambda self: HardState())
+@consensus_mutation
+def hard_state_forgotten_at_restart(patches: Patches) -> None:
+    patches.replace(MemberFiles, "load_hard_state", lambda self: HardState())
+    patches.replace(NodeDisk, "load_hard_state", lambda self: HardState())
 
 
-@bug
-def vote_given_twice(to: Planting) -> None:
-    real = to.real(election, "_answer")
+@consensus_mutation
+def vote_given_twice(patches: Patches) -> None:
+    original = patches.original(election, "_answer")
 
-    def answer(voter: Voter, ballot: Ballot, from_self: bool) -> Any:
-        result = real(voter, ballot, from_self)
+    def answer(voter: Voter, ballot: Ballot, from_self: bool) -> object:
+        result = original(voter, ballot, from_self)
         return VoteResult.ACCEPT if result is VoteResult.REJECT_ALREADY_VOTED else result
 
     def vote_for(self: member.Member, candidate: str) -> None:
         self.set_hard_state(HardState(self.term, candidate))
 
-    to.put(election, "_answer", answer)
-    to.put(member.Member, "vote_for", vote_for)
+    patches.replace(election, "_answer", answer)
+    patches.replace(member.Member, "vote_for", vote_for)
 
 
-@bug
-def leader_by_half_of_the_votes(to: Planting) -> None:
-    to.put(election, "is_quorum", lambda count, members: count >= members // 2)
+@consensus_mutation
+def leader_by_half_of_the_votes(patches: Patches) -> None:
+    patches.replace(election, "is_quorum", lambda count, members: count >= members // 2)
 
 
-@bug
-def log_of_the_candidate_ignored(to: Planting) -> None:
-    real = to.real(election, "_answer")
+@consensus_mutation
+def log_of_the_candidate_ignored(patches: Patches) -> None:
+    original = patches.original(election, "_answer")
 
-    def answer(voter: Voter, ballot: Ballot, from_self: bool) -> Any:
-        return real(evolve(voter, end=LedgerEnd()), ballot, from_self)
+    def answer(voter: Voter, ballot: Ballot, from_self: bool) -> object:
+        return original(evolve(voter, end=LedgerEnd()), ballot, from_self)
 
-    to.put(election, "_answer", answer)
+    patches.replace(election, "_answer", answer)
+
+
+@node_mutation
+def term_led_again_after_power_failure(patches: Patches) -> None:
+    patches.replace(election.Election, "__attrs_post_init__", lambda self: None)
 
 
 # The quorum
 
 
-@bug
-def committed_before_quorum(to: Planting) -> None:
-    to.put(replication, "quorum_index", max)
+@consensus_mutation
+def committed_before_quorum(patches: Patches) -> None:
+    patches.replace(replication, "quorum_index", max)
 
 
-@bug
-def match_one_too_far(to: Planting) -> None:
-    real = to.real(replication.Progress, "enter")
+@consensus_mutation
+def match_one_too_far(patches: Patches) -> None:
+    original = patches.original(replication.Progress, "enter")
 
     def enter(self: replication.Progress, state: replication.PeerState, index: int) -> None:
-        real(self, state, index)
+        original(self, state, index)
         if state is replication.PeerState.APPEND:
             self.match = max(self.match, index + 1)
 
-    to.put(replication.Progress, "enter", enter)
+    patches.replace(replication.Progress, "enter", enter)
 
 
-@bug
-def acknowledged_before_quorum(to: Planting) -> None:
-    to.put(DLedgerCommitLog, "acknowledged", lambda self, wait_store_ok: ())
+@group_mutation
+def acknowledged_before_quorum(patches: Patches) -> None:
+    patches.replace(DLedgerCommitLog, "acknowledged", lambda self, wait_store_ok: ())
 
 
-@bug
-def stale_term_committed_by_counting(to: Planting) -> None:
-    quorum_index = to.real(replication, "quorum_index")
+@consensus_mutation
+def stale_term_committed_by_counting(patches: Patches) -> None:
+    quorum_index = patches.original(replication, "quorum_index")
 
     def count(self: replication.Replication) -> None:
         marks = [self.counted_index, *(peer.match for peer in self.peers.values())]
@@ -153,61 +182,76 @@ def stale_term_committed_by_counting(to: Planting) -> None:
         if reached > self.member.committed_index:
             self.member.commit(LedgerIndex(reached))
 
-    to.put(replication.Replication, "count", count)
+    patches.replace(replication.Replication, "count", count)
 
 
-@bug
-def push_answered_before_sync(to: Planting) -> None:
-    real = to.real(follower.Follower, "_settle")
+@consensus_mutation
+def push_answered_before_sync(patches: Patches) -> None:
+    original = patches.original(follower.Follower, "_settle")
 
-    def settle(self: follower.Follower, held: Any, done: bool) -> None:
+    def settle(self: follower.Follower, held: follower._HeldPush, done: bool) -> None:
         self.synced_index = self.member.log.end.index
-        real(self, held, done)
+        original(self, held, done)
 
-    to.put(follower.Follower, "_settle", settle)
-
-
-@bug
-def sync_flush_ignored(to: Planting) -> None:
-    real = to.real(broker_group, "options_of")
-
-    def options_of(*deps: Any) -> Any:
-        return evolve(real(*deps), ack_after_sync=False)
-
-    to.put(broker_group, "options_of", options_of)
+    patches.replace(follower.Follower, "_settle", settle)
 
 
-@bug
-def log_reported_durable_unsynced(to: Planting) -> None:
-    to.put(FlushTask, "run", lambda self: None)
+@group_mutation
+def sync_flush_ignored(patches: Patches) -> None:
+    original = patches.original(broker_group, "options_of")
+
+    def options_of(*deps: object) -> object:
+        return evolve(original(*deps), ack_after_sync=False)
+
+    patches.replace(broker_group, "options_of", options_of)
+
+
+@group_mutation
+def log_reported_durable_unsynced(patches: Patches) -> None:
+    patches.replace(FlushTask, "run", lambda self: None)
+
+
+@node_mutation
+def acknowledged_by_the_node_at_once(patches: Patches) -> None:
+    def wait(self: Node, index: LedgerIndex, token: int) -> None:
+        self._acknowledge(node._Waiter(token, index, 0), DLedgerResponseCode.SUCCESS)
+
+    patches.replace(Node, "wait", wait)
+
+
+@node_mutation
+def no_marker_of_a_new_leader(patches: Patches) -> None:
+    patches.replace(Node, "_lead", _lead_without_marker())
 
 
 # The follower's log
 
 
-@bug
-def appended_without_comparison(to: Planting) -> None:
+@consensus_mutation
+def appended_without_comparison(patches: Patches) -> None:
     end = property(lambda self: self.member.log.end.index)
-    to.put(follower.Follower, "matched_index", end)
+    patches.replace(follower.Follower, "matched_index", end)
 
 
-@bug
-def committed_without_comparison(to: Planting) -> None:
+@consensus_mutation
+def committed_without_comparison(patches: Patches) -> None:
     def apply_commit(self: follower.Follower, index: int) -> None:
         reached = min(index, self.member.log.end.index)
         if reached > self.member.committed_index:
             self.member.commit(LedgerIndex(reached))
 
-    to.put(follower.Follower, "_apply_commit", apply_commit)
+    patches.replace(follower.Follower, "_apply_commit", apply_commit)
 
 
-@bug
-def entries_not_compared(to: Planting) -> None:
-    to.put(follower.Follower, "_equal", lambda self, entry: self.member.log.has(entry.index))
+@consensus_mutation
+def entries_not_compared(patches: Patches) -> None:
+    patches.replace(
+        follower.Follower, "_equal", lambda self, entry: self.member.log.has(entry.index)
+    )
 
 
-@bug
-def committed_entries_cut(to: Planting) -> None:
+@consensus_mutation
+def committed_entries_cut(patches: Patches) -> None:
     def truncate(self: follower.Follower, request: PushEntryRequest) -> bool:
         entry, log = request.entries[0], self.member.log
         if self._equal(entry):
@@ -220,149 +264,156 @@ def committed_entries_cut(to: Planting) -> None:
         self._match(entry.index)
         return True
 
-    to.put(follower.Follower, "_truncate", truncate)
+    patches.replace(follower.Follower, "_truncate", truncate)
 
 
-@bug
-def push_behind_a_gap_answered(to: Planting) -> None:
-    real = to.real(follower.Follower, "_hold")
+@consensus_mutation
+def push_behind_a_gap_answered(patches: Patches) -> None:
+    original = patches.original(follower.Follower, "_hold")
 
-    def hold(self: follower.Follower, held: Any) -> None:
+    def hold(self: follower.Follower, held: follower._HeldPush) -> None:
         if held.request.first_index > self.member.log.end.index + 1:
             self._answer(held, DLedgerResponseCode.SUCCESS)
         else:
-            real(self, held)
+            original(self, held)
 
-    to.put(follower.Follower, "_hold", hold)
+    patches.replace(follower.Follower, "_hold", hold)
 
 
-@bug
-def checkpoint_believes_everything_committed(to: Planting) -> None:
-    to.put(MemberFiles, "load_committed_index", lambda self: 1 << 60)
+@consensus_mutation
+def checkpoint_believes_everything_committed(patches: Patches) -> None:
+    patches.replace(MemberFiles, "load_committed_index", lambda self: 1 << 60)
+    patches.replace(NodeDisk, "load_committed_index", lambda self: self.log.end.index)
 
 
 # Positions
 
 
-@bug
-def physical_offset_without_entry_header(to: Planting) -> None:
-    real = to.real(entry_store, "patch_record")
+@group_mutation
+def physical_offset_without_entry_header(patches: Patches) -> None:
+    original = patches.original(entry_store, "set_offsets")
 
     def patch(record: bytearray, at: int, queue: int | None, offset: int, now_ms: int) -> None:
-        real(record, at, queue, offset - 48, now_ms)
+        original(record, at, queue, offset - 48, now_ms)
 
-    to.put(entry_store, "patch_record", patch)
-
-
-@bug
-def physical_offset_of_the_whole_log(to: Planting) -> None:
-    """The old commit log in front is forgotten."""
-    real = to.real(entry_store.EntryStore, "append")
-
-    def append(self: entry_store.EntryStore, term: Any, first: Any, records: Any, ms: int) -> Any:
-        with _set(entry_store, "patch_record", _patch_less(self.base_offset)):
-            return real(self, term, first, records, ms)
-
-    to.put(entry_store.EntryStore, "append", append)
+    patches.replace(entry_store, "set_offsets", patch)
 
 
-@bug
-def off_by_one_at_the_divide(to: Planting) -> None:
-    """The first message behind it is looked for in the old log."""
+@group_mutation
+def physical_offset_of_the_whole_log(patches: Patches) -> None:
+    """Positions ignore the old commit log before the DLedger log."""
+    original = patches.original(entry_store.EntryStore, "append")
 
-    def part(self: JoinedCommitLog, offset: int) -> Any:
+    def append(
+        self: entry_store.EntryStore,
+        term: Term,
+        first: LedgerIndex,
+        records: Sequence[bytearray],
+        ms: int,
+    ) -> object:
+        with _set(entry_store, "set_offsets", _patch_less(self.base_offset)):
+            return original(self, term, first, records, ms)
+
+    patches.replace(entry_store.EntryStore, "append", append)
+
+
+@group_mutation
+def off_by_one_at_the_divide(patches: Patches) -> None:
+    """The first message after the divide is looked up in the old log."""
+
+    def part(self: JoinedCommitLog, offset: int) -> object:
         return self.old if offset <= self.divided_offset + 48 else self.new
 
-    to.put(JoinedCommitLog, "part", part)
+    patches.replace(JoinedCommitLog, "part", part)
 
 
-@bug
-def batch_with_one_queue_offset(to: Planting) -> None:
-    real = to.real(DLedgerCommitLog, "append")
+@group_mutation
+def batch_with_one_queue_offset(patches: Patches) -> None:
+    original = patches.original(DLedgerCommitLog, "append")
 
-    def append(self: DLedgerCommitLog, records: Any, now_ms: int) -> Any:
+    def append(self: DLedgerCommitLog, records: Sequence[bytearray], now_ms: int) -> object:
         for record in records:
             record[20:28] = records[0][20:28]
-        return real(self, records, now_ms)
+        return original(self, records, now_ms)
 
-    to.put(DLedgerCommitLog, "append", append)
+    patches.replace(DLedgerCommitLog, "append", append)
 
 
 # What readers see
 
 
-@bug
-def dispatched_before_commit(to: Planting) -> None:
-    real = to.real(DLedgerCommitLog, "ranges")
+@group_mutation
+def dispatched_before_commit(patches: Patches) -> None:
+    original = patches.original(DLedgerCommitLog, "ranges")
 
-    def ranges(self: DLedgerCommitLog, offset: Any) -> Any:
+    def ranges(self: DLedgerCommitLog, offset: int) -> Iterator[object]:
         with _set(self.entries, "committed", Watermark("all", self.entries.written_offset)):
-            yield from real(self, offset)
+            yield from original(self, offset)
 
     written = property(lambda self: self.entries.written_offset)
-    to.put(DLedgerCommitLog, "ranges", ranges)
-    to.put(DLedgerCommitLog, "confirm_offset", written)
+    patches.replace(DLedgerCommitLog, "ranges", ranges)
+    patches.replace(DLedgerCommitLog, "confirm_offset", written)
 
 
-@bug
-def page_one_message_short_and_stepped_over(to: Planting) -> None:
-    real = to.real(QueueMessageReader, "_page")
+@group_mutation
+def page_one_message_short_and_stepped_over(patches: Patches) -> None:
+    original = patches.original(QueueMessageReader, "_page")
 
-    def page(self: QueueMessageReader, *arguments: Any) -> Any:
-        result = real(self, *arguments)
+    def page(self: QueueMessageReader, *arguments: object) -> object:
+        result = original(self, *arguments)
         if len(result.messages) > 3:
             result.messages.pop()
         return result
 
-    to.put(QueueMessageReader, "_page", page)
+    patches.replace(QueueMessageReader, "_page", page)
 
 
-@bug
-def nothing_dispatched_again_after_a_crash(to: Planting) -> None:
-    real = to.real(startup, "_cursors")
+@group_mutation
+def nothing_dispatched_again_after_a_crash(patches: Patches) -> None:
+    original = patches.original(startup, "_cursors")
 
-    def cursors(opened: Any, *others: Any) -> tuple[int, int]:
-        real(opened, *others)
+    def cursors(opened: OpenedLog, *others: object) -> tuple[int, int]:
+        original(opened, *others)
         return opened.written_end, opened.written_end
 
-    to.put(startup, "_cursors", cursors)
+    patches.replace(startup, "_cursors", cursors)
 
 
-@bug
-def page_begins_one_too_far(to: Planting) -> None:
-    real = to.real(QueueMessageReader, "_page")
+@group_mutation
+def page_begins_one_too_far(patches: Patches) -> None:
+    original = patches.original(QueueMessageReader, "_page")
 
-    def page(self: QueueMessageReader, queue: Any, offset: int, *others: Any) -> Any:
-        return real(self, queue, min(offset + 1, queue.max_offset - 1), *others)
+    def page(self: QueueMessageReader, queue: ConsumeQueue, offset: int, *others: object) -> object:
+        return original(self, queue, min(offset + 1, queue.max_offset - 1), *others)
 
-    to.put(QueueMessageReader, "_page", page)
+    patches.replace(QueueMessageReader, "_page", page)
 
 
-@bug
-def waiting_replies_released_at_a_new_role(to: Planting) -> None:
-    def fail(self: PendingReplies[Any], status: Any) -> None:
+@group_mutation
+def waiting_replies_released_at_a_new_role(patches: Patches) -> None:
+    def fail(self: PendingReplies[int], status: object) -> None:
         for lane in self._lanes.values():
             while lane.replies:
                 waiting = lane.take()
                 waiting.channel.write(waiting.reply)
 
-    to.put(PendingReplies, "fail", fail)
+    patches.replace(PendingReplies, "fail", fail)
 
 
 # Roles
 
 
-@bug
-def queue_offsets_not_learned_by_a_new_leader(to: Planting) -> None:
-    def become(self: MessageStore, *, slave: bool) -> None:
+@group_mutation
+def queue_offsets_not_learned_by_a_new_leader(patches: Patches) -> None:
+    def set_role(self: MessageStore, *, slave: bool) -> None:
         self.health.is_slave = slave
 
-    to.put(MessageStore, "set_role", become)
+    patches.replace(MessageStore, "set_role", set_role)
 
 
-@bug
-def master_before_its_log_is_committed(to: Planting) -> None:
-    def changed(self: GroupRole, role: Any) -> None:
+@group_mutation
+def master_before_its_log_is_committed(patches: Patches) -> None:
+    def changed(self: GroupRole, role: member.Role) -> None:
         if role is member.Role.LEADER:
             self._change.become_master()
         else:
@@ -380,18 +431,11 @@ def master_before_its_log_is_committed(to: Planting) -> None:
         self._tails_known = True
         return True
 
-    def lead(self: Any) -> None:
-        real(self)
-        self._member.outbox.marker = None
-        self._ready_index = -1
-        self._proposed_index = self._member.log.end.index
-
-    real = to.real(Node, "_lead")
-    to.put(Node, "_lead", lead)
-    to.put(GroupRole, "changed", changed)
-    to.put(MessageAppender, "_learn_tails", learn)
+    patches.replace(Node, "_lead", _lead_without_marker())
+    patches.replace(GroupRole, "changed", changed)
+    patches.replace(MessageAppender, "_learn_tails", learn)
 
 
-@bug
-def senders_not_told_of_lost_leadership(to: Planting) -> None:
-    to.put(BrokerServer, "leadership_lost", lambda self: None)
+@group_mutation
+def senders_not_told_of_lost_leadership(patches: Patches) -> None:
+    patches.replace(BrokerServer, "leadership_lost", lambda self: None)

@@ -1,5 +1,5 @@
-"""Name servers of a simulated cluster: the production ``NameServer`` on machines that are killed
-now and then, with a disk that keeps nothing worth keeping.
+"""The name servers of a simulated cluster: the production ``NameServer``, restarted now and then
+with an empty disk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NAMESRV_PORT = 9876
 
 
 def name_server_host(number: int) -> str:
-    """Its address without the port."""
+    """Return the address of a name server without its port."""
     return f"10.0.2.{number + 1}"
 
 
@@ -26,11 +26,11 @@ def name_server_addresses(count: int) -> list[str]:
 
 @define(slots=True, eq=False, repr=False)
 class NameServerHost:
-    """One machine with a name server; ``server`` is None while it is down."""
+    """A machine with a name server; ``server`` is None while it is down."""
 
     number: int
     timeline: Timeline
-    wires: SimulatedNetwork
+    network: SimulatedNetwork
     server: NameServer | None = None
     machine: Machine = field(init=False)
 
@@ -42,19 +42,19 @@ class NameServerHost:
         return self.machine.name
 
     def start(self) -> None:
-        """It knows nothing: brokers will tell it."""
+        """Start a server that knows no routes yet."""
         disk = SimulatedDisk()
         life = ProcessLifetime(self.timeline, _nothing, _nothing, lambda: 1, disk)
         self.machine.life = life
         self.server = NameServer(NamesrvConfiguration(), life, disk)
-        self.wires.listen(self.machine, NAMESRV_PORT, self.server)
+        self.network.listen(self.machine, NAMESRV_PORT, self.server)
         self.server.start()
 
     def kill(self) -> None:
         assert self.machine.life is not None
         self.machine.life.alive = False
         self.machine.life = self.server = None
-        self.wires.machine_down(self.machine)
+        self.network.close_ports(self.machine)
 
 
 def _nothing() -> None:

@@ -1,87 +1,91 @@
-"""What goes wrong in a simulated cluster, when its plan says so: crashes, partitions, pauses,
-clocks that jump, disks that fail, fill up or rot, leaders that are asked to hand over, hours that
-pass. Each is an event that plans its next one.
+"""The nemesis: injects the faults that the plan of a simulated cluster asks for.
+
+Faults are crashes, partitions, pauses, clocks that jump, disks that fail, fill up or flip bits,
+requests to transfer leadership, files that expire. Each fault is an event that schedules the next
+one of its kind.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Protocol
+from typing import Generic, Protocol
 
 from attrs import define
 
-from simulator.broker_host import BrokerHost
+from simulator.host import HostT
 from simulator.network import SimulatedNetwork
 from simulator.plan import SimulationPlan
 from simulator.virtual_time import Timeline
 
-CHANGES_TO_LIVE = 40
-"""A torn crash comes within so many changes of the disk."""
+CHANGES_BEFORE_CRASH = 40
+"""A crash in the middle of an event happens within this many changes of the disk."""
 
 NAME_SERVER_MS = 20_000
-"""A name server is restarted about so often."""
+"""Average interval between restarts of a name server."""
 
 CLOCK_JUMPS_MS = (-3_600_000, -5000, 5000, 3_600_000)
 
 
-class FaultTarget(Protocol):
-    """What misfortunes happen to."""
+class FaultTarget(Protocol[HostT]):
+    """The cluster that faults are injected into."""
 
     timeline: Timeline
-    wires: SimulatedNetwork
-    hosts: dict[str, BrokerHost]
+    network: SimulatedNetwork
+    hosts: dict[str, HostT]
 
-    def start(self, host: BrokerHost) -> None: ...
+    def start(self, host: HostT) -> None: ...
 
-    def crash(self, host: BrokerHost, *, power: bool) -> None: ...
+    def crash(self, host: HostT, *, power: bool) -> None: ...
 
     def log(self, text: str) -> None: ...
 
-    def leader(self) -> BrokerHost | None: ...
+    def leader(self) -> HostT | None: ...
 
-    def hand_over(self, leader: BrokerHost, successor: BrokerHost) -> None: ...
+    def hand_over(self, leader: HostT, successor: HostT) -> None: ...
 
-    def flip_a_bit(self) -> None: ...
+    def flip_bit(self) -> None: ...
 
-    def advance_hours(self) -> None: ...
+    def expire_files(self) -> None: ...
 
     def restart_name_server(self) -> None: ...
 
 
 @define(slots=True, eq=False, repr=False)
-class Nemesis:
-    """``begin`` lets them happen, ``heal`` makes an end of them."""
+class Nemesis(Generic[HostT]):
+    """Injects the faults of a plan from ``start`` until ``stop``."""
 
-    cluster: FaultTarget
+    cluster: FaultTarget[HostT]
     plan: SimulationPlan
     rng: random.Random
     _running: bool = False
 
-    def begin(self) -> None:
+    def start(self) -> None:
+        """Begin to inject faults."""
         self._running = True
         plan = self.plan
         for interval_ms, action in (
             (plan.crash_interval_ms, self._crash),
-            (plan.partition_interval_ms, self._part),
+            (plan.partition_interval_ms, self._partition),
             (plan.pause_interval_ms, self._pause),
-            (plan.clock_interval_ms, self._jump),
+            (plan.clock_interval_ms, self._jump_clock),
             (plan.disk_interval_ms, self._break_disk),
-            (plan.flip_interval_ms, self.cluster.flip_a_bit),
+            (plan.flip_interval_ms, self.cluster.flip_bit),
             (plan.transfer_interval_ms, self._hand_over),
-            (plan.hours_interval_ms, self.cluster.advance_hours),
+            (plan.hours_interval_ms, self.cluster.expire_files),
             (plan.name_servers and NAME_SERVER_MS, self.cluster.restart_name_server),
         ):
             if interval_ms:
                 self._repeat(interval_ms, action)
 
-    def heal(self) -> None:
+    def stop(self) -> None:
+        """Inject no more faults."""
         self._running = False
         for host in self.cluster.hosts.values():
-            host.disk.dies_in = -1
+            host.disk.crash_after = -1
 
-    def start_later(self, host: BrokerHost) -> None:
-        """Start what is down, after a while; at once when misfortunes are over."""
+    def start_later(self, host: HostT) -> None:
+        """Start a machine that is down after a while; at once when faults are over."""
         life = host.starts
 
         def start() -> None:
@@ -101,31 +105,31 @@ class Nemesis:
 
         self._after(interval_ms, again)
 
-    def _any(self) -> BrokerHost:
+    def _any_host(self) -> HostT:
         return self.rng.choice(list(self.cluster.hosts.values()))
 
-    def _victim(self) -> BrokerHost:
-        """Anybody, the leader more often."""
+    def _victim(self) -> HostT:
+        """Return any host, the leader more often than the others."""
         leader = self.cluster.leader()
-        return leader if leader is not None and self.rng.random() < 0.4 else self._any()
+        return leader if leader is not None and self.rng.random() < 0.4 else self._any_host()
 
     def _crash(self) -> None:
         host = self._victim()
         if host.life is None:
             return
         if self.rng.random() < self.plan.tear:
-            host.disk.dies_in = self.rng.randrange(CHANGES_TO_LIVE)
+            host.disk.crash_after = self.rng.randrange(CHANGES_BEFORE_CRASH)
         else:
             self.cluster.crash(host, power=self.plan.power)
             self.start_later(host)
 
     def _hand_over(self) -> None:
-        leader, successor = self.cluster.leader(), self._any()
+        leader, successor = self.cluster.leader(), self._any_host()
         if leader is not None and successor is not leader:
             self.cluster.hand_over(leader, successor)
 
-    def _part(self) -> None:
-        names, blocked = list(self.cluster.hosts), self.cluster.wires.blocked
+    def _partition(self) -> None:
+        names, blocked = list(self.cluster.hosts), self.cluster.network.blocked
         clients = [] if self.rng.random() < 0.5 else ["producer", "reader"]
         if self.rng.random() < 0.3:
             clients += (f"ns{number}" for number in range(self.plan.name_servers))
@@ -134,7 +138,7 @@ class Nemesis:
         self.rng.shuffle(names)
         first, rest = names[0], names[1:] + clients
         if kind == 0:
-            blocked |= {(first, other) for other in rest} | {(other, first) for other in rest}
+            self.cluster.network.isolate(first, rest)
         elif kind == 1:
             blocked |= {(first, other) for other in rest}
         elif kind == 2:
@@ -160,26 +164,25 @@ class Nemesis:
             host.life.paused_until_ms = self.cluster.timeline.now_ms + pause_ms
             self.cluster.log(f"{host.name} pauses for {pause_ms} ms")
 
-    def _jump(self) -> None:
-        host = self._any()
+    def _jump_clock(self) -> None:
+        host = self._any_host()
         host.skew_ms += self.rng.choice(CLOCK_JUMPS_MS)
         if host.life is not None:
             host.life.skew_ms = host.skew_ms
         self.cluster.log(f"the clock of {host.name} jumps to {host.skew_ms:+} ms")
 
     def _break_disk(self) -> None:
-        host = self._any()
+        host = self._any_host()
         if self.rng.random() < 0.5:
             host.disk.full = True
         else:
             host.disk.failing = True
         self.cluster.log(f"the disk of {host.name} {'is full' if host.disk.full else 'fails'}")
-        self._after(3000, lambda: self._mend_disk(host))
+        self._after(3000, lambda: self._heal_disk(host))
 
-    def _mend_disk(self, host: BrokerHost) -> None:
+    def _heal_disk(self, host: HostT) -> None:
         host.disk.heal()
-        running = host.running
-        if running is not None and running.store.health.failure is not None:
+        if host.needs_restart:
             self.cluster.crash(host, power=False)
         if host.life is None:
             self.start_later(host)

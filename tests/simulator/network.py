@@ -1,12 +1,11 @@
-"""The network of a simulated cluster: frames as bytes, in channels and requests as services know
-them (``remoting.channel``).
+"""The network of a simulated cluster: carries frames as bytes, as ``remoting.channel`` defines.
 
-A machine has a life and a name; ports belong to lives. What one end writes arrives as one piece at
-the other, or later, or twice, or never: each piece decides for itself, so pieces overtake each
-other. Where the way is blocked (in one direction, perhaps) nothing arrives. To a machine that is
-down a request fails as a refused connection does; that news travels too.
+Ports belong to processes, so a crash closes them. What one end writes arrives at the other as one
+piece, or late, or twice, or never. Pieces are independent, so they overtake each other. Nothing
+arrives in a blocked direction. A request to a machine that is down fails like a refused connection,
+after a delay.
 
-Invariants: ``done`` of a request is called once, and never by a life that has ended; pieces hold
+Invariants: ``done`` of a request is called once, and never after its process has ended; pieces hold
 complete frames.
 """
 
@@ -24,13 +23,13 @@ from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
 from simulator.virtual_time import Event, ProcessLifetime, Timeline
 
-PATIENCE_MS = 3_000
-"""A connection that cannot be made fails after so long, at the latest."""
+TIMEOUT_MS = 3_000
+"""The longest time until a connection that cannot be opened fails."""
 
 
 @define(slots=True, kw_only=True)
 class NetworkFaults:
-    """How bad the network is now. Chances are per piece."""
+    """The faults of the network now. Chances are per piece."""
 
     loss: float = 0.0
     repeat: float = 0.0
@@ -41,9 +40,7 @@ class NetworkFaults:
 
 @define(slots=True, eq=False, repr=False)
 class Machine:
-    """An end of wires. ``life`` is None while it is down; ``address`` is ``host:port`` of clients'
-    and brokers' main port.
-    """
+    """A machine with connections. ``life`` is None while it is down."""
 
     name: str
     host: str
@@ -52,7 +49,7 @@ class Machine:
 
 @define(slots=True, eq=False, repr=False)
 class Port:
-    """A listening port of a life."""
+    """A listening port of a process."""
 
     machine: Machine
     life: ProcessLifetime
@@ -76,7 +73,7 @@ class Port:
 class WireChannel:
     """The server's end of a connection (``remoting.channel.Channel``)."""
 
-    wires: SimulatedNetwork
+    network: SimulatedNetwork
     port: Port
     link: NetworkLink
     peer: tuple[str, int]
@@ -86,15 +83,17 @@ class WireChannel:
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self.closed or not self.port.life.alive:
             return
-        piece, link, wires = bytes(data), self.link, self.wires
-        stamp = wires.stamp(self.port.machine)
-        wires.tap(self.port.machine, self.local_port, link.network.machine.name, piece)
-        wires.carry(self.port.machine, link.network.machine, lambda: link.answered(piece, stamp))
+        piece, link, network = bytes(data), self.link, self.network
+        stamp = network.stamp(self.port.machine)
+        network.tap(self.port.machine, self.local_port, link.client.machine.name, piece)
+        network.carry(
+            self.port.machine, link.client.machine, lambda: link.on_response(piece, stamp)
+        )
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self.wires.carry(self.port.machine, self.link.network.machine, self.link.broken)
+            self.network.carry(self.port.machine, self.link.client.machine, self.link.on_closed)
 
 
 @define(slots=True, eq=False, repr=False)
@@ -108,64 +107,66 @@ class _PendingDelivery:
 class NetworkLink:
     """The client's end of a connection."""
 
-    network: MachineNetwork
+    client: NetworkClient
     address: str
     number: int
     pending: dict[int, _PendingDelivery] = field(factory=dict)
 
-    def answered(self, data: bytes, stamp: int) -> None:
-        life = self.network.life
+    def on_response(self, data: bytes, stamp: int) -> None:
+        life = self.client.life
         if not life.alive:
             return
         for response in FrameDecoder().receive(data):
             pending = self.pending.pop(response.opaque, None) if response.is_response else None
             if pending is not None:
                 pending.timer.cancel()
-                self._tell(life, pending, response, stamp)
+                self._deliver(life, pending, response, stamp)
 
-    def broken(self) -> None:
-        """The connection is gone: who waits on it is told."""
-        self.network.links.pop(self.address, None)
-        life = self.network.life
+    def on_closed(self) -> None:
+        """Fail the requests of a connection that is closed."""
+        self.client.links.pop(self.address, None)
+        life = self.client.life
         if life.alive:
             waiting, self.pending = self.pending, {}
             for pending in waiting.values():
                 pending.timer.cancel()
                 fault = NetworkError(f"the connection to {self.address} was closed")
-                self._fail(life, pending, fault)
+                self._deliver_fault(life, pending, fault)
 
-    def late(self, opaque: int) -> None:
+    def on_timeout(self, opaque: int) -> None:
         pending = self.pending.pop(opaque, None)
         if pending is not None:
             pending.done(None, NetworkError(f"{self.address} did not answer in time"))
 
-    def _tell(
+    def _deliver(
         self,
         life: ProcessLifetime,
         pending: _PendingDelivery,
         response: RemotingCommand,
         stamp: int,
     ) -> None:
-        def tell() -> None:
-            self.network.stamp = stamp
+        def deliver() -> None:
+            self.client.stamp = stamp
             pending.done(response, None)
 
-        self.network.wires.here(life, tell)
+        self.client.network.run_on(life, deliver)
 
-    def _fail(self, life: ProcessLifetime, pending: _PendingDelivery, fault: RmqError) -> None:
-        self.network.wires.here(life, lambda: pending.done(None, fault))
+    def _deliver_fault(
+        self, life: ProcessLifetime, pending: _PendingDelivery, fault: RmqError
+    ) -> None:
+        self.client.network.run_on(life, lambda: pending.done(None, fault))
 
 
 @define(slots=True, eq=False, repr=False)
-class MachineNetwork:
-    """What a life knows of the network (``remoting.channel.Network``)."""
+class NetworkClient:
+    """The network as one process sees it (``remoting.channel.Network``)."""
 
-    wires: SimulatedNetwork
+    network: SimulatedNetwork
     machine: Machine
     life: ProcessLifetime
     links: dict[str, NetworkLink] = field(factory=dict)
     stamp: int = 0
-    """``SimulatedNetwork.stamp`` when the answer that is being handed out was written."""
+    """``SimulatedNetwork.stamp`` of the moment at which the current answer was written."""
 
     _opaque: int = 0
 
@@ -181,18 +182,18 @@ class MachineNetwork:
             command = evolve(command, body=b"".join(pieces))
         link = self._link(address)
         opaque, frame = self._frame(command, 0)
-        timer = self.life.call_later(timeout_ms, lambda: link.late(opaque))
+        timer = self.life.call_later(timeout_ms, lambda: link.on_timeout(opaque))
         link.pending[opaque] = _PendingDelivery(command, done, timer)
-        self.wires.send(link, frame)
+        self.network.send(link, frame)
 
     def oneway(self, address: str, command: RemotingCommand) -> None:
-        self.wires.send(self._link(address), self._frame(command, FLAG_ONEWAY)[1])
+        self.network.send(self._link(address), self._frame(command, FLAG_ONEWAY)[1])
 
     def _link(self, address: str) -> NetworkLink:
         link = self.links.get(address)
         if link is None:
-            self.wires.link_number += 1
-            link = self.links[address] = NetworkLink(self, address, self.wires.link_number)
+            self.network.link_number += 1
+            link = self.links[address] = NetworkLink(self, address, self.network.link_number)
         return link
 
     def _frame(self, command: RemotingCommand, flag: int) -> tuple[int, bytes]:
@@ -203,19 +204,19 @@ class MachineNetwork:
 
 @define(slots=True, eq=False, repr=False)
 class SimulatedNetwork:
-    """See the module."""
+    """Carries pieces between machines, with the faults of a plan."""
 
     timeline: Timeline
     rng: random.Random
-    weather: NetworkFaults = field(factory=NetworkFaults)
+    faults: NetworkFaults = field(factory=NetworkFaults)
     blocked: set[tuple[str, str]] = field(factory=set)
-    """Directions, by names of machines, that let nothing through."""
+    """Directions that let nothing through, as pairs of machine names."""
 
     stamp: Callable[[Machine], int] = lambda _machine: 0
-    """Asked for each piece that a server writes, as it is written."""
+    """Called for each piece that a server writes; its result travels with the piece."""
 
-    tap: Callable[[Machine, int, str, bytes], None] = lambda *_told: None
-    """Told of each such piece: who writes, on which of its ports, to whom."""
+    tap: Callable[[Machine, int, str, bytes], None] = lambda *_piece: None
+    """Called with each such piece: sender, port of the sender, name of the receiver, bytes."""
 
     ports: dict[str, Port] = field(factory=dict)
     """By address."""
@@ -224,25 +225,30 @@ class SimulatedNetwork:
     carried: int = 0
     lost: int = 0
 
+    def isolate(self, name: str, others: Iterable[str]) -> None:
+        """Block both directions between a machine and all others."""
+        for other in others:
+            self.blocked |= {(name, other), (other, name)}
+
     def listen(self, machine: Machine, number: int, handler: RequestHandler) -> None:
         assert machine.life is not None
         self.ports[f"{machine.host}:{number}"] = Port(machine, machine.life, handler, number)
 
-    def machine_down(self, machine: Machine) -> None:
-        """Its ports are closed; whoever is connected hears of it, unless the way is blocked."""
+    def close_ports(self, machine: Machine) -> None:
+        """Close the ports of a machine; its peers learn it, unless the direction is blocked."""
         gone = [address for address, port in self.ports.items() if port.machine is machine]
         for address in gone:
             for channel in self.ports.pop(address).channels.values():
                 channel.closed = True
-                self.carry(machine, channel.link.network.machine, channel.link.broken)
+                self.carry(machine, channel.link.client.machine, channel.link.on_closed)
 
-    def life_ended(self, networks: Iterable[MachineNetwork]) -> None:
-        """These clients are gone: the servers' ends of their connections close."""
-        for network in networks:
-            for link in network.links.values():
-                self.carry_end(network.machine, link)
+    def close_links(self, clients: Iterable[NetworkClient]) -> None:
+        """Close the servers' ends of the connections of these clients."""
+        for client in clients:
+            for link in client.links.values():
+                self.carry_close(client.machine, link)
 
-    def carry_end(self, machine: Machine, link: NetworkLink) -> None:
+    def carry_close(self, machine: Machine, link: NetworkLink) -> None:
         port = self.ports.get(link.address)
         if port is None or link.number not in port.channels:
             return
@@ -251,25 +257,25 @@ class SimulatedNetwork:
             channel = port.channels.pop(link.number, None)
             if channel is not None and port.life.alive:
                 channel.closed = True
-                self.here(port.life, lambda: port.handler.channel_closed(channel))
+                self.run_on(port.life, lambda: port.handler.channel_closed(channel))
 
         self.carry(machine, port.machine, ended)
 
     def send(self, link: NetworkLink, frame: bytes) -> None:
-        """A frame from the client's end."""
-        sender = link.network.machine
+        """Carry a frame from the client's end."""
+        sender = link.client.machine
         port = self.ports.get(link.address)
-        if port is None:  # nobody there: a refused connection, or silence
-            self.timeline.at(self._delay_ms(), link.broken)
+        if port is None:  # no listener: a refused connection, or silence
+            self.timeline.at(self._delay_ms(), link.on_closed)
             return
         self.carry(sender, port.machine, lambda: self._arrive(link, frame))
 
     def _arrive(self, link: NetworkLink, frame: bytes) -> None:
         port = self.ports.get(link.address)
-        sender = link.network
+        sender = link.client
         if port is None or not port.life.alive:
             if port is not None or sender.life.alive:
-                self.timeline.at(self._delay_ms(), link.broken)
+                self.timeline.at(self._delay_ms(), link.on_closed)
             return
         channel = port.channels.get(link.number)
         if channel is None:
@@ -277,13 +283,13 @@ class SimulatedNetwork:
             channel = WireChannel(self, port, link, peer, port.number)
             port.channels[link.number] = channel
         opened = channel
-        self.here(port.life, lambda: port.received(opened, frame))
+        self.run_on(port.life, lambda: port.received(opened, frame))
 
     def carry(self, sender: Machine, to: Machine, arrive: Callable[[], None]) -> None:
-        """Let ``arrive`` happen at the other end, as the weather will have it."""
-        rng, weather, way = self.rng, self.weather, (sender.name, to.name)
+        """Let ``arrive`` happen at the other end: late, twice or never, as the faults demand."""
+        rng, faults, way = self.rng, self.faults, (sender.name, to.name)
         self.carried += 1
-        if way in self.blocked or (weather.loss and rng.random() < weather.loss):
+        if way in self.blocked or (faults.loss and rng.random() < faults.loss):
             self.lost += 1
             return
 
@@ -292,19 +298,19 @@ class SimulatedNetwork:
                 arrive()
 
         self.timeline.at(self._delay_ms(), arrived)
-        if weather.repeat and rng.random() < weather.repeat:
+        if faults.repeat and rng.random() < faults.repeat:
             self.timeline.at(self._delay_ms(), arrived)
 
-    def here(self, life: ProcessLifetime, callback: Callable[[], None]) -> None:
-        """An event of that machine, now or when its pause is over."""
+    def run_on(self, life: ProcessLifetime, callback: Callable[[], None]) -> None:
+        """Run an event of that process, now or when its pause is over."""
         if life.paused_until_ms > self.timeline.now_ms:
             self.timeline.add(life.paused_until_ms - self.timeline.now_ms, Event(callback, life))
         elif life.alive:
             life.run(callback)
 
     def _delay_ms(self) -> int:
-        rng, weather = self.rng, self.weather
-        delay_ms = 1 + int(rng.random() * weather.delay_ms)
-        if weather.slow and rng.random() < weather.slow:
+        rng, faults = self.rng, self.faults
+        delay_ms = 1 + int(rng.random() * faults.delay_ms)
+        if faults.slow and rng.random() < faults.slow:
             delay_ms *= 1 + int(rng.random() * 99)
         return delay_ms

@@ -1,4 +1,4 @@
-"""What operators do to a simulated cluster: hand leadership over, set files right from a copy."""
+"""The operators of a simulated cluster: they transfer leadership and restore files from copies."""
 
 from __future__ import annotations
 
@@ -10,49 +10,50 @@ from rmqpy.dledger.messages import LeadershipTransferRequest
 from rmqpy.dledger.wire import encode
 from rmqpy.model.errors import RmqError, StoreError
 from rmqpy.remoting.command import RemotingCommand
-from simulator.broker_host import LEDGER_PORT, BrokerHost
-from simulator.network import MachineNetwork
+from simulator.broker_host import BrokerHost
+from simulator.host import LEDGER_PORT, Host
+from simulator.network import NetworkClient
 from simulator.plan import GROUP_NAME
 
-PATIENCE_MS = 5000
+TIMEOUT_MS = 5000
 
 
 @define(slots=True, eq=False, repr=False)
 class Operator:
-    """At a machine of his own."""
+    """An operator, on a machine of its own."""
 
-    network: MachineNetwork
+    client: NetworkClient
     asked: int = 0
 
-    def hand_over(self, leader: BrokerHost, successor: BrokerHost) -> None:
-        """Ask the leader to let another member lead."""
-        assert leader.running is not None and leader.running.node is not None
+    def hand_over(self, leader: Host, successor: Host) -> None:
+        """Ask the leader to transfer its leadership."""
+        assert leader.node is not None
         self.asked += 1
         request = LeadershipTransferRequest(
             group=GROUP_NAME,
             remote_id=leader.name,
             local_id=leader.name,
             leader_id=leader.name,
-            term=leader.running.node.term,
+            term=leader.node.term,
             transfer_id=leader.name,
             transferee_id=successor.name,
         )
         command = RemotingCommand.request(request.CODE, body=encode(request))
         address = f"{leader.machine.host}:{LEDGER_PORT}"
-        self.network.request(address, command, PATIENCE_MS, _answered)
+        self.client.request(address, command, TIMEOUT_MS, _answered)
 
     @staticmethod
-    def restores(host: BrokerHost, fault: StoreError) -> bool:
-        """The file that a start refuses is copied from a replica (the files of the log, where only
-        an offset is named); False when nothing is wrong with it.
+    def restore(host: BrokerHost, fault: StoreError) -> bool:
+        """Copy the file for which a start was refused from a replica (all files of the log, where
+        the error names only an offset). Return False when none has a flipped bit.
         """
         paths = {path for path, _ in host.disk.flips if path == fault.path or "/" not in fault.path}
-        return any([host.disk.restored(path) for path in paths])
+        return any([host.disk.restore(path) for path in paths])
 
 
 def may_cut(host: BrokerHost, fault: StoreError) -> bool:
-    """Whether the damage that a start refuses is in a write that a power failure has torn: nobody
-    waited for it, and ``--force-truncate`` loses nothing.
+    """Return whether a start was refused for a write that a power failure has torn: it was never
+    acknowledged, so ``--force-truncate`` loses nothing.
     """
     place = _DAMAGED_BYTE.search(fault.found)
     synced = host.disk.synced_to.get(fault.path, 0)
@@ -63,4 +64,4 @@ _DAMAGED_BYTE = re.compile(r"byte (\d+) of the file")
 
 
 def _answered(_response: RemotingCommand | None, _fault: RmqError | None) -> None:
-    """Whatever it says: others see who leads."""
+    """Ignore the answer: the checkers see which member leads."""

@@ -1,15 +1,13 @@
-"""What a seed stands for: the shape of the cluster, its traffic, and what goes wrong.
+"""Plans: the shape of the cluster, its traffic and its faults, all derived from a seed.
 
-``plan_of(seed)`` derives it, ``str(plan)`` prints it: one line a group of values, so that a failing
-seed tells what it did.
+``plan_of(seed)`` derives a plan, ``str(plan)`` prints it, one line per group of values.
 """
 
 from __future__ import annotations
 
 import random
-from typing import Any
 
-from attrs import asdict, define
+from attrs import asdict, define, evolve
 
 GROUP_NAME = "simulated"
 NEVER = 0
@@ -17,16 +15,16 @@ NEVER = 0
 
 @define(slots=True, frozen=True, kw_only=True)
 class SimulationPlan:
-    """Chances are per piece on the wire, intervals averages in ms (``NEVER``: not at all)."""
+    """Chances are per piece on the network, intervals averages in ms (``NEVER``: no such fault)."""
 
     seed: int
     members: int = 3
-    """Brokers; with ``dledger`` they are one group, without it must be one."""
+    """The number of brokers: a group with ``dledger``, exactly one without it."""
 
     dledger: bool = True
     sync_flush: bool = False
     old_messages: int = 0
-    """Messages of a classic log in front of the DLedger log, the same on all members."""
+    """Messages in a classic log before the DLedger log, the same on all members."""
 
     duration_ms: int = 60_000
     heartbeat_ms: int = 2000
@@ -51,10 +49,10 @@ class SimulationPlan:
     """Crashes are power failures; else the process is killed and the page cache stays."""
 
     tear: float = 0.5
-    """Chance that a crash comes in the middle of the next changes of a disk."""
+    """Chance that a crash happens in the middle of an event, at one of the next disk changes."""
 
     down_ms: int = 3000
-    """A machine that crashed is started again after about so long."""
+    """Average time until a machine that crashed is started again."""
 
     partition_interval_ms: int = NEVER
     pause_interval_ms: int = NEVER
@@ -70,20 +68,34 @@ class SimulationPlan:
     """An operator hands leadership to another member."""
 
     preferred: int = -1
-    """The member that is to lead whenever it can."""
+    """The member that should lead whenever it can."""
 
     hours_interval_ms: int = NEVER
-    """Hours pass on all machines at once: files expire."""
+    """Hours pass on all machines at once, so that files expire; with bare nodes the files of one
+    member expire.
+    """
 
     name_servers: int = 0
     sync_ms: int = 20
     """Longest time that a blocking call takes."""
 
+    bare: bool = False
+    """The members are bare DLedger nodes instead of brokers. The rest is about them only."""
+
+    lazy: float = 0.2
+    """Chance that a Ready is left for the next event, so that several are processed as one."""
+
+    push_timeout_ms: int = 200
+    batch_push: bool = False
+    push_window: int = 1000
+    ack_unsynced: bool = False
+    """Acknowledge entries that are not synced even where crashes are power failures."""
+
     def __str__(self) -> str:
         values = asdict(self)
         return "\n".join(
             f"{title:<9}" + " ".join(f"{name}={values[name]}" for name in names.split())
-            for title, names in _LINES
+            for title, names in (_LINES + _NODE_LINES if self.bare else _LINES)
         )
 
 
@@ -96,15 +108,16 @@ _LINES = (
     ("disks", "disk_interval_ms flip_interval_ms hours_interval_ms sync_ms"),
     ("others", "clock_interval_ms transfer_interval_ms"),
 )
+_NODE_LINES = (("nodes", "lazy push_timeout_ms batch_push push_window ack_unsynced"),)
 
 
 def plan_of(seed: int) -> SimulationPlan:
-    """A group of three or five, and its misfortunes."""
+    """Return a plan of a group of three or five brokers."""
     rng = random.Random(f"plan {seed}")
-    return SimulationPlan(
-        seed=seed,
-        members=rng.choice((3, 3, 5)),
-        **_surroundings(rng),
+    members = rng.choice((3, 3, 5))
+    return evolve(
+        _broker_plan(seed, rng),
+        members=members,
         old_messages=rng.choice((0, 0, 5, 40)),
         partition_interval_ms=rng.choice((0, 4000, 8000, 15_000)),
         flip_interval_ms=rng.choice((0, 0, 3000, 8000)),
@@ -115,42 +128,81 @@ def plan_of(seed: int) -> SimulationPlan:
 
 
 def single_broker_plan(seed: int) -> SimulationPlan:
-    """One broker, with the classic log or a group of its own."""
+    """Return a plan of one broker, with a classic log or as a group of one."""
     rng = random.Random(f"lonely {seed}")
     dledger = rng.random() < 0.5
-    return SimulationPlan(
-        seed=seed,
+    return evolve(
+        _broker_plan(seed, rng),
         members=1,
         dledger=dledger,
-        **_surroundings(rng),
         old_messages=rng.choice((0, 5, 40)) if dledger else 0,
     )
 
 
-def _surroundings(rng: random.Random) -> dict[str, Any]:
-    """What every plan draws."""
+def node_plan(seed: int) -> SimulationPlan:
+    """Return a plan of three or five bare nodes, whose faults come faster than those of brokers."""
+    rng = random.Random(f"nodes {seed}")
+    haste = rng.choice((1, 1, 2, 4, 8))
+    # Slow messages and short timeouts: one election after the other.
+    is_impatient = rng.random() < 0.4
+    power = rng.random() < 0.5
+    if power:
+        haste = max(haste, 2)
+    return SimulationPlan(
+        seed=seed,
+        bare=True,
+        members=rng.choice((3, 3, 5)),
+        power=power,
+        duration_ms=20_000,
+        heartbeat_ms=60 if is_impatient else 200,
+        tick_ms=20,
+        push_timeout_ms=100 if is_impatient else 200,
+        batch_push=rng.random() < 0.3,
+        push_window=rng.choice((1000, 1000, 1000, 5, 20)),
+        batch=0.4,
+        send_interval_ms=rng.choice((20, 80, 300)),
+        sync_ms=rng.choice((10, 100, 300)),
+        delay_ms=5,
+        loss=rng.choice((0.0, 0.02, 0.1)),
+        slow=rng.choice((0.0, 0.02, 0.1)),
+        repeat=rng.choice((0.0, 0.01, 0.05)),
+        crash_interval_ms=4000 // haste,
+        tear=rng.choice((0.0, 0.5)),
+        down_ms=4000 // haste,
+        partition_interval_ms=3000 // haste,
+        transfer_interval_ms=8000,
+        hours_interval_ms=6000,
+        disk_interval_ms=15_000,
+        pause_interval_ms=10_000,
+        pause_ms=1000,
+    )
+
+
+def _broker_plan(seed: int, rng: random.Random) -> SimulationPlan:
+    """Draw the values that plans of brokers have in common."""
     sync_flush = rng.random() < 0.5
-    return {
-        "sync_flush": sync_flush,
-        "power": sync_flush and rng.random() < 0.7,
-        "heartbeat_ms": rng.choice((300, 500, 1000, 2000)),
-        "tick_ms": rng.choice((10, 50, 50, 50, 100, 100, 100, 100)),
-        "file_size": rng.choice((4096, 16 * 1024, 64 * 1024)),
-        "queues": rng.choice((1, 2, 4)),
-        "body_bytes": rng.choice((20, 200, 800)),
-        "send_interval_ms": rng.choice((100, 150, 160)),
-        "batch": rng.choice((0.0, 0.1, 0.3)),
-        "loss": rng.choice((0.0, 0.01, 0.05)),
-        "repeat": rng.choice((0.0, 0.01, 0.05)),
-        "delay_ms": rng.choice((1, 3, 10)),
-        "slow": rng.choice((0.0, 0.01, 0.05)),
-        "crash_interval_ms": rng.choice((0, 5000, 8000, 15_000)),
-        "tear": rng.choice((0.0, 0.5, 1.0)),
-        "down_ms": rng.choice((500, 3000, 8000)),
-        "pause_interval_ms": rng.choice((0, 10_000, 20_000)),
-        "pause_ms": rng.choice((500, 3000, 8000)),
-        "clock_interval_ms": rng.choice((0, 10_000)),
-        "disk_interval_ms": rng.choice((0, 0, 20_000)),
-        "hours_interval_ms": rng.choice((0, 0, 15_000)),
-        "sync_ms": rng.choice((3, 20, 100)),
-    }
+    return SimulationPlan(
+        seed=seed,
+        sync_flush=sync_flush,
+        power=sync_flush and rng.random() < 0.7,
+        heartbeat_ms=rng.choice((300, 500, 1000, 2000)),
+        tick_ms=rng.choice((10, 50, 50, 50, 100, 100, 100, 100)),
+        file_size=rng.choice((4096, 16 * 1024, 64 * 1024)),
+        queues=rng.choice((1, 2, 4)),
+        body_bytes=rng.choice((20, 200, 800)),
+        send_interval_ms=rng.choice((100, 150, 160)),
+        batch=rng.choice((0.0, 0.1, 0.3)),
+        loss=rng.choice((0.0, 0.01, 0.05)),
+        repeat=rng.choice((0.0, 0.01, 0.05)),
+        delay_ms=rng.choice((1, 3, 10)),
+        slow=rng.choice((0.0, 0.01, 0.05)),
+        crash_interval_ms=rng.choice((0, 5000, 8000, 15_000)),
+        tear=rng.choice((0.0, 0.5, 1.0)),
+        down_ms=rng.choice((500, 3000, 8000)),
+        pause_interval_ms=rng.choice((0, 10_000, 20_000)),
+        pause_ms=rng.choice((500, 3000, 8000)),
+        clock_interval_ms=rng.choice((0, 10_000)),
+        disk_interval_ms=rng.choice((0, 0, 20_000)),
+        hours_interval_ms=rng.choice((0, 0, 15_000)),
+        sync_ms=rng.choice((3, 20, 100)),
+    )

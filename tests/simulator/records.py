@@ -1,9 +1,10 @@
-"""Message records and entries as the checkers read them: with ``struct`` alone, so that no mistake
-of ``codec`` hides itself.
+"""Message records and entries as the checkers read them: with ``struct`` alone, so that an error in
+``codec`` cannot hide itself.
 """
 
 from __future__ import annotations
 
+import json
 from struct import Struct
 from zlib import crc32
 
@@ -20,7 +21,7 @@ TRANSACTION_TYPE, NOT_QUEUED = 0x0C, (0x04, 0x0C)
 
 @define(slots=True, frozen=True)
 class MessageRecord:
-    """One message record: where it says it stands, and what it holds."""
+    """One message record: the positions that it states, and what it holds."""
 
     size: int
     topic: bytes
@@ -28,17 +29,17 @@ class MessageRecord:
     queue_offset: int
     physical_offset: int
     queued: bool
-    """It has a place in a queue."""
+    """Whether it has a place in a queue."""
 
     body: int
     """Checksum of the body."""
 
     whole: bool
-    """Its body has the checksum that the record names."""
+    """Whether its body has the checksum that the record states."""
 
 
 def record_at(data: memoryview | bytes, at: int) -> MessageRecord | None:
-    """The record that begins at ``at``; None where none does."""
+    """Return the record that starts at ``at``, or None."""
     if at + BODY_AT > len(data):
         return None
     size, magic, crc, queue_id, _, queue_offset, position, flag, _ = _HEAD.unpack_from(data, at)
@@ -54,7 +55,7 @@ def record_at(data: memoryview | bytes, at: int) -> MessageRecord | None:
 
 
 def records_in(body: bytes) -> list[MessageRecord]:
-    """All records of a pull's answer."""
+    """Return all records of the answer to a pull."""
     found, at = [], 0
     while at < len(body):
         record = record_at(body, at)
@@ -66,7 +67,7 @@ def records_in(body: bytes) -> list[MessageRecord]:
 
 @define(slots=True, frozen=True)
 class LedgerEntry:
-    """Header of one entry, and a checksum of all its bytes behind the header."""
+    """The header of one entry, and a checksum of the bytes after it."""
 
     index: int
     term: int
@@ -76,14 +77,20 @@ class LedgerEntry:
 
 
 def entry_at(data: memoryview, at: int, position: int) -> LedgerEntry | None:
-    """The entry that begins at ``at`` of its file and at ``position`` of the log; None where none
-    does.
-    """
+    """Return the entry that starts at ``at`` of its file, ``position`` of the log, or None."""
     if at + ENTRY_HEADER_BYTES > len(data):
         return None
-    magic, size, index, term, said = _ENTRY.unpack_from(data, at)
-    if magic != 1 or size < ENTRY_HEADER_BYTES or at + size > len(data) or said != position:
+    magic, size, index, term, stated = _ENTRY.unpack_from(data, at)
+    if magic != 1 or size < ENTRY_HEADER_BYTES or at + size > len(data) or stated != position:
         return None
     return LedgerEntry(
         index, term, position, size, crc32(data[at + ENTRY_HEADER_BYTES : at + size])
     )
+
+
+def body_of(frame: bytes) -> dict[str, int]:
+    """Return the JSON body of the first of some frames."""
+    length = int.from_bytes(frame[:4])
+    header = int.from_bytes(frame[4:8]) & 0xFFFFFF
+    body: dict[str, int] = json.loads(frame[8 + header : 4 + length])
+    return body

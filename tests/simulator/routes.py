@@ -1,6 +1,4 @@
-"""Where a client of the simulated cluster learns who leads: from a name server, any of them, again
-and again.
-"""
+"""The routes of a client of the simulated cluster, polled from the name servers in random order."""
 
 from __future__ import annotations
 
@@ -14,11 +12,11 @@ from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.bodies import TopicRouteData
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import GetRouteInfoRequestHeader
-from simulator.network import MachineNetwork
+from simulator.network import NetworkClient
 from simulator.virtual_time import ProcessLifetime
 
-ASK_MS = 2000
-PATIENCE_MS = 1000
+POLL_MS = 2000
+TIMEOUT_MS = 1000
 
 
 @define(slots=True, eq=False, repr=False)
@@ -27,7 +25,7 @@ class Routes:
 
     topic: str
     life: ProcessLifetime
-    network: MachineNetwork
+    client: NetworkClient
     servers: list[str]
     rng: random.Random
     addresses: dict[int, str] = field(factory=dict)
@@ -37,16 +35,16 @@ class Routes:
         return self.addresses.get(MASTER_ID)
 
     def start(self) -> None:
-        """Ask now, and every two seconds."""
+        """Poll now, and every two seconds."""
         if self.servers:
-            self.life.call_later(ASK_MS, self.start)
+            self.life.call_later(POLL_MS, self.start)
             self.ask()
 
     def ask(self) -> None:
         header = GetRouteInfoRequestHeader(topic=self.topic)
         command = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         server = self.rng.choice(self.servers)
-        self.network.request(server, command, PATIENCE_MS, self._answered)
+        self.client.request(server, command, TIMEOUT_MS, self._answered)
 
     def _answered(self, response: RemotingCommand | None, _fault: RmqError | None) -> None:
         if response is not None and response.code == ResponseCode.SUCCESS:

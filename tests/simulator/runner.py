@@ -1,8 +1,7 @@
-"""Many seeds, one after the other or on several processes; and the search for planted bugs.
+"""Runs of many seeds, in one or several processes, and the search for planted bugs.
 
-A seed fails by the first ``InvariantViolationError``, and by any other exception too: the brokers
-of a simulated
-cluster have no excuse. A planted bug counts as found by a ``InvariantViolationError`` only.
+A seed fails with the first ``InvariantViolationError``, and with any other exception too. A planted
+bug counts as found only by an ``InvariantViolationError``.
 """
 
 from __future__ import annotations
@@ -16,25 +15,29 @@ from time import perf_counter
 
 from attrs import define
 
+from simulator.broker_cluster import BrokerCluster
+from simulator.cluster import Outcome
 from simulator.invariants import InvariantViolationError, StartRefusedError
 from simulator.mutations import MUTATIONS, planted
-from simulator.plan import SimulationPlan, plan_of, single_broker_plan
-from simulator.world import Outcome, World
+from simulator.node_cluster import NodeCluster
+from simulator.plan import SimulationPlan, node_plan, plan_of, single_broker_plan
 
 FAMILIES: dict[str, Callable[[int], SimulationPlan]] = {
     "group": plan_of,
     "lonely": single_broker_plan,
+    "nodes": node_plan,
 }
+AnyCluster = BrokerCluster | NodeCluster
 CHUNK = 10
 SECONDS_MAX = 120
-"""Time of the processor for one seed: a loop that does not end must not hold up all others, and a
-busy machine is no such loop.
+"""The limit of CPU time for one seed, so that an endless loop does not stop all others. It is not
+elapsed time, which grows on a busy machine.
 """
 
 
 @define(slots=True, frozen=True)
 class Result:
-    """One seed: what it did, or why it failed."""
+    """The result of one seed: what it did, or why it failed."""
 
     family: str
     seed: int
@@ -45,31 +48,36 @@ class Result:
 
     @property
     def replay(self) -> str:
-        """The command that shows it again."""
-        return f"python -m simulator --family {self.family} --replay {self.seed}"
+        """The command that replays the seed."""
+        return f"tox -e sim -- --family {self.family} --replay {self.seed}"
+
+
+def cluster_of(plan: SimulationPlan, trace: list[str] | None = None) -> AnyCluster:
+    """Return the cluster that a plan describes."""
+    return (NodeCluster if plan.bare else BrokerCluster)(plan, trace=trace)
 
 
 def run_seed(family: str, seed: int) -> Result:
     """Simulate one seed."""
-    world = World(FAMILIES[family](seed))
+    cluster = cluster_of(FAMILIES[family](seed))
     begin = perf_counter()
     outcome, failure = None, ""
     try:
-        outcome = _run_bounded(world)
+        outcome = _run_bounded(cluster)
     except InvariantViolationError as violation:
         failure = str(violation)
-    except Exception as error:  # noqa: BLE001 - a result like any other
+    except Exception as error:  # noqa: BLE001 - reported as the failure of this seed
         failure = f"{type(error).__name__}: {error}"
     seconds = perf_counter() - begin
-    return Result(family, seed, seconds, world.timeline.now_ms, outcome, failure)
+    return Result(family, seed, seconds, cluster.timeline.now_ms, outcome, failure)
 
 
 class _EndlessLoopError(BaseException):
-    """Nobody may take this for an error of his own."""
+    """Not an Exception, so that no handler of the code under test catches it."""
 
 
-def _run_bounded(world: World) -> Outcome:
-    """Raises TimeoutError for a run that takes much too long."""
+def _run_bounded(cluster: AnyCluster) -> Outcome:
+    """Run a cluster. Raises TimeoutError for an endless loop."""
 
     def too_long(_signal: int, _frame: object) -> None:
         raise _EndlessLoopError
@@ -77,25 +85,25 @@ def _run_bounded(world: World) -> Outcome:
     before = signal.signal(signal.SIGPROF, too_long)
     signal.setitimer(signal.ITIMER_PROF, SECONDS_MAX)
     try:
-        return world.run()
+        return cluster.run()
     except _EndlessLoopError:
-        raise TimeoutError(f"not done after {SECONDS_MAX} s of the processor") from None
+        raise TimeoutError(f"not done after {SECONDS_MAX} s of CPU time") from None
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
 
 
 def run_seeds(family: str, seeds: Iterable[int], jobs: int = 1) -> Iterator[Result]:
-    """Results in the order of the seeds."""
+    """Yield the results in the order of the seeds."""
     if jobs == 1:
         yield from (run_seed(family, seed) for seed in seeds)
         return
     with ProcessPoolExecutor(jobs, initializer=silence_logs) as pool:
-        yield from pool.map(_RunOf(family), seeds, chunksize=CHUNK)
+        yield from pool.map(_SeedRunner(family), seeds, chunksize=CHUNK)
 
 
 @define(slots=True, frozen=True)
-class _RunOf:
+class _SeedRunner:
     family: str
 
     def __call__(self, seed: int) -> Result:
@@ -104,43 +112,45 @@ class _RunOf:
 
 @define(slots=True, frozen=True)
 class MutationResult:
-    """How the search for a planted bug ended. ``seed`` is -1 when it was not found."""
+    """The result of the search for a planted bug. ``seed`` is -1 when it was not found."""
 
     mutation: str
     seed: int
     violation: str = ""
     others: int = 0
-    """Seeds that ended by another exception on the way; they prove nothing."""
+    """The number of seeds that ended with another exception, which proves nothing."""
 
 
-def find_mutation(name: str, seeds: Iterable[int]) -> MutationResult:
-    """Run seeds with a planted bug until a checker sees it."""
+def find_mutation(name: str, seeds: Iterable[int], family: str = "group") -> MutationResult:
+    """Run seeds with a planted bug until a checker finds it."""
     others = 0
     with planted(MUTATIONS[name]):
         for seed in seeds:
             try:
-                _run_bounded(World(plan_of(seed)))
+                _run_bounded(cluster_of(FAMILIES[family](seed)))
             except StartRefusedError:
-                others += 1  # the broker has found it by itself
+                others += 1  # found by the broker, not by a checker
             except InvariantViolationError as violation:
                 return MutationResult(name, seed, str(violation), others)
-            except Exception:  # noqa: BLE001 - not what is looked for
+            except Exception:  # noqa: BLE001 - only a violation counts
                 others += 1
     return MutationResult(name, -1, "", others)
 
 
 @define(slots=True, frozen=True)
-class _HuntIn:
-    first: int
-    count: int
+class _MutationSearch:
+    family: str
+    seeds: range
 
     def __call__(self, name: str) -> MutationResult:
-        return find_mutation(name, range(self.first, self.first + self.count))
+        return find_mutation(name, self.seeds, self.family)
 
 
-def hunts(names: Iterable[str], first: int, count: int, jobs: int = 1) -> Iterator[MutationResult]:
+def find_mutations(
+    family: str, names: Iterable[str], seeds: range, jobs: int = 1
+) -> Iterator[MutationResult]:
     """Search for each of the bugs in the same seeds."""
-    search = _HuntIn(first, count)
+    search = _MutationSearch(family, seeds)
     if jobs == 1:
         yield from map(search, names)
         return
@@ -149,8 +159,8 @@ def hunts(names: Iterable[str], first: int, count: int, jobs: int = 1) -> Iterat
 
 
 def silence_logs() -> None:
-    """Brokers that crash all the time have much to say; and nothing here needs the collector often:
-    a world is garbage as a whole.
+    """Disable logging, which brokers that crash all the time do much of. Collect garbage rarely: a
+    cluster becomes garbage as a whole.
     """
     logging.disable(logging.CRITICAL)
     gc.set_threshold(50_000, 20, 100)

@@ -1,10 +1,10 @@
-"""One heap of events for a whole cluster, and the ``Scheduler`` that each life of a machine gets.
+"""One heap of events for a whole cluster, and the ``Scheduler`` of each process in it.
 
-A life ends by a crash: its callbacks never run again. A paused machine runs nothing until its pause
-is over; what fell due meanwhile runs then, in order. After each callback of a machine ``watch`` is
-told, so that checkers see the state that every single event leaves behind.
+A life ends with a crash: its callbacks never run again. A paused machine runs nothing until its
+pause is over; then it runs, in order, what has fallen due. ``on_event`` is called after each
+callback of a machine, so that checkers see the state after every single event.
 
-Invariants: time never goes back; events of one moment run in the order in which they were given, so
+Invariants: time never goes back; events of one moment run in the order in which they were added, so
 a run is the same each time.
 """
 
@@ -23,16 +23,16 @@ START_MS = 1_700_000_000_000
 
 
 RUNAWAY_EVENTS = 100_000
-"""More of them in one moment feed themselves."""
+"""More events in one moment are taken for an endless loop."""
 
 
 class MachineCrashError(BaseException):
-    """Raised in the middle of an event: the machine is killed, or loses its power, here."""
+    """Raised in the middle of an event, at which the machine is killed or loses its power."""
 
 
 @define(slots=True, eq=False, repr=False)
 class Event:
-    """A callback that may be called off."""
+    """A callback that can be cancelled."""
 
     callback: Callable[[], None] | None
     life: ProcessLifetime | None = None
@@ -43,16 +43,16 @@ class Event:
 
 @define(slots=True, eq=False, repr=False)
 class Timeline:
-    """See the module. ``died`` hears of a machine whose event raised :class:`MachineCrashError`."""
+    """The events of a cluster, in order of time."""
 
     now_ms: int = 0
     events: int = 0
     _heap: list[tuple[int, int, Event]] = field(factory=list)
     _sequence: int = 0
-    _at_once: int = 0
+    _events_now: int = 0
 
     def at(self, delay_ms: int, callback: Callable[[], None]) -> Event:
-        """Run ``callback`` so much later; nobody's crash calls it off."""
+        """Run ``callback`` after ``delay_ms``, whichever machines crash meanwhile."""
         event = Event(callback)
         self.add(delay_ms, event)
         return event
@@ -71,9 +71,9 @@ class Timeline:
             life = event.life
             if due_ms > self.now_ms:
                 self.now_ms = due_ms
-                self._at_once = 0
-            self._at_once += 1
-            assert self._at_once < RUNAWAY_EVENTS, "events keep making events"
+                self._events_now = 0
+            self._events_now += 1
+            assert self._events_now < RUNAWAY_EVENTS, "events create events without end"
             if life is None:
                 self.events += 1
                 callback()
@@ -91,32 +91,32 @@ class Timeline:
 
 @define(slots=True, eq=False, repr=False)
 class ProcessLifetime:
-    """A machine from its start to its crash: a ``model.runtime.Scheduler``.
+    """A process from its start to its crash: a ``model.clock.Scheduler``.
 
-    ``blocking_ms`` gives how long a blocking call takes. Its work is done at once, its durable
-    effects (``begin_syncs``/``end_syncs``) come at the end, like those of a sync that a power
-    failure can interrupt.
+    ``on_crash`` is called when an event raised :class:`MachineCrashError`. ``blocking_ms`` returns
+    how long a blocking call takes. Its work is done at once; its durable effects (``Syncs.begin``,
+    ``Syncs.end``) appear at the end, as those of a sync that a power failure can interrupt.
     """
 
     timeline: Timeline
-    watch: Callable[[], None]
-    died: Callable[[], None]
+    on_event: Callable[[], None]
+    on_crash: Callable[[], None]
     blocking_ms: Callable[[], int]
     syncs: Syncs
     skew_ms: int = 0
     alive: bool = True
     paused_until_ms: int = 0
     _held: list[Event] = field(factory=list)
-    """What has fallen due since it paused."""
+    """The events that have fallen due since it paused."""
 
     def hold(self, event: Event) -> None:
-        """``event`` has to wait until the pause is over."""
+        """Keep ``event`` until the pause is over."""
         self._held.append(event)
         if len(self._held) == 1:
             self._wake_later()
 
     def resume(self) -> None:
-        """A pause is over now."""
+        """End a pause now."""
         self.paused_until_ms = min(self.paused_until_ms, self.timeline.now_ms)
         self._wake()
 
@@ -154,7 +154,7 @@ class ProcessLifetime:
         number = self.syncs.begin()
         try:
             result = work()
-        except Exception as error:  # noqa: BLE001 - handed on, as a worker thread's would be
+        except Exception as error:  # noqa: BLE001 - passed on, as a worker thread does
             fault = error
         finally:
             self.syncs.collected()
@@ -166,36 +166,36 @@ class ProcessLifetime:
         self.call_later(self.blocking_ms(), finish)
 
     def run(self, callback: Callable[[], None]) -> None:
-        """One event of this machine, and a look at what it has left. An error of the disk that
-        nobody has caught is logged, as the loop would; any other is a bug.
+        """Run one event of this machine, then ``on_event``. An uncaught OSError of a broken disk is
+        dropped, as the event loop only logs it; any other exception is a bug.
         """
         self.syncs.now_ms = START_MS + self.timeline.now_ms + self.skew_ms
         try:
             callback()
         except MachineCrashError:
-            self.died()
+            self.on_crash()
             return
         except OSError:
             if not self.syncs.broken:
                 raise
-        self.watch()
+        self.on_event()
 
 
 class Syncs(Protocol):
-    """What a disk does about syncs that take time (``disks.SimulatedDisk``)."""
+    """A disk whose syncs take time (``disks.SimulatedDisk``)."""
 
     now_ms: int
-    """The machine's clock: times of files are told by it."""
+    """The clock of the machine, which gives files their times."""
 
     @property
     def broken(self) -> bool:
-        """Whether its operations fail now."""
+        """Whether operations fail now."""
 
     def begin(self) -> int:
-        """From now on syncs are collected, under the number that is returned."""
+        """Collect syncs from now on. Return the number of this collection."""
 
     def collected(self) -> None:
-        """No more of them."""
+        """Stop collecting."""
 
     def end(self, number: int) -> None:
-        """They have reached the disk."""
+        """Make the syncs of collection ``number`` durable."""

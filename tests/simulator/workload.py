@@ -1,8 +1,8 @@
-"""Clients of the simulated brokers: a producer and a reader on machines of their own, in frames.
+"""The workload of simulated brokers: a producer and a reader on machines of their own.
 
-The producer sends to the master that a name server names, or to whoever took its last message, and
-to the next broker after a refusal. The reader pulls any queue from any broker, from where it
-stopped, from an older offset, or waiting for what is still to come; it never stops to compare.
+The producer sends to the master that a name server names, or to the broker that accepted its last
+message, and to a random broker after a refusal. The reader pulls any queue from any broker: from
+where it stopped, from an older offset, or with a long poll for the next message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rmqpy.remoting.headers import (
     PullMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
-from simulator.network import MachineNetwork
+from simulator.network import NetworkClient
 from simulator.plan import SimulationPlan
 from simulator.records import MessageRecord, records_in
 from simulator.routes import Routes
@@ -45,47 +45,49 @@ PERM_READ_WRITE = 6
 QUEUES_USED_MS = 8000
 REREAD = 0.1
 BY_ROUTE = 0.8
-"""Sends that go where a name server says, when one has said something."""
+"""Share of the sends that go to the master of the last route, once there is a route."""
 
 WAIT = 0.3
 
 
 @define(slots=True, frozen=True)
 class Sent:
-    """What a producer asked for: bodies for one queue, in one request."""
+    """A request of a producer: bodies for one queue."""
 
     queue_id: int
     bodies: tuple[bytes, ...]
 
 
 class HistoryRecorder(ABC):
-    """Hears what clients are told (``checker``). ``stamp`` is that of the answer's writing."""
+    """Records the history of the clients; the checkers implement it. ``stamp`` is that of the
+    moment at which the broker wrote the answer.
+    """
 
     @abstractmethod
-    def told_stored(self, broker: str, sent: Sent, queue_offset: int, stamp: int) -> None:
-        """A broker has acknowledged these bodies, the first of them at ``queue_offset``."""
+    def on_acknowledged(self, broker: str, sent: Sent, queue_offset: int, stamp: int) -> None:
+        """Note that a broker acknowledged these bodies, the first of them at ``queue_offset``."""
 
     @abstractmethod
-    def was_read(
+    def on_read(
         self, broker: str, queue_id: int, offset: int, records: list[MessageRecord], stamp: int
     ) -> None:
-        """A broker has given these records to a reader that asked from ``offset`` on."""
+        """Note that a pull from ``offset`` returned these records."""
 
     @abstractmethod
-    def was_sent_on(self, broker: str, queue_id: int, offset: int) -> None:
-        """A reader was told to go on at ``offset``, which is not behind what it was given."""
+    def on_offset_moved(self, broker: str, queue_id: int, offset: int) -> None:
+        """Note that a reader was sent to ``offset``, which does not follow its last record."""
 
 
 @define(slots=True, eq=False, repr=False)
 class WorkloadProducer:
-    """``addresses`` by name of the broker."""
+    """Sends messages. ``addresses`` are by name of the broker."""
 
     plan: SimulationPlan
     life: ProcessLifetime
-    network: MachineNetwork
+    client: NetworkClient
     addresses: dict[str, str]
     rng: random.Random
-    witness: HistoryRecorder
+    recorder: HistoryRecorder
     routes: Routes
     sent: int = 0
     stored: int = 0
@@ -108,7 +110,7 @@ class WorkloadProducer:
             self.send()
 
     def send(self) -> None:
-        """One request, somewhere."""
+        """Send one request to one of the brokers."""
         rng, plan = self.rng, self.plan
         count = rng.randrange(2, 5) if rng.random() < plan.batch else 1
         bodies = tuple(self._body() for _ in range(count))
@@ -117,7 +119,7 @@ class WorkloadProducer:
         name = names[self._target % len(names)]
         if self.routes.master is not None and rng.random() < BY_ROUTE:
             name = self._names.get(self.routes.master, name)
-        network, address = self.network, self.addresses[name]
+        client, address = self.client, self.addresses[name]
 
         def done(response: RemotingCommand | None, fault: RmqError | None) -> None:
             if response is None:
@@ -126,16 +128,16 @@ class WorkloadProducer:
             elif response.code == ResponseCode.SUCCESS:
                 self.stored += 1
                 offset = int(response.ext_fields["queueOffset"])
-                self.witness.told_stored(name, sent, offset, network.stamp)
+                self.recorder.on_acknowledged(name, sent, offset, client.stamp)
             else:
                 self.refused += 1
                 self._target = rng.randrange(len(names))
 
         self.sent += 1
-        network.request(address, self._command(sent), SEND_TIMEOUT_MS, done)
+        client.request(address, self._command(sent), SEND_TIMEOUT_MS, done)
 
     def _queue(self) -> int:
-        """One of two that are in use now: others are silent for a while."""
+        """Return one of the two queues in use now; the others are idle for a while."""
         period = self.life.monotonic_ms() // QUEUES_USED_MS
         return (period + self.rng.randrange(2)) % self.plan.queues
 
@@ -170,18 +172,18 @@ class WorkloadProducer:
 
 @define(slots=True, eq=False, repr=False)
 class WorkloadReader:
-    """Where it stands is kept per broker and queue."""
+    """Pulls messages; its next offsets are kept per broker and queue."""
 
     plan: SimulationPlan
     life: ProcessLifetime
-    network: MachineNetwork
+    client: NetworkClient
     addresses: dict[str, str]
     rng: random.Random
-    witness: HistoryRecorder
+    recorder: HistoryRecorder
     pulls: int = 0
     found: int = 0
     found_last: int = 0
-    """Messages of the answer that is being handed on."""
+    """The number of messages in the last answer."""
 
     running: bool = True
     _next: dict[tuple[str, int], int] = field(factory=dict)
@@ -201,8 +203,8 @@ class WorkloadReader:
             suspend_ms = SUSPEND_MS if self.rng.random() < WAIT else 0
             self.pull(name, queue_id, offset, suspend_ms, self._nothing)
 
-    def make_topic(self, name: str) -> None:
-        """What an administrator does where a broker has forgotten the topic."""
+    def create_topic(self, name: str) -> None:
+        """Create the topic, as an operator does where a broker has lost it."""
         header = CreateTopicRequestHeader(
             topic=TOPIC,
             default_topic="TBW102",
@@ -212,7 +214,7 @@ class WorkloadReader:
             topic_filter_type="SINGLE_TAG",
         )
         command = RemotingCommand.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-        self.network.request(self.addresses[name], command, PULL_TIMEOUT_MS, self._ignore)
+        self.client.request(self.addresses[name], command, PULL_TIMEOUT_MS, self._ignore)
 
     @staticmethod
     def _ignore(_response: RemotingCommand | None, _fault: RmqError | None) -> None:
@@ -230,8 +232,8 @@ class WorkloadReader:
         suspend_ms: int,
         then: Callable[[int, bool], None],
     ) -> None:
-        """One pull; ``then(next offset, whether something was found)``, -1 where it was neither
-        found nor missing.
+        """Pull once, then call ``then(next offset, whether messages were found)``; the offset is -1
+        without an answer or after an error.
         """
         header = PullMessageRequestHeader(
             consumer_group="CG",
@@ -246,7 +248,7 @@ class WorkloadReader:
             sub_version=0,
             expression_type="TAG",
         )
-        network = self.network
+        client = self.client
 
         def done(response: RemotingCommand | None, fault: RmqError | None) -> None:
             if response is None or response.code not in ANSWERED:
@@ -258,17 +260,17 @@ class WorkloadReader:
                 records = records_in(response.body)
                 self.found_last = len(records)
                 self.found += self.found_last
-                self.witness.was_read(name, queue_id, offset, records, network.stamp)
+                self.recorder.on_read(name, queue_id, offset, records, client.stamp)
                 if records and after != records[-1].queue_offset + 1:
-                    self.witness.was_sent_on(name, queue_id, after)
+                    self.recorder.on_offset_moved(name, queue_id, after)
             self._next[name, queue_id] = after
             then(after, found)
 
         self.pulls += 1
         command = RemotingCommand.request(RequestCode.PULL_MESSAGE, header)
-        network.request(self.addresses[name], command, PULL_TIMEOUT_MS, done)
+        client.request(self.addresses[name], command, PULL_TIMEOUT_MS, done)
 
 
 def digest(body: bytes | memoryview) -> int:
-    """What checkers remember of a body."""
+    """Return what checkers keep of a body."""
     return crc32(body)

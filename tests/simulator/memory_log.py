@@ -1,10 +1,11 @@
-"""An ``EntryLog`` in memory, with a disk below it that forgets what was not synced.
+"""An ``EntryLog`` in memory that forgets what was not synced when the power fails.
 
 ``entries`` is what the member reads (files as the page cache has them), ``durable`` what a power
 failure leaves. A killed process keeps the first, a power failure falls back to the second, or to
-something between the two.
+something in between.
 
-Invariants: indexes are dense; each entry stands where :func:`rmqpy.dledger.entry_log.frame` says.
+Invariants: indexes are dense; each entry is at the position that
+:func:`rmqpy.dledger.entry_log.frame` returns.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rmqpy.model.ids import LedgerIndex, Term
 FILE_SIZE = 4096
 
 
-class MemoryEntries:
+class MemoryLog:
     """Implements :class:`rmqpy.dledger.entry_log.EntryLog`."""
 
     def __init__(self, file_size: int = FILE_SIZE, base_offset: int = 0) -> None:
@@ -56,7 +57,7 @@ class MemoryEntries:
         return collect(self._at, first, last, size_max)
 
     def propose(self, term: Term, first_index: LedgerIndex, bodies: Iterable[bytes]) -> list[Entry]:
-        """Append as a leader does: the log gives the positions."""
+        """Append as a leader does: the log assigns the positions."""
         made = []
         for number, body in enumerate(bodies):
             position = frame(self.end_offset, ENTRY_HEADER_SIZE + len(body), self.file_size)
@@ -82,12 +83,12 @@ class MemoryEntries:
         self._same_count = min(self._same_count, kept)
 
     def begin_again(self) -> None:
-        """Drop everything; what is appended next is the first entry."""
+        """Drop everything; the next entry appended becomes the first."""
         self.entries.clear()
         self._same_count = 0
 
     def expire_before(self, index: int) -> None:
-        """Drop whole files in front of entry ``index``, which stays."""
+        """Drop the whole files before the one with entry ``index``."""
         keep_file = self._at(index).position // self.file_size
         count = sum(1 for entry in self.entries if entry.position // self.file_size < keep_file)
         del self.entries[:count]
@@ -97,15 +98,15 @@ class MemoryEntries:
             self.sync()
 
     def sync(self) -> LedgerEnd:
-        """Make everything durable; returns up to where."""
+        """Make everything durable. Return the last durable entry."""
         same = self._same_count
         self.durable[same:] = self.entries[same:]
         self._same_count = len(self.entries)
         return self.end
 
     def lose_power(self, kept_unsynced: int) -> None:
-        """Fall back to what is durable, and the first ``kept_unsynced`` changes behind it, if they
-        only appended.
+        """Keep what is durable, and the first ``kept_unsynced`` entries after it if nothing else
+        has changed since.
         """
         lost = self.entries[self._same_count :]
         only_appended = self._same_count == len(self.durable)

@@ -1,4 +1,4 @@
-"""Whole brokers in virtual time: a few seeds every day; many by ``tox -e sim``."""
+"""Whole brokers in virtual time: a few seeds; ``tox -e sim`` runs many."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from simulator.broker_cluster import BrokerCluster
+from simulator.cluster import Outcome
 from simulator.plan import SimulationPlan, plan_of, single_broker_plan
-from simulator.world import Outcome, World
 
 from rmqpy.testing.processes import python_environment
 
@@ -17,45 +18,45 @@ QUIET = SimulationPlan(seed=1, duration_ms=15_000, heartbeat_ms=300)
 
 
 def run(plan: SimulationPlan) -> Outcome:
-    world = World(plan)
+    cluster = BrokerCluster(plan)
     try:
-        return world.run()
+        return cluster.run()
     except Exception as error:
         error.add_note(str(plan))
         raise
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_promise_is_broken_by_a_group(seed: int) -> None:
+def test_no_invariant_is_broken_by_a_group(seed: int) -> None:
     outcome = run(plan_of(seed))
     assert outcome.operations >= 500 and outcome.simulated_ms >= 60_000
     assert outcome.stored and outcome.read
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_promise_is_broken_by_a_single_broker(seed: int) -> None:
+def test_no_invariant_is_broken_by_a_single_broker(seed: int) -> None:
     outcome = run(single_broker_plan(seed))
     assert outcome.operations >= 500 and outcome.stored and outcome.read
 
 
 def test_a_lone_leader_takes_messages_when_its_disk_has_room_again() -> None:
-    """It has nothing to wait for and stopped its clock, with a full disk in mind."""
+    """A leader without peers stops its tick unless the disk is full."""
     run(single_broker_plan(27))
 
 
 def test_a_seed_replays_exactly() -> None:
     plan = evolve(plan_of(7), duration_ms=20_000)
-    first, second = World(plan, trace=[]), World(plan, trace=[])
+    first, second = BrokerCluster(plan, trace=[]), BrokerCluster(plan, trace=[])
     assert first.run() == second.run()
     assert first.trace == second.trace and first.trace
 
 
-def test_a_seed_is_the_same_story_with_and_without_the_c_core() -> None:
-    """One with everything in it: an old log, power failures, flips, hours, transfers, routes."""
-    told = []
+def test_a_seed_has_the_same_history_with_and_without_the_c_core() -> None:
+    """The seed has an old log, power failures, flips, expiry, transfers and name servers."""
+    outputs = []
     tests = str(Path(__file__).parents[1])
     for pure in ("0", "1"):
-        told.append(
+        outputs.append(
             subprocess.run(
                 [sys.executable, "-m", "simulator", "--replay", "97"],
                 env=python_environment({"RMQPY_PURE": pure, "PYTHONPATH": tests}),
@@ -64,22 +65,22 @@ def test_a_seed_is_the_same_story_with_and_without_the_c_core() -> None:
                 check=True,
             ).stdout
         )
-    assert told[0] == told[1] and "digest=" in told[0]
+    assert outputs[0] == outputs[1] and "digest=" in outputs[0]
 
 
-def test_another_seed_is_another_story() -> None:
+def test_another_seed_has_another_history() -> None:
     assert run(evolve(QUIET, seed=2)).digest != run(evolve(QUIET, seed=3)).digest
 
 
 @pytest.mark.parametrize("members", [1, 3, 5])
-def test_without_misfortunes_everything_is_stored_under_one_leader(members: int) -> None:
-    world = World(evolve(QUIET, members=members, old_messages=5))
-    outcome = world.run()
+def test_without_faults_everything_is_stored_under_one_leader(members: int) -> None:
+    cluster = BrokerCluster(evolve(QUIET, members=members, old_messages=5))
+    outcome = cluster.run()
     assert outcome.elections == 1 and outcome.crashes == 0
-    assert world.producer.unanswered == 0 and world.producer.stored > 40
+    assert cluster.producer.unanswered == 0 and cluster.producer.stored > 40
 
 
-def test_what_the_plan_derived_is_printed() -> None:
+def test_the_plan_is_printed() -> None:
     text = str(plan_of(3))
     for name in ("seed=3", "members=", "power=", "partition_interval_ms=", "disk_interval_ms="):
         assert name in text
@@ -92,5 +93,5 @@ def test_a_clock_that_was_set_back_and_a_power_failure_lose_no_message(seed: int
 
 @pytest.mark.parametrize("seed", [612, 5380])
 def test_a_disk_that_fails_while_entries_are_dropped(seed: int) -> None:
-    """The member is held up in the middle of it; nobody is told what its files say meanwhile."""
+    """The member is stopped in the middle of it; meanwhile its files are not reported."""
     run(plan_of(seed))

@@ -1,4 +1,4 @@
-"""The simulated surroundings by themselves: time, wires, disks."""
+"""The simulated time, network and disks on their own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from attrs import define, field
 from simulator.disks import SimulatedDisk, mixed
-from simulator.network import Machine, MachineNetwork, NetworkFaults, SimulatedNetwork
+from simulator.network import Machine, NetworkClient, NetworkFaults, SimulatedNetwork
 from simulator.virtual_time import MachineCrashError, ProcessLifetime, Timeline
 
 from rmqpy.model.errors import RmqError
@@ -136,7 +136,7 @@ class EverythingArrives(random.Random):
         return 0.99
 
 
-def test_what_no_sync_has_reached_is_promised_to_nobody_until_one_does() -> None:
+def test_unsynced_bytes_do_not_count_as_synced_even_if_they_survive() -> None:
     disk = SimulatedDisk()
     file = disk.open(PATH, size=8)
     file.write(0, b"ab")
@@ -194,7 +194,7 @@ def test_a_disk_can_be_full_or_fail_and_ends_a_machine_at_the_planned_change() -
     with pytest.raises(OSError, match="fails"):
         file.write(0, b"x")
     disk.heal()
-    disk.dies_in = 1
+    disk.crash_after = 1
     file.write(0, b"y")
     with pytest.raises(MachineCrashError):
         file.write(0, b"z")
@@ -222,11 +222,11 @@ class Echo:
 
 @define
 class Pair:
-    """A client, a server, and what the client was told."""
+    """A client, a server, and the answers that the client got."""
 
     timeline: Timeline
-    wires: SimulatedNetwork
-    network: MachineNetwork
+    network: SimulatedNetwork
+    client: NetworkClient
     server: Machine
     echo: Echo
     answers: list[bytes | str] = field(factory=list)
@@ -236,18 +236,18 @@ class Pair:
             self.answers.append(response.body if response is not None else str(fault))
 
         command = RemotingCommand.request(10, body=body)
-        self.network.request("10.0.0.1:1", command, timeout_ms, done)
+        self.client.request("10.0.0.1:1", command, timeout_ms, done)
 
 
 @pytest.fixture
 def pair() -> Pair:
     timeline = Timeline()
-    wires = SimulatedNetwork(timeline, random.Random(1), NetworkFaults())
+    network = SimulatedNetwork(timeline, random.Random(1), NetworkFaults())
     client, server = Machine("client", "10.0.0.9"), Machine("server", "10.0.0.1")
     client.life, server.life = life_on(timeline), life_on(timeline)
-    network, echo = MachineNetwork(wires, client, client.life), Echo()
-    wires.listen(server, 1, echo)
-    return Pair(timeline, wires, network, server, echo)
+    client, echo = NetworkClient(network, client, client.life), Echo()
+    network.listen(server, 1, echo)
+    return Pair(timeline, network, client, server, echo)
 
 
 def test_a_request_travels_as_bytes_and_is_answered(pair: Pair) -> None:
@@ -258,19 +258,19 @@ def test_a_request_travels_as_bytes_and_is_answered(pair: Pair) -> None:
 
 
 def test_a_blocked_way_is_silence_in_its_direction_only(pair: Pair) -> None:
-    pair.wires.blocked.add(("server", "client"))
+    pair.network.blocked.add(("server", "client"))
     pair.ask(b"one")
     pair.timeline.run_until(2000)
     assert pair.echo.bodies == [b"one"]
     assert pair.answers == ["10.0.0.1:1 did not answer in time"]
-    pair.wires.blocked = {("client", "server")}
+    pair.network.blocked = {("client", "server")}
     pair.ask(b"two")
     pair.timeline.run_until(4000)
     assert pair.echo.bodies == [b"one"]
 
 
 def test_pieces_are_lost_repeated_and_reordered_by_chance(pair: Pair) -> None:
-    pair.wires.weather = NetworkFaults(loss=0.2, repeat=0.2, delay_ms=50)
+    pair.network.faults = NetworkFaults(loss=0.2, repeat=0.2, delay_ms=50)
     for number in range(200):
         pair.ask(b"%d" % number)
     pair.timeline.run_until(5000)
@@ -283,11 +283,11 @@ def test_pieces_are_lost_repeated_and_reordered_by_chance(pair: Pair) -> None:
 def test_who_is_down_refuses_and_who_goes_down_breaks_connections(pair: Pair) -> None:
     pair.ask(b"one")
     pair.timeline.run_until(100)
-    pair.wires.blocked.add(("server", "client"))
+    pair.network.blocked.add(("server", "client"))
     pair.ask(b"two")
     pair.timeline.run_until(200)
-    pair.wires.blocked.clear()
-    pair.wires.machine_down(pair.server)
+    pair.network.blocked.clear()
+    pair.network.close_ports(pair.server)
     pair.timeline.run_until(300)
     assert pair.answers == [b"one", "the connection to 10.0.0.1:1 was closed"]
     pair.ask(b"three")
@@ -298,6 +298,6 @@ def test_who_is_down_refuses_and_who_goes_down_breaks_connections(pair: Pair) ->
 def test_a_client_that_ends_closes_its_channels(pair: Pair) -> None:
     pair.ask(b"one")
     pair.timeline.run_until(100)
-    pair.wires.life_ended([pair.network])
+    pair.network.close_links([pair.client])
     pair.timeline.run_until(200)
     assert pair.echo.closed == 1

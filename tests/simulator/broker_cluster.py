@@ -1,0 +1,274 @@
+"""A simulated cluster of whole brokers, with clients, name servers and operators.
+
+When everything is healed, a leader must emerge within ten seconds, all members must become equal
+soon after, and at last every queue of every broker is read to its end.
+"""
+
+from __future__ import annotations
+
+from attrs import define, evolve, field
+
+from rmqpy.model.errors import StoreError
+from rmqpy.model.ids import MASTER_ID
+from simulator.bit_rot import BitRot
+from simulator.broker_host import BrokerHost
+from simulator.checkers import BrokerChecker, ClassicChecker, GroupChecker, classic_records
+from simulator.cluster import STEP_MS, Cluster, Outcome
+from simulator.invariants import StartRefusedError
+from simulator.name_servers import NameServerHost, name_server_addresses
+from simulator.operators import may_cut
+from simulator.routes import Routes
+from simulator.workload import TOPIC, WorkloadProducer, WorkloadReader
+
+ACCEPTS_WITHIN_MS = 10_000
+EQUAL_WITHIN_MS = 30_000
+REPAIRED_WITHIN_MS = 30_000
+PREFERRED_LEADS_WITHIN_MS = 15_000
+ROUTED_WITHIN_MS = 25_000
+READ_WITHIN_MS = 60_000
+HOURS_MS = 3 * 3_600_000
+"""Longer than any file is kept."""
+
+READ_ATTEMPTS = 10
+
+
+@define(slots=True, eq=False, repr=False)
+class BrokerCluster(Cluster[BrokerHost]):
+    """Brokers with the clients, name servers and operators of a plan."""
+
+    name_servers: tuple[NameServerHost, ...] = field(init=False)
+    producer: WorkloadProducer = field(init=False)
+    reader: WorkloadReader = field(init=False)
+    checker: BrokerChecker = field(init=False)
+    _bit_rot: BitRot = field(init=False)
+
+    def _build(self) -> None:
+        plan = self.plan
+        for number in range(plan.members):
+            host = BrokerHost(
+                plan, number, self.timeline, self.network, self.rng, self._checked, self._crashed
+            )
+            self.hosts[host.name] = host
+        self.name_servers = tuple(
+            NameServerHost(number, self.timeline, self.network)
+            for number in range(plan.name_servers)
+        )
+        hosts = tuple(self.hosts.values())
+        self.checker = (GroupChecker if plan.dledger else ClassicChecker).of(plan, hosts)
+        views = self.checker.views if isinstance(self.checker, GroupChecker) else {}
+        self._bit_rot = BitRot(self.hosts, views, self.rng)
+        self.producer, self.reader = self._producer(), self._reader()
+
+    def begin(self) -> None:
+        """Start all brokers, with a classic log before the DLedger log where the plan wants one."""
+        if self.plan.old_messages:
+            self.make_old_log()
+        for server in self.name_servers:
+            server.start()
+        for host in self.hosts.values():
+            self.start(host)
+
+    def start_workload(self) -> None:
+        self.producer.routes.start()
+        self.producer.start()
+        self.reader.start()
+
+    def _converge(self) -> None:
+        stored = self.producer.stored
+        self._wait(ACCEPTS_WITHIN_MS, lambda: self.producer.stored > stored, "message accepted")
+        self.producer.running = self.reader.running = False
+        self._wait(EQUAL_WITHIN_MS, self._is_equal, "equal members")
+        self._wait(REPAIRED_WITHIN_MS, self._is_undamaged, "undamaged log")
+        if self.plan.preferred >= 0:
+            self._wait(PREFERRED_LEADS_WITHIN_MS, self._preferred_leads, "preferred leader")
+        if self.name_servers:
+            self._wait(ROUTED_WITHIN_MS, self._is_routed, "correct routes")
+        # Sends that were on their way for long may have arrived since.
+        self._wait(EQUAL_WITHIN_MS, self._is_equal, "equal members")
+        self.checker.audit()
+        self.read_all()
+
+    def read_all(self) -> None:
+        """Read every queue of every broker to its end, as a client does."""
+        open_reads = 0
+
+        def read(name: str, queue_id: int, offset: int, attempts: int) -> None:
+            def then(after: int, found: bool) -> None:
+                nonlocal open_reads
+                if after < 0 and attempts < READ_ATTEMPTS:
+                    self.timeline.at(STEP_MS, lambda: read(name, queue_id, offset, attempts + 1))
+                elif found or after > offset:
+                    if not found:
+                        self.checker.on_offset_moved(name, queue_id, after)
+                    read(name, queue_id, after, 0)
+                elif offset < self._min_offset(name, queue_id):  # slaves do not say where to go on
+                    read(name, queue_id, self._min_offset(name, queue_id), 0)
+                else:
+                    open_reads -= 1
+                    # A slave that never learned of the topic serves nothing of it.
+                    if after >= 0 or self.hosts[name] is self.leader():
+                        self.checker.check_end(name, queue_id, max(after, 0))
+
+            self.reader.pull(name, queue_id, offset, 0, then)
+
+        for name in self.hosts:
+            self.reader.create_topic(name)
+            for queue_id in range(self.plan.queues):
+                open_reads += 1
+                read(name, queue_id, self._min_offset(name, queue_id), 0)
+        self._wait(READ_WITHIN_MS, lambda: not open_reads, "answers to the last pulls")
+
+    def outcome(self) -> Outcome:
+        producer, reader, timeline = self.producer, self.reader, self.timeline
+        return Outcome(
+            operations=producer.sent + reader.pulls,
+            stored=producer.stored,
+            read=reader.found,
+            elections=self.checker.elections,
+            crashes=self.crashes,
+            events=timeline.events,
+            simulated_ms=timeline.now_ms,
+            digest=self._digest(),
+        )
+
+    def start(self, host: BrokerHost, *, force: bool = False) -> None:
+        """Start a broker; if it refuses, an operator does what its error message asks for."""
+        host.disk.now_ms = self.timeline.now_ms
+        try:
+            Cluster.start(self, host, force=force)
+        except StoreError as fault:
+            self._after_refusal(host, fault, forced=force)
+
+    def _after_refusal(self, host: BrokerHost, fault: StoreError, *, forced: bool) -> None:
+        """Let an operator do what the error message asks for."""
+        host.kill()
+        if self.operator.restore(host, fault):
+            self.log(f"{host.name} does not start: {fault.path} is copied from a replica")
+            self.start(host)
+        elif self.plan.power and not forced and may_cut(host, fault):
+            self.log(f"{host.name} does not start: a torn write in {fault.path} is cut off")
+            self.start(host, force=True)
+        else:
+            raise StartRefusedError(f"{host.name} does not start: {fault}") from fault
+
+    def flip_bit(self) -> None:
+        flipped = self._bit_rot.flip()
+        if flipped is not None:
+            self.log(flipped)
+
+    def expire_files(self) -> None:
+        """Let hours pass on all machines: what was written before may expire."""
+        self.log("hours pass")
+        for host in self.hosts.values():
+            host.skew_ms += HOURS_MS
+            host.disk.written_back()
+            if host.life is not None:
+                host.life.skew_ms = host.skew_ms
+
+    def restart_name_server(self) -> None:
+        server = self.rng.choice(self.name_servers)
+        server.kill()
+        server.start()
+        self.log(f"{server.name} is restarted")
+
+    # Inside
+
+    def _producer(self) -> WorkloadProducer:
+        life, client = self._client("producer", "10.0.1.1")
+        servers = name_server_addresses(self.plan.name_servers)
+        routes = Routes(TOPIC, life, client, servers, self.rng)
+        return WorkloadProducer(
+            self.plan, life, client, self._addresses, self.rng, self.checker, routes
+        )
+
+    def _reader(self) -> WorkloadReader:
+        life, client = self._client("reader", "10.0.1.2")
+        return WorkloadReader(self.plan, life, client, self._addresses, self.rng, self.checker)
+
+    @property
+    def _addresses(self) -> dict[str, str]:
+        return {host.name: host.address for host in self.hosts.values()}
+
+    def make_old_log(self) -> None:
+        """Fill a classic log with a broker, stop it, and copy its files to all hosts."""
+        old = BrokerCluster(
+            evolve(
+                self.plan, members=1, dledger=False, power=False, old_messages=0, name_servers=0
+            ),
+            timeline=self.timeline,
+        )
+        old.begin()
+        while old.producer.stored < self.plan.old_messages:
+            old.producer.send()
+            old.advance(20)
+        (host,) = old.hosts.values()
+        host.stop()
+        while host.life is not None:
+            old.advance(100)
+        for path, node in host.disk.nodes.items():
+            for other in self.hosts.values():
+                other.disk.now_ms = host.disk.now_ms
+                other.disk.put(path, bytes(node.data))
+        self.checker.start_from(classic_records(host))
+
+    def _has_leader(self) -> bool:
+        return not self.plan.dledger or Cluster._has_leader(self)
+
+    def _is_equal(self) -> bool:
+        leader = self.leader()
+        if not self.plan.dledger:
+            return True
+        if leader is None or leader.running is None:
+            return False
+        entries = leader.running.store.opened.entries
+        assert entries is not None
+        if entries.end.index < 0:
+            self.producer.send()  # an empty ledger cannot be compared
+        return all(_is_caught_up(host, entries.end.index) for host in self.hosts.values())
+
+    def _is_undamaged(self) -> bool:
+        return self.checker.is_undamaged
+
+    def _preferred_leads(self) -> bool:
+        return self.leader() is self.hosts[f"n{self.plan.preferred}"]
+
+    def _is_routed(self) -> bool:
+        """Return whether all name servers know all brokers, and the leader as the master."""
+        leader = self.leader() if self.plan.dledger else next(iter(self.hosts.values()))
+        wanted = {
+            MASTER_ID if host is leader else host.slave_id: host.address
+            for host in self.hosts.values()
+        }
+        for machine in self.name_servers:
+            assert machine.server is not None
+            brokers = machine.server.routes.cluster_info().broker_addr_table.values()
+            if [broker.broker_addrs for broker in brokers] != [wanted]:
+                return False
+        return True
+
+    def _min_offset(self, name: str, queue_id: int) -> int:
+        running = self.hosts[name].running
+        assert running is not None
+        return running.store.reader.min_queue_offset(TOPIC, queue_id)
+
+    def _state_of(self, host: BrokerHost) -> str:
+        running = host.running
+        if running is None or running.store.opened.entries is None:
+            return Cluster._state_of(self, host)
+        store = running.store
+        return (
+            f"{Cluster._state_of(self, host)} end {running.store.opened.entries.end.index}"
+            f" dispatch behind {store.dispatcher.behind_bytes} bytes failure {store.health.failure}"
+        )
+
+
+def _is_caught_up(host: BrokerHost, end: int) -> bool:
+    running = host.running
+    if running is None or running.store.opened.entries is None:
+        return False
+    entries = running.store.opened.entries
+    return (
+        entries.end.index == end
+        and entries.committed_index == end
+        and not running.store.dispatcher.behind_bytes
+    )

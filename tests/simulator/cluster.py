@@ -1,0 +1,233 @@
+"""The base of simulated clusters: hosts, a network and a nemesis on one timeline.
+
+``run`` injects the faults of the plan under load, then heals everything and checks that the cluster
+recovers. ``InvariantViolationError`` is raised by the first event that breaks an invariant.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Generic
+
+from attrs import define, field
+
+from rmqpy.dledger.member import Role
+from simulator.checkers import Checker
+from simulator.disks import SimulatedDisk
+from simulator.host import Host, HostT
+from simulator.invariants import InvariantViolationError
+from simulator.nemesis import Nemesis
+from simulator.network import Machine, NetworkClient, NetworkFaults, SimulatedNetwork
+from simulator.operators import Operator
+from simulator.plan import SimulationPlan
+from simulator.virtual_time import MachineCrashError, ProcessLifetime, Timeline
+
+LEADER_WITHIN_MS = 10_000
+STEP_MS = 100
+
+
+@define(slots=True, frozen=True)
+class Outcome:
+    """What a run did; ``digest`` is the same for each run of the same plan."""
+
+    operations: int
+    stored: int
+    read: int
+    elections: int
+    crashes: int
+    events: int
+    simulated_ms: int
+    digest: str
+
+
+@define(slots=True, eq=False, repr=False)
+class Cluster(ABC, Generic[HostT]):
+    """The hosts of one plan. Tests of single scenarios call the smaller steps of ``run``."""
+
+    plan: SimulationPlan
+    timeline: Timeline = field(factory=Timeline)
+    trace: list[str] | None = None
+    """A list that is filled with the events of the run."""
+
+    hosts: dict[str, HostT] = field(factory=dict, init=False)
+    crashes: int = field(default=0, init=False)
+    rng: random.Random = field(init=False)
+    network: SimulatedNetwork = field(init=False)
+    nemesis: Nemesis[HostT] = field(init=False)
+    operator: Operator = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.rng = random.Random(f"world {self.plan.seed}")
+        self.network = SimulatedNetwork(
+            self.timeline, self.rng, NetworkFaults(delay_ms=self.plan.delay_ms)
+        )
+        self._build()
+        self.operator = Operator(self._client("operator", "10.0.1.3")[1])
+        self.network.stamp = self.checker.stamp
+        self.network.tap = self.checker.on_write
+        self.nemesis = Nemesis(self, self.plan, self.rng)
+
+    # What a kind of cluster defines
+
+    @property
+    @abstractmethod
+    def checker(self) -> Checker:
+        """The checker of the invariants."""
+
+    @abstractmethod
+    def _build(self) -> None:
+        """Create the hosts, the checker and the clients."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Start all hosts."""
+
+    @abstractmethod
+    def start_workload(self) -> None:
+        """Start the clients."""
+
+    @abstractmethod
+    def _converge(self) -> None:
+        """After everything was healed: wait until all members are equal, and check them."""
+
+    @abstractmethod
+    def outcome(self) -> Outcome:
+        """Return what the run did so far."""
+
+    @abstractmethod
+    def expire_files(self) -> None:
+        """Let old files expire."""
+
+    def flip_bit(self) -> None:
+        """Flip a bit on one of the disks, if the kind of cluster has such a fault."""
+
+    def restart_name_server(self) -> None:
+        """Restart one of the name servers, if there are any."""
+
+    # The run
+
+    def run(self) -> Outcome:
+        """Run the whole plan."""
+        self.begin()
+        self.network.faults = NetworkFaults(
+            loss=self.plan.loss,
+            repeat=self.plan.repeat,
+            delay_ms=self.plan.delay_ms,
+            slow=self.plan.slow,
+        )
+        self.start_workload()
+        self.nemesis.start()
+        self.advance(self.plan.duration_ms)
+        self.settle()
+        return self.outcome()
+
+    def settle(self) -> None:
+        """Heal everything; then a leader must emerge, and all members must become equal."""
+        self.nemesis.stop()
+        self.network.blocked.clear()
+        self.network.faults = NetworkFaults(delay_ms=self.plan.delay_ms)
+        for host in self.hosts.values():
+            host.disk.heal()
+            if host.life is not None:
+                host.life.resume()
+                if host.needs_restart:
+                    self.crash(host, power=False)
+            if host.life is None:
+                self.start(host)
+        self._wait(LEADER_WITHIN_MS, self._has_leader, "a leader")
+        self._converge()
+
+    # Its steps
+
+    def advance(self, duration_ms: int) -> None:
+        """Let time pass."""
+        self.timeline.run_until(self.timeline.now_ms + duration_ms)
+
+    def start(self, host: HostT, *, force: bool = False) -> None:
+        """Start a host; if it crashes while it starts, it is started again later."""
+        try:
+            host.start(force=force)
+        except (MachineCrashError, OSError):
+            self._crashed(host.name)
+            return
+        self.log(f"{host.name} starts")
+        self.checker.started(host.name)
+
+    def crash(self, host: HostT, *, power: bool, working: bool = False) -> None:
+        """End a process; ``working``: in the middle of an event."""
+        self.crashes += 1
+        when = " at work" if working else ""
+        self.log(f"{host.name} {'loses its power' if power else 'is killed'}{when}")
+        self.checker.ended(host.name, power_lost=power, working=working)
+        if power:
+            host.lose_power()
+        else:
+            host.kill()
+
+    def hand_over(self, leader: Host, successor: Host) -> None:
+        """Let an operator ask the leader to transfer its leadership."""
+        self.log(f"{leader.name} is asked to hand leadership over to {successor.name}")
+        self.operator.hand_over(leader, successor)
+
+    def leader(self) -> HostT | None:
+        """Return the leader of the largest term, or None."""
+        leading = [
+            (host.node.term, host)
+            for host in self.hosts.values()
+            if host.node is not None and host.node.role is Role.LEADER
+        ]
+        return max(leading, key=lambda pair: pair[0])[1] if leading else None
+
+    def log(self, text: str) -> None:
+        """Append a line to the trace."""
+        if self.trace is not None:
+            self.trace.append(f"{self.timeline.now_ms} {text}")
+
+    # Inside
+
+    def _checked(self, name: str) -> None:
+        self.checker.check(name)
+
+    def _crashed(self, name: str) -> None:
+        """A crash in the middle of an event; the machine is started again later."""
+        host = self.hosts[name]
+        self.crash(host, power=self.plan.power, working=True)
+        self.nemesis.start_later(host)
+
+    def _client(self, name: str, host: str) -> tuple[ProcessLifetime, NetworkClient]:
+        machine = Machine(name, host)
+        life = ProcessLifetime(self.timeline, _nothing, _nothing, lambda: 1, SimulatedDisk())
+        machine.life = life
+        return life, NetworkClient(self.network, machine, life)
+
+    def _has_leader(self) -> bool:
+        return self.leader() is not None
+
+    def _wait(self, limit_ms: int, holds: Callable[[], bool], what: str) -> None:
+        deadline_ms = self.timeline.now_ms + limit_ms
+        while not holds():
+            if self.timeline.now_ms >= deadline_ms:
+                raise InvariantViolationError(
+                    f"no {what} within {limit_ms} ms after everything was healed: {self._state()}"
+                )
+            self.advance(STEP_MS)
+
+    def _state(self) -> str:
+        return "; ".join(self._state_of(host) for host in self.hosts.values())
+
+    def _state_of(self, host: HostT) -> str:
+        node = host.node
+        if node is None:
+            return f"{host.name} is {'down' if host.life is None else 'up'}"
+        return f"{host.name} {node.role.value} term {node.term} committed {node.committed_index}"
+
+    def _digest(self) -> str:
+        totals = repr((self.timeline.events, self.timeline.now_ms, self.network.carried))
+        return sha256((totals + self.checker.digest()).encode()).hexdigest()[:16]
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,126 @@
+"""The base of simulated machines: a disk that outlives crashes, and a process while it runs."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from attrs import define, field
+
+from rmqpy.dledger.node import Node
+from simulator.network import Machine, NetworkClient, SimulatedNetwork
+from simulator.plan import SimulationPlan
+from simulator.virtual_time import ProcessLifetime, Syncs, Timeline
+
+LEDGER_PORT = 40911
+
+
+class FaultyDisk(Syncs, Protocol):
+    """The faults that the nemesis can inject into a disk."""
+
+    crash_after: int
+    """The number of changes after which the machine crashes; negative for never."""
+
+    full: bool
+    failing: bool
+
+    def heal(self) -> None:
+        """Repair the disk and free its space."""
+
+    def process_ended(self) -> None:
+        """Keep everything that was written, as after the kill of a process."""
+
+    def lose_power(self, rng: random.Random) -> None:
+        """Keep what was synced, and some of what was not."""
+
+
+@define(slots=True, eq=False, repr=False)
+class Host(ABC):
+    """A member of the cluster. ``on_event`` is called with its name after each of its events,
+    ``on_crash`` when an event raised ``MachineCrashError``.
+    """
+
+    plan: SimulationPlan
+    number: int
+    timeline: Timeline
+    network: SimulatedNetwork
+    rng: random.Random
+    on_event: Callable[[str], None]
+    on_crash: Callable[[str], None]
+    name: str = field(init=False)
+    machine: Machine = field(init=False)
+    life: ProcessLifetime | None = None
+    """The running process; None while the machine is down."""
+
+    client: NetworkClient | None = None
+    """The network as the running process sees it."""
+
+    skew_ms: int = 0
+    starts: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.name = f"n{self.number}"
+        self.machine = Machine(self.name, f"10.0.0.{self.number + 1}")
+
+    @property
+    @abstractmethod
+    def disk(self) -> FaultyDisk:
+        """The disk of the machine."""
+
+    @property
+    @abstractmethod
+    def node(self) -> Node | None:
+        """The DLedger node of the running process, if it has one."""
+
+    @property
+    def needs_restart(self) -> bool:
+        """Whether the running process cannot recover from a disk fault."""
+        return False
+
+    @abstractmethod
+    def start(self, *, force: bool = False) -> None:
+        """Start a process on the disk as it is. Raises StoreError as the program does."""
+
+    def begin_life(self) -> ProcessLifetime:
+        """Return the lifetime of a new process."""
+        assert self.life is None
+        self.starts += 1
+        self.life = self.machine.life = ProcessLifetime(
+            self.timeline,
+            lambda: self.on_event(self.name),
+            lambda: self.on_crash(self.name),
+            lambda: 1 + self.rng.randrange(self.plan.sync_ms),
+            self.disk,
+            self.skew_ms,
+        )
+        return self.life
+
+    def end_life(self) -> None:
+        """End the process; its ports and connections close."""
+        assert self.life is not None
+        self.life.alive = False
+        self.life = self.machine.life = None
+        client, self.client = self.client, None
+        if client is not None:  # otherwise it crashed while it started
+            self.network.close_ports(self.machine)
+            self.network.close_links([client])
+
+    def kill(self) -> None:
+        """End the process; everything it wrote stays."""
+        self.end_life()
+        self.disk.process_ended()
+
+    def lose_power(self) -> None:
+        """End the process; only what was synced stays for certain."""
+        self.end_life()
+        self.disk.lose_power(self.rng)
+
+
+HostT = TypeVar("HostT", bound=Host)
+
+
+def ledger_address(number: int) -> str:
+    """Return the address at which member ``number`` serves the other members."""
+    return f"10.0.0.{number + 1}:{LEDGER_PORT}"
