@@ -1,13 +1,14 @@
-"""One queue of a push consumer: pulled ahead of the listener, consumed, finished.
+"""One queue of a push consumer: pulled ahead of the listener, consumed, finished (Java:
+ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService).
 
 ::
 
-    pull ──► ProcessQueue ──► listener ──SUCCESS──► done
-                  ▲               └────LATER, a fault, too slow──► sent back to the broker
-                  └── ordered: paused, then the same messages again
+    pull ──► ProcessQueue ──► listener ──SUCCESS──► finished
+                  ▲               └────RECONSUME_LATER, an exception, a timeout──► sent back
+                  └── ordered: a pause, then the same messages again
 
-Concurrent consumption shares the workers of the whole consumer; an ordered queue has one of its
-own, and rests while the broker has not granted its lock.
+In concurrent consumption all queues share the workers of the consumer. An ordered queue has its own
+worker, which pauses while the broker has not granted the queue's lock.
 """
 
 from __future__ import annotations
@@ -31,25 +32,38 @@ from rmqpy.remoting.bodies import MessageQueue
 logger = logging.getLogger(__name__)
 
 LOCK_VALID_MS = 30_000
-"""How long a lock of the broker is relied upon; the broker itself keeps it for 60 s."""
+"""How long a lock is relied upon after it was granted; the broker itself keeps it for 60 s."""
 
 
 class ConsumeResult(Enum):
-    """What became of messages. LATER: once more, after a while."""
+    """The listener's verdict on a batch (Java: ConsumeConcurrentlyStatus, ConsumeOrderlyStatus).
+
+    ``SUCCESS`` finishes the messages; ``RECONSUME_LATER`` has them delivered again after a delay.
+    """
 
     SUCCESS = "SUCCESS"
     RECONSUME_LATER = "LATER"
 
 
 Listener = Callable[[Sequence[MessageExt]], Awaitable[ConsumeResult | None]]
-"""Consumes messages of one queue; None means SUCCESS, an exception LATER."""
+"""Consumes messages of one queue; None counts as SUCCESS, an exception as RECONSUME_LATER."""
 
 
 @define(frozen=True, kw_only=True)
 class ConsumeSettings:
-    """How messages reach the listener. ``pause_ms``: before an ordered queue goes on behind a
-    LATER; ``fault_pause_ms``: before the next pull behind a fault; ``end_ms``: how long a listener
-    may run on when its queue goes to somebody else.
+    """How messages reach the listener.
+
+    * ``batch_max``: messages per listener call (Java: consumeMessageBatchMaxSize).
+    * ``pull_max``: messages per pull (Java: pullBatchSize).
+    * ``suspend_ms``: how long a broker may hold a pull that finds no message.
+    * ``timeout_ms``: the time for one listener call; later it is cancelled and counts as
+      RECONSUME_LATER (Java: consumeTimeout).
+    * ``end_ms``: how long a running listener call may take to finish after its queue went to
+      another member.
+    * ``pause_ms``: the pause of an ordered queue after RECONSUME_LATER (Java:
+      suspendCurrentQueueTimeMillis).
+    * ``fault_pause_ms``: the pause before the next pull after an error.
+    * ``limits``: how many messages of a queue are held in memory.
     """
 
     batch_max: int = 1
@@ -63,7 +77,7 @@ class ConsumeSettings:
 
 
 class ConsumerContext(ABC):
-    """What a queue needs of its consumer."""
+    """The services that a queue uses of its consumer."""
 
     @property
     @abstractmethod
@@ -75,20 +89,20 @@ class ConsumerContext(ABC):
 
     @abstractmethod
     async def pull(self, queue: MessageQueue, order: PullOrder) -> PullResult:
-        """Ask the broker; raises RmqError."""
+        """Pull from the broker; raises RmqError."""
 
     @abstractmethod
     async def send_back(self, message: MessageExt) -> bool:
-        """Have ``message`` delivered again later; False when that could not be done."""
+        """Have ``message`` delivered again later; return whether that was done."""
 
     @abstractmethod
     def gives_up(self, message: MessageExt) -> bool:
-        """Whether an ordered queue shall not try ``message`` once more."""
+        """Return whether an ordered queue must not try ``message`` again."""
 
 
 @define(slots=True, frozen=True)
 class Subscription:
-    """An expression, as pulls carry it."""
+    """An expression as pulls carry it."""
 
     expression: str
     expression_type: str
@@ -97,8 +111,9 @@ class Subscription:
 
 @define(slots=True, eq=False, repr=False)
 class QueueConsumer:
-    """Pulls, and hands out. ``start`` begins, ``drop`` ends it: what is held then is somebody
-    else's.
+    """Pulls the messages of one queue and passes them to the listener.
+
+    ``start`` begins, and ``drop`` ends it; what is held at that point belongs to another member.
     """
 
     queue: MessageQueue
@@ -108,10 +123,10 @@ class QueueConsumer:
     settings: ConsumeSettings
     deps: ConsumerContext
     work: asyncio.Queue[QueueConsumer] | None
-    """Where the workers look, None in ordered consumption."""
+    """The queue from which the workers take their work; None in ordered consumption."""
 
     stored_offset: int | None = None
-    """The offset that was last persisted."""
+    """The offset that was committed last."""
 
     _running: int = 0
     _idle: asyncio.Event = field(factory=asyncio.Event)
@@ -120,6 +135,7 @@ class QueueConsumer:
     _tasks: list[asyncio.Task[None]] = field(factory=list)
 
     def start(self) -> None:
+        """Start to pull, and in ordered consumption to consume."""
         loops = [self._pull_for_ever()]
         if self.ordered:
             loops.append(self._consume_in_order())
@@ -127,11 +143,13 @@ class QueueConsumer:
 
     @property
     def ordered(self) -> bool:
+        """Whether the queue is consumed in order."""
         return self.work is None
 
     async def drop(self) -> None:
-        """No pull any more, and no listener that has not begun; those that run may end, for a
-        while. ``held`` says then where to go on.
+        """Stop pulling and start no further listener call.
+
+        Running calls may finish for up to ``end_ms``; ``held`` then has the offset to commit.
         """
         self.held.dropped = True
         try:
@@ -140,22 +158,25 @@ class QueueConsumer:
                     self._idle.clear()
                     await self._idle.wait()
         except TimeoutError:
-            logger.warning("%s: a listener runs on; its messages will come again", self.queue)
+            logger.warning(
+                "%s was dropped while a listener runs; its messages will be delivered again",
+                self.queue,
+            )
         for task in self._tasks:
             task.cancel()
         for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(outcome, Exception):
-                logger.error("consuming %s failed", self.queue, exc_info=outcome)
+                logger.error("the consumption of %s failed", self.queue, exc_info=outcome)
         self._tasks = []
 
     def locked(self, now_ms: int) -> None:
-        """The broker has granted the lock."""
+        """Record that the broker has granted the lock."""
         self.held.locked_ms = now_ms
         self._room.set()
         self._news.set()
 
     async def consume_next(self) -> None:
-        """A worker's turn: one batch."""
+        """Consume one batch; called by a worker."""
         messages = self.held.take(self.settings.batch_max)
         if not messages:
             return
@@ -173,7 +194,9 @@ class QueueConsumer:
         self._room.set()
 
     async def _sent_back(self, messages: Sequence[MessageExt]) -> list[MessageExt]:
-        """Those whom the broker has; the others come once more from here, after a while."""
+        """Return the messages that the broker took back; the others are consumed here again
+        later.
+        """
         outcomes = await asyncio.gather(*(self.deps.send_back(each) for each in messages))
         kept = [each for each, sent in zip(messages, outcomes, strict=True) if not sent]
         if kept:
@@ -192,7 +215,9 @@ class QueueConsumer:
                 result = await self.listener(messages)
         except Exception:
             logger.exception(
-                "the listener failed on %s at %d", self.queue, messages[0].queue_offset
+                "the listener failed on %s at offset %d; the messages are delivered again",
+                self.queue,
+                messages[0].queue_offset,
             )
             result = ConsumeResult.RECONSUME_LATER
         result = result or ConsumeResult.SUCCESS
@@ -238,11 +263,16 @@ class QueueConsumer:
         try:
             result = await self.deps.pull(self.queue, order)
         except RmqError as fault:
-            logger.warning("pulling %s at %d: %s", self.queue, held.next_offset, fault)
+            logger.warning(
+                "pulling %s at offset %d failed, it is retried: %s",
+                self.queue,
+                held.next_offset,
+                fault,
+            )
             return False
         if result.status is PullStatus.OFFSET_ILLEGAL:
             logger.warning(
-                "%s: offset %d is outside %d..%d, going on at %d",
+                "%s: offset %d is outside %d..%d, continuing at %d",
                 self.queue,
                 held.next_offset,
                 result.min_offset,
@@ -258,7 +288,7 @@ class QueueConsumer:
         return True
 
     def _offer(self, count: int) -> None:
-        """Tell the workers, once a batch."""
+        """Notify the workers, once per batch."""
         if self.work is None:
             self._news.set()
             return
