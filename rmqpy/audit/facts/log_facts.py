@@ -1,9 +1,8 @@
-"""One log of a store directory: where it begins and ends, its first and last record, and what
-stands behind that one.
+"""The facts of one log of a store directory: its begin and end, first and last record, and tail.
 
-Cheap: only the first frame and the files from the last one with content on are read, bodies only at
-their ends. What is found there has one of ``TAIL_CODES``; what is wrong further inside is found by
-the full audit.
+Cheap: only the first frame and the files from the last one with content on are read, and bodies
+only at their ends. Findings there have one of ``TAIL_CODES``; the full audit finds what is wrong
+further inside.
 """
 
 from __future__ import annotations
@@ -38,14 +37,15 @@ TAIL_CODES = frozenset(
 )
 
 TAIL_BYTES: Final = 16 << 20
-"""Of a file's content: so far from its end bodies are looked at."""
+"""The number of bytes at the end of a file's content in which bodies are checked."""
 
 
 def read_log_facts(
     files: FileSystem, directory: StoreDirectory, row: LogSegments, confirmed: int | None
 ) -> tuple[LogFacts, list[Finding]]:
-    """What the log of ``row`` is, and what stands behind its last record; of a running broker's up
-    to ``confirmed``. The row has files.
+    """Return the facts of a log and the findings after its last record.
+
+    The log of a running broker is read up to ``confirmed``. The log has files.
     """
     relative = directory.relative
     found: list[Finding] = []
@@ -75,7 +75,7 @@ def read_log_facts(
 
 
 class _TailReader:
-    """Walks the end of a log; what it finds behind the last record goes into ``found``."""
+    """Walks the end of a log; findings after the last record are added to ``found``."""
 
     def __init__(self, files: FileSystem, root: str, found: list[Finding]) -> None:
         self._files = files
@@ -86,7 +86,7 @@ class _TailReader:
     def read(
         self, row: LogSegments, confirmed: int | None
     ) -> tuple[int, RecordFacts | None, Ending]:
-        """(end, last record, why the log ends), from the last file with content on."""
+        """Return (end, last record, why the log ends), from the last file with content on."""
         works = list(split_row(row, self._root, max(row.file_size, 1), confirmed))
         number = len(works) - 1
         while number > 0 and not self._data(works[number]).content_end():
@@ -114,8 +114,10 @@ class _TailReader:
         return data if work.limit is None else data.head(work.limit - work.first_offset)
 
     def _walk(self, works: list[WorkRange]) -> RowResult:
-        """All of these files: what decides is the last record, so where it has been looked at
-        thoroughly, it does not matter that the others were not.
+        """Return the merged result of these files.
+
+        Only the last record decides: if it is in a part that was checked thoroughly, the other
+        parts need no check of their bodies.
         """
         parts = [part for work in works for part in self._parts(work)]
         result = self._merged(parts)
@@ -126,7 +128,7 @@ class _TailReader:
         return self._merged([(work, True) for work in works])
 
     def _parts(self, work: WorkRange) -> Iterator[tuple[WorkRange, bool]]:
-        """With "is this the end of the content?"."""
+        """Yield the parts of a file, each with whether it is the end of the content."""
         end = self._data(work).content_end()
         start = work.first_offset + (max(end - TAIL_BYTES, 0) & -BLOCK_SIZE)
         if start > work.start:
@@ -172,7 +174,7 @@ def _tail_kind(ending: Ending, found: list[Finding]) -> tuple[TailKind, int]:
 def record_at(
     view: memoryview, base_offset: int, frame_offset: int, framing: Framing
 ) -> RecordFacts | None:
-    """The record of the frame at ``frame_offset``, None when there is none."""
+    """Return the record of the frame at ``frame_offset``, or None if there is none."""
     position = frame_offset - base_offset
     index = term = -1
     if framing is Framing.DLEDGER:

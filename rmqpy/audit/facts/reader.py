@@ -1,9 +1,8 @@
-"""Looking at a store directory: what it is (:mod:`rmqpy.audit.facts.facts`) and what can be told
-of it without reading its logs. What is wrong inside is found by the full audit
-(:mod:`rmqpy.audit.checks.engine`).
+"""Collects the facts of a store directory (:mod:`rmqpy.audit.facts.facts`) and the findings that
+need no scan of its logs. The full audit finds the others (:mod:`rmqpy.audit.checks.engine`).
 
-A directory whose lock somebody holds is looked at up to its confirmed end: the end of the last
-message that a consume queue leads to. What is behind it is being written.
+A directory whose lock a broker holds is read up to its confirmed end: the end of the last message
+to which a consume queue leads. The bytes after it are being written.
 """
 
 from __future__ import annotations
@@ -42,8 +41,10 @@ def read_facts(
     settings: StoreSettings | None = None,
     holder: Holder = find_lock_owner,
 ) -> StoreFacts:
-    """Look at the store below ``root``. ``settings``: a broker's, when its file is at hand: paths
-    that lie elsewhere, and the file sizes to compare with.
+    """Collect the facts of the store below ``root``.
+
+    ``settings`` are those of the broker, if its configuration is known: paths outside the root, and
+    the file sizes to compare with.
     """
     directory = read_directory(files, root, settings)
     return _FactsReader(files, directory, settings, holder).read()
@@ -138,7 +139,7 @@ class _FactsReader:
         for end, begin in row.gaps():
             if begin > end:
                 path = f"{row.files[0].path.rpartition('/')[0]}/{end:020d}"
-                self._find(FindingCode.FILE_MISSING, path, f"the next begins at {begin}")
+                self._find(FindingCode.FILE_MISSING, path, f"the next file starts at {begin}")
 
     def _check_divide(self, classic: LogFacts | None, ledger: LogFacts | None) -> None:
         if classic is None or ledger is None:
@@ -149,11 +150,11 @@ class _FactsReader:
             self._find(
                 FindingCode.DIVIDE_MISMATCH,
                 path,
-                f"a DLedger log that begins at {ledger.begin}",
+                f"a DLedger log that starts at {ledger.begin}",
                 f"{old_end}, where the classic files end",
             )
         elif classic.tail is not TailKind.BLANK or classic.file_end != old_end:
-            found = f"{classic.tail.value} behind {classic.end}"
+            found = f"{classic.tail.value} after {classic.end}"
             self._find(FindingCode.DIVIDE_OPEN, path, found, f"a filler up to {old_end}")
 
     def _check_root(self, ledger: LedgerFolder | None) -> None:

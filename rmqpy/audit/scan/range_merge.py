@@ -1,15 +1,16 @@
-"""Partial results of ranges, in the order of the log, to what a sequential walk would have found.
+"""Merge the partial results of ranges, in the order of the log, into the result of a sequential
+walk.
 
-Chain proof: a range counts only if it begins where the one before has ended; else it is audited
-once more from there (``again``). By induction the result is that of a walk from the first file on,
-for any split, whatever a message's body holds.
+Chain proof: a range counts only if it starts where the previous one ended; otherwise it is audited
+again from there (``rerun``). By induction the result is that of a walk from the first file on, for
+any split and any content of message bodies.
 
-Where a file's content ends is judged when it is known what follows:
+The end of a file's content is judged when it is known what follows:
 
 =============================  ==========================  ==================================
-the walk of a file ended at    a later file has frames     none has
+the walk of a file ended at    a later file has frames     no later file has frames
 =============================  ==========================  ==================================
-its filler                     sound                       sound: the next frame makes a file
+its filler                     sound                       sound: the next frame opens a file
 zeros                          FILLER_MISSING              the end of the log
 bytes that are no frame        damage to the file's end    TAIL_PARTIAL or TAIL_JUNK
 the same, or zeros, after a    damage                      TAIL_PARTIAL: the log ends before
@@ -32,7 +33,7 @@ from rmqpy.codec.tally import QueueTally, Tally, TallyPlan
 __all__ = ["FileDigests", "LogMerge", "RowResult"]
 
 Again = Callable[[WorkRange, int], RangeResult]
-"""Audit a range once more, from this offset on."""
+"""Audit a range again, starting at this offset."""
 Sink = Callable[[list[Finding]], None]
 
 _MASK64 = (1 << 64) - 1
@@ -40,7 +41,7 @@ _MASK64 = (1 << 64) - 1
 
 @define(slots=True, kw_only=True)
 class FileDigests:
-    """One file of a log: where its content ends, and digests of what is before that."""
+    """One file of a log: where its content ends, and digests of the content."""
 
     file: str
     first_offset: int
@@ -52,7 +53,7 @@ class FileDigests:
 
     @property
     def end_offset(self) -> int:
-        """Offset behind the file's last byte."""
+        """The offset after the file's last byte."""
         return self.first_offset + self.file_size
 
     @property
@@ -61,16 +62,18 @@ class FileDigests:
 
     @property
     def valid_bytes(self) -> int:
-        """Bytes from the file's begin on that mean something: the filler's eight too."""
+        """The number of bytes at the start of the file that have a meaning, including a filler's
+        eight.
+        """
         valid = self.end - self.first_offset + (BLANK_SIZE if self.is_sealed else 0)
         return min(valid, self.file_size)
 
 
 @define(slots=True, kw_only=True)
 class RowResult:
-    """A whole log. ``end`` is behind the last frame, in the last of ``files`` with content.
+    """The result of a whole log. ``end`` is after the last frame, in the last file with content.
 
-    ``queues`` and ``stretches`` include those of the log in front of it.
+    ``queues`` and ``stretches`` include those of the log before it.
     """
 
     row: str
@@ -97,12 +100,14 @@ class RowResult:
 
 
 class LogMerge:
-    """Takes the ranges of one log one after the other; findings go to ``sink`` as soon as they are
-    certain, in the order of offsets.
+    """Takes the ranges of one log in order; findings go to ``sink`` as soon as they are certain, in
+    the order of offsets.
     """
 
     def __init__(self, row: str, again: Again, sink: Sink, before: RowResult | None = None) -> None:
-        """``before``: the log in front of this one, whose queues go on here."""
+        """Start with an empty result, or after the log ``before``, whose queues continue in this
+        one.
+        """
         self._again = again
         self._sink = sink
         self._result = RowResult(
@@ -113,12 +118,12 @@ class LogMerge:
             files=[],
         )
         self.proven: Callable[[RangeResult], None] = lambda _result: None
-        """Is told of every range before it becomes part of the whole."""
+        """Called with every range before it becomes part of the result."""
         self._waiting: list[RangeResult] = []
-        """The last range with frames and those behind it: judged when more is known."""
+        """The last range with frames and those after it, which are judged when more is known."""
 
     def take(self, result: RangeResult) -> None:
-        """The next range in order."""
+        """Add the next range in order."""
         work = result.work
         files = self._result.files
         if work.is_first:
@@ -142,20 +147,20 @@ class LogMerge:
         self._waiting.append(result)
 
     def finish(self) -> RowResult:
-        """Behind the last range."""
+        """Return the result; called after the last range."""
         self._judge_tail()
         for result in self._waiting:
             self._merge(result)
         return self._result
 
     def _gap_before(self, work: WorkRange) -> None:
-        """A missing file is a finding of its own; that its messages are missing is none."""
+        """Record a missing file; that its messages are missing is not a further finding."""
         if self._result.files and self._result.files[-1].end_offset < work.first_offset:
             gap = self._result.files[-1].end_offset, work.first_offset
             self._result.stretches.append(gap)
 
     def _settle_waiting(self) -> None:
-        """Frames follow in a later range: what ended before is judged as the middle of the log."""
+        """Judge the waiting ranges as the middle of the log: a later range has frames."""
         waiting, self._waiting = self._waiting, []
         for result in waiting:
             self._merge(result)
@@ -188,7 +193,7 @@ class LogMerge:
         self._sink(found)
 
     def _without_last(self, result: RangeResult) -> RangeResult:
-        """The range once more, ending before its last frame."""
+        """Return the result of the range without its last frame."""
         limit = result.tally.last_frame
         whole = self._again(evolve(result.work, limit=limit), result.begin)
         whole.ending = Ending.LOST
@@ -198,7 +203,7 @@ class LogMerge:
         return whole
 
     def _files_ahead(self, first: RangeResult, ended: RangeResult) -> list[Finding]:
-        """Files behind the one in which the log ends."""
+        """Return findings for the files after the one in which the log ends."""
         found = []
         for result in self._waiting:
             work = result.work
@@ -217,7 +222,7 @@ class LogMerge:
         self.proven(result)
         into, tally = self._result.tally, result.tally
         findings = list(result.findings)
-        # What is lost in front of the range's own first frame explains a step there too.
+        # Bytes that are lost before the range's first frame explain a step there too.
         self._result.stretches += result.stretches
         if tally.records:
             findings += self._joints(result)
@@ -231,7 +236,7 @@ class LogMerge:
         self._sink(sorted(findings))
 
     def _joints(self, result: RangeResult) -> list[Finding]:
-        """Index and term of the first entry against the last one before."""
+        """Compare index and term of the first entry with those of the last one before it."""
         before, tally = self._result.tally, result.tally
         if not tally.plan.dledger or before.last_frame < 0:
             return []
@@ -285,7 +290,7 @@ class LogMerge:
         return found
 
     def _is_lost(self, previous: int, frame: int) -> bool:
-        """Whether a stretch of lost bytes lies between two frames."""
+        """Return whether lost bytes are between two frames."""
         return any(previous < begin < frame for begin, _ in self._result.stretches)
 
 
