@@ -1,12 +1,12 @@
-"""The local engine: the ranges of a store over threads, their results merged in order.
+"""The local audit engine: the ranges of a store in threads, with their results merged in order.
 
-The C kernel and the digests of hashlib release the interpreter, so threads use all cores. Ranges
-are handed out a few ahead of the one that is merged: memory is bounded by ``workers`` ranges,
-whatever the size of the store.
+The C kernel and the digests of hashlib release the interpreter lock, so threads use all cores. Only
+a few ranges are started before the one that is being merged: memory is bounded by ``workers``
+ranges, whatever the size of the store.
 
-The audit of a store is, in this order: the facts (files, sizes, tails, small files), each log, each
-consume queue against the logs, the key index against the logs. Another engine may run the ranges
-elsewhere (:class:`RangeRunner`) and keeps the rest.
+The audit of a store consists of these steps, in order: the facts (files, sizes, tails, small
+files), each log, each consume queue against the logs, and the key index against the logs. Another
+engine may run the ranges elsewhere (:class:`RangeRunner`) and reuse the rest.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ R = TypeVar("R")
 
 
 class AuditProgress(Protocol):
-    """Is told how far the work has come."""
+    """Receives the progress of the work, in bytes."""
 
     def expect(self, total_bytes: int) -> None: ...
 
@@ -70,21 +70,25 @@ class NoProgress:
 
 
 class RangeRunner(Protocol):
-    """Audits ranges, in the order given; may do many at once."""
+    """Audits ranges in the given order; may run many at once."""
 
     def run(self, works: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]: ...
 
     def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult: ...
 
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
-        """In the order given."""
+        """Yield the MD5 sums of ``parts``, in the given order."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class AuditOptions:
-    """What to do. ``digests``: of messages as well; ``blocks``: of 64 KiB blocks and groups of
-    frames; ``md5``: of log files; ``derived``: consume queues, key index and DLedger index units
-    too. ``sink`` gets findings as they are found.
+    """What an audit does.
+
+    * ``digests``: compute digests of messages.
+    * ``blocks``: compute digests of 64 KiB blocks and groups of frames.
+    * ``md5``: compute MD5 sums of log files.
+    * ``derived``: check consume queues, key index, and DLedger index units.
+    * ``sink``: receives findings as they are found.
     """
 
     root: str
@@ -97,14 +101,16 @@ class AuditOptions:
     workers: int = field(factory=lambda: os.cpu_count() or 1)
     sink: Callable[[list[Finding]], None] = field(default=lambda _found: None)
     ranges: Callable[[RangeResult], None] = field(default=lambda _result: None)
-    """Gets every range as it is proven, in the order of the log."""
+    """Receives every range after it is proven, in the order of the log."""
     progress: AuditProgress = field(factory=NoProgress)
     holder: Holder = find_lock_owner
 
 
 @define(slots=True, kw_only=True)
 class StoreAudit:
-    """What the audit of a whole store found. Findings went to the sink; here they are counted."""
+    """The result of the audit of a whole store; the findings went to the sink and are counted
+    here.
+    """
 
     facts: StoreFacts
     classic: RowResult | None = None
@@ -113,9 +119,11 @@ class StoreAudit:
     counts: dict[FindingCode, int] = field(factory=dict)
     first_findings: list[Finding] = field(factory=list)
     md5s: dict[str, FileSums] = field(factory=dict)
-    """Of log files, by their paths below the root."""
+    """The sums of log files by their paths below the root."""
     keys: int = 0
-    """How many (message, key) the log asks the key index for; ``keys_found``: has."""
+    """The number of (message, key) pairs of the log that the key index must have; it has
+    ``keys_found``.
+    """
     keys_found: int = 0
 
     @property
@@ -134,12 +142,12 @@ class StoreAudit:
 def audit_store(
     files: FileSystem, plan: AuditOptions, runner: RangeRunner | None = None
 ) -> StoreAudit:
-    """Audit the store below ``plan.root``. ``runner``: who audits ranges; threads by default."""
+    """Audit the store below ``plan.root``; ``runner`` audits the ranges, by default in threads."""
     return _StoreWalk(files, plan, runner or ThreadRunner(files, plan.workers)).run()
 
 
 class ThreadRunner:
-    """Ranges over threads of this process."""
+    """Audits ranges in threads of this process."""
 
     def __init__(self, files: FileSystem, workers: int) -> None:
         self._files = files
@@ -172,7 +180,9 @@ class ThreadRunner:
 
 
 def ordered_map(do: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
-    """``do`` of each item in threads, results in order; no more than a few are kept waiting."""
+    """Apply ``do`` to each item in threads and yield the results in order; a bounded number
+    waits.
+    """
     if workers == 1:
         yield from map(do, items)
         return
@@ -191,7 +201,7 @@ def ordered_map(do: Callable[[T], R], items: Iterable[T], workers: int) -> Itera
 
 
 FIRST_FINDINGS = 100
-"""So many are kept in the audit itself, whatever the sink does with them."""
+"""The number of findings that the result keeps, whatever the sink does with them."""
 UNIT_CODES = frozenset((FindingCode.UNIT_MISSING, FindingCode.UNIT_WRONG))
 _MASK64 = (1 << 64) - 1
 

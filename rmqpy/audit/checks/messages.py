@@ -1,6 +1,6 @@
-"""All messages of a store in the order of the log, and which of them are wanted.
+"""Read all messages of a store in the order of the log, and select among them.
 
-Damage does not end the walk: it goes on at the next frame, and tells what it passed.
+Damage does not end the walk: it continues at the next frame and reports the bytes that it skipped.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ __all__ = [
 ]
 
 INFLATED_MAX = 64 << 20
-"""A compressed body is shown as it is stored when it would become longer."""
+"""A compressed body is shown as it is stored if it would inflate to more than this."""
 
 
 @define(slots=True, frozen=True)
 class LogMessage:
-    """A message and its entry's index and term, -1 in a classic log."""
+    """A message with the index and term of its entry, -1 in a classic log."""
 
     message: StoredMessage
     index: int = -1
@@ -55,8 +55,10 @@ class LogMessage:
 
 @define(slots=True, frozen=True, kw_only=True)
 class MessageSelection:
-    """Which messages are wanted; None: all. Queue offsets and store times are from … to before.
-    ``key``: one of KEYS, UNIQ_KEY or the message id. ``limit``: messages at most.
+    """The criteria for messages; None selects all.
+
+    Ranges of queue offsets and store times exclude their end. ``key`` is one of KEYS, UNIQ_KEY, or
+    the message id. ``limit`` is the largest number of messages.
     """
 
     topic: str | None = None
@@ -69,7 +71,7 @@ class MessageSelection:
     limit: int | None = None
 
     def takes_row(self, scan: Scan, row: int) -> bool:
-        """By what a scan tells already."""
+        """Return whether row ``row`` of a scan meets the criteria that a scan can decide."""
         return (
             (self.queue_id is None or scan.queue_id[row] == self.queue_id)
             and _within(scan.queue_offset[row], self.first_offset, self.end_offset)
@@ -78,7 +80,7 @@ class MessageSelection:
         )
 
     def takes(self, message: StoredMessage) -> bool:
-        """By its keys."""
+        """Return whether the keys of the message meet the criteria."""
         if self.key is None:
             return True
         properties = message.properties
@@ -93,7 +95,7 @@ def _within(value: int, first: int | None, end: int | None) -> bool:
 
 
 Passed = Callable[[str, int, int], None]
-"""Is told of damage: file, offset, bytes."""
+"""Called with damage: file, offset, number of bytes."""
 
 
 def each_message(
@@ -103,7 +105,10 @@ def each_message(
     passed: Passed = lambda _file, _offset, _size: None,
     limit: int | None = None,
 ) -> Iterator[LogMessage]:
-    """The wanted messages in the order of the log. ``limit``: nothing at or behind this offset."""
+    """Yield the selected messages in the order of the log.
+
+    Nothing at or after the offset ``limit`` is read.
+    """
     left = wanted.limit
     for row in directory.logs:
         for file in row.files:
@@ -121,7 +126,7 @@ def each_message(
 def file_view(
     files: FileSystem, file: LogFile, framing: Framing, limit: int | None = None
 ) -> FileView:
-    """A log file, up to ``limit``."""
+    """Return the view of a log file, up to the offset ``limit``."""
     data = map_log(files, file.path)
     if limit is not None:
         data = data.head(limit - file.first_offset)
@@ -130,10 +135,10 @@ def file_view(
 
 @define(slots=True)
 class MessageWalk:
-    """The wanted messages of one file. ``passed`` is told of damage: offset, bytes.
+    """Walks the selected messages of one file; ``passed`` is called with damage: offset, bytes.
 
-    Behind the walk ``end`` is the position where the next frame begins, and ``closed`` says that
-    the file has none.
+    After the walk ``end`` is the position at which the next frame starts, and ``closed`` is True if
+    the file has no further one.
     """
 
     file: FileView
@@ -143,14 +148,18 @@ class MessageWalk:
     closed: bool = field(init=False, default=False)
 
     def run(self, position: int, stop: int | None = None) -> Iterator[LogMessage]:
-        """Of frames that begin from ``position``, where one does, to before ``stop``."""
+        """Yield the messages of frames that start from ``position``, a frame boundary, to before
+        ``stop``.
+        """
         for scan, rest, count in self.scans(position, stop):
             yield from self._take(scan, rest, count)
 
     def scans(
         self, position: int, stop: int | None = None
     ) -> Iterator[tuple[Scan, memoryview, int]]:
-        """The same as scans, wanted or not: a scan, what it looked at, how many of its rows."""
+        """Yield the scans themselves: each with the bytes that it covers and the number of its
+        rows.
+        """
         view, base, dledger = self.file.view, self.file.base_offset, self.file.dledger
         stop = len(view) if stop is None else stop
         while position < stop:
@@ -171,7 +180,9 @@ class MessageWalk:
         self.closed = self.closed or position >= len(view)
 
     def skip(self, stop: int) -> int:
-        """The position of the first frame from ``stop`` on, by all frames before it."""
+        """Return the position of the first frame at or after ``stop``, by walking the frames before
+        it.
+        """
         view, base, dledger = self.file.view, self.file.base_offset, self.file.dledger
         position = 0
         while position < stop:
@@ -199,14 +210,14 @@ class MessageWalk:
                 yield LogMessage(message, scan.entry_index[row], scan.term[row])
 
     def _behind(self, position: int, stop: StopReason) -> int | None:
-        """Where the walk goes on behind a place that holds no frame; None when it does not."""
+        """Return where the walk continues after a position without a frame, or None."""
         view = self.file.view
         if stop in (StopReason.END, StopReason.BLANK):
             return None
         if self.file.data.content_end(position) == position:
             return None
         after = next_frame(self.file, position)
-        # An entry whose index does not follow the one before is a frame all the same.
+        # An entry whose index does not follow the previous one is a frame nevertheless.
         if stop is StopReason.BAD_FIELDS and after is not None and self._is_entry(position):
             return position
         size = (len(view) if after is None else after) - position
@@ -214,7 +225,7 @@ class MessageWalk:
         return after
 
     def _is_entry(self, position: int) -> bool:
-        """Whether a scan that begins here finds a frame."""
+        """Return whether a scan that starts here finds a frame."""
         scan = scan_records(
             self.file.view[position:],
             self.file.base_offset + position,
@@ -226,8 +237,9 @@ class MessageWalk:
 
 
 def message_json(found: LogMessage, body: str = "auto") -> dict[str, Any]:
-    """A message as plain values. ``body``: "text", "base64", "auto" (text where it is UTF-8) or
-    "none".
+    """Return a message as plain values.
+
+    ``body`` is "text", "base64", "auto" (text if it is UTF-8), or "none".
     """
     message = found.message
     place = offset_msg_id(message.store_host, message.physical_offset)
@@ -271,12 +283,12 @@ def _body(message: StoredMessage, form: str) -> dict[str, Any]:
 
 
 def plain_body(message: StoredMessage) -> bytes:
-    """The body as the producer gave it, where it was compressed with zlib."""
+    """Return the body as the producer gave it, inflated if it was compressed with zlib."""
     return inflated(message.body) if message.sys_flag & COMPRESSED else message.body
 
 
 def inflated(body: bytes) -> bytes:
-    """What zlib made of it; itself where that is not to be had."""
+    """Return the inflated body, or the body itself if it cannot be inflated."""
     inflater = zlib.decompressobj()
     try:
         raw = inflater.decompress(body, INFLATED_MAX)

@@ -1,9 +1,9 @@
-"""Consume queues against the log: what the walk of the log cannot see.
+"""Check the consume queues against the log, for what the walk of the log cannot see.
 
-The walk has looked at the unit of every message. If a queue has as many units as messages with a
-right unit, none is left over and nothing more is to do; else every unit is looked at: it must lead
-to the message of this queue with this queue offset. Units that lead into lost bytes or missing
-files are no findings of their own: they tell what was lost there.
+The walk has checked the unit of every message. If a queue has as many units as messages with a
+correct unit, no unit is left over and the queue is done. Otherwise every unit is checked: it must
+lead to the message of this queue with this queue offset. Units that lead into lost bytes or missing
+files are not findings: they show what was lost there.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ __all__ = ["MULTI_DISPATCH_PREFIX", "QueueCheck"]
 
 LOOK_BEHIND_BYTES = 4096
 MULTI_DISPATCH_PREFIX = "%LMQ%"
-"""Queues that hold units of messages of other topics."""
+"""The prefix of queues with units of messages of other topics."""
 
 
 @define(slots=True)
 class QueueCheck:
-    """``reported``: slots about which the walk of the log has told already. ``stretches``: lost
-    bytes. ``log`` is (begin, end) of the address space; ``limit`` of a running broker's store.
+    """Checks the consume queues of a store.
+
+    ``reported`` are slots for which the walk of the log has reported a finding; ``stretches`` are
+    lost bytes; ``log`` is (begin, end) of the address space; ``limit`` applies to the store of a
+    running broker.
     """
 
     directory: StoreDirectory
@@ -44,7 +47,7 @@ class QueueCheck:
     known: set[tuple[bytes, int]] = field(factory=set)
 
     def run(self) -> Iterator[list[Finding]]:
-        """Findings, queue by queue."""
+        """Yield the findings, queue by queue."""
         for queue in self.directory.queues:
             key = queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id
             self.known.add(key)
@@ -67,7 +70,7 @@ class QueueCheck:
                 topic=topic,
                 queue_id=key[1],
                 queue_offset=tally.first_queue_offset,
-                found="no file of the queue",
+                found="no file for the queue",
                 expected=f"units of {tally.count} messages",
             )
 
@@ -105,14 +108,14 @@ class QueueCheck:
             )
 
     def _may_go_on(self, row: UnitRow, end: int) -> bool:
-        """Whether something stands close behind the last unit, after a hole."""
+        """Return whether there are bytes shortly after the last unit, behind a hole."""
         place = end * layout.QUEUE_UNIT_SIZE
         size = min(LOOK_BEHIND_BYTES, row.file_size - place % row.file_size)
         behind = row.read(place, size)
         return behind is not None and any(behind)
 
     def _is_inside(self, tally: QueueTally | None, queue_offset: int) -> bool:
-        """Whether the log has told about the message that this place is for."""
+        """Return whether the walk of the log has checked the message for this position."""
         return tally is not None and queue_offset <= tally.last_queue_offset
 
     def _is_lost(self, offset: int) -> bool:
@@ -121,6 +124,6 @@ class QueueCheck:
 
 def _told(identity: Slot | None) -> str:
     if identity is None:
-        return "no message there"
+        return "no message at that offset"
     topic, queue_id, queue_offset = identity
-    return f"{topic} queue {queue_id} offset {queue_offset} there"
+    return f"{topic} queue {queue_id} offset {queue_offset}"

@@ -1,21 +1,21 @@
-"""Making a damaged log readable again: planned first, then carried out from a journal.
+"""Make a damaged log readable again: planned first, then executed from a journal.
 
 ==============  ===================================================================================
-way             what it does
+repair          effect
 ==============  ===================================================================================
-FORCE_TRUNCATE  the log ends before the first damage: everything from there on is kept in
-                rmqpy/quarantine and zeroed, later files go there as a whole
-QUARANTINE      the log stays as it is, but for the damage: its bytes are kept in rmqpy/quarantine,
-                in their place stand empty messages with the same size, topic, queue and queue
-                offset (as the consume queue tells them), property ``__RMQPY_LOST``. Where no
-                consume queue leads there, the place is filled by a rolled-back message, which no
-                reader sees.
+FORCE_TRUNCATE  the log ends before the first damage: everything from there on is copied to
+                rmqpy/quarantine and zeroed, and later files are moved there
+QUARANTINE      the log stays as it is, except for the damage: its bytes are copied to
+                rmqpy/quarantine and replaced by empty messages with the same size, topic, queue,
+                and queue offset (as the consume queue states them) and the property
+                ``__RMQPY_LOST``. Bytes to which no consume queue leads are replaced by a
+                rolled-back message, which no reader sees.
 ==============  ===================================================================================
 
 Both are for classic logs. A damaged DLedger log is repaired from the other members, not here.
 
-The journal (``rmqpy/fsck-journal.json``) holds the plan before anything is changed; every action
-may be done again, so that a plan that was interrupted is carried out to its end by the next call.
+The journal (``rmqpy/fsck-journal.json``) contains the plan before anything is changed. Every action
+may be repeated, so the next call completes a plan that was interrupted.
 """
 
 from __future__ import annotations
@@ -53,22 +53,28 @@ _NOBODY: Final = bytes(4)
 
 
 class Repair(Enum):
+    """The way of repair; the values are the options of ``rmqpy store fsck``."""
+
     FORCE_TRUNCATE = "force-truncate"
     QUARANTINE = "quarantine"
 
 
 class ActionKind(Enum):
+    """What an action does; the values are those of journals."""
+
     KEEP = "keep"
     """Copy ``length`` bytes to the quarantine."""
     WRITE = "write"
-    """Put ``data`` there; ``length`` zeros when it is empty."""
+    """Write ``data``; ``length`` zeros if it is empty."""
     SET_ASIDE = "set aside"
     """Move the whole file to the quarantine."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Action:
-    """``file`` is below the root; ``kept_as`` below rmqpy/quarantine; ``data`` in hexadecimal."""
+    """One action. ``file`` is below the root, ``kept_as`` below rmqpy/quarantine; ``data`` is
+    hexadecimal.
+    """
 
     kind: ActionKind
     file: str
@@ -88,10 +94,12 @@ class Action:
 
 @define(slots=True, frozen=True, kw_only=True)
 class RepairPlan:
+    """The actions of a repair and their reasons."""
+
     repair: Repair
     actions: tuple[Action, ...]
     reasons: tuple[str, ...]
-    """The findings that it answers to, one line each."""
+    """The findings that the plan repairs, one line each."""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self, value_serializer=_plain), indent=1).encode()
@@ -114,7 +122,7 @@ def _plain(_owner: object, _name: object, value: object) -> object:
 def plan_repair(
     files: FileSystem, root: str, repair: Repair, settings: StoreSettings | None = None
 ) -> RepairPlan:
-    """What would be done. Raises StoreError where it cannot be: a running broker, a DLedger log."""
+    """Return what would be done; raises StoreError for a running broker and for a DLedger log."""
     directory = read_directory(files, root, settings)
     _check_stopped(directory)
     found: list[Finding] = []
@@ -153,13 +161,13 @@ def _check_stopped(directory: StoreDirectory) -> None:
 
 
 def unfinished_plan(files: FileSystem, directory: StoreDirectory) -> RepairPlan | None:
-    """The plan of a repair that was interrupted."""
+    """Return the plan of a repair that was interrupted, or None."""
     path = f"{directory.paths.own}/{JOURNAL}"
     return RepairPlan.decode(files.read_bytes(path)) if files.exists(path) else None
 
 
 def execute_repair(files: FileSystem, directory: StoreDirectory, plan: RepairPlan) -> None:
-    """Do what is planned. After an interruption it may be called again with the same plan."""
+    """Execute ``plan``. After an interruption it may be called again with the same plan."""
     _check_stopped(directory)
     lock = files.lock(directory.paths.lock)
     try:
@@ -184,7 +192,7 @@ def _do(files: FileSystem, directory: StoreDirectory, action: Action) -> None:
             files.sync_dir(directory.paths.quarantine)
         return
     if action.kind is ActionKind.KEEP:
-        # Once more after an interruption would keep what was written in its place.
+        # A repetition after an interruption would copy the bytes that were already written.
         if not files.exists(kept):
             view = map_file(files, path)
             files.replace_bytes(kept, bytes(view[action.position :][: action.length]))
@@ -200,7 +208,7 @@ def _do(files: FileSystem, directory: StoreDirectory, action: Action) -> None:
 
 @define(slots=True, frozen=True)
 class _Tile:
-    """Bytes that become one message: offset, size, and whose it was."""
+    """Bytes that become one message: offset, size, and the queue slot of the lost message."""
 
     offset: int
     size: int
@@ -230,7 +238,9 @@ class _Planner:
         return file
 
     def truncate(self, offset: int) -> Iterator[Action]:
-        """From the end backwards: stopped in between, the same damage is found again."""
+        """Yield actions from the end backwards: after an interruption the same damage is found
+        again.
+        """
         holder = self._holder(offset)
         for file in reversed(self._row.files):
             if file.first_offset > holder.first_offset:
@@ -255,7 +265,7 @@ class _Planner:
         )
 
     def replace(self, finding: Finding) -> Iterator[Action]:
-        """Empty messages in place of damage; a filler that is wrong is written anew."""
+        """Yield actions that replace damage by empty messages, or write a wrong filler again."""
         holder = self._holder(finding.offset)
         position = finding.offset - holder.first_offset
         view = map_file(self._files, holder.path)
@@ -294,7 +304,7 @@ class _Planner:
         )
 
     def _tiles(self, begin: int, end: int) -> Iterator[_Tile]:
-        """The place between two offsets, cut by the units that lead there."""
+        """Yield the tiles between two offsets, split by the units that lead there."""
         offset = begin
         for tile in sorted(self._units_between(begin, end), key=lambda tile: tile.offset):
             if tile.offset < offset or tile.offset + tile.size > end:
@@ -332,8 +342,9 @@ class _Planner:
 
 
 def _time_before(view: memoryview, position: int) -> int:
-    """Store time of the last whole record before ``position`` of a file; of the first behind it
-    where there is none.
+    """Return the store time of the last whole record before ``position`` of a file.
+
+    0 if there is none.
     """
     stored_ms, at = 0, 0
     while at < position:
@@ -346,7 +357,7 @@ def _time_before(view: memoryview, position: int) -> int:
 
 
 def _empty_message(tile: _Tile, stored_ms: int) -> bytes:
-    """A record of exactly the tile's size without content."""
+    """Return a record of exactly the tile's size without content."""
     fixed = layout.RECORD_SIZE_MIN + len(tile.topic)
     properties = LOST_PROPERTY if fixed + len(LOST_PROPERTY) <= tile.size else b""
     body = bytes(tile.size - fixed - len(properties))
