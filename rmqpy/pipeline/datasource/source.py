@@ -3,18 +3,18 @@
 ==================================  ==============================================================
 ``spark.read`` with a path          the messages in store directories (this module)
 ``spark.read`` with nameServer      the messages that live brokers have (:mod:`.stream`)
-``spark.readStream``                the messages that live brokers get (:mod:`.stream`)
+``spark.readStream``                the messages that live brokers receive (:mod:`.stream`)
 ``df.write``, ``df.writeStream``    sends rows as messages (:mod:`.writer`)
 ==================================  ==============================================================
 
-A task reads the frames that begin in its range of a log file. Where its first one begins it learns
-from all frames before it, not by a search: nothing behind the task could correct a wrong guess.
-Only the columns of the schema are built: a schema given by the user prunes.
+A task reads the frames that start in its range of a log file. It finds its first frame by walking
+all frames before it, not by a search: nothing after the task could correct a wrong guess. Only the
+columns of the schema are built, so a schema given by the user prunes columns.
 
-What is wanted is told by options (topic, queueId, startingTimestamp, endingTimestamp). With the
-option ``pushFilters`` filters on topic, queueId, queueOffset, physicalOffset and storeTimestamp are
-taken over from Spark too. Only with it: Spark 4.3 keeps what was pushed down for *every* use of the
-DataFrame, so one that is used twice, with other filters or without, would lack rows.
+Messages are selected by options (topic, queueId, startingTimestamp, endingTimestamp). With the
+option ``pushFilters``, Spark's filters on topic, queueId, queueOffset, physicalOffset, and
+storeTimestamp are applied too. This is opt-in: Spark 4.3 reuses pushed filters for *every* use of a
+DataFrame, so one that is used twice, with other filters or none, would lack rows.
 """
 
 from __future__ import annotations
@@ -108,18 +108,18 @@ PROPERTIES_TYPES: Final[Mapping[str, DataType]] = {
     "map": TYPES["properties"],
     "string": StringType(),
 }
-"""By the option propertiesFormat; as a string they are one JSON object, as the old connector had
-them.
+"""The types of the column, by the option propertiesFormat; a string is one JSON object, as in the
+old connector.
 """
 
 
 def register(session: SparkSession) -> None:
-    """Make ``format("rocketmq")`` known to the session."""
+    """Register ``format("rocketmq")`` with the session."""
     session.dataSource.register(RocketMqSource)
 
 
 class RocketMqSource(DataSource):
-    """What Spark asks for by name."""
+    """The data source that Spark looks up by name."""
 
     @classmethod
     def name(cls) -> str:
@@ -142,7 +142,9 @@ class RocketMqSource(DataSource):
     def streamReader(self, schema: StructType) -> Any:
         properties_type(self.options)
         if _is_store(self.options):
-            raise ConfigError("a store directory is no stream: give nameServer, or read it once")
+            raise ConfigError(
+                "a store directory cannot be streamed: give nameServer, or use spark.read"
+            )
         from rmqpy.pipeline.datasource.stream import LiveStreamReader
 
         return LiveStreamReader(self.options, schema)
@@ -166,20 +168,20 @@ def _is_store(options: Mapping[str, str]) -> bool:
 
 
 def properties_type(options: Mapping[str, str]) -> DataType:
-    """Of the column properties, without a schema of the user's; ConfigError where it is none."""
+    """Return the type of the column properties without a user's schema; ConfigError if invalid."""
     told = {name.lower(): value for name, value in options.items()}.get("propertiesformat", "map")
     kind = PROPERTIES_TYPES.get(told.lower())
     if kind is None:
-        raise ConfigError(f"the option propertiesFormat is {told!r}, neither map nor string")
+        raise ConfigError(f"the option propertiesFormat is {told!r}, expected map or string")
     return kind
 
 
 def checked_columns(schema: StructType) -> tuple[str, ...]:
-    """The names of the columns; ConfigError where one is not ours, or of another type."""
+    """Return the names of the columns; ConfigError for an unknown column or a wrong type."""
     for column in schema.fields:
         kind = TYPES.get(column.name)
         if kind is None:
-            raise ConfigError(f"no column {column.name!r}; there are: {', '.join(COLUMNS)}")
+            raise ConfigError(f"no column {column.name!r}; the columns are: {', '.join(COLUMNS)}")
         allowed = PROPERTIES_TYPES.values() if column.name == "properties" else [kind]
         if column.dataType not in allowed:
             raise ConfigError(
@@ -190,7 +192,7 @@ def checked_columns(schema: StructType) -> tuple[str, ...]:
 
 
 def project_columns(batches: Iterable[pyarrow.RecordBatch], schema: StructType) -> Iterator[Any]:
-    """Batches as Spark wants them: of exactly its schema."""
+    """Yield batches with exactly Spark's schema."""
     import pyarrow
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -207,7 +209,7 @@ def project_columns(batches: Iterable[pyarrow.RecordBatch], schema: StructType) 
 
 
 class StorePart(InputPartition):
-    """A range of a log file. ``root``: of its store."""
+    """A range of a log file; ``root`` is that of its store."""
 
     def __init__(self, work: WorkRange, root: str) -> None:
         super().__init__(None)
@@ -216,7 +218,7 @@ class StorePart(InputPartition):
 
 
 class StoreReader(DataSourceReader):
-    """Reads store directories. They may be a running broker's: then as far as a consume queue
+    """Reads store directories; the store of a running broker is read as far as a consume queue
     leads.
     """
 
@@ -275,14 +277,14 @@ class StoreReader(DataSourceReader):
     def _loss(root: str, file: str, at: int, size: int) -> StoreError:
         return StoreError(
             f"{root}/{file}",
-            f"{size} bytes at offset {at} that are no message",
-            "messages to the end",
-            "rmqpy pipeline audit tells more, and the option failOnDataLoss=false passes them",
+            f"{size} bytes at offset {at} that are not a message",
+            "messages up to the end",
+            "run rmqpy pipeline audit for details, or set failOnDataLoss=false to skip them",
         )
 
 
 def wanted_by(given: Options) -> MessageFilter:
-    """What options tell."""
+    """Return the filter that the options describe."""
     wanted = MessageFilter(internal_topics=given.flag("includeInternalTopics", False))
     topics = given.text("topic", None)
     if topics is not None:
@@ -311,7 +313,7 @@ def _roots(given: Options) -> list[str]:
 
 
 class FilterPushdownReader(StoreReader):
-    """Takes over the filters that a scan can answer."""
+    """A store reader that accepts the filters that a scan can answer."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         for each in filters:

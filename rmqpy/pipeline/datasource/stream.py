@@ -1,18 +1,19 @@
-"""``format("rocketmq")`` over live brokers: what Spark asks for, batch and stream.
+"""``format("rocketmq")`` over live brokers, as a batch and as a stream.
 
-A batch of a stream is a range of offsets of every queue, which Spark writes to its log before
-anything of it is read; reading it again gives the same messages. So a sink that takes a batch once
-takes every message once. What may go wrong and what follows:
+A batch of a stream is a range of offsets of every queue, which Spark writes to its log before it
+reads any message; reading it again returns the same messages. So a sink that handles each batch
+once handles each message once. Failures and their handling:
 
 ==================================  ==============================================================
-no answer, no leader, a refusal     again until ``brokerTimeoutMs`` is over, with a new route
-that passes
-a broker that has not come so far   the same: another member of the group has it
-offsets below the queue's first     lost: the query fails, or (failOnDataLoss=false) goes on at
+no answer, no leader, a temporary   repeated until ``brokerTimeoutMs`` has passed, with a new
+refusal                             route
+a broker that lags behind           the same: another member of the group has the messages
+offsets below the queue's first     lost: the query fails, or (failOnDataLoss=false) continues at
                                     the first
-a queue's end before the start      no new messages; when it stays so for brokerTimeoutMs the query
-                                    fails, or (failOnDataLoss=false) begins at its first
-a queue that appears                from its first message on; a topic of the pattern too
+a queue's end before the start      no new messages; after brokerTimeoutMs the query fails, or
+                                    (failOnDataLoss=false) starts at the queue's first message
+a new queue                         read from its first message; also for a new topic of the
+                                    pattern
 a queue that is in no route         its offset stays
 ==================================  ==============================================================
 """
@@ -90,7 +91,7 @@ STREAM_OPTIONS: Final = SHARED_OPTIONS | {"maxOffsetsPerTrigger", "commitGroup"}
 
 @define(slots=True, frozen=True, kw_only=True)
 class LiveSettings:
-    """What both ways of reading have."""
+    """The settings that batch and stream share."""
 
     access: BrokerAccess
     topics: TopicChoice
@@ -146,7 +147,7 @@ class QueuePart(InputPartition):
 
 
 class _Live:
-    """``read`` and ``partitions`` of both."""
+    """The implementation of ``read`` and ``partitions`` for batch and stream."""
 
     def __init__(self, settings: LiveSettings, schema: StructType) -> None:
         self._version = __version__
@@ -156,7 +157,7 @@ class _Live:
 
     @property
     def _reader(self) -> LiveQueueReader:
-        """Of this process: the driver's, or a worker's."""
+        """The reader of this process: the driver's or a worker's."""
         return reader_for(self._settings.access)
 
     def _parts(self, begin: Position, end: Position) -> list[InputPartition]:

@@ -1,8 +1,8 @@
-"""Consume queues and index files from what the ranges have packed: a queue, or an index file, is
-one piece of work.
+"""Build consume queues and index files from the packed ranges: each queue and each index file is
+one work unit.
 
-Each is written to ``<folder>/<a name of its own>`` and synced; the driver renames it. So a worker
-that dies, or a second attempt, leaves nothing but a name that nobody asks for.
+Each is written to ``<folder>/<a unique name>`` and synced, and the driver renames it. So a worker
+that dies, or a second attempt, leaves only a file that is never used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ CHUNK_UNITS: Final = 1 << 16
 
 @define(slots=True, frozen=True)
 class ByteRange:
-    """``count`` items at ``position`` of a range's file; of a queue from queue offset ``first``."""
+    """``count`` items at ``position`` of a range's file; for a queue, from queue offset
+    ``first``.
+    """
 
     path: str
     position: int
@@ -42,7 +44,7 @@ class ByteRange:
 
 @define(slots=True, frozen=True, kw_only=True)
 class QueuePiece:
-    """One queue. ``first`` and ``end`` of the spans follow the log."""
+    """One queue; its spans are in the order of the log."""
 
     topic: str
     queue_id: int
@@ -52,7 +54,7 @@ class QueuePiece:
 
 @define(slots=True, frozen=True, kw_only=True)
 class IndexPiece:
-    """Index file ``number``. ``before``: where the last entry of the one in front of it stands."""
+    """Index file ``number``. ``before`` locates the last entry of the previous index file."""
 
     number: int
     spans: tuple[ByteRange, ...]
@@ -63,8 +65,9 @@ class IndexPiece:
 
 @define(slots=True, frozen=True, kw_only=True)
 class BuiltFile:
-    """A folder (of a queue) or file (of the index) ``path``. ``begin_ms``: store time of an index
-    file's first entry.
+    """The built folder (of a queue) or file (of the index) ``path``.
+
+    ``begin_ms`` is the store time of an index file's first entry.
     """
 
     piece: QueuePiece | IndexPiece
@@ -75,7 +78,9 @@ class BuiltFile:
 
 @define(slots=True, frozen=True, kw_only=True)
 class FileTask:
-    """What is done with a piece, here or on a worker. ``logs``: the store's, for store times."""
+    """Builds one file, in this process or on a worker; ``logs`` are the store's, for store
+    times.
+    """
 
     folder: str
     logs: tuple[LogSegments, ...]
@@ -108,8 +113,9 @@ class FileTask:
         return BuiltFile(piece=piece, path=path, items=items)
 
     def _stored_ms(self, offset: int) -> int | None:
-        """Store time of the message at a physical offset: Java looks for a time by the times of a
-        queue's files.
+        """Return the store time of the message at a physical offset, or None.
+
+        Java searches for a time by the modification times of a queue's files.
         """
         for row in self.logs:
             file = row.file_at(offset)
@@ -127,7 +133,7 @@ class FileTask:
 
 
 def _unit_chunks(piece: QueuePiece) -> Iterator[tuple[int, bytes]]:
-    """(queue offset of the first, units) of a queue, in the order of the log."""
+    """Yield (queue offset of the first, units) of a queue, in the order of the log."""
     for span in piece.spans:
         for done in range(0, span.count, CHUNK_UNITS):
             count = min(CHUNK_UNITS, span.count - done)
@@ -144,7 +150,9 @@ def _read(path: str, position: int, size: int) -> bytes:
 
 
 def _put(queue: ConsumeQueue, first: int, units: bytes) -> None:
-    """As dispatch does: a run that continues the queue as a whole, else unit by unit."""
+    """Add units as dispatch does: a run that continues the queue at once, otherwise unit by
+    unit.
+    """
     offset, size, _ = QUEUE_UNIT.unpack_from(units)
     if queue.continues(first, offset):
         offset, size, _ = QUEUE_UNIT.unpack_from(units, len(units) - QUEUE_UNIT_SIZE)
@@ -155,7 +163,7 @@ def _put(queue: ConsumeQueue, first: int, units: bytes) -> None:
 
 
 def _last_unit(view: memoryview) -> int:
-    """Physical offset of the last unit in a queue file."""
+    """Return the physical offset of the last unit in a queue file."""
     low, high = 0, len(view) // QUEUE_UNIT_SIZE
     while low < high:
         middle = (low + high) // 2

@@ -1,11 +1,11 @@
-"""The messages of a store as Parquet files, written by whoever has the range.
+"""Export the messages of a store as Parquet files, written by the executors of the ranges.
 
-A range is written to ``_temporary/<a name of its own>`` below the target, whole and synced; the
-writer tells where its first frame begins and where the next one must. The driver takes the ranges
-in order, proves them (:mod:`.pieces`), and only then renames the file to its place, named by the
-range. So an attempt that died, or a
-second one at the same range, leaves nothing but a file in ``_temporary``, which goes at the end.
-``_manifest.json`` lists the files, ``_SUCCESS`` says that all of them stand there.
+A range is written to ``_temporary/<a unique name>`` below the target, completely and synced; the
+result says where its first frame starts and where the next one must. The driver takes the ranges in
+order, proves them (:mod:`rmqpy.pipeline.spark.work_units`), and only then renames the file to its
+final name, which is that of the range. So an attempt that died, or a second attempt at the same
+range, leaves only a file in ``_temporary``, which is removed at the end. ``_manifest.json`` lists
+the files; ``_SUCCESS`` says that all of them exist.
 
 The messages are those of ``rmqpy store dump``, in the order of the log by the names of the files.
 """
@@ -58,12 +58,12 @@ MANIFEST: Final = "_manifest.json"
 SUCCESS: Final = "_SUCCESS"
 ROW_GROUP_BYTES: Final = 64 << 20
 RISING: Final = ("queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp", "entryIndex")
-"""Columns of which a value is hardly ever there twice, and not far from the one before."""
+"""Columns whose values hardly repeat and differ little from the previous one."""
 UNLIKE: Final = ("keys", "bodyCrc")
-"""Columns of which hardly two values are equal."""
+"""Columns whose values hardly repeat."""
 PROPERTIES: Final = ("properties.key_value.key", "properties.key_value.value")
 NOT_SOUGHT: Final = frozenset(["body", "properties", "crcOk"])
-"""Columns of which least and most are of no use."""
+"""Columns whose minimum and maximum are of no use."""
 WRITER_OPTIONS: Final[Mapping[str, Any]] = {
     "compression": "zstd",
     "use_dictionary": [*(set(COLUMNS) - set(RISING) - set(UNLIKE)), PROPERTIES[0]],
@@ -71,19 +71,19 @@ WRITER_OPTIONS: Final[Mapping[str, Any]] = {
     "write_statistics": [name for name in COLUMNS if name not in NOT_SOUGHT],
     "store_schema": False,
 }
-"""``store_schema``: the types are those of Parquet, not those that the arrays had here."""
+"""Without ``store_schema`` the types are those of Parquet, not those of the arrays."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Written(PieceResult):
-    """A range as a file of so many rows; without rows there is none."""
+    """A range as a file with ``rows`` rows; no file without rows."""
 
     rows: int
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class ExportTask:
-    """What is done with a piece, here or on a worker."""
+    """Exports one work unit, in this process or on a worker."""
 
     folder: str
     broker_name: str | None = None
@@ -122,7 +122,7 @@ class ExportTask:
 
 
 def row_groups(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[list[pyarrow.RecordBatch]]:
-    """Batches of records of about 64 MiB together; memory is bounded by them."""
+    """Yield groups of batches with about 64 MiB of records, which bounds the memory in use."""
     import pyarrow.compute as pc
 
     group: list[pyarrow.RecordBatch] = []
@@ -138,17 +138,19 @@ def row_groups(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[list[pyarrow.
 
 
 Run = Callable[[ExportTask, Iterable[WorkUnit]], Iterator[Written]]
-"""Does all pieces; results in their order."""
+"""Executes all work units; yields the results in order."""
 
 
 def run_here(task: ExportTask, pieces: Iterable[WorkUnit]) -> Iterator[Written]:
-    """One after the other in this process."""
+    """Execute the work units one after the other in this process."""
     return map(task, pieces)
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class ExportPlan:
-    """``root``: the store; ``target``: a folder that does not exist, or is empty."""
+    """What to export. ``root`` is the store; ``target`` a folder that does not exist or is
+    empty.
+    """
 
     root: str
     target: str
@@ -161,7 +163,7 @@ class ExportPlan:
 
 @define(slots=True)
 class Export:
-    """One export; ``skipped`` and ``files`` tell afterwards what was done."""
+    """One export; ``skipped`` and ``files`` say afterwards what was done."""
 
     plan: ExportPlan
     run_pieces: Run = run_here
@@ -173,7 +175,7 @@ class Export:
         return sum(file["rows"] for file in self.files)
 
     def run(self) -> None:
-        """RmqError when the target is in use."""
+        """Write the export; raises RmqError if the target is in use."""
         plan = self.plan
         task = ExportTask(
             folder=f"{plan.target}/{TEMPORARY}",
@@ -192,7 +194,7 @@ class Export:
     def _make_target(self) -> None:
         target = Path(self.plan.target)
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise RmqError(f"{target}: is in use; name a folder that is empty or does not exist")
+            raise RmqError(f"{target} is in use; name a folder that is empty or does not exist")
         (target / TEMPORARY).mkdir(parents=True)
 
     def _works(self) -> list[WorkRange]:
@@ -205,7 +207,7 @@ class Export:
         return works
 
     def _take(self, written: Written) -> None:
-        """The next range in order, proven: put in its place."""
+        """Move the file of the next proven range to its place."""
         work = written.work
         self.skipped += written.skipped
         if written.path is not None:
@@ -236,8 +238,10 @@ def _write_synced(path: Path, text: str) -> None:
 
 
 def done_export(folder: str) -> dict[str, Any]:
-    """The manifest of an export; RmqError when ``folder`` holds none that was finished."""
+    """Return the manifest of an export; RmqError if ``folder`` has no finished one."""
     if not Path(folder, SUCCESS).is_file() or not Path(folder, MANIFEST).is_file():
-        raise RmqError(f"{folder}: no finished export; make it with rmqpy pipeline export DIR --to")
+        raise RmqError(
+            f"{folder} has no finished export; create one with rmqpy pipeline export DIR --to"
+        )
     manifest: dict[str, Any] = json.loads(Path(folder, MANIFEST).read_text(encoding="utf-8"))
     return manifest

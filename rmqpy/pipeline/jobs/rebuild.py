@@ -1,12 +1,12 @@
-"""Consume queues and key index of a store from its logs, in a folder aside.
+"""Rebuild the consume queues and the key index of a store from its logs, in a separate folder.
 
 Ranges of the log are packed (:mod:`.derived_ranges`), the driver proves that they join and sorts
-their runs by queue, then every queue and every index file is written by one task
-(:mod:`.derived_files`). What comes out is byte for byte what the broker's dispatch would have
-written; the tables of the index hold what they must, by entry numbers that follow the log.
+their runs by queue, and then each queue and each index file is written by one task
+(:mod:`.derived_files`). The result is byte for byte what the broker's dispatch would have written;
+index files have the same entries in the order of the log.
 
-Not from the log: queues whose messages have all expired. They say where the queue goes on, so their
-files are copied. Queues of topics that were deleted do not come back.
+Not rebuilt from the log are queues whose messages have all expired: they define the next queue
+offset, so their files are copied. Queues of deleted topics are not rebuilt.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ QUEUES: Final = "consumequeue"
 INDEX: Final = "index"
 
 Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
-"""Does all pieces of a kind; results in their order."""
+"""Executes all work units of a kind; yields the results in order."""
 
 
 @define(slots=True, frozen=True)
 class QueueBreak:
-    """A message whose queue offset does not follow the one before in its queue."""
+    """A message whose queue offset does not follow the previous one in its queue."""
 
     topic: str
     queue_id: int
@@ -57,7 +57,7 @@ class QueueBreak:
     expected: int
 
     def __str__(self) -> str:
-        what = "are missing" if self.found > self.expected else "are there twice"
+        what = "are missing" if self.found > self.expected else "are duplicated"
         count = abs(self.found - self.expected)
         return (
             f"{self.topic} queue {self.queue_id}: queue offset {self.found} where {self.expected}"
@@ -67,8 +67,11 @@ class QueueBreak:
 
 @define(slots=True, frozen=True, kw_only=True)
 class RebuildPlan:
-    """``target``: a folder of our own, made anew. ``settings`` tell sizes and delay levels.
-    ``packing`` is told of bytes of the log, ``writing`` of bytes of consume queues and key index.
+    """What to rebuild.
+
+    ``target`` is a folder that is created again for each rebuild. ``settings`` have sizes and delay
+    levels. ``packing`` receives progress in bytes of the log, ``writing`` in bytes of consume
+    queues and key index.
     """
 
     root: str
@@ -80,14 +83,16 @@ class RebuildPlan:
 
 
 def run_here(task: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterator[Any]:
-    """One after the other in this process."""
+    """Execute the work units one after the other in this process."""
     return map(task, pieces)
 
 
 @define(slots=True)
 class Rebuild:
-    """One rebuild; the fields tell afterwards what was done. Broken queues are built as the broker
-    would: what is missing becomes filler, what is there twice counts once.
+    """One rebuild; the fields say afterwards what was done.
+
+    Broken queues are built as the broker would: missing units become fillers, duplicates count
+    once.
     """
 
     plan: RebuildPlan
@@ -107,6 +112,7 @@ class Rebuild:
         return not (self.breaks or self.skipped)
 
     def run(self) -> None:
+        """Build everything into the target folder."""
         plan = self.plan
         target = Path(plan.target)
         shutil.rmtree(target, ignore_errors=True)
@@ -222,13 +228,13 @@ class Rebuild:
 
 
 def _piece_bytes(piece: QueuePiece | IndexPiece) -> int:
-    """What its messages or keys take in the file."""
+    """Return the bytes that the units or keys take in the file."""
     size = QUEUE_UNIT.size if isinstance(piece, QueuePiece) else INDEX_ENTRY_SIZE
     return size * sum(span.count for span in piece.spans)
 
 
 def _parts(spans: list[ByteRange], size: int) -> Iterator[tuple[ByteRange, ...]]:
-    """The entries of all spans, so many at a time."""
+    """Yield the entries of all spans, ``size`` at a time."""
     part: list[ByteRange] = []
     room = size
     for span in spans:

@@ -1,8 +1,8 @@
-"""Ranges of a store over Spark: the other engine of :func:`rmqpy.audit.checks.engine.audit_store`.
+"""Ranges of a store on Spark: the other engine of :func:`rmqpy.audit.checks.engine.audit_store`.
 
-Workers open the store's files themselves, under the path that the driver knows them by; what is
-mapped stays with them. A range whose begin was guessed wrong, and the last one of a log, are done
-once more in the driver, from the offset that the range before has proven.
+Workers open the store's files themselves, under the path that the driver uses; mapped memory stays
+with them. A range whose start was guessed wrong, and the last one of a log, are audited again in
+the driver, from the offset that the previous range has proven.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ __all__ = ["RangeTask", "SparkRunner"]
 
 @define(slots=True, kw_only=True)
 class RangeTask:
-    """What a worker does with ranges: a tally plan without what is mapped, which is mapped once for
-    all ranges of a Spark task.
+    """Audits ranges on a worker: a tally plan without mapped files, which are mapped once for all
+    ranges of a Spark task.
     """
 
     directory: StoreDirectory
@@ -78,7 +78,7 @@ def _md5s(part: FilePart) -> FileSums:
 
 
 class SparkRunner:
-    """Implements :class:`rmqpy.audit.checks.engine.RangeRunner`. ``directory``: the store's."""
+    """Implements :class:`rmqpy.audit.checks.engine.RangeRunner` for the store in ``directory``."""
 
     def __init__(
         self, session: SparkSession, directory: StoreDirectory, wave: int = WAVE_PIECES
