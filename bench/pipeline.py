@@ -58,7 +58,7 @@ from rmqpy.audit.checks.engine import AuditOptions, audit_store
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.log_bytes import map_log
-from rmqpy.audit.scan.ranges import WorkRange, audit_range, split_row
+from rmqpy.audit.scan.ranges import WorkRange, audit_range, split_log
 from rmqpy.client import Message
 from rmqpy.client.blocking import BlockingProducer
 from rmqpy.codec.tally import TallyPlan
@@ -266,7 +266,7 @@ class Bench:
         works = [
             work
             for row in read_directory(OsFileSystem(), str(self.store)).logs
-            for work in split_row(row, str(self.store), RANGE)
+            for work in split_log(row, str(self.store), RANGE)
         ]
         for count in (1, 2):
             seconds = min(plain_seconds(works, count) for _ in range(self.rounds))

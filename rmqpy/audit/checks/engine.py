@@ -27,13 +27,13 @@ from rmqpy.audit.facts.file_md5 import FilePart, FileSums, file_md5s
 from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.audit.facts.log_facts import TAIL_CODES
 from rmqpy.audit.facts.log_reader import LogReader
-from rmqpy.audit.facts.reader import Holder, read_facts
+from rmqpy.audit.facts.reader import FindLockOwner, read_facts
 from rmqpy.audit.scan.directory import LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding, FindingCode, Severity
 from rmqpy.audit.scan.log_bytes import LogBytes, map_log
-from rmqpy.audit.scan.queue_units import QueueUnits, map_row
-from rmqpy.audit.scan.range_merge import LogMerge, RowResult
-from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range, split_row
+from rmqpy.audit.scan.queue_units import QueueUnits, map_units
+from rmqpy.audit.scan.range_merge import LogMerge, LogResult
+from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range, split_log
 from rmqpy.codec.tally import QueueTally, TallyPlan
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
@@ -72,7 +72,7 @@ class NoProgress:
 class RangeRunner(Protocol):
     """Audits ranges in the given order; may run many at once."""
 
-    def run(self, works: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]: ...
+    def run(self, ranges: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]: ...
 
     def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult: ...
 
@@ -103,7 +103,7 @@ class AuditOptions:
     ranges: Callable[[RangeResult], None] = field(default=lambda _result: None)
     """Receives every range after it is proven, in the order of the log."""
     progress: AuditProgress = field(factory=NoProgress)
-    holder: Holder = find_lock_owner
+    holder: FindLockOwner = find_lock_owner
 
 
 @define(slots=True, kw_only=True)
@@ -113,8 +113,8 @@ class StoreAudit:
     """
 
     facts: StoreFacts
-    classic: RowResult | None = None
-    ledger: RowResult | None = None
+    classic: LogResult | None = None
+    ledger: LogResult | None = None
     queues: dict[tuple[bytes, int], QueueTally] = field(factory=dict)
     counts: dict[FindingCode, int] = field(factory=dict)
     first_findings: list[Finding] = field(factory=list)
@@ -127,12 +127,12 @@ class StoreAudit:
     keys_found: int = 0
 
     @property
-    def logs(self) -> tuple[RowResult, ...]:
-        return tuple(row for row in (self.classic, self.ledger) if row is not None)
+    def logs(self) -> tuple[LogResult, ...]:
+        return tuple(log for log in (self.classic, self.ledger) if log is not None)
 
     @property
     def records(self) -> int:
-        return sum(row.tally.records for row in self.logs)
+        return sum(log.tally.records for log in self.logs)
 
     @property
     def is_clean(self) -> bool:
@@ -155,11 +155,11 @@ class ThreadRunner:
         self._open: dict[str, LogBytes] = {}
         self._lock = threading.Lock()
 
-    def run(self, works: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
+    def run(self, ranges: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
         def audit(work: WorkRange) -> RangeResult:
             return audit_range(self._data(work.path), work, plan)
 
-        for result in ordered_map(audit, works, self._workers):
+        for result in ordered_map(audit, ranges, self._workers):
             yield result
             if result.work.is_last:
                 with self._lock:
@@ -221,7 +221,7 @@ class _StoreWalk:
 
     def run(self) -> StoreAudit:
         plan = self.plan
-        total = sum(file.size for row in self.directory.logs for file in row.files)
+        total = sum(file.size for log in self.directory.logs for file in log.files)
         plan.progress.expect(total * 2 if plan.md5 else total)
         facts = read_facts(self.files, plan.root, plan.settings, plan.holder)
         self._sink([found for found in facts.findings if found.code not in TAIL_CODES])
@@ -229,10 +229,10 @@ class _StoreWalk:
         if plan.derived:
             self._open_index(facts)
         if self.directory.classic:
-            audit.classic = self._row(self.directory.classic, facts, None)
+            audit.classic = self._audit_log(self.directory.classic, facts, None)
         ledger = self.directory.ledger
         if ledger is not None and ledger.data:
-            audit.ledger = self._row(ledger.data, facts, audit.classic)
+            audit.ledger = self._audit_log(ledger.data, facts, audit.classic)
         audit.queues = audit.logs[-1].queues if audit.logs else {}
         if plan.md5:
             self._md5s(audit)
@@ -263,19 +263,19 @@ class _StoreWalk:
             self._sink(findings)
         if self.key_range is None:
             return
-        told = [log.tally.key_count for log in logs], [log.tally.key_sum for log in logs]
+        totals = [log.tally.key_count for log in logs], [log.tally.key_sum for log in logs]
         keys = KeyCheck(
             files=self.files,
             directory=self.directory,
             tables=self.tables,
             low=self.key_range[0],
             high=self.key_range[1],
-            told=(sum(told[0]), sum(told[1]) & _MASK64),
+            totals=(sum(totals[0]), sum(totals[1]) & _MASK64),
             running=facts.running,
         )
         for findings in keys.run():
             self._sink(findings)
-        audit.keys = sum(told[0])
+        audit.keys = sum(totals[0])
         audit.keys_found = audit.keys - keys.missing
 
     def _sink(self, findings: list[Finding]) -> None:
@@ -296,26 +296,28 @@ class _StoreWalk:
             high = facts.end if facts.confirmed_end is None else facts.confirmed_end
             self.key_range = low, high
 
-    def _row(self, row: LogSegments, facts: StoreFacts, before: RowResult | None) -> RowResult:
-        plan = self._tally_plan(row)
+    def _audit_log(
+        self, log: LogSegments, facts: StoreFacts, before: LogResult | None
+    ) -> LogResult:
+        plan = self._tally_plan(log)
 
-        def again(work: WorkRange, begin: int) -> RangeResult:
+        def rerun(work: WorkRange, begin: int) -> RangeResult:
             return self.runner.rerun(work, plan, begin)
 
-        merge = LogMerge(row.name, again, self._sink, before)
+        merge = LogMerge(log.name, rerun, self._sink, before)
         merge.proven = self.plan.ranges
-        works = split_row(row, self.directory.root, self.plan.range_bytes, facts.confirmed_end)
-        for result in self.runner.run(works, plan):
+        ranges = split_log(log, self.directory.root, self.plan.range_bytes, facts.confirmed_end)
+        for result in self.runner.run(ranges, plan):
             merge.take(result)
             self.plan.progress.advance(result.work.stop - result.work.start)
         return merge.finish()
 
-    def _tally_plan(self, row: LogSegments) -> TallyPlan:
-        dledger = row.framing is Framing.DLEDGER
+    def _tally_plan(self, log: LogSegments) -> TallyPlan:
+        dledger = log.framing is Framing.DLEDGER
         entry_units = None
         ledger = self.directory.ledger
         if dledger and self.plan.derived and ledger is not None:
-            entry_units = map_row(self.files, ledger.index)
+            entry_units = map_units(self.files, ledger.index)
         return TallyPlan(
             dledger=dledger,
             digests=self.plan.digests,

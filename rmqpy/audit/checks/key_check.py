@@ -120,11 +120,11 @@ def _table(
     header = IndexHeader.decode(view)
     if header.index_count <= 1:
         return IndexTable(relative, view, header, 0)
-    told = []
+    candidates = []
     if settings is not None:
-        told.append((settings.max_hash_slot_num, settings.max_index_num))
-    told.append((DEFAULT_SLOTS, 4 * DEFAULT_SLOTS))
-    for slots, entries in told:
+        candidates.append((settings.max_hash_slot_num, settings.max_index_num))
+    candidates.append((DEFAULT_SLOTS, 4 * DEFAULT_SLOTS))
+    for slots, entries in candidates:
         if index_file_size(slots, entries) == file.size:
             return IndexTable(relative, view, header, slots)
     found = _find_slot_count(view, header)
@@ -162,7 +162,7 @@ def _find_slot_count(view: memoryview, header: IndexHeader) -> int | None:
 class KeyCheck:
     """Compares the key index with the sums of the log.
 
-    ``told`` is (count, sum) of the log for positions from ``low`` to before ``high``. With
+    ``totals`` is (count, sum) of the log for positions from ``low`` to before ``high``. With
     ``running`` a broker continues to write; entries that it adds after the header was read are
     ignored.
     """
@@ -172,7 +172,7 @@ class KeyCheck:
     tables: list[IndexTable]
     low: int
     high: int
-    told: tuple[int, int]
+    totals: tuple[int, int]
     running: bool = False
     uncovered: dict[tuple[int, int], tuple[int, int, int]] = field(factory=dict)
     """Maps each hole to (first message in it, last message, count)."""
@@ -187,7 +187,7 @@ class KeyCheck:
                 if self.low <= offset < self.high:
                     count += 1
                     total += key_digest(offset, key_hash)
-        if (count, total & _MASK64) != self.told:
+        if (count, total & _MASK64) != self.totals:
             yield from self._each_message()
 
     def _chains(self, table: IndexTable) -> Iterator[Finding]:
@@ -242,11 +242,11 @@ class KeyCheck:
         return next((hole for hole in self._holes() if hole[0] < offset < hole[1]), None)
 
     def _each_message(self) -> Iterator[list[Finding]]:
-        for row in self.directory.logs:
-            for file in row.files:
-                if file.end_offset > self.low and file.size == row.file_size:
-                    yield from self._file(file, row.framing)
-        yield list(self._strangers())
+        for log in self.directory.logs:
+            for file in log.files:
+                if file.end_offset > self.low and file.size == log.file_size:
+                    yield from self._file(file, log.framing)
+        yield list(self._entries_past_the_end())
         yield [
             Finding(
                 code=FindingCode.KEYS_NOT_INDEXED,
@@ -298,8 +298,8 @@ class KeyCheck:
                 continue
             start = scan.properties_position[row]
             raw = bytes(view[start : start + scan.properties_length[row]])
-            wanted = Counter(key_hashes(scan.topic[row], raw))
-            for key_hash, count in wanted.items():
+            required = Counter(key_hashes(scan.topic[row], raw))
+            for key_hash, count in required.items():
                 found = indexed.pop((offset, key_hash), 0)
                 if found == count:
                     continue
@@ -324,11 +324,11 @@ class KeyCheck:
                     expected=f"{count} of {key_hash}",
                 )
 
-    def _strangers(self) -> Iterator[Finding]:
+    def _entries_past_the_end(self) -> Iterator[Finding]:
         """Yield findings for entries that lead past the end of the log."""
         for table in self.tables:
             for key_hash, offset, _, _ in table.entries():
-                beyond = all(row.file_at(offset) is None for row in self.directory.logs)
+                beyond = all(log.file_at(offset) is None for log in self.directory.logs)
                 if beyond and self.low <= offset < self.high:
                     yield self._find(
                         FindingCode.KEY_SURPLUS, table, offset, f"key hash {key_hash}", ""

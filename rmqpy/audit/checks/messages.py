@@ -70,7 +70,7 @@ class MessageSelection:
     key: str | None = None
     limit: int | None = None
 
-    def takes_row(self, scan: Scan, row: int) -> bool:
+    def matches_row(self, scan: Scan, row: int) -> bool:
         """Return whether row ``row`` of a scan meets the criteria that a scan can decide."""
         return (
             (self.queue_id is None or scan.queue_id[row] == self.queue_id)
@@ -79,7 +79,7 @@ class MessageSelection:
             and (self.topic is None or java_text(scan.topic[row]) == self.topic)
         )
 
-    def takes(self, message: StoredMessage) -> bool:
+    def matches(self, message: StoredMessage) -> bool:
         """Return whether the keys of the message meet the criteria."""
         if self.key is None:
             return True
@@ -94,28 +94,28 @@ def _within(value: int, first: int | None, end: int | None) -> bool:
     return (first is None or value >= first) and (end is None or value < end)
 
 
-Passed = Callable[[str, int, int], None]
+OnDamage = Callable[[str, int, int], None]
 """Called with damage: file, offset, number of bytes."""
 
 
 def each_message(
     files: FileSystem,
     directory: StoreDirectory,
-    wanted: MessageSelection,
-    passed: Passed = lambda _file, _offset, _size: None,
+    selection: MessageSelection,
+    on_damage: OnDamage = lambda _file, _offset, _size: None,
     limit: int | None = None,
 ) -> Iterator[LogMessage]:
     """Yield the selected messages in the order of the log.
 
     Nothing at or after the offset ``limit`` is read.
     """
-    left = wanted.limit
-    for row in directory.logs:
-        for file in row.files:
+    left = selection.limit
+    for log in directory.logs:
+        for file in log.files:
             if limit is not None and file.first_offset >= limit:
                 continue
-            view = file_view(files, file, row.framing, limit)
-            walk = MessageWalk(view, wanted, partial(passed, directory.relative(file.path)))
+            view = file_view(files, file, log.framing, limit)
+            walk = MessageWalk(view, selection, partial(on_damage, directory.relative(file.path)))
             for found in walk.run(0):
                 if left is not None and left <= 0:
                     return
@@ -135,7 +135,7 @@ def file_view(
 
 @define(slots=True)
 class MessageWalk:
-    """Walks the selected messages of one file; ``passed`` is called with damage: offset, bytes.
+    """Walks the selected messages of one file; ``on_damage`` is called with damage: offset, bytes.
 
     After the walk ``end`` is the position at which the next frame starts, and ``closed`` is True if
     the file has no further one.
@@ -143,7 +143,7 @@ class MessageWalk:
 
     file: FileView
     selection: MessageSelection
-    passed: Callable[[int, int], None] = lambda _offset, _size: None
+    on_damage: Callable[[int, int], None] = lambda _offset, _size: None
     end: int = field(init=False, default=0)
     closed: bool = field(init=False, default=False)
 
@@ -171,7 +171,7 @@ class MessageWalk:
             position = (scan.end if count == len(scan) else scan.frame_offset[count]) - base
             if position >= stop or scan.stop is StopReason.LIMIT:
                 continue
-            after = self._behind(position, scan.stop)
+            after = self._next_position(position, scan.stop)
             if after is None:
                 self.closed = True
                 break
@@ -190,7 +190,7 @@ class MessageWalk:
             position = end - base
             if position >= stop or why is StopReason.LIMIT:
                 continue
-            after = self._behind(position, why)
+            after = self._next_position(position, why)
             if after is None:
                 self.closed = True
                 break
@@ -202,14 +202,14 @@ class MessageWalk:
         shift = self.file.record_shift
         start = scan.frame_offset[0] if count else 0
         for row in range(count):
-            if not self.selection.takes_row(scan, row):
+            if not self.selection.matches_row(scan, row):
                 continue
             position = scan.frame_offset[row] - start + shift
             message = decode_message(view, position)
-            if self.selection.takes(message):
+            if self.selection.matches(message):
                 yield LogMessage(message, scan.entry_index[row], scan.term[row])
 
-    def _behind(self, position: int, stop: StopReason) -> int | None:
+    def _next_position(self, position: int, stop: StopReason) -> int | None:
         """Return where the walk continues after a position without a frame, or None."""
         view = self.file.view
         if stop in (StopReason.END, StopReason.BLANK):
@@ -221,7 +221,7 @@ class MessageWalk:
         if stop is StopReason.BAD_FIELDS and after is not None and self._is_entry(position):
             return position
         size = (len(view) if after is None else after) - position
-        self.passed(self.file.base_offset + position, size)
+        self.on_damage(self.file.base_offset + position, size)
         return after
 
     def _is_entry(self, position: int) -> bool:
@@ -273,13 +273,16 @@ def _body(message: StoredMessage, form: str) -> dict[str, Any]:
     if form == "none":
         return {"body_bytes": len(message.body)}
     raw = plain_body(message)
-    told = {"body_bytes": len(raw)}
+    result = {"body_bytes": len(raw)}
     if form != "base64":
         try:
-            return {**told, "body": raw.decode("utf-8", "strict" if form == "auto" else "replace")}
+            return {
+                **result,
+                "body": raw.decode("utf-8", "strict" if form == "auto" else "replace"),
+            }
         except UnicodeDecodeError:
             pass
-    return {**told, "body_base64": base64.b64encode(raw).decode()}
+    return {**result, "body_base64": base64.b64encode(raw).decode()}
 
 
 def plain_body(message: StoredMessage) -> bytes:

@@ -57,8 +57,8 @@ class QueueCheck:
     def _without_files(self) -> Iterable[Finding]:
         batch = {name for name in self.directory.strays if "batchconsumequeue" in name}
         for key, tally in sorted(self.queues.items()):
-            row = self.units(*key)
-            if row is not None or not tally.count or batch:
+            units = self.units(*key)
+            if units is not None or not tally.count or batch:
                 continue
             if tally.next_queue_offset < 0:
                 continue  # Inner batches have queues of another kind.
@@ -75,15 +75,15 @@ class QueueCheck:
             )
 
     def _queue(self, queue: QueueFolder, tally: QueueTally | None) -> Iterator[Finding]:
-        row = self.units(queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id)
-        if row is None:
+        units = self.units(queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id)
+        if units is None:
             return
-        ends = read_ends(queue, row, self.log[0], self.limit)
+        ends = read_ends(queue, units, self.log[0], self.limit)
         right = tally.right_units if tally else 0
-        if ends.count == right and not self._may_go_on(row, ends.max_offset):
+        if ends.count == right and not self._may_go_on(units, ends.max_offset):
             return
-        ends = read_ends(queue, row, self.log[0], self.limit, thorough=True)
-        for queue_offset, unit in each_unit(row, ends.min_offset, ends.max_offset):
+        ends = read_ends(queue, units, self.log[0], self.limit, thorough=True)
+        for queue_offset, unit in each_unit(units, ends.min_offset, ends.max_offset):
             offset, size, _ = unit
             slot = queue.topic, queue.queue_id, queue_offset
             if size == 0 and offset == 0 and self._is_inside(tally, queue_offset):
@@ -104,14 +104,14 @@ class QueueCheck:
                 topic=queue.topic,
                 queue_id=queue.queue_id,
                 queue_offset=queue_offset,
-                found=_told(identity),
+                found=_describe(identity),
             )
 
-    def _may_go_on(self, row: UnitRow, end: int) -> bool:
+    def _may_go_on(self, units: UnitRow, end: int) -> bool:
         """Return whether there are bytes shortly after the last unit, behind a hole."""
         place = end * layout.QUEUE_UNIT_SIZE
-        size = min(LOOK_BEHIND_BYTES, row.file_size - place % row.file_size)
-        behind = row.read(place, size)
+        size = min(LOOK_BEHIND_BYTES, units.file_size - place % units.file_size)
+        behind = units.read(place, size)
         return behind is not None and any(behind)
 
     def _is_inside(self, tally: QueueTally | None, queue_offset: int) -> bool:
@@ -122,7 +122,7 @@ class QueueCheck:
         return any(begin <= offset < end for begin, end in self.stretches)
 
 
-def _told(identity: Slot | None) -> str:
+def _describe(identity: Slot | None) -> str:
     if identity is None:
         return "no message at that offset"
     topic, queue_id, queue_offset = identity

@@ -16,8 +16,8 @@ from rmqpy.audit.facts.facts import LogFacts, RecordFacts, TailKind
 from rmqpy.audit.scan.directory import LogSegments, StoreDirectory
 from rmqpy.audit.scan.findings import Finding, FindingCode
 from rmqpy.audit.scan.log_bytes import LogBytes, map_log
-from rmqpy.audit.scan.range_merge import LogMerge, RowResult
-from rmqpy.audit.scan.ranges import Ending, RangeResult, WorkRange, audit_range, split_row
+from rmqpy.audit.scan.range_merge import LogMerge, LogResult
+from rmqpy.audit.scan.ranges import Ending, RangeResult, WorkRange, audit_range, split_log
 from rmqpy.codec import layout
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import decode_message
@@ -41,7 +41,7 @@ TAIL_BYTES: Final = 16 << 20
 
 
 def read_log_facts(
-    files: FileSystem, directory: StoreDirectory, row: LogSegments, confirmed: int | None
+    files: FileSystem, directory: StoreDirectory, log: LogSegments, confirmed: int | None
 ) -> tuple[LogFacts, list[Finding]]:
     """Return the facts of a log and the findings after its last record.
 
@@ -49,23 +49,23 @@ def read_log_facts(
     """
     relative = directory.relative
     found: list[Finding] = []
-    end, last, ending = _TailReader(files, directory.root, found).read(row, confirmed)
-    view = map_log(files, row.files[0].path).view
+    end, last, ending = _TailReader(files, directory.root, found).read(log, confirmed)
+    view = map_log(files, log.files[0].path).view
     tail, tail_bytes = _tail_kind(ending, found)
     ahead = (FindingCode.FILE_AHEAD, FindingCode.FILE_AHEAD_SEALED)
     facts = LogFacts(
-        name=row.name,
-        folder=relative(row.files[0].path.rpartition("/")[0]),
-        file_size=row.file_size,
-        file_count=len(row.files),
-        begin=row.first_offset,
+        name=log.name,
+        folder=relative(log.files[0].path.rpartition("/")[0]),
+        file_size=log.file_size,
+        file_count=len(log.files),
+        begin=log.first_offset,
         end=end,
-        next_offset=_next_offset(row, end, ending),
-        wrong_sizes=tuple(relative(f.path) for f in row.files if f.size != row.file_size),
-        gaps=tuple(row.gaps()),
-        strays=tuple(relative(path) for path in row.strays),
-        empty_files=tuple(relative(file.path) for file in row.empty),
-        first=record_at(view, row.first_offset, row.first_offset, row.framing),
+        next_offset=_next_offset(log, end, ending),
+        wrong_sizes=tuple(relative(f.path) for f in log.files if f.size != log.file_size),
+        gaps=tuple(log.gaps()),
+        strays=tuple(relative(path) for path in log.strays),
+        empty_files=tuple(relative(file.path) for file in log.empty),
+        first=record_at(view, log.first_offset, log.first_offset, log.framing),
         last=last,
         tail=tail,
         tail_bytes=tail_bytes,
@@ -84,27 +84,27 @@ class _TailReader:
         self._open: dict[str, LogBytes] = {}
 
     def read(
-        self, row: LogSegments, confirmed: int | None
+        self, log: LogSegments, confirmed: int | None
     ) -> tuple[int, RecordFacts | None, Ending]:
         """Return (end, last record, why the log ends), from the last file with content on."""
-        works = list(split_row(row, self._root, max(row.file_size, 1), confirmed))
-        number = len(works) - 1
-        while number > 0 and not self._data(works[number]).content_end():
+        ranges = list(split_log(log, self._root, max(log.file_size, 1), confirmed))
+        number = len(ranges) - 1
+        while number > 0 and not self._data(ranges[number]).content_end():
             number -= 1
         while number >= 0:
-            result = self._walk(works[number:])
+            result = self._walk(ranges[number:])
             if result.tally.records or number == 0:
                 break
             number -= 1
         if number < 0:
-            return row.first_offset, None, Ending.ZEROS
+            return log.first_offset, None, Ending.ZEROS
         if not result.tally.records:
-            return row.first_offset, None, result.ending
+            return log.first_offset, None, result.ending
         frame = result.tally.last_frame
-        holder = row.file_at(frame)
+        holder = log.file_at(frame)
         assert holder is not None
         view = self._open[holder.path].view
-        last = record_at(view, holder.first_offset, frame, row.framing)
+        last = record_at(view, holder.first_offset, frame, log.framing)
         return result.end, last, result.ending
 
     def _data(self, work: WorkRange) -> LogBytes:
@@ -113,19 +113,19 @@ class _TailReader:
             data = self._open[work.path] = map_log(self._files, work.path).to_content_end()
         return data if work.limit is None else data.head(work.limit - work.first_offset)
 
-    def _walk(self, works: list[WorkRange]) -> RowResult:
+    def _walk(self, ranges: list[WorkRange]) -> LogResult:
         """Return the merged result of these files.
 
         Only the last record decides: if it is in a part that was checked thoroughly, the other
         parts need no check of their bodies.
         """
-        parts = [part for work in works for part in self._parts(work)]
+        parts = [part for work in ranges for part in self._parts(work)]
         result = self._merged(parts)
         thorough = [part for part, is_end in parts if is_end]
         last = result.tally.last_frame
         if last < 0 or any(part.start <= last < part.stop for part in thorough):
             return result
-        return self._merged([(work, True) for work in works])
+        return self._merged([(work, True) for work in ranges])
 
     def _parts(self, work: WorkRange) -> Iterator[tuple[WorkRange, bool]]:
         """Yield the parts of a file, each with whether it is the end of the content."""
@@ -135,28 +135,28 @@ class _TailReader:
             yield evolve(work, stop=start), False
         yield evolve(work, start=start), True
 
-    def _merged(self, parts: list[tuple[WorkRange, bool]]) -> RowResult:
+    def _merged(self, parts: list[tuple[WorkRange, bool]]) -> LogResult:
         self._found.clear()
 
         def plan(is_end: bool) -> TallyPlan:
             return TallyPlan(dledger=False, digests=False, check_crc=is_end)
 
-        def again(work: WorkRange, begin: int) -> RangeResult:
+        def rerun(work: WorkRange, begin: int) -> RangeResult:
             return audit_range(self._data(work), work, plan(True), begin)
 
-        def keep(findings: list[Finding]) -> None:
+        def keep_tail(findings: list[Finding]) -> None:
             self._found.extend(finding for finding in findings if finding.code in TAIL_CODES)
 
-        merge = LogMerge(parts[0][0].row, again, keep)
+        merge = LogMerge(parts[0][0].log, rerun, keep_tail)
         for work, is_end in parts:
             merge.take(audit_range(self._data(work), work, plan(is_end)))
         return merge.finish()
 
 
-def _next_offset(row: LogSegments, end: int, ending: Ending) -> int:
+def _next_offset(log: LogSegments, end: int, ending: Ending) -> int:
     if ending is not Ending.FILLER:
         return end
-    holder = row.file_at(end)
+    holder = log.file_at(end)
     return holder.end_offset if holder else end
 
 

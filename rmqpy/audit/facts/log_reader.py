@@ -56,7 +56,7 @@ class MessageValue:
 
     @classmethod
     def of(cls, message: StoredMessage) -> MessageValue:
-        kept = tuple(
+        properties = tuple(
             (name, value)
             for name, value in sorted(message.properties.items())
             if name not in PLACE_PROPERTIES
@@ -77,7 +77,7 @@ class MessageValue:
             store_host=_host(message.store_host),
             reconsume_times=message.reconsume_times,
             prepared_transaction_offset=message.prepared_transaction_offset,
-            properties=kept,
+            properties=properties,
         )
 
 
@@ -90,7 +90,7 @@ class LogReader:
 
     def __init__(self, files: FileSystem, directory: StoreDirectory) -> None:
         self._files = files
-        self._rows = directory.logs
+        self._logs = directory.logs
         self._views: dict[str, memoryview] = {}
 
     def view_at(self, offset: int) -> tuple[memoryview, int] | None:
@@ -98,8 +98,8 @@ class LogReader:
         file.
         """
         # The later log first: it owns an offset that both logs claim.
-        for row in reversed(self._rows):
-            file = row.file_at(offset)
+        for log in reversed(self._logs):
+            file = log.file_at(offset)
             if file is None:
                 continue
             view = self._views.get(file.path)
@@ -157,9 +157,9 @@ class QueueMessages:
 
         The message is None where a consumer finds none of this queue with this offset.
         """
-        row = self._units(topic.encode("utf-8", "surrogateescape"), queue_id)
+        units = self._units(topic.encode("utf-8", "surrogateescape"), queue_id)
         for queue_offset in range(first, end):
-            unit = unit_at(row, queue_offset) if row is not None else None
+            unit = unit_at(units, queue_offset) if units is not None else None
             message = self._log.message(unit[0]) if unit is not None and unit[1] > 0 else None
             if message is not None:
                 slot = message.topic, message.queue_id, message.queue_offset
@@ -172,9 +172,9 @@ class QueueMessages:
         The sums are those of a bucket of :class:`rmqpy.audit.replicas.manifest.QueueDigest`.
         """
         tally = Tally(TallyPlan(dledger=False, check_crc=False))
-        row = self._units(topic.encode("utf-8", "surrogateescape"), queue_id)
+        units = self._units(topic.encode("utf-8", "surrogateescape"), queue_id)
         for queue_offset in range(first, end):
-            unit = unit_at(row, queue_offset) if row is not None else None
+            unit = unit_at(units, queue_offset) if units is not None else None
             if unit is None or unit[1] <= 0:
                 continue
             slot = self._log.identity(unit[0], unit[1])

@@ -30,16 +30,16 @@ from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.paths import OWN_FORMAT
 
-__all__ = ["Holder", "read_facts"]
+__all__ = ["FindLockOwner", "read_facts"]
 
-Holder = Callable[[str], int | None]
+FindLockOwner = Callable[[str], int | None]
 
 
 def read_facts(
     files: FileSystem,
     root: str,
     settings: StoreSettings | None = None,
-    holder: Holder = find_lock_owner,
+    holder: FindLockOwner = find_lock_owner,
 ) -> StoreFacts:
     """Collect the facts of the store below ``root``.
 
@@ -56,7 +56,7 @@ class _FactsReader:
         files: FileSystem,
         directory: StoreDirectory,
         settings: StoreSettings | None,
-        holder: Holder,
+        holder: FindLockOwner,
     ) -> None:
         self.files = files
         self.directory = directory
@@ -113,32 +113,32 @@ class _FactsReader:
         file = self.directory.relative(path)
         self.findings.append(Finding(code=code, file=file, found=found, expected=expected))
 
-    def _log(self, row: LogSegments, confirmed: int | None) -> LogFacts | None:
-        if not row and not row.strays and not row.empty:
+    def _log(self, log: LogSegments, confirmed: int | None) -> LogFacts | None:
+        if not log and not log.strays and not log.empty:
             return None
-        self._check_row(row)
-        if not row:
+        self._check_segments(log)
+        if not log:
             return None
-        facts, found = read_log_facts(self.files, self.directory, row, confirmed)
+        facts, found = read_log_facts(self.files, self.directory, log, confirmed)
         self.findings += found
         return facts
 
-    def _check_row(self, row: LogSegments) -> None:
-        size = row.file_size
-        if self.settings is not None and row.files:
+    def _check_segments(self, log: LogSegments) -> None:
+        size = log.file_size
+        if self.settings is not None and log.files:
             size = self.settings.mapped_file_size_commit_log
-        for stray in row.strays:
+        for stray in log.strays:
             self._find(FindingCode.FILE_STRAY, stray)
-        for file in row.empty:
-            last = not row.files or file.first_offset >= row.end_offset
+        for file in log.empty:
+            last = not log.files or file.first_offset >= log.end_offset
             code = FindingCode.FILE_EMPTY if last else FindingCode.FILE_SIZE
             self._find(code, file.path, "0 bytes", f"{size}")
-        for file in row.files:
+        for file in log.files:
             if file.size != size:
                 self._find(FindingCode.FILE_SIZE, file.path, f"{file.size} bytes", f"{size}")
-        for end, begin in row.gaps():
+        for end, begin in log.gaps():
             if begin > end:
-                path = f"{row.files[0].path.rpartition('/')[0]}/{end:020d}"
+                path = f"{log.files[0].path.rpartition('/')[0]}/{end:020d}"
                 self._find(FindingCode.FILE_MISSING, path, f"the next file starts at {begin}")
 
     def _check_divide(self, classic: LogFacts | None, ledger: LogFacts | None) -> None:

@@ -138,8 +138,8 @@ def _table(files: FileSystem, path: str, name: str) -> ConfigTable:
         except (RmqError, ValueError) as error:
             reason = str(error)
             continue
-        told = "" if source == "file" else reason
-        return ConfigTable(name=name, source=source, digest=digest, reason=told)
+        note = "" if source == "file" else reason
+        return ConfigTable(name=name, source=source, digest=digest, reason=note)
     return ConfigTable(name=name, source="nothing", reason=reason)
 
 

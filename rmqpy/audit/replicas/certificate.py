@@ -128,8 +128,8 @@ class Comparison:
 
     def __str__(self) -> str:
         counts = {name: getattr(self, name) for name in _COUNTS}
-        told = ", ".join(f"{value} {name}" for name, value in counts.items() if value)
-        return f"compared with {self.other}: {told or 'nothing to compare'}"
+        text = ", ".join(f"{value} {name}" for name, value in counts.items() if value)
+        return f"compared with {self.other}: {text or 'nothing to compare'}"
 
 
 _COUNTS: Final = ("same", "moved", "missing", "different", "undecided", "expired", "more")
@@ -237,22 +237,22 @@ class MessageSummer(Protocol):
 
 
 def certify(
-    manifests: Sequence[Manifest], now_ms: int, at_hand: Mapping[str, MessageSummer] | None = None
+    manifests: Sequence[Manifest], now_ms: int, available: Mapping[str, MessageSummer] | None = None
 ) -> Certificate:
     """Compare the first manifest's store with each of the others.
 
-    ``at_hand`` maps names of manifests to stores whose files can be read.
+    ``available`` maps names of manifests to stores whose files can be read.
     """
-    named = list(_told_apart(manifests))
+    named = list(_distinctly_named(manifests))
     reference, *others = named
     return Certificate(
         made_ms=now_ms,
         subjects=tuple(map(_subject, named)),
-        comparisons=tuple(_Compare(reference, other, at_hand or {}).run() for other in others),
+        comparisons=tuple(_Compare(reference, other, available or {}).run() for other in others),
     )
 
 
-def _told_apart(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
+def _distinctly_named(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
     for number, manifest in enumerate(manifests, 1):
         if manifest.name in {later.name for later in manifests[number:]}:
             manifest = evolve(manifest, name=f"{manifest.name} before")
@@ -288,7 +288,7 @@ def _subject(manifest: Manifest) -> Subject:
 class _Compare:
     reference: Manifest
     other: Manifest
-    at_hand: Mapping[str, MessageSummer]
+    available: Mapping[str, MessageSummer]
     same: int = 0
     moved: int = 0
     missing: int = 0
@@ -330,7 +330,9 @@ class _Compare:
         if theirs is None:
             if mine.count + mine.unqueued:
                 self.missing += mine.count + mine.unqueued
-                self._tell(mine, mine.min_offset, "missing", f"{mine.count} messages", "no queue")
+                self._add_difference(
+                    mine, mine.min_offset, "missing", f"{mine.count} messages", "no queue"
+                )
             return
         buckets = {bucket[0]: bucket for bucket in theirs.buckets}
         for bucket in mine.buckets:
@@ -355,25 +357,25 @@ class _Compare:
         self.expired += gone
         before = self.different + self.missing + self.undecided
         self._messages(mine, bucket, first + gone, end)
-        told = self.different + self.missing + self.undecided > before
-        if count == other[1] and not gone and not told:
+        is_reported = self.different + self.missing + self.undecided > before
+        if count == other[1] and not gone and not is_reported:
             # Read through their queues the messages are equal: the log contains something else as
             # well.
             self.undecided += 1
-            self._tell(mine, first, "bucket", "digest", "another digest")
+            self._add_difference(mine, first, "bucket", "digest", "another digest")
 
     def _unqueued(self, queue: QueueDigest, count: int, other: int) -> None:
         """Count messages without a queue offset, which cannot be compared."""
         if other < count:
             self.missing += count - other
         self.undecided += min(count, other)
-        self._tell(queue, -1, "bucket", f"{count} messages", f"{other} messages")
+        self._add_difference(queue, -1, "bucket", f"{count} messages", f"{other} messages")
 
     def _pairs(
         self, queue: QueueDigest, first: int, end: int
     ) -> Iterator[tuple[int, MessageValue | None, MessageValue | None]] | None:
-        one = self.at_hand.get(self.reference.name)
-        two = self.at_hand.get(self.other.name)
+        one = self.available.get(self.reference.name)
+        two = self.available.get(self.other.name)
         if not isinstance(one, QueueMessages) or not isinstance(two, QueueMessages):
             return None
         mine = one.read(queue.topic, queue.queue_id, first, end)
@@ -396,12 +398,14 @@ class _Compare:
     def _sum(self, queue: QueueDigest, bucket: Bucket, first: int, end: int) -> None:
         """Compare by sums: one of the stores is known only by the sums of its messages."""
         span = queue.topic, queue.queue_id, first, end
-        one, two = self.at_hand.get(self.reference.name), self.at_hand.get(self.other.name)
+        one, two = self.available.get(self.reference.name), self.available.get(self.other.name)
         whole = end - first == bucket[1]
         mine = bucket[1:] if whole else one.sums(*span) if one is not None else None
         if mine is None or two is None:
             self.undecided += end - first
-            self._tell(queue, first, "bucket", f"{end - first} messages", "files not available")
+            self._add_difference(
+                queue, first, "bucket", f"{end - first} messages", "files not available"
+            )
             return
         theirs = two.sums(*span)
         if theirs[:2] == mine[:2]:
@@ -411,10 +415,12 @@ class _Compare:
         elif theirs[0] < mine[0]:
             self.missing += mine[0] - theirs[0]
             self.undecided += theirs[0]
-            self._tell(queue, first, "missing", f"{mine[0]} messages", f"{theirs[0]} messages")
+            self._add_difference(
+                queue, first, "missing", f"{mine[0]} messages", f"{theirs[0]} messages"
+            )
         else:
             self.undecided += mine[0]
-            self._tell(queue, first, "bucket", "digest", "another digest")
+            self._add_difference(queue, first, "bucket", "digest", "another digest")
 
     def _messages(self, queue: QueueDigest, bucket: Bucket, first: int, end: int) -> None:
         pairs = self._pairs(queue, first, end)
@@ -425,10 +431,10 @@ class _Compare:
         for queue_offset, mine, theirs in pairs:
             if mine is None:
                 self.undecided += 1
-                self._tell(queue, queue_offset, "missing", "not reachable", "")
+                self._add_difference(queue, queue_offset, "missing", "not reachable", "")
             elif theirs is None:
                 self.missing += 1
-                self._tell(queue, queue_offset, "missing", mine.message_id, "nothing")
+                self._add_difference(queue, queue_offset, "missing", mine.message_id, "nothing")
             else:
                 self._message(queue, mine, theirs)
 
@@ -446,10 +452,12 @@ class _Compare:
             return
         self.different += 1
         for name in names:
-            told = str(getattr(mine, name)), str(getattr(theirs, name))
-            self._tell(queue, mine.queue_offset, name, *told)
+            values = str(getattr(mine, name)), str(getattr(theirs, name))
+            self._add_difference(queue, mine.queue_offset, name, *values)
 
-    def _tell(self, queue: QueueDigest, queue_offset: int, what: str, one: str, two: str) -> None:
+    def _add_difference(
+        self, queue: QueueDigest, queue_offset: int, what: str, one: str, two: str
+    ) -> None:
         if len(self.differences) < DIFFERENCES_MAX:
             self.differences.append(
                 MessageDifference(

@@ -114,8 +114,8 @@ def compare_manifests(left: Manifest, right: Manifest) -> list[Difference]:
     """Return every difference that the digests show; at most one CONTENT per log, the first."""
     found: list[Difference] = []
     if left.divided_offset != right.divided_offset:
-        told = str(left.divided_offset), str(right.divided_offset)
-        found.append(Difference(kind=DifferenceKind.DIVIDE, left=told[0], right=told[1]))
+        values = str(left.divided_offset), str(right.divided_offset)
+        found.append(Difference(kind=DifferenceKind.DIVIDE, left=values[0], right=values[1]))
     for kind in ("classic", "dledger"):
         one, two = left.log(kind), right.log(kind)
         if one is None and two is None:
@@ -142,7 +142,7 @@ def compare_stores(
             else:
                 exact = _with_one((left, one), (right, two), difference)
         elif difference.kind is DifferenceKind.END:
-            exact = _first_behind((left, one), (right, two), difference)
+            exact = _first_after((left, one), (right, two), difference)
         if exact is not None:
             found.append(exact)
     return found
@@ -160,7 +160,7 @@ def first_difference(differences: list[Difference]) -> Difference | None:
 _Side = tuple[Manifest, LocalStore | None]
 
 
-def _first_behind(left: _Side, right: _Side, where: Difference) -> Difference:
+def _first_after(left: _Side, right: _Side, where: Difference) -> Difference:
     """Return an END with the first message that only one store has, if its files are available."""
     for is_left, (manifest, store) in ((True, left), (False, right)):
         log = manifest.log(where.log)
@@ -202,8 +202,8 @@ def _file_at(manifest: Manifest, where: Difference) -> LogFileDigest:
 
 
 def _view(store: LocalStore, file: LogFileDigest, kind: str) -> memoryview:
-    row = _row(store.directory, kind)
-    log_file = row.file_at(file.first_offset) if row else None
+    segments = _segments_of(store.directory, kind)
+    log_file = segments.file_at(file.first_offset) if segments else None
     assert log_file is not None, "the manifest is of these files"
     return map_file(store.files, log_file.path)
 
@@ -309,20 +309,24 @@ def _compare_tables(left: Manifest, right: Manifest) -> Iterator[Difference]:
     twos = {table.name: table for table in right.tables}
     for name in sorted({*ones, *twos}):
         one, two = ones.get(name), twos.get(name)
-        told = [table.digest or table.source if table else "none" for table in (one, two)]
-        if told[0] != told[1]:
-            yield Difference(kind=DifferenceKind.TABLE, log=name, left=told[0], right=told[1])
+        values = [table.digest or table.source if table else "none" for table in (one, two)]
+        if values[0] != values[1]:
+            yield Difference(kind=DifferenceKind.TABLE, log=name, left=values[0], right=values[1])
 
 
 def _first_difference(one: LocalStore, two: LocalStore, where: Difference) -> Difference | None:
     """Return the first byte that differs in ``where``, or None if there is none."""
-    rows = [row for store in (one, two) if (row := _row(store.directory, where.log)) is not None]
-    assert len(rows) == 2, "both have been compared"
+    logs = [
+        segments
+        for store in (one, two)
+        if (segments := _segments_of(store.directory, where.log)) is not None
+    ]
+    assert len(logs) == 2, "both have been compared"
     offset = where.begin
     while offset < where.end:
         views = []
-        for store, row in zip((one, two), rows, strict=True):
-            file = row.file_at(offset)
+        for store, segments in zip((one, two), logs, strict=True):
+            file = segments.file_at(offset)
             assert file is not None
             view = map_file(store.files, file.path)
             stop = min(offset + _CHUNK, where.end, file.end_offset) - file.first_offset
@@ -330,7 +334,7 @@ def _first_difference(one: LocalStore, two: LocalStore, where: Difference) -> Di
         (left, left_view, base), (right, right_view, _) = views
         if bytes(left) != bytes(right):
             at = next(n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b)
-            framing = rows[0].framing
+            framing = logs[0].framing
             return evolve(
                 where,
                 kind=DifferenceKind.CONTENT,
@@ -345,7 +349,7 @@ def _first_difference(one: LocalStore, two: LocalStore, where: Difference) -> Di
     return None
 
 
-def _row(directory: StoreDirectory, kind: str) -> LogSegments | None:
+def _segments_of(directory: StoreDirectory, kind: str) -> LogSegments | None:
     if kind == "classic":
         return directory.classic
     return directory.ledger.data if directory.ledger else None

@@ -39,7 +39,7 @@ from rmqpy.audit.facts.facts import Mode
 from rmqpy.audit.facts.file_md5 import FilePart
 from rmqpy.audit.facts.small_files import ConfigTable
 from rmqpy.audit.scan.directory import StoreDirectory, read_directory
-from rmqpy.audit.scan.range_merge import FileDigests, RowResult
+from rmqpy.audit.scan.range_merge import FileDigests, LogResult
 from rmqpy.audit.scan.ranges import FrameGroup
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.tally import BLOCK_SIZE, QueueTally
@@ -186,8 +186,8 @@ class Manifest:
         directory = read_directory(files, root)
         found = {
             directory.relative(file.path): (file.size, file.mtime_ms)
-            for row in directory.logs
-            for file in row.files
+            for log in directory.logs
+            for file in log.files
         }
         logs = {file.path for log in self.logs for file in log.files}
         return all(known.get(path) == what for path, what in found.items()) and logs <= set(found)
@@ -312,7 +312,7 @@ def _manifest_of_audit(
         clean_stop=facts.clean_stop,
         running=facts.running,
         files=md5s,
-        logs=tuple(_log_digest(kind, row) for kind, row in logs if row is not None),
+        logs=tuple(_log_digest(kind, log) for kind, log in logs if log is not None),
         queues=tuple(_queue_digests(audit.queues.values())),
         tables=facts.tables,
         findings={code.name: count for code, count in sorted(audit.counts.items(), key=_by_name)},
@@ -328,8 +328,8 @@ def _by_name(item: tuple[Any, int]) -> str:
     return name
 
 
-def _log_digest(kind: str, row: RowResult) -> LogDigest:
-    with_content = [file for file in row.files if file.end > file.first_offset]
+def _log_digest(kind: str, log: LogResult) -> LogDigest:
+    with_content = [file for file in log.files if file.end > file.first_offset]
     return LogDigest(kind=kind, files=tuple(map(_log_file_digest, with_content)))
 
 
@@ -372,12 +372,12 @@ def _file_md5s(
     for ledger in directory.ledgers:
         small += [ledger.checkpoint, ledger.current_term]
     paths += [path for path in small if files.exists(path)]
-    wanted = {
+    selected = {
         Md5.EVERY_FILE: paths,
         Md5.OWN_FILES: [*directory.own_files(), *small],
         Md5.NONE: [],
     }[plan.md5]
-    read = sorted(set(wanted).intersection(paths))
+    read = sorted(set(selected).intersection(paths))
     sums = runner.md5s(map(FilePart, read))
     md5s = {path: each.md5 for path, each in zip(read, sums, strict=True)}
     for path in paths:

@@ -49,7 +49,7 @@ JOURNAL: Final = "fsck-journal.json"
 LOST_TOPIC: Final = b"RMQPY_LOST"
 LOST_PROPERTY: Final = b"__RMQPY_LOST\x01true"
 _STRUCTURAL: Final = ("RECORD_", "FILLER_")
-_NOBODY: Final = bytes(4)
+_NO_HOST: Final = bytes(4)
 
 
 class Repair(Enum):
@@ -226,14 +226,14 @@ class _Planner:
         self._units = QueueUnits(files, directory)
 
     @property
-    def _row(self) -> LogSegments:
+    def _segments(self) -> LogSegments:
         return self._directory.classic
 
     def _relative(self, file: LogFile) -> str:
         return self._directory.relative(file.path)
 
     def _holder(self, offset: int) -> LogFile:
-        file = self._row.file_at(offset)
+        file = self._segments.file_at(offset)
         assert file is not None, "findings have offsets in files"
         return file
 
@@ -242,7 +242,7 @@ class _Planner:
         again.
         """
         holder = self._holder(offset)
-        for file in reversed(self._row.files):
+        for file in reversed(self._segments.files):
             if file.first_offset > holder.first_offset:
                 name = file.path.rpartition("/")[2]
                 yield Action(
@@ -309,12 +309,12 @@ class _Planner:
         for tile in sorted(self._units_between(begin, end), key=lambda tile: tile.offset):
             if tile.offset < offset or tile.offset + tile.size > end:
                 continue
-            yield from self._nobodys(offset, tile.offset)
+            yield from self._unclaimed(offset, tile.offset)
             yield tile
             offset = tile.offset + tile.size
-        yield from self._nobodys(offset, end)
+        yield from self._unclaimed(offset, end)
 
-    def _nobodys(self, begin: int, end: int) -> Iterator[_Tile]:
+    def _unclaimed(self, begin: int, end: int) -> Iterator[_Tile]:
         if begin == end:
             return
         if end - begin < layout.RECORD_SIZE_MIN + len(LOST_TOPIC):
@@ -329,10 +329,10 @@ class _Planner:
     def _units_between(self, begin: int, end: int) -> Iterator[_Tile]:
         for queue in self._directory.queues:
             topic = queue.topic.encode("utf-8", "surrogateescape")
-            row = self._units(topic, queue.queue_id)
-            if row is None:
+            units = self._units(topic, queue.queue_id)
+            if units is None:
                 continue
-            for queue_offset, unit in units_within(row, begin, end):
+            for queue_offset, unit in units_within(units, begin, end):
                 place = queue_offset * layout.QUEUE_UNIT_SIZE
                 file = queue.segments.file_at(place)
                 if file is None:
@@ -365,7 +365,7 @@ def _empty_message(tile: _Tile, stored_ms: int) -> bytes:
     head = HEADS[0].pack(
         *(tile.size, layout.MESSAGE_MAGIC_V1, crc32(body) if body else 0, tile.queue_id, 0),
         *(0 if lost else tile.queue_offset, tile.offset, TRANSACTION_ROLLBACK if lost else 0),
-        *(stored_ms, _NOBODY, 0, stored_ms, _NOBODY, 0, 0, 0, len(body)),
+        *(stored_ms, _NO_HOST, 0, stored_ms, _NO_HOST, 0, 0, 0, len(body)),
     )
     record = head + body + bytes([len(tile.topic)]) + tile.topic
     record += len(properties).to_bytes(2) + properties

@@ -68,12 +68,12 @@ def compare_pairs(replicas: Sequence[LocalReplicaStore]) -> Iterator[Pair]:
 
 def certify_replicas(replicas: Sequence[LocalReplicaStore], now_ms: int) -> Certificate:
     """Return the certificate of the replicas; the first is the reference."""
-    at_hand = {
+    available = {
         each.name: QueueMessages(each.store.files, each.store.directory)
         for each in replicas
         if each.store is not None
     }
-    return certify([each.manifest for each in replicas], now_ms, at_hand)
+    return certify([each.manifest for each in replicas], now_ms, available)
 
 
 def changed_subjects(certificate: Certificate, manifests: Mapping[str, Manifest]) -> dict[str, str]:

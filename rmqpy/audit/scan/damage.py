@@ -100,11 +100,11 @@ def next_frame(file: FileView, position: int) -> int | None:
     None if it does not continue in this file.
     """
     for end in _claimed_ends(file, position):
-        if _goes_on_at(file, end):
+        if _continues_at(file, end):
             return end
     for end in _claimed_ends(file, position):
         # The next frame may be damaged too: its own position is enough if a length leads to it.
-        if _says_its_place(file, end):
+        if _states_its_position(file, end):
             return end
     best: tuple[int, int] | None = None
     passed = position
@@ -142,7 +142,7 @@ def _closing_filler(file: FileView, position: int) -> int | None:
     return None
 
 
-def _goes_on_at(file: FileView, position: int) -> bool:
+def _continues_at(file: FileView, position: int) -> bool:
     return is_frame(
         file.view, file.base_offset, position, dledger=file.dledger
     ) or file.is_closed_at(position)
@@ -212,10 +212,10 @@ def was_a_frame(file: FileView, position: int) -> bool:
     there.
     """
     magic = file.uint_at(position + file.record_shift + layout.MAGIC_POSITION)
-    return magic in layout.TOPIC_LENGTH_SIZES or _says_its_place(file, position)
+    return magic in layout.TOPIC_LENGTH_SIZES or _states_its_position(file, position)
 
 
-def _says_its_place(file: FileView, position: int) -> bool:
+def _states_its_position(file: FileView, position: int) -> bool:
     """Return whether pos or PHYSICALOFFSET of a frame at ``position`` equals its position."""
     record = position + file.record_shift
     if file.base_offset + position == 0:
@@ -249,9 +249,11 @@ def diagnose(file: FileView, position: int, stop: StopReason, length: int) -> Di
     if stop in (StopReason.BAD_SIZE, StopReason.TRUNCATED) and inner != size:
         expected = f"{layout.RECORD_SIZE_MIN} to {file.file_size - record}"
         return Diagnosis(FindingCode.RECORD_SIZE, "TOTALSIZE", str(size), expected)
-    told = "lengths that lead past the end of the file" if inner is None else f"a sum of {inner}"
+    found_text = (
+        "lengths that lead past the end of the file" if inner is None else f"a sum of {inner}"
+    )
     field = "BODYLENGTH, TOPICLENGTH, PROPERTIESLENGTH"
-    return Diagnosis(FindingCode.RECORD_FIELDS, field, told, str(size))
+    return Diagnosis(FindingCode.RECORD_FIELDS, field, found_text, str(size))
 
 
 def _diagnose_entry(file: FileView, position: int, length: int) -> Diagnosis | None:

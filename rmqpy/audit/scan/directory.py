@@ -152,8 +152,8 @@ class StoreDirectory:
     def logs(self) -> tuple[LogSegments, ...]:
         """The segments of the classic log, then those of the DLedger log, as far as they exist."""
         ledger = self.ledger
-        rows = (self.classic, ledger.data) if ledger else (self.classic,)
-        return tuple(row for row in rows if row)
+        logs = (self.classic, ledger.data) if ledger else (self.classic,)
+        return tuple(segments for segments in logs if segments)
 
     def relative(self, path: str) -> str:
         """Return ``path`` as reports show it: below the root, if it is there."""
@@ -162,14 +162,17 @@ class StoreDirectory:
     def every_file(self) -> Iterator[str]:
         """Yield the paths of all files except the small ones: logs, tables, queues, and indexes."""
         yield from self.own_files()
-        for row in (*(ledger.index for ledger in self.ledgers), *(q.segments for q in self.queues)):
-            yield from (file.path for file in (*row.files, *row.empty))
+        for segments in (
+            *(ledger.index for ledger in self.ledgers),
+            *(q.segments for q in self.queues),
+        ):
+            yield from (file.path for file in (*segments.files, *segments.empty))
         yield from (file.path for file in self.index_files)
 
     def own_files(self) -> Iterator[str]:
         """Yield the paths of files that cannot be rebuilt from others: logs and tables."""
-        for row in (self.classic, *(ledger.data for ledger in self.ledgers)):
-            yield from (file.path for file in (*row.files, *row.empty))
+        for segments in (self.classic, *(ledger.data for ledger in self.ledgers)):
+            yield from (file.path for file in (*segments.files, *segments.empty))
         yield from (file.path for file in self.config_files)
 
 
@@ -193,7 +196,9 @@ class _Reader:
 
     def read(self) -> StoreDirectory:
         paths = self._paths()
-        classic = self._row("commitlog", paths.commit_log.split(PATH_SEPARATOR), Framing.CLASSIC)
+        classic = self._segments(
+            "commitlog", paths.commit_log.split(PATH_SEPARATOR), Framing.CLASSIC
+        )
         ledgers = tuple(self._ledgers())
         queues = tuple(self._queues(paths.consume_queue))
         index_files = tuple(self._plain(paths.index, int))
@@ -214,11 +219,15 @@ class _Reader:
         default = f"{self.root}/commitlog"
         if self.settings is None:
             return StorePaths(self.root, default)
-        told = StorePaths.from_settings(self.settings)
-        log = default if told.commit_log == f"{told.root}/commitlog" else told.commit_log
+        configured = StorePaths.from_settings(self.settings)
+        log = (
+            default
+            if configured.commit_log == f"{configured.root}/commitlog"
+            else configured.commit_log
+        )
         return StorePaths(self.root, log)
 
-    def _row(self, name: str, folders: list[str], framing: Framing) -> LogSegments:
+    def _segments(self, name: str, folders: list[str], framing: Framing) -> LogSegments:
         found: list[LogFile] = []
         strays: list[str] = []
         empty: list[LogFile] = []
@@ -248,8 +257,8 @@ class _Reader:
             yield LedgerFolder(
                 self_id,
                 folder,
-                self._row(f"{name}/data", data, Framing.DLEDGER),
-                self._row(f"{name}/index", [f"{folder}/index"], Framing.DLEDGER),
+                self._segments(f"{name}/data", data, Framing.DLEDGER),
+                self._segments(f"{name}/index", [f"{folder}/index"], Framing.DLEDGER),
             )
 
     def _queues(self, folder: str) -> Iterator[QueueFolder]:
@@ -262,8 +271,8 @@ class _Reader:
                 if not name.isdigit() or not self.files.is_dir(path):
                     self.strays.append(path)
                     continue
-                row = self._row(f"consumequeue/{topic}/{name}", [path], Framing.CLASSIC)
-                yield QueueFolder(topic, int(name), row)
+                segments = self._segments(f"consumequeue/{topic}/{name}", [path], Framing.CLASSIC)
+                yield QueueFolder(topic, int(name), segments)
 
     def _plain(self, folder: str, kind: type[int] | type[str]) -> Iterator[LogFile]:
         for name in self.files.list_dir(folder):

@@ -213,12 +213,12 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """Return a flat object with the code's name and severity, without empty fields."""
-        rest = {
+        fields = {
             name: value
             for name in _FIELDS
             if (value := getattr(self, name)) not in ("", -1) and (name, value) != ("length", 0)
         }
-        return {"code": self.code.name, "severity": self.code.severity.value, **rest}
+        return {"code": self.code.name, "severity": self.code.severity.value, **fields}
 
     def __str__(self) -> str:
         place = f" at offset {self.offset}" if self.offset >= 0 else ""

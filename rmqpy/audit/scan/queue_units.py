@@ -26,7 +26,7 @@ __all__ = [
     "QueueUnits",
     "each_unit",
     "map_file",
-    "map_row",
+    "map_units",
     "read_ends",
     "unit_at",
     "units_within",
@@ -64,17 +64,19 @@ def map_file(files: FileSystem, path: str) -> memoryview:
     return view
 
 
-def map_row(files: FileSystem, row: LogSegments, any_tags: bool = False) -> UnitRow | None:
+def map_units(files: FileSystem, segments: LogSegments, any_tags: bool = False) -> UnitRow | None:
     """Map all segments of a file of units; None if there are none."""
-    if not row:
+    if not segments:
         return None
-    size = row.file_size
-    views: list[memoryview | None] = [None] * ((row.end_offset - row.first_offset) // size)
-    for file in row.files:
-        number, odd = divmod(file.first_offset - row.first_offset, size)
+    size = segments.file_size
+    views: list[memoryview | None] = [None] * (
+        (segments.end_offset - segments.first_offset) // size
+    )
+    for file in segments.files:
+        number, odd = divmod(file.first_offset - segments.first_offset, size)
         if not odd and file.size == size and number < len(views):
             views[number] = map_file(files, file.path)
-    return UnitRow(tuple(views), row.first_offset, size, any_tags)
+    return UnitRow(tuple(views), segments.first_offset, size, any_tags)
 
 
 class QueueUnits:
@@ -86,19 +88,19 @@ class QueueUnits:
             (queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id): queue
             for queue in directory.queues
         }
-        self._rows: dict[tuple[bytes, int], UnitRow | None] = {}
+        self._units: dict[tuple[bytes, int], UnitRow | None] = {}
         self._lock = threading.Lock()
 
     def __call__(self, topic: bytes, queue_id: int) -> UnitRow | None:
         key = topic, queue_id
         with self._lock:
-            if key not in self._rows:
+            if key not in self._units:
                 folder = self._folders.get(key)
                 any_tags = topic == _SCHEDULE_TOPIC
-                self._rows[key] = (
-                    map_row(self._files, folder.segments, any_tags) if folder else None
+                self._units[key] = (
+                    map_units(self._files, folder.segments, any_tags) if folder else None
                 )
-            return self._rows[key]
+            return self._units[key]
 
 
 def read_ends(

@@ -30,9 +30,9 @@ from rmqpy.codec.hashes import java_text
 from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.tally import QueueTally, Tally, TallyPlan
 
-__all__ = ["FileDigests", "LogMerge", "RowResult"]
+__all__ = ["FileDigests", "LogMerge", "LogResult"]
 
-Again = Callable[[WorkRange, int], RangeResult]
+Rerun = Callable[[WorkRange, int], RangeResult]
 """Audit a range again, starting at this offset."""
 Sink = Callable[[list[Finding]], None]
 
@@ -47,7 +47,7 @@ class FileDigests:
     first_offset: int
     file_size: int
     end: int
-    ending: Ending = Ending.GOES_ON
+    ending: Ending = Ending.CONTINUES
     blocks: list[str] = field(factory=list)
     groups: list[FrameGroup] = field(factory=list)
 
@@ -70,13 +70,13 @@ class FileDigests:
 
 
 @define(slots=True, kw_only=True)
-class RowResult:
+class LogResult:
     """The result of a whole log. ``end`` is after the last frame, in the last file with content.
 
     ``queues`` and ``stretches`` include those of the log before it.
     """
 
-    row: str
+    log: str
     tally: Tally
     queues: dict[tuple[bytes, int], QueueTally]
     stretches: list[tuple[int, int]]
@@ -104,14 +104,14 @@ class LogMerge:
     the order of offsets.
     """
 
-    def __init__(self, row: str, again: Again, sink: Sink, before: RowResult | None = None) -> None:
+    def __init__(self, log: str, rerun: Rerun, sink: Sink, before: LogResult | None = None) -> None:
         """Start with an empty result, or after the log ``before``, whose queues continue in this
         one.
         """
-        self._again = again
+        self._rerun = rerun
         self._sink = sink
-        self._result = RowResult(
-            row=row,
+        self._result = LogResult(
+            log=log,
             tally=Tally(TallyPlan(dledger=False)),
             queues=_copies(before.queues) if before else {},
             stretches=list(before.stretches) if before else [],
@@ -137,16 +137,16 @@ class LogMerge:
                 )
             )
         file = files[-1]
-        if file.ending is not Ending.GOES_ON or file.end >= work.stop:
+        if file.ending is not Ending.CONTINUES or file.end >= work.stop:
             return
         if result.begin != file.end:
-            result = self._again(work, file.end)
+            result = self._rerun(work, file.end)
         file.end, file.ending = result.end, result.ending
         if result.tally.records:
             self._settle_waiting()
         self._waiting.append(result)
 
-    def finish(self) -> RowResult:
+    def finish(self) -> LogResult:
         """Return the result; called after the last range."""
         self._judge_tail()
         for result in self._waiting:
@@ -172,14 +172,14 @@ class LogMerge:
             elif result.ending is Ending.ZEROS:
                 self._result.stretches.append((result.end, file_end))
                 self._sink([_at_end(FindingCode.FILLER_MISSING, result, file_end - result.end)])
-            elif result.ending is Ending.GOES_ON and work.is_last and result.end < file_end:
+            elif result.ending is Ending.CONTINUES and work.is_last and result.end < file_end:
                 self._sink([_at_end(FindingCode.FILLER_MISSING, result, file_end - result.end)])
 
     def _judge_tail(self) -> None:
         if not self._waiting:
             return
         first, *rest = self._waiting
-        ended = next((r for r in self._waiting if r.ending is not Ending.GOES_ON), first)
+        ended = next((r for r in self._waiting if r.ending is not Ending.CONTINUES), first)
         found: list[Finding] = []
         if ended.ending in (Ending.ZEROS, Ending.LOST) and first.last_doubtful:
             whole = self._without_last(first)
@@ -195,7 +195,7 @@ class LogMerge:
     def _without_last(self, result: RangeResult) -> RangeResult:
         """Return the result of the range without its last frame."""
         limit = result.tally.last_frame
-        whole = self._again(evolve(result.work, limit=limit), result.begin)
+        whole = self._rerun(evolve(result.work, limit=limit), result.begin)
         whole.ending = Ending.LOST
         for file in self._result.files:
             if file.first_offset == result.work.first_offset:

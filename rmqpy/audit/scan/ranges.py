@@ -38,7 +38,7 @@ from rmqpy.codec.tally import (
 from rmqpy.codec.tally_backend import tally_frames
 from rmqpy.store.files.log_recovery import Framing
 
-__all__ = ["Ending", "FrameGroup", "RangeResult", "WorkRange", "audit_range", "split_row"]
+__all__ = ["Ending", "FrameGroup", "RangeResult", "WorkRange", "audit_range", "split_log"]
 
 RANGE_BYTES = 64 << 20
 """The default size of a range; a multiple of the block size."""
@@ -47,7 +47,7 @@ RANGE_BYTES = 64 << 20
 class Ending(Enum):
     """Why nothing more follows in a file."""
 
-    GOES_ON = "goes on"
+    CONTINUES = "goes on"
     """The next range, or the next file, continues."""
     FILLER = "filler"
     """The file is closed."""
@@ -63,7 +63,7 @@ class Ending(Enum):
 class WorkRange:
     """One range of a log file. Offsets are physical; nothing at or after ``limit`` is read."""
 
-    row: str
+    log: str
     framing: Framing
     path: str
     file: str
@@ -129,8 +129,8 @@ class RangeResult:
         return self.tally.last_frame in self.doubtful
 
 
-def split_row(
-    row: LogSegments, root: str, range_bytes: int = RANGE_BYTES, limit: int | None = None
+def split_log(
+    log: LogSegments, root: str, range_bytes: int = RANGE_BYTES, limit: int | None = None
 ) -> Iterator[WorkRange]:
     """Yield the ranges of a log in order, without files of a wrong length.
 
@@ -138,19 +138,19 @@ def split_row(
     size is for walks without digests.
     """
     step = range_bytes & -BLOCK_SIZE or range_bytes
-    for file in row.files:
-        if file.size != row.file_size or (limit is not None and file.first_offset >= limit):
+    for file in log.files:
+        if file.size != log.file_size or (limit is not None and file.first_offset >= limit):
             continue
         for start in range(file.first_offset, file.end_offset, step):
-            yield _work(row, file, root, start, step, limit)
+            yield _work(log, file, root, start, step, limit)
 
 
 def _work(
-    row: LogSegments, file: LogFile, root: str, start: int, step: int, limit: int | None
+    log: LogSegments, file: LogFile, root: str, start: int, step: int, limit: int | None
 ) -> WorkRange:
     return WorkRange(
-        row=row.name,
-        framing=row.framing,
+        log=log.name,
+        framing=log.framing,
         path=file.path,
         file=file.path.removeprefix(f"{root}/"),
         first_offset=file.first_offset,
@@ -173,9 +173,9 @@ def audit_range(
     return _RangeWalk(data, work, plan).run(begin)
 
 
-_Told = tuple[str, str, str]
+_FieldValues = tuple[str, str, str]
 """Field, found, expected."""
-NOTHING: _Told = ("", "", "")
+NO_VALUES: _FieldValues = ("", "", "")
 
 
 class _RangeWalk:
@@ -203,7 +203,7 @@ class _RangeWalk:
         work, stop = self.work, self.work.stop - self.base
         position = self._first(begin)
         found = position
-        ending = Ending.GOES_ON
+        ending = Ending.CONTINUES
         if position is None:
             position = stop
         else:
@@ -258,11 +258,11 @@ class _RangeWalk:
                 return position, after
             position = after
             if position >= stop:
-                return position, Ending.GOES_ON
+                return position, Ending.CONTINUES
 
     def _at_stop(self, position: int) -> Ending:
         """Return the ending at the range's stop, or at the end of what may be read."""
-        return Ending.LIMIT if self._is_limited and position >= len(self.view) else Ending.GOES_ON
+        return Ending.LIMIT if self._is_limited and position >= len(self.view) else Ending.CONTINUES
 
     def _pass_damage(self, position: int, reason: StopReason) -> int | Ending:
         """Return where to continue after ``position``, or why the walk ends."""
@@ -284,13 +284,13 @@ class _RangeWalk:
         return after
 
     def _lose(self, position: int, reason: StopReason) -> Ending:
-        rest = self.work.file_size - position
+        remaining = self.work.file_size - position
         found = diagnose(self.file, position, reason, 0)
         self.lost = Finding(
             code=found.code,
             file=self.work.file,
             offset=self.base + position,
-            length=rest,
+            length=remaining,
             field=found.field,
             found=found.found,
             expected=found.expected,
@@ -307,17 +307,19 @@ class _RangeWalk:
                 self._find(FindingCode.FILLER_NOT_ZERO, position, length)
 
     def _wrong_filler(self, position: int, after: int | None) -> int | Ending:
-        rest = self.work.file_size - position
-        told = self.file.int_at(position + (4 if self.file.dledger else 0))
-        length = rest if after is None else after - position
-        self._find(FindingCode.FILLER_SIZE, position, length, ("size", str(told), str(rest)))
+        remaining = self.work.file_size - position
+        size = self.file.int_at(position + (4 if self.file.dledger else 0))
+        length = remaining if after is None else after - position
+        self._find(FindingCode.FILLER_SIZE, position, length, ("size", str(size), str(remaining)))
         if after is None:
             return Ending.FILLER
         self.stretches.append((self.base + position, self.base + after))
         return after
 
-    def _find(self, code: FindingCode, position: int, length: int, told: _Told = NOTHING) -> None:
-        field_name, found, expected = told
+    def _find(
+        self, code: FindingCode, position: int, length: int, values: _FieldValues = NO_VALUES
+    ) -> None:
+        field_name, found, expected = values
         self.findings.append(
             Finding(
                 code=code,
@@ -351,13 +353,13 @@ class _RangeWalk:
             topic, queue_id = java_text(queue.topic), queue.queue_id
             record = frame - self.base + self.file.record_shift
             queue_offset = self.file.long_at(record + layout.QUEUE_OFFSET_POSITION)
-        told = ("", "") if kind in WITHOUT_NUMBERS else (str(found), str(expected))
+        values = ("", "") if kind in WITHOUT_NUMBERS else (str(found), str(expected))
         if kind in (EventKind.UNIT, EventKind.ENTRY_UNIT) and found == -1:
-            told = ("nothing", told[1])
+            values = ("nothing", values[1])
         if kind == EventKind.UNIT:
             code = FindingCode.UNIT_MISSING if found == -1 else FindingCode.UNIT_WRONG
             if found == expected:
-                told = ("another size or tags code", "those of the message")
+                values = ("another size or tags code", "those of the message")
         return Finding(
             code=code,
             file=self.work.file,
@@ -367,8 +369,8 @@ class _RangeWalk:
             queue_id=queue_id,
             queue_offset=queue_offset,
             field=field_name,
-            found=told[0],
-            expected=told[1],
+            found=values[0],
+            expected=values[1],
         )
 
     def _frame_length(self, position: int) -> int:
@@ -381,7 +383,7 @@ class _RangeWalk:
     def _blocks(self, position: int, ending: Ending) -> list[str]:
         start = self.work.start - self.base
         stop = self.work.stop - self.base
-        if ending is not Ending.GOES_ON:
+        if ending is not Ending.CONTINUES:
             stop = min(position, stop)
         return [
             hashlib.blake2b(

@@ -126,8 +126,8 @@ def longs(values: Longs) -> pyarrow.Array:
     """Return an int64 array; an ``array`` is not copied."""
     import pyarrow as pa
 
-    held = values if isinstance(values, array) else array("q", values)
-    return pa.Array.from_buffers(pa.int64(), len(held), [None, pa.py_buffer(held)])
+    buffer = values if isinstance(values, array) else array("q", values)
+    return pa.Array.from_buffers(pa.int64(), len(buffer), [None, pa.py_buffer(buffer)])
 
 
 def times(values_ms: array[int]) -> pyarrow.Array:
@@ -156,8 +156,8 @@ def repeated(
 
     numbered = number_parts(view, positions, lengths)
     texts = pa.array(map(text, numbered.texts), pa.string())
-    held = [_present(lengths), pa.py_buffer(numbered.numbers)]
-    return form.of_few(texts, pa.Array.from_buffers(pa.int32(), len(lengths), held))
+    buffer = [_present(lengths), pa.py_buffer(numbered.numbers)]
+    return form.of_few(texts, pa.Array.from_buffers(pa.int32(), len(lengths), buffer))
 
 
 def texts(
@@ -171,21 +171,23 @@ def texts(
     """Return texts; ``with_null`` makes those of length 0 null."""
     import pyarrow as pa
 
-    made = form.parts(form.string(), view, positions, lengths)
-    if not is_utf8(made):
+    result = form.parts(form.string(), view, positions, lengths)
+    if not is_utf8(result):
         raw = form.parts(form.binary(), view, positions, lengths).to_pylist()
-        made = pa.array([java_text(each) for each in raw], form.string())
+        result = pa.array([java_text(each) for each in raw], form.string())
     if not with_null:
-        return made
-    return pa.Array.from_buffers(made.type, len(made), [_present(lengths), *made.buffers()[1:]])
+        return result
+    return pa.Array.from_buffers(
+        result.type, len(result), [_present(lengths), *result.buffers()[1:]]
+    )
 
 
-def is_utf8(made: pyarrow.Array) -> bool:
+def is_utf8(result: pyarrow.Array) -> bool:
     """Return whether all values of an array are valid UTF-8."""
     import pyarrow as pa
 
     try:
-        made.validate(full=True)
+        result.validate(full=True)
     except pa.ArrowInvalid:
         return False
     return True

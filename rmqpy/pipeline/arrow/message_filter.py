@@ -40,7 +40,7 @@ class MessageFilter:
     topics: frozenset[str] | None = None
     bounds: Mapping[str, tuple[int, int]] = field(factory=dict)
 
-    def takes_topic(self, name: bytes) -> bool:
+    def selects_topic(self, name: bytes) -> bool:
         """Return whether messages of a topic are selected."""
         topic = java_text(name)
         if self.topics is not None and topic not in self.topics:
@@ -50,7 +50,7 @@ class MessageFilter:
     def rows(self, scan: Scan, count: int) -> Sequence[int]:
         """Return the selected ones of the first ``count`` rows."""
         names = set(scan.topic)
-        taken = set(filter(self.takes_topic, names))
+        taken = set(filter(self.selects_topic, names))
         bounds: list[tuple[array[int], int, int]] = []
         for column, (least, most) in self.bounds.items():
             values: array[int] = getattr(scan, BOUNDED[column])[:count]
@@ -67,12 +67,15 @@ class MessageFilter:
 
 
 def log_batches(
-    walk: MessageWalk, places: tuple[int, int], make: MessageColumns, wanted: MessageFilter
+    walk: MessageWalk,
+    bounds_in_file: tuple[int, int],
+    columns: MessageColumns,
+    selection: MessageFilter,
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yield batches of frames that start from the first to before the second of ``places``."""
-    for scan, view, count in walk.scans(*places):
-        rows = wanted.rows(scan, count)
+    for scan, view, count in walk.scans(*bounds_in_file):
+        rows = selection.rows(scan, count)
         if rows:
             found = ScanRows(scan, view, rows, walk.file.record_shift)
             for first, end in slices(found.numbers("size"), BATCH_BYTES):
-                yield make.batch(found.part(range(first, end)))
+                yield columns.batch(found.part(range(first, end)))

@@ -38,12 +38,12 @@ T = TypeVar("T")
 
 logger: Final = logging.getLogger(__name__)
 
-AT_A_TIME: Final = 32
+CONCURRENT_REQUESTS: Final = 32
 """The number of concurrent requests to brokers."""
 PAUSE_SECONDS: Final = 0.2
 LIST_SECONDS: Final = 1.0
 """How long a stream reuses a list of all topics: an idle stream asks a hundred times a second."""
-PASSING: Final = frozenset(
+TEMPORARY_CODES: Final = frozenset(
     [
         ResponseCode.SYSTEM_ERROR,
         ResponseCode.SYSTEM_BUSY,
@@ -142,7 +142,7 @@ class _RawConsumer(PullConsumer):
                 raise
             return []
 
-    async def doubt(self, topic: str) -> None:
+    async def refresh_route(self, topic: str) -> None:
         """Request the route again: the broker that answered may no longer be the right one."""
         instance = self._open()
         instance.invalidate_route(topic)
@@ -152,10 +152,10 @@ class _RawConsumer(PullConsumer):
         self, queues: Iterable[MessageQueue], ask: Callable[[MessageQueue], Coroutine[Any, Any, T]]
     ) -> list[T | RmqError]:
         """Return the answer, or the error, for each queue."""
-        room = asyncio.Semaphore(AT_A_TIME)
+        limit = asyncio.Semaphore(CONCURRENT_REQUESTS)
 
         async def one(queue: MessageQueue) -> T | RmqError:
-            async with room:
+            async with limit:
                 try:
                     return await ask(queue)
                 except (NetworkError, RequestRejectedError) as fault:
@@ -194,7 +194,7 @@ class LiveQueueReader(Blocking[_RawConsumer]):
         super().__init__(_RawConsumer(access))
         self._access = access
         self._tags = exact_tags(access.expression)
-        self._behind_since: dict[MessageQueue, float] = {}
+        self._lagging_since: dict[MessageQueue, float] = {}
         self._listed: list[str] = []
         self._listed_at = 0.0
 
@@ -206,11 +206,11 @@ class LiveQueueReader(Blocking[_RawConsumer]):
             names, ask = topics.names, self._member.queues
         else:
             names, ask = tuple(topics.of(self._all_topics(age_seconds))), self._member.queues_if_any
-        return [queue for topic in names for queue in self._patient(topic, partial(ask, topic))]
+        return [queue for topic in names for queue in self._retry(topic, partial(ask, topic))]
 
     def _all_topics(self, age_seconds: float) -> list[str]:
         if time.monotonic() - self._listed_at >= age_seconds:
-            self._listed = self._patient("", self._member.topics)
+            self._listed = self._retry("", self._member.topics)
             self._listed_at = time.monotonic()
         return self._listed
 
@@ -240,7 +240,7 @@ class LiveQueueReader(Blocking[_RawConsumer]):
             ends = {
                 queue: self._end(queue, at, before.get(queue, 0)) for queue, at in found.items()
             }
-            if not every or not self._behind_since.keys() & ends.keys():
+            if not every or not self._lagging_since.keys() & ends.keys():
                 return ends
             time.sleep(PAUSE_SECONDS)
 
@@ -257,10 +257,10 @@ class LiveQueueReader(Blocking[_RawConsumer]):
     def _end(self, queue: MessageQueue, at: int, before: int) -> int:
         """Return the end of a queue; a new leader may briefly know less than the previous one."""
         now = time.monotonic()
-        since = self._behind_since.setdefault(queue, now) if at < before else now
+        since = self._lagging_since.setdefault(queue, now) if at < before else now
         if at < before and (now - since) * 1000 < self._access.patience_ms:
             return before
-        self._behind_since.pop(queue, None)
+        self._lagging_since.pop(queue, None)
         if at >= before:
             return at
         part = QueueRange(queue, at, before)
@@ -270,7 +270,7 @@ class LiveQueueReader(Blocking[_RawConsumer]):
         logger.warning("%s: %s; it is read again from its first message", part, told)
         return at
 
-    def show_progress(self, group: str, position: Position) -> None:
+    def commit_position(self, group: str, position: Position) -> None:
         """Commit ``position`` as offsets of ``group``, for monitoring; errors are only logged."""
         reader = reader_for(evolve(self._access, group=group))
         member = reader._member
@@ -294,17 +294,17 @@ class LiveQueueReader(Blocking[_RawConsumer]):
                 expression=self._access.expression,
             )
             pull = partial(self._member.pull_records, part.queue, order)
-            pulled = self._patient(part.queue.topic, pull)
+            pulled = self._retry(part.queue.topic, pull)
             after = self._after(part, offset, pulled)
             if after <= offset:
                 waits.pause(
                     f"{part}: the broker does not have message {offset} (reading up to {part.end})"
                 )
-                self._patient(part.queue.topic, partial(self._member.doubt, part.queue.topic))
+                self._retry(part.queue.topic, partial(self._member.refresh_route, part.queue.topic))
                 continue
             waits = _Backoff(self._access.patience_ms)
             if pulled.code == ResponseCode.SUCCESS:
-                yield from self._wanted(part, pulled.records)
+                yield from self._selected(part, pulled.records)
             offset = after
 
     def _after(self, part: QueueRange, offset: int, pulled: PulledRecords) -> int:
@@ -324,7 +324,7 @@ class LiveQueueReader(Blocking[_RawConsumer]):
             logger.warning("%s: some of the messages %d to %d are missing", part, offset, after - 1)
         return after
 
-    def _wanted(self, part: QueueRange, records: bytes) -> Iterator[ScanRows]:
+    def _selected(self, part: QueueRange, records: bytes) -> Iterator[ScanRows]:
         scan = scan_of(records)
         view = memoryview(records)
         rows: Sequence[int] = [
@@ -349,21 +349,21 @@ class LiveQueueReader(Blocking[_RawConsumer]):
         answers = self._wait(self._member.of_all(queues, ask))
         for queue, answer in zip(queues, answers, strict=True):
             if isinstance(answer, RmqError):
-                answer = self._patient(queue.topic, partial(ask, queue))
+                answer = self._retry(queue.topic, partial(ask, queue))
             found[queue] = answer
         return found
 
-    def _patient(self, topic: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def _retry(self, topic: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         waits = _Backoff(self._access.patience_ms)
         while True:
             try:
                 return self._wait(ask())
             except (NetworkError, RequestRejectedError) as fault:
-                if isinstance(fault, RequestRejectedError) and fault.code not in PASSING:
+                if isinstance(fault, RequestRejectedError) and fault.code not in TEMPORARY_CODES:
                     raise
                 waits.pause(str(fault), fault)
             with suppress(NetworkError, RequestRejectedError):
-                self._wait(self._member.doubt(topic))
+                self._wait(self._member.refresh_route(topic))
 
 
 class _Backoff:

@@ -56,7 +56,7 @@ from rmqpy import __version__
 from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.directory import LogFile, read_directory
-from rmqpy.audit.scan.ranges import WorkRange, split_row
+from rmqpy.audit.scan.ranges import WorkRange, split_log
 from rmqpy.model.errors import ConfigError, RmqError, StoreError
 from rmqpy.pipeline.arrow.columns import TIME_MS_MAX
 from rmqpy.pipeline.arrow.message_filter import BOUNDED, MessageFilter, log_batches
@@ -169,10 +169,10 @@ def _is_store(options: Mapping[str, str]) -> bool:
 
 def properties_type(options: Mapping[str, str]) -> DataType:
     """Return the type of the column properties without a user's schema; ConfigError if invalid."""
-    told = {name.lower(): value for name, value in options.items()}.get("propertiesformat", "map")
-    kind = PROPERTIES_TYPES.get(told.lower())
+    value = {name.lower(): value for name, value in options.items()}.get("propertiesformat", "map")
+    kind = PROPERTIES_TYPES.get(value.lower())
     if kind is None:
-        raise ConfigError(f"the option propertiesFormat is {told!r}, expected map or string")
+        raise ConfigError(f"the option propertiesFormat is {value!r}, expected map or string")
     return kind
 
 
@@ -231,7 +231,7 @@ class StoreReader(DataSourceReader):
         self._broker_name = given.text("brokerName", None)
         self._split_bytes = given.count("splitBytes", SPLIT_BYTES)
         self._fails = given.flag("failOnDataLoss", True)
-        self.message_filter = wanted_by(given)
+        self.message_filter = filter_of(given)
 
     def partitions(self) -> list[InputPartition]:
         return [StorePart(work, root) for root in self._roots for work in self._works(root)]
@@ -241,12 +241,12 @@ class StoreReader(DataSourceReader):
         directory = read_directory(files, root)
         limit = read_facts(files, root).confirmed_end
         least, most = self.message_filter.bounds.get("physicalOffset", (LONG_MIN, LONG_MAX))
-        for row in directory.logs:
-            for file in row.files:
-                if file.size != row.file_size and self._fails:
+        for log in directory.logs:
+            for file in log.files:
+                if file.size != log.file_size and self._fails:
                     name = directory.relative(file.path)
                     raise self._loss(root, name, file.first_offset, file.size)
-            for work in split_row(row, directory.root, self._split_bytes, limit):
+            for work in split_log(log, directory.root, self._split_bytes, limit):
                 if least < work.stop and most >= work.start:
                     yield work
 
@@ -283,7 +283,7 @@ class StoreReader(DataSourceReader):
         )
 
 
-def wanted_by(given: Options) -> MessageFilter:
+def filter_of(given: Options) -> MessageFilter:
     """Return the filter that the options describe."""
     wanted = MessageFilter(internal_topics=given.flag("includeInternalTopics", False))
     topics = given.text("topic", None)
@@ -389,6 +389,6 @@ def _span(condition: Filter, column: str) -> TimeRange | None:
 
 def _milliseconds(moment: datetime) -> tuple[int, int]:
     """The first ms not before it, and the last not behind."""
-    told = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    micros = (told - EPOCH) // timedelta(microseconds=1)
+    value = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    micros = (value - EPOCH) // timedelta(microseconds=1)
     return -(-micros // 1000), micros // 1000

@@ -146,7 +146,7 @@ class QueuePart(InputPartition):
         self.part = part
 
 
-class _Live:
+class _LiveBase:
     """The implementation of ``read`` and ``partitions`` for batch and stream."""
 
     def __init__(self, settings: LiveSettings, schema: StructType) -> None:
@@ -181,7 +181,7 @@ class _Live:
             yield make.batch(rows)
 
 
-class LiveReader(_Live, DataSourceReader):
+class LiveReader(_LiveBase, DataSourceReader):
     """What is in the queues now, from startingOffsets to before endingOffsets."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -207,7 +207,7 @@ hundred times a second.
 """
 
 
-class LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LiveStreamReader(_LiveBase, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Positions as trees (:mod:`.offsets`)."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -253,15 +253,15 @@ class LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableNo
         return None if self._latest is None else tree_of(self._latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        before, behind = position_of(start), position_of(end)
-        return self._parts(self._begins(before, behind), behind)
+        before, after = position_of(start), position_of(end)
+        return self._parts(self._begins(before, after), after)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return self._read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._commit_group is not None:
-            self._reader.show_progress(self._commit_group, position_of(end))
+            self._reader.commit_position(self._commit_group, position_of(end))
 
     def stop(self) -> None:
         """The connection is the process's and ends with it."""

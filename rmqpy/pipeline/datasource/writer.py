@@ -59,7 +59,7 @@ OPTIONS: Final = ACCESS_OPTIONS.union(
 )
 """The last two are Spark's own options, which it also passes to the sink."""
 GROUP: Final = "rmqpy-spark-writer"
-UNDER_WAY: Final = 64
+SENDS_IN_FLIGHT: Final = 64
 """The number of messages that wait for an answer at a time."""
 RETRIES: Final = 16
 SEND_TIMEOUT_MS: Final = 30_000
@@ -197,9 +197,9 @@ async def _send(plan: SendPlan, rows: Iterator[dict[str, Any]], marks: Mapping[s
 async def _send_all(
     producer: Producer, plan: SendPlan, rows: Iterator[dict[str, Any]], marks: Mapping[str, str]
 ) -> int:
-    """Send rows: those of one sharding key in sequence, others up to ``UNDER_WAY`` at a time."""
+    """Send rows: those of one sharding key in sequence, others ``SENDS_IN_FLIGHT`` at a time."""
     count = 0
-    under_way: set[asyncio.Task[Any]] = set()
+    in_flight: set[asyncio.Task[Any]] = set()
     last_of: dict[str, asyncio.Task[Any]] = {}
     for count, row in enumerate(rows, 1):
         own = {**marks, "SPARK_ROW": str(count - 1)} if marks else {}
@@ -208,27 +208,27 @@ async def _send_all(
         task = asyncio.create_task(_send_one(producer, message, key, before))
         if key:
             last_of[key] = task
-        under_way.add(task)
-        if len(under_way) >= UNDER_WAY:
-            _, under_way = await _some(under_way)
+        in_flight.add(task)
+        if len(in_flight) >= SENDS_IN_FLIGHT:
+            _, in_flight = await _wait_for_some(in_flight)
             last_of = {key: task for key, task in last_of.items() if not task.done()}
-    while under_way:
-        _, under_way = await _some(under_way)
+    while in_flight:
+        _, in_flight = await _wait_for_some(in_flight)
     return count
 
 
-async def _some(
+async def _wait_for_some(
     tasks: set[asyncio.Task[Any]],
 ) -> tuple[set[asyncio.Task[Any]], set[asyncio.Task[Any]]]:
     """Return (done, not done); raises the first error."""
-    done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     faults = [task.exception() for task in done]
     for fault in faults:
         if fault is not None:
-            for task in left:
+            for task in pending:
                 task.cancel()
             raise fault
-    return done, left
+    return done, pending
 
 
 async def _send_one(

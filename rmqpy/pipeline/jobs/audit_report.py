@@ -30,7 +30,7 @@ class AuditReport:
         self._run = run
         self._stores: list[PageStore] = []
 
-    def sink(self, root: str, told: Sink) -> Sink:
+    def sink(self, root: str, downstream: Sink) -> Sink:
         """Return a sink for the next store that passes findings to ``told`` and adds them to the
         report.
         """
@@ -39,7 +39,7 @@ class AuditReport:
 
         def take(findings: list[Finding]) -> None:
             take_findings(store, self._axis, findings)
-            told(findings)
+            downstream(findings)
 
         return take
 

@@ -18,10 +18,10 @@ from rmqpy.codec.backend import pack_records
 from rmqpy.codec.packing import KEY
 from rmqpy.codec.scan import Scan
 from rmqpy.codec.units import QUEUE_UNIT
-from rmqpy.pipeline.spark.work_units import OpenPiece, PieceResult, WorkUnit
+from rmqpy.pipeline.spark.work_units import OpenWorkUnit, WorkUnit, WorkUnitResult
 from rmqpy.store.dispatcher import set_deliver_times
 
-__all__ = ["DeriveTask", "Derived", "UnitRun"]
+__all__ = ["DeriveTask", "DerivedRange", "UnitRun"]
 
 
 @define(slots=True, frozen=True)
@@ -36,7 +36,7 @@ class UnitRun:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Derived(PieceResult):
+class DerivedRange(WorkUnitResult):
     """The runs of units; key entries are at ``keys_position`` of the file ``path``."""
 
     runs: tuple[UnitRun, ...] = ()
@@ -59,8 +59,8 @@ class DeriveTask:
     delay_levels: dict[int, int]
     with_keys: bool = True
 
-    def __call__(self, piece: WorkUnit) -> Derived:
-        opened = OpenPiece(piece)
+    def __call__(self, unit: WorkUnit) -> DerivedRange:
+        opened = OpenWorkUnit(unit)
         path: str | None = None
         runs: list[UnitRun] = []
         keys = keys_position = 0
@@ -69,7 +69,7 @@ class DeriveTask:
             for scan, view, count in opened.walk.scans(*opened.places):
                 packing.take(scan, view, count)
             path, runs, keys, keys_position = packing.write()
-        return Derived(
+        return DerivedRange(
             **opened.outcome(path), runs=tuple(runs), keys=keys, keys_position=keys_position
         )
 

@@ -32,10 +32,10 @@ from rmqpy.pipeline.arrow.message_filter import MessageFilter, log_batches
 from rmqpy.pipeline.arrow.rows import COLUMNS, MessageColumns
 from rmqpy.pipeline.spark.work_units import (
     Chain,
-    OpenPiece,
-    PieceResult,
+    OpenWorkUnit,
     SkippedRange,
     WorkUnit,
+    WorkUnitResult,
     partition_store,
 )
 from rmqpy.store.files.disk import OsFileSystem
@@ -47,35 +47,41 @@ __all__ = [
     "Export",
     "ExportPlan",
     "ExportTask",
+    "ExportedRange",
     "SkippedRange",
     "WorkUnit",
-    "Written",
-    "done_export",
+    "read_export_manifest",
 ]
 
 TEMPORARY: Final = "_temporary"
 MANIFEST: Final = "_manifest.json"
 SUCCESS: Final = "_SUCCESS"
 ROW_GROUP_BYTES: Final = 64 << 20
-RISING: Final = ("queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp", "entryIndex")
+DELTA_COLUMNS: Final = (
+    "queueOffset",
+    "physicalOffset",
+    "bornTimestamp",
+    "storeTimestamp",
+    "entryIndex",
+)
 """Columns whose values hardly repeat and differ little from the previous one."""
-UNLIKE: Final = ("keys", "bodyCrc")
+DISTINCT_COLUMNS: Final = ("keys", "bodyCrc")
 """Columns whose values hardly repeat."""
 PROPERTIES: Final = ("properties.key_value.key", "properties.key_value.value")
-NOT_SOUGHT: Final = frozenset(["body", "properties", "crcOk"])
+WITHOUT_STATISTICS: Final = frozenset(["body", "properties", "crcOk"])
 """Columns whose minimum and maximum are of no use."""
 WRITER_OPTIONS: Final[Mapping[str, Any]] = {
     "compression": "zstd",
-    "use_dictionary": [*(set(COLUMNS) - set(RISING) - set(UNLIKE)), PROPERTIES[0]],
-    "column_encoding": dict.fromkeys(RISING, "DELTA_BINARY_PACKED"),
-    "write_statistics": [name for name in COLUMNS if name not in NOT_SOUGHT],
+    "use_dictionary": [*(set(COLUMNS) - set(DELTA_COLUMNS) - set(DISTINCT_COLUMNS)), PROPERTIES[0]],
+    "column_encoding": dict.fromkeys(DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
+    "write_statistics": [name for name in COLUMNS if name not in WITHOUT_STATISTICS],
     "store_schema": False,
 }
 """Without ``store_schema`` the types are those of Parquet, not those of the arrays."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Written(PieceResult):
+class ExportedRange(WorkUnitResult):
     """A range as a file with ``rows`` rows; no file without rows."""
 
     rows: int
@@ -89,15 +95,15 @@ class ExportTask:
     broker_name: str | None = None
     internal_topics: bool = False
 
-    def __call__(self, piece: WorkUnit) -> Written:
-        opened = OpenPiece(piece)
+    def __call__(self, unit: WorkUnit) -> ExportedRange:
+        opened = OpenWorkUnit(unit)
         path, rows = None, 0
         if opened.places is not None:
             make = MessageColumns(broker_name=self.broker_name, form=PACKED)
-            wanted = MessageFilter(internal_topics=self.internal_topics)
-            batches = log_batches(opened.walk, opened.places, make, wanted)
+            selection = MessageFilter(internal_topics=self.internal_topics)
+            batches = log_batches(opened.walk, opened.places, make, selection)
             path, rows = self._write(batches, make.schema)
-        return Written(**opened.outcome(path), rows=rows)
+        return ExportedRange(**opened.outcome(path), rows=rows)
 
     def _write(
         self, batches: Iterator[pyarrow.RecordBatch], schema: pyarrow.Schema
@@ -137,13 +143,13 @@ def row_groups(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[list[pyarrow.
         yield group
 
 
-Run = Callable[[ExportTask, Iterable[WorkUnit]], Iterator[Written]]
+Run = Callable[[ExportTask, Iterable[WorkUnit]], Iterator[ExportedRange]]
 """Executes all work units; yields the results in order."""
 
 
-def run_here(task: ExportTask, pieces: Iterable[WorkUnit]) -> Iterator[Written]:
+def run_here(task: ExportTask, units: Iterable[WorkUnit]) -> Iterator[ExportedRange]:
     """Execute the work units one after the other in this process."""
-    return map(task, pieces)
+    return map(task, units)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -166,7 +172,7 @@ class Export:
     """One export; ``skipped`` and ``files`` say afterwards what was done."""
 
     plan: ExportPlan
-    run_pieces: Run = run_here
+    run_units: Run = run_here
     files: list[dict[str, Any]] = field(factory=list)
     skipped: list[SkippedRange] = field(factory=list)
 
@@ -183,12 +189,12 @@ class Export:
             internal_topics=plan.internal_topics,
         )
         self._make_target()
-        chain: Chain[Written] = Chain(task)
-        for written in self.run_pieces(task, map(WorkUnit, self._works())):
-            taken = chain.take(written)
-            if taken is not None:
-                self._take(taken)
-            self.plan.advance(written.work.stop - written.work.start)
+        chain: Chain[ExportedRange] = Chain(task)
+        for exported in self.run_units(task, map(WorkUnit, self._works())):
+            proven = chain.take(exported)
+            if proven is not None:
+                self._take(proven)
+            self.plan.advance(exported.work.stop - exported.work.start)
         self._finish()
 
     def _make_target(self) -> None:
@@ -201,20 +207,20 @@ class Export:
         plan, files = self.plan, OsFileSystem()
         directory = read_directory(files, plan.root)
         limit = read_facts(files, plan.root).confirmed_end
-        works, left_out = partition_store(directory, plan.range_bytes, limit)
-        self.skipped += left_out
-        plan.expect(sum(work.stop - work.start for work in works))
-        return works
+        ranges, excluded = partition_store(directory, plan.range_bytes, limit)
+        self.skipped += excluded
+        plan.expect(sum(work.stop - work.start for work in ranges))
+        return ranges
 
-    def _take(self, written: Written) -> None:
+    def _take(self, exported: ExportedRange) -> None:
         """Move the file of the next proven range to its place."""
-        work = written.work
-        self.skipped += written.skipped
-        if written.path is not None:
-            name = f"{work.row.replace('/', '-')}-{work.start:020d}.parquet"
-            os.rename(written.path, f"{self.plan.target}/{name}")
+        work = exported.work
+        self.skipped += exported.skipped
+        if exported.path is not None:
+            name = f"{work.log.replace('/', '-')}-{work.start:020d}.parquet"
+            os.rename(exported.path, f"{self.plan.target}/{name}")
             self.files.append(
-                {"name": name, "begin": written.begin, "end": written.end, "rows": written.rows}
+                {"name": name, "begin": exported.begin, "end": exported.end, "rows": exported.rows}
             )
 
     def _finish(self) -> None:
@@ -237,7 +243,7 @@ def _write_synced(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def done_export(folder: str) -> dict[str, Any]:
+def read_export_manifest(folder: str) -> dict[str, Any]:
     """Return the manifest of an export; RmqError if ``folder`` has no finished one."""
     if not Path(folder, SUCCESS).is_file() or not Path(folder, MANIFEST).is_file():
         raise RmqError(

@@ -163,8 +163,8 @@ def _logs(stores: Sequence[PageStore], axis: Axis) -> Iterator[str]:
 
 
 def _files(store: PageStore, axis: Axis, top: int) -> Iterator[str]:
-    for kind, row in (("classic", store.audit.classic), ("ledger", store.audit.ledger)):
-        for file in row.files if row is not None else ():
+    for kind, log in (("classic", store.audit.classic), ("ledger", store.audit.ledger)):
+        for file in log.files if log is not None else ():
             left, right = axis.x(file.first_offset), axis.x(file.end)
             yield (
                 f'<rect x="{left:.1f}" y="{top + 2}" width="{max(right - left, 0.5):.1f}" '
@@ -219,8 +219,8 @@ def _equality(stores: Sequence[PageStore], axis: Axis) -> Iterator[str]:
 
 def _blocks(audit: StoreAudit) -> Iterator[tuple[tuple[str, int], str]]:
     """Yield the digests by kind of log and offset."""
-    for kind, row in (("classic", audit.classic), ("ledger", audit.ledger)):
-        for file in row.files if row is not None else ():
+    for kind, log in (("classic", audit.classic), ("ledger", audit.ledger)):
+        for file in log.files if log is not None else ():
             for number, digest in enumerate(file.blocks):
                 yield (kind, file.first_offset + number * BLOCK_SIZE), digest
 
@@ -234,12 +234,12 @@ def _agreement(
     for offset in range(first, max(places[1], first + 1), BLOCK_SIZE):
         for kind in ("classic", "ledger"):
             found = [store.get((kind, offset)) for store in stores]
-            told = [digest for digest in found if digest is not None]
-            if not told:
+            present = [digest for digest in found if digest is not None]
+            if not present:
                 continue
-            different += len(set(told)) > 1
-            missing += len(told) < len(found)
-            equal += len(told) == len(found) and len(set(told)) == 1
+            different += len(set(present)) > 1
+            missing += len(present) < len(found)
+            equal += len(present) == len(found) and len(set(present)) == 1
     if different:
         return "different", f"{different} blocks differ"
     if missing:

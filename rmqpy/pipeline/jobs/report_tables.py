@@ -161,7 +161,7 @@ class AuditTables:
         """Write the tables of a store; called after its last range."""
         for log in audit.logs:
             for file in log.files:
-                self._add("files", {"log": log.row, **_file_row(file, audit.md5s.get(file.file))})
+                self._add("files", {"log": log.log, **_file_row(file, audit.md5s.get(file.file))})
         for queue in sorted(audit.queues.values(), key=lambda each: (each.topic, each.queue_id)):
             self._add("queues", _queue_row(queue))
 
@@ -241,7 +241,7 @@ def _range_row(result: RangeResult) -> Row:
     work, tally = result.work, result.tally
     entries = tally.plan.dledger and tally.records > 0
     return {
-        "log": work.row,
+        "log": work.log,
         "file": work.file,
         "fileOffset": work.first_offset,
         "start": work.start,

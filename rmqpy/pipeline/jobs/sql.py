@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqpy.model.errors import RmqError
 from rmqpy.pipeline.arrow.rows import COLUMNS
-from rmqpy.pipeline.jobs.export import done_export
+from rmqpy.pipeline.jobs.export import read_export_manifest
 from rmqpy.pipeline.jobs.report_tables import audit_frames, is_audit_folder
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def is_export(folder: str) -> bool:
     logs = [Path(folder, "commitlog"), *Path(folder).glob("dledger-*")]
     if any(log.is_dir() for log in logs):
         return False
-    if not done_export(folder)["rows"]:
+    if not read_export_manifest(folder)["rows"]:
         raise RmqError(f"{folder}: the export has no messages to query")
     return True
 

@@ -12,7 +12,7 @@ from attrs import define
 
 from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory
-from rmqpy.audit.scan.ranges import RANGE_BYTES, WorkRange, split_row
+from rmqpy.audit.scan.ranges import RANGE_BYTES, WorkRange, split_log
 from rmqpy.codec.hashes import java_text
 from rmqpy.store.files.disk import OsFileSystem
 
@@ -55,21 +55,21 @@ class TimeTask:
         return min(max((time_ms - self.first_ms) * BIN_COUNT // span, 0), BIN_COUNT - 1)
 
 
-def run_here(task: TimeTask, works: Iterable[WorkRange]) -> Iterator[Any]:
+def run_here(task: TimeTask, ranges: Iterable[WorkRange]) -> Iterator[Any]:
     """Execute the ranges one after the other in this process."""
-    return map(task, works)
+    return map(task, ranges)
 
 
 def count_over_time(
     directory: StoreDirectory, task: TimeTask, limit: int | None = None, run: Run = run_here
 ) -> Counts:
     """Return the counts of all messages of a store; nothing at or after ``limit`` is read."""
-    works = [
+    ranges = [
         work
-        for row in directory.logs
-        for work in split_row(row, directory.root, RANGE_BYTES, limit)
+        for log in directory.logs
+        for work in split_log(log, directory.root, RANGE_BYTES, limit)
     ]
     total: Counts = Counter()
-    for counts in run(task, works):
+    for counts in run(task, ranges):
         total.update(counts)
     return total

@@ -29,34 +29,34 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
-__all__ = ["WAVE_PIECES", "map_on_spark"]
+__all__ = ["WAVE_UNITS", "map_on_spark"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-WAVE_PIECES: Final = 64
-WAVES_AT_A_TIME: Final = 2
-TASKS_A_CORE: Final = 2
+WAVE_UNITS: Final = 64
+CONCURRENT_WAVES: Final = 2
+TASKS_PER_CORE: Final = 2
 """Tasks per core in a wave: fewer would leave cores idle at its end."""
 ANSWER_SCHEMA: Final = "number long, answer binary"
 
 
 def map_on_spark(
-    session: SparkSession, do: Callable[[T], R], pieces: Iterable[T], wave: int = WAVE_PIECES
+    session: SparkSession, do: Callable[[T], R], units: Iterable[T], wave: int = WAVE_UNITS
 ) -> Iterator[R]:
     """Yield ``do(unit)`` for every work unit, in order; ``do``, units, and results are pickled.
 
     Raises RmqError if Spark gives up on a unit.
     """
     for answers in ordered_map(
-        lambda wave: _run_wave(session, do, wave), _waves(pieces, wave), WAVES_AT_A_TIME
+        lambda wave: _run_wave(session, do, wave), _waves(units, wave), CONCURRENT_WAVES
     ):
         yield from answers
 
 
-def _waves(pieces: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
-    left = iter(pieces)
-    while wave := tuple(islice(left, size)):
+def _waves(units: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
+    remaining = iter(units)
+    while wave := tuple(islice(remaining, size)):
         yield wave
 
 
@@ -65,25 +65,25 @@ def _run_wave(session: SparkSession, do: Callable[[T], R], wave: tuple[T, ...]) 
     from pyspark.errors import PySparkException
 
     tasks = _tasks(session, len(wave))
-    dealt = [place for first in range(tasks) for place in range(first, len(wave), tasks)]
-    task = _task(do, tuple(wave[place] for place in dealt), __version__)
+    unit_numbers = [place for first in range(tasks) for place in range(first, len(wave), tasks)]
+    task = _task(do, tuple(wave[place] for place in unit_numbers), __version__)
     numbers = session.range(0, len(wave), 1, numPartitions=tasks)
     try:
         rows = numbers.mapInArrow(task, ANSWER_SCHEMA).collect()
     except (PySparkException, Py4JError) as error:
         raise RmqError(f"the Spark job failed: {_cause(str(error))}") from error
-    answers = {dealt[row["number"]]: pickle.loads(row["answer"]) for row in rows}
+    answers = {unit_numbers[row["number"]]: pickle.loads(row["answer"]) for row in rows}
     assert len(answers) == len(rows) == len(wave), "Spark lost or duplicated a work unit"
     return [answers[number] for number in range(len(wave))]
 
 
-def _tasks(session: SparkSession, pieces: int) -> int:
+def _tasks(session: SparkSession, units: int) -> int:
     """Return the number of tasks for a wave.
 
     It is one task per unit if the session does not know its cores (Spark Connect).
     """
     context = getattr(session, "sparkContext", None)
-    return pieces if context is None else min(pieces, TASKS_A_CORE * context.defaultParallelism)
+    return units if context is None else min(units, TASKS_PER_CORE * context.defaultParallelism)
 
 
 def _task(
@@ -129,5 +129,5 @@ def _cause(text: str) -> str:
     text.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if "Error: " in line or "Fault: " in line]
-    return (told or lines or ["no reason given"])[0]
+    errors = [line for line in lines if "Error: " in line or "Fault: " in line]
+    return (errors or lines or ["no reason given"])[0]

@@ -57,7 +57,7 @@ LOOPBACK: Final = "127.0.0.1"
 PACKAGES: Final = ("pyspark", "pyarrow", "pandas")
 """The packages of the extra; pyspark requires pandas before it maps Arrow batches."""
 VERSIONS_MIN: Final[Mapping[str, tuple[int, ...]]] = {"pyspark": (4, 2), "pyarrow": (21, 0)}
-WORKER_QUESTIONS: Final = 16
+WORKER_REQUESTS: Final = 16
 INTERRUPT_S: Final = 5.0
 PY4J_LOG: Final = logging.getLogger("py4j")
 INSTALL: Final = "install it with: pip install 'rmqpy[spark]'"
@@ -159,11 +159,11 @@ def worker_texts(session: SparkSession) -> list[str]:
     """
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
-    pieces = range(WORKER_QUESTIONS)
-    return sorted(set(map_on_spark(session, _worker_text, pieces)))
+    units = range(WORKER_REQUESTS)
+    return sorted(set(map_on_spark(session, _worker_text, units)))
 
 
-def _worker_text(_piece: int) -> str:
+def _worker_text(_unit: int) -> str:
     return f"Python {platform.python_version()} at {platform.node()}: {sys.executable}"
 
 
@@ -198,11 +198,11 @@ def interrupt_on_sigint() -> Iterator[None]:
     """
     root, before = logging.getLogger(), signal.getsignal(signal.SIGINT)
     level = PY4J_LOG.level
-    root.addFilter(_is_news)
+    root.addFilter(_is_reported)
     try:
         yield
     finally:
-        root.removeFilter(_is_news)
+        root.removeFilter(_is_reported)
         PY4J_LOG.setLevel(level)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, before)
@@ -216,13 +216,13 @@ def _interrupt(session: SparkSession, _number: int, _frame: Any) -> None:
     PY4J_LOG.setLevel(logging.CRITICAL)
     context = getattr(session, "sparkContext", None)
     if context is not None:
-        asking = threading.Thread(target=context.cancelAllJobs, daemon=True)
-        asking.start()
-        asking.join(INTERRUPT_S)
+        canceller = threading.Thread(target=context.cancelAllJobs, daemon=True)
+        canceller.start()
+        canceller.join(INTERRUPT_S)
     raise KeyboardInterrupt
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_reported(record: logging.LogRecord) -> bool:
     """Return False for py4j's report of Ctrl-C, which has a traceback."""
     return not str(record.msg).startswith("KeyboardInterrupt while")
 

@@ -55,16 +55,16 @@ def watched_tasks(session: SparkSession, progress: AuditProgress) -> Iterator[No
     if context is None:
         yield
         return
-    count, over = StageProgress(context.statusTracker(), progress), threading.Event()
+    stages, stopped = StageProgress(context.statusTracker(), progress), threading.Event()
 
     def watch() -> None:
-        while not over.wait(INTERVAL_S):
-            count.poll()
+        while not stopped.wait(INTERVAL_S):
+            stages.poll()
 
     thread = threading.Thread(target=watch, name="rmqpy-progress", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        stopped.set()
         thread.join()

@@ -16,16 +16,16 @@ from attrs import define, field
 from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
 from rmqpy.audit.scan.damage import FileView
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory
-from rmqpy.audit.scan.ranges import WorkRange, split_row
+from rmqpy.audit.scan.ranges import WorkRange, split_log
 from rmqpy.codec.search import find_frames
 from rmqpy.store.files.disk import OsFileSystem
 
 __all__ = [
     "Chain",
-    "OpenPiece",
-    "PieceResult",
+    "OpenWorkUnit",
     "SkippedRange",
     "WorkUnit",
+    "WorkUnitResult",
     "first_frame",
     "partition_store",
     "view_of",
@@ -50,7 +50,7 @@ class WorkUnit:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class PieceResult:
+class WorkUnitResult:
     """The result of a work unit.
 
     ``begin`` and ``end`` are offsets; ``begin`` is -1 if no frame starts in the range. ``closed``:
@@ -65,18 +65,18 @@ class PieceResult:
     skipped: tuple[SkippedRange, ...]
 
 
-class OpenPiece:
+class OpenWorkUnit:
     """A work unit in execution.
 
     ``places`` are the positions in the log file at which its frames start and the walk stops; None
     if no frame starts in it.
     """
 
-    def __init__(self, piece: WorkUnit) -> None:
-        work = self._work = piece.work
+    def __init__(self, unit: WorkUnit) -> None:
+        work = self._work = unit.work
         file = view_of(work)
         base, stop = work.first_offset, min(work.stop - work.first_offset, len(file.view))
-        begin = first_frame(file, work, stop) if piece.begin is None else piece.begin - base
+        begin = first_frame(file, work, stop) if unit.begin is None else unit.begin - base
         self.places = None if begin is None else (begin, stop)
         self._skipped: list[SkippedRange] = []
         self.walk = MessageWalk(
@@ -98,14 +98,14 @@ class OpenPiece:
         }
 
 
-R = TypeVar("R", bound=PieceResult)
+R = TypeVar("R", bound=WorkUnitResult)
 
 
 @define(slots=True)
 class Chain(Generic[R]):
     """Proves that ranges join; ``rerun`` executes a work unit in this process."""
 
-    again: Callable[[WorkUnit], R]
+    rerun: Callable[[WorkUnit], R]
     _expected: int = field(init=False, default=0)
     _closed: bool = field(init=False, default=False)
 
@@ -119,12 +119,12 @@ class Chain(Generic[R]):
             return None
         if result.begin != self._expected:
             _remove(result)
-            result = self.again(WorkUnit(work, self._expected))
+            result = self.rerun(WorkUnit(work, self._expected))
         self._expected, self._closed = result.end, result.closed
         return result
 
 
-def _remove(result: PieceResult) -> None:
+def _remove(result: WorkUnitResult) -> None:
     if result.path is not None:
         os.unlink(result.path)
 
@@ -133,16 +133,16 @@ def partition_store(
     directory: StoreDirectory, range_bytes: int, limit: int | None
 ) -> tuple[list[WorkRange], list[SkippedRange]]:
     """Return the ranges of all logs in order, and the excluded files: those of a wrong length."""
-    works: list[WorkRange] = []
-    left_out = []
-    for row in directory.logs:
-        works += split_row(row, directory.root, range_bytes, limit)
-        left_out += [
+    ranges: list[WorkRange] = []
+    excluded = []
+    for log in directory.logs:
+        ranges += split_log(log, directory.root, range_bytes, limit)
+        excluded += [
             SkippedRange(directory.relative(file.path), file.first_offset, file.size)
-            for file in row.files
-            if file.size != row.file_size
+            for file in log.files
+            if file.size != log.file_size
         ]
-    return works, left_out
+    return ranges, excluded
 
 
 def view_of(work: WorkRange) -> FileView:
