@@ -77,8 +77,8 @@ def make_store(root: Path, body_bytes: int, total: int, file_bytes: int = FILE_B
             data += record
             number += 1
             _unit(queues, number - 1, offset + len(data) - len(record), len(record))
-        rest = file_bytes - len(data)
-        data += struct.pack(">iI", rest, layout.BLANK_MAGIC) + bytes(rest - 8)
+        remaining = file_bytes - len(data)
+        data += struct.pack(">iI", remaining, layout.BLANK_MAGIC) + bytes(remaining - 8)
         (root / "commitlog" / f"{offset:020d}").write_bytes(data)
         offset += file_bytes
     for (topic, queue), units in queues.items():
@@ -145,8 +145,8 @@ def _certificate(root: Path, _logs: Logs) -> None:
         for name in ("before", "after")
     ]
     manifests = [make_manifest(OsFileSystem(), plan)[0] for plan in plans]
-    at_hand = QueueMessages(OsFileSystem(), read_directory(OsFileSystem(), str(root)))
-    assert certify(manifests, 0, {"before": at_hand, "after": at_hand}).is_equal
+    store = QueueMessages(OsFileSystem(), read_directory(OsFileSystem(), str(root)))
+    assert certify(manifests, 0, {"before": store, "after": store}).is_equal
 
 
 WORK: dict[str, tuple[Callable[[Path, Logs], None], int]] = {

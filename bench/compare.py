@@ -141,7 +141,7 @@ class Bench:
         for kind, broker in brokers.items():
             own = [sample.load for sample in loads if sample.kind == kind]
             warm = min(WARM_SECONDS_MAX[kind], self.options.warm_seconds)
-            say(f"  {kind}: {warm:.0f} s of warm-up")
+            log(f"  {kind}: {warm:.0f} s of warm-up")
             with self._alone(broker, brokers):
                 for load in own:
                     self._load(broker, load, warm / len(own))
@@ -158,7 +158,7 @@ class Bench:
         broker = brokers[sample.kind]
         with self._alone(broker, brokers):
             result = self._load(broker, sample.load, self.options.seconds)
-        say(f"  {when} {sample.load:16} {sample.kind:6} {brief(result)}")
+        log(f"  {when} {sample.load:16} {sample.kind:6} {brief(result)}")
         self._take(profile, sample, result)
 
     def _measure_start(self, samples: list[Sample]) -> None:
@@ -174,7 +174,7 @@ class Bench:
                     broker.stop()
                 if not turn:
                     continue  # the first start compiles and reads the files from disk
-                say(f"  round {turn} start {sample.kind:6} {result['start_s']:.3f} s")
+                log(f"  round {turn} start {sample.kind:6} {result['start_s']:.3f} s")
                 self._take(START, sample, result)
 
     def _measure_failover(self, samples: list[Sample]) -> None:
@@ -188,7 +188,7 @@ class Bench:
                     lost = group.members[group.leader]
                     lost.kill()
                     result = {"failover_s": group.find_leader()}
-                    say(f"  round {turn + 1} {sample.load} {sample.kind} {result}")
+                    log(f"  round {turn + 1} {sample.load} {sample.kind} {result}")
                     self._take(FAILOVER, sample, result)
                     lost.start()
                     time.sleep(SETTLED_SECONDS)
@@ -212,7 +212,7 @@ class Bench:
         brokers: dict[str, Served] = {}
         try:
             for kind in kinds:
-                say(f"{profile}: starting the {kind} broker")
+                log(f"{profile}: starting the {kind} broker")
                 brokers[kind] = self._served(kind, profile, kind, {})
                 brokers[kind].start()
             yield brokers
@@ -284,32 +284,32 @@ class Bench:
 
     def _fill(self, broker: Served) -> None:
         """Send messages of 128 bytes, and no others, for the pull row."""
-        words = ("--topic", PULL_TOPIC, "--count", str(PULL_FILL_COUNT))
-        self._generate(broker, (*LOADS["send-128"], *words), 120)
+        arguments = ("--topic", PULL_TOPIC, "--count", str(PULL_FILL_COUNT))
+        self._generate(broker, (*LOADS["send-128"], *arguments), 120)
 
     def _load(self, broker: Served, load: str, seconds: float) -> dict[str, Any]:
-        words = ["--pid", ",".join(map(str, broker.pids)), *LOADS[load]]
+        arguments = ["--pid", ",".join(map(str, broker.pids)), *LOADS[load]]
         if load in COUNTED:
-            words += ["--count", str(COUNTED[load])]
+            arguments += ["--count", str(COUNTED[load])]
             seconds = COUNTED_SECONDS_MAX
         else:
-            words += ["--seconds", f"{seconds}", "--warmup", "0.5"]
+            arguments += ["--seconds", f"{seconds}", "--warmup", "0.5"]
         use_memory(self.options.memory_mb)
         with ExitStack() as deps:
             if self.options.realtime:
                 deps.enter_context(realtime(broker.pids))
             if load in WITH_ADMIN:
                 deps.enter_context(admin_commands(broker.address, TOPIC))
-            result = self._generate(broker, tuple(words), seconds + 60)
+            result = self._generate(broker, tuple(arguments), seconds + 60)
         for name in ("p50", "p99"):
             result[f"{name}_ms"] = result["latency_ms"][name]
         return result
 
     def _generate(
-        self, broker: Served, words: tuple[str, ...], seconds_max: float
+        self, broker: Served, arguments: tuple[str, ...], seconds_max: float
     ) -> dict[str, Any]:
         command = ["taskset", "-c", GENERATOR_CORE, str(self.generator), "--topic", TOPIC]
-        command += ["--port", str(broker.port), "--queues", str(QUEUES), *words]
+        command += ["--port", str(broker.port), "--queues", str(QUEUES), *arguments]
         if self.options.realtime:
             command[:0] = ["chrt", "-r", REALTIME_PRIORITY]
         done = subprocess.run(
@@ -372,7 +372,7 @@ def build(program: Path, sources: list[Path]) -> Path:
     return program
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -418,7 +418,7 @@ def main() -> int:
     home = JavaHome()
     reason = home.missing() if "java" in options.kinds else None
     if reason is not None:
-        say(f"{reason}; try --kinds rmqpy pure")
+        log(f"{reason}; try --kinds rmqpy pure")
         return 1
     os.sched_setaffinity(0, {int(GENERATOR_CORE)})
     # Keep bytecode, as an installation does, whatever the environment of this process says.
@@ -446,11 +446,11 @@ def main() -> int:
             bench.run()
     print(table(options.rows, bench.results))
     if not options.output and options.rounds < 3:
-        say("no result file written after a short run (use --output FILE to keep it)")
+        log("no result file written after a short run (use --output FILE to keep it)")
     else:
         path = options.output or HERE / "results" / f"{date.today().isoformat()}.json"
         write_json(path, about, options.rows, bench.results)
-        say(f"written: {path}")
+        log(f"written: {path}")
     return 0
 
 

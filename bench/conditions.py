@@ -50,7 +50,7 @@ def stopped(brokers: Iterable[Served]) -> Iterator[None]:
         yield
     finally:
         for broker in stopped_now:
-            broker.go_on()
+            broker.resume()
 
 
 def use_memory(megabytes: int) -> None:
@@ -71,7 +71,7 @@ def admin_commands(address: str, topic: str) -> Iterator[None]:
     ended = threading.Event()
     failures: list[RmqError] = []
 
-    def ask() -> None:
+    def send_commands() -> None:
         try:
             with BlockingConnection(address) as connection:
                 number = 0
@@ -85,12 +85,12 @@ def admin_commands(address: str, topic: str) -> Iterator[None]:
         except RmqError as failure:
             failures.append(failure)
 
-    asking = threading.Thread(target=ask)
-    asking.start()
+    thread = threading.Thread(target=send_commands)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
-        asking.join()
+        thread.join()
     if failures:
         raise failures[0]

@@ -168,17 +168,17 @@ def tree_ticks() -> dict[int, int]:
 
 
 @contextmanager
-def held_to(cores: int) -> Iterator[None]:
+def limited_to_cores(cores: int) -> Iterator[None]:
     """Limit this process, its descendants, and what they start from now on to ``cores`` cores."""
     allowed = os.sched_getaffinity(0)
-    _hold(set(sorted(allowed)[:cores]))
+    _set_cores(set(sorted(allowed)[:cores]))
     try:
         yield
     finally:
-        _hold(allowed)
+        _set_cores(allowed)
 
 
-def _hold(cores: set[int]) -> None:
+def _set_cores(cores: set[int]) -> None:
     for pid in tree_ticks():
         for thread in Path(f"/proc/{pid}/task").glob("*"):
             with suppress(ProcessLookupError):
@@ -194,8 +194,8 @@ def timed(do: Callable[[], object]) -> tuple[float, float]:
 
 def best(do: Callable[[], object], rounds: int) -> tuple[float, float]:
     """Return the shortest time and the least CPU of some rounds: noise only adds."""
-    told = [timed(do) for _ in range(rounds)]
-    return min(wall for wall, _ in told), min(cpu for _, cpu in told)
+    timings = [timed(do) for _ in range(rounds)]
+    return min(wall for wall, _ in timings), min(cpu for _, cpu in timings)
 
 
 # ------------------------------------------------------------------------------ what is measured
@@ -257,19 +257,19 @@ class Bench:
             self.spark(session, "two cores", RANGE)
         with session_of(1, light=True) as session:
             self.spark(session, "one worker", RANGE)
-            with held_to(1):
+            with limited_to_cores(1):
                 self.spark(session, "one core", RANGE)
         return self.figures
 
     def plain(self) -> None:
         """Measure the kernel in one process and in two: the gain that two cores offer."""
-        works = [
+        ranges = [
             work
             for row in read_directory(OsFileSystem(), str(self.store)).logs
             for work in split_log(row, str(self.store), RANGE)
         ]
         for count in (1, 2):
-            seconds = min(plain_seconds(works, count) for _ in range(self.rounds))
+            seconds = min(plain_seconds(ranges, count) for _ in range(self.rounds))
             self.figures[f"plain bytes/s of {count}"] = self.content / seconds
 
     def export(self, session: Any) -> None:
@@ -278,7 +278,7 @@ class Bench:
             plan = ExportPlan(
                 root=str(self.store), target=str(self.work / "export"), range_bytes=RANGE
             )
-            Export(plan, lambda task, pieces: map_on_spark(session, task, pieces)).run()
+            Export(plan, lambda task, units: map_on_spark(session, task, units)).run()
 
         self._written("export", export)
 
@@ -361,14 +361,14 @@ def committed(checkpoint: Path) -> int:
     return sum(1 for name in (checkpoint / "commits").glob("*") if name.name.isdigit())
 
 
-def plain_seconds(works: list[WorkRange], count: int) -> float:
+def plain_seconds(ranges: list[WorkRange], count: int) -> float:
     """Return the time until the last of ``count`` processes has audited its share of the ranges."""
     context = get_context("fork")
     begin, end = context.Barrier(count + 1), context.Barrier(count + 1)
 
     def share(first: int) -> None:
         begin.wait()
-        for work in works[first::count]:
+        for work in ranges[first::count]:
             plan = TallyPlan(dledger=work.framing is Framing.DLEDGER, digests=False)
             audit_range(map_log(OsFileSystem(), work.path), work, plan)
         end.wait()
@@ -377,9 +377,9 @@ def plain_seconds(works: list[WorkRange], count: int) -> float:
     for process in processes:
         process.start()
     begin.wait()
-    began = time.monotonic()
+    start = time.monotonic()
     end.wait()
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start
     for process in processes:
         process.join()
     return seconds
@@ -431,8 +431,8 @@ def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
     }
     if "cores" in rows:
         figures["plain two to one"] = figures["plain bytes/s of 2"] / figures["plain bytes/s of 1"]
-    told = {row: figures[one] / figures[two] for row, (one, two) in pairs.items() if row in rows}
-    return told | ({"latency": figures["latency s"]} if "latency" in rows else {})
+    ratios = {row: figures[one] / figures[two] for row, (one, two) in pairs.items() if row in rows}
+    return ratios | ({"latency": figures["latency s"]} if "latency" in rows else {})
 
 
 def is_met(row: str, ratio: float) -> bool:

@@ -52,7 +52,7 @@ def first_send(broker: ServerProcess) -> tuple[float, float]:
     raise SystemExit(f"no send succeeded within {WAIT_SECONDS_MAX} s")
 
 
-def all_there(broker: ServerProcess, seconds_max: float) -> float:
+def queues_caught_up(broker: ServerProcess, seconds_max: float) -> float:
     """Return the seconds until the consume queues are complete."""
     begin = time.monotonic()
     while time.monotonic() - begin < seconds_max:
@@ -94,7 +94,7 @@ def main() -> int:
             if options.cold:
                 Path("/proc/sys/vm/drop_caches").write_text("3")
             accepted, sent = first_send(broker)
-            behind = all_there(broker, WAIT_SECONDS_MAX)
+            catch_up_s = queues_caught_up(broker, WAIT_SECONDS_MAX)
         finally:
             broker.kill()
     result = {
@@ -104,7 +104,7 @@ def main() -> int:
         "cold": options.cold,
         "first_connection_s": round(accepted, 2),
         "first_send_s": round(sent, 2),
-        "queues_whole_s": round(sent + behind, 2),
+        "queues_whole_s": round(sent + catch_up_s, 2),
     }
     print(json.dumps(result))
     return 0 if sent <= options.limit else 2

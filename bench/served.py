@@ -61,13 +61,13 @@ class Served:
         for member in self.members:
             os.kill(member.pid, signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         for member in self.members:
             if member.running:
                 os.kill(member.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        self.go_on()
+        self.resume()
         for member in self.members:
             member.kill()
 
