@@ -178,7 +178,7 @@ class Producer(GroupMember):
         RequestRejectedError if the message is illegal or the broker refuses it, and NetworkError if
         no attempt got an answer in time.
         """
-        return await self._traced(message, self._parcel(message), queue, timeout_ms)
+        return await self._traced(message, self._encode(message), queue, timeout_ms)
 
     async def send_ordered(
         self, message: Message, sharding_key: str, timeout_ms: int | None = None
@@ -204,7 +204,7 @@ class Producer(GroupMember):
         and together fit into ``body_bytes_max``; split a longer list with :func:`split_batch`.
         Raises as :meth:`send` does.
         """
-        return await self._deliver(self._batch_parcel(messages), queue, timeout_ms)
+        return await self._send_encoded(self._encode_batch(messages), queue, timeout_ms)
 
     async def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
         """Send one message without waiting for an answer (Java: sendOneway).
@@ -212,43 +212,43 @@ class Producer(GroupMember):
         Returns when the request is written; a message that the broker refuses is lost silently.
         """
         instance = self._open()
-        parcel = self._parcel(message)
-        chosen = queue or self._choose(await self._publish_queues(parcel.topic), None)
+        encoded = self._encode(message)
+        chosen = queue or self._choose(await self._publish_queues(encoded.topic), None)
         address = await self._master(chosen)
-        await instance.transport.invoke_oneway(address, self._request(parcel, chosen))
+        await instance.transport.invoke_oneway(address, self._request(encoded, chosen))
 
     # -- one delivery
 
     async def _traced(
         self,
         message: Message,
-        parcel: _EncodedMessage,
+        encoded: _EncodedMessage,
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Deliver the message and record the outcome in the trace, if there is one."""
         tracer = self._tracer
         if tracer is None:
-            return await self._deliver(parcel, queue, timeout_ms)
-        began_ms = self._open().clock.now_ms()
+            return await self._send_encoded(encoded, queue, timeout_ms)
+        start_ms = self._open().clock.now_ms()
         result: SendResult | None = None
         try:
-            result = await self._deliver(parcel, queue, timeout_ms)
+            result = await self._send_encoded(encoded, queue, timeout_ms)
             return result
         finally:
-            cost_ms = self._open().clock.now_ms() - began_ms
-            tracer.add(self._sent(message, parcel, result).record(began_ms, cost_ms))
+            cost_ms = self._open().clock.now_ms() - start_ms
+            tracer.add(self._send_trace(message, encoded, result).record(start_ms, cost_ms))
 
-    def _sent(
-        self, message: Message, parcel: _EncodedMessage, result: SendResult | None
+    def _send_trace(
+        self, message: Message, encoded: _EncodedMessage, result: SendResult | None
     ) -> SendTrace:
-        half = parcel.sys_flag & TRANSACTION_PREPARED
+        half = encoded.sys_flag & TRANSACTION_PREPARED
         broker = result.queue.broker_name if result is not None else None
         address = self._open().master_address(broker) if broker is not None else None
         return SendTrace(
             group=self.group,
             topic=message.topic,
-            msg_id=parcel.msg_id,
+            msg_id=encoded.msg_id,
             tags=message.tags or "",
             keys=message.keys,
             store_host=address or "",
@@ -258,12 +258,14 @@ class Producer(GroupMember):
             success=result is not None,
         )
 
-    async def _deliver(
-        self, parcel: _EncodedMessage, queue: MessageQueue | None, timeout_ms: int | None
+    async def _send_encoded(
+        self, encoded: _EncodedMessage, queue: MessageQueue | None, timeout_ms: int | None
     ) -> SendResult:
         instance = self._open()
-        if queue is not None and queue.topic != parcel.topic:
-            raise _illegal(f"the queue belongs to {queue.topic}, the message to {parcel.topic}")
+        if queue is not None and queue.topic != encoded.topic:
+            raise _illegal_message(
+                f"the queue belongs to {queue.topic}, the message to {encoded.topic}"
+            )
         timeout_ms = self._settings.timeout_ms if timeout_ms is None else timeout_ms
         start_ms = instance.clock.monotonic_ms()
         attempts = 1 if queue is not None else 1 + self._settings.retries
@@ -276,12 +278,12 @@ class Producer(GroupMember):
                 break
             chosen = queue
             if chosen is None:
-                queues = await self._publish_queues(parcel.topic)
+                queues = await self._publish_queues(encoded.topic)
                 chosen = self._choose(queues, brokers[-1] if brokers else None)
             brokers.append(chosen.broker_name)
             sent_ms = instance.clock.monotonic_ms()
-            outcome = await self._attempt(parcel, chosen, left_ms)
-            self._note(chosen.broker_name, sent_ms, isinstance(outcome, RmqError))
+            outcome = await self._attempt(encoded, chosen, left_ms)
+            self._record_latency(chosen.broker_name, sent_ms, isinstance(outcome, RmqError))
             if isinstance(outcome, RmqError):
                 fault = outcome
                 continue
@@ -290,10 +292,10 @@ class Producer(GroupMember):
                 break
         if stored is not None:
             return stored
-        raise _failed(parcel, brokers, fault, instance.clock.monotonic_ms() - start_ms)
+        raise _send_error(encoded, brokers, fault, instance.clock.monotonic_ms() - start_ms)
 
     async def _attempt(
-        self, parcel: _EncodedMessage, queue: MessageQueue, timeout_ms: int
+        self, encoded: _EncodedMessage, queue: MessageQueue, timeout_ms: int
     ) -> RmqError | SendResult:
         """Return the result of one attempt, or the error after which another broker may be
         tried.
@@ -302,17 +304,17 @@ class Producer(GroupMember):
         try:
             address = await self._master(queue)
             response = await instance.transport.invoke(
-                address, self._request(parcel, queue), timeout_ms
+                address, self._request(encoded, queue), timeout_ms
             )
         except NetworkError as fault:
-            instance.invalidate_route(parcel.topic)
+            instance.invalidate_route(encoded.topic)
             return fault
         if response.code in _STORED:
-            return _result(parcel, queue, response)
+            return _result(encoded, queue, response)
         refusal = RequestRejectedError(response.code, response.remark or "no remark")
         if response.code not in RETRIED_CODES:
             raise refusal
-        instance.invalidate_route(parcel.topic)
+        instance.invalidate_route(encoded.topic)
         return refusal
 
     async def _publish_queues(self, topic: str) -> list[MessageQueue]:
@@ -335,7 +337,7 @@ class Producer(GroupMember):
             queue, self._rotation = next_queue(queues, self._rotation, last_broker)
         return queue
 
-    def _note(self, broker: str, sent_ms: int, failed: bool) -> None:
+    def _record_latency(self, broker: str, sent_ms: int, failed: bool) -> None:
         if self._faults is not None:
             now_ms = self._open().clock.monotonic_ms()
             self._faults.update_latency(broker, FAILURE_MS if failed else now_ms - sent_ms, now_ms)
@@ -351,27 +353,27 @@ class Producer(GroupMember):
             raise NetworkError(f"the broker {queue.broker_name} has no master at the moment")
         return address
 
-    def _request(self, parcel: _EncodedMessage, queue: MessageQueue) -> RemotingCommand:
+    def _request(self, encoded: _EncodedMessage, queue: MessageQueue) -> RemotingCommand:
         instance = self._open()
         header = SendMessageRequestHeaderV2(
             producer_group=self.group,
-            topic=parcel.topic,
+            topic=encoded.topic,
             default_topic=self._settings.template_topic,
             default_topic_queue_nums=self._settings.template_queue_count,
             queue_id=queue.queue_id,
-            sys_flag=parcel.sys_flag,
+            sys_flag=encoded.sys_flag,
             born_timestamp=instance.clock.now_ms(),
-            flag=parcel.flag,
-            properties=parcel.properties,
+            flag=encoded.flag,
+            properties=encoded.properties,
             reconsume_times=0,
-            batch=parcel.batch,
+            batch=encoded.batch,
             bname=queue.broker_name,
         )
-        return instance.request(parcel.code, header, parcel.body)
+        return instance.request(encoded.code, header, encoded.body)
 
     # -- encoding
 
-    def _parcel(self, message: Message, half: bool = False) -> _EncodedMessage:
+    def _encode(self, message: Message, half: bool = False) -> _EncodedMessage:
         """Return the checked and encoded message; ``half`` makes it the first part of a
         transaction.
         """
@@ -397,9 +399,9 @@ class Producer(GroupMember):
             batch=False,
         )
 
-    def _batch_parcel(self, messages: Sequence[Message]) -> _EncodedMessage:
+    def _encode_batch(self, messages: Sequence[Message]) -> _EncodedMessage:
         if not messages:
-            raise _illegal("the batch has no messages")
+            raise _illegal_message("the batch has no messages")
         first = messages[0]
         for message in messages:
             check_message(message, self._settings.body_bytes_max)
@@ -410,7 +412,7 @@ class Producer(GroupMember):
             for message, unique_id in zip(messages, unique_ids, strict=True)
         )
         if len(body) > self._settings.body_bytes_max:
-            raise _illegal(
+            raise _illegal_message(
                 f"the batch has {len(body)} bytes, more than {self._settings.body_bytes_max};"
                 " send it in parts (split_batch)"
             )
@@ -452,7 +454,9 @@ def split_batch(messages: Sequence[Message], bytes_max: int) -> list[list[Messag
         properties = property_string(message, "0" * 56)
         size = _BATCH_ITEM_OVERHEAD + len(message.body) + len(properties)
         if size > bytes_max:
-            raise _illegal(f"one message of the batch needs {size} bytes, more than {bytes_max}")
+            raise _illegal_message(
+                f"one message of the batch needs {size} bytes, more than {bytes_max}"
+            )
         if not parts or used + size > bytes_max:
             parts.append([])
             used = 0
@@ -463,37 +467,39 @@ def split_batch(messages: Sequence[Message], bytes_max: int) -> list[list[Messag
 
 def _check_batched(message: Message, first: Message) -> None:
     if message.delay_level:
-        raise _illegal("a delayed message cannot be in a batch")
+        raise _illegal_message("a delayed message cannot be in a batch")
     if is_retry_topic(message.topic):
-        raise _illegal("a message of a retry topic cannot be in a batch")
+        raise _illegal_message("a message of a retry topic cannot be in a batch")
     if message.topic != first.topic:
-        raise _illegal(f"a batch has one topic; this one has {first.topic} and {message.topic}")
+        raise _illegal_message(
+            f"a batch has one topic; this one has {first.topic} and {message.topic}"
+        )
     if message.wait_store_ok != first.wait_store_ok:
-        raise _illegal("all messages of a batch have the same wait_store_ok; these differ")
+        raise _illegal_message("all messages of a batch have the same wait_store_ok; these differ")
 
 
-def _result(parcel: _EncodedMessage, queue: MessageQueue, response: RemotingCommand) -> SendResult:
+def _result(encoded: _EncodedMessage, queue: MessageQueue, response: RemotingCommand) -> SendResult:
     header = SendMessageResponseHeader.decode(response.ext_fields)
     return SendResult(
         status=_STORED[ResponseCode(response.code)],
-        msg_id=parcel.msg_id,
+        msg_id=encoded.msg_id,
         offset_msg_id=header.msg_id,
         queue=MessageQueue(queue.topic, queue.broker_name, header.queue_id),
         queue_offset=header.queue_offset,
     )
 
 
-def _failed(
-    parcel: _EncodedMessage, brokers: list[str], last: RmqError | None, spent_ms: int
+def _send_error(
+    encoded: _EncodedMessage, brokers: list[str], last: RmqError | None, spent_ms: int
 ) -> RmqError:
     text = (
         f"sending failed after {len(brokers)} attempts in {spent_ms} ms,"
-        f" topic {parcel.topic}, brokers {brokers}: {last or 'no time left'}"
+        f" topic {encoded.topic}, brokers {brokers}: {last or 'no time left'}"
     )
     if isinstance(last, RequestRejectedError):
         return RequestRejectedError(last.code, text)
     return NetworkError(text)
 
 
-def _illegal(reason: str) -> RequestRejectedError:
+def _illegal_message(reason: str) -> RequestRejectedError:
     return RequestRejectedError(ResponseCode.MESSAGE_ILLEGAL, reason)

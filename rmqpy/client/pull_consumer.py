@@ -59,7 +59,7 @@ class PullConsumer(Consumer):
 
     async def _join(self, instance: ClientInstance) -> None:
         await super()._join(instance)
-        instance.pushed.answer(self.group, {_GROUP_CHANGED: _not_concerned})
+        instance.pushed.answer(self.group, {_GROUP_CHANGED: _ignore})
 
     async def _leave(self, instance: ClientInstance) -> None:
         instance.pushed.forget(self.group, [_GROUP_CHANGED])
@@ -121,5 +121,5 @@ class PullConsumer(Consumer):
         )
 
 
-async def _not_concerned(_channel: Channel, _request: RemotingCommand) -> None:
+async def _ignore(_channel: Channel, _request: RemotingCommand) -> None:
     """Ignore the request: the caller decides which member reads which queue."""

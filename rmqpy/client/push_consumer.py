@@ -80,12 +80,12 @@ from rmqpy.remoting.headers import GetConsumerListByGroupRequestHeader
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_RECONSUME_TIMES = 16
-EARLY_LOOK_MS = 1_000
+EARLY_RETRY_MS = 1_000
 """The delay before a topic without a route is looked up again. A group's retry topic is created by
 the group's first heartbeat.
 """
 
-EARLY_LOOKS_MAX = 10
+EARLY_RETRIES_MAX = 10
 """The number of such early look-ups; after them the next regular rebalance looks the route up."""
 
 
@@ -171,9 +171,9 @@ class PushConsumer(Consumer):
         self._work: asyncio.Queue[QueueConsumer] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: list[asyncio.Task[None]] = []
-        self._early_looks = EARLY_LOOKS_MAX
+        self._early_retries = EARLY_RETRIES_MAX
         self._local: dict[MessageQueue, int] = {}
-        self._reservations = QueueLocks(self.group, self._open)
+        self._queue_locks = QueueLocks(self.group, self._open)
 
     def subscribe(
         self,
@@ -208,7 +208,7 @@ class PushConsumer(Consumer):
         async with self._rebalancing:
             for topic in sorted(self._topics()):
                 try:
-                    mine = await self._share(topic)
+                    allocated = await self._allocated_queues(topic)
                 except RmqError as fault:
                     logger.warning(
                         "group %s keeps its queues of %s, rebalance failed: %s",
@@ -216,12 +216,12 @@ class PushConsumer(Consumer):
                         topic,
                         fault,
                     )
-                    self._look_again()
+                    self._retry_rebalance_soon()
                     continue
-                if mine is not None:
-                    await self._take(topic, mine)
-            gone = [queue for queue in self.consuming if queue.topic not in self._topics()]
-            await self._leave_queues(gone)
+                if allocated is not None:
+                    await self._update_queues(topic, allocated)
+            unsubscribed = [queue for queue in self.consuming if queue.topic not in self._topics()]
+            await self._drop_queues(unsubscribed)
 
     async def persist_offsets(self) -> None:
         """Commit the listener's progress to the brokers (broadcasting: write it to the file)."""
@@ -260,7 +260,7 @@ class PushConsumer(Consumer):
 
     def wake_rebalance(self) -> None:
         """Rebalance now: the members of the group or its subscriptions have changed."""
-        self._early_looks = EARLY_LOOKS_MAX
+        self._early_retries = EARLY_RETRIES_MAX
         self._rebalance_due.set()
 
     # -- lifecycle
@@ -275,21 +275,21 @@ class PushConsumer(Consumer):
             self._tracer = await trace_context(self.settings.trace_topic, instance, self.group)
         self._rebalance_due.set()
         loops: list[Coroutine[Any, Any, None]] = [
-            self._rebalance_for_ever(),
+            self._rebalance_forever(),
             self._every(self.settings.persist_ms, self.persist_offsets),
             self._every(SAMPLE_MS, self._sample),
         ]
-        if self._locks:
+        if self._uses_locks:
             loops.append(self._every(self.settings.lock_ms, self._renew_locks))
         self._tasks = [asyncio.create_task(loop) for loop in loops]
         if not self.settings.ordered:
             count = self.settings.parallel
-            self._workers = [asyncio.create_task(self._work_for_ever()) for _ in range(count)]
+            self._workers = [asyncio.create_task(self._work_forever()) for _ in range(count)]
 
     async def _leave(self, instance: ClientInstance) -> None:
         instance.pushed.forget(self.group, list(ConsumerCommands(self).answerers()))
         await self._end(self._tasks)
-        await self._leave_queues(list(self.consuming))
+        await self._drop_queues(list(self.consuming))
         await self._end(self._workers)
         if self._tracer is not None:
             await self._tracer.close()
@@ -317,7 +317,7 @@ class PushConsumer(Consumer):
                     fault,
                 )
 
-    async def _rebalance_for_ever(self) -> None:
+    async def _rebalance_forever(self) -> None:
         instance = self._open()
         while True:
             try:
@@ -334,7 +334,7 @@ class PushConsumer(Consumer):
             await instance.send_heartbeats()
             await self.rebalance()
 
-    async def _work_for_ever(self) -> None:
+    async def _work_forever(self) -> None:
         while True:
             consuming = await self._work.get()
             await consuming.consume_next()
@@ -346,16 +346,16 @@ class PushConsumer(Consumer):
         if self._instance is not None:
             self.wake_rebalance()
 
-    def _look_again(self) -> None:
-        if self._early_looks > 0:
-            self._early_looks -= 1
+    def _retry_rebalance_soon(self) -> None:
+        if self._early_retries > 0:
+            self._early_retries -= 1
             loop = asyncio.get_running_loop()
-            loop.call_later(EARLY_LOOK_MS / 1000, self._rebalance_due.set)
+            loop.call_later(EARLY_RETRY_MS / 1000, self._rebalance_due.set)
 
     # -- the share of the queues
 
     @property
-    def _locks(self) -> bool:
+    def _uses_locks(self) -> bool:
         return self.settings.ordered and not self.settings.broadcasting
 
     def _topics(self) -> dict[str, Subscription]:
@@ -367,7 +367,7 @@ class PushConsumer(Consumer):
             )
         return topics
 
-    async def _share(self, topic: str) -> list[MessageQueue] | None:
+    async def _allocated_queues(self, topic: str) -> list[MessageQueue] | None:
         """Return this client's queues of ``topic``, or None if its share is not known now."""
         instance = self._open()
         queues = subscribe_queues(topic, await instance.route(topic))
@@ -376,7 +376,7 @@ class PushConsumer(Consumer):
         client_ids = await self._client_ids(topic, queues)
         if instance.client_id not in client_ids:
             # The broker does not list this client (yet). That is not the same as an empty share.
-            self._look_again()
+            self._retry_rebalance_soon()
             return None
         return self.settings.strategy(instance.client_id, queues, client_ids)
 
@@ -403,15 +403,15 @@ class PushConsumer(Consumer):
             fault = RequestRejectedError(response.code, response.remark or "no remark")
         raise fault
 
-    async def _take(self, topic: str, mine: Collection[MessageQueue]) -> None:
+    async def _update_queues(self, topic: str, allocated: Collection[MessageQueue]) -> None:
         current = {queue for queue in self.consuming if queue.topic == topic}
-        await self._leave_queues(sorted(current - set(mine)))
-        wanted = sorted(set(mine) - current)
-        if self._locks:
-            wanted = sorted(await self._reservations.lock(wanted))
-            if len(wanted) < len(set(mine) - current):
-                self._look_again()  # another member still holds some locks
-        for queue in wanted:
+        await self._drop_queues(sorted(current - set(allocated)))
+        added = sorted(set(allocated) - current)
+        if self._uses_locks:
+            added = sorted(await self._queue_locks.lock(added))
+            if len(added) < len(set(allocated) - current):
+                self._retry_rebalance_soon()  # another member still holds some locks
+        for queue in added:
             try:
                 offset = await self._first_offset(queue)
             except RmqError as fault:
@@ -421,22 +421,22 @@ class PushConsumer(Consumer):
                     queue,
                     fault,
                 )
-                self._look_again()
+                self._retry_rebalance_soon()
                 continue
-            self._begin(queue, offset)
+            self._start_queue(queue, offset)
 
-    def _begin(self, queue: MessageQueue, offset: int) -> None:
+    def _start_queue(self, queue: MessageQueue, offset: int) -> None:
         held = ProcessQueue(offset)
         listener = self.listener
         if self._tracer is not None:
-            listener = self._tracer.listening(self.group, listener)
+            listener = self._tracer.traced_listener(self.group, listener)
         consuming = QueueConsumer(
             queue=queue,
             held=held,
             subscription=self._topics()[queue.topic],
             listener=listener,
             settings=self.settings.consuming,
-            deps=_Around(self),
+            deps=_ConsumerAdapter(self),
             work=None if self.settings.ordered else self._work,
         )
         if self.settings.ordered:
@@ -444,7 +444,7 @@ class PushConsumer(Consumer):
         self.consuming[queue] = consuming
         consuming.start()
 
-    async def _leave_queues(self, queues: Collection[MessageQueue]) -> None:
+    async def _drop_queues(self, queues: Collection[MessageQueue]) -> None:
         """Drop ``queues``, commit their offsets, then release their locks."""
         if not queues:
             return
@@ -452,8 +452,8 @@ class PushConsumer(Consumer):
         await self._persist(queues)
         for queue in queues:
             del self.consuming[queue]
-        if self._locks:
-            await self._reservations.unlock(queues)
+        if self._uses_locks:
+            await self._queue_locks.unlock(queues)
 
     # -- offsets
 
@@ -507,7 +507,7 @@ class PushConsumer(Consumer):
     # -- locks
 
     async def _renew_locks(self) -> None:
-        granted = await self._reservations.lock(list(self.consuming))
+        granted = await self._queue_locks.lock(list(self.consuming))
         now_ms = self._open().clock.monotonic_ms()
         for queue in granted:
             consuming = self.consuming.get(queue)
@@ -545,7 +545,7 @@ class PushConsumer(Consumer):
 
 
 @define(slots=True, eq=False, repr=False)
-class _Around(ConsumerContext):
+class _ConsumerAdapter(ConsumerContext):
     """The consumer as its queues see it."""
 
     consumer: PushConsumer
@@ -562,7 +562,7 @@ class _Around(ConsumerContext):
         result = await self.consumer._pull(queue, order)
         if not is_retry_topic(queue.topic):
             return result
-        return evolve(result, messages=[_as_before_retry(each) for each in result.messages])
+        return evolve(result, messages=[_with_original_topic(each) for each in result.messages])
 
     async def send_back(self, message: MessageExt) -> bool:
         if self.consumer.settings.broadcasting:
@@ -572,12 +572,12 @@ class _Around(ConsumerContext):
         limit = DEFAULT_MAX_RECONSUME_TIMES if times is None else times
         return await SendBack(self.consumer._open(), self.consumer.group, limit).send(message)
 
-    def gives_up(self, message: MessageExt) -> bool:
+    def is_exhausted(self, message: MessageExt) -> bool:
         times = self.consumer.settings.max_reconsume_times
         return times is not None and message.stored.reconsume_times >= times
 
 
-def _as_before_retry(message: MessageExt) -> MessageExt:
+def _with_original_topic(message: MessageExt) -> MessageExt:
     """Return the message with the topic that it was first sent to."""
     topic = message.properties.get(PROPERTY_RETRY_TOPIC)
     if topic is None:

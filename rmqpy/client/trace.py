@@ -73,9 +73,9 @@ class SendTrace:
     offset_msg_id: str
     success: bool
 
-    def record(self, began_ms: int, cost_ms: int) -> TraceRecord:
-        """Return the ``Pub`` record of a send that started at ``began_ms`` and took ``cost_ms``."""
-        fields: list[object] = ["Pub", began_ms, REGION, self.group, self.topic, self.msg_id]
+    def record(self, start_ms: int, cost_ms: int) -> TraceRecord:
+        """Return the ``Pub`` record of a send that started at ``start_ms`` and took ``cost_ms``."""
+        fields: list[object] = ["Pub", start_ms, REGION, self.group, self.topic, self.msg_id]
         fields += [self.tags or NONE, self.keys or NONE, self.store_host]
         fields += [self.body_bytes, cost_ms, self.kind]
         fields += [self.offset_msg_id, self.success]
@@ -101,12 +101,12 @@ class Tracer:
     ended: Callable[[], Awaitable[None]]
     lost: int = 0
     _waiting: deque[TraceRecord] = field(factory=deque)
-    _news: asyncio.Event = field(factory=asyncio.Event)
+    _has_records: asyncio.Event = field(factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Start the task that sends the records."""
-        self._task = asyncio.create_task(self._send_for_ever(), name="rmqpy-client-trace")
+        self._task = asyncio.create_task(self._send_forever(), name="rmqpy-client-trace")
 
     async def close(self) -> None:
         """Send the waiting records once, then stop."""
@@ -123,16 +123,16 @@ class Tracer:
             self.lost += 1
             return
         self._waiting.append(record)
-        self._news.set()
+        self._has_records.set()
 
-    def listening(self, group: str, listener: Listener) -> Listener:
+    def traced_listener(self, group: str, listener: Listener) -> Listener:
         """Return ``listener``, with a record written before and after each call."""
 
         async def consume(messages: Sequence[MessageExt]) -> ConsumeResult | None:
             request = messages[0].msg_id
-            began_ms = self.clock.now_ms()
+            start_ms = self.clock.now_ms()
             for message in messages:
-                self.add(_before(group, request, began_ms, message))
+                self.add(_sub_before(group, request, start_ms, message))
             code = FAULT
             try:
                 result = await listener(messages)
@@ -140,17 +140,17 @@ class Tracer:
                 return result
             finally:
                 now_ms = self.clock.now_ms()
-                cost_ms = (now_ms - began_ms) // len(messages)
+                cost_ms = (now_ms - start_ms) // len(messages)
                 for message in messages:
-                    self.add(_after(group, request, (now_ms, cost_ms, code), message))
+                    self.add(_sub_after(group, request, (now_ms, cost_ms, code), message))
 
         return consume
 
-    async def _send_for_ever(self) -> None:
+    async def _send_forever(self) -> None:
         while True:
-            await self._news.wait()
+            await self._has_records.wait()
             await asyncio.sleep(PAUSE_SECONDS)  # more records are collected into one message
-            self._news.clear()
+            self._has_records.clear()
             while self._waiting:
                 await self._send_some()
 
@@ -172,13 +172,13 @@ class Tracer:
             )
 
 
-def _before(group: str, request: str, now_ms: int, message: MessageExt) -> TraceRecord:
+def _sub_before(group: str, request: str, now_ms: int, message: MessageExt) -> TraceRecord:
     times = message.stored.reconsume_times
     fields = ("SubBefore", now_ms, REGION, group, request, message.msg_id, times)
     return _record((*fields, message.keys or NONE), message.msg_id, message.keys)
 
 
-def _after(
+def _sub_after(
     group: str, request: str, outcome: tuple[int, int, int], message: MessageExt
 ) -> TraceRecord:
     now_ms, cost_ms, code = outcome

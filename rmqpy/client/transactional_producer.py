@@ -65,7 +65,7 @@ class TransactionSendResult:
 
 
 @define(slots=True, frozen=True)
-class _Half:
+class _HalfMessage:
     """A half message as END_TRANSACTION identifies it."""
 
     queue_offset: int
@@ -116,7 +116,7 @@ class TransactionalProducer(Producer):
         Raises as :meth:`Producer.send` does while the half message is sent. An END_TRANSACTION that
         cannot be sent is logged: the broker checks the transaction later.
         """
-        sent = await self._traced(message, self._parcel(message, half=True))
+        sent = await self._traced(message, self._encode(message, half=True))
         state = TransactionState.ROLLBACK
         if sent.status is SendStatus.SEND_OK:
             try:
@@ -128,9 +128,9 @@ class TransactionalProducer(Producer):
                 )
                 state = TransactionState.UNKNOWN
         _, physical_offset = parse_offset_msg_id(sent.offset_msg_id)
-        half = _Half(sent.queue_offset, physical_offset, sent.msg_id, sent.queue.broker_name)
+        half = _HalfMessage(sent.queue_offset, physical_offset, sent.msg_id, sent.queue.broker_name)
         try:
-            await self._end(await self._master(sent.queue), half, state, asked=False)
+            await self._end(await self._master(sent.queue), half, state, is_check=False)
         except NetworkError as fault:
             logger.warning(
                 "the end of transaction %s was not sent, the broker checks later: %s",
@@ -141,13 +141,13 @@ class TransactionalProducer(Producer):
 
     async def _join(self, instance: ClientInstance) -> None:
         await super()._join(instance)
-        instance.pushed.answer(self.group, {RequestCode.CHECK_TRANSACTION_STATE: self._asked})
+        instance.pushed.answer(self.group, {RequestCode.CHECK_TRANSACTION_STATE: self._on_check})
 
     async def _leave(self, instance: ClientInstance) -> None:
         instance.pushed.forget(self.group, [RequestCode.CHECK_TRANSACTION_STATE])
         await super()._leave(instance)
 
-    async def _asked(self, channel: Channel, request: RemotingCommand) -> None:
+    async def _on_check(self, channel: Channel, request: RemotingCommand) -> None:
         header = CheckTransactionStateRequestHeader.decode(request.ext_fields)
         stored = decode_message(memoryview(request.body))
         queue = MessageQueue(stored.topic, header.bname or "", stored.queue_id)
@@ -159,13 +159,13 @@ class TransactionalProducer(Producer):
                 "the transaction check of message %s raised; its state stays unknown", unique_id
             )
             state = TransactionState.UNKNOWN
-        half = _Half(
+        half = _HalfMessage(
             header.tran_state_table_offset, header.commit_log_offset, unique_id, header.bname
         )
-        await self._end(host_and_port(*channel.peer), half, state, asked=True)
+        await self._end(host_and_port(*channel.peer), half, state, is_check=True)
 
     async def _end(
-        self, address: str, half: _Half, state: TransactionState, *, asked: bool
+        self, address: str, half: _HalfMessage, state: TransactionState, *, is_check: bool
     ) -> None:
         instance = self._open()
         header = EndTransactionRequestHeader(
@@ -173,7 +173,7 @@ class TransactionalProducer(Producer):
             tran_state_table_offset=half.queue_offset,
             commit_log_offset=half.physical_offset,
             commit_or_rollback=state.value,
-            from_transaction_check=asked,
+            from_transaction_check=is_check,
             msg_id=half.unique_id,
             transaction_id=half.unique_id,
             bname=half.broker_name,

@@ -96,7 +96,7 @@ class ConsumerContext(ABC):
         """Have ``message`` delivered again later; return whether that was done."""
 
     @abstractmethod
-    def gives_up(self, message: MessageExt) -> bool:
+    def is_exhausted(self, message: MessageExt) -> bool:
         """Return whether an ordered queue must not try ``message`` again."""
 
 
@@ -130,13 +130,13 @@ class QueueConsumer:
 
     _running: int = 0
     _idle: asyncio.Event = field(factory=asyncio.Event)
-    _room: asyncio.Event = field(factory=asyncio.Event)
-    _news: asyncio.Event = field(factory=asyncio.Event)
+    _has_room: asyncio.Event = field(factory=asyncio.Event)
+    _has_messages: asyncio.Event = field(factory=asyncio.Event)
     _tasks: list[asyncio.Task[None]] = field(factory=list)
 
     def start(self) -> None:
         """Start to pull, and in ordered consumption to consume."""
-        loops = [self._pull_for_ever()]
+        loops = [self._pull_forever()]
         if self.ordered:
             loops.append(self._consume_in_order())
         self._tasks = [asyncio.create_task(loop, name=f"rmqpy-{self.queue}") for loop in loops]
@@ -172,8 +172,8 @@ class QueueConsumer:
     def locked(self, now_ms: int) -> None:
         """Record that the broker has granted the lock."""
         self.held.locked_ms = now_ms
-        self._room.set()
-        self._news.set()
+        self._has_room.set()
+        self._has_messages.set()
 
     async def consume_next(self) -> None:
         """Consume one batch; called by a worker."""
@@ -183,17 +183,17 @@ class QueueConsumer:
         self._running += 1
         try:
             if await self._listen(messages) is ConsumeResult.RECONSUME_LATER:
-                messages = await self._sent_back(messages)
+                messages = await self._send_all_back(messages)
             self.held.done(messages)
         finally:
-            self._ended()
+            self._call_ended()
 
-    def _ended(self) -> None:
+    def _call_ended(self) -> None:
         self._running -= 1
         self._idle.set()
-        self._room.set()
+        self._has_room.set()
 
-    async def _sent_back(self, messages: Sequence[MessageExt]) -> list[MessageExt]:
+    async def _send_all_back(self, messages: Sequence[MessageExt]) -> list[MessageExt]:
         """Return the messages that the broker took back; the others are consumed here again
         later.
         """
@@ -202,7 +202,7 @@ class QueueConsumer:
         if kept:
             await asyncio.sleep(self.settings.fault_pause_ms / 1000)
             self.held.requeue(kept)
-            self._offer(len(kept))
+            self._notify_workers(len(kept))
         return [each for each, sent in zip(messages, outcomes, strict=True) if sent]
 
     async def _listen(self, messages: Sequence[MessageExt]) -> ConsumeResult:
@@ -228,16 +228,16 @@ class QueueConsumer:
 
     # -- pulling
 
-    async def _pull_for_ever(self) -> None:
+    async def _pull_forever(self) -> None:
         while not self.held.dropped:
-            if self._must_rest():
-                self._room.clear()
-                await self._room.wait()
+            if self._must_pause():
+                self._has_room.clear()
+                await self._has_room.wait()
                 continue
             if not await self._pull_once():
                 await asyncio.sleep(self.settings.fault_pause_ms / 1000)
 
-    def _must_rest(self) -> bool:
+    def _must_pause(self) -> bool:
         if self.held.is_full(self.settings.limits, self.ordered):
             return True
         return self.ordered and not self._lock_is_valid
@@ -284,13 +284,13 @@ class QueueConsumer:
         added = held.put(result.messages)
         held.next_offset = result.next_begin_offset
         self.deps.rates.pulled(self.queue.topic, added, clock.monotonic_ms() - start_ms)
-        self._offer(added)
+        self._notify_workers(added)
         return True
 
-    def _offer(self, count: int) -> None:
+    def _notify_workers(self, count: int) -> None:
         """Notify the workers, once per batch."""
         if self.work is None:
-            self._news.set()
+            self._has_messages.set()
             return
         for _ in range(-(-count // self.settings.batch_max)):
             self.work.put_nowait(self)  # bounded by what the queues may hold
@@ -301,8 +301,8 @@ class QueueConsumer:
         while not self.held.dropped:
             messages = self.held.take(self.settings.batch_max) if self._lock_is_valid else []
             if not messages:
-                self._news.clear()
-                await self._news.wait()
+                self._has_messages.clear()
+                await self._has_messages.wait()
                 continue
             self._running += 1
             try:
@@ -310,13 +310,13 @@ class QueueConsumer:
                 if result is ConsumeResult.SUCCESS:
                     self.held.done(messages)
             finally:
-                self._ended()
+                self._call_ended()
             if result is ConsumeResult.RECONSUME_LATER:
-                await self._once_more(messages)
+                await self._retry_or_give_up(messages)
 
-    async def _once_more(self, messages: list[MessageExt]) -> None:
-        given_up = [each for each in messages if self.deps.gives_up(each)]
-        sent = [each for each in given_up if await self.deps.send_back(each)]
+    async def _retry_or_give_up(self, messages: list[MessageExt]) -> None:
+        exhausted = [each for each in messages if self.deps.is_exhausted(each)]
+        sent = [each for each in exhausted if await self.deps.send_back(each)]
         self.held.done(sent)
         self.held.requeue([each for each in messages if each not in sent])
         await asyncio.sleep(self.settings.pause_ms / 1000)

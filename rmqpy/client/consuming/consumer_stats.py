@@ -43,7 +43,7 @@ class ConsumerStats:
 
     def pulled(self, topic: str, count: int, spent_ms: int) -> None:
         """Count one pull of ``count`` messages."""
-        totals = self._of(topic)
+        totals = self._totals_of(topic)
         totals.pulls += 1
         totals.pulled += count
         totals.pull_ms += spent_ms
@@ -52,7 +52,7 @@ class ConsumerStats:
         """Count one listener call of ``count`` messages, of which ``failed`` are delivered
         again.
         """
-        totals = self._of(topic)
+        totals = self._totals_of(topic)
         totals.calls += 1
         totals.consumed += count - failed
         totals.failed += failed
@@ -80,7 +80,7 @@ class ConsumerStats:
             consume_failed_msgs=end.failed - begin.failed,
         )
 
-    def _of(self, topic: str) -> _StatTotals:
+    def _totals_of(self, topic: str) -> _StatTotals:
         known = self._topics.get(topic)
         if known is None:
             if len(self._topics) >= TOPICS_MAX:

@@ -38,12 +38,12 @@ class QueueLocks:
         """Return those of ``queues`` whose lock the brokers grant or renew for this client."""
         instance = self.instance()
         granted: set[MessageQueue] = set()
-        for name, wanted in _by_broker(queues).items():
-            wish = LockBatchRequestBody(self.group, instance.client_id, wanted)
+        for name, requested in _by_broker(queues).items():
+            body = LockBatchRequestBody(self.group, instance.client_id, requested)
             try:
-                address = await instance.address(wanted[0].topic, name)
+                address = await instance.address(requested[0].topic, name)
                 response = await instance.invoke(
-                    address, RequestCode.LOCK_BATCH_MQ, body=wish.encode()
+                    address, RequestCode.LOCK_BATCH_MQ, body=body.encode()
                 )
             except NetworkError as fault:
                 logger.warning("broker %s granted no queue locks, it is retried: %s", name, fault)
@@ -58,10 +58,10 @@ class QueueLocks:
         """Release the locks of ``queues``, so that another member can have them at once."""
         instance = self.instance()
         for name, held in _by_broker(queues).items():
-            wish = UnlockBatchRequestBody(self.group, instance.client_id, held)
+            body = UnlockBatchRequestBody(self.group, instance.client_id, held)
             try:
                 address = await instance.address(held[0].topic, name)
-                await instance.invoke(address, RequestCode.UNLOCK_BATCH_MQ, body=wish.encode())
+                await instance.invoke(address, RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
             except NetworkError as fault:
                 logger.warning(
                     "broker %s keeps the queue locks for up to a minute, unlocking failed: %s",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from rmqpy.model.deprecation import deprecated_names
 from rmqpy.remoting.bodies import MessageQueue
 
 Strategy = Callable[[str, Collection[MessageQueue], Collection[str]], list[MessageQueue]]
@@ -27,13 +28,13 @@ def allocate_averagely(
     members, ordered = sorted(set(client_ids)), sorted(queues)
     if client_id not in members:
         return []
-    number, rest = members.index(client_id), len(ordered) % len(members)
+    number, remainder = members.index(client_id), len(ordered) % len(members)
     size = len(ordered) // len(members)
-    start = number * size + min(number, rest)
-    return ordered[start : start + size + (number < rest)]
+    start = number * size + min(number, remainder)
+    return ordered[start : start + size + (number < remainder)]
 
 
-def averagely_by_circle(
+def allocate_averagely_by_circle(
     client_id: str, queues: Collection[MessageQueue], client_ids: Collection[str]
 ) -> list[MessageQueue]:
     """Return every k-th queue (Java: AllocateMessageQueueAveragelyByCircle)."""
@@ -41,3 +42,6 @@ def averagely_by_circle(
     if client_id not in members:
         return []
     return ordered[members.index(client_id) :: len(members)]
+
+
+__getattr__ = deprecated_names(__name__, {"averagely_by_circle": "allocate_averagely_by_circle"})

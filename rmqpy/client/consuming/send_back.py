@@ -49,7 +49,7 @@ class SendBack:
     async def send(self, message: MessageExt) -> bool:
         """Return whether a broker has accepted the message."""
         try:
-            await self._hand_back(message)
+            await self._send_to_broker(message)
         except RmqError as fault:
             logger.warning(
                 "message %s was not sent back, a copy is sent to the retry topic: %s",
@@ -69,7 +69,7 @@ class SendBack:
             return False
         return True
 
-    async def _hand_back(self, message: MessageExt) -> None:
+    async def _send_to_broker(self, message: MessageExt) -> None:
         queue = message.queue
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.stored.physical_offset,

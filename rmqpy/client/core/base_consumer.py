@@ -154,7 +154,7 @@ class Consumer(GroupMember):
         header = GetMinOffsetRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
-        response = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header)
+        response = await self._invoke_broker(queue, RequestCode.GET_MIN_OFFSET, header)
         return GetMinOffsetResponseHeader.decode(response.ext_fields).offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
@@ -162,7 +162,7 @@ class Consumer(GroupMember):
         header = GetMaxOffsetRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
-        response = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header)
+        response = await self._invoke_broker(queue, RequestCode.GET_MAX_OFFSET, header)
         return GetMaxOffsetResponseHeader.decode(response.ext_fields).offset
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -175,7 +175,7 @@ class Consumer(GroupMember):
             timestamp=timestamp_ms,
             bname=queue.broker_name,
         )
-        response = await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        response = await self._invoke_broker(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
         return SearchOffsetResponseHeader.decode(response.ext_fields).offset
 
     async def earliest_time(self, queue: MessageQueue) -> int:
@@ -185,7 +185,7 @@ class Consumer(GroupMember):
         header = GetEarliestMsgStoretimeRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
-        response = await self._ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header)
+        response = await self._invoke_broker(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header)
         return GetEarliestMsgStoretimeResponseHeader.decode(response.ext_fields).timestamp
 
     async def committed_offset(self, queue: MessageQueue) -> int | None:
@@ -197,7 +197,7 @@ class Consumer(GroupMember):
             bname=queue.broker_name,
         )
         try:
-            response = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, header)
+            response = await self._invoke_broker(queue, RequestCode.QUERY_CONSUMER_OFFSET, header)
         except RequestRejectedError as refusal:
             if refusal.code == ResponseCode.QUERY_NOT_FOUND:
                 return None
@@ -217,7 +217,7 @@ class Consumer(GroupMember):
             commit_offset=offset,
             bname=queue.broker_name,
         )
-        await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        await self._invoke_broker(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     # -- messages
 
@@ -274,7 +274,7 @@ class Consumer(GroupMember):
             raise RequestRejectedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
         header = ViewMessageRequestHeader(offset=physical_offset)
         if queue is not None:
-            response = await self._ask(queue, RequestCode.VIEW_MESSAGE_BY_ID, header)
+            response = await self._invoke_broker(queue, RequestCode.VIEW_MESSAGE_BY_ID, header)
         else:
             response = await self._open().invoke(
                 host_address(host), RequestCode.VIEW_MESSAGE_BY_ID, header
@@ -386,7 +386,7 @@ class Consumer(GroupMember):
             ],
         )
 
-    async def _ask(
+    async def _invoke_broker(
         self, queue: MessageQueue, code: RequestCode, header: CommandHeader
     ) -> RemotingCommand:
         """Return the response of the queue's master, or of another broker of that name if it is

@@ -34,7 +34,7 @@ class GroupMember(ABC):
     ) -> None:
         check_group(group)
         self.group = group
-        self._given = instance
+        self._shared_instance = instance
         self._client = settings_of(name_servers) if instance is None else None
         self._instance: ClientInstance | None = None
 
@@ -57,7 +57,7 @@ class GroupMember(ABC):
         connection that it needs fails.
         """
         assert self._instance is None, "started twice"
-        instance = self._given
+        instance = self._shared_instance
         if instance is None:
             assert self._client is not None
             instance = await ClientInstance.open(self._client)
@@ -66,7 +66,7 @@ class GroupMember(ABC):
             await self._join(instance)
         except BaseException:
             self._instance = None
-            if self._given is None:
+            if self._shared_instance is None:
                 await instance.close()
             raise
 
@@ -81,7 +81,7 @@ class GroupMember(ABC):
             await self._leave(instance)
         finally:
             self._instance = None
-            if self._given is None:
+            if self._shared_instance is None:
                 await instance.close()
 
     @abstractmethod

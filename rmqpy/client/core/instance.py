@@ -147,21 +147,21 @@ class ClientInstance:
     A test passes :class:`ClientDependencies` to the constructor and calls :meth:`start`.
     """
 
-    def __init__(self, settings: ClientSettings, surroundings: ClientDependencies) -> None:
-        name = settings.instance_name or f"{surroundings.process_id}#{surroundings.marker.hex()}"
-        self.client_id = f"{surroundings.client_ip}@{name}"
-        self.transport = surroundings.transport
-        self.clock = surroundings.clock
-        self.randomness = surroundings.randomness
+    def __init__(self, settings: ClientSettings, deps: ClientDependencies) -> None:
+        name = settings.instance_name or f"{deps.process_id}#{deps.marker.hex()}"
+        self.client_id = f"{deps.client_ip}@{name}"
+        self.transport = deps.transport
+        self.clock = deps.clock
+        self.randomness = deps.randomness
         self.unique_ids = UniqueIds(
-            ip_address(surroundings.client_ip).packed,
-            surroundings.process_id,
-            surroundings.marker,
-            surroundings.clock,
+            ip_address(deps.client_ip).packed,
+            deps.process_id,
+            deps.marker,
+            deps.clock,
         )
         self.pushed = ServerRequestHandler()
         self._settings = settings
-        self._ended = surroundings.ended
+        self._on_closed = deps.ended
         self._name_servers = settings.name_servers
         self._name_server = self.randomness.randrange(len(settings.name_servers))
         self._routes: dict[str, _Route] = {}
@@ -169,7 +169,7 @@ class ClientInstance:
         self._route_lock = asyncio.Lock()
         self._producers: set[str] = set()
         self._consumers: dict[str, Callable[[], ConsumerData]] = {}
-        self._greeted: set[str] = set()
+        self._heartbeat_addresses: set[str] = set()
         self._heartbeat_due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -206,8 +206,8 @@ class ClientInstance:
         """Start the tasks that refresh routes and send heartbeats."""
         assert not self._tasks, "started twice"
         self._tasks = [
-            asyncio.create_task(self._refresh_for_ever(), name="rmqpy-client-routes"),
-            asyncio.create_task(self._greet_for_ever(), name="rmqpy-client-heartbeats"),
+            asyncio.create_task(self._refresh_routes_forever(), name="rmqpy-client-routes"),
+            asyncio.create_task(self._send_heartbeats_forever(), name="rmqpy-client-heartbeats"),
         ]
 
     async def close(self) -> None:
@@ -224,8 +224,8 @@ class ClientInstance:
             await self.leave_consumer(group)
         await self.pushed.close()
         await self.transport.close()
-        if self._ended is not None:
-            await self._ended()
+        if self._on_closed is not None:
+            await self._on_closed()
 
     # -- groups
 
@@ -427,12 +427,12 @@ class ClientInstance:
         for broker_name in self._addresses.keys() - in_routes:
             del self._addresses[broker_name]
         addresses = self._known_addresses()
-        self._greeted &= addresses
+        self._heartbeat_addresses &= addresses
         if not self._producers and not self._consumers:
             return
-        await asyncio.gather(*(self._greet(address) for address in sorted(addresses)))
+        await asyncio.gather(*(self._send_heartbeat(address) for address in sorted(addresses)))
 
-    async def _greet(self, address: str) -> None:
+    async def _send_heartbeat(self, address: str) -> None:
         heartbeat = HeartbeatData(
             client_id=self.client_id,
             producer_data_set=[ProducerData(group) for group in sorted(self._producers)],
@@ -444,7 +444,7 @@ class ClientInstance:
             logger.warning("heartbeat to broker %s failed: %s", address, fault)
             return
         if response.code == ResponseCode.SUCCESS:
-            self._greeted.add(address)
+            self._heartbeat_addresses.add(address)
         else:
             logger.warning(
                 "heartbeat to broker %s was refused: code %d, %s",
@@ -465,7 +465,7 @@ class ClientInstance:
         }
 
     async def _unregister(self, header: UnregisterClientRequestHeader) -> None:
-        async def tell(address: str) -> None:
+        async def unregister(address: str) -> None:
             try:
                 await self.invoke(address, RequestCode.UNREGISTER_CLIENT, header)
             except NetworkError as fault:
@@ -475,16 +475,18 @@ class ClientInstance:
                     fault,
                 )
 
-        await asyncio.gather(*(tell(address) for address in sorted(self._greeted)))
+        await asyncio.gather(
+            *(unregister(address) for address in sorted(self._heartbeat_addresses))
+        )
 
     # -- background
 
-    async def _refresh_for_ever(self) -> None:
+    async def _refresh_routes_forever(self) -> None:
         while True:
             await asyncio.sleep(self._settings.route_refresh_ms / 1000)
             await self.refresh_routes()
 
-    async def _greet_for_ever(self) -> None:
+    async def _send_heartbeats_forever(self) -> None:
         await asyncio.sleep(self._settings.first_heartbeat_ms / 1000)
         while True:
             try:

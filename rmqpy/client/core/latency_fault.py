@@ -78,8 +78,8 @@ class LatencyFaultTolerance:
         raise AssertionError("a broker without a queue was chosen")
 
     def _least_bad(self, known: set[str]) -> str:
-        for gone in self._faults.keys() - known:
-            del self._faults[gone]
+        for unknown in self._faults.keys() - known:
+            del self._faults[unknown]
         faults = self._faults
         order = sorted(faults, key=lambda name: (faults[name].free_ms, faults[name].latency_ms))
         better = order[: max(1, len(order) // 2)]

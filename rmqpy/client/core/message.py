@@ -69,7 +69,7 @@ RESERVED_PROPERTIES = frozenset(
 )
 
 
-def _joined(keys: str | Sequence[str]) -> str:
+def _joined_keys(keys: str | Sequence[str]) -> str:
     return keys if isinstance(keys, str) else " ".join(keys)
 
 
@@ -92,7 +92,7 @@ class Message:
     topic: str
     body: bytes
     tags: str | None = None
-    keys: str = field(default="", converter=_joined)
+    keys: str = field(default="", converter=_joined_keys)
     properties: Mapping[str, str] = field(factory=dict)
     flag: int = 0
     wait_store_ok: bool = True
@@ -191,16 +191,18 @@ def check_message(message: Message, body_bytes_max: int) -> None:
     check_topic(message.topic)
     check_send_topic(message.topic)
     if not message.body:
-        raise _illegal("the message body is empty")
+        raise _illegal_message("the message body is empty")
     if len(message.body) > body_bytes_max:
-        raise _illegal(f"the body has {len(message.body)} bytes, more than {body_bytes_max}")
+        raise _illegal_message(
+            f"the body has {len(message.body)} bytes, more than {body_bytes_max}"
+        )
     if message.delay_level < 0:
-        raise _illegal(f"the delay level {message.delay_level} is negative")
+        raise _illegal_message(f"the delay level {message.delay_level} is negative")
     for name, value in message.properties.items():
         if name in RESERVED_PROPERTIES:
-            raise _illegal(f"the property name {name} is reserved")
+            raise _illegal_message(f"the property name {name} is reserved")
         if not name.strip() or not value.strip():
-            raise _illegal(f"the property {name!r}={value!r} has a blank name or value")
+            raise _illegal_message(f"the property {name!r}={value!r} has a blank name or value")
 
 
 def property_string(
@@ -219,9 +221,11 @@ def property_string(
     try:
         raw = encode_properties(pairs)
     except ValueError as error:
-        raise _illegal(str(error)) from None
+        raise _illegal_message(str(error)) from None
     if len(raw) > PROPERTIES_BYTES_MAX:
-        raise _illegal(f"the properties have {len(raw)} bytes, more than {PROPERTIES_BYTES_MAX}")
+        raise _illegal_message(
+            f"the properties have {len(raw)} bytes, more than {PROPERTIES_BYTES_MAX}"
+        )
     return raw
 
 
@@ -260,5 +264,5 @@ def host_address(host: Host) -> str:
     return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
 
 
-def _illegal(reason: str) -> RequestRejectedError:
+def _illegal_message(reason: str) -> RequestRejectedError:
     return RequestRejectedError(ResponseCode.MESSAGE_ILLEGAL, reason)

@@ -37,7 +37,7 @@ def publish_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
         MessageQueue(topic, data.broker_name, queue_id)
         for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
         if data.perm & PERM_WRITE and data.broker_name in with_master
-        for queue_id in range(_checked(data.write_queue_nums))
+        for queue_id in range(_checked_count(data.write_queue_nums))
     ]
 
 
@@ -47,7 +47,7 @@ def subscribe_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
         MessageQueue(topic, data.broker_name, queue_id)
         for data in route.queue_datas
         if data.perm & PERM_READ
-        for queue_id in range(_checked(data.read_queue_nums))
+        for queue_id in range(_checked_count(data.read_queue_nums))
     )
 
 
@@ -110,12 +110,12 @@ def _ordered_queues(topic: str, configuration: str) -> list[MessageQueue]:
             raise RemoteProtocolError(
                 f"the order configuration of {topic} is {configuration!r}, expected broker:count;…"
             )
-        for queue_id in range(_checked(int(count[:10]))):
+        for queue_id in range(_checked_count(int(count[:10]))):
             queues.append(MessageQueue(topic, broker_name, queue_id))
     return queues
 
 
-def _checked(queue_count: int) -> int:
+def _checked_count(queue_count: int) -> int:
     if queue_count > QUEUES_MAX:
         raise RemoteProtocolError(
             f"a route has {queue_count} queues on one broker, more than {QUEUES_MAX}"
