@@ -217,7 +217,7 @@ class Producer(GroupMember):
         address = await self._master(chosen)
         await instance.transport.invoke_oneway(address, self._request(encoded, chosen))
 
-    # -- one delivery
+    # -- sending
 
     async def _traced(
         self,

@@ -243,7 +243,7 @@ class PushConsumer(Consumer):
         ``topic``.
         """
         return {
-            queue: consuming.held.commit_offset
+            queue: consuming.process_queue.commit_offset
             for queue, consuming in sorted(self.consuming.items())
             if queue.topic == topic
         }
@@ -426,13 +426,13 @@ class PushConsumer(Consumer):
             self._start_queue(queue, offset)
 
     def _start_queue(self, queue: MessageQueue, offset: int) -> None:
-        held = ProcessQueue(offset)
+        process_queue = ProcessQueue(offset)
         listener = self.listener
         if self._tracer is not None:
             listener = self._tracer.traced_listener(self.group, listener)
         consuming = QueueConsumer(
             queue=queue,
-            held=held,
+            process_queue=process_queue,
             subscription=self._topics()[queue.topic],
             listener=listener,
             settings=self.settings.consuming,
@@ -481,9 +481,12 @@ class PushConsumer(Consumer):
     async def _persist(self, queues: Iterable[MessageQueue]) -> None:
         for queue in queues:
             consuming = self.consuming.get(queue)
-            if consuming is None or consuming.stored_offset == consuming.held.commit_offset:
+            if (
+                consuming is None
+                or consuming.stored_offset == consuming.process_queue.commit_offset
+            ):
                 continue
-            offset = consuming.held.commit_offset
+            offset = consuming.process_queue.commit_offset
             try:
                 await self._store(queue, offset)
             except RmqError as fault:

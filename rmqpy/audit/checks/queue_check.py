@@ -108,11 +108,11 @@ class QueueCheck:
             )
 
     def _may_go_on(self, units: UnitRow, end: int) -> bool:
-        """Return whether there are bytes shortly after the last unit, behind a hole."""
+        """Return whether there are bytes shortly after the last unit, following a hole."""
         place = end * layout.QUEUE_UNIT_SIZE
         size = min(LOOK_BEHIND_BYTES, units.file_size - place % units.file_size)
-        behind = units.read(place, size)
-        return behind is not None and any(behind)
+        following = units.read(place, size)
+        return following is not None and any(following)
 
     def _is_inside(self, tally: QueueTally | None, queue_offset: int) -> bool:
         """Return whether the walk of the log has checked the message for this position."""

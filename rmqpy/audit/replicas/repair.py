@@ -184,18 +184,18 @@ def execute_repair(files: FileSystem, directory: StoreDirectory, plan: RepairPla
 
 def _do(files: FileSystem, directory: StoreDirectory, action: Action) -> None:
     path = action.file if action.file.startswith("/") else f"{directory.root}/{action.file}"
-    kept = f"{directory.paths.quarantine}/{action.kept_as}"
+    quarantined = f"{directory.paths.quarantine}/{action.kept_as}"
     if action.kind is ActionKind.SET_ASIDE:
         if files.exists(path):
-            files.rename(path, kept)
+            files.rename(path, quarantined)
             files.sync_dir(path.rpartition("/")[0])
             files.sync_dir(directory.paths.quarantine)
         return
     if action.kind is ActionKind.KEEP:
         # A repetition after an interruption would copy the bytes that were already written.
-        if not files.exists(kept):
+        if not files.exists(quarantined):
             view = map_file(files, path)
-            files.replace_bytes(kept, bytes(view[action.position :][: action.length]))
+            files.replace_bytes(quarantined, bytes(view[action.position :][: action.length]))
         return
     file = files.open(path)
     try:
@@ -288,11 +288,11 @@ class _Planner:
             if tile.unit is not None:
                 file, place = tile.unit
                 yield Action(kind=ActionKind.WRITE, file=file, position=place + 12, length=8)
-        behind = tiles[-1].offset + tiles[-1].size if tiles else finding.offset
+        tiles_end = tiles[-1].offset + tiles[-1].size if tiles else finding.offset
         if to_end:
-            left = holder.end_offset - behind
+            left = holder.end_offset - tiles_end
             data = left.to_bytes(4) + layout.BLANK_MAGIC.to_bytes(4)
-            yield self._write(holder, behind - holder.first_offset, data)
+            yield self._write(holder, tiles_end - holder.first_offset, data)
 
     def _write(self, file: LogFile, position: int, data: bytes) -> Action:
         return Action(

@@ -117,7 +117,7 @@ class QueueConsumer:
     """
 
     queue: MessageQueue
-    held: ProcessQueue
+    process_queue: ProcessQueue
     subscription: Subscription
     listener: Listener
     settings: ConsumeSettings
@@ -149,9 +149,10 @@ class QueueConsumer:
     async def drop(self) -> None:
         """Stop pulling and start no further listener call.
 
-        Running calls may finish for up to ``end_ms``; ``held`` then has the offset to commit.
+        Running calls may finish for up to ``end_ms``; ``process_queue`` then has the offset to
+        commit.
         """
-        self.held.dropped = True
+        self.process_queue.dropped = True
         try:
             async with asyncio.timeout(self.settings.end_ms / 1000):
                 while self._running:
@@ -171,20 +172,20 @@ class QueueConsumer:
 
     def locked(self, now_ms: int) -> None:
         """Record that the broker has granted the lock."""
-        self.held.locked_ms = now_ms
+        self.process_queue.locked_ms = now_ms
         self._has_room.set()
         self._has_messages.set()
 
     async def consume_next(self) -> None:
         """Consume one batch; called by a worker."""
-        messages = self.held.take(self.settings.batch_max)
+        messages = self.process_queue.take(self.settings.batch_max)
         if not messages:
             return
         self._running += 1
         try:
             if await self._listen(messages) is ConsumeResult.RECONSUME_LATER:
                 messages = await self._send_all_back(messages)
-            self.held.done(messages)
+            self.process_queue.done(messages)
         finally:
             self._call_ended()
 
@@ -198,17 +199,17 @@ class QueueConsumer:
         later.
         """
         outcomes = await asyncio.gather(*(self.deps.send_back(each) for each in messages))
-        kept = [each for each, sent in zip(messages, outcomes, strict=True) if not sent]
-        if kept:
+        unsent = [each for each, sent in zip(messages, outcomes, strict=True) if not sent]
+        if unsent:
             await asyncio.sleep(self.settings.fault_pause_ms / 1000)
-            self.held.requeue(kept)
-            self._notify_workers(len(kept))
+            self.process_queue.requeue(unsent)
+            self._notify_workers(len(unsent))
         return [each for each, sent in zip(messages, outcomes, strict=True) if sent]
 
     async def _listen(self, messages: Sequence[MessageExt]) -> ConsumeResult:
         clock = self.deps.clock
         start_ms = clock.monotonic_ms()
-        self.held.last_consume_ms = clock.now_ms()
+        self.process_queue.last_consume_ms = clock.now_ms()
         result: ConsumeResult | None
         try:
             async with asyncio.timeout(self.settings.timeout_ms / 1000):
@@ -229,7 +230,7 @@ class QueueConsumer:
     # -- pulling
 
     async def _pull_forever(self) -> None:
-        while not self.held.dropped:
+        while not self.process_queue.dropped:
             if self._must_pause():
                 self._has_room.clear()
                 await self._has_room.wait()
@@ -238,23 +239,23 @@ class QueueConsumer:
                 await asyncio.sleep(self.settings.fault_pause_ms / 1000)
 
     def _must_pause(self) -> bool:
-        if self.held.is_full(self.settings.limits, self.ordered):
+        if self.process_queue.is_full(self.settings.limits, self.ordered):
             return True
         return self.ordered and not self._lock_is_valid
 
     @property
     def _lock_is_valid(self) -> bool:
-        locked_ms = self.held.locked_ms
+        locked_ms = self.process_queue.locked_ms
         return locked_ms is not None and (
             self.deps.clock.monotonic_ms() - locked_ms < LOCK_VALID_MS
         )
 
     async def _pull_once(self) -> bool:
-        held, clock = self.held, self.deps.clock
+        process_queue, clock = self.process_queue, self.deps.clock
         start_ms = clock.monotonic_ms()
-        held.last_pull_ms = clock.now_ms()
+        process_queue.last_pull_ms = clock.now_ms()
         order = PullOrder(
-            offset=held.next_offset,
+            offset=process_queue.next_offset,
             max_count=self.settings.pull_max,
             expression=self.subscription.expression,
             expression_type=self.subscription.expression_type,
@@ -266,7 +267,7 @@ class QueueConsumer:
             logger.warning(
                 "pulling %s at offset %d failed, it is retried: %s",
                 self.queue,
-                held.next_offset,
+                process_queue.next_offset,
                 fault,
             )
             return False
@@ -274,15 +275,15 @@ class QueueConsumer:
             logger.warning(
                 "%s: offset %d is outside %d..%d, continuing at %d",
                 self.queue,
-                held.next_offset,
+                process_queue.next_offset,
                 result.min_offset,
                 result.max_offset,
                 result.next_begin_offset,
             )
-            held.reset_to(result.next_begin_offset)
+            process_queue.reset_to(result.next_begin_offset)
             return True
-        added = held.put(result.messages)
-        held.next_offset = result.next_begin_offset
+        added = process_queue.put(result.messages)
+        process_queue.next_offset = result.next_begin_offset
         self.deps.rates.pulled(self.queue.topic, added, clock.monotonic_ms() - start_ms)
         self._notify_workers(added)
         return True
@@ -298,8 +299,10 @@ class QueueConsumer:
     # -- in order
 
     async def _consume_in_order(self) -> None:
-        while not self.held.dropped:
-            messages = self.held.take(self.settings.batch_max) if self._lock_is_valid else []
+        while not self.process_queue.dropped:
+            messages = (
+                self.process_queue.take(self.settings.batch_max) if self._lock_is_valid else []
+            )
             if not messages:
                 self._has_messages.clear()
                 await self._has_messages.wait()
@@ -308,7 +311,7 @@ class QueueConsumer:
             try:
                 result = await self._listen(messages)
                 if result is ConsumeResult.SUCCESS:
-                    self.held.done(messages)
+                    self.process_queue.done(messages)
             finally:
                 self._call_ended()
             if result is ConsumeResult.RECONSUME_LATER:
@@ -317,6 +320,6 @@ class QueueConsumer:
     async def _retry_or_give_up(self, messages: list[MessageExt]) -> None:
         exhausted = [each for each in messages if self.deps.is_exhausted(each)]
         sent = [each for each in exhausted if await self.deps.send_back(each)]
-        self.held.done(sent)
-        self.held.requeue([each for each in messages if each not in sent])
+        self.process_queue.done(sent)
+        self.process_queue.requeue([each for each in messages if each not in sent])
         await asyncio.sleep(self.settings.pause_ms / 1000)

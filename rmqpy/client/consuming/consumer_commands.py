@@ -136,16 +136,16 @@ class ConsumerCommands:
 
 
 def _queue_info(consuming: QueueConsumer) -> ProcessQueueInfo:
-    held = consuming.held
-    first, last = held.offsets
+    process_queue = consuming.process_queue
+    first, last = process_queue.offsets
     return ProcessQueueInfo(
-        commit_offset=held.commit_offset,
+        commit_offset=process_queue.commit_offset,
         cached_msg_min_offset=first,
         cached_msg_max_offset=last,
-        cached_msg_count=held.count,
-        cached_msg_size_in_mib=held.byte_count // _MIB,
-        locked=held.locked_ms is not None,
-        droped=held.dropped,
-        last_pull_timestamp=held.last_pull_ms,
-        last_consume_timestamp=held.last_consume_ms,
+        cached_msg_count=process_queue.count,
+        cached_msg_size_in_mib=process_queue.byte_count // _MIB,
+        locked=process_queue.locked_ms is not None,
+        droped=process_queue.dropped,
+        last_pull_timestamp=process_queue.last_pull_ms,
+        last_consume_timestamp=process_queue.last_consume_ms,
     )

@@ -57,10 +57,10 @@ class QueueLocks:
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
         """Release the locks of ``queues``, so that another member can have them at once."""
         instance = self.instance()
-        for name, held in _by_broker(queues).items():
-            body = UnlockBatchRequestBody(self.group, instance.client_id, held)
+        for name, locked in _by_broker(queues).items():
+            body = UnlockBatchRequestBody(self.group, instance.client_id, locked)
             try:
-                address = await instance.address(held[0].topic, name)
+                address = await instance.address(locked[0].topic, name)
                 await instance.invoke(address, RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
             except NetworkError as fault:
                 logger.warning(

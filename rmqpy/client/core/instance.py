@@ -179,7 +179,8 @@ class ClientInstance:
         loop = asyncio.get_running_loop()
         handler = loop.get_exception_handler()
         scheduler = AsyncioScheduler(loop)
-        loop.set_exception_handler(handler)  # the loop is the application's, not ours
+        # The exception handler of the application's loop must not change.
+        loop.set_exception_handler(handler)
         transport = RemotingClient(
             scheduler,
             credentials=settings.credentials,

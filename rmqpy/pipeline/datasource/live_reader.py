@@ -248,8 +248,8 @@ class LiveQueueReader(Blocking[_RawConsumer]):
         if every:
             return self._of_all(queues, self._member.max_offset)
         answers = self._wait(self._member.of_all(queues, self._member.max_offset))
-        told = dict(zip(queues, answers, strict=True))
-        found = {queue: at for queue, at in told.items() if isinstance(at, int)}
+        pairs = zip(queues, answers, strict=True)
+        found = {queue: at for queue, at in pairs if isinstance(at, int)}
         for queue in queues[: 0 if found else 1]:
             found = self._of_all([queue], self._member.max_offset)
         return found
@@ -264,10 +264,10 @@ class LiveQueueReader(Blocking[_RawConsumer]):
         if at >= before:
             return at
         part = QueueRange(queue, at, before)
-        told = f"the queue ends at {at}, before {before}, which was already read"
+        reason = f"the queue ends at {at}, before {before}, which was already read"
         if self._access.fails:
-            raise _loss(part, told)
-        logger.warning("%s: %s; it is read again from its first message", part, told)
+            raise _loss(part, reason)
+        logger.warning("%s: %s; it is read again from its first message", part, reason)
         return at
 
     def commit_position(self, group: str, position: Position) -> None:

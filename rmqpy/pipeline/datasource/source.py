@@ -196,16 +196,16 @@ def project_columns(batches: Iterable[pyarrow.RecordBatch], schema: StructType) 
     import pyarrow
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    wanted = to_arrow_schema(schema, timezone="UTC")
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
     for batch in batches:
-        pairs = zip(batch.columns, wanted, strict=True)
+        pairs = zip(batch.columns, arrow_schema, strict=True)
         columns = [
             json_texts(column)
             if pyarrow.types.is_map(column.type) and not pyarrow.types.is_map(field.type)
             else column.cast(field.type)
             for column, field in pairs
         ]
-        yield pyarrow.RecordBatch.from_arrays(columns, schema=wanted)
+        yield pyarrow.RecordBatch.from_arrays(columns, schema=arrow_schema)
 
 
 class StorePart(InputPartition):
@@ -285,11 +285,11 @@ class StoreReader(DataSourceReader):
 
 def filter_of(given: Options) -> MessageFilter:
     """Return the filter that the options describe."""
-    wanted = MessageFilter(internal_topics=given.flag("includeInternalTopics", False))
+    selection = MessageFilter(internal_topics=given.flag("includeInternalTopics", False))
     topics = given.text("topic", None)
     if topics is not None:
         names = (name.strip() for name in topics.split(","))
-        wanted = evolve(wanted, topics=frozenset(filter(None, names)))
+        selection = evolve(selection, topics=frozenset(filter(None, names)))
     bounds = {}
     if given.text("queueId", None) is not None:
         number = given.count("queueId", 0, least=0)
@@ -298,7 +298,7 @@ def filter_of(given: Options) -> MessageFilter:
     until = given.count("endingTimestamp", TIME_MS_MAX, least=0)
     if since or until < TIME_MS_MAX:
         bounds["storeTimestamp"] = since, until - 1
-    return evolve(wanted, bounds=bounds)
+    return evolve(selection, bounds=bounds)
 
 
 def _roots(given: Options) -> list[str]:
@@ -326,34 +326,34 @@ class FilterPushdownReader(StoreReader):
 
 @define(slots=True, frozen=True)
 class TimeRange:
-    """Values from ``least`` to ``most``."""
+    """A range of values, both ends included."""
 
     least: int = LONG_MIN
     most: int = LONG_MAX
 
 
-def narrowed(wanted: MessageFilter, condition: Filter) -> MessageFilter | None:
-    """``message_filter`` and ``condition``; None where a scan cannot tell."""
+def narrowed(selection: MessageFilter, condition: Filter) -> MessageFilter | None:
+    """Return ``selection`` narrowed by ``condition``, or None if a scan cannot evaluate it."""
     column = ".".join(condition.attribute) if hasattr(condition, "attribute") else ""
     if column == "topic":
-        return _narrowed_topics(wanted, condition)
+        return _narrowed_topics(selection, condition)
     if column not in BOUNDED:
         return None
     span = _span(condition, column)
     if span is None:
         return None
-    least, most = wanted.bounds.get(column, (LONG_MIN, LONG_MAX))
+    least, most = selection.bounds.get(column, (LONG_MIN, LONG_MAX))
     if column == "storeTimestamp":
         least, most = max(least, -TIME_MS_MAX), min(most, TIME_MS_MAX)
-    bounds = {**wanted.bounds, column: (max(least, span.least), min(most, span.most))}
-    return evolve(wanted, bounds=bounds)
+    bounds = {**selection.bounds, column: (max(least, span.least), min(most, span.most))}
+    return evolve(selection, bounds=bounds)
 
 
-def _narrowed_topics(wanted: MessageFilter, condition: Filter) -> MessageFilter | None:
+def _narrowed_topics(selection: MessageFilter, condition: Filter) -> MessageFilter | None:
     values: Sequence[Any]
     match condition:
         case IsNotNull():
-            return wanted
+            return selection
         case EqualTo():
             values = [condition.value]
         case In():
@@ -361,11 +361,16 @@ def _narrowed_topics(wanted: MessageFilter, condition: Filter) -> MessageFilter 
         case _:
             return None
     topics = frozenset(value for value in values if isinstance(value, str))
-    return evolve(wanted, topics=topics if wanted.topics is None else wanted.topics & topics)
+    return evolve(
+        selection, topics=topics if selection.topics is None else selection.topics & topics
+    )
 
 
 def _span(condition: Filter, column: str) -> TimeRange | None:
-    """Times in ms: what is stored has no finer."""
+    """Return the range of values that ``condition`` allows, or None if it is not a range.
+
+    Times are in ms, the resolution of stored times.
+    """
     if isinstance(condition, IsNotNull):
         return TimeRange()
     value: Any = getattr(condition, "value", None)
@@ -388,7 +393,7 @@ def _span(condition: Filter, column: str) -> TimeRange | None:
 
 
 def _milliseconds(moment: datetime) -> tuple[int, int]:
-    """The first ms not before it, and the last not behind."""
+    """Return the first ms that is not before ``moment``, and the last that is not after it."""
     value = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     micros = (value - EPOCH) // timedelta(microseconds=1)
     return -(-micros // 1000), micros // 1000

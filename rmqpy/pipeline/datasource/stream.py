@@ -182,7 +182,7 @@ class _LiveBase:
 
 
 class LiveReader(_LiveBase, DataSourceReader):
-    """What is in the queues now, from startingOffsets to before endingOffsets."""
+    """Reads the messages that the queues have, from startingOffsets to before endingOffsets."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         given = Options(options, BATCH_OPTIONS)
@@ -202,13 +202,15 @@ class LiveReader(_LiveBase, DataSourceReader):
 
 
 IDLE_SECONDS: Final = 0.1
-"""So long nothing is asked when the last answer was that nothing is new: Spark itself would ask a
-hundred times a second.
+"""The time without requests after an answer without new messages: Spark itself would ask a hundred
+times a second.
 """
 
 
 class LiveStreamReader(_LiveBase, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Positions as trees (:mod:`.offsets`)."""
+    """Reads a stream; positions are JSON objects
+    (:mod:`rmqpy.pipeline.datasource.stream_offsets`).
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         given = Options(options, STREAM_OPTIONS)
@@ -264,10 +266,13 @@ class LiveStreamReader(_LiveBase, DataSourceStreamReader, SupportsTriggerAvailab
             self._reader.commit_position(self._commit_group, position_of(end))
 
     def stop(self) -> None:
-        """The connection is the process's and ends with it."""
+        """Do nothing: the connection belongs to the process and ends with it."""
 
     def _begins(self, before: Position, end: Position) -> Position:
-        """A queue that was not there before, or began anew, begins with its first message."""
+        """Return where each queue starts.
+
+        A queue that did not exist before, or was recreated, starts with its first message.
+        """
         new = [queue for queue, at in end.items() if at < before.get(queue, at + 1)]
         first = self._reader.resolve(new, Boundary(other=EARLIEST)) if new else {}
         return {queue: first.get(queue, before.get(queue, 0)) for queue in end}

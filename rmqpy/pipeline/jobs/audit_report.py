@@ -31,8 +31,9 @@ class AuditReport:
         self._stores: list[PageStore] = []
 
     def sink(self, root: str, downstream: Sink) -> Sink:
-        """Return a sink for the next store that passes findings to ``told`` and adds them to the
-        report.
+        """Return a sink for the next store.
+
+        It passes findings to ``downstream`` and adds them to the report.
         """
         store = PageStore(root=root)
         self._stores.append(store)

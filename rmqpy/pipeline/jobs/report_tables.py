@@ -212,8 +212,10 @@ class _JsonLines:
     def write(self, rows: list[Row]) -> None:
         with open(self._path, "a", encoding="utf-8") as file:
             for row in rows:
-                told = {name: _plain(row[name]) for name in self._columns if row[name] is not None}
-                file.write(json.dumps(told, ensure_ascii=False) + "\n")
+                values = {
+                    name: _plain(row[name]) for name in self._columns if row[name] is not None
+                }
+                file.write(json.dumps(values, ensure_ascii=False) + "\n")
 
     def close(self) -> None:
         """Do nothing: every batch was written completely."""
