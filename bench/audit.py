@@ -1,10 +1,11 @@
-"""How fast a store is audited and certified, beside md5 of the same files in the same run.
+"""Measure how fast a store is audited and certified, relative to md5 of the same files in the same
+run.
 
     python bench/audit.py                     # 2 x 1 GiB of messages with 1 KiB and with 128 bytes
     python bench/audit.py --mib 128 --rounds 1
 
-CPU-seconds of this process, medians over the rounds; only the ratios mean something. Exit code 2
-when one is below its goal.
+The figures are CPU-seconds of this process, medians over the rounds; only the ratios are
+meaningful. Exit code 2 if one is below its goal.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ HEAD = struct.Struct(">iIiiiqqiq4siq4siiqi")
 HOST = b"\x7f\0\0\1"
 
 Logs = dict[int, bytes]
-"""First offset of a log file → its bytes: for what is measured without reading."""
+"""Maps the first offset of a log file to its bytes, for measurements without reading."""
 
 GOALS = {"kernel": 8.0, "audit": 1.0, "certificate": 0.5}
-"""Bytes a second of CPU divided by those of md5."""
+"""Bytes per CPU-second, divided by those of md5."""
 
 
 @define(frozen=True)
 class Row:
-    """``speed``: GB per CPU-second; ``ratio``: by that of md5."""
+    """One line of the table. ``speed`` is in GB per CPU-second; ``ratio`` is relative to md5."""
 
     body: int
     messages: int
@@ -62,7 +63,7 @@ class Row:
 
 
 def make_store(root: Path, body_bytes: int, total: int, file_bytes: int = FILE_BYTES) -> int:
-    """A classic store with about ``total`` bytes of messages; returns their number."""
+    """Write a classic store with about ``total`` bytes of messages; return their number."""
     (root / "commitlog").mkdir(parents=True)
     queues: dict[tuple[bytes, int], bytearray] = {}
     body = bytes(range(256)) * (body_bytes // 256 + 1)
@@ -76,8 +77,8 @@ def make_store(root: Path, body_bytes: int, total: int, file_bytes: int = FILE_B
             data += record
             number += 1
             _unit(queues, number - 1, offset + len(data) - len(record), len(record))
-        rest = file_bytes - len(data)
-        data += struct.pack(">iI", rest, layout.BLANK_MAGIC) + bytes(rest - 8)
+        remaining = file_bytes - len(data)
+        data += struct.pack(">iI", remaining, layout.BLANK_MAGIC) + bytes(remaining - 8)
         (root / "commitlog" / f"{offset:020d}").write_bytes(data)
         offset += file_bytes
     for (topic, queue), units in queues.items():
@@ -132,7 +133,7 @@ def _audit(root: Path, _logs: Logs) -> None:
 
 
 def _certificate(root: Path, _logs: Logs) -> None:
-    """Of two replicas, which are the same folder here: both are read."""
+    """Certify two replicas, which are the same folder here: both are read."""
     plans = [
         ManifestPlan(
             name=name,
@@ -144,8 +145,8 @@ def _certificate(root: Path, _logs: Logs) -> None:
         for name in ("before", "after")
     ]
     manifests = [make_manifest(OsFileSystem(), plan)[0] for plan in plans]
-    at_hand = QueueMessages(OsFileSystem(), read_directory(OsFileSystem(), str(root)))
-    assert certify(manifests, 0, {"before": at_hand, "after": at_hand}).is_equal
+    store = QueueMessages(OsFileSystem(), read_directory(OsFileSystem(), str(root)))
+    assert certify(manifests, 0, {"before": store, "after": store}).is_equal
 
 
 WORK: dict[str, tuple[Callable[[Path, Logs], None], int]] = {
@@ -154,11 +155,11 @@ WORK: dict[str, tuple[Callable[[Path, Logs], None], int]] = {
     "audit": (_audit, 1),
     "certificate": (_certificate, 2),
 }
-"""What is done, and how often it reads the store."""
+"""The measured function and how often it reads the store, by name."""
 
 
 def measure(root: Path, total: int, rounds: int) -> dict[str, float]:
-    """GB per CPU-second of each work."""
+    """Return the GB per CPU-second of each function."""
     seconds: dict[str, list[float]] = {name: [] for name in WORK}
     logs = {int(path.name): path.read_bytes() for path in (root / "commitlog").iterdir()}
     for _ in range(rounds):
@@ -171,7 +172,7 @@ def measure(root: Path, total: int, rounds: int) -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=1024, help="of messages of each size")
+    parser.add_argument("--mib", type=int, default=1024, help="MiB of messages per body size")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--format", default="text", choices=["text", "json"])
     options = parser.parse_args()

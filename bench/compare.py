@@ -1,13 +1,13 @@
-"""The Java broker and ours, side by side: one run, the same loads in turn, a table of ratios.
+"""Compare the Java broker and rmqpy: the same loads in turn, in one run, and a table of ratios.
 
     python bench/compare.py                       every row, three rounds, Java warmed for 60 s
     python bench/compare.py --rows send-128 pull-32x128 --rounds 5
-    python bench/compare.py --quick               one short round: does it all still run?
+    python bench/compare.py --quick               one short round: does everything still run?
     python bench/compare.py --kinds rmqpy         without Java: figures, no ratios
 
 The broker under load runs on core 0, the generator (rmqload.c) on core 1; the other brokers are
 stopped (SIGSTOP) meanwhile, so that they cost nothing. Figures are messages per CPU-second of the
-broker, where a row does not say otherwise. See README.md for what they can and cannot tell.
+broker, unless a row says otherwise. README.md explains what they show and what they do not.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ BROKER_CORE, GENERATOR_CORE = "0", "1"
 TOPIC = "bench"
 MEMBERS = 3
 SIGNING = ("access", "base64", "sha1")
-"""Of the C core, what the generator signs with."""
+"""The files of the C core with which the generator signs."""
 PULL_FILL_COUNT = 200_000
 COUNTED_SECONDS_MAX = 900
 SETTLED_SECONDS = 8.0
-"""After which a group has its leader again, with Java's times."""
+"""The time after which a group has a leader again, with Java's timing."""
 WARM_SECONDS_MAX = {"java": 3600.0, "rmqpy": 3.0, "pure": 3.0, "floor": 1.0}
-"""Java compiles what is hot; we are at full speed at once."""
+"""The longest warm-up by kind: Java compiles hot code, rmqpy runs at full speed at once."""
 
 JVM = JvmSettings(
     heap_min_mb=1024,
@@ -83,14 +83,16 @@ JVM = JvmSettings(
     direct_mb=2048,
     options=("-XX:+UseSerialGC", "-XX:-UsePerfData"),
 )
-"""With one core the serial collector is Java's best; taskset makes it see one core."""
+"""With one core the serial collector is Java's best; taskset makes Java see one core."""
 
 GROUP_JVM = evolve(JVM, heap_min_mb=512, heap_max_mb=1024, direct_mb=1024)
-"""Of each of three members."""
+"""The JVM of each of three members."""
 
 
 @frozen
 class Options:
+    """The options of a run."""
+
     rows: tuple[Row, ...]
     kinds: tuple[str, ...]
     rounds: int
@@ -103,7 +105,7 @@ class Options:
 
 @define
 class Bench:
-    """The places and processes of one run, and what was measured (``report.Results``)."""
+    """The sites and processes of one run, and its measurements (``report.Results``)."""
 
     options: Options
     root: Path
@@ -129,7 +131,7 @@ class Bench:
                 shutil.rmtree(self.root / profile, ignore_errors=True)
 
     def _measure(self, profile: str, samples: list[Sample], brokers: dict[str, Served]) -> None:
-        for sample in samples:  # before any load
+        for sample in samples:  # memory when idle is measured before any load
             if sample.load == IDLE:
                 self._take(profile, sample, memory_of(brokers[sample.kind]))
         if any(sample.load.startswith("pull") for sample in samples):
@@ -139,7 +141,7 @@ class Bench:
         for kind, broker in brokers.items():
             own = [sample.load for sample in loads if sample.kind == kind]
             warm = min(WARM_SECONDS_MAX[kind], self.options.warm_seconds)
-            say(f"  {kind}: {warm:.0f} s of warming")
+            log(f"  {kind}: {warm:.0f} s of warm-up")
             with self._alone(broker, brokers):
                 for load in own:
                     self._load(broker, load, warm / len(own))
@@ -156,7 +158,7 @@ class Bench:
         broker = brokers[sample.kind]
         with self._alone(broker, brokers):
             result = self._load(broker, sample.load, self.options.seconds)
-        say(f"  {when} {sample.load:16} {sample.kind:6} {brief(result)}")
+        log(f"  {when} {sample.load:16} {sample.kind:6} {brief(result)}")
         self._take(profile, sample, result)
 
     def _measure_start(self, samples: list[Sample]) -> None:
@@ -171,12 +173,12 @@ class Bench:
                 finally:
                     broker.stop()
                 if not turn:
-                    continue  # the one that compiled and that read the files from the disk
-                say(f"  round {turn} start {sample.kind:6} {result['start_s']:.3f} s")
+                    continue  # the first start compiles and reads the files from disk
+                log(f"  round {turn} start {sample.kind:6} {result['start_s']:.3f} s")
                 self._take(START, sample, result)
 
     def _measure_failover(self, samples: list[Sample]) -> None:
-        """The leader is killed; the time until another member has stored a message."""
+        """Kill the leader and measure the time until another member has stored a message."""
         for sample in samples:
             fast = sample.load == FAILOVER_FAST
             group = self._served(sample.kind, FAILOVER, sample.load, FAST_ELECTION if fast else {})
@@ -186,7 +188,7 @@ class Bench:
                     lost = group.members[group.leader]
                     lost.kill()
                     result = {"failover_s": group.find_leader()}
-                    say(f"  round {turn + 1} {sample.load} {sample.kind} {result}")
+                    log(f"  round {turn + 1} {sample.load} {sample.kind} {result}")
                     self._take(FAILOVER, sample, result)
                     lost.start()
                     time.sleep(SETTLED_SECONDS)
@@ -200,7 +202,7 @@ class Bench:
     @contextmanager
     def _alone(self, broker: Served, brokers: dict[str, Served]) -> Iterator[None]:
         with stopped(other for other in brokers.values() if other is not broker):
-            if len(broker.members) > 1:  # a group that was stopped may elect anew
+            if len(broker.members) > 1:  # a group that was stopped may elect again
                 time.sleep(SETTLED_SECONDS)
                 broker.find_leader()
             yield
@@ -210,7 +212,7 @@ class Bench:
         brokers: dict[str, Served] = {}
         try:
             for kind in kinds:
-                say(f"{profile}: starting the {kind} broker")
+                log(f"{profile}: starting the {kind} broker")
                 brokers[kind] = self._served(kind, profile, kind, {})
                 brokers[kind].start()
             yield brokers
@@ -266,7 +268,8 @@ class Bench:
     def _settings(self, profile: str, broker_name: str) -> dict[str, str]:
         common = {
             "diskMaxUsedSpaceRatio": "95",
-            # A broker that was sent more has more behind a pull, and would hand it out by eights.
+            # A broker that received more has more after a pull's offset, and would return eight at
+            # a time.
             "maxTransferCountOnMessageInDisk": "32",
             "maxTransferBytesOnMessageInDisk": "262144",
         }
@@ -280,40 +283,40 @@ class Bench:
         return common
 
     def _fill(self, broker: Served) -> None:
-        """Messages of 128 bytes and nothing else for the pull row."""
-        words = ("--topic", PULL_TOPIC, "--count", str(PULL_FILL_COUNT))
-        self._generate(broker, (*LOADS["send-128"], *words), 120)
+        """Send messages of 128 bytes, and no others, for the pull row."""
+        arguments = ("--topic", PULL_TOPIC, "--count", str(PULL_FILL_COUNT))
+        self._generate(broker, (*LOADS["send-128"], *arguments), 120)
 
     def _load(self, broker: Served, load: str, seconds: float) -> dict[str, Any]:
-        words = ["--pid", ",".join(map(str, broker.pids)), *LOADS[load]]
+        arguments = ["--pid", ",".join(map(str, broker.pids)), *LOADS[load]]
         if load in COUNTED:
-            words += ["--count", str(COUNTED[load])]
+            arguments += ["--count", str(COUNTED[load])]
             seconds = COUNTED_SECONDS_MAX
         else:
-            words += ["--seconds", f"{seconds}", "--warmup", "0.5"]
+            arguments += ["--seconds", f"{seconds}", "--warmup", "0.5"]
         use_memory(self.options.memory_mb)
         with ExitStack() as deps:
             if self.options.realtime:
                 deps.enter_context(realtime(broker.pids))
             if load in WITH_ADMIN:
                 deps.enter_context(admin_commands(broker.address, TOPIC))
-            result = self._generate(broker, tuple(words), seconds + 60)
+            result = self._generate(broker, tuple(arguments), seconds + 60)
         for name in ("p50", "p99"):
             result[f"{name}_ms"] = result["latency_ms"][name]
         return result
 
     def _generate(
-        self, broker: Served, words: tuple[str, ...], seconds_max: float
+        self, broker: Served, arguments: tuple[str, ...], seconds_max: float
     ) -> dict[str, Any]:
         command = ["taskset", "-c", GENERATOR_CORE, str(self.generator), "--topic", TOPIC]
-        command += ["--port", str(broker.port), "--queues", str(QUEUES), *words]
+        command += ["--port", str(broker.port), "--queues", str(QUEUES), *arguments]
         if self.options.realtime:
             command[:0] = ["chrt", "-r", REALTIME_PRIORITY]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=seconds_max, check=False
         )
         if done.returncode != 0:
-            raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr}")
+            raise SystemExit(f"{' '.join(command)} exited with {done.returncode}: {done.stderr}")
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return result
 
@@ -328,7 +331,7 @@ def memory_of(broker: Served) -> dict[str, Any]:
 
 
 def write_accounts(broker: ServerProcess) -> None:
-    """One account, which may administrate too: it makes the topics."""
+    """Write one account, which is also an administrator because it creates the topics."""
     folder = broker.directory / "conf"
     folder.mkdir(parents=True, exist_ok=True)
     access_key, secret_key = ACCOUNT
@@ -341,13 +344,13 @@ def write_accounts(broker: ServerProcess) -> None:
         "defaultGroupPerm": "DENY",
         "topicPerms": [f"{TOPIC}=PUB|SUB"],
     }
-    # JSON is YAML too.
+    # JSON is valid YAML.
     (folder / "plain_acl.yml").write_text(json.dumps({"accounts": [account]}), encoding="utf-8")
     broker.environment = {**broker.environment, "ROCKETMQ_HOME": str(broker.directory)}
 
 
 def floor_process(directory: Path, port: int) -> ServerProcess:
-    """What ``floor.c`` makes, on that port."""
+    """Return the process of ``floor.c`` on ``port``."""
     program = build(directory / "floor", [HERE / "floor.c"])
     argv = [str(program), str(port), str(directory / "floor.log")]
     return ServerProcess("floor", argv, directory, port, re.compile(rb"floor listens"))
@@ -369,7 +372,7 @@ def build(program: Path, sources: list[Path]) -> Path:
     return program
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -381,15 +384,15 @@ def parse(arguments: list[str]) -> Options:
     parser.add_argument("--rows", nargs="+", choices=names, default=names, metavar="ROW")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each load")
-    parser.add_argument("--warm", type=float, default=60.0, help="seconds of load before (Java)")
+    parser.add_argument("--warm", type=float, default=60.0, help="seconds of warm-up load (Java)")
     parser.add_argument("--quick", action="store_true", help="one round of half a second")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="only these")
     parser.add_argument(
         "--memory-mb",
         type=int,
         default=3000,
-        help="memory to touch and give back before each load; 0: the log grows into memory that"
-        " the hypervisor may have to lend first",
+        help="memory to touch and release before each load; 0: the log grows into memory that"
+        " the hypervisor may have to provide first",
     )
     parser.add_argument("--realtime", action="store_true", help="chrt during loads; needs root")
     parser.add_argument("--output", type=Path, help="instead of bench/results/DATE.json")
@@ -415,10 +418,10 @@ def main() -> int:
     home = JavaHome()
     reason = home.missing() if "java" in options.kinds else None
     if reason is not None:
-        say(f"{reason}; try --kinds rmqpy pure")
+        log(f"{reason}; try --kinds rmqpy pure")
         return 1
     os.sched_setaffinity(0, {int(GENERATOR_CORE)})
-    # Bytecode is kept, as an installation has it, whatever this process was told.
+    # Keep bytecode, as an installation does, whatever the environment of this process says.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     about = {
         "machine": machine(),
@@ -443,11 +446,11 @@ def main() -> int:
             bench.run()
     print(table(options.rows, bench.results))
     if not options.output and options.rounds < 3:
-        say("not written: a short run is no result (name a file with --output to keep it)")
+        log("no result file written after a short run (use --output FILE to keep it)")
     else:
         path = options.output or HERE / "results" / f"{date.today().isoformat()}.json"
         write_json(path, about, options.rows, bench.results)
-        say(f"written: {path}")
+        log(f"written: {path}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What surrounds a load: scheduling, the other brokers, memory, admin commands."""
+"""The conditions of a load: scheduling, the other brokers, memory, and admin commands."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ADMIN_COMMANDS: tuple[tuple[RequestCode, tuple[str, ...]], ...] = (
     (RequestCode.GET_BROKER_CONFIG, ()),
     (RequestCode.GET_ALL_CONSUMER_OFFSET, ()),
 )
-"""What a console that watches a broker asks for; code and the fields it takes."""
+"""The requests of a console that monitors a broker: code and fields."""
 
 
 @contextmanager
 def realtime(pids: Iterable[int]) -> Iterator[None]:
-    """All threads of the brokers in a real-time class for the seconds of a load."""
+    """Run all threads of the brokers in a real-time class during a load."""
     for pid in pids:
         subprocess.run(["chrt", "-a", "-r", "-p", REALTIME_PRIORITY, str(pid)], check=True)
     try:
@@ -42,7 +42,7 @@ def realtime(pids: Iterable[int]) -> Iterator[None]:
 
 @contextmanager
 def stopped(brokers: Iterable[Served]) -> Iterator[None]:
-    """These brokers cost nothing meanwhile."""
+    """Stop these brokers for the block, so that they cost nothing."""
     stopped_now = list(brokers)
     for broker in stopped_now:
         broker.pause()
@@ -50,15 +50,15 @@ def stopped(brokers: Iterable[Served]) -> Iterator[None]:
         yield
     finally:
         for broker in stopped_now:
-            broker.go_on()
+            broker.resume()
 
 
 def use_memory(megabytes: int) -> None:
-    """Touch that much memory and give it back at once.
+    """Touch that much memory and release it at once.
 
-    A hypervisor that lends memory on first touch makes every page of a growing log cost ten times
-    its copying, until it has been used once. The load behind this call finds pages in use, as on a
-    machine that has been up for a day.
+    A hypervisor that provides memory on first touch makes every page of a growing log cost ten
+    times its copy, until it has been used once. The load after this call finds pages in use, as on
+    a machine that has been up for a day.
     """
     if megabytes:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
@@ -67,11 +67,11 @@ def use_memory(megabytes: int) -> None:
 
 @contextmanager
 def admin_commands(address: str, topic: str) -> Iterator[None]:
-    """One admin command after the other, ten a second."""
+    """Send admin commands in sequence, ten per second."""
     ended = threading.Event()
     failures: list[RmqError] = []
 
-    def ask() -> None:
+    def send_commands() -> None:
         try:
             with BlockingConnection(address) as connection:
                 number = 0
@@ -85,12 +85,12 @@ def admin_commands(address: str, topic: str) -> Iterator[None]:
         except RmqError as failure:
             failures.append(failure)
 
-    asking = threading.Thread(target=ask)
-    asking.start()
+    thread = threading.Thread(target=send_commands)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
-        asking.join()
+        thread.join()
     if failures:
         raise failures[0]

@@ -1,4 +1,4 @@
-"""A log of so many gigabytes, filled by rmqload: real messages with keys, no sparse files."""
+"""Fill a log of a given size with rmqload: real messages with keys, no sparse files."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ LOOK_S: Final = 0.05
 
 @frozen
 class Filling:
+    """What to fill: the generator, the size of the log, and the shape of the messages."""
+
     generator: Path
     gigabytes: float
     body_bytes: int
@@ -30,7 +32,9 @@ class Filling:
 
 @contextmanager
 def filled(broker: ServerProcess, filling: Filling) -> Iterator[None]:
-    """The block begins when there is enough; the load goes on until its end."""
+    """Fill the log, enter the block when it is large enough, and continue the load until its
+    end.
+    """
     with connect_when_ready(broker.address) as connection:
         create_topic(connection, TOPIC, filling.queues)
     command = [str(filling.generator), "--port", str(broker.port), "--topic", TOPIC]
@@ -39,7 +43,7 @@ def filled(broker: ServerProcess, filling: Filling) -> Iterator[None]:
     try:
         while log_bytes(broker) < filling.gigabytes * GIB:
             if load.poll() is not None:
-                raise SystemExit(f"the load ended by itself: {broker.printed()[-2000:]}")
+                raise SystemExit(f"the load generator exited: {broker.printed()[-2000:]}")
             time.sleep(LOOK_S)
         yield
     finally:
@@ -48,7 +52,7 @@ def filled(broker: ServerProcess, filling: Filling) -> Iterator[None]:
 
 
 def log_bytes(broker: ServerProcess) -> int:
-    """Bytes of the log that have been written: blocks, for the last file is sparse."""
+    """Return the number of log bytes that were written: blocks, because the last file is sparse."""
     assert broker.store is not None, "a broker has a store"
     files = (broker.store / "commitlog").glob("*")
     return sum(path.stat().st_blocks * BLOCK for path in files)

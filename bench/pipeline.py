@@ -1,15 +1,15 @@
-"""What the data pipeline costs, as ratios of two things done in one run on one store.
+"""Measure what the data pipeline costs, as ratios of two measurements in one run on one store.
 
     python bench/pipeline.py                              # 2 GiB of 1 KiB messages
     python bench/pipeline.py --gigabytes 12 --size 128
     python bench/pipeline.py --store DIR --rows kernel,md5
 
-The store is filled by rmqload through a broker of ours, classic, with files of 1 GiB, and closed
-cleanly; in the folder that ``--store`` names it stays, and is taken as it is the next time. It is
-read once before anything is timed. What is behind the log's end in its last file are zeros, which
-cost md5 as much as the rest and count for md5 only. CPU is that of the whole tree of
-processes: driver, JVM, Python workers. Prints one JSON line with the load of the machine before and
-after; exit code 0: every goal is met, 2: one is not.
+The store is filled by rmqload through an rmqpy broker, classic, with files of 1 GiB, and closed
+cleanly; in the folder that ``--store`` names it is kept, and reused the next time. It is read once
+before anything is timed. After the log's end its last file has zeros, which cost md5 as much as the
+rest and count for md5 only. CPU is that of the whole tree of processes: driver, JVM, Python
+workers. The output is one JSON line with the load of the machine before and after; exit code 0:
+every goal is met, 2: one is not.
 
 ==========  =====  ========================================================================
 row         goal   ratio
@@ -19,18 +19,17 @@ spark-256   0.5    bytes per CPU second: Spark's audit, ranges of 256 MiB / the 
 spark-file  0.7    the same with ranges of a file
 md5         0.85   bytes per CPU second: the audit with MD5 of every file / openssl md5
 parquet     4      CPU: Spark's own Parquet writer / an export
-rebuild     0.5    CPU: consume queues and key index anew in one process / on Spark
+rebuild     0.5    CPU: rebuild of consume queues and key index in one process / on Spark
 latency     1      seconds from a send to its committed batch, median (at most)
 cores       1.7    wall time: the audit on one core / on two
 ==========  =====  ========================================================================
 
-On one core means all of Spark on it, the JVM with its threads too, as on a machine that has no
-other one; a single worker on two cores has the JVM beside it (figure ``one worker``). Beside
-``cores`` stands what this machine gives two cores at all (figures ``plain``): the kernel alone over
-the same ranges, in one process and in two that have nothing to do with each other. Both Parquet
-writers take zstd of level 1. The JVM has the options of the commands for ``cores``, Spark's own for
-the other rows: those of the commands compile less, which would cost Spark's own writer half as much
-again.
+On one core means all of Spark on it, including the JVM with its threads, as on a machine that has
+no other core; a single worker on two cores has the JVM next to it (figure ``one worker``). Next to
+``cores`` the figures ``plain`` show what this machine gains from two cores at all: the kernel alone
+over the same ranges, in one process and in two independent ones. Both Parquet writers use zstd of
+level 1. The JVM has the options of the commands for ``cores``, and Spark's own for the other rows:
+those of the commands compile less, which would make Spark's own writer half as expensive again.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ from rmqpy.audit.checks.engine import AuditOptions, audit_store
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.log_bytes import map_log
-from rmqpy.audit.scan.ranges import WorkRange, audit_range, split_row
+from rmqpy.audit.scan.ranges import WorkRange, audit_range, split_log
 from rmqpy.client import Message
 from rmqpy.client.blocking import BlockingProducer
 from rmqpy.codec.tally import TallyPlan
@@ -79,14 +78,14 @@ CHUNK: Final = 8 << 20
 RANGE: Final = 256 << 20
 FILE: Final = 1 << 30
 WARMING_PASSES: Final = 4
-"""For the JVM, which compiles beside the first ones, and the workers."""
+"""Passes before timing: the JVM compiles during the first ones, and workers start."""
 ZSTD_LEVEL: Final = "1"
-"""Spark's writer takes 3 unless it is told; the export 1."""
+"""The level of Spark's writer, which is 3 by default; that of the export is 1."""
 STREAM_ROUNDS: Final = 20
 STREAM_SECONDS_MAX: Final = 60.0
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 STATED = slice(11, 15)
-"""utime, stime, cutime, cstime behind the name of a process in /proc/PID/stat."""
+"""utime, stime, cutime, and cstime after the name of a process in /proc/PID/stat."""
 
 GOALS: Final = {
     "kernel": 8.0,
@@ -105,7 +104,7 @@ AT_MOST: Final = frozenset(["latency"])
 
 
 def fill(work: Path, options: argparse.Namespace) -> Path:
-    """A store of so many gigabytes, closed cleanly."""
+    """Return a store of the given size, closed cleanly."""
     spec = BrokerSpec(
         port=free_port_block(BROKER_PORT_COUNT).broker_port,
         namesrv="127.0.0.1:9",
@@ -128,7 +127,9 @@ def logs_of(store: Path) -> list[Path]:
 
 
 def read_all(files: list[Path]) -> int:
-    """Bytes read; they are in the page cache behind it where there is room."""
+    """Read all files and return their size; afterwards they are in the page cache if it has
+    space.
+    """
     total = 0
     for path in files:
         with path.open("rb") as file:
@@ -141,13 +142,13 @@ def read_all(files: list[Path]) -> int:
 
 
 def tree_cpu_s() -> float:
-    """CPU seconds of this process and all below it, of dead ones if they were waited for."""
+    """Return the CPU seconds of this process and its descendants, including reaped ones."""
     ticks = tree_ticks()
     return sum(ticks.values()) / TICKS
 
 
 def tree_ticks() -> dict[int, int]:
-    """Of this process and all below it, by process."""
+    """Return the CPU ticks of this process and its descendants, by process id."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
@@ -167,17 +168,17 @@ def tree_ticks() -> dict[int, int]:
 
 
 @contextmanager
-def held_to(cores: int) -> Iterator[None]:
-    """This process, all below it and what they start from now on, on so many cores."""
+def limited_to_cores(cores: int) -> Iterator[None]:
+    """Limit this process, its descendants, and what they start from now on to ``cores`` cores."""
     allowed = os.sched_getaffinity(0)
-    _hold(set(sorted(allowed)[:cores]))
+    _set_cores(set(sorted(allowed)[:cores]))
     try:
         yield
     finally:
-        _hold(allowed)
+        _set_cores(allowed)
 
 
-def _hold(cores: set[int]) -> None:
+def _set_cores(cores: set[int]) -> None:
     for pid in tree_ticks():
         for thread in Path(f"/proc/{pid}/task").glob("*"):
             with suppress(ProcessLookupError):
@@ -185,22 +186,24 @@ def _hold(cores: set[int]) -> None:
 
 
 def timed(do: Callable[[], object]) -> tuple[float, float]:
-    """(seconds, CPU seconds)."""
+    """Return (seconds, CPU seconds) of ``do``."""
     cpu, begin = tree_cpu_s(), time.monotonic()
     do()
     return time.monotonic() - begin, max(tree_cpu_s() - cpu, 1 / TICKS)
 
 
 def best(do: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """The shortest time and the least CPU of some rounds: noise only adds."""
-    told = [timed(do) for _ in range(rounds)]
-    return min(wall for wall, _ in told), min(cpu for _, cpu in told)
+    """Return the shortest time and the least CPU of some rounds: noise only adds."""
+    timings = [timed(do) for _ in range(rounds)]
+    return min(wall for wall, _ in timings), min(cpu for _, cpu in timings)
 
 
 # ------------------------------------------------------------------------------ what is measured
 
 
 class Bench:
+    """The measurements on one store; ``figures`` are the results."""
+
     def __init__(self, store: Path, options: argparse.Namespace, work: Path) -> None:
         self.store = store
         self.files = logs_of(store)
@@ -215,7 +218,7 @@ class Bench:
         return AuditOptions(root=str(self.store), derived=False, **more)
 
     def kernel(self) -> None:
-        """One process, one thread, no consume queues: what reads the log."""
+        """Measure the audit of the log in one process and thread, without consume queues."""
         wall, cpu = best(lambda: audit_store(OsFileSystem(), self.plan(workers=1)), self.rounds)
         self.figures["kernel bytes/s"] = self.content / wall
         self.figures["kernel bytes/cpu-s"] = self.content / cpu
@@ -249,24 +252,24 @@ class Bench:
         self.figures[f"{name} bytes/cpu-s"] = self.content / cpu
 
     def cores(self) -> dict[str, float]:
-        """The audit with two workers, with one, and with everything on one core."""
+        """Measure the audit with two workers, with one, and with everything on one core."""
         with session_of(2, light=True) as session:
             self.spark(session, "two cores", RANGE)
         with session_of(1, light=True) as session:
             self.spark(session, "one worker", RANGE)
-            with held_to(1):
+            with limited_to_cores(1):
                 self.spark(session, "one core", RANGE)
         return self.figures
 
     def plain(self) -> None:
-        """The kernel in one process and in two: what there is to be had from two cores."""
-        works = [
+        """Measure the kernel in one process and in two: the gain that two cores offer."""
+        ranges = [
             work
             for row in read_directory(OsFileSystem(), str(self.store)).logs
-            for work in split_row(row, str(self.store), RANGE)
+            for work in split_log(row, str(self.store), RANGE)
         ]
         for count in (1, 2):
-            seconds = min(plain_seconds(works, count) for _ in range(self.rounds))
+            seconds = min(plain_seconds(ranges, count) for _ in range(self.rounds))
             self.figures[f"plain bytes/s of {count}"] = self.content / seconds
 
     def export(self, session: Any) -> None:
@@ -275,7 +278,7 @@ class Bench:
             plan = ExportPlan(
                 root=str(self.store), target=str(self.work / "export"), range_bytes=RANGE
             )
-            Export(plan, lambda task, pieces: map_on_spark(session, task, pieces)).run()
+            Export(plan, lambda task, units: map_on_spark(session, task, units)).run()
 
         self._written("export", export)
 
@@ -324,7 +327,7 @@ class Bench:
 
 
 def latencies(session: Any, work: Path) -> Iterator[float]:
-    """A message at a time, from its send to the commit of its batch."""
+    """Yield the time of one message at a time, from its send to the commit of its batch."""
     site = RmqpySite(work / "live")
     namesrv = site.namesrv("namesrv", free_port_block(1).first).start()
     port = free_port_block(BROKER_PORT_COUNT).broker_port
@@ -346,7 +349,7 @@ def latencies(session: Any, work: Path) -> Iterator[float]:
                     if time.time() - begin > STREAM_SECONDS_MAX:
                         raise SystemExit(f"no batch was committed: {query.exception()}")
                     time.sleep(0.005)
-                if number >= 0:  # the first ones wait for JVM and workers
+                if number >= 0:  # the first sends wait for the JVM and the workers
                     yield time.time() - begin
     finally:
         query.stop()
@@ -358,14 +361,14 @@ def committed(checkpoint: Path) -> int:
     return sum(1 for name in (checkpoint / "commits").glob("*") if name.name.isdigit())
 
 
-def plain_seconds(works: list[WorkRange], count: int) -> float:
-    """Until the last of so many processes has audited its share of the ranges."""
+def plain_seconds(ranges: list[WorkRange], count: int) -> float:
+    """Return the time until the last of ``count`` processes has audited its share of the ranges."""
     context = get_context("fork")
     begin, end = context.Barrier(count + 1), context.Barrier(count + 1)
 
     def share(first: int) -> None:
         begin.wait()
-        for work in works[first::count]:
+        for work in ranges[first::count]:
             plan = TallyPlan(dledger=work.framing is Framing.DLEDGER, digests=False)
             audit_range(map_log(OsFileSystem(), work.path), work, plan)
         end.wait()
@@ -374,9 +377,9 @@ def plain_seconds(works: list[WorkRange], count: int) -> float:
     for process in processes:
         process.start()
     begin.wait()
-    began = time.monotonic()
+    start = time.monotonic()
     end.wait()
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start
     for process in processes:
         process.join()
     return seconds
@@ -393,7 +396,7 @@ def session_of(workers: int, *, light: bool = False) -> Iterator[Any]:
 
 
 def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
-    """The ratios of the rows asked for."""
+    """Return the ratios of the requested rows."""
     figures = bench.figures
     bench.kernel()
     if rows & {"kernel", "md5"}:
@@ -403,7 +406,7 @@ def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
     if "cores" in rows:
         bench.plain()
         with ProcessPoolExecutor(1, get_context("fork")) as other:
-            figures |= other.submit(bench.cores).result()  # which has a JVM of its own
+            figures |= other.submit(bench.cores).result()  # it has a separate JVM
     if rows & {"spark-256", "spark-file", "parquet", "rebuild", "latency"}:
         with session_of(2) as session:
             if "spark-256" in rows:
@@ -428,8 +431,8 @@ def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
     }
     if "cores" in rows:
         figures["plain two to one"] = figures["plain bytes/s of 2"] / figures["plain bytes/s of 1"]
-    told = {row: figures[one] / figures[two] for row, (one, two) in pairs.items() if row in rows}
-    return told | ({"latency": figures["latency s"]} if "latency" in rows else {})
+    ratios = {row: figures[one] / figures[two] for row, (one, two) in pairs.items() if row in rows}
+    return ratios | ({"latency": figures["latency s"]} if "latency" in rows else {})
 
 
 def is_met(row: str, ratio: float) -> bool:
@@ -440,14 +443,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
-    parser.add_argument("--store", type=Path, help="a store to take, or to make and to keep")
+    parser.add_argument("--store", type=Path, help="a store to use, or to create and keep")
     parser.add_argument("--rows", default=",".join(GOALS), help="comma separated; default all")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="for what is written; default a temporary one")
+    parser.add_argument("--folder", type=Path, help="for output files; default: a temporary folder")
     options = parser.parse_args()
     rows = set(options.rows.split(","))
     if rows - GOALS.keys():
-        parser.error(f"there are the rows {', '.join(GOALS)}")
+        parser.error(f"unknown row; the rows are {', '.join(GOALS)}")
     with tempfile.TemporaryDirectory(prefix="rmqpy-bench-", dir=options.folder) as folder:
         work = Path(folder)
         store: Path = options.store or work / "store"

@@ -1,4 +1,4 @@
-"""A run's figures as a table and as JSON."""
+"""The figures of a run as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rows import Row, Sample
 import rmqpy
 
 Results = Mapping[str, Mapping[str, Mapping[str, list[dict[str, Any]]]]]
-"""``results[profile][load][kind]``: one result a round."""
+"""``results[profile][load][kind]``: one result per round."""
 
 
 def summary(rows: Sequence[Row], results: Results) -> list[dict[str, Any]]:
-    """Min, median and max of both samples of each row, and the ratio of the medians."""
+    """Return min, median, and max of both samples of each row, and the ratio of the medians."""
     lines = []
     for row in rows:
         base, sample = (_figures(row, each, results) for each in row.samples)

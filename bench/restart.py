@@ -1,12 +1,12 @@
-"""How long a broker takes back after kill -9: from exec to the first send that succeeds, with a log
-of so many gigabytes.
+"""Measure how long a broker needs to be back after kill -9: from exec to the first successful send,
+with a log of a given size.
 
     python bench/restart.py                      # 10 GB of 1 KiB messages, killed under load
     python bench/restart.py --gigabytes 2 --size 128 --target java
 
-The log is filled by rmqload, the broker is killed while it fills, and started again with the files
-in the page cache as the kill leaves them (``--cold`` drops the cache first; needs root). Prints one
-JSON line; exit code 0: measured, 2: above ``--limit`` seconds.
+The log is filled by rmqload, the broker is killed during the load and started again with the files
+in the page cache as the kill leaves them (``--cold`` drops the cache first; needs root). The output
+is one JSON line; exit code 0: measured, 2: above ``--limit`` seconds.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ WAIT_SECONDS_MAX = 900
 
 
 def first_send(broker: ServerProcess) -> tuple[float, float]:
-    """Seconds from exec to the first accepted connection, and to the first send with code 0."""
+    """Return the seconds from exec to the first connection, and to the first send with code 0."""
     begin = time.monotonic()
     accepted = 0.0
     broker.launch()
     request = send_request(TOPIC, 0, [b"the first after the restart"], "KEYS\x01first")
     while time.monotonic() - begin < WAIT_SECONDS_MAX:
         if not broker.running:
-            raise SystemExit(f"the broker ended by itself: {broker.printed()[-2000:]}")
+            raise SystemExit(f"the broker exited: {broker.printed()[-2000:]}")
         try:
             with BlockingConnection(broker.address) as connection:
                 accepted = accepted or time.monotonic() - begin
@@ -52,8 +52,8 @@ def first_send(broker: ServerProcess) -> tuple[float, float]:
     raise SystemExit(f"no send succeeded within {WAIT_SECONDS_MAX} s")
 
 
-def all_there(broker: ServerProcess, seconds_max: float) -> float:
-    """Seconds until the consume queues have everything."""
+def queues_caught_up(broker: ServerProcess, seconds_max: float) -> float:
+    """Return the seconds until the consume queues are complete."""
     begin = time.monotonic()
     while time.monotonic() - begin < seconds_max:
         with BlockingConnection(broker.address) as connection:
@@ -70,9 +70,9 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
     parser.add_argument("--target", choices=["rmqpy", "java"], default="rmqpy")
     parser.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--limit", type=float, default=5.0, help="seconds that are allowed")
+    parser.add_argument("--limit", type=float, default=5.0, help="allowed seconds")
     parser.add_argument("--cold", action="store_true", help="drop the page cache first")
-    parser.add_argument("--directory", type=Path, help="where the log is made, and removed again")
+    parser.add_argument("--directory", type=Path, help="where the log is created and removed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
         root = Path(folder)
@@ -94,7 +94,7 @@ def main() -> int:
             if options.cold:
                 Path("/proc/sys/vm/drop_caches").write_text("3")
             accepted, sent = first_send(broker)
-            behind = all_there(broker, WAIT_SECONDS_MAX)
+            catch_up_s = queues_caught_up(broker, WAIT_SECONDS_MAX)
         finally:
             broker.kill()
     result = {
@@ -104,7 +104,7 @@ def main() -> int:
         "cold": options.cold,
         "first_connection_s": round(accepted, 2),
         "first_send_s": round(sent, 2),
-        "queues_whole_s": round(sent + behind, 2),
+        "queues_whole_s": round(sent + catch_up_s, 2),
     }
     print(json.dumps(result))
     return 0 if sent <= options.limit else 2

@@ -1,7 +1,7 @@
-"""What ``compare.py`` measures: loads, and rows that set two of them side by side.
+"""The measurements of ``compare.py``: loads, and rows that compare two of them.
 
-A *sample* is one load offered to one kind of broker; a row divides the median of one sample by
-that of another. Most rows set rmqpy against Java under the same load.
+A *sample* is one load offered to one kind of broker; a row divides the median of one sample by that
+of another. Most rows compare rmqpy with Java under the same load.
 
 ======  =============================================
 kind    broker
@@ -30,10 +30,10 @@ START = "start"
 FAILOVER = "failover"
 FAILOVER_FAST = "failover-fast"
 ACCESS = "access"
-"""Profile with access control on: each send is signed, and checked."""
+"""A profile with access control: each send is signed and checked."""
 ACCOUNT = ("bench-account", "the-secret-of-the-bench")
 GROUP = "dledger-3"
-"""Profile of three members on one core."""
+"""A profile with three members on one core."""
 
 SIGNED = ("--access-key", ACCOUNT[0], "--secret-key", ACCOUNT[1])
 
@@ -52,21 +52,23 @@ LOADS: Mapping[str, tuple[str, ...]] = {
 }
 
 WITH_ADMIN = frozenset({"rate-5000-admin"})
-"""Loads under which admin commands run as well."""
+"""Loads during which admin commands run as well."""
 
 COUNTED: Mapping[str, int] = {"many-128": 10_000_000}
-"""Loads of so many messages; offered once, behind the rounds."""
+"""Loads of a fixed number of messages, offered once after the rounds."""
 
 
 @frozen
 class Sample:
+    """One load offered to one kind of broker."""
+
     kind: str
     load: str
 
 
 @frozen
 class Row:
-    """One line of the table. ``base`` is what ``sample`` is divided by."""
+    """One line of the table; ``sample`` is divided by ``base``."""
 
     name: str
     profile: str
@@ -135,7 +137,7 @@ ROWS = (
 
 
 def samples_of(rows: tuple[Row, ...], profile: str, kinds: tuple[str, ...]) -> list[Sample]:
-    """What has to be measured with brokers of ``profile``, each once."""
+    """Return the samples to measure with brokers of ``profile``, each once."""
     found = [
         sample
         for row in rows

@@ -1,4 +1,4 @@
-"""Who takes the load of a row: one broker, or the three members of a DLedger group on one core."""
+"""The target of a load: one broker, or the three members of a DLedger group on one core."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POLL_SECONDS = 0.02
 
 @define(eq=False)
 class Served:
-    """``members[leader]`` is sent to; a broker alone is its own leader."""
+    """The brokers of a target; ``members[leader]`` receives the load."""
 
     members: list[ServerProcess]
     topics: Sequence[str]
@@ -52,7 +52,7 @@ class Served:
         return self.members[self.leader].address
 
     def start(self) -> None:
-        """Start the members and wait until one of them takes messages."""
+        """Start the members and wait until one of them accepts messages."""
         for member in self.members:
             member.launch()
         self.find_leader()
@@ -61,18 +61,20 @@ class Served:
         for member in self.members:
             os.kill(member.pid, signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         for member in self.members:
             if member.running:
                 os.kill(member.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        self.go_on()
+        self.resume()
         for member in self.members:
             member.kill()
 
     def find_leader(self) -> float:
-        """Seconds until a member has stored a message; that one is the leader from now on."""
+        """Return the seconds until a member has stored a message, which is the leader from now
+        on.
+        """
         began = time.monotonic()
         while time.monotonic() - began < LEADER_SECONDS_MAX:
             for number, member in enumerate(self.members):
@@ -81,7 +83,7 @@ class Served:
                     self._found = True
                     return time.monotonic() - began
             time.sleep(POLL_SECONDS)
-        raise SystemExit(f"{self.name} takes no message; see {self.output}")
+        raise SystemExit(f"{self.name} accepts no message; see {self.output}")
 
     def _takes_messages(self, member: ServerProcess) -> bool:
         try:

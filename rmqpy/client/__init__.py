@@ -1,14 +1,26 @@
-"""Client of name servers and brokers: produce, consume, look up. Coroutines on one asyncio loop.
+"""A client for RocketMQ name servers and brokers: produce, consume, and look up messages.
 
-=========================  ==========================================================
-``WorkloadProducer``               send, ordered by a key, in batches, one-way
-``TransactionalProducer``  send what becomes visible with a local transaction
-``PushConsumer``           messages come to a listener; queues are shared in the group
-``PullConsumer``           read queues at offsets of your own
-=========================  ==========================================================
+All classes are coroutine-based and run on one asyncio loop; :mod:`rmqpy.client.blocking` wraps them
+for programs without a loop.
 
-All are asynchronous context managers and work through a ``ClientInstance``, their own or one that
-is shared.
+=========================  ================================================================
+class                      purpose
+=========================  ================================================================
+``Producer``               send messages: one, ordered by a key, in batches, or one-way
+``TransactionalProducer``  send messages that become visible with a local transaction
+``PushConsumer``           have messages delivered to a listener, with the group's queues
+                           shared between its members
+``PullConsumer``           read queues at offsets that the caller chooses
+=========================  ================================================================
+
+Producers and consumers are asynchronous context managers. Each opens a ``ClientInstance`` for
+itself or works through one that is passed in and shared.
+
+A request that a broker refuses raises :class:`~rmqpy.model.errors.RequestRejectedError` with the
+response code; a connection that fails or times out raises
+:class:`~rmqpy.model.errors.NetworkError`; an answer that breaks the protocol raises
+:class:`~rmqpy.model.errors.RemoteProtocolError`. All of them are
+:class:`~rmqpy.model.errors.RmqError`.
 """
 
 from __future__ import annotations

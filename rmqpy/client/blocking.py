@@ -1,7 +1,7 @@
-"""The client for programs without an event loop: each call waits for its result.
+"""A client for programs without an event loop: each call waits for its result.
 
-A thread runs a loop of its own; a call from another thread is handed to it. The same producer and
-consumer work behind it, so settings, results and errors are theirs.
+A thread runs an event loop, and calls from other threads are passed to it. The calls are served by
+the asynchronous producer and consumer, so settings, results, and errors are the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ M = TypeVar("M", bound=GroupMember)
 
 
 class Blocking(Generic[M]):
-    """A context manager around an asynchronous one; its methods :meth:`_wait` for the other's."""
+    """A context manager around an asynchronous member; its methods wait for the member's
+    coroutines.
+    """
 
     def __init__(self, member: M) -> None:
         self._member = member
@@ -46,11 +48,11 @@ class Blocking(Generic[M]):
         self.close()
 
     def start(self) -> None:
-        """Join the group."""
+        """Start the loop's thread and join the group."""
         assert self._thread is None, "started twice"
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rmqpy-client")
-        self._thread.daemon = True  # a program that forgets close() must still be able to end
+        self._thread.daemon = True  # a program that forgets close() must still be able to exit
         self._thread.start()
         try:
             self._wait(self._member.start())
@@ -59,7 +61,7 @@ class Blocking(Generic[M]):
             raise
 
     def close(self) -> None:
-        """Leave the group. Harmless twice."""
+        """Leave the group and stop the thread. May be called twice."""
         if self._thread is None:
             return
         try:
@@ -82,7 +84,11 @@ class Blocking(Generic[M]):
 
 
 class BlockingProducer(Blocking[Producer]):
-    """``with BlockingProducer("group", "host:9876") as producer: producer.send(…)``."""
+    """A :class:`Producer` whose methods block (Java: DefaultMQProducer). ::
+
+    with BlockingProducer("order-service", "127.0.0.1:9876") as producer:
+        producer.send(Message(topic="orders", body=b"order 7"))
+    """
 
     def __init__(
         self,
@@ -96,13 +102,13 @@ class BlockingProducer(Blocking[Producer]):
     def send(
         self, message: Message, queue: MessageQueue | None = None, timeout_ms: int | None = None
     ) -> SendResult:
-        """See :meth:`WorkloadProducer.send`."""
+        """Send one message; see :meth:`Producer.send`."""
         return self._wait(self._member.send(message, queue, timeout_ms))
 
     def send_ordered(
         self, message: Message, sharding_key: str, timeout_ms: int | None = None
     ) -> SendResult:
-        """See :meth:`WorkloadProducer.send_ordered`."""
+        """Send one message to the queue that its key selects; see :meth:`Producer.send_ordered`."""
         return self._wait(self._member.send_ordered(message, sharding_key, timeout_ms))
 
     def send_batch(
@@ -111,46 +117,51 @@ class BlockingProducer(Blocking[Producer]):
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """See :meth:`WorkloadProducer.send_batch`."""
+        """Send several messages, all or none; see :meth:`Producer.send_batch`."""
         return self._wait(self._member.send_batch(messages, queue, timeout_ms))
 
     def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
-        """See :meth:`WorkloadProducer.send_oneway`."""
+        """Send one message without an answer; see :meth:`Producer.send_oneway`."""
         self._wait(self._member.send_oneway(message, queue))
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """See :meth:`WorkloadProducer.queues`."""
+        """Return the queues of ``topic``; see :meth:`Producer.queues`."""
         return self._wait(self._member.queues(topic))
 
 
 class BlockingPullConsumer(Blocking[PullConsumer]):
-    """``with BlockingPullConsumer("group", "host:9876") as consumer: consumer.pull(…)``."""
+    """A :class:`PullConsumer` whose methods block (Java: DefaultMQPullConsumer). ::
+
+    with BlockingPullConsumer("audit", "127.0.0.1:9876") as consumer:
+        for queue in consumer.queues("orders"):
+            result = consumer.pull(queue, consumer.min_offset(queue))
+    """
 
     def __init__(self, group: str, name_servers: NameServers) -> None:
         super().__init__(PullConsumer(group, name_servers))
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """See :meth:`PullConsumer.queues`."""
+        """Return the readable queues of ``topic``; see :meth:`PullConsumer.queues`."""
         return self._wait(self._member.queues(topic))
 
     def min_offset(self, queue: MessageQueue) -> int:
-        """See :meth:`PullConsumer.min_offset`."""
+        """Return the smallest offset; see :meth:`PullConsumer.min_offset`."""
         return self._wait(self._member.min_offset(queue))
 
     def max_offset(self, queue: MessageQueue) -> int:
-        """See :meth:`PullConsumer.max_offset`."""
+        """Return the offset of the next message; see :meth:`PullConsumer.max_offset`."""
         return self._wait(self._member.max_offset(queue))
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """See :meth:`PullConsumer.search_offset`."""
+        """Return the offset at a time; see :meth:`PullConsumer.search_offset`."""
         return self._wait(self._member.search_offset(queue, timestamp_ms))
 
     def committed_offset(self, queue: MessageQueue) -> int | None:
-        """See :meth:`PullConsumer.committed_offset`."""
+        """Return the group's committed offset; see :meth:`PullConsumer.committed_offset`."""
         return self._wait(self._member.committed_offset(queue))
 
     def commit_offset(self, queue: MessageQueue, offset: int) -> None:
-        """See :meth:`PullConsumer.commit_offset`."""
+        """Commit the group's offset; see :meth:`PullConsumer.commit_offset`."""
         self._wait(self._member.commit_offset(queue, offset))
 
     def pull(
@@ -162,15 +173,15 @@ class BlockingPullConsumer(Blocking[PullConsumer]):
         suspend_ms: int = 0,
         expression_type: str = EXPRESSION_TAG,
     ) -> PullResult:
-        """See :meth:`PullConsumer.pull`."""
+        """Read messages at an offset; see :meth:`PullConsumer.pull`."""
         return self._wait(
             self._member.pull(queue, offset, max_count, expression, suspend_ms, expression_type)
         )
 
     def query_by_key(self, topic: str, key: str, max_count: int = 32) -> list[MessageExt]:
-        """See :meth:`PullConsumer.query_by_key`."""
+        """Return messages by key; see :meth:`PullConsumer.query_by_key`."""
         return self._wait(self._member.query_by_key(topic, key, max_count))
 
     def view_message(self, offset_msg_id: str) -> MessageExt:
-        """See :meth:`PullConsumer.view_message`."""
+        """Return the message with an offset id; see :meth:`PullConsumer.view_message`."""
         return self._wait(self._member.view_message(offset_msg_id))

@@ -1,19 +1,19 @@
-"""Producer: send messages, again to another broker where the first does not take them.
+"""Producer: send messages, and retry on another broker when one does not accept them.
 
-One synchronous send makes up to 1 + ``retries`` attempts within its overall time-out:
+A synchronous send makes up to 1 + ``retries`` attempts within its overall timeout:
 
 ==========================================  ===================================================
 answer                                      what follows
 ==========================================  ===================================================
-0, 10, 11, 12 (stored)                      the result; a warning status is tried again only with
+0, 10, 11, 12 (stored)                      the result; a warning status is retried only with
                                             ``retry_warnings``
-1, 14, 16, 17, 204, 205                     the next queue of another broker
-no answer, no connection                    the next queue of another broker; the route is suspect
-any other code                              Refusal at once
+1, 14, 16, 17, 204, 205                     the next queue, of another broker
+no answer, no connection                    the next queue, of another broker; the route is suspect
+any other code                              RequestRejectedError at once
 ==========================================  ===================================================
 
-With a queue of the caller's choice, and one-way, there is one attempt. A retry after a lost answer
-can store a message twice: both copies carry the same UNIQ_KEY.
+A send to a queue that the caller chose and a one-way send make one attempt. A retry after a lost
+answer can store a message twice; both copies carry the same UNIQ_KEY.
 """
 
 from __future__ import annotations
@@ -74,9 +74,23 @@ TRACE_GROUP = "_INNER_TRACE_PRODUCER"
 
 @define(frozen=True, kw_only=True)
 class ProducerSettings:
-    """Defaults are those of Java's producer. ``compress_from_bytes`` None never compresses;
-    ``avoid_faults``: Java's sendLatencyFaultEnable (:mod:`.fault_avoidance`); ``trace_topic``:
-    where to write who has sent what (:mod:`.trace`), None for nowhere.
+    """The settings of a producer; the defaults are those of Java's DefaultMQProducer.
+
+    * ``timeout_ms``: the time for one send, all attempts included (Java: sendMsgTimeout).
+    * ``retries``: attempts after the first (Java: retryTimesWhenSendFailed).
+    * ``retry_warnings``: whether a message that is stored with a status other than SEND_OK is sent
+      again (Java: retryAnotherBrokerWhenNotStoreOK).
+    * ``avoid_faults``: whether slow or failing brokers are avoided for a while (Java:
+      sendLatencyFaultEnable); see :mod:`rmqpy.client.core.latency_fault`.
+    * ``compress_from_bytes``: the body size from which bodies are compressed with zlib (Java:
+      compressMsgBodyOverHowmuch); None never compresses.
+    * ``compress_level``: the zlib level, 0 to 9.
+    * ``body_bytes_max``: the largest body or batch body, in bytes (Java: maxMessageSize).
+    * ``template_topic``, ``template_queue_count``: the topic after which a broker creates an
+      unknown topic, and the largest number of its queues (Java: createTopicKey,
+      defaultTopicQueueNums).
+    * ``trace_topic``: the topic that receives the message trace (:mod:`rmqpy.client.trace`); None
+      writes no trace.
     """
 
     timeout_ms: int = 3_000
@@ -93,7 +107,7 @@ class ProducerSettings:
 
 @define(frozen=True)
 class _EncodedMessage:
-    """What goes out, the same in every attempt."""
+    """The request data of one send, which is the same in every attempt."""
 
     code: RequestCode
     topic: str
@@ -106,7 +120,17 @@ class _EncodedMessage:
 
 
 class Producer(GroupMember):
-    """``async with WorkloadProducer("group", "host:9876") as producer: await producer.send(…)``."""
+    """A member of a producer group that sends messages (Java: DefaultMQProducer).
+
+    ``name_servers`` is ``host:port;host:port``, a sequence of addresses, or
+    :class:`ClientSettings`. With ``instance`` the producer shares that client instead of opening
+    one. A producer works between ``start()`` and ``close()``; as an asynchronous context manager it
+    does both::
+
+        async with Producer("order-service", "127.0.0.1:9876") as producer:
+            result = await producer.send(Message(topic="orders", body=b"order 7", keys="7"))
+            print(result.status, result.queue, result.queue_offset)
+    """
 
     def __init__(
         self,
@@ -133,20 +157,37 @@ class Producer(GroupMember):
         await instance.leave_producer(self.group)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that messages of ``topic`` go to, for senders that choose one themselves."""
+        """Return the queues to which messages of ``topic`` are sent, in order of rotation.
+
+        For callers that choose the queue themselves. Raises RequestRejectedError with
+        TOPIC_NOT_EXIST if no name server knows the topic, and NetworkError if no name server
+        answers.
+        """
         return publish_queues(topic, await self._open().route(topic))
 
     async def send(
         self, message: Message, queue: MessageQueue | None = None, timeout_ms: int | None = None
     ) -> SendResult:
-        """Store one message; returns when a broker says that it is stored."""
-        return await self._traced(message, self._parcel(message), queue, timeout_ms)
+        """Send one message and return after a broker has reported it as stored.
+
+        Without ``queue`` the queues of the topic take turns, and a failed attempt is repeated on
+        another broker; with ``queue`` there is one attempt. ``timeout_ms`` replaces the timeout of
+        the settings and covers all attempts.
+
+        Any returned status means that the message is stored; see :class:`SendStatus`. Raises
+        RequestRejectedError if the message is illegal or the broker refuses it, and NetworkError if
+        no attempt got an answer in time.
+        """
+        return await self._traced(message, self._encode(message), queue, timeout_ms)
 
     async def send_ordered(
         self, message: Message, sharding_key: str, timeout_ms: int | None = None
     ) -> SendResult:
-        """Store one message behind all earlier ones of ``sharding_key``: they share a queue, as
-        long as the topic's queues do not change.
+        """Send one message to the queue that its ``sharding_key`` selects.
+
+        Messages with the same key are stored in one queue, in the order of their sends, as long as
+        the number of the topic's queues does not change (Java: SelectMessageQueueByHash). Makes one
+        attempt, and raises as :meth:`send` does.
         """
         queue = queue_of(await self._publish_queues(message.topic), sharding_key)
         return await self.send(message, queue, timeout_ms)
@@ -157,49 +198,57 @@ class Producer(GroupMember):
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Store messages of one topic in one queue, all or none; see also :func:`split_batch`."""
-        return await self._deliver(self._batch_parcel(messages), queue, timeout_ms)
+        """Store several messages of one topic in one queue: all of them or none.
+
+        The messages must have the same topic and ``wait_store_ok``, no delay, and no retry topic,
+        and together fit into ``body_bytes_max``; split a longer list with :func:`split_batch`.
+        Raises as :meth:`send` does.
+        """
+        return await self._send_encoded(self._encode_batch(messages), queue, timeout_ms)
 
     async def send_oneway(self, message: Message, queue: MessageQueue | None = None) -> None:
-        """Send without waiting for an answer: nobody tells whether it was stored."""
-        instance = self._open()
-        parcel = self._parcel(message)
-        chosen = queue or self._choose(await self._publish_queues(parcel.topic), None)
-        address = await self._master(chosen)
-        await instance.transport.invoke_oneway(address, self._request(parcel, chosen))
+        """Send one message without waiting for an answer (Java: sendOneway).
 
-    # -- one delivery
+        Returns when the request is written; a message that the broker refuses is lost silently.
+        """
+        instance = self._open()
+        encoded = self._encode(message)
+        chosen = queue or self._choose(await self._publish_queues(encoded.topic), None)
+        address = await self._master(chosen)
+        await instance.transport.invoke_oneway(address, self._request(encoded, chosen))
+
+    # -- sending
 
     async def _traced(
         self,
         message: Message,
-        parcel: _EncodedMessage,
+        encoded: _EncodedMessage,
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Deliver, and tell the tracer of it if there is one."""
+        """Deliver the message and record the outcome in the trace, if there is one."""
         tracer = self._tracer
         if tracer is None:
-            return await self._deliver(parcel, queue, timeout_ms)
-        began_ms = self._open().clock.now_ms()
+            return await self._send_encoded(encoded, queue, timeout_ms)
+        start_ms = self._open().clock.now_ms()
         result: SendResult | None = None
         try:
-            result = await self._deliver(parcel, queue, timeout_ms)
+            result = await self._send_encoded(encoded, queue, timeout_ms)
             return result
         finally:
-            cost_ms = self._open().clock.now_ms() - began_ms
-            tracer.add(self._sent(message, parcel, result).record(began_ms, cost_ms))
+            cost_ms = self._open().clock.now_ms() - start_ms
+            tracer.add(self._send_trace(message, encoded, result).record(start_ms, cost_ms))
 
-    def _sent(
-        self, message: Message, parcel: _EncodedMessage, result: SendResult | None
+    def _send_trace(
+        self, message: Message, encoded: _EncodedMessage, result: SendResult | None
     ) -> SendTrace:
-        half = parcel.sys_flag & TRANSACTION_PREPARED
+        half = encoded.sys_flag & TRANSACTION_PREPARED
         broker = result.queue.broker_name if result is not None else None
         address = self._open().master_address(broker) if broker is not None else None
         return SendTrace(
             group=self.group,
             topic=message.topic,
-            msg_id=parcel.msg_id,
+            msg_id=encoded.msg_id,
             tags=message.tags or "",
             keys=message.keys,
             store_host=address or "",
@@ -209,12 +258,14 @@ class Producer(GroupMember):
             success=result is not None,
         )
 
-    async def _deliver(
-        self, parcel: _EncodedMessage, queue: MessageQueue | None, timeout_ms: int | None
+    async def _send_encoded(
+        self, encoded: _EncodedMessage, queue: MessageQueue | None, timeout_ms: int | None
     ) -> SendResult:
         instance = self._open()
-        if queue is not None and queue.topic != parcel.topic:
-            raise _illegal(f"the queue is one of {queue.topic}, the message one of {parcel.topic}")
+        if queue is not None and queue.topic != encoded.topic:
+            raise _illegal_message(
+                f"the queue belongs to {queue.topic}, the message to {encoded.topic}"
+            )
         timeout_ms = self._settings.timeout_ms if timeout_ms is None else timeout_ms
         start_ms = instance.clock.monotonic_ms()
         attempts = 1 if queue is not None else 1 + self._settings.retries
@@ -227,12 +278,12 @@ class Producer(GroupMember):
                 break
             chosen = queue
             if chosen is None:
-                queues = await self._publish_queues(parcel.topic)
+                queues = await self._publish_queues(encoded.topic)
                 chosen = self._choose(queues, brokers[-1] if brokers else None)
             brokers.append(chosen.broker_name)
             sent_ms = instance.clock.monotonic_ms()
-            outcome = await self._attempt(parcel, chosen, left_ms)
-            self._note(chosen.broker_name, sent_ms, isinstance(outcome, RmqError))
+            outcome = await self._attempt(encoded, chosen, left_ms)
+            self._record_latency(chosen.broker_name, sent_ms, isinstance(outcome, RmqError))
             if isinstance(outcome, RmqError):
                 fault = outcome
                 continue
@@ -241,27 +292,29 @@ class Producer(GroupMember):
                 break
         if stored is not None:
             return stored
-        raise _failed(parcel, brokers, fault, instance.clock.monotonic_ms() - start_ms)
+        raise _send_error(encoded, brokers, fault, instance.clock.monotonic_ms() - start_ms)
 
     async def _attempt(
-        self, parcel: _EncodedMessage, queue: MessageQueue, timeout_ms: int
+        self, encoded: _EncodedMessage, queue: MessageQueue, timeout_ms: int
     ) -> RmqError | SendResult:
-        """What one broker said: a result, or the fault after which another may be tried."""
+        """Return the result of one attempt, or the error after which another broker may be
+        tried.
+        """
         instance = self._open()
         try:
             address = await self._master(queue)
             response = await instance.transport.invoke(
-                address, self._request(parcel, queue), timeout_ms
+                address, self._request(encoded, queue), timeout_ms
             )
         except NetworkError as fault:
-            instance.invalidate_route(parcel.topic)
+            instance.invalidate_route(encoded.topic)
             return fault
         if response.code in _STORED:
-            return _result(parcel, queue, response)
+            return _result(encoded, queue, response)
         refusal = RequestRejectedError(response.code, response.remark or "no remark")
         if response.code not in RETRIED_CODES:
             raise refusal
-        instance.invalidate_route(parcel.topic)
+        instance.invalidate_route(encoded.topic)
         return refusal
 
     async def _publish_queues(self, topic: str) -> list[MessageQueue]:
@@ -271,7 +324,7 @@ class Producer(GroupMember):
         queues = publish_queues(topic, route)
         if not queues:
             self._open().invalidate_route(topic)
-            raise NetworkError(f"no broker takes messages of {topic}: none is master and writable")
+            raise NetworkError(f"no broker accepts messages of {topic}: none is a writable master")
         return queues
 
     def _choose(self, queues: list[MessageQueue], last_broker: str | None) -> MessageQueue:
@@ -284,7 +337,7 @@ class Producer(GroupMember):
             queue, self._rotation = next_queue(queues, self._rotation, last_broker)
         return queue
 
-    def _note(self, broker: str, sent_ms: int, failed: bool) -> None:
+    def _record_latency(self, broker: str, sent_ms: int, failed: bool) -> None:
         if self._faults is not None:
             now_ms = self._open().clock.monotonic_ms()
             self._faults.update_latency(broker, FAILURE_MS if failed else now_ms - sent_ms, now_ms)
@@ -297,31 +350,33 @@ class Producer(GroupMember):
             await instance.route(queue.topic)
             address = instance.master_address(queue.broker_name)
         if address is None:
-            raise NetworkError(f"the broker {queue.broker_name} has no master now")
+            raise NetworkError(f"the broker {queue.broker_name} has no master at the moment")
         return address
 
-    def _request(self, parcel: _EncodedMessage, queue: MessageQueue) -> RemotingCommand:
+    def _request(self, encoded: _EncodedMessage, queue: MessageQueue) -> RemotingCommand:
         instance = self._open()
         header = SendMessageRequestHeaderV2(
             producer_group=self.group,
-            topic=parcel.topic,
+            topic=encoded.topic,
             default_topic=self._settings.template_topic,
             default_topic_queue_nums=self._settings.template_queue_count,
             queue_id=queue.queue_id,
-            sys_flag=parcel.sys_flag,
+            sys_flag=encoded.sys_flag,
             born_timestamp=instance.clock.now_ms(),
-            flag=parcel.flag,
-            properties=parcel.properties,
+            flag=encoded.flag,
+            properties=encoded.properties,
             reconsume_times=0,
-            batch=parcel.batch,
+            batch=encoded.batch,
             bname=queue.broker_name,
         )
-        return instance.request(parcel.code, header, parcel.body)
+        return instance.request(encoded.code, header, encoded.body)
 
-    # -- parcels
+    # -- encoding
 
-    def _parcel(self, message: Message, half: bool = False) -> _EncodedMessage:
-        """``half``: the first part of a transaction."""
+    def _encode(self, message: Message, half: bool = False) -> _EncodedMessage:
+        """Return the checked and encoded message; ``half`` makes it the first part of a
+        transaction.
+        """
         check_message(message, self._settings.body_bytes_max)
         unique_id = self._open().unique_ids.next()
         body, sys_flag = bytes(message.body), 0
@@ -344,9 +399,9 @@ class Producer(GroupMember):
             batch=False,
         )
 
-    def _batch_parcel(self, messages: Sequence[Message]) -> _EncodedMessage:
+    def _encode_batch(self, messages: Sequence[Message]) -> _EncodedMessage:
         if not messages:
-            raise _illegal("a batch without messages")
+            raise _illegal_message("the batch has no messages")
         first = messages[0]
         for message in messages:
             check_message(message, self._settings.body_bytes_max)
@@ -357,7 +412,7 @@ class Producer(GroupMember):
             for message, unique_id in zip(messages, unique_ids, strict=True)
         )
         if len(body) > self._settings.body_bytes_max:
-            raise _illegal(
+            raise _illegal_message(
                 f"the batch has {len(body)} bytes, more than {self._settings.body_bytes_max};"
                 " send it in parts (split_batch)"
             )
@@ -375,7 +430,7 @@ class Producer(GroupMember):
 
 
 async def trace_context(topic: str, instance: ClientInstance, group: str) -> Tracer:
-    """A tracer for a member of ``group``, with a producer of its own."""
+    """Return a started tracer for a member of ``group``; it sends through its own producer."""
     producer = Producer(f"{TRACE_GROUP}-{group}", instance=instance)
     await producer.start()
     tracer = Tracer(topic, instance.clock, producer.send, producer.close)
@@ -384,9 +439,14 @@ async def trace_context(topic: str, instance: ClientInstance, group: str) -> Tra
 
 
 def split_batch(messages: Sequence[Message], bytes_max: int) -> list[list[Message]]:
-    """``messages`` in order, in parts of which each makes a batch body of at most ``bytes_max``.
+    """Split ``messages``, in order, into batches whose encoded bodies have at most ``bytes_max``
+    bytes.
 
-    A single message beyond that is refused. The unique id of each message is counted as 56 digits.
+    The unique id of each message is counted as 56 digits. Raises RequestRejectedError if a single
+    message is larger than that. ::
+
+        for batch in split_batch(messages, 4 << 20):
+            await producer.send_batch(batch)
     """
     parts: list[list[Message]] = []
     used = 0
@@ -394,7 +454,9 @@ def split_batch(messages: Sequence[Message], bytes_max: int) -> list[list[Messag
         properties = property_string(message, "0" * 56)
         size = _BATCH_ITEM_OVERHEAD + len(message.body) + len(properties)
         if size > bytes_max:
-            raise _illegal(f"one message of the batch needs {size} bytes, more than {bytes_max}")
+            raise _illegal_message(
+                f"one message of the batch needs {size} bytes, more than {bytes_max}"
+            )
         if not parts or used + size > bytes_max:
             parts.append([])
             used = 0
@@ -405,37 +467,39 @@ def split_batch(messages: Sequence[Message], bytes_max: int) -> list[list[Messag
 
 def _check_batched(message: Message, first: Message) -> None:
     if message.delay_level:
-        raise _illegal("a delayed message cannot be in a batch")
+        raise _illegal_message("a delayed message cannot be in a batch")
     if is_retry_topic(message.topic):
-        raise _illegal("a message of a retry topic cannot be in a batch")
+        raise _illegal_message("a message of a retry topic cannot be in a batch")
     if message.topic != first.topic:
-        raise _illegal(f"a batch has one topic, this one has {first.topic} and {message.topic}")
+        raise _illegal_message(
+            f"a batch has one topic; this one has {first.topic} and {message.topic}"
+        )
     if message.wait_store_ok != first.wait_store_ok:
-        raise _illegal("a batch has one wait_store_ok, this one has both")
+        raise _illegal_message("all messages of a batch have the same wait_store_ok; these differ")
 
 
-def _result(parcel: _EncodedMessage, queue: MessageQueue, response: RemotingCommand) -> SendResult:
+def _result(encoded: _EncodedMessage, queue: MessageQueue, response: RemotingCommand) -> SendResult:
     header = SendMessageResponseHeader.decode(response.ext_fields)
     return SendResult(
         status=_STORED[ResponseCode(response.code)],
-        msg_id=parcel.msg_id,
+        msg_id=encoded.msg_id,
         offset_msg_id=header.msg_id,
         queue=MessageQueue(queue.topic, queue.broker_name, header.queue_id),
         queue_offset=header.queue_offset,
     )
 
 
-def _failed(
-    parcel: _EncodedMessage, brokers: list[str], last: RmqError | None, spent_ms: int
+def _send_error(
+    encoded: _EncodedMessage, brokers: list[str], last: RmqError | None, spent_ms: int
 ) -> RmqError:
     text = (
-        f"sent {len(brokers)} times in {spent_ms} ms without success,"
-        f" topic {parcel.topic}, brokers {brokers}: {last or 'no time left'}"
+        f"sending failed after {len(brokers)} attempts in {spent_ms} ms,"
+        f" topic {encoded.topic}, brokers {brokers}: {last or 'no time left'}"
     )
     if isinstance(last, RequestRejectedError):
         return RequestRejectedError(last.code, text)
     return NetworkError(text)
 
 
-def _illegal(reason: str) -> RequestRejectedError:
+def _illegal_message(reason: str) -> RequestRejectedError:
     return RequestRejectedError(ResponseCode.MESSAGE_ILLEGAL, reason)

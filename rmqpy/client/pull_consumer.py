@@ -28,7 +28,23 @@ _GROUP_CHANGED = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
 
 class PullConsumer(Consumer):
-    """``async with PullConsumer("group", "host:9876") as consumer: await consumer.pull(…)``."""
+    """A consumer that reads queues at offsets of the caller's choice (Java: DefaultMQPullConsumer).
+
+    It takes no part in rebalancing: every member of the group may read every queue. Offsets are
+    committed only by :meth:`commit_offset`. ::
+
+        async with PullConsumer("audit", "127.0.0.1:9876") as consumer:
+            for queue in await consumer.queues("orders"):
+                offset = await consumer.min_offset(queue)
+                result = await consumer.pull(queue, offset)
+                for message in result.messages:
+                    print(message.queue_offset, message.body)
+                await consumer.commit_offset(queue, result.next_begin_offset)
+
+    ``name_servers`` is ``host:port;host:port``, a sequence of addresses, or
+    :class:`ClientSettings`. With ``instance`` the consumer shares that client instead of opening
+    one.
+    """
 
     def __init__(
         self,
@@ -43,14 +59,17 @@ class PullConsumer(Consumer):
 
     async def _join(self, instance: ClientInstance) -> None:
         await super()._join(instance)
-        instance.pushed.answer(self.group, {_GROUP_CHANGED: _not_concerned})
+        instance.pushed.answer(self.group, {_GROUP_CHANGED: _ignore})
 
     async def _leave(self, instance: ClientInstance) -> None:
         instance.pushed.forget(self.group, [_GROUP_CHANGED])
         await super()._leave(instance)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of ``topic``, sorted."""
+        """Return the readable queues of ``topic``, sorted (Java: fetchSubscribeMessageQueues).
+
+        Raises RequestRejectedError with TOPIC_NOT_EXIST if no name server knows the topic.
+        """
         self._subscribe(topic)
         return subscribe_queues(topic, await self._open().route(topic))
 
@@ -63,7 +82,16 @@ class PullConsumer(Consumer):
         suspend_ms: int = 0,
         expression_type: str = EXPRESSION_TAG,
     ) -> PullResult:
-        """Messages from ``offset`` on; the broker may wait ``suspend_ms`` for a new one."""
+        """Read up to ``max_count`` messages of ``queue``, starting at the queue offset ``offset``.
+
+        ``expression`` selects by tags (``a || b``, or ``*`` for all) or, with ``expression_type``
+        SQL92, by properties. If there is no message at ``offset`` the broker holds the request for
+        up to ``suspend_ms`` milliseconds; 0 returns at once.
+
+        The result's ``status`` says what to do next (:class:`PullStatus`). Raises
+        RequestRejectedError if the broker refuses the request, and NetworkError if it does not
+        answer within ``suspend_ms`` plus :attr:`PullSettings.pull_timeout_ms`.
+        """
         self._open()
         self._subscribe(queue.topic)
         return await self._pull(
@@ -93,5 +121,5 @@ class PullConsumer(Consumer):
         )
 
 
-async def _not_concerned(_channel: Channel, _request: RemotingCommand) -> None:
-    """Whose queue is whose is the caller's business."""
+async def _ignore(_channel: Channel, _request: RemotingCommand) -> None:
+    """Ignore the request: the caller decides which member reads which queue."""

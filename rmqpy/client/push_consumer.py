@@ -1,19 +1,21 @@
-"""PushConsumer: messages come to a listener; the queues of a topic are shared out in the group.
+"""PushConsumer: deliver messages to a listener, with a topic's queues shared in the group.
 
 ===========================  ======================================================================
-every 20 s, and on request   rebalance: who is in the group, which queues are mine; those that are
-                             no longer mine are dropped and their offsets handed over
-every 5 s, and at the end    the offsets that are done go to the brokers (broadcasting: to a file)
-every 20 s, when ordered     the locks of my queues are renewed
+every 20 s, and on request   rebalance: the members of the group and this client's share of the
+                             queues are computed; queues that left the share are dropped and their
+                             offsets are committed
+every 5 s, and at the end    offsets of finished messages are committed to the brokers
+                             (broadcasting: written to a file)
+every 20 s, when ordered     the locks of this client's queues are renewed
 ===========================  ======================================================================
 
-The group goes on where its committed offset says; where there is none, where ``from_where`` says. A
-message that the listener does not take comes again through the group's retry topic, at most
-``max_reconsume_times`` times, then it is a dead letter; with ``ordered`` its queue waits for it,
-and with ``broadcasting`` it is dropped and said so.
+A group resumes at its committed offset; where there is none, at the place that ``from_where``
+selects. A message that the listener does not accept is delivered again through the group's retry
+topic, at most ``max_reconsume_times`` times, and then becomes a dead letter; with ``ordered`` its
+queue waits for it, and with ``broadcasting`` it is dropped with a log line.
 
-Invariants: a queue is consumed only while it is mine (and, ordered, locked); an offset is committed
-only when everything before it is done.
+Invariants: a queue is consumed only while it is in this client's share (and, when ordered, locked);
+an offset is committed only after every message before it is finished.
 """
 
 from __future__ import annotations
@@ -78,20 +80,35 @@ from rmqpy.remoting.headers import GetConsumerListByGroupRequestHeader
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_RECONSUME_TIMES = 16
-EARLY_LOOK_MS = 1_000
-"""A topic without a route is looked up again so soon: a group's retry topic comes into being with
-its first heartbeat.
+EARLY_RETRY_MS = 1_000
+"""The delay before a topic without a route is looked up again. A group's retry topic is created by
+the group's first heartbeat.
 """
 
-EARLY_LOOKS_MAX = 10
-"""Then the next ordinary rebalance is awaited."""
+EARLY_RETRIES_MAX = 10
+"""The number of such early look-ups; after them the next regular rebalance looks the route up."""
 
 
 @define(frozen=True, kw_only=True)
 class PushSettings:
-    """Defaults are those of Java's push consumer. ``max_reconsume_times`` None: 16, or without end
-    for an ordered queue. ``from_timestamp_ms`` is for CONSUME_FROM_TIMESTAMP; ``trace_topic``:
-    where to write who has consumed what (:mod:`.trace`), None for nowhere.
+    """The settings of a push consumer; the defaults are those of Java's DefaultMQPushConsumer.
+
+    * ``ordered``: whether each queue is consumed in order, one batch at a time (Java:
+      MessageListenerOrderly); otherwise ``parallel`` batches run at once.
+    * ``broadcasting``: whether every member receives every message (Java:
+      MessageModel.BROADCASTING).
+    * ``from_where``: where a group without a committed offset starts: CONSUME_FROM_LAST_OFFSET,
+      CONSUME_FROM_FIRST_OFFSET, or CONSUME_FROM_TIMESTAMP with ``from_timestamp_ms`` (ms since
+      1970).
+    * ``parallel``: listener calls that may run at once (Java: consumeThreadMax).
+    * ``max_reconsume_times``: deliveries after the first; None is 16, or no limit when ordered.
+    * ``rebalance_ms``, ``persist_ms``, ``lock_ms``: the periods of the module's table.
+    * ``strategy``: how queues are shared (:mod:`rmqpy.client.consuming.rebalance`; Java:
+      AllocateMessageQueueStrategy).
+    * ``trace_topic``: the topic that receives the message trace (:mod:`rmqpy.client.trace`); None
+      writes no trace.
+    * ``offset_directory``: where a broadcasting consumer keeps its offsets.
+    * ``consuming``, ``pulling``: how messages reach the listener, and how they are pulled.
     """
 
     ordered: bool = False
@@ -111,8 +128,24 @@ class PushSettings:
 
 
 class PushConsumer(Consumer):
-    """``async with PushConsumer("group", "host:9876", listener=consume) as consumer: …`` behind a
-    ``subscribe``; or ``subscribe`` later.
+    """A consumer whose listener receives messages as they arrive (Java: DefaultMQPushConsumer).
+
+    The queues of each topic are shared between the members of the group. ``listener`` is a
+    coroutine function that takes the messages of one batch, all of one queue; it returns None or
+    ``ConsumeResult.SUCCESS`` when they are consumed, and ``ConsumeResult.RECONSUME_LATER`` (or
+    raises) to receive them again later::
+
+        async def consume(messages):
+            for message in messages:
+                print(message.topic, message.body)
+
+        async with PushConsumer("billing", "127.0.0.1:9876", listener=consume) as consumer:
+            consumer.subscribe("orders", "paid || refunded")
+            await asyncio.sleep(3600)
+
+    ``name_servers`` is ``host:port;host:port``, a sequence of addresses, or
+    :class:`ClientSettings`. With ``instance`` the consumer shares that client instead of opening
+    one.
     """
 
     def __init__(
@@ -138,9 +171,9 @@ class PushConsumer(Consumer):
         self._work: asyncio.Queue[QueueConsumer] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: list[asyncio.Task[None]] = []
-        self._early_looks = EARLY_LOOKS_MAX
+        self._early_retries = EARLY_RETRIES_MAX
         self._local: dict[MessageQueue, int] = {}
-        self._reservations = QueueLocks(self.group, self._open)
+        self._queue_locks = QueueLocks(self.group, self._open)
 
     def subscribe(
         self,
@@ -148,12 +181,16 @@ class PushConsumer(Consumer):
         expression: str = SUBSCRIBE_ALL,
         expression_type: str = EXPRESSION_TAG,
     ) -> None:
-        """Consume ``topic`` from now on: all of it, some tags (``a || b``), or what a SQL92
-        expression selects.
+        """Consume ``topic`` from now on; may be called before or after ``start``.
+
+        ``expression`` selects all messages (``*``), some tags (``a || b``), or, with
+        ``expression_type`` SQL92, messages by their properties. A second call for the same topic
+        replaces its expression. Raises RequestRejectedError if the topic name is illegal or the
+        expression names no tag.
         """
         check_topic(topic)
         if expression_type == EXPRESSION_TAG:
-            exact_tags(expression)  # refuses what names no tag
+            exact_tags(expression)  # raises if the expression names no tag
         self._next_version += 1
         self.subscriptions[topic] = Subscription(expression, expression_type, self._next_version)
         for consuming in self.consuming.values():
@@ -162,32 +199,38 @@ class PushConsumer(Consumer):
         self._changed()
 
     def unsubscribe(self, topic: str) -> None:
-        """Consume ``topic`` no longer."""
+        """Stop consuming ``topic``; its queues are dropped by the next rebalance."""
         self.subscriptions.pop(topic, None)
         self._changed()
 
     async def rebalance(self) -> None:
-        """Take the queues that are ours now, and leave the others."""
+        """Take over the queues that are in this client's share now, and drop the others."""
         async with self._rebalancing:
             for topic in sorted(self._topics()):
                 try:
-                    mine = await self._share(topic)
+                    allocated = await self._allocated_queues(topic)
                 except RmqError as fault:
-                    logger.warning("%s keeps its queues of %s: %s", self.group, topic, fault)
-                    self._look_again()
+                    logger.warning(
+                        "group %s keeps its queues of %s, rebalance failed: %s",
+                        self.group,
+                        topic,
+                        fault,
+                    )
+                    self._retry_rebalance_soon()
                     continue
-                if mine is not None:
-                    await self._take(topic, mine)
-            gone = [queue for queue in self.consuming if queue.topic not in self._topics()]
-            await self._leave_queues(gone)
+                if allocated is not None:
+                    await self._update_queues(topic, allocated)
+            unsubscribed = [queue for queue in self.consuming if queue.topic not in self._topics()]
+            await self._drop_queues(unsubscribed)
 
     async def persist_offsets(self) -> None:
-        """Tell the brokers (broadcasting: the file) how far the listener has come."""
+        """Commit the listener's progress to the brokers (broadcasting: write it to the file)."""
         await self._persist(list(self.consuming))
 
     async def move(self, offsets: dict[MessageQueue, int]) -> None:
-        """Go on elsewhere (an administrator's reset): the queues are dropped, their offsets set,
-        and taken again.
+        """Continue at other offsets, as an administrator's reset demands.
+
+        The queues are dropped, their offsets are set, and the next rebalance takes them again.
         """
         async with self._rebalancing:
             for queue in [queue for queue in offsets if queue in self.consuming]:
@@ -196,27 +239,31 @@ class PushConsumer(Consumer):
         self._rebalance_due.set()
 
     def offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Where the group would go on in this client's queues of ``topic``."""
+        """Return the offset at which the group would resume, for this client's queues of
+        ``topic``.
+        """
         return {
-            queue: consuming.held.commit_offset
+            queue: consuming.process_queue.commit_offset
             for queue, consuming in sorted(self.consuming.items())
             if queue.topic == topic
         }
 
     @property
     def clock(self) -> Clock:
+        """The clock of the client instance."""
         return self._open().clock
 
     @property
     def ordered(self) -> bool:
+        """Whether queues are consumed in order."""
         return self.settings.ordered
 
     def wake_rebalance(self) -> None:
-        """The group, or what it wants, has changed."""
-        self._early_looks = EARLY_LOOKS_MAX
+        """Rebalance now: the members of the group or its subscriptions have changed."""
+        self._early_retries = EARLY_RETRIES_MAX
         self._rebalance_due.set()
 
-    # -- life
+    # -- lifecycle
 
     async def _join(self, instance: ClientInstance) -> None:
         self.start_ms = instance.clock.now_ms()
@@ -228,21 +275,21 @@ class PushConsumer(Consumer):
             self._tracer = await trace_context(self.settings.trace_topic, instance, self.group)
         self._rebalance_due.set()
         loops: list[Coroutine[Any, Any, None]] = [
-            self._rebalance_for_ever(),
+            self._rebalance_forever(),
             self._every(self.settings.persist_ms, self.persist_offsets),
             self._every(SAMPLE_MS, self._sample),
         ]
-        if self._locks:
+        if self._uses_locks:
             loops.append(self._every(self.settings.lock_ms, self._renew_locks))
         self._tasks = [asyncio.create_task(loop) for loop in loops]
         if not self.settings.ordered:
             count = self.settings.parallel
-            self._workers = [asyncio.create_task(self._work_for_ever()) for _ in range(count)]
+            self._workers = [asyncio.create_task(self._work_forever()) for _ in range(count)]
 
     async def _leave(self, instance: ClientInstance) -> None:
         instance.pushed.forget(self.group, list(ConsumerCommands(self).answerers()))
         await self._end(self._tasks)
-        await self._leave_queues(list(self.consuming))
+        await self._drop_queues(list(self.consuming))
         await self._end(self._workers)
         if self._tracer is not None:
             await self._tracer.close()
@@ -253,7 +300,9 @@ class PushConsumer(Consumer):
             task.cancel()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(outcome, Exception):
-                logger.error("a task of the consumer %s failed", self.group, exc_info=outcome)
+                logger.error(
+                    "a background task of consumer group %s failed", self.group, exc_info=outcome
+                )
         tasks.clear()
 
     async def _every(self, period_ms: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -262,9 +311,13 @@ class PushConsumer(Consumer):
             try:
                 await work()
             except (RmqError, OSError) as fault:
-                logger.warning("the consumer %s: %s", self.group, fault)
+                logger.warning(
+                    "consumer group %s: a periodic task failed, it runs again: %s",
+                    self.group,
+                    fault,
+                )
 
-    async def _rebalance_for_ever(self) -> None:
+    async def _rebalance_forever(self) -> None:
         instance = self._open()
         while True:
             try:
@@ -273,15 +326,15 @@ class PushConsumer(Consumer):
             except TimeoutError:
                 pass
             self._rebalance_due.clear()
-            for topic in self._topics():  # a heartbeat goes where routes lead
+            for topic in self._topics():  # heartbeats go to the brokers of known routes
                 try:
                     await instance.route(topic)
                 except RmqError as fault:
-                    logger.info("no route of %s yet: %s", topic, fault)
+                    logger.info("topic %s has no route yet: %s", topic, fault)
             await instance.send_heartbeats()
             await self.rebalance()
 
-    async def _work_for_ever(self) -> None:
+    async def _work_forever(self) -> None:
         while True:
             consuming = await self._work.get()
             await consuming.consume_next()
@@ -293,20 +346,20 @@ class PushConsumer(Consumer):
         if self._instance is not None:
             self.wake_rebalance()
 
-    def _look_again(self) -> None:
-        if self._early_looks > 0:
-            self._early_looks -= 1
+    def _retry_rebalance_soon(self) -> None:
+        if self._early_retries > 0:
+            self._early_retries -= 1
             loop = asyncio.get_running_loop()
-            loop.call_later(EARLY_LOOK_MS / 1000, self._rebalance_due.set)
+            loop.call_later(EARLY_RETRY_MS / 1000, self._rebalance_due.set)
 
-    # -- whose queue
+    # -- the share of the queues
 
     @property
-    def _locks(self) -> bool:
+    def _uses_locks(self) -> bool:
         return self.settings.ordered and not self.settings.broadcasting
 
     def _topics(self) -> dict[str, Subscription]:
-        """What is subscribed to, the group's own retries included."""
+        """Return the subscriptions by topic, including the group's retry topic."""
         topics = dict(self.subscriptions)
         if topics and not self.settings.broadcasting:
             topics.setdefault(
@@ -314,21 +367,21 @@ class PushConsumer(Consumer):
             )
         return topics
 
-    async def _share(self, topic: str) -> list[MessageQueue] | None:
-        """My queues of ``topic``; None when that cannot be told now."""
+    async def _allocated_queues(self, topic: str) -> list[MessageQueue] | None:
+        """Return this client's queues of ``topic``, or None if its share is not known now."""
         instance = self._open()
         queues = subscribe_queues(topic, await instance.route(topic))
         if self.settings.broadcasting:
             return queues
         client_ids = await self._client_ids(topic, queues)
         if instance.client_id not in client_ids:
-            # The broker has forgotten us, or has not heard of us: not the same as having no share.
-            self._look_again()
+            # The broker does not list this client (yet). That is not the same as an empty share.
+            self._retry_rebalance_soon()
             return None
         return self.settings.strategy(instance.client_id, queues, client_ids)
 
     async def _client_ids(self, topic: str, queues: Collection[MessageQueue]) -> list[str]:
-        """Who is in the group, by the word of one of the topic's brokers."""
+        """Return the client ids of the group's members, as one broker of the topic lists them."""
         instance = self._open()
         names = sorted({queue.broker_name for queue in queues})
         instance.randomness.shuffle(names)
@@ -350,35 +403,40 @@ class PushConsumer(Consumer):
             fault = RequestRejectedError(response.code, response.remark or "no remark")
         raise fault
 
-    async def _take(self, topic: str, mine: Collection[MessageQueue]) -> None:
+    async def _update_queues(self, topic: str, allocated: Collection[MessageQueue]) -> None:
         current = {queue for queue in self.consuming if queue.topic == topic}
-        await self._leave_queues(sorted(current - set(mine)))
-        wanted = sorted(set(mine) - current)
-        if self._locks:
-            wanted = sorted(await self._reservations.lock(wanted))
-            if len(wanted) < len(set(mine) - current):
-                self._look_again()  # another member has not let go yet
-        for queue in wanted:
+        await self._drop_queues(sorted(current - set(allocated)))
+        added = sorted(set(allocated) - current)
+        if self._uses_locks:
+            added = sorted(await self._queue_locks.lock(added))
+            if len(added) < len(set(allocated) - current):
+                self._retry_rebalance_soon()  # another member still holds some locks
+        for queue in added:
             try:
                 offset = await self._first_offset(queue)
             except RmqError as fault:
-                logger.warning("%s does not take %s: %s", self.group, queue, fault)
-                self._look_again()
+                logger.warning(
+                    "group %s cannot start consuming %s, it is retried: %s",
+                    self.group,
+                    queue,
+                    fault,
+                )
+                self._retry_rebalance_soon()
                 continue
-            self._begin(queue, offset)
+            self._start_queue(queue, offset)
 
-    def _begin(self, queue: MessageQueue, offset: int) -> None:
-        held = ProcessQueue(offset)
+    def _start_queue(self, queue: MessageQueue, offset: int) -> None:
+        process_queue = ProcessQueue(offset)
         listener = self.listener
         if self._tracer is not None:
-            listener = self._tracer.listening(self.group, listener)
+            listener = self._tracer.traced_listener(self.group, listener)
         consuming = QueueConsumer(
             queue=queue,
-            held=held,
+            process_queue=process_queue,
             subscription=self._topics()[queue.topic],
             listener=listener,
             settings=self.settings.consuming,
-            deps=_Around(self),
+            deps=_ConsumerAdapter(self),
             work=None if self.settings.ordered else self._work,
         )
         if self.settings.ordered:
@@ -386,16 +444,16 @@ class PushConsumer(Consumer):
         self.consuming[queue] = consuming
         consuming.start()
 
-    async def _leave_queues(self, queues: Collection[MessageQueue]) -> None:
-        """Drop ``queues``, and hand over their offsets, then their locks."""
+    async def _drop_queues(self, queues: Collection[MessageQueue]) -> None:
+        """Drop ``queues``, commit their offsets, then release their locks."""
         if not queues:
             return
         await asyncio.gather(*(self.consuming[queue].drop() for queue in queues))
         await self._persist(queues)
         for queue in queues:
             del self.consuming[queue]
-        if self._locks:
-            await self._reservations.unlock(queues)
+        if self._uses_locks:
+            await self._queue_locks.unlock(queues)
 
     # -- offsets
 
@@ -412,7 +470,10 @@ class PushConsumer(Consumer):
         if where == CONSUME_FROM_LAST_OFFSET:
             return 0 if is_retry_topic(queue.topic) else await self.max_offset(queue)
         if where != CONSUME_FROM_TIMESTAMP:
-            raise ConfigError(f"from_where={where}: no place to begin is called so")
+            raise ConfigError(
+                f"from_where={where!r} is not a place to start: use {CONSUME_FROM_LAST_OFFSET},"
+                f" {CONSUME_FROM_FIRST_OFFSET}, or {CONSUME_FROM_TIMESTAMP}"
+            )
         if is_retry_topic(queue.topic):
             return await self.max_offset(queue)
         return await self.search_offset(queue, self.settings.from_timestamp_ms)
@@ -420,13 +481,18 @@ class PushConsumer(Consumer):
     async def _persist(self, queues: Iterable[MessageQueue]) -> None:
         for queue in queues:
             consuming = self.consuming.get(queue)
-            if consuming is None or consuming.stored_offset == consuming.held.commit_offset:
+            if (
+                consuming is None
+                or consuming.stored_offset == consuming.process_queue.commit_offset
+            ):
                 continue
-            offset = consuming.held.commit_offset
+            offset = consuming.process_queue.commit_offset
             try:
                 await self._store(queue, offset)
             except RmqError as fault:
-                logger.warning("offset %d of %s was not stored: %s", offset, queue, fault)
+                logger.warning(
+                    "offset %d of %s was not committed, it is retried: %s", offset, queue, fault
+                )
             else:
                 consuming.stored_offset = offset
         if self.settings.broadcasting and self._local:
@@ -444,14 +510,14 @@ class PushConsumer(Consumer):
     # -- locks
 
     async def _renew_locks(self) -> None:
-        granted = await self._reservations.lock(list(self.consuming))
+        granted = await self._queue_locks.lock(list(self.consuming))
         now_ms = self._open().clock.monotonic_ms()
         for queue in granted:
             consuming = self.consuming.get(queue)
             if consuming is not None:
                 consuming.locked(now_ms)
 
-    # -- what heartbeats tell
+    # -- heartbeats
 
     def _consumer_data(self) -> ConsumerData:
         return ConsumerData(
@@ -463,7 +529,7 @@ class PushConsumer(Consumer):
         )
 
     def subscription_data(self) -> list[SubscriptionData]:
-        """Every subscription as brokers know it."""
+        """Return the subscriptions as heartbeats carry them."""
         made = []
         for topic, subscription in sorted(self._topics().items()):
             by_tag = subscription.expression_type == EXPRESSION_TAG
@@ -482,8 +548,8 @@ class PushConsumer(Consumer):
 
 
 @define(slots=True, eq=False, repr=False)
-class _Around(ConsumerContext):
-    """What the queues see of their consumer."""
+class _ConsumerAdapter(ConsumerContext):
+    """The consumer as its queues see it."""
 
     consumer: PushConsumer
 
@@ -499,23 +565,23 @@ class _Around(ConsumerContext):
         result = await self.consumer._pull(queue, order)
         if not is_retry_topic(queue.topic):
             return result
-        return evolve(result, messages=[_as_before_retry(each) for each in result.messages])
+        return evolve(result, messages=[_with_original_topic(each) for each in result.messages])
 
     async def send_back(self, message: MessageExt) -> bool:
         if self.consumer.settings.broadcasting:
-            logger.warning("%s is given up: nobody takes back a broadcast message", message.msg_id)
+            logger.warning("dropped broadcast message %s: the listener failed", message.msg_id)
             return True
         times = self.consumer.settings.max_reconsume_times
         limit = DEFAULT_MAX_RECONSUME_TIMES if times is None else times
         return await SendBack(self.consumer._open(), self.consumer.group, limit).send(message)
 
-    def gives_up(self, message: MessageExt) -> bool:
+    def is_exhausted(self, message: MessageExt) -> bool:
         times = self.consumer.settings.max_reconsume_times
         return times is not None and message.stored.reconsume_times >= times
 
 
-def _as_before_retry(message: MessageExt) -> MessageExt:
-    """The message under the topic that it was sent to."""
+def _with_original_topic(message: MessageExt) -> MessageExt:
+    """Return the message with the topic that it was first sent to."""
     topic = message.properties.get(PROPERTY_RETRY_TOPIC)
     if topic is None:
         return message

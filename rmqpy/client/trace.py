@@ -1,11 +1,13 @@
-"""Message trace as Java's clients write it: who sent a message, who consumed it, and when.
+"""Message trace in the format of Java's clients: when a message was sent and consumed, and by which
+client.
 
-Off unless the settings of a member name a ``trace_topic`` (Java: RMQ_SYS_TRACE_TOPIC, which a
-broker offers with ``traceTopicEnable``). A trace message has records, each of fields; its keys are
-the ids and keys of the messages that it tells of, so that ``mqadmin queryMsgTraceById`` finds it.
+Tracing is off unless the settings of a member name a ``trace_topic`` (Java: RMQ_SYS_TRACE_TOPIC,
+which a broker offers with ``traceTopicEnable``). A trace message consists of records, and a record
+of fields. The keys of a trace message are the ids and keys of the messages that its records
+describe, so that ``mqadmin queryMsgTraceById`` finds it.
 
 =========  ======================================================================================
-record     fields, with 0x01 between them and 0x02 behind the last
+record     fields, separated by 0x01, with 0x02 after the last
 =========  ======================================================================================
 Pub        time, region, group, topic, msgId, tags, keys, storeHost, bodyLength, costTime,
            msgType, offsetMsgId, success
@@ -13,9 +15,10 @@ SubBefore  time, region, group, requestId, msgId, retryTimes, keys
 SubAfter   requestId, msgId, costTime, success, keys, contextCode, time, group
 =========  ======================================================================================
 
-Times in ms. ``msgType``: 0 normal, 1 half, 3 delayed. ``contextCode``: 0 success, 1 time-out,
-2 exception, 4 failed. Tracing never delays or fails what is traced: records wait in a bounded queue
-(``WAITING_MAX``), and what finds no room, or no broker, is counted in :attr:`Tracer.lost`.
+Times are in ms. ``msgType``: 0 normal, 1 half, 3 delayed. ``contextCode``: 0 success, 1 timeout, 2
+exception, 4 failed. Tracing never delays or fails the traced operation: records wait in a bounded
+queue (``WAITING_MAX``), and records that find it full, or no broker, are counted in
+:attr:`Tracer.lost`.
 """
 
 from __future__ import annotations
@@ -35,12 +38,12 @@ from rmqpy.model.errors import RmqError
 
 WAITING_MAX: Final = 2_048
 RECORDS_MAX: Final = 100
-"""Records of one trace message."""
+"""The largest number of records in one trace message."""
 BODY_BYTES_MAX: Final = 128_000
 PAUSE_SECONDS: Final = 0.1
 REGION: Final = "DefaultRegion"
 NONE: Final = "null"
-"""Tags and keys that a message has not; Java's readers fail on a record that ends with nothing."""
+"""Stands for missing tags and keys: Java's readers fail on a record whose last field is empty."""
 NORMAL, HALF, DELAYED = 0, 1, 3
 SUCCESS, FAULT, FAILED = 0, 2, 4
 
@@ -49,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True)
 class TraceRecord:
-    """One line of a trace; ``keys`` lead to it."""
+    """One record of a trace; ``keys`` are the keys under which it is found."""
 
     text: str
     keys: tuple[str, ...]
@@ -57,7 +60,7 @@ class TraceRecord:
 
 @define(slots=True, frozen=True, kw_only=True)
 class SendTrace:
-    """A message that was sent, or not."""
+    """The outcome of one send, successful or not."""
 
     group: str
     topic: str
@@ -70,8 +73,9 @@ class SendTrace:
     offset_msg_id: str
     success: bool
 
-    def record(self, began_ms: int, cost_ms: int) -> TraceRecord:
-        fields: list[object] = ["Pub", began_ms, REGION, self.group, self.topic, self.msg_id]
+    def record(self, start_ms: int, cost_ms: int) -> TraceRecord:
+        """Return the ``Pub`` record of a send that started at ``start_ms`` and took ``cost_ms``."""
+        fields: list[object] = ["Pub", start_ms, REGION, self.group, self.topic, self.msg_id]
         fields += [self.tags or NONE, self.keys or NONE, self.store_host]
         fields += [self.body_bytes, cost_ms, self.kind]
         fields += [self.offset_msg_id, self.success]
@@ -86,8 +90,9 @@ def _record(fields: Iterable[object], msg_id: str, keys: str) -> TraceRecord:
 
 @define(eq=False, repr=False)
 class Tracer:
-    """Collects records and sends them on, until it is closed. ``send`` delivers one message,
-    ``ended`` runs at the end.
+    """Collects trace records and sends them in batches until it is closed.
+
+    ``send`` delivers one message; ``ended`` is called after the last one.
     """
 
     topic: str
@@ -96,14 +101,15 @@ class Tracer:
     ended: Callable[[], Awaitable[None]]
     lost: int = 0
     _waiting: deque[TraceRecord] = field(factory=deque)
-    _news: asyncio.Event = field(factory=asyncio.Event)
+    _has_records: asyncio.Event = field(factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._send_for_ever(), name="rmqpy-client-trace")
+        """Start the task that sends the records."""
+        self._task = asyncio.create_task(self._send_forever(), name="rmqpy-client-trace")
 
     async def close(self) -> None:
-        """Send what waits, once."""
+        """Send the waiting records once, then stop."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -112,20 +118,21 @@ class Tracer:
         await self.ended()
 
     def add(self, record: TraceRecord) -> None:
+        """Queue ``record``, or count it as lost if the queue is full."""
         if len(self._waiting) >= WAITING_MAX:
             self.lost += 1
             return
         self._waiting.append(record)
-        self._news.set()
+        self._has_records.set()
 
-    def listening(self, group: str, listener: Listener) -> Listener:
-        """``listener``, told of before and behind each call."""
+    def traced_listener(self, group: str, listener: Listener) -> Listener:
+        """Return ``listener``, with a record written before and after each call."""
 
         async def consume(messages: Sequence[MessageExt]) -> ConsumeResult | None:
             request = messages[0].msg_id
-            began_ms = self.clock.now_ms()
+            start_ms = self.clock.now_ms()
             for message in messages:
-                self.add(_before(group, request, began_ms, message))
+                self.add(_sub_before(group, request, start_ms, message))
             code = FAULT
             try:
                 result = await listener(messages)
@@ -133,22 +140,22 @@ class Tracer:
                 return result
             finally:
                 now_ms = self.clock.now_ms()
-                cost_ms = (now_ms - began_ms) // len(messages)
+                cost_ms = (now_ms - start_ms) // len(messages)
                 for message in messages:
-                    self.add(_after(group, request, (now_ms, cost_ms, code), message))
+                    self.add(_sub_after(group, request, (now_ms, cost_ms, code), message))
 
         return consume
 
-    async def _send_for_ever(self) -> None:
+    async def _send_forever(self) -> None:
         while True:
-            await self._news.wait()
-            await asyncio.sleep(PAUSE_SECONDS)  # more of them make one message
-            self._news.clear()
+            await self._has_records.wait()
+            await asyncio.sleep(PAUSE_SECONDS)  # more records are collected into one message
+            self._has_records.clear()
             while self._waiting:
                 await self._send_some()
 
     async def _send_some(self) -> None:
-        """One trace message."""
+        """Send one trace message."""
         taken: list[TraceRecord] = []
         size = 0
         while self._waiting and len(taken) < RECORDS_MAX and size < BODY_BYTES_MAX:
@@ -160,16 +167,18 @@ class Tracer:
             await self.send(Message(topic=self.topic, body=body, keys=" ".join(keys)))
         except RmqError as fault:
             self.lost += len(taken)
-            logger.warning("%d trace records are lost: %s", len(taken), fault)
+            logger.warning(
+                "lost %d trace records, the trace message was not sent: %s", len(taken), fault
+            )
 
 
-def _before(group: str, request: str, now_ms: int, message: MessageExt) -> TraceRecord:
+def _sub_before(group: str, request: str, now_ms: int, message: MessageExt) -> TraceRecord:
     times = message.stored.reconsume_times
     fields = ("SubBefore", now_ms, REGION, group, request, message.msg_id, times)
     return _record((*fields, message.keys or NONE), message.msg_id, message.keys)
 
 
-def _after(
+def _sub_after(
     group: str, request: str, outcome: tuple[int, int, int], message: MessageExt
 ) -> TraceRecord:
     now_ms, cost_ms, code = outcome

@@ -1,14 +1,14 @@
-"""TransactionalProducer: a message that becomes visible only if a local transaction succeeds.
+"""TransactionalProducer: send messages that become visible only if a local transaction succeeds.
 
 ::
 
     half message stored ──► execute ──COMMIT───► END_TRANSACTION: visible
-                                ├────ROLLBACK──► END_TRANSACTION: gone
-                                └────UNKNOWN, a fault──► the broker asks later: check ──► as above
+                                ├────ROLLBACK──► END_TRANSACTION: removed
+                                └────UNKNOWN, an exception──► the broker calls check later
 
-The broker asks any member of the producer group, so ``check`` must find out from the outside (a
-table of the application's database) what became of the transaction. END_TRANSACTION has no answer:
-what is lost on its way is asked for again.
+The broker sends its check to any member of the producer group, so ``check`` must find the outcome
+of the transaction in shared state, such as a table of the application's database. END_TRANSACTION
+has no answer; if it is lost, the broker checks the transaction later.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ logger = logging.getLogger(__name__)
 
 
 class TransactionState(Enum):
-    """What became of the local transaction; the values are those of the wire."""
+    """The outcome of a local transaction (Java: LocalTransactionState); the values are those of the
+    wire.
+    """
 
     COMMIT = TRANSACTION_COMMIT
     ROLLBACK = TRANSACTION_ROLLBACK
@@ -48,23 +50,23 @@ class TransactionState(Enum):
 
 
 Execute = Callable[[Message, str], Awaitable[TransactionState]]
-"""(message, its unique id) → state. Runs when the half message is stored."""
+"""Runs the local transaction for (message, its unique id) after the half message is stored."""
 
 Check = Callable[[MessageExt], Awaitable[TransactionState]]
-"""What became of the transaction of this half message."""
+"""Returns the outcome of the transaction to which this half message belongs."""
 
 
 @define(frozen=True, kw_only=True)
 class TransactionSendResult:
-    """Where the half message is, and how the local transaction ended."""
+    """The result of sending a half message, and the outcome of the local transaction."""
 
     sent: SendResult
     state: TransactionState
 
 
 @define(slots=True, frozen=True)
-class _Half:
-    """A half message, as END_TRANSACTION names it."""
+class _HalfMessage:
+    """A half message as END_TRANSACTION identifies it."""
 
     queue_offset: int
     physical_offset: int
@@ -73,7 +75,22 @@ class _Half:
 
 
 class TransactionalProducer(Producer):
-    """A producer whose brokers may ask it back."""
+    """A producer of half messages that answers the broker's checks (Java: TransactionMQProducer).
+
+    ``check`` is a coroutine function that takes a :class:`MessageExt` and returns the state of its
+    transaction; the broker calls it for half messages whose end it has not received::
+
+        async def check(message):
+            committed = await is_order_committed(message.keys)
+            return TransactionState.COMMIT if committed else TransactionState.ROLLBACK
+
+        async def execute(message, unique_id):
+            await commit_order(message.keys)
+            return TransactionState.COMMIT
+
+        async with TransactionalProducer("orders", "127.0.0.1:9876", check=check) as producer:
+            outcome = await producer.send_in_transaction(message, execute)
+    """
 
     def __init__(
         self,
@@ -90,34 +107,47 @@ class TransactionalProducer(Producer):
     async def send_in_transaction(
         self, message: Message, execute: Execute
     ) -> TransactionSendResult:
-        """Store a half message, run ``execute``, and tell the broker. A half message that is not
-        safely stored (any status but SEND_OK) is rolled back without running it.
+        """Store a half message, run ``execute``, and report its outcome to the broker.
+
+        ``execute(message, unique_id)`` runs the local transaction. If it raises, the state is
+        UNKNOWN and the broker calls ``check`` later. A half message whose status is not SEND_OK is
+        rolled back without running ``execute``. (Java: sendMessageInTransaction.)
+
+        Raises as :meth:`Producer.send` does while the half message is sent. An END_TRANSACTION that
+        cannot be sent is logged: the broker checks the transaction later.
         """
-        sent = await self._traced(message, self._parcel(message, half=True))
+        sent = await self._traced(message, self._encode(message, half=True))
         state = TransactionState.ROLLBACK
         if sent.status is SendStatus.SEND_OK:
             try:
                 state = await execute(message, sent.msg_id)
             except Exception:
-                logger.exception("the transaction of %s ended with a fault", sent.msg_id)
+                logger.exception(
+                    "the transaction of message %s raised; the broker checks its state later",
+                    sent.msg_id,
+                )
                 state = TransactionState.UNKNOWN
         _, physical_offset = parse_offset_msg_id(sent.offset_msg_id)
-        half = _Half(sent.queue_offset, physical_offset, sent.msg_id, sent.queue.broker_name)
+        half = _HalfMessage(sent.queue_offset, physical_offset, sent.msg_id, sent.queue.broker_name)
         try:
-            await self._end(await self._master(sent.queue), half, state, asked=False)
+            await self._end(await self._master(sent.queue), half, state, is_check=False)
         except NetworkError as fault:
-            logger.warning("the broker will ask for the end of %s: %s", sent.msg_id, fault)
+            logger.warning(
+                "the end of transaction %s was not sent, the broker checks later: %s",
+                sent.msg_id,
+                fault,
+            )
         return TransactionSendResult(sent=sent, state=state)
 
     async def _join(self, instance: ClientInstance) -> None:
         await super()._join(instance)
-        instance.pushed.answer(self.group, {RequestCode.CHECK_TRANSACTION_STATE: self._asked})
+        instance.pushed.answer(self.group, {RequestCode.CHECK_TRANSACTION_STATE: self._on_check})
 
     async def _leave(self, instance: ClientInstance) -> None:
         instance.pushed.forget(self.group, [RequestCode.CHECK_TRANSACTION_STATE])
         await super()._leave(instance)
 
-    async def _asked(self, channel: Channel, request: RemotingCommand) -> None:
+    async def _on_check(self, channel: Channel, request: RemotingCommand) -> None:
         header = CheckTransactionStateRequestHeader.decode(request.ext_fields)
         stored = decode_message(memoryview(request.body))
         queue = MessageQueue(stored.topic, header.bname or "", stored.queue_id)
@@ -125,15 +155,17 @@ class TransactionalProducer(Producer):
         try:
             state = await self._check(MessageExt(queue=queue, stored=stored))
         except Exception:
-            logger.exception("the check of %s failed", unique_id)
+            logger.exception(
+                "the transaction check of message %s raised; its state stays unknown", unique_id
+            )
             state = TransactionState.UNKNOWN
-        half = _Half(
+        half = _HalfMessage(
             header.tran_state_table_offset, header.commit_log_offset, unique_id, header.bname
         )
-        await self._end(host_and_port(*channel.peer), half, state, asked=True)
+        await self._end(host_and_port(*channel.peer), half, state, is_check=True)
 
     async def _end(
-        self, address: str, half: _Half, state: TransactionState, *, asked: bool
+        self, address: str, half: _HalfMessage, state: TransactionState, *, is_check: bool
     ) -> None:
         instance = self._open()
         header = EndTransactionRequestHeader(
@@ -141,7 +173,7 @@ class TransactionalProducer(Producer):
             tran_state_table_offset=half.queue_offset,
             commit_log_offset=half.physical_offset,
             commit_or_rollback=state.value,
-            from_transaction_check=asked,
+            from_transaction_check=is_check,
             msg_id=half.unique_id,
             transaction_id=half.unique_id,
             bname=half.broker_name,

@@ -1,11 +1,11 @@
-"""Stores on Spark: what :mod:`rmqpy.audit` does on one machine, over the cores of many.
+"""Stores on Spark: the work of :mod:`rmqpy.audit` on the cores of many machines.
 
 Sub-packages, top to bottom; each imports only from those below it:
 
 ============== ==================================================================
 ``jobs``       the commands: audit, export, rebuild, SQL, reports
 ``datasource`` ``format("rocketmq")``: stores and live brokers as tables
-``spark``      sessions with our defaults, work over tasks, progress, the JVM
+``spark``      sessions with rmqpy's defaults, work in tasks, progress, the JVM
 ``arrow``      messages as Arrow batches
 ============== ==================================================================
 

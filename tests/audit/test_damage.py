@@ -21,7 +21,7 @@ from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.findings import FindingCode as Code
 from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.queue_units import QueueUnits
-from rmqpy.audit.scan.ranges import audit_range, split_row
+from rmqpy.audit.scan.ranges import audit_range, split_log
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.tally import TallyPlan
 from rmqpy.store.files.disk import OsFileSystem
@@ -504,7 +504,7 @@ def test_a_result_can_be_sent_to_another_process(classic) -> None:
     store, log = classic
     log.flip(log.frame() + 4)
     directory = read_directory(OsFileSystem(), str(store))
-    works = list(split_row(directory.classic, directory.root))
+    works = list(split_log(directory.classic, directory.root))
     plan = TallyPlan(
         dledger=False, units_of=QueueUnits(OsFileSystem(), directory), keys=(0, 1 << 40)
     )

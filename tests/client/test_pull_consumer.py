@@ -286,7 +286,7 @@ def test_view_message(world: World, run: Run, record: Record) -> None:
 @pytest.mark.parametrize("body", [b"", b"\x00" * 10])
 def test_view_message_without_message(world: World, run: Run, body: bytes) -> None:
     answer_with(world, A0, 0, body)
-    with pytest.raises(RemoteProtocolError, match="holds 0 messages"):
+    with pytest.raises(RemoteProtocolError, match="has 0 messages, not one"):
         run(view(world, "0A00000100002A9F0000000000001388"))
 
 

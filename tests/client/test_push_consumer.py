@@ -151,7 +151,9 @@ def test_in_order_a_queue_waits_for_its_message(run: Run, tmp_path: Path) -> Non
             consumer.subscribe("TBW102")
             async with consumer:
                 await heard.until(21)
-                assert all(each.held.locked_ms is not None for each in consumer.consuming.values())
+                assert all(
+                    each.process_queue.locked_ms is not None for each in consumer.consuming.values()
+                )
             in_queue = [int(each.body) for each in heard.messages if each.stored.queue_id == 3]
             assert [number for number in in_queue if number] == list(range(1, 21))
             assert heard.calls == 25

@@ -6,7 +6,11 @@ from collections.abc import Collection
 
 import pytest
 
-from rmqpy.client.consuming.rebalance import Strategy, allocate_averagely, averagely_by_circle
+from rmqpy.client.consuming.rebalance import (
+    Strategy,
+    allocate_averagely,
+    allocate_averagely_by_circle,
+)
 from rmqpy.remoting.bodies import MessageQueue
 
 
@@ -24,10 +28,14 @@ def test_contiguous_ranges_the_first_get_one_more() -> None:
 
 
 def test_by_circle() -> None:
-    assert shares(averagely_by_circle, 8, ["c", "a", "b"]) == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    assert shares(allocate_averagely_by_circle, 8, ["c", "a", "b"]) == [
+        [0, 3, 6],
+        [1, 4, 7],
+        [2, 5],
+    ]
 
 
-@pytest.mark.parametrize("strategy", [allocate_averagely, averagely_by_circle])
+@pytest.mark.parametrize("strategy", [allocate_averagely, allocate_averagely_by_circle])
 def test_every_queue_is_somebodys_and_nobodys_twice(strategy: Strategy) -> None:
     for count in range(17):
         for members in range(1, 8):
@@ -36,12 +44,12 @@ def test_every_queue_is_somebodys_and_nobodys_twice(strategy: Strategy) -> None:
             assert sorted(given) == list(range(count))
 
 
-@pytest.mark.parametrize("strategy", [allocate_averagely, averagely_by_circle])
+@pytest.mark.parametrize("strategy", [allocate_averagely, allocate_averagely_by_circle])
 def test_the_order_of_answers_does_not_matter(strategy: Strategy) -> None:
     backwards = list(reversed(queues(5)))
     assert strategy("b", backwards, ["b", "a", "b"]) == strategy("b", queues(5), ["a", "b"])
 
 
-@pytest.mark.parametrize("strategy", [allocate_averagely, averagely_by_circle])
+@pytest.mark.parametrize("strategy", [allocate_averagely, allocate_averagely_by_circle])
 def test_who_is_not_in_the_group_gets_nothing(strategy: Strategy) -> None:
     assert strategy("x", queues(5), ["a"]) == []

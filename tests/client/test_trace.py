@@ -19,7 +19,15 @@ from rmqpy.client import (
     PushConsumer,
     PushSettings,
 )
-from rmqpy.client.trace import NORMAL, WAITING_MAX, SendTrace, Tracer, TraceRecord, _after, _before
+from rmqpy.client.trace import (
+    NORMAL,
+    WAITING_MAX,
+    SendTrace,
+    Tracer,
+    TraceRecord,
+    _sub_after,
+    _sub_before,
+)
 from rmqpy.model.errors import NetworkError
 from rmqpy.testing.in_process import name_server_and_broker
 from rmqpy.testing.manual_scheduler import ManualScheduler
@@ -47,8 +55,8 @@ def test_no_field_of_a_record_is_empty() -> None:
     assert record.keys == ("ID",)
     stored = SimpleNamespace(reconsume_times=0)
     message: Any = SimpleNamespace(keys="", msg_id="ID", stored=stored)
-    before = _before("readers", "R", 1_700_000_000_000, message)
-    after = _after("readers", "R", (1_700_000_000_009, 9, 0), message)
+    before = _sub_before("readers", "R", 1_700_000_000_000, message)
+    after = _sub_after("readers", "R", (1_700_000_000_009, 9, 0), message)
     for text in (before.text, after.text):
         assert all(text.removesuffix("\x02").split("\x01"))
 

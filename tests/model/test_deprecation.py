@@ -8,6 +8,11 @@ import pytest
 
 NAMES = [
     ("rmqpy.client", "ReceivedMessage", "MessageExt"),
+    (
+        "rmqpy.client.consuming.rebalance",
+        "averagely_by_circle",
+        "allocate_averagely_by_circle",
+    ),
     ("rmqpy.model.errors", "RemoteFault", "RemoteProtocolError"),
     ("rmqpy.model.errors", "Refusal", "RequestRejectedError"),
     ("rmqpy.model.errors", "StoreFault", "StoreError"),

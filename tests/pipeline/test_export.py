@@ -17,7 +17,7 @@ from rmqpy.audit.checks.messages import MessageSelection, each_message
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.cli import main
 from rmqpy.model.names import is_system_topic
-from rmqpy.pipeline.jobs.export import Export, ExportPlan, ExportTask, WorkUnit, Written
+from rmqpy.pipeline.jobs.export import Export, ExportedRange, ExportPlan, ExportTask, WorkUnit
 from rmqpy.store.files.disk import OsFileSystem
 
 pytestmark = pytest.mark.spark
@@ -186,18 +186,18 @@ def test_a_worker_killed_behind_its_write_doubles_nothing(
     marker = str(tmp_path / "died")
     left = tmp_path / "out" / "_temporary"
 
-    def dying(task: ExportTask) -> Callable[[WorkUnit], Written]:
-        def do(piece: WorkUnit) -> Written:
-            written = task(piece)
-            if piece.work.start == 65536 and not os.path.exists(marker):
+    def dying(task: ExportTask) -> Callable[[WorkUnit], ExportedRange]:
+        def do(unit: WorkUnit) -> ExportedRange:
+            written = task(unit)
+            if unit.work.start == 65536 and not os.path.exists(marker):
                 open(marker, "w").close()
                 os.kill(os.getpid(), signal.SIGKILL)
             return written
 
         return do
 
-    def run(task: ExportTask, pieces: Any) -> Any:
-        yield from map_on_spark(spark, dying(task), pieces)
+    def run(task: ExportTask, units: Any) -> Any:
+        yield from map_on_spark(spark, dying(task), units)
         placed = len(list(left.parent.glob("*.parquet")))
         assert placed and len(list(left.iterdir())) >= 1, "the attempt that died left its file"
 

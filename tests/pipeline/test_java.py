@@ -44,7 +44,7 @@ def test_java_on_the_path(tmp_path: Path) -> None:
     [
         ("echo 'java version \"1.8.0_401\"' >&2", "is Java 8, too old"),
         ("echo 'openjdk version \"11.0.2\"' >&2", "is Java 11, too old"),
-        ("echo hello", "does not tell its version"),
+        ("echo hello", "does not print its version"),
         ("exit 3", "does not run"),
     ],
 )

@@ -36,7 +36,7 @@ def test_the_shape_is_that_of_the_old_connector() -> None:
     [[], {"a": 1}, {"a": {"b": {"x": 1}}}, {"a": {"b": {"1": "2"}}}, {"a": {"b": {"1": -3}}}],
 )
 def test_another_shape_is_refused(tree: object) -> None:
-    with pytest.raises(ConfigError, match="not of the shape"):
+    with pytest.raises(ConfigError, match="not have the shape"):
         position_of(tree)
 
 

@@ -76,7 +76,7 @@ def test_damage_is_hot_and_replicas_differ(
     file.write_bytes(data)
     code, page = audited(store_of("C-upgraded-v497/n0"), damaged)
     found = shapes(page)
-    assert code == 2 and "damage was found" in page
+    assert code == 2 and "findings above note" in page
     assert found.of("rect", class_="heat") and found.of("rect", class_="different")
     assert "20,480" in page or "at offset" in page
 

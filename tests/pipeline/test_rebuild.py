@@ -300,7 +300,7 @@ def test_a_wrong_upgrade_of_java(
     assert command(store) == 2
     told = capsys.readouterr().out
     assert "Normal queue 0: queue offset 35 where 30 follows: 5 are missing" in told
-    assert "Normal queue 0: queue offset 32 where 37 follows: 5 are there twice" in told
+    assert "Normal queue 0: queue offset 32 where 37 follows: 5 are duplicated" in told
 
 
 def test_damage_is_told(

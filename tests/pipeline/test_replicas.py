@@ -185,7 +185,7 @@ def test_a_certificate_is_made_and_checked(
     body = next(path for path in (two / "commitlog").iterdir())
     flip(two, 0, body.read_bytes().index(b"UNIQ_KEY\x01") + 12)
     code, told = run(*check, one, two)
-    assert code == 2 and "with other content" in told and "DOES NOT HOLD" in told
+    assert code == 2 and "with different content" in told and "DOES NOT HOLD" in told
     code, told = run(*check, f"n7={one}")
     assert code == 2 and "n7: the certificate is not about it" in told
 

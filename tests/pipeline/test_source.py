@@ -162,7 +162,7 @@ def test_damage_fails_unless_it_may_be_passed(
     data = bytearray(file.read_bytes())
     data[16384:20480] = bytes(4096)
     file.write_bytes(data)
-    with pytest.raises(PySparkException, match=r"that are no message, expected"):
+    with pytest.raises(PySparkException, match=r"that are not a message, expected"):
         read(store, schema=LIGHT).count()
     options = {"includeInternalTopics": True, "failOnDataLoss": False}
     rows = read(store, schema=LIGHT, **options).collect()
@@ -175,9 +175,9 @@ def test_damage_fails_unless_it_may_be_passed(
     [
         ("topics string", {}, "no column 'topics'"),
         ("topic binary", {}, "column topic is string, not binary"),
-        ("topic string", {"splitbyte": 1}, "no option splitbyte"),
-        ("topic string", {"splitBytes": "many"}, "no number"),
-        ("topic string", {"failOnDataLoss": "yes"}, "neither true nor false"),
+        ("topic string", {"splitbyte": 1}, "has no option splitbyte"),
+        ("topic string", {"splitBytes": "many"}, "expected a whole number"),
+        ("topic string", {"failOnDataLoss": "yes"}, "expected true or false"),
     ],
 )
 def test_slips_of_the_pen(

@@ -172,10 +172,10 @@ def test_what_cannot_be_read_is_told(live: Any, reading: Callable[..., Any]) -> 
     topic = live.topic()
     ahead = json.dumps({topic: {BROKER: {"0": 5}}})
     told = [
-        ({"endingOffsets": ahead, "brokerTimeoutMs": 300}, "the broker has no message 0"),
-        ({"startingOffsets": "soon"}, "neither earliest nor latest nor JSON"),
-        ({"startingOffsets": '{"a": 1}'}, "are not of the shape"),
-        ({"startingOffset": "latest"}, "no option startingoffset"),
+        ({"endingOffsets": ahead, "brokerTimeoutMs": 300}, "the broker does not have message 0"),
+        ({"startingOffsets": "soon"}, "expected earliest, latest, or JSON"),
+        ({"startingOffsets": '{"a": 1}'}, "do not have the shape"),
+        ({"startingOffset": "latest"}, "has no option startingoffset"),
         ({"startingOffsets": "latest", "startingTimestamp": 1}, "give either"),
     ]
     for options, says in told:

@@ -213,9 +213,9 @@ def test_a_topic_of_a_pattern_that_is_deleted_keeps_its_place(
         ({}, "needs the option topic"),
         ({"topic": "a", "topicPattern": "b"}, "either topic or topicPattern"),
         ({"topicPattern": "("}, "topicPattern is '\\('"),
-        ({"topic": "a", "propertiesFormat": "xml"}, "neither map nor string"),
-        ({"topic": "a", "maxOffsetsPerTrigger": "-1"}, "no number from 0 on"),
-        ({"topic": "a", "failOnDataLoss": "perhaps"}, "neither true nor false"),
+        ({"topic": "a", "propertiesFormat": "xml"}, "expected map or string"),
+        ({"topic": "a", "maxOffsetsPerTrigger": "-1"}, "expected a whole number of at least 0"),
+        ({"topic": "a", "failOnDataLoss": "perhaps"}, "expected true or false"),
     ],
 )
 def test_options_that_cannot_be(
@@ -242,14 +242,17 @@ def test_messages_that_were_deleted(own_live: Any, caplog: pytest.LogCaptureFixt
     own_live.broker.start()
     # the same client finds the broker again
     with pytest.raises(
-        RmqError, match=rf"{topic}, {BROKER}, queue 0: of the messages 0 to \d+ not"
+        RmqError, match=rf"{topic}, {BROKER}, queue 0: some of the messages 0 to \d+ are missing"
     ):
         fails.batch()
     with caplog.at_level(logging.WARNING):
         found = goes_on.batch()
     first = int(found[0][:6])
     assert 0 < first < 100 and [int(body[:6]) for body in found] == list(range(first, 100))
-    assert f"{topic}, {BROKER}, queue 0: of the messages 0 to {first - 1} not all" in caplog.text
+    assert (
+        f"{topic}, {BROKER}, queue 0: some of the messages 0 to {first - 1} are missing"
+        in caplog.text
+    )
 
 
 def test_a_topic_that_was_made_anew(
@@ -275,7 +278,7 @@ def test_a_topic_that_was_made_anew(
         found: list[bytes] = []
         while not found and time.monotonic() < begin + 20:
             found = goes_on.batch()
-        assert found == bodies(100, 4) and "read anew from its first message on" in caplog.text
+        assert found == bodies(100, 4) and "read again from its first message" in caplog.text
         live.send(topic, bodies(104, 2))
         assert goes_on.batch() == bodies(104, 2)
         now.reader.prepareForTriggerAvailableNow()

@@ -47,7 +47,7 @@ def test_a_killed_worker_costs_nothing(spark: Any, tmp_path: Path) -> None:
 
 
 def test_a_worker_of_another_version_is_refused() -> None:
-    with pytest.raises(RmqError, match=r"0\.0\.0 at the driver"):
+    with pytest.raises(RmqError, match=r"0\.0\.0 on the driver"):
         prepare_worker("0.0.0")
 
 

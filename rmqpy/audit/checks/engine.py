@@ -1,12 +1,12 @@
-"""The local engine: the ranges of a store over threads, their results merged in order.
+"""The local audit engine: the ranges of a store in threads, with their results merged in order.
 
-The C kernel and the digests of hashlib release the interpreter, so threads use all cores. Ranges
-are handed out a few ahead of the one that is merged: memory is bounded by ``workers`` ranges,
-whatever the size of the store.
+The C kernel and the digests of hashlib release the interpreter lock, so threads use all cores. Only
+a few ranges are started before the one that is being merged: memory is bounded by ``workers``
+ranges, whatever the size of the store.
 
-The audit of a store is, in this order: the facts (files, sizes, tails, small files), each log, each
-consume queue against the logs, the key index against the logs. Another engine may run the ranges
-elsewhere (:class:`RangeRunner`) and keeps the rest.
+The audit of a store consists of these steps, in order: the facts (files, sizes, tails, small
+files), each log, each consume queue against the logs, and the key index against the logs. Another
+engine may run the ranges elsewhere (:class:`RangeRunner`) and reuse the rest.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from rmqpy.audit.facts.file_md5 import FilePart, FileSums, file_md5s
 from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.audit.facts.log_facts import TAIL_CODES
 from rmqpy.audit.facts.log_reader import LogReader
-from rmqpy.audit.facts.reader import Holder, read_facts
+from rmqpy.audit.facts.reader import FindLockOwner, read_facts
 from rmqpy.audit.scan.directory import LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding, FindingCode, Severity
 from rmqpy.audit.scan.log_bytes import LogBytes, map_log
-from rmqpy.audit.scan.queue_units import QueueUnits, map_row
-from rmqpy.audit.scan.range_merge import LogMerge, RowResult
-from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range, split_row
+from rmqpy.audit.scan.queue_units import QueueUnits, map_units
+from rmqpy.audit.scan.range_merge import LogMerge, LogResult
+from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range, split_log
 from rmqpy.codec.tally import QueueTally, TallyPlan
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
@@ -54,7 +54,7 @@ R = TypeVar("R")
 
 
 class AuditProgress(Protocol):
-    """Is told how far the work has come."""
+    """Receives the progress of the work, in bytes."""
 
     def expect(self, total_bytes: int) -> None: ...
 
@@ -70,21 +70,25 @@ class NoProgress:
 
 
 class RangeRunner(Protocol):
-    """Audits ranges, in the order given; may do many at once."""
+    """Audits ranges in the given order; may run many at once."""
 
-    def run(self, works: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]: ...
+    def run(self, ranges: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]: ...
 
     def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult: ...
 
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
-        """In the order given."""
+        """Yield the MD5 sums of ``parts``, in the given order."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class AuditOptions:
-    """What to do. ``digests``: of messages as well; ``blocks``: of 64 KiB blocks and groups of
-    frames; ``md5``: of log files; ``derived``: consume queues, key index and DLedger index units
-    too. ``sink`` gets findings as they are found.
+    """What an audit does.
+
+    * ``digests``: compute digests of messages.
+    * ``blocks``: compute digests of 64 KiB blocks and groups of frames.
+    * ``md5``: compute MD5 sums of log files.
+    * ``derived``: check consume queues, key index, and DLedger index units.
+    * ``sink``: receives findings as they are found.
     """
 
     root: str
@@ -97,34 +101,38 @@ class AuditOptions:
     workers: int = field(factory=lambda: os.cpu_count() or 1)
     sink: Callable[[list[Finding]], None] = field(default=lambda _found: None)
     ranges: Callable[[RangeResult], None] = field(default=lambda _result: None)
-    """Gets every range as it is proven, in the order of the log."""
+    """Receives every range after it is proven, in the order of the log."""
     progress: AuditProgress = field(factory=NoProgress)
-    holder: Holder = find_lock_owner
+    holder: FindLockOwner = find_lock_owner
 
 
 @define(slots=True, kw_only=True)
 class StoreAudit:
-    """What the audit of a whole store found. Findings went to the sink; here they are counted."""
+    """The result of the audit of a whole store; the findings went to the sink and are counted
+    here.
+    """
 
     facts: StoreFacts
-    classic: RowResult | None = None
-    ledger: RowResult | None = None
+    classic: LogResult | None = None
+    ledger: LogResult | None = None
     queues: dict[tuple[bytes, int], QueueTally] = field(factory=dict)
     counts: dict[FindingCode, int] = field(factory=dict)
     first_findings: list[Finding] = field(factory=list)
     md5s: dict[str, FileSums] = field(factory=dict)
-    """Of log files, by their paths below the root."""
+    """The sums of log files by their paths below the root."""
     keys: int = 0
-    """How many (message, key) the log asks the key index for; ``keys_found``: has."""
+    """The number of (message, key) pairs of the log that the key index must have; it has
+    ``keys_found``.
+    """
     keys_found: int = 0
 
     @property
-    def logs(self) -> tuple[RowResult, ...]:
-        return tuple(row for row in (self.classic, self.ledger) if row is not None)
+    def logs(self) -> tuple[LogResult, ...]:
+        return tuple(log for log in (self.classic, self.ledger) if log is not None)
 
     @property
     def records(self) -> int:
-        return sum(row.tally.records for row in self.logs)
+        return sum(log.tally.records for log in self.logs)
 
     @property
     def is_clean(self) -> bool:
@@ -134,12 +142,12 @@ class StoreAudit:
 def audit_store(
     files: FileSystem, plan: AuditOptions, runner: RangeRunner | None = None
 ) -> StoreAudit:
-    """Audit the store below ``plan.root``. ``runner``: who audits ranges; threads by default."""
+    """Audit the store below ``plan.root``; ``runner`` audits the ranges, by default in threads."""
     return _StoreWalk(files, plan, runner or ThreadRunner(files, plan.workers)).run()
 
 
 class ThreadRunner:
-    """Ranges over threads of this process."""
+    """Audits ranges in threads of this process."""
 
     def __init__(self, files: FileSystem, workers: int) -> None:
         self._files = files
@@ -147,11 +155,11 @@ class ThreadRunner:
         self._open: dict[str, LogBytes] = {}
         self._lock = threading.Lock()
 
-    def run(self, works: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
+    def run(self, ranges: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
         def audit(work: WorkRange) -> RangeResult:
             return audit_range(self._data(work.path), work, plan)
 
-        for result in ordered_map(audit, works, self._workers):
+        for result in ordered_map(audit, ranges, self._workers):
             yield result
             if result.work.is_last:
                 with self._lock:
@@ -172,7 +180,9 @@ class ThreadRunner:
 
 
 def ordered_map(do: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
-    """``do`` of each item in threads, results in order; no more than a few are kept waiting."""
+    """Apply ``do`` to each item in threads and yield the results in order; a bounded number
+    waits.
+    """
     if workers == 1:
         yield from map(do, items)
         return
@@ -191,7 +201,7 @@ def ordered_map(do: Callable[[T], R], items: Iterable[T], workers: int) -> Itera
 
 
 FIRST_FINDINGS = 100
-"""So many are kept in the audit itself, whatever the sink does with them."""
+"""The number of findings that the result keeps, whatever the sink does with them."""
 UNIT_CODES = frozenset((FindingCode.UNIT_MISSING, FindingCode.UNIT_WRONG))
 _MASK64 = (1 << 64) - 1
 
@@ -211,7 +221,7 @@ class _StoreWalk:
 
     def run(self) -> StoreAudit:
         plan = self.plan
-        total = sum(file.size for row in self.directory.logs for file in row.files)
+        total = sum(file.size for log in self.directory.logs for file in log.files)
         plan.progress.expect(total * 2 if plan.md5 else total)
         facts = read_facts(self.files, plan.root, plan.settings, plan.holder)
         self._sink([found for found in facts.findings if found.code not in TAIL_CODES])
@@ -219,10 +229,10 @@ class _StoreWalk:
         if plan.derived:
             self._open_index(facts)
         if self.directory.classic:
-            audit.classic = self._row(self.directory.classic, facts, None)
+            audit.classic = self._audit_log(self.directory.classic, facts, None)
         ledger = self.directory.ledger
         if ledger is not None and ledger.data:
-            audit.ledger = self._row(ledger.data, facts, audit.classic)
+            audit.ledger = self._audit_log(ledger.data, facts, audit.classic)
         audit.queues = audit.logs[-1].queues if audit.logs else {}
         if plan.md5:
             self._md5s(audit)
@@ -253,19 +263,19 @@ class _StoreWalk:
             self._sink(findings)
         if self.key_range is None:
             return
-        told = [log.tally.key_count for log in logs], [log.tally.key_sum for log in logs]
+        totals = [log.tally.key_count for log in logs], [log.tally.key_sum for log in logs]
         keys = KeyCheck(
             files=self.files,
             directory=self.directory,
             tables=self.tables,
             low=self.key_range[0],
             high=self.key_range[1],
-            told=(sum(told[0]), sum(told[1]) & _MASK64),
+            totals=(sum(totals[0]), sum(totals[1]) & _MASK64),
             running=facts.running,
         )
         for findings in keys.run():
             self._sink(findings)
-        audit.keys = sum(told[0])
+        audit.keys = sum(totals[0])
         audit.keys_found = audit.keys - keys.missing
 
     def _sink(self, findings: list[Finding]) -> None:
@@ -286,26 +296,28 @@ class _StoreWalk:
             high = facts.end if facts.confirmed_end is None else facts.confirmed_end
             self.key_range = low, high
 
-    def _row(self, row: LogSegments, facts: StoreFacts, before: RowResult | None) -> RowResult:
-        plan = self._tally_plan(row)
+    def _audit_log(
+        self, log: LogSegments, facts: StoreFacts, before: LogResult | None
+    ) -> LogResult:
+        plan = self._tally_plan(log)
 
-        def again(work: WorkRange, begin: int) -> RangeResult:
+        def rerun(work: WorkRange, begin: int) -> RangeResult:
             return self.runner.rerun(work, plan, begin)
 
-        merge = LogMerge(row.name, again, self._sink, before)
+        merge = LogMerge(log.name, rerun, self._sink, before)
         merge.proven = self.plan.ranges
-        works = split_row(row, self.directory.root, self.plan.range_bytes, facts.confirmed_end)
-        for result in self.runner.run(works, plan):
+        ranges = split_log(log, self.directory.root, self.plan.range_bytes, facts.confirmed_end)
+        for result in self.runner.run(ranges, plan):
             merge.take(result)
             self.plan.progress.advance(result.work.stop - result.work.start)
         return merge.finish()
 
-    def _tally_plan(self, row: LogSegments) -> TallyPlan:
-        dledger = row.framing is Framing.DLEDGER
+    def _tally_plan(self, log: LogSegments) -> TallyPlan:
+        dledger = log.framing is Framing.DLEDGER
         entry_units = None
         ledger = self.directory.ledger
         if dledger and self.plan.derived and ledger is not None:
-            entry_units = map_row(self.files, ledger.index)
+            entry_units = map_units(self.files, ledger.index)
         return TallyPlan(
             dledger=dledger,
             digests=self.plan.digests,

@@ -1,12 +1,13 @@
-"""The key index against itself and against the log.
+"""Check the key index against itself and against the log.
 
-A file is header, slots and entries (:mod:`rmqpy.codec.layout`); how many slots is a setting that
-the file does not tell, so it is found from its first and its last entry. Checked of every entry:
-its slot leads to it (newest first, each to the one before).
+A file has a header, slots, and entries (:mod:`rmqpy.codec.layout`). The number of slots is a
+setting that the file does not contain, so it is derived from the first and last entry. Each entry
+is checked to be reachable from its slot, which leads to its newest entry, and each entry to the
+previous one.
 
-Against the log: the walk has summed up a digest of every (place, key hash) that the index must hold
-(:func:`rmqpy.codec.tally.key_digest`); the sum over the entries must be the same. Only where it is
-not, log and index are compared message by message.
+For the comparison with the log, the walk has summed a digest of every (position, key hash) that the
+index must contain (:func:`rmqpy.codec.tally.key_digest`); the sum over the entries must be equal.
+Only if it is not, log and index are compared message by message.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _OFFSET_IN_ENTRY = 4
 
 @define(slots=True, frozen=True)
 class IndexTable:
-    """One index file, mapped."""
+    """One mapped index file."""
 
     file: str
     view: memoryview
@@ -55,30 +56,30 @@ class IndexTable:
 
     @property
     def room(self) -> int:
-        """Number behind the last entry that the file can hold."""
+        """The number after that of the last entry for which the file has space."""
         return (len(self.view) - index_entry_position(0, self.slot_count)) // (
             layout.INDEX_ENTRY_SIZE
         )
 
     @property
     def entry_end(self) -> int:
-        """Number behind the last entry; entries count from 1."""
+        """The number after that of the last entry; entries are numbered from 1."""
         return max(1, min(self.header.index_count, self.room))
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
-        """Key hash, physical offset, seconds, previous entry of the slot."""
+        """Return key hash, physical offset, seconds, and the previous entry of the slot."""
         place = index_entry_position(number, self.slot_count)
         key_hash, offset, seconds, previous = INDEX_ENTRY.unpack_from(self.view, place)
         return key_hash, offset, seconds, previous
 
     def entries(self) -> Iterator[tuple[int, int, int, int]]:
-        """All entries in order."""
+        """Return an iterator over all entries in order."""
         first = index_entry_position(1, self.slot_count)
         end = index_entry_position(self.entry_end, self.slot_count)
         return INDEX_ENTRY.iter_unpack(self.view[first:end])
 
     def first_at(self, offset: int) -> int:
-        """Number of the first entry of a message at ``offset`` or behind it."""
+        """Return the number of the first entry of a message at or after ``offset``."""
         low, high = 1, self.entry_end
         while low < high:
             middle = (low + high) // 2
@@ -92,19 +93,19 @@ class IndexTable:
 def open_index(
     files: FileSystem, directory: StoreDirectory, settings: StoreSettings | None
 ) -> tuple[list[IndexTable], list[Finding]]:
-    """The index files that hold entries, oldest first, and what is wrong with others."""
+    """Return the index files that have entries, oldest first, and findings for the others."""
     tables, found = [], []
     for file in sorted(directory.index_files, key=lambda file: file.path):
         relative = directory.relative(file.path)
         if file.size <= layout.INDEX_HEADER_SIZE:
-            continue  # The facts tell about it.
+            continue  # The facts report it.
         table = _table(files, file, relative, settings)
         if table is None:
             found.append(
                 Finding(
                     code=FindingCode.INDEX_HEADER,
                     file=relative,
-                    found="header and entries that fit no number of slots",
+                    found="a header and entries that match no number of slots",
                 )
             )
         elif table.entry_end > 1:
@@ -119,11 +120,11 @@ def _table(
     header = IndexHeader.decode(view)
     if header.index_count <= 1:
         return IndexTable(relative, view, header, 0)
-    told = []
+    candidates = []
     if settings is not None:
-        told.append((settings.max_hash_slot_num, settings.max_index_num))
-    told.append((DEFAULT_SLOTS, 4 * DEFAULT_SLOTS))
-    for slots, entries in told:
+        candidates.append((settings.max_hash_slot_num, settings.max_index_num))
+    candidates.append((DEFAULT_SLOTS, 4 * DEFAULT_SLOTS))
+    for slots, entries in candidates:
         if index_file_size(slots, entries) == file.size:
             return IndexTable(relative, view, header, slots)
     found = _find_slot_count(view, header)
@@ -131,8 +132,10 @@ def _table(
 
 
 def _find_slot_count(view: memoryview, header: IndexHeader) -> int | None:
-    """From the first entry: it is of the message at ``beginPhyOffset`` and has no one before; and
-    from the last, which its slot must lead to.
+    """Derive the number of slots.
+
+    The first entry belongs to the message at ``beginPhyOffset`` and has no predecessor, and the
+    slot of the last entry must lead to it.
     """
     needle = header.begin_offset.to_bytes(8)
     data = bytes(view)
@@ -157,8 +160,11 @@ def _find_slot_count(view: memoryview, header: IndexHeader) -> int | None:
 
 @define(slots=True)
 class KeyCheck:
-    """``told``: (count, sum) of the log for places from ``low`` to before ``high``. ``running``: a
-    broker goes on writing; what it adds behind a header that was read is not looked at.
+    """Compares the key index with the sums of the log.
+
+    ``totals`` is (count, sum) of the log for positions from ``low`` to before ``high``. With
+    ``running`` a broker continues to write; entries that it adds after the header was read are
+    ignored.
     """
 
     files: FileSystem
@@ -166,12 +172,12 @@ class KeyCheck:
     tables: list[IndexTable]
     low: int
     high: int
-    told: tuple[int, int]
+    totals: tuple[int, int]
     running: bool = False
     uncovered: dict[tuple[int, int], tuple[int, int, int]] = field(factory=dict)
-    """Hole → (first message in it, last, how many)."""
+    """Maps each hole to (first message in it, last message, count)."""
     missing: int = 0
-    """Keys that are not found, of whatever reason."""
+    """The number of keys that are not found, for any reason."""
 
     def run(self) -> Iterator[list[Finding]]:
         count, total = 0, 0
@@ -181,7 +187,7 @@ class KeyCheck:
                 if self.low <= offset < self.high:
                     count += 1
                     total += key_digest(offset, key_hash)
-        if (count, total & _MASK64) != self.told:
+        if (count, total & _MASK64) != self.totals:
             yield from self._each_message()
 
     def _chains(self, table: IndexTable) -> Iterator[Finding]:
@@ -209,7 +215,9 @@ class KeyCheck:
                 )
 
     def _head_then(self, table: IndexTable, number: int) -> int:
-        """Where the slot led when the header was read: each entry tells of the one before."""
+        """Return the slot's entry at the time when the header was read, following the chain
+        back.
+        """
         while table.entry_end <= number < table.room:
             previous = table.entry(number)[3]
             if previous >= number:
@@ -223,7 +231,7 @@ class KeyCheck:
         return Finding(code=code, file=table.file, offset=offset, found=found, expected=expected)
 
     def _holes(self) -> Iterator[tuple[int, int]]:
-        """(behind this offset, before that one): places that no file covers."""
+        """Yield (after this offset, before that offset) of positions that no file covers."""
         end = self.low - 1
         for table in self.tables:
             yield end, table.header.begin_offset
@@ -234,11 +242,11 @@ class KeyCheck:
         return next((hole for hole in self._holes() if hole[0] < offset < hole[1]), None)
 
     def _each_message(self) -> Iterator[list[Finding]]:
-        for row in self.directory.logs:
-            for file in row.files:
-                if file.end_offset > self.low and file.size == row.file_size:
-                    yield from self._file(file, row.framing)
-        yield list(self._strangers())
+        for log in self.directory.logs:
+            for file in log.files:
+                if file.end_offset > self.low and file.size == log.file_size:
+                    yield from self._file(file, log.framing)
+        yield list(self._entries_past_the_end())
         yield [
             Finding(
                 code=FindingCode.KEYS_NOT_INDEXED,
@@ -290,8 +298,8 @@ class KeyCheck:
                 continue
             start = scan.properties_position[row]
             raw = bytes(view[start : start + scan.properties_length[row]])
-            wanted = Counter(key_hashes(scan.topic[row], raw))
-            for key_hash, count in wanted.items():
+            required = Counter(key_hashes(scan.topic[row], raw))
+            for key_hash, count in required.items():
                 found = indexed.pop((offset, key_hash), 0)
                 if found == count:
                     continue
@@ -316,11 +324,11 @@ class KeyCheck:
                     expected=f"{count} of {key_hash}",
                 )
 
-    def _strangers(self) -> Iterator[Finding]:
-        """Entries that lead behind the end of the log."""
+    def _entries_past_the_end(self) -> Iterator[Finding]:
+        """Yield findings for entries that lead past the end of the log."""
         for table in self.tables:
             for key_hash, offset, _, _ in table.entries():
-                beyond = all(row.file_at(offset) is None for row in self.directory.logs)
+                beyond = all(log.file_at(offset) is None for log in self.directory.logs)
                 if beyond and self.low <= offset < self.high:
                     yield self._find(
                         FindingCode.KEY_SURPLUS, table, offset, f"key hash {key_hash}", ""

@@ -1,6 +1,6 @@
-"""All messages of a store in the order of the log, and which of them are wanted.
+"""Read all messages of a store in the order of the log, and select among them.
 
-Damage does not end the walk: it goes on at the next frame, and tells what it passed.
+Damage does not end the walk: it continues at the next frame and reports the bytes that it skipped.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ __all__ = [
 ]
 
 INFLATED_MAX = 64 << 20
-"""A compressed body is shown as it is stored when it would become longer."""
+"""A compressed body is shown as it is stored if it would inflate to more than this."""
 
 
 @define(slots=True, frozen=True)
 class LogMessage:
-    """A message and its entry's index and term, -1 in a classic log."""
+    """A message with the index and term of its entry, -1 in a classic log."""
 
     message: StoredMessage
     index: int = -1
@@ -55,8 +55,10 @@ class LogMessage:
 
 @define(slots=True, frozen=True, kw_only=True)
 class MessageSelection:
-    """Which messages are wanted; None: all. Queue offsets and store times are from … to before.
-    ``key``: one of KEYS, UNIQ_KEY or the message id. ``limit``: messages at most.
+    """The criteria for messages; None selects all.
+
+    Ranges of queue offsets and store times exclude their end. ``key`` is one of KEYS, UNIQ_KEY, or
+    the message id. ``limit`` is the largest number of messages.
     """
 
     topic: str | None = None
@@ -68,8 +70,8 @@ class MessageSelection:
     key: str | None = None
     limit: int | None = None
 
-    def takes_row(self, scan: Scan, row: int) -> bool:
-        """By what a scan tells already."""
+    def matches_row(self, scan: Scan, row: int) -> bool:
+        """Return whether row ``row`` of a scan meets the criteria that a scan can decide."""
         return (
             (self.queue_id is None or scan.queue_id[row] == self.queue_id)
             and _within(scan.queue_offset[row], self.first_offset, self.end_offset)
@@ -77,8 +79,8 @@ class MessageSelection:
             and (self.topic is None or java_text(scan.topic[row]) == self.topic)
         )
 
-    def takes(self, message: StoredMessage) -> bool:
-        """By its keys."""
+    def matches(self, message: StoredMessage) -> bool:
+        """Return whether the keys of the message meet the criteria."""
         if self.key is None:
             return True
         properties = message.properties
@@ -92,25 +94,28 @@ def _within(value: int, first: int | None, end: int | None) -> bool:
     return (first is None or value >= first) and (end is None or value < end)
 
 
-Passed = Callable[[str, int, int], None]
-"""Is told of damage: file, offset, bytes."""
+OnDamage = Callable[[str, int, int], None]
+"""Called with damage: file, offset, number of bytes."""
 
 
 def each_message(
     files: FileSystem,
     directory: StoreDirectory,
-    wanted: MessageSelection,
-    passed: Passed = lambda _file, _offset, _size: None,
+    selection: MessageSelection,
+    on_damage: OnDamage = lambda _file, _offset, _size: None,
     limit: int | None = None,
 ) -> Iterator[LogMessage]:
-    """The wanted messages in the order of the log. ``limit``: nothing at or behind this offset."""
-    left = wanted.limit
-    for row in directory.logs:
-        for file in row.files:
+    """Yield the selected messages in the order of the log.
+
+    Nothing at or after the offset ``limit`` is read.
+    """
+    left = selection.limit
+    for log in directory.logs:
+        for file in log.files:
             if limit is not None and file.first_offset >= limit:
                 continue
-            view = file_view(files, file, row.framing, limit)
-            walk = MessageWalk(view, wanted, partial(passed, directory.relative(file.path)))
+            view = file_view(files, file, log.framing, limit)
+            walk = MessageWalk(view, selection, partial(on_damage, directory.relative(file.path)))
             for found in walk.run(0):
                 if left is not None and left <= 0:
                     return
@@ -121,7 +126,7 @@ def each_message(
 def file_view(
     files: FileSystem, file: LogFile, framing: Framing, limit: int | None = None
 ) -> FileView:
-    """A log file, up to ``limit``."""
+    """Return the view of a log file, up to the offset ``limit``."""
     data = map_log(files, file.path)
     if limit is not None:
         data = data.head(limit - file.first_offset)
@@ -130,27 +135,31 @@ def file_view(
 
 @define(slots=True)
 class MessageWalk:
-    """The wanted messages of one file. ``passed`` is told of damage: offset, bytes.
+    """Walks the selected messages of one file; ``on_damage`` is called with damage: offset, bytes.
 
-    Behind the walk ``end`` is the position where the next frame begins, and ``closed`` says that
-    the file has none.
+    After the walk ``end`` is the position at which the next frame starts, and ``closed`` is True if
+    the file has no further one.
     """
 
     file: FileView
     selection: MessageSelection
-    passed: Callable[[int, int], None] = lambda _offset, _size: None
+    on_damage: Callable[[int, int], None] = lambda _offset, _size: None
     end: int = field(init=False, default=0)
     closed: bool = field(init=False, default=False)
 
     def run(self, position: int, stop: int | None = None) -> Iterator[LogMessage]:
-        """Of frames that begin from ``position``, where one does, to before ``stop``."""
+        """Yield the messages of frames that start from ``position``, a frame boundary, to before
+        ``stop``.
+        """
         for scan, rest, count in self.scans(position, stop):
             yield from self._take(scan, rest, count)
 
     def scans(
         self, position: int, stop: int | None = None
     ) -> Iterator[tuple[Scan, memoryview, int]]:
-        """The same as scans, wanted or not: a scan, what it looked at, how many of its rows."""
+        """Yield the scans themselves: each with the bytes that it covers and the number of its
+        rows.
+        """
         view, base, dledger = self.file.view, self.file.base_offset, self.file.dledger
         stop = len(view) if stop is None else stop
         while position < stop:
@@ -162,7 +171,7 @@ class MessageWalk:
             position = (scan.end if count == len(scan) else scan.frame_offset[count]) - base
             if position >= stop or scan.stop is StopReason.LIMIT:
                 continue
-            after = self._behind(position, scan.stop)
+            after = self._next_position(position, scan.stop)
             if after is None:
                 self.closed = True
                 break
@@ -171,7 +180,9 @@ class MessageWalk:
         self.closed = self.closed or position >= len(view)
 
     def skip(self, stop: int) -> int:
-        """The position of the first frame from ``stop`` on, by all frames before it."""
+        """Return the position of the first frame at or after ``stop``, by walking the frames before
+        it.
+        """
         view, base, dledger = self.file.view, self.file.base_offset, self.file.dledger
         position = 0
         while position < stop:
@@ -179,7 +190,7 @@ class MessageWalk:
             position = end - base
             if position >= stop or why is StopReason.LIMIT:
                 continue
-            after = self._behind(position, why)
+            after = self._next_position(position, why)
             if after is None:
                 self.closed = True
                 break
@@ -191,30 +202,30 @@ class MessageWalk:
         shift = self.file.record_shift
         start = scan.frame_offset[0] if count else 0
         for row in range(count):
-            if not self.selection.takes_row(scan, row):
+            if not self.selection.matches_row(scan, row):
                 continue
             position = scan.frame_offset[row] - start + shift
             message = decode_message(view, position)
-            if self.selection.takes(message):
+            if self.selection.matches(message):
                 yield LogMessage(message, scan.entry_index[row], scan.term[row])
 
-    def _behind(self, position: int, stop: StopReason) -> int | None:
-        """Where the walk goes on behind a place that holds no frame; None when it does not."""
+    def _next_position(self, position: int, stop: StopReason) -> int | None:
+        """Return where the walk continues after a position without a frame, or None."""
         view = self.file.view
         if stop in (StopReason.END, StopReason.BLANK):
             return None
         if self.file.data.content_end(position) == position:
             return None
         after = next_frame(self.file, position)
-        # An entry whose index does not follow the one before is a frame all the same.
+        # An entry whose index does not follow the previous one is a frame nevertheless.
         if stop is StopReason.BAD_FIELDS and after is not None and self._is_entry(position):
             return position
         size = (len(view) if after is None else after) - position
-        self.passed(self.file.base_offset + position, size)
+        self.on_damage(self.file.base_offset + position, size)
         return after
 
     def _is_entry(self, position: int) -> bool:
-        """Whether a scan that begins here finds a frame."""
+        """Return whether a scan that starts here finds a frame."""
         scan = scan_records(
             self.file.view[position:],
             self.file.base_offset + position,
@@ -226,8 +237,9 @@ class MessageWalk:
 
 
 def message_json(found: LogMessage, body: str = "auto") -> dict[str, Any]:
-    """A message as plain values. ``body``: "text", "base64", "auto" (text where it is UTF-8) or
-    "none".
+    """Return a message as plain values.
+
+    ``body`` is "text", "base64", "auto" (text if it is UTF-8), or "none".
     """
     message = found.message
     place = offset_msg_id(message.store_host, message.physical_offset)
@@ -261,22 +273,25 @@ def _body(message: StoredMessage, form: str) -> dict[str, Any]:
     if form == "none":
         return {"body_bytes": len(message.body)}
     raw = plain_body(message)
-    told = {"body_bytes": len(raw)}
+    result = {"body_bytes": len(raw)}
     if form != "base64":
         try:
-            return {**told, "body": raw.decode("utf-8", "strict" if form == "auto" else "replace")}
+            return {
+                **result,
+                "body": raw.decode("utf-8", "strict" if form == "auto" else "replace"),
+            }
         except UnicodeDecodeError:
             pass
-    return {**told, "body_base64": base64.b64encode(raw).decode()}
+    return {**result, "body_base64": base64.b64encode(raw).decode()}
 
 
 def plain_body(message: StoredMessage) -> bytes:
-    """The body as the producer gave it, where it was compressed with zlib."""
+    """Return the body as the producer gave it, inflated if it was compressed with zlib."""
     return inflated(message.body) if message.sys_flag & COMPRESSED else message.body
 
 
 def inflated(body: bytes) -> bytes:
-    """What zlib made of it; itself where that is not to be had."""
+    """Return the inflated body, or the body itself if it cannot be inflated."""
     inflater = zlib.decompressobj()
     try:
         raw = inflater.decompress(body, INFLATED_MAX)

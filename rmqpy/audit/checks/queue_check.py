@@ -1,9 +1,9 @@
-"""Consume queues against the log: what the walk of the log cannot see.
+"""Check the consume queues against the log, for what the walk of the log cannot see.
 
-The walk has looked at the unit of every message. If a queue has as many units as messages with a
-right unit, none is left over and nothing more is to do; else every unit is looked at: it must lead
-to the message of this queue with this queue offset. Units that lead into lost bytes or missing
-files are no findings of their own: they tell what was lost there.
+The walk has checked the unit of every message. If a queue has as many units as messages with a
+correct unit, no unit is left over and the queue is done. Otherwise every unit is checked: it must
+lead to the message of this queue with this queue offset. Units that lead into lost bytes or missing
+files are not findings: they show what was lost there.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ __all__ = ["MULTI_DISPATCH_PREFIX", "QueueCheck"]
 
 LOOK_BEHIND_BYTES = 4096
 MULTI_DISPATCH_PREFIX = "%LMQ%"
-"""Queues that hold units of messages of other topics."""
+"""The prefix of queues with units of messages of other topics."""
 
 
 @define(slots=True)
 class QueueCheck:
-    """``reported``: slots about which the walk of the log has told already. ``stretches``: lost
-    bytes. ``log`` is (begin, end) of the address space; ``limit`` of a running broker's store.
+    """Checks the consume queues of a store.
+
+    ``reported`` are slots for which the walk of the log has reported a finding; ``stretches`` are
+    lost bytes; ``log`` is (begin, end) of the address space; ``limit`` applies to the store of a
+    running broker.
     """
 
     directory: StoreDirectory
@@ -44,7 +47,7 @@ class QueueCheck:
     known: set[tuple[bytes, int]] = field(factory=set)
 
     def run(self) -> Iterator[list[Finding]]:
-        """Findings, queue by queue."""
+        """Yield the findings, queue by queue."""
         for queue in self.directory.queues:
             key = queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id
             self.known.add(key)
@@ -54,8 +57,8 @@ class QueueCheck:
     def _without_files(self) -> Iterable[Finding]:
         batch = {name for name in self.directory.strays if "batchconsumequeue" in name}
         for key, tally in sorted(self.queues.items()):
-            row = self.units(*key)
-            if row is not None or not tally.count or batch:
+            units = self.units(*key)
+            if units is not None or not tally.count or batch:
                 continue
             if tally.next_queue_offset < 0:
                 continue  # Inner batches have queues of another kind.
@@ -67,20 +70,20 @@ class QueueCheck:
                 topic=topic,
                 queue_id=key[1],
                 queue_offset=tally.first_queue_offset,
-                found="no file of the queue",
+                found="no file for the queue",
                 expected=f"units of {tally.count} messages",
             )
 
     def _queue(self, queue: QueueFolder, tally: QueueTally | None) -> Iterator[Finding]:
-        row = self.units(queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id)
-        if row is None:
+        units = self.units(queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id)
+        if units is None:
             return
-        ends = read_ends(queue, row, self.log[0], self.limit)
+        ends = read_ends(queue, units, self.log[0], self.limit)
         right = tally.right_units if tally else 0
-        if ends.count == right and not self._may_go_on(row, ends.max_offset):
+        if ends.count == right and not self._may_go_on(units, ends.max_offset):
             return
-        ends = read_ends(queue, row, self.log[0], self.limit, thorough=True)
-        for queue_offset, unit in each_unit(row, ends.min_offset, ends.max_offset):
+        ends = read_ends(queue, units, self.log[0], self.limit, thorough=True)
+        for queue_offset, unit in each_unit(units, ends.min_offset, ends.max_offset):
             offset, size, _ = unit
             slot = queue.topic, queue.queue_id, queue_offset
             if size == 0 and offset == 0 and self._is_inside(tally, queue_offset):
@@ -101,26 +104,26 @@ class QueueCheck:
                 topic=queue.topic,
                 queue_id=queue.queue_id,
                 queue_offset=queue_offset,
-                found=_told(identity),
+                found=_describe(identity),
             )
 
-    def _may_go_on(self, row: UnitRow, end: int) -> bool:
-        """Whether something stands close behind the last unit, after a hole."""
+    def _may_go_on(self, units: UnitRow, end: int) -> bool:
+        """Return whether there are bytes shortly after the last unit, following a hole."""
         place = end * layout.QUEUE_UNIT_SIZE
-        size = min(LOOK_BEHIND_BYTES, row.file_size - place % row.file_size)
-        behind = row.read(place, size)
-        return behind is not None and any(behind)
+        size = min(LOOK_BEHIND_BYTES, units.file_size - place % units.file_size)
+        following = units.read(place, size)
+        return following is not None and any(following)
 
     def _is_inside(self, tally: QueueTally | None, queue_offset: int) -> bool:
-        """Whether the log has told about the message that this place is for."""
+        """Return whether the walk of the log has checked the message for this position."""
         return tally is not None and queue_offset <= tally.last_queue_offset
 
     def _is_lost(self, offset: int) -> bool:
         return any(begin <= offset < end for begin, end in self.stretches)
 
 
-def _told(identity: Slot | None) -> str:
+def _describe(identity: Slot | None) -> str:
     if identity is None:
-        return "no message there"
+        return "no message at that offset"
     topic, queue_id, queue_offset = identity
-    return f"{topic} queue {queue_id} offset {queue_offset} there"
+    return f"{topic} queue {queue_id} offset {queue_offset}"

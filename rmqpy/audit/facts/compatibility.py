@@ -1,4 +1,4 @@
-"""Who can open a store directory, by the rules of each program."""
+"""The programs that can open a store directory, by the rules of each program."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ from rmqpy.store.files.paths import OWN_FORMAT
 
 
 def openers_of(facts: StoreFacts, own_format: int | None) -> tuple[Opener, ...]:
-    """``own_format``: the version of our own files in the directory; None without them."""
+    """Return for each program whether it can open the store.
+
+    ``own_format`` is the version of rmqpy's files in the directory, None without them.
+    """
     logs = [log for log in (facts.classic, facts.ledger) if log is not None]
     blocked: list[str] = []
     only_4: list[str] = []
     for log in logs:
-        blocked += [f"{path}: not the length of the others" for path in log.wrong_sizes]
-        blocked += [f"{path}: does not belong there" for path in log.strays]
+        blocked += [f"{path}: its length differs from the others" for path in log.wrong_sizes]
+        blocked += [f"{path}: does not belong here" for path in log.strays]
         only_4 += [f"{path}: length 0" for path in log.empty_files]
         records = [record for record in (log.first, log.last) if record is not None]
         if any(record.version == 2 for record in records):
             only_4.append(f"{log.name}: records of version 2")
     blocked += [f"config/{t.name}: {t.reason}" for t in facts.tables if t.source == "nothing"]
     needs = () if facts.ledger is None else ("with enableDLegerCommitLog=true",)
-    ours = [] if own_format is None or own_format <= OWN_FORMAT else ["rmqpy/format is newer"]
+    ours = (
+        []
+        if own_format is None or own_format <= OWN_FORMAT
+        else ["rmqpy/format has a newer version"]
+    )
     return (
         _opener("Java 4.9", [*blocked, *only_4], needs),
         _opener("Java 5.3", blocked, needs),

@@ -1,13 +1,13 @@
-"""What a store directory is: mode, logs with their ends and tails, queues, index, small files, and
-who can open it. Values only: :mod:`rmqpy.audit.facts.reader` finds them.
+"""The facts of a store directory: mode, logs with their ends and tails, queues, index, small files,
+and the programs that can open it. Values only: :mod:`rmqpy.audit.facts.reader` collects them.
 
 ========  ================================================================================
-mode      means
+mode      meaning
 ========  ================================================================================
 empty     no log
 classic   files in commitlog/ only
 dledger   DLedger data only
-joined    both: the DLedger data begins at the divided offset
+joined    both: the DLedger data starts at the divided offset
 ========  ================================================================================
 """
 
@@ -27,6 +27,8 @@ __all__ = ["IndexFacts", "LogFacts", "Mode", "Opener", "RecordFacts", "StoreFact
 
 
 class Mode(Enum):
+    """The mode of a store directory."""
+
     EMPTY = "empty"
     CLASSIC = "classic"
     DLEDGER = "dledger"
@@ -34,24 +36,25 @@ class Mode(Enum):
 
 
 class TailKind(Enum):
-    """What stands behind the last record."""
+    """What follows the last record."""
 
     NONE = "none"
-    """No record, or nothing behind it was to be looked at."""
+    """There is no record, or nothing after it was to be read."""
     CLEAN = "clean"
-    """Zeros."""
+    """Zeros follow."""
     BLANK = "blank"
-    """The filler that closes the file."""
+    """The filler that closes the file follows."""
     PARTIAL = "partial"
-    """A record that was cut off."""
+    """A record follows that was cut off."""
     JUNK = "junk"
-    """Bytes that are no record."""
+    """Bytes follow that are no record."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class RecordFacts:
-    """A record; ``frame_offset`` is the entry's in a DLedger log, ``index`` and ``term`` -1 in a
-    classic one.
+    """One record. ``frame_offset`` is the entry's offset in a DLedger log.
+
+    ``index`` and ``term`` are -1 in a classic log.
     """
 
     offset: int
@@ -68,8 +71,10 @@ class RecordFacts:
 
 @define(slots=True, frozen=True, kw_only=True)
 class LogFacts:
-    """One log. ``end`` is behind the last whole record; ``next_offset`` where the next one would
-    begin a file or go on. ``files_ahead``: files without content behind the last record.
+    """One log. ``end`` is after the last whole record.
+
+    ``next_offset`` is where the next record would be written, in the same file or a new one;
+    ``files_ahead`` counts files without content after the last record.
     """
 
     name: str
@@ -91,7 +96,7 @@ class LogFacts:
 
     @property
     def file_end(self) -> int:
-        """Offset behind the last byte of the file with the last record: a boundary."""
+        """The end of the file with the last record: a file boundary."""
         if not self.file_size or self.last is None:
             return self.begin
         return self.begin + -(-(self.end - self.begin) // self.file_size) * self.file_size
@@ -99,7 +104,7 @@ class LogFacts:
 
 @define(slots=True, frozen=True, kw_only=True)
 class IndexFacts:
-    """One key index file by its header."""
+    """The header of one key index file."""
 
     name: str
     bytes: int
@@ -112,7 +117,7 @@ class IndexFacts:
 
 @define(slots=True, frozen=True)
 class Opener:
-    """Whether a program can open the directory; ``reasons`` why not, or under which condition."""
+    """Whether a program can open the directory; ``reasons`` say why not, or on which condition."""
 
     program: str
     able: bool
@@ -121,8 +126,10 @@ class Opener:
 
 @define(slots=True, frozen=True, kw_only=True)
 class StoreFacts:
-    """``divided_offset``: of a joined store; of a classic one None. ``confirmed_end``: only while a
-    broker runs. ``clean_stop`` is False when ``abort`` is there.
+    """The facts of one store directory.
+
+    ``divided_offset`` is None unless the store is joined; ``confirmed_end`` is known only while a
+    broker runs; ``clean_stop`` is False if ``abort`` exists.
     """
 
     root: str
@@ -142,22 +149,22 @@ class StoreFacts:
     tables: tuple[ConfigTable, ...] = ()
     openers: tuple[Opener, ...] = ()
     findings: tuple[Finding, ...] = field(default=())
-    """What can be told without reading the logs: files, sizes, tails, small files."""
+    """Findings that need no scan of the logs: files, sizes, tails, small files."""
 
     @property
     def begin(self) -> int:
-        """First offset of the joined address space."""
+        """The first offset of the joined address space."""
         logs = [log for log in (self.classic, self.ledger) if log is not None]
         return min((log.begin for log in logs), default=0)
 
     @property
     def end(self) -> int:
-        """Behind the last record of all."""
+        """The end of the last record of all logs."""
         logs = [log for log in (self.classic, self.ledger) if log is not None]
         return max((log.end for log in logs), default=0)
 
     def as_json(self) -> dict[str, Any]:
-        """A tree of plain values, as JSON gives it back."""
+        """Return a tree of plain values, as JSON returns it."""
         tree: dict[str, Any] = json.loads(json.dumps(asdict(self, value_serializer=_plain)))
         return tree
 

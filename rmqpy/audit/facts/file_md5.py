@@ -1,9 +1,9 @@
-"""MD5 of files: whole, as ``md5sum`` prints it, and of the part that means something.
+"""MD5 of files: of the whole file, as ``md5sum`` prints it, and of its valid part.
 
-Two equal log files need not be equal byte for byte: behind the filler that closes one, or behind
-the last record of the newest, Java leaves what was there. ``valid`` bytes are those up to behind
-the last record, with the 8 bytes of the filler where the file is closed: where these differ, the
-logs do.
+Two log files with equal content need not be equal byte for byte: after the filler that closes a
+file, or after the last record of the newest file, Java leaves old bytes. The ``valid`` bytes are
+those up to the end of the last record, plus the 8 bytes of the filler if the file is closed: where
+these differ, the logs differ.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHUNK = 1 << 20
 
 @define(slots=True, frozen=True)
 class FilePart:
-    """A file; its first ``valid`` bytes mean something, None: all."""
+    """A file of which the first ``valid`` bytes have a meaning; None: all."""
 
     path: str
     valid: int | None = None
@@ -30,14 +30,14 @@ class FilePart:
 
 @define(slots=True, frozen=True)
 class FileSums:
-    """``md5`` of the file, ``valid_md5`` of its valid part."""
+    """``md5`` of the file and ``valid_md5`` of its valid part."""
 
     md5: str
     valid_md5: str
 
 
 def file_md5s(files: FileSystem, part: FilePart) -> FileSums:
-    """Both at the price of one."""
+    """Compute both sums in one pass."""
     md5 = hashlib.md5(usedforsecurity=False)
     size = files.size_of(part.path)
     view = map_file(files, part.path) if size else memoryview(b"")

@@ -1,7 +1,7 @@
-"""Whether a broker runs on a directory, without disturbing it.
+"""Detect whether a broker runs on a directory, without disturbing it.
 
-A broker, ours or Java's, holds an exclusive lock on byte 0 of ``lock``. Asking for the holder of a
-lock takes none. (A lock that this very process holds is not seen.)
+A broker, rmqpy's or Java's, holds an exclusive lock on byte 0 of ``lock``. Querying the owner of a
+lock does not take it. (A lock that this process holds itself is not seen.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 def find_lock_owner(path: str) -> int | None:
-    """Id of the process that holds the lock on byte 0 of ``path``; None when nobody does."""
+    """Return the id of the process that holds the lock on byte 0 of ``path``, or None."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,9 +1,8 @@
-"""One log of a store directory: where it begins and ends, its first and last record, and what
-stands behind that one.
+"""The facts of one log of a store directory: its begin and end, first and last record, and tail.
 
-Cheap: only the first frame and the files from the last one with content on are read, bodies only at
-their ends. What is found there has one of ``TAIL_CODES``; what is wrong further inside is found by
-the full audit.
+Cheap: only the first frame and the files from the last one with content on are read, and bodies
+only at their ends. Findings there have one of ``TAIL_CODES``; the full audit finds what is wrong
+further inside.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from rmqpy.audit.facts.facts import LogFacts, RecordFacts, TailKind
 from rmqpy.audit.scan.directory import LogSegments, StoreDirectory
 from rmqpy.audit.scan.findings import Finding, FindingCode
 from rmqpy.audit.scan.log_bytes import LogBytes, map_log
-from rmqpy.audit.scan.range_merge import LogMerge, RowResult
-from rmqpy.audit.scan.ranges import Ending, RangeResult, WorkRange, audit_range, split_row
+from rmqpy.audit.scan.range_merge import LogMerge, LogResult
+from rmqpy.audit.scan.ranges import Ending, RangeResult, WorkRange, audit_range, split_log
 from rmqpy.codec import layout
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import decode_message
@@ -38,34 +37,35 @@ TAIL_CODES = frozenset(
 )
 
 TAIL_BYTES: Final = 16 << 20
-"""Of a file's content: so far from its end bodies are looked at."""
+"""The number of bytes at the end of a file's content in which bodies are checked."""
 
 
 def read_log_facts(
-    files: FileSystem, directory: StoreDirectory, row: LogSegments, confirmed: int | None
+    files: FileSystem, directory: StoreDirectory, log: LogSegments, confirmed: int | None
 ) -> tuple[LogFacts, list[Finding]]:
-    """What the log of ``row`` is, and what stands behind its last record; of a running broker's up
-    to ``confirmed``. The row has files.
+    """Return the facts of a log and the findings after its last record.
+
+    The log of a running broker is read up to ``confirmed``. The log has files.
     """
     relative = directory.relative
     found: list[Finding] = []
-    end, last, ending = _TailReader(files, directory.root, found).read(row, confirmed)
-    view = map_log(files, row.files[0].path).view
+    end, last, ending = _TailReader(files, directory.root, found).read(log, confirmed)
+    view = map_log(files, log.files[0].path).view
     tail, tail_bytes = _tail_kind(ending, found)
     ahead = (FindingCode.FILE_AHEAD, FindingCode.FILE_AHEAD_SEALED)
     facts = LogFacts(
-        name=row.name,
-        folder=relative(row.files[0].path.rpartition("/")[0]),
-        file_size=row.file_size,
-        file_count=len(row.files),
-        begin=row.first_offset,
+        name=log.name,
+        folder=relative(log.files[0].path.rpartition("/")[0]),
+        file_size=log.file_size,
+        file_count=len(log.files),
+        begin=log.first_offset,
         end=end,
-        next_offset=_next_offset(row, end, ending),
-        wrong_sizes=tuple(relative(f.path) for f in row.files if f.size != row.file_size),
-        gaps=tuple(row.gaps()),
-        strays=tuple(relative(path) for path in row.strays),
-        empty_files=tuple(relative(file.path) for file in row.empty),
-        first=record_at(view, row.first_offset, row.first_offset, row.framing),
+        next_offset=_next_offset(log, end, ending),
+        wrong_sizes=tuple(relative(f.path) for f in log.files if f.size != log.file_size),
+        gaps=tuple(log.gaps()),
+        strays=tuple(relative(path) for path in log.strays),
+        empty_files=tuple(relative(file.path) for file in log.empty),
+        first=record_at(view, log.first_offset, log.first_offset, log.framing),
         last=last,
         tail=tail,
         tail_bytes=tail_bytes,
@@ -75,7 +75,7 @@ def read_log_facts(
 
 
 class _TailReader:
-    """Walks the end of a log; what it finds behind the last record goes into ``found``."""
+    """Walks the end of a log; findings after the last record are added to ``found``."""
 
     def __init__(self, files: FileSystem, root: str, found: list[Finding]) -> None:
         self._files = files
@@ -84,27 +84,27 @@ class _TailReader:
         self._open: dict[str, LogBytes] = {}
 
     def read(
-        self, row: LogSegments, confirmed: int | None
+        self, log: LogSegments, confirmed: int | None
     ) -> tuple[int, RecordFacts | None, Ending]:
-        """(end, last record, why the log ends), from the last file with content on."""
-        works = list(split_row(row, self._root, max(row.file_size, 1), confirmed))
-        number = len(works) - 1
-        while number > 0 and not self._data(works[number]).content_end():
+        """Return (end, last record, why the log ends), from the last file with content on."""
+        ranges = list(split_log(log, self._root, max(log.file_size, 1), confirmed))
+        number = len(ranges) - 1
+        while number > 0 and not self._data(ranges[number]).content_end():
             number -= 1
         while number >= 0:
-            result = self._walk(works[number:])
+            result = self._walk(ranges[number:])
             if result.tally.records or number == 0:
                 break
             number -= 1
         if number < 0:
-            return row.first_offset, None, Ending.ZEROS
+            return log.first_offset, None, Ending.ZEROS
         if not result.tally.records:
-            return row.first_offset, None, result.ending
+            return log.first_offset, None, result.ending
         frame = result.tally.last_frame
-        holder = row.file_at(frame)
+        holder = log.file_at(frame)
         assert holder is not None
         view = self._open[holder.path].view
-        last = record_at(view, holder.first_offset, frame, row.framing)
+        last = record_at(view, holder.first_offset, frame, log.framing)
         return result.end, last, result.ending
 
     def _data(self, work: WorkRange) -> LogBytes:
@@ -113,48 +113,50 @@ class _TailReader:
             data = self._open[work.path] = map_log(self._files, work.path).to_content_end()
         return data if work.limit is None else data.head(work.limit - work.first_offset)
 
-    def _walk(self, works: list[WorkRange]) -> RowResult:
-        """All of these files: what decides is the last record, so where it has been looked at
-        thoroughly, it does not matter that the others were not.
+    def _walk(self, ranges: list[WorkRange]) -> LogResult:
+        """Return the merged result of these files.
+
+        Only the last record decides: if it is in a part that was checked thoroughly, the other
+        parts need no check of their bodies.
         """
-        parts = [part for work in works for part in self._parts(work)]
+        parts = [part for work in ranges for part in self._parts(work)]
         result = self._merged(parts)
         thorough = [part for part, is_end in parts if is_end]
         last = result.tally.last_frame
         if last < 0 or any(part.start <= last < part.stop for part in thorough):
             return result
-        return self._merged([(work, True) for work in works])
+        return self._merged([(work, True) for work in ranges])
 
     def _parts(self, work: WorkRange) -> Iterator[tuple[WorkRange, bool]]:
-        """With "is this the end of the content?"."""
+        """Yield the parts of a file, each with whether it is the end of the content."""
         end = self._data(work).content_end()
         start = work.first_offset + (max(end - TAIL_BYTES, 0) & -BLOCK_SIZE)
         if start > work.start:
             yield evolve(work, stop=start), False
         yield evolve(work, start=start), True
 
-    def _merged(self, parts: list[tuple[WorkRange, bool]]) -> RowResult:
+    def _merged(self, parts: list[tuple[WorkRange, bool]]) -> LogResult:
         self._found.clear()
 
         def plan(is_end: bool) -> TallyPlan:
             return TallyPlan(dledger=False, digests=False, check_crc=is_end)
 
-        def again(work: WorkRange, begin: int) -> RangeResult:
+        def rerun(work: WorkRange, begin: int) -> RangeResult:
             return audit_range(self._data(work), work, plan(True), begin)
 
-        def keep(findings: list[Finding]) -> None:
+        def keep_tail(findings: list[Finding]) -> None:
             self._found.extend(finding for finding in findings if finding.code in TAIL_CODES)
 
-        merge = LogMerge(parts[0][0].row, again, keep)
+        merge = LogMerge(parts[0][0].log, rerun, keep_tail)
         for work, is_end in parts:
             merge.take(audit_range(self._data(work), work, plan(is_end)))
         return merge.finish()
 
 
-def _next_offset(row: LogSegments, end: int, ending: Ending) -> int:
+def _next_offset(log: LogSegments, end: int, ending: Ending) -> int:
     if ending is not Ending.FILLER:
         return end
-    holder = row.file_at(end)
+    holder = log.file_at(end)
     return holder.end_offset if holder else end
 
 
@@ -172,7 +174,7 @@ def _tail_kind(ending: Ending, found: list[Finding]) -> tuple[TailKind, int]:
 def record_at(
     view: memoryview, base_offset: int, frame_offset: int, framing: Framing
 ) -> RecordFacts | None:
-    """The record of the frame at ``frame_offset``, None when there is none."""
+    """Return the record of the frame at ``frame_offset``, or None if there is none."""
     position = frame_offset - base_offset
     index = term = -1
     if framing is Framing.DLEDGER:

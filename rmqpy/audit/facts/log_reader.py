@@ -1,7 +1,7 @@
-"""Records of a store by physical offset, and messages as values.
+"""Reads the records of a store by physical offset, and messages as values.
 
-A message's identity is what may not change when its store is copied, switched to DLedger or taken
-back: everything but where it stands and the properties that tell of that
+The identity of a message is what must not change when its store is copied, switched to DLedger, or
+taken back: everything except its position and the properties that refer to it
 (:data:`rmqpy.codec.tally.PLACE_PROPERTIES`).
 """
 
@@ -36,7 +36,7 @@ Slot = tuple[str, int, int]
 
 @define(slots=True, frozen=True, kw_only=True)
 class MessageValue:
-    """One message as a reader sees it. ``properties`` without those that tell of its place."""
+    """One message as a reader sees it. ``properties`` excludes those that refer to its position."""
 
     queue_offset: int
     physical_offset: int
@@ -56,7 +56,7 @@ class MessageValue:
 
     @classmethod
     def of(cls, message: StoredMessage) -> MessageValue:
-        kept = tuple(
+        properties = tuple(
             (name, value)
             for name, value in sorted(message.properties.items())
             if name not in PLACE_PROPERTIES
@@ -77,7 +77,7 @@ class MessageValue:
             store_host=_host(message.store_host),
             reconsume_times=message.reconsume_times,
             prepared_transaction_offset=message.prepared_transaction_offset,
-            properties=kept,
+            properties=properties,
         )
 
 
@@ -86,18 +86,20 @@ def _host(host: Host) -> str:
 
 
 class LogReader:
-    """Records of a store by physical offset."""
+    """Reads the records of a store by physical offset."""
 
     def __init__(self, files: FileSystem, directory: StoreDirectory) -> None:
         self._files = files
-        self._rows = directory.logs
+        self._logs = directory.logs
         self._views: dict[str, memoryview] = {}
 
     def view_at(self, offset: int) -> tuple[memoryview, int] | None:
-        """(bytes of the file, position in it) for a physical offset; None where no file is."""
-        # The later log first: it holds what both claim.
-        for row in reversed(self._rows):
-            file = row.file_at(offset)
+        """Return (bytes of the file, position in it) for a physical offset, or None without a
+        file.
+        """
+        # The later log first: it owns an offset that both logs claim.
+        for log in reversed(self._logs):
+            file = log.file_at(offset)
             if file is None:
                 continue
             view = self._views.get(file.path)
@@ -109,7 +111,7 @@ class LogReader:
         return None
 
     def identity(self, offset: int, size: int) -> Slot | None:
-        """Which message stands at ``offset`` with this size; None when none does."""
+        """Return which message of this size is at ``offset``, or None."""
         found = self.view_at(offset)
         if found is None or found[1] + layout.RECORD_SIZE_MIN > len(found[0]):
             return None
@@ -130,7 +132,7 @@ class LogReader:
         tally_frames(view, offset - position, position, position + 1, tally)
 
     def message(self, offset: int) -> StoredMessage | None:
-        """The record at ``offset``, None when there is none that says so."""
+        """Return the record at ``offset``, or None if there is none with this PHYSICALOFFSET."""
         found = self.view_at(offset)
         if found is None:
             return None
@@ -142,7 +144,7 @@ class LogReader:
 
 
 class QueueMessages:
-    """Messages of a store by queue, found as a consumer finds them: through the consume queue."""
+    """Reads the messages of a store by queue as a consumer does: through the consume queue."""
 
     def __init__(self, files: FileSystem, directory: StoreDirectory) -> None:
         self._units = QueueUnits(files, directory)
@@ -151,12 +153,13 @@ class QueueMessages:
     def read(
         self, topic: str, queue_id: int, first: int, end: int
     ) -> Iterator[tuple[int, MessageValue | None]]:
-        """(queue offset, message) from ``first`` to before ``end``; None where a consumer finds
-        none of this queue with this offset.
+        """Yield (queue offset, message) from ``first`` to before ``end``.
+
+        The message is None where a consumer finds none of this queue with this offset.
         """
-        row = self._units(topic.encode("utf-8", "surrogateescape"), queue_id)
+        units = self._units(topic.encode("utf-8", "surrogateescape"), queue_id)
         for queue_offset in range(first, end):
-            unit = unit_at(row, queue_offset) if row is not None else None
+            unit = unit_at(units, queue_offset) if units is not None else None
             message = self._log.message(unit[0]) if unit is not None and unit[1] > 0 else None
             if message is not None:
                 slot = message.topic, message.queue_id, message.queue_offset
@@ -164,13 +167,14 @@ class QueueMessages:
             yield queue_offset, MessageValue.of(message) if message else None
 
     def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
-        """Of the same messages: how many, and the sums of their content and place, as a bucket of
-        :class:`rmqpy.audit.replicas.manifest.QueueDigest` has them.
+        """Return the count of the same messages and the sums of their content and position.
+
+        The sums are those of a bucket of :class:`rmqpy.audit.replicas.manifest.QueueDigest`.
         """
         tally = Tally(TallyPlan(dledger=False, check_crc=False))
-        row = self._units(topic.encode("utf-8", "surrogateescape"), queue_id)
+        units = self._units(topic.encode("utf-8", "surrogateescape"), queue_id)
         for queue_offset in range(first, end):
-            unit = unit_at(row, queue_offset) if row is not None else None
+            unit = unit_at(units, queue_offset) if units is not None else None
             if unit is None or unit[1] <= 0:
                 continue
             slot = self._log.identity(unit[0], unit[1])

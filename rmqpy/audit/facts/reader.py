@@ -1,9 +1,8 @@
-"""Looking at a store directory: what it is (:mod:`rmqpy.audit.facts.facts`) and what can be told
-of it without reading its logs. What is wrong inside is found by the full audit
-(:mod:`rmqpy.audit.checks.engine`).
+"""Collects the facts of a store directory (:mod:`rmqpy.audit.facts.facts`) and the findings that
+need no scan of its logs. The full audit finds the others (:mod:`rmqpy.audit.checks.engine`).
 
-A directory whose lock somebody holds is looked at up to its confirmed end: the end of the last
-message that a consume queue leads to. What is behind it is being written.
+A directory whose lock a broker holds is read up to its confirmed end: the end of the last message
+to which a consume queue leads. The bytes after it are being written.
 """
 
 from __future__ import annotations
@@ -31,19 +30,21 @@ from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.paths import OWN_FORMAT
 
-__all__ = ["Holder", "read_facts"]
+__all__ = ["FindLockOwner", "read_facts"]
 
-Holder = Callable[[str], int | None]
+FindLockOwner = Callable[[str], int | None]
 
 
 def read_facts(
     files: FileSystem,
     root: str,
     settings: StoreSettings | None = None,
-    holder: Holder = find_lock_owner,
+    holder: FindLockOwner = find_lock_owner,
 ) -> StoreFacts:
-    """Look at the store below ``root``. ``settings``: a broker's, when its file is at hand: paths
-    that lie elsewhere, and the file sizes to compare with.
+    """Collect the facts of the store below ``root``.
+
+    ``settings`` are those of the broker, if its configuration is known: paths outside the root, and
+    the file sizes to compare with.
     """
     directory = read_directory(files, root, settings)
     return _FactsReader(files, directory, settings, holder).read()
@@ -55,7 +56,7 @@ class _FactsReader:
         files: FileSystem,
         directory: StoreDirectory,
         settings: StoreSettings | None,
-        holder: Holder,
+        holder: FindLockOwner,
     ) -> None:
         self.files = files
         self.directory = directory
@@ -112,33 +113,33 @@ class _FactsReader:
         file = self.directory.relative(path)
         self.findings.append(Finding(code=code, file=file, found=found, expected=expected))
 
-    def _log(self, row: LogSegments, confirmed: int | None) -> LogFacts | None:
-        if not row and not row.strays and not row.empty:
+    def _log(self, log: LogSegments, confirmed: int | None) -> LogFacts | None:
+        if not log and not log.strays and not log.empty:
             return None
-        self._check_row(row)
-        if not row:
+        self._check_segments(log)
+        if not log:
             return None
-        facts, found = read_log_facts(self.files, self.directory, row, confirmed)
+        facts, found = read_log_facts(self.files, self.directory, log, confirmed)
         self.findings += found
         return facts
 
-    def _check_row(self, row: LogSegments) -> None:
-        size = row.file_size
-        if self.settings is not None and row.files:
+    def _check_segments(self, log: LogSegments) -> None:
+        size = log.file_size
+        if self.settings is not None and log.files:
             size = self.settings.mapped_file_size_commit_log
-        for stray in row.strays:
+        for stray in log.strays:
             self._find(FindingCode.FILE_STRAY, stray)
-        for file in row.empty:
-            last = not row.files or file.first_offset >= row.end_offset
+        for file in log.empty:
+            last = not log.files or file.first_offset >= log.end_offset
             code = FindingCode.FILE_EMPTY if last else FindingCode.FILE_SIZE
             self._find(code, file.path, "0 bytes", f"{size}")
-        for file in row.files:
+        for file in log.files:
             if file.size != size:
                 self._find(FindingCode.FILE_SIZE, file.path, f"{file.size} bytes", f"{size}")
-        for end, begin in row.gaps():
+        for end, begin in log.gaps():
             if begin > end:
-                path = f"{row.files[0].path.rpartition('/')[0]}/{end:020d}"
-                self._find(FindingCode.FILE_MISSING, path, f"the next begins at {begin}")
+                path = f"{log.files[0].path.rpartition('/')[0]}/{end:020d}"
+                self._find(FindingCode.FILE_MISSING, path, f"the next file starts at {begin}")
 
     def _check_divide(self, classic: LogFacts | None, ledger: LogFacts | None) -> None:
         if classic is None or ledger is None:
@@ -149,11 +150,11 @@ class _FactsReader:
             self._find(
                 FindingCode.DIVIDE_MISMATCH,
                 path,
-                f"a DLedger log that begins at {ledger.begin}",
+                f"a DLedger log that starts at {ledger.begin}",
                 f"{old_end}, where the classic files end",
             )
         elif classic.tail is not TailKind.BLANK or classic.file_end != old_end:
-            found = f"{classic.tail.value} behind {classic.end}"
+            found = f"{classic.tail.value} after {classic.end}"
             self._find(FindingCode.DIVIDE_OPEN, path, found, f"a filler up to {old_end}")
 
     def _check_root(self, ledger: LedgerFolder | None) -> None:

@@ -1,8 +1,9 @@
-"""The small files of a store: configuration tables, checkpoint, what DLedger keeps beside its log.
+"""The small files of a store: configuration tables, checkpoint, and the files next to a DLedger
+log.
 
-A table is read as the broker reads it: the file, and its ``.bak`` when the file is missing, empty
-or cannot be read. Its digest is of what it says, not of how it is written: JSON with sorted keys,
-without ``dataVersion``, which counts how often it was written.
+A table is read as the broker reads it: from the file, or from its ``.bak`` if the file is missing,
+empty, or unreadable. Its digest is of its content, not of its notation: JSON with sorted keys,
+without ``dataVersion``, which counts how often the table was written.
 """
 
 from __future__ import annotations
@@ -46,8 +47,10 @@ TABLE_SUFFIX = ".json"
 
 @define(slots=True, frozen=True, kw_only=True)
 class ConfigTable:
-    """One table of ``config/``. ``source``: "file", "backup" (only the .bak can be read) or
-    "nothing". ``digest``: MD5 of its meaning; of no use when ``source`` is "nothing".
+    """One table of ``config/``.
+
+    ``source`` is "file", "backup" (only the .bak is readable), or "nothing". ``digest`` is the MD5
+    of the content, unless ``source`` is "nothing".
     """
 
     name: str
@@ -58,8 +61,9 @@ class ConfigTable:
 
 @define(slots=True, frozen=True, kw_only=True)
 class Checkpoint:
-    """Store times, in ms, up to which log, queues and index are on disk; the two offsets are
-    written by 5.x only.
+    """Store times, in ms, up to which log, queues, and index are on disk.
+
+    The two offsets are written by 5.x only.
     """
 
     physic_timestamp_ms: int = 0
@@ -70,14 +74,14 @@ class Checkpoint:
 
     @property
     def safe_timestamp_ms(self) -> int:
-        """Everything stored before this is in the log and in the consume queues."""
+        """The time before which everything stored is in the log and in the consume queues."""
         older = min(self.physic_timestamp_ms, self.logics_timestamp_ms)
         return max(0, older - SAFETY_MARGIN_MS)
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class LedgerState:
-    """What a DLedger member remembers; -1 and 0 where it does not."""
+    """The persistent state of a DLedger member; -1 and 0 where it has none."""
 
     committed_index: int = -1
     end_index: int = -1
@@ -86,7 +90,7 @@ class LedgerState:
 
 
 def read_tables(files: FileSystem, directory: StoreDirectory) -> list[ConfigTable]:
-    """All ``*.json`` of ``config/``, also those of which only the .bak is left."""
+    """Return all ``*.json`` of ``config/``, including those of which only the .bak exists."""
     names = set()
     for file in directory.config_files:
         name = file.path.rpartition("/")[2].removesuffix(BACKUP_SUFFIX)
@@ -97,7 +101,9 @@ def read_tables(files: FileSystem, directory: StoreDirectory) -> list[ConfigTabl
 
 
 def read_table(files: FileSystem, path: str) -> object | None:
-    """What a table says, from the file or its backup; None when neither can be read."""
+    """Return the content of a table, from the file or its backup, or None if neither is
+    readable.
+    """
     for candidate in (path, path + BACKUP_SUFFIX):
         raw = files.read_bytes(candidate) if files.exists(candidate) else b""
         if raw:
@@ -109,8 +115,10 @@ def read_table(files: FileSystem, path: str) -> object | None:
 
 
 def existing_topics(files: FileSystem, config: str, queues: str) -> set[str] | None:
-    """Topics that have a queue folder or are in the table; None when neither can tell. Messages of
-    a topic that was deleted stand in the log until they expire; their queues do not come back.
+    """Return the topics that have a queue folder or are in the table, or None if neither is
+    readable.
+
+    Messages of a deleted topic stay in the log until they expire; their queues do not come back.
     """
     table = read_table(files, f"{config}/topics.json")
     if not isinstance(table, dict) or not files.is_dir(queues):
@@ -130,13 +138,13 @@ def _table(files: FileSystem, path: str, name: str) -> ConfigTable:
         except (RmqError, ValueError) as error:
             reason = str(error)
             continue
-        told = "" if source == "file" else reason
-        return ConfigTable(name=name, source=source, digest=digest, reason=told)
+        note = "" if source == "file" else reason
+        return ConfigTable(name=name, source=source, digest=digest, reason=note)
     return ConfigTable(name=name, source="nothing", reason=reason)
 
 
 def table_digest(value: object) -> str:
-    """MD5 of what a table says: sorted keys, all keys as text, without dataVersion."""
+    """Return the MD5 of a table's content: sorted keys, all keys as text, without dataVersion."""
     text = json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.md5(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
 
@@ -150,7 +158,7 @@ def _plain(value: object) -> object:
 
 
 def read_checkpoint(files: FileSystem, directory: StoreDirectory) -> Checkpoint | str | None:
-    """The checkpoint, None when there is none, or what is wrong with it."""
+    """Return the checkpoint, None if there is none, or what is wrong with it."""
     path = directory.paths.checkpoint
     if not files.exists(path):
         return None
@@ -161,7 +169,7 @@ def read_checkpoint(files: FileSystem, directory: StoreDirectory) -> Checkpoint 
 
 
 def read_ledger_state(files: FileSystem, ledger: LedgerFolder) -> LedgerState:
-    """From ``checkpoint`` and ``currterm``, or their backups."""
+    """Return the state from ``checkpoint`` and ``currterm``, or their backups."""
     checkpoint = _pairs(files, ledger.checkpoint)
     term = _pairs(files, ledger.current_term)
     return LedgerState(

@@ -1,4 +1,4 @@
-"""Several stores: their manifests, where they differ, and certificates that they do not.
+"""Several stores: their manifests, their differences, and certificates of their equality.
 
 May import ``checks`` and below. Start reading in :mod:`~rmqpy.audit.replicas.certificate`.
 """

@@ -1,21 +1,23 @@
-"""The equality certificate: that every message of one store is the same in others.
+"""The equality certificate: evidence that every message of one store is the same in others.
 
-Made from manifests. The first is the reference; every message in it must be in each of the others:
-with the same content (queue offset, message id, CRC and length of the body, times, hosts, flags,
-properties), at the same physical offset unless it was moved on purpose, and reachable through its
-consume queue, by its keys and by its id. What another has more, or has expired, is counted.
+It is computed from manifests. The first is the reference; every message in it must be in each of
+the other stores: with the same content (queue offset, message id, CRC and length of the body,
+times, hosts, flags, properties), at the same physical offset unless it was moved on purpose, and
+reachable through its consume queue, by its keys, and by its id. Messages that only another store
+has, and those that have expired, are counted.
 
-Sums over 1024 queue offsets decide at once where both stores have all of them; where they differ,
-or only one has them all (the queue has grown since), messages are read one by one through the
-consume queue, if the stores are at hand (:class:`rmqpy.audit.facts.log_reader.QueueMessages`). Of
-one of
-before there is only its sum: the other's messages with the same queue offsets are summed, too. So
-with one on another host (:class:`MessageSummer`). Where that cannot decide, it is said.
+Sums over 1024 queue offsets decide at once where both stores have all of these messages. Where the
+sums differ, or only one store has all of the messages (the queue has grown since), messages are
+read one after the other through the consume queue, if the files of both stores are available
+(:class:`rmqpy.audit.facts.log_reader.QueueMessages`). An earlier state of a store is known only by
+its sum: the other store's messages with the same queue offsets are summed, too. The same applies to
+a store on another host (:class:`MessageSummer`). Messages that this cannot decide are reported as
+undecided.
 
-An earlier manifest with the name of a later one is of the same directory before: what stands there
-now is not it. Its subject is called ``NAME before``.
+If an earlier manifest has the name of a later one, it describes the same directory at an earlier
+time: its files are not the present ones. Its subject is called ``NAME before``.
 
-The JSON form can be signed: HMAC-SHA-256 with a key of the operator's over everything else in it.
+The JSON form can be signed: HMAC-SHA-256, with a key of the operator, over everything else in it.
 """
 
 from __future__ import annotations
@@ -50,15 +52,17 @@ __all__ = [
 KIND: Final = "rmqpy-certificate"
 CERTIFICATE_FORMAT: Final = 1
 DIFFERENCES_MAX: Final = 100
-"""So many are listed for each comparison; all are counted."""
+"""The number of differences that each comparison lists; all are counted."""
 _BUCKET = 1 << BUCKET_SHIFT
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Subject:
-    """One store. ``by_queue``, ``by_id``: messages that are reached so; of (message, key) pairs
-    ``keys`` must and ``keys_found`` do lead to their message. ``digest`` is that of its manifest's
-    content (:meth:`rmqpy.audit.replicas.manifest.Manifest.content_digest`).
+    """One store of a certificate.
+
+    ``by_queue`` and ``by_id`` count the messages that are reachable that way. Of the (message, key)
+    pairs, ``keys`` must and ``keys_found`` do lead to their message. ``digest`` is that of the
+    manifest's content (:meth:`rmqpy.audit.replicas.manifest.Manifest.content_digest`).
     """
 
     name: str
@@ -72,19 +76,22 @@ class Subject:
     keys: int
     keys_found: int
     divided_offset: int = -1
-    """Where the old log in front of the DLedger log ends, or would; -1 without one."""
+    """The end of the old log before the DLedger log, or where it would be; -1 without one."""
     old_log_end: int = -1
     old_log_digest: str = ""
-    """Of its messages, as a member tells it to others
-    (:mod:`rmqpy.store.ledger.classic_prefix`)."""
+    """The digest of its messages, as a member sends it to others
+    (:mod:`rmqpy.store.ledger.classic_prefix`).
+    """
     findings: dict[str, int] = field(factory=dict)
     first_findings: tuple[dict[str, Any], ...] = ()
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class MessageDifference:
-    """One message that is not the same. ``field``: "missing", "bucket" (messages that could not be
-    told apart), else what differs.
+    """One message that is not the same in both stores.
+
+    ``field`` is "missing", "bucket" (messages that could not be compared individually), or the name
+    of the field that differs.
     """
 
     topic: str
@@ -97,8 +104,10 @@ class MessageDifference:
 
 @define(slots=True, frozen=True, kw_only=True)
 class Comparison:
-    """The reference against one other store, in messages. ``undecided``: the digests differ, and
-    the stores were not at hand to tell in which message. ``moved`` is the least number then.
+    """The comparison of the reference with one other store, in messages.
+
+    ``undecided`` counts messages whose digests differ while the stores were not available to find
+    the message; ``moved`` is a lower bound then.
     """
 
     other: str
@@ -110,7 +119,7 @@ class Comparison:
     expired: int
     more: int
     tables: tuple[str, ...] = ()
-    """Configuration tables that say something else."""
+    """Configuration tables with different content."""
     differences: tuple[MessageDifference, ...] = ()
 
     @property
@@ -119,8 +128,8 @@ class Comparison:
 
     def __str__(self) -> str:
         counts = {name: getattr(self, name) for name in _COUNTS}
-        told = ", ".join(f"{value} {name}" for name, value in counts.items() if value)
-        return f"compared with {self.other}: {told or 'nothing to compare'}"
+        text = ", ".join(f"{value} {name}" for name, value in counts.items() if value)
+        return f"compared with {self.other}: {text or 'nothing to compare'}"
 
 
 _COUNTS: Final = ("same", "moved", "missing", "different", "undecided", "expired", "more")
@@ -128,7 +137,7 @@ _COUNTS: Final = ("same", "moved", "missing", "different", "undecided", "expired
 
 @define(slots=True, frozen=True, kw_only=True)
 class Certificate:
-    """``subjects[0]`` is the reference."""
+    """The certificate; ``subjects[0]`` is the reference."""
 
     made_ms: int
     subjects: tuple[Subject, ...]
@@ -136,8 +145,8 @@ class Certificate:
 
     @property
     def is_equal(self) -> bool:
-        """Every message of the reference is in all others, and in all of them every message is
-        whole and reachable through its queue and by its id.
+        """Whether every message of the reference is in all other stores, and in all of them every
+        message is intact and reachable through its queue and by its id.
         """
         whole = not any(
             name.startswith(("RECORD_", "ENTRY_"))
@@ -153,7 +162,7 @@ class Certificate:
         return whole and reached and all(comparison.is_equal for comparison in self.comparisons)
 
     def lines(self) -> Iterator[str]:
-        """For a reader."""
+        """Yield the lines of a report."""
         for each in self.subjects:
             yield (
                 f"{each.name}: {each.messages} messages, {each.by_queue} of {each.queued} by queue,"
@@ -165,7 +174,7 @@ class Certificate:
         yield "EQUAL" if self.is_equal else "NOT EQUAL"
 
     def encode(self, key: bytes | None = None) -> bytes:
-        """JSON, signed when there is a key."""
+        """Return the JSON form, signed if there is a key."""
         tree = {"kind": KIND, "format": CERTIFICATE_FORMAT, "equal": self.is_equal, **asdict(self)}
         if key:
             tree["signature"] = signature_of(tree, key)
@@ -173,8 +182,9 @@ class Certificate:
 
     @classmethod
     def decode(cls, raw: bytes) -> Certificate:
-        """Raises RmqError for anything else. The signature is checked by
-        :func:`check_signature`.
+        """Return the certificate in ``raw``; raises RmqError if there is none.
+
+        The signature is checked by :func:`check_signature`.
         """
         tree = _tree(raw)
         try:
@@ -206,42 +216,43 @@ def _tree(raw: bytes) -> dict[str, Any]:
 
 
 def signature_of(tree: Mapping[str, Any], key: bytes) -> str:
-    """HMAC-SHA-256 over everything in a JSON object but its signature."""
+    """Return the HMAC-SHA-256 over everything in a JSON object except its signature."""
     content = {name: value for name, value in tree.items() if name != "signature"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
 def check_signature(raw: bytes, key: bytes) -> bool:
-    """Whether a certificate is what the holder of ``key`` signed."""
+    """Return whether a certificate is what the holder of ``key`` signed."""
     tree = _tree(raw)
     given = str(tree.get("signature", ""))
     return hmac.compare_digest(given, signature_of(tree, key))
 
 
 class MessageSummer(Protocol):
-    """A store that is not at hand, but sums messages when asked."""
+    """A store whose files are not available, but that sums messages on request."""
 
     def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
-        """As :meth:`rmqpy.audit.facts.log_reader.QueueMessages.sums`."""
+        """Return sums like :meth:`rmqpy.audit.facts.log_reader.QueueMessages.sums`."""
 
 
 def certify(
-    manifests: Sequence[Manifest], now_ms: int, at_hand: Mapping[str, MessageSummer] | None = None
+    manifests: Sequence[Manifest], now_ms: int, available: Mapping[str, MessageSummer] | None = None
 ) -> Certificate:
-    """Compare the first manifest's store with each of the others. ``at_hand``: stores whose files
-    can be read, by the names of their manifests.
+    """Compare the first manifest's store with each of the others.
+
+    ``available`` maps names of manifests to stores whose files can be read.
     """
-    named = list(_told_apart(manifests))
+    named = list(_distinctly_named(manifests))
     reference, *others = named
     return Certificate(
         made_ms=now_ms,
         subjects=tuple(map(_subject, named)),
-        comparisons=tuple(_Compare(reference, other, at_hand or {}).run() for other in others),
+        comparisons=tuple(_Compare(reference, other, available or {}).run() for other in others),
     )
 
 
-def _told_apart(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
+def _distinctly_named(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
     for number, manifest in enumerate(manifests, 1):
         if manifest.name in {later.name for later in manifests[number:]}:
             manifest = evolve(manifest, name=f"{manifest.name} before")
@@ -277,7 +288,7 @@ def _subject(manifest: Manifest) -> Subject:
 class _Compare:
     reference: Manifest
     other: Manifest
-    at_hand: Mapping[str, MessageSummer]
+    available: Mapping[str, MessageSummer]
     same: int = 0
     moved: int = 0
     missing: int = 0
@@ -319,7 +330,9 @@ class _Compare:
         if theirs is None:
             if mine.count + mine.unqueued:
                 self.missing += mine.count + mine.unqueued
-                self._tell(mine, mine.min_offset, "missing", f"{mine.count} messages", "no queue")
+                self._add_difference(
+                    mine, mine.min_offset, "missing", f"{mine.count} messages", "no queue"
+                )
             return
         buckets = {bucket[0]: bucket for bucket in theirs.buckets}
         for bucket in mine.buckets:
@@ -344,24 +357,25 @@ class _Compare:
         self.expired += gone
         before = self.different + self.missing + self.undecided
         self._messages(mine, bucket, first + gone, end)
-        told = self.different + self.missing + self.undecided > before
-        if count == other[1] and not gone and not told:
-            # Through their queues they read the same: the log holds something else as well.
+        is_reported = self.different + self.missing + self.undecided > before
+        if count == other[1] and not gone and not is_reported:
+            # Read through their queues the messages are equal: the log contains something else as
+            # well.
             self.undecided += 1
-            self._tell(mine, first, "bucket", "digest", "another digest")
+            self._add_difference(mine, first, "bucket", "digest", "another digest")
 
     def _unqueued(self, queue: QueueDigest, count: int, other: int) -> None:
-        """Messages that have no place in their queue can only be counted."""
+        """Count messages without a queue offset, which cannot be compared."""
         if other < count:
             self.missing += count - other
         self.undecided += min(count, other)
-        self._tell(queue, -1, "bucket", f"{count} messages", f"{other} messages")
+        self._add_difference(queue, -1, "bucket", f"{count} messages", f"{other} messages")
 
     def _pairs(
         self, queue: QueueDigest, first: int, end: int
     ) -> Iterator[tuple[int, MessageValue | None, MessageValue | None]] | None:
-        one = self.at_hand.get(self.reference.name)
-        two = self.at_hand.get(self.other.name)
+        one = self.available.get(self.reference.name)
+        two = self.available.get(self.other.name)
         if not isinstance(one, QueueMessages) or not isinstance(two, QueueMessages):
             return None
         mine = one.read(queue.topic, queue.queue_id, first, end)
@@ -369,7 +383,7 @@ class _Compare:
         return ((at, a, b) for (at, a), (_, b) in zip(mine, theirs, strict=True))
 
     def _places(self, queue: QueueDigest, number: int) -> None:
-        """The messages of a bucket are the same, their places are not."""
+        """Compare the positions of a bucket's messages, whose content is equal."""
         first = max(number * _BUCKET, queue.min_offset)
         end = min((number + 1) * _BUCKET, queue.max_offset)
         pairs = self._pairs(queue, first, end) if number >= 0 else None
@@ -382,27 +396,31 @@ class _Compare:
                 self._message(queue, mine, theirs)
 
     def _sum(self, queue: QueueDigest, bucket: Bucket, first: int, end: int) -> None:
-        """One of both is only known by the sums of its messages."""
+        """Compare by sums: one of the stores is known only by the sums of its messages."""
         span = queue.topic, queue.queue_id, first, end
-        one, two = self.at_hand.get(self.reference.name), self.at_hand.get(self.other.name)
+        one, two = self.available.get(self.reference.name), self.available.get(self.other.name)
         whole = end - first == bucket[1]
         mine = bucket[1:] if whole else one.sums(*span) if one is not None else None
         if mine is None or two is None:
             self.undecided += end - first
-            self._tell(queue, first, "bucket", f"{end - first} messages", "not at hand")
+            self._add_difference(
+                queue, first, "bucket", f"{end - first} messages", "files not available"
+            )
             return
         theirs = two.sums(*span)
         if theirs[:2] == mine[:2]:
             self.same += mine[0]
-            # Sums tell that some have moved, not how many.
+            # Sums show that messages have moved, but not how many.
             self.moved += theirs[2] != mine[2]
         elif theirs[0] < mine[0]:
             self.missing += mine[0] - theirs[0]
             self.undecided += theirs[0]
-            self._tell(queue, first, "missing", f"{mine[0]} messages", f"{theirs[0]} messages")
+            self._add_difference(
+                queue, first, "missing", f"{mine[0]} messages", f"{theirs[0]} messages"
+            )
         else:
             self.undecided += mine[0]
-            self._tell(queue, first, "bucket", "digest", "another digest")
+            self._add_difference(queue, first, "bucket", "digest", "another digest")
 
     def _messages(self, queue: QueueDigest, bucket: Bucket, first: int, end: int) -> None:
         pairs = self._pairs(queue, first, end)
@@ -413,10 +431,10 @@ class _Compare:
         for queue_offset, mine, theirs in pairs:
             if mine is None:
                 self.undecided += 1
-                self._tell(queue, queue_offset, "missing", "not reachable", "")
+                self._add_difference(queue, queue_offset, "missing", "not reachable", "")
             elif theirs is None:
                 self.missing += 1
-                self._tell(queue, queue_offset, "missing", mine.message_id, "nothing")
+                self._add_difference(queue, queue_offset, "missing", mine.message_id, "nothing")
             else:
                 self._message(queue, mine, theirs)
 
@@ -425,7 +443,8 @@ class _Compare:
         moved = theirs.physical_offset != mine.physical_offset
         pointed = abs(theirs.prepared_transaction_offset - mine.prepared_transaction_offset)
         if pointed not in (0, ENTRY_HEADER_SIZE):
-            # What it points at can only have moved as the first message of a file that leaves.
+            # The offset it refers to can only have moved as the first message of a file that leaves
+            # DLedger.
             names.append("prepared_transaction_offset")
         if not names:
             self.same += 1
@@ -433,10 +452,12 @@ class _Compare:
             return
         self.different += 1
         for name in names:
-            told = str(getattr(mine, name)), str(getattr(theirs, name))
-            self._tell(queue, mine.queue_offset, name, *told)
+            values = str(getattr(mine, name)), str(getattr(theirs, name))
+            self._add_difference(queue, mine.queue_offset, name, *values)
 
-    def _tell(self, queue: QueueDigest, queue_offset: int, what: str, one: str, two: str) -> None:
+    def _add_difference(
+        self, queue: QueueDigest, queue_offset: int, what: str, one: str, two: str
+    ) -> None:
         if len(self.differences) < DIFFERENCES_MAX:
             self.differences.append(
                 MessageDifference(
@@ -453,7 +474,7 @@ class _Compare:
 PLACE_FIELDS: Final = frozenset(
     ("physical_offset", "offset_id", "message_id", "prepared_transaction_offset")
 )
-"""What a message's place decides; an id of its own is among its properties."""
+"""The fields that a message's position determines; a unique id is among its properties."""
 CONTENT_FIELDS: Final = tuple(
     attribute.name for attribute in fields(MessageValue) if attribute.name not in PLACE_FIELDS
 )

@@ -1,21 +1,21 @@
-"""Where two stores differ: by their manifests alone, or to the byte when both are at hand.
+"""Find where two stores differ: from their manifests alone, or to the byte with their files.
 
-Compared are the logs as far as both reach. What one has and the other has not is a difference of
-its own (BEGIN, END); a slave that is behind differs by its END only. Two ends in one block leave a
-rest that digests cannot decide (UNDECIDED): with the files at hand it is decided by its bytes, with
-those of the longer log alone by a digest of that rest, so that no data has to travel.
+The logs are compared as far as both reach. What only one of them has is a difference of its kind
+(BEGIN, END); a slave that lags differs only by its END. Two ends in one block leave bytes that
+digests cannot decide (UNDECIDED): with both stores' files they are compared directly; with the
+files of the longer log alone, a digest of these bytes decides, so no data has to be sent.
 
 ===========  ====================================================================================
 kind         offsets ``begin`` to ``end``
 ===========  ====================================================================================
-LOG          one has this log, the other has not
+LOG          only one store has this log
 FILE_SIZE    the logs have files of different sizes: nothing else is compared
-BEGIN        what only one still has at the beginning
-CONTENT      the first place with different bytes (of manifests: the block)
+BEGIN        what only one store still has at the start
+CONTENT      the first position with different bytes (from manifests: the block)
 UNDECIDED    bytes that only the files can decide
-END          what only one has at the end
+END          what only one store has at the end
 DIVIDE       the divided offsets
-TABLE        a configuration table says something else
+TABLE        a configuration table with different content
 ===========  ====================================================================================
 """
 
@@ -53,6 +53,8 @@ _CHUNK = 1 << 20
 
 
 class DifferenceKind(Enum):
+    """The kind of a difference; see the table above."""
+
     LOG = "log"
     FILE_SIZE = "file size"
     BEGIN = "begin"
@@ -65,10 +67,11 @@ class DifferenceKind(Enum):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Difference:
-    """``left`` and ``right`` say what the two have. ``record``: the message of the left one in
-    which the first different byte lies, ``other`` the right one's there (only with the files); of
-    an END the first that only one has; of a block that one store alone cannot narrow the block's
-    first.
+    """One difference; ``left`` and ``right`` describe the two stores.
+
+    ``record`` is the message of the left store that contains the first different byte, ``other``
+    that of the right store (only with the files); for an END it is the first message that only one
+    store has; for a block that one store alone cannot narrow it is the block's first message.
     """
 
     kind: DifferenceKind
@@ -94,7 +97,7 @@ class Difference:
         return text
 
     def as_json(self) -> dict[str, Any]:
-        """Without what says nothing."""
+        """Return a JSON object without empty fields."""
         tree = asdict(self) | {"kind": self.kind.name}
         return {name: value for name, value in tree.items() if value not in (None, "", -1)}
 
@@ -108,11 +111,11 @@ class LocalStore:
 
 
 def compare_manifests(left: Manifest, right: Manifest) -> list[Difference]:
-    """Every difference that the digests tell; at most one CONTENT a log, the first."""
+    """Return every difference that the digests show; at most one CONTENT per log, the first."""
     found: list[Difference] = []
     if left.divided_offset != right.divided_offset:
-        told = str(left.divided_offset), str(right.divided_offset)
-        found.append(Difference(kind=DifferenceKind.DIVIDE, left=told[0], right=told[1]))
+        values = str(left.divided_offset), str(right.divided_offset)
+        found.append(Difference(kind=DifferenceKind.DIVIDE, left=values[0], right=values[1]))
     for kind in ("classic", "dledger"):
         one, two = left.log(kind), right.log(kind)
         if one is None and two is None:
@@ -129,9 +132,7 @@ def compare_manifests(left: Manifest, right: Manifest) -> list[Difference]:
 def compare_stores(
     left: Manifest, right: Manifest, one: LocalStore | None, two: LocalStore | None
 ) -> list[Difference]:
-    """The same to the byte: what manifests leave open is decided by the files, as far as they are
-    at hand.
-    """
+    """Return the differences to the byte, as far as the stores' files are available."""
     found = []
     for difference in compare_manifests(left, right):
         exact: Difference | None = difference
@@ -141,15 +142,16 @@ def compare_stores(
             else:
                 exact = _with_one((left, one), (right, two), difference)
         elif difference.kind is DifferenceKind.END:
-            exact = _first_behind((left, one), (right, two), difference)
+            exact = _first_after((left, one), (right, two), difference)
         if exact is not None:
             found.append(exact)
     return found
 
 
 def first_difference(differences: list[Difference]) -> Difference | None:
-    """Where two logs part: the difference at the smallest offset; None when only tables differ, or
-    no offset can be told.
+    """Return where two logs diverge: the difference at the smallest offset.
+
+    None if only tables differ, or no offset is known.
     """
     placed = [each for each in differences if each.begin >= 0]
     return min(placed, key=lambda each: each.begin, default=None)
@@ -158,8 +160,8 @@ def first_difference(differences: list[Difference]) -> Difference | None:
 _Side = tuple[Manifest, LocalStore | None]
 
 
-def _first_behind(left: _Side, right: _Side, where: Difference) -> Difference:
-    """An END with the first message that only one has, if that one is at hand."""
+def _first_after(left: _Side, right: _Side, where: Difference) -> Difference:
+    """Return an END with the first message that only one store has, if its files are available."""
     for is_left, (manifest, store) in ((True, left), (False, right)):
         log = manifest.log(where.log)
         if store is None or log is None or log.end != where.end:
@@ -172,8 +174,10 @@ def _first_behind(left: _Side, right: _Side, where: Difference) -> Difference:
 
 
 def _with_one(left: _Side, right: _Side, where: Difference) -> Difference | None:
-    """A block of which only one store is at hand: decided by a digest where the other log ends in
-    it, and told which message is the block's first.
+    """Compare a block of which only one store's files are available.
+
+    Where the other log ends in the block, a digest decides; otherwise the block's first message is
+    added.
     """
     for is_left, mine, theirs in ((True, left, right), (False, right, left)):
         store = mine[1]
@@ -198,8 +202,8 @@ def _file_at(manifest: Manifest, where: Difference) -> LogFileDigest:
 
 
 def _view(store: LocalStore, file: LogFileDigest, kind: str) -> memoryview:
-    row = _row(store.directory, kind)
-    log_file = row.file_at(file.first_offset) if row else None
+    segments = _segments_of(store.directory, kind)
+    log_file = segments.file_at(file.first_offset) if segments else None
     assert log_file is not None, "the manifest is of these files"
     return map_file(store.files, log_file.path)
 
@@ -254,7 +258,7 @@ def _compare_logs(kind: str, left: LogDigest, right: LogDigest) -> Iterator[Diff
 def _end(log: LogDigest, common: int) -> str:
     more = sum(group.count for file in log.files for group in file.groups if group.offset >= common)
     text = f"ends at {log.end}"
-    return f"{text}, {more} messages or more behind" if log.end > common and more else text
+    return f"{text}, {more} messages or more after that" if log.end > common and more else text
 
 
 def _compare_content(kind: str, left: LogDigest, right: LogDigest) -> Iterator[Difference]:
@@ -285,7 +289,7 @@ def _block(file: LogFileDigest, begin: int) -> str:
 
 
 def _first_block(one: LogFileDigest, two: LogFileDigest) -> tuple[int, int, bool] | None:
-    """(begin, end, decided) of the first block that differs, or cannot be compared."""
+    """Return (begin, end, decided) of the first block that differs or cannot be compared."""
     end = min(one.end, two.end)
     for number, (left, right) in enumerate(zip_longest(one.blocks, two.blocks)):
         begin = one.first_offset + number * BLOCK_SIZE
@@ -305,20 +309,24 @@ def _compare_tables(left: Manifest, right: Manifest) -> Iterator[Difference]:
     twos = {table.name: table for table in right.tables}
     for name in sorted({*ones, *twos}):
         one, two = ones.get(name), twos.get(name)
-        told = [table.digest or table.source if table else "none" for table in (one, two)]
-        if told[0] != told[1]:
-            yield Difference(kind=DifferenceKind.TABLE, log=name, left=told[0], right=told[1])
+        values = [table.digest or table.source if table else "none" for table in (one, two)]
+        if values[0] != values[1]:
+            yield Difference(kind=DifferenceKind.TABLE, log=name, left=values[0], right=values[1])
 
 
 def _first_difference(one: LocalStore, two: LocalStore, where: Difference) -> Difference | None:
-    """The first byte that differs in ``where``; None when there is none."""
-    rows = [row for store in (one, two) if (row := _row(store.directory, where.log)) is not None]
-    assert len(rows) == 2, "both have been compared"
+    """Return the first byte that differs in ``where``, or None if there is none."""
+    logs = [
+        segments
+        for store in (one, two)
+        if (segments := _segments_of(store.directory, where.log)) is not None
+    ]
+    assert len(logs) == 2, "both have been compared"
     offset = where.begin
     while offset < where.end:
         views = []
-        for store, row in zip((one, two), rows, strict=True):
-            file = row.file_at(offset)
+        for store, segments in zip((one, two), logs, strict=True):
+            file = segments.file_at(offset)
             assert file is not None
             view = map_file(store.files, file.path)
             stop = min(offset + _CHUNK, where.end, file.end_offset) - file.first_offset
@@ -326,7 +334,7 @@ def _first_difference(one: LocalStore, two: LocalStore, where: Difference) -> Di
         (left, left_view, base), (right, right_view, _) = views
         if bytes(left) != bytes(right):
             at = next(n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b)
-            framing = rows[0].framing
+            framing = logs[0].framing
             return evolve(
                 where,
                 kind=DifferenceKind.CONTENT,
@@ -341,14 +349,14 @@ def _first_difference(one: LocalStore, two: LocalStore, where: Difference) -> Di
     return None
 
 
-def _row(directory: StoreDirectory, kind: str) -> LogSegments | None:
+def _segments_of(directory: StoreDirectory, kind: str) -> LogSegments | None:
     if kind == "classic":
         return directory.classic
     return directory.ledger.data if directory.ledger else None
 
 
 def _record_over(view: memoryview, base: int, offset: int, framing: Framing) -> RecordFacts | None:
-    """The record in which ``offset`` lies."""
+    """Return the record that contains ``offset``, or None."""
     position = 0
     while True:
         scan = scan_records(

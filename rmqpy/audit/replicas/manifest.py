@@ -1,22 +1,21 @@
-"""The manifest: digests of a whole store as one value that travels between hosts.
+"""The manifest: the digests of a whole store, as one value that can be sent between hosts.
 
 ==========  =====================================================================================
-part        holds
+part        content
 ==========  =====================================================================================
 files       path below the root, length, time, and MD5 of every file as ``md5sum`` prints it
-logs        for each file of a log where its content ends, and digests of what is before: of each
-            64 KiB block (BLAKE2b, 16 bytes), and of the frames that begin in each block (offset of
-            the first, count, CRC-32). Bytes behind the last frame or in a filler do not count.
-queues      for each queue its smallest offset and the one behind its largest, and the digests of
-its
-            messages by 1024 queue offsets (:mod:`rmqpy.codec.tally` says of what); how many
-            of them the consume queue leads to
-tables      digests of the configuration tables by their meaning
-facts       what :mod:`rmqpy.audit.facts.facts` says
+logs        for each file of a log where its content ends, and digests of the content: of each
+            64 KiB block (BLAKE2b, 16 bytes), and of the frames that start in each block (offset
+            of the first, count, CRC-32). Bytes after the last frame or in a filler do not count.
+queues      for each queue its smallest offset and the one after its largest, the digests of its
+            messages per 1024 queue offsets (:mod:`rmqpy.codec.tally` says of what), and the
+            number of messages to which the consume queue leads
+tables      digests of the content of the configuration tables
+facts       those of :mod:`rmqpy.audit.facts.facts`
 ==========  =====================================================================================
 
 The JSON form (:meth:`Manifest.encode`, :meth:`Manifest.decode`) is stable: ``format`` counts its
-versions, a reader refuses a newer one.
+versions, and a reader refuses a newer one.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from rmqpy.audit.facts.facts import Mode
 from rmqpy.audit.facts.file_md5 import FilePart
 from rmqpy.audit.facts.small_files import ConfigTable
 from rmqpy.audit.scan.directory import StoreDirectory, read_directory
-from rmqpy.audit.scan.range_merge import FileDigests, RowResult
+from rmqpy.audit.scan.range_merge import FileDigests, LogResult
 from rmqpy.audit.scan.ranges import FrameGroup
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.tally import BLOCK_SIZE, QueueTally
@@ -64,7 +63,7 @@ KIND: Final = "rmqpy-manifest"
 
 @define(slots=True, frozen=True)
 class FileMd5:
-    """One file. ``md5`` is "" when it was not asked for."""
+    """One file. ``md5`` is "" if it was not requested."""
 
     path: str
     size: int
@@ -74,7 +73,7 @@ class FileMd5:
 
 @define(slots=True, frozen=True, kw_only=True)
 class LogFileDigest:
-    """One file of a log. ``end`` is behind its last frame; ``sealed``: its filler closes it."""
+    """One file of a log. ``end`` is after its last frame; ``sealed``: a filler closes it."""
 
     path: str
     first_offset: int
@@ -91,7 +90,7 @@ class LogFileDigest:
 
 @define(slots=True, frozen=True, kw_only=True)
 class LogDigest:
-    """One log: "classic" or "dledger". ``files`` hold content, in order, without gaps of name."""
+    """One log: "classic" or "dledger". ``files`` are those with content, in order, without gaps."""
 
     kind: str
     files: tuple[LogFileDigest, ...] = ()
@@ -102,7 +101,7 @@ class LogDigest:
 
     @property
     def end(self) -> int:
-        """Behind the last frame."""
+        """The end of the last frame."""
         return max((file.end for file in self.files), default=0)
 
     @property
@@ -111,12 +110,14 @@ class LogDigest:
 
 
 Bucket = tuple[int, int, int, int]
-"""Number (-1: messages without a place in the queue), messages, content, place."""
+"""Number (-1: messages without a queue offset), count, sum of content, sum of positions."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class QueueDigest:
-    """One queue, as the log tells it. ``right_units``: messages to which a unit leads."""
+    """One queue, as the log has it. ``right_units``: the number of messages to which a unit
+    leads.
+    """
 
     topic: str
     queue_id: int
@@ -130,7 +131,7 @@ class QueueDigest:
 
 @define(slots=True, frozen=True, kw_only=True)
 class Manifest:
-    """A store at one moment. ``name`` tells replicas apart. ``findings``: code name → how many."""
+    """A store at one moment. ``name`` identifies the replica; ``findings`` maps codes to counts."""
 
     name: str
     taken_ms: int
@@ -143,7 +144,7 @@ class Manifest:
     queues: tuple[QueueDigest, ...] = ()
     tables: tuple[ConfigTable, ...] = ()
     keys: int = 0
-    """How many (message, key) the log asks the key index for; ``keys_found``: it has."""
+    """The number of (message, key) pairs that the key index must have; it has ``keys_found``."""
     keys_found: int = 0
     findings: dict[str, int] = field(factory=dict)
     first_findings: tuple[dict[str, Any], ...] = ()
@@ -155,7 +156,7 @@ class Manifest:
 
     @property
     def end(self) -> int:
-        """Behind the last frame of all."""
+        """The end of the last frame of all logs."""
         return max((log.end for log in self.logs), default=0)
 
     @property
@@ -163,8 +164,9 @@ class Manifest:
         return sum(queue.count + queue.unqueued for queue in self.queues)
 
     def content_digest(self) -> str:
-        """SHA-256 of what it says about logs and messages: the same whenever and by whatever engine
-        it is made, for as long as no message comes or goes.
+        """Return the SHA-256 of what the manifest says about logs and messages.
+
+        It is the same for every engine and at any time, as long as no message is added or expires.
         """
         content = {
             "mode": self.mode.value,
@@ -179,18 +181,19 @@ class Manifest:
         return next((log for log in self.logs if log.kind == kind), None)
 
     def fits(self, files: FileSystem, root: str) -> bool:
-        """Whether every log file still has the length and time that it had."""
+        """Return whether every log file still has the length and time that it had."""
         known = {file.path: (file.size, file.mtime_ms) for file in self.files}
         directory = read_directory(files, root)
         found = {
             directory.relative(file.path): (file.size, file.mtime_ms)
-            for row in directory.logs
-            for file in row.files
+            for log in directory.logs
+            for file in log.files
         }
         logs = {file.path for log in self.logs for file in log.files}
         return all(known.get(path) == what for path, what in found.items()) and logs <= set(found)
 
     def encode(self) -> bytes:
+        """Return the JSON form."""
         tree = asdict(evolve(self, logs=()), value_serializer=_plain)
         tree["logs"] = [
             {"kind": log.kind, "files": list(map(_log_file_tree, log.files))} for log in self.logs
@@ -200,13 +203,13 @@ class Manifest:
 
     @classmethod
     def decode(cls, raw: bytes) -> Manifest:
-        """Raises RmqError for anything but a manifest of a known format."""
+        """Return the manifest in ``raw``; raises RmqError unless it has a known format."""
         try:
             tree = json.loads(raw)
             if tree["kind"] != KIND:
-                raise RmqError(f"not a manifest but {tree['kind']!r}")
+                raise RmqError(f"not a manifest: kind is {tree['kind']!r}, expected {KIND!r}")
             if tree["format"] > MANIFEST_FORMAT:
-                raise RmqError(f"a manifest of format {tree['format']}: use a newer rmqpy")
+                raise RmqError(f"the manifest has format {tree['format']}: use a newer rmqpy")
             return _manifest_of(tree)
         except (KeyError, TypeError, ValueError) as error:
             raise RmqError(f"not a manifest: {error!r}") from error
@@ -258,7 +261,7 @@ def _log_file_of(tree: dict[str, Any]) -> LogFileDigest:
 
 
 class Md5(Enum):
-    """Of which files."""
+    """The files whose MD5 sums are computed."""
 
     EVERY_FILE = "every file"
     OWN_FILES = "logs, tables and small files, not what is made from them"
@@ -267,9 +270,11 @@ class Md5(Enum):
 
 @define(slots=True, frozen=True, kw_only=True)
 class ManifestPlan:
-    """Digests of messages are always made. ``md5``: which files are read for ``md5sum`` as well;
-    ``blocks``: digests of the logs' blocks, for finding where two logs part. A certificate needs
-    neither.
+    """What a manifest contains.
+
+    Digests of messages are always computed. ``md5`` selects the files that are also read for
+    ``md5sum``; ``blocks`` adds digests of the logs' blocks, which show where two logs diverge. A
+    certificate needs neither.
     """
 
     name: str
@@ -282,7 +287,7 @@ class ManifestPlan:
 def make_manifest(
     files: FileSystem, plan: ManifestPlan, runner: RangeRunner | None = None
 ) -> tuple[Manifest, StoreAudit]:
-    """Audit a store and put its digests together. A block is not divided between ranges."""
+    """Audit a store and collect its digests. A block is never divided between ranges."""
     runner = runner or ThreadRunner(files, plan.audit.workers)
     range_bytes = plan.audit.range_bytes
     if plan.blocks:
@@ -307,7 +312,7 @@ def _manifest_of_audit(
         clean_stop=facts.clean_stop,
         running=facts.running,
         files=md5s,
-        logs=tuple(_log_digest(kind, row) for kind, row in logs if row is not None),
+        logs=tuple(_log_digest(kind, log) for kind, log in logs if log is not None),
         queues=tuple(_queue_digests(audit.queues.values())),
         tables=facts.tables,
         findings={code.name: count for code, count in sorted(audit.counts.items(), key=_by_name)},
@@ -323,8 +328,8 @@ def _by_name(item: tuple[Any, int]) -> str:
     return name
 
 
-def _log_digest(kind: str, row: RowResult) -> LogDigest:
-    with_content = [file for file in row.files if file.end > file.first_offset]
+def _log_digest(kind: str, log: LogResult) -> LogDigest:
+    with_content = [file for file in log.files if file.end > file.first_offset]
     return LogDigest(kind=kind, files=tuple(map(_log_file_digest, with_content)))
 
 
@@ -367,12 +372,12 @@ def _file_md5s(
     for ledger in directory.ledgers:
         small += [ledger.checkpoint, ledger.current_term]
     paths += [path for path in small if files.exists(path)]
-    wanted = {
+    selected = {
         Md5.EVERY_FILE: paths,
         Md5.OWN_FILES: [*directory.own_files(), *small],
         Md5.NONE: [],
     }[plan.md5]
-    read = sorted(set(wanted).intersection(paths))
+    read = sorted(set(selected).intersection(paths))
     sums = runner.md5s(map(FilePart, read))
     md5s = {path: each.md5 for path, each in zip(read, sums, strict=True)}
     for path in paths:

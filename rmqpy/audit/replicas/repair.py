@@ -1,21 +1,21 @@
-"""Making a damaged log readable again: planned first, then carried out from a journal.
+"""Make a damaged log readable again: planned first, then executed from a journal.
 
 ==============  ===================================================================================
-way             what it does
+repair          effect
 ==============  ===================================================================================
-FORCE_TRUNCATE  the log ends before the first damage: everything from there on is kept in
-                rmqpy/quarantine and zeroed, later files go there as a whole
-QUARANTINE      the log stays as it is, but for the damage: its bytes are kept in rmqpy/quarantine,
-                in their place stand empty messages with the same size, topic, queue and queue
-                offset (as the consume queue tells them), property ``__RMQPY_LOST``. Where no
-                consume queue leads there, the place is filled by a rolled-back message, which no
-                reader sees.
+FORCE_TRUNCATE  the log ends before the first damage: everything from there on is copied to
+                rmqpy/quarantine and zeroed, and later files are moved there
+QUARANTINE      the log stays as it is, except for the damage: its bytes are copied to
+                rmqpy/quarantine and replaced by empty messages with the same size, topic, queue,
+                and queue offset (as the consume queue states them) and the property
+                ``__RMQPY_LOST``. Bytes to which no consume queue leads are replaced by a
+                rolled-back message, which no reader sees.
 ==============  ===================================================================================
 
 Both are for classic logs. A damaged DLedger log is repaired from the other members, not here.
 
-The journal (``rmqpy/fsck-journal.json``) holds the plan before anything is changed; every action
-may be done again, so that a plan that was interrupted is carried out to its end by the next call.
+The journal (``rmqpy/fsck-journal.json``) contains the plan before anything is changed. Every action
+may be repeated, so the next call completes a plan that was interrupted.
 """
 
 from __future__ import annotations
@@ -49,26 +49,32 @@ JOURNAL: Final = "fsck-journal.json"
 LOST_TOPIC: Final = b"RMQPY_LOST"
 LOST_PROPERTY: Final = b"__RMQPY_LOST\x01true"
 _STRUCTURAL: Final = ("RECORD_", "FILLER_")
-_NOBODY: Final = bytes(4)
+_NO_HOST: Final = bytes(4)
 
 
 class Repair(Enum):
+    """The way of repair; the values are the options of ``rmqpy store fsck``."""
+
     FORCE_TRUNCATE = "force-truncate"
     QUARANTINE = "quarantine"
 
 
 class ActionKind(Enum):
+    """What an action does; the values are those of journals."""
+
     KEEP = "keep"
     """Copy ``length`` bytes to the quarantine."""
     WRITE = "write"
-    """Put ``data`` there; ``length`` zeros when it is empty."""
+    """Write ``data``; ``length`` zeros if it is empty."""
     SET_ASIDE = "set aside"
     """Move the whole file to the quarantine."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Action:
-    """``file`` is below the root; ``kept_as`` below rmqpy/quarantine; ``data`` in hexadecimal."""
+    """One action. ``file`` is below the root, ``kept_as`` below rmqpy/quarantine; ``data`` is
+    hexadecimal.
+    """
 
     kind: ActionKind
     file: str
@@ -88,10 +94,12 @@ class Action:
 
 @define(slots=True, frozen=True, kw_only=True)
 class RepairPlan:
+    """The actions of a repair and their reasons."""
+
     repair: Repair
     actions: tuple[Action, ...]
     reasons: tuple[str, ...]
-    """The findings that it answers to, one line each."""
+    """The findings that the plan repairs, one line each."""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self, value_serializer=_plain), indent=1).encode()
@@ -114,7 +122,7 @@ def _plain(_owner: object, _name: object, value: object) -> object:
 def plan_repair(
     files: FileSystem, root: str, repair: Repair, settings: StoreSettings | None = None
 ) -> RepairPlan:
-    """What would be done. Raises StoreError where it cannot be: a running broker, a DLedger log."""
+    """Return what would be done; raises StoreError for a running broker and for a DLedger log."""
     directory = read_directory(files, root, settings)
     _check_stopped(directory)
     found: list[Finding] = []
@@ -153,13 +161,13 @@ def _check_stopped(directory: StoreDirectory) -> None:
 
 
 def unfinished_plan(files: FileSystem, directory: StoreDirectory) -> RepairPlan | None:
-    """The plan of a repair that was interrupted."""
+    """Return the plan of a repair that was interrupted, or None."""
     path = f"{directory.paths.own}/{JOURNAL}"
     return RepairPlan.decode(files.read_bytes(path)) if files.exists(path) else None
 
 
 def execute_repair(files: FileSystem, directory: StoreDirectory, plan: RepairPlan) -> None:
-    """Do what is planned. After an interruption it may be called again with the same plan."""
+    """Execute ``plan``. After an interruption it may be called again with the same plan."""
     _check_stopped(directory)
     lock = files.lock(directory.paths.lock)
     try:
@@ -176,18 +184,18 @@ def execute_repair(files: FileSystem, directory: StoreDirectory, plan: RepairPla
 
 def _do(files: FileSystem, directory: StoreDirectory, action: Action) -> None:
     path = action.file if action.file.startswith("/") else f"{directory.root}/{action.file}"
-    kept = f"{directory.paths.quarantine}/{action.kept_as}"
+    quarantined = f"{directory.paths.quarantine}/{action.kept_as}"
     if action.kind is ActionKind.SET_ASIDE:
         if files.exists(path):
-            files.rename(path, kept)
+            files.rename(path, quarantined)
             files.sync_dir(path.rpartition("/")[0])
             files.sync_dir(directory.paths.quarantine)
         return
     if action.kind is ActionKind.KEEP:
-        # Once more after an interruption would keep what was written in its place.
-        if not files.exists(kept):
+        # A repetition after an interruption would copy the bytes that were already written.
+        if not files.exists(quarantined):
             view = map_file(files, path)
-            files.replace_bytes(kept, bytes(view[action.position :][: action.length]))
+            files.replace_bytes(quarantined, bytes(view[action.position :][: action.length]))
         return
     file = files.open(path)
     try:
@@ -200,7 +208,7 @@ def _do(files: FileSystem, directory: StoreDirectory, action: Action) -> None:
 
 @define(slots=True, frozen=True)
 class _Tile:
-    """Bytes that become one message: offset, size, and whose it was."""
+    """Bytes that become one message: offset, size, and the queue slot of the lost message."""
 
     offset: int
     size: int
@@ -218,21 +226,23 @@ class _Planner:
         self._units = QueueUnits(files, directory)
 
     @property
-    def _row(self) -> LogSegments:
+    def _segments(self) -> LogSegments:
         return self._directory.classic
 
     def _relative(self, file: LogFile) -> str:
         return self._directory.relative(file.path)
 
     def _holder(self, offset: int) -> LogFile:
-        file = self._row.file_at(offset)
+        file = self._segments.file_at(offset)
         assert file is not None, "findings have offsets in files"
         return file
 
     def truncate(self, offset: int) -> Iterator[Action]:
-        """From the end backwards: stopped in between, the same damage is found again."""
+        """Yield actions from the end backwards: after an interruption the same damage is found
+        again.
+        """
         holder = self._holder(offset)
-        for file in reversed(self._row.files):
+        for file in reversed(self._segments.files):
             if file.first_offset > holder.first_offset:
                 name = file.path.rpartition("/")[2]
                 yield Action(
@@ -255,7 +265,7 @@ class _Planner:
         )
 
     def replace(self, finding: Finding) -> Iterator[Action]:
-        """Empty messages in place of damage; a filler that is wrong is written anew."""
+        """Yield actions that replace damage by empty messages, or write a wrong filler again."""
         holder = self._holder(finding.offset)
         position = finding.offset - holder.first_offset
         view = map_file(self._files, holder.path)
@@ -278,7 +288,7 @@ class _Planner:
             if tile.unit is not None:
                 file, place = tile.unit
                 yield Action(kind=ActionKind.WRITE, file=file, position=place + 12, length=8)
-        behind = tiles[-1].offset + tiles[-1].size if tiles else finding.offset
+        tiles_end = tiles[-1].offset + tiles[-1].size if tiles else finding.offset
         if to_end:
             left = holder.end_offset - behind
             data = encode_blank(left)
@@ -294,17 +304,17 @@ class _Planner:
         )
 
     def _tiles(self, begin: int, end: int) -> Iterator[_Tile]:
-        """The place between two offsets, cut by the units that lead there."""
+        """Yield the tiles between two offsets, split by the units that lead there."""
         offset = begin
         for tile in sorted(self._units_between(begin, end), key=lambda tile: tile.offset):
             if tile.offset < offset or tile.offset + tile.size > end:
                 continue
-            yield from self._nobodys(offset, tile.offset)
+            yield from self._unclaimed(offset, tile.offset)
             yield tile
             offset = tile.offset + tile.size
-        yield from self._nobodys(offset, end)
+        yield from self._unclaimed(offset, end)
 
-    def _nobodys(self, begin: int, end: int) -> Iterator[_Tile]:
+    def _unclaimed(self, begin: int, end: int) -> Iterator[_Tile]:
         if begin == end:
             return
         if end - begin < layout.RECORD_SIZE_MIN + len(LOST_TOPIC):
@@ -319,10 +329,10 @@ class _Planner:
     def _units_between(self, begin: int, end: int) -> Iterator[_Tile]:
         for queue in self._directory.queues:
             topic = queue.topic.encode("utf-8", "surrogateescape")
-            row = self._units(topic, queue.queue_id)
-            if row is None:
+            units = self._units(topic, queue.queue_id)
+            if units is None:
                 continue
-            for queue_offset, unit in units_within(row, begin, end):
+            for queue_offset, unit in units_within(units, begin, end):
                 place = queue_offset * layout.QUEUE_UNIT_SIZE
                 file = queue.segments.file_at(place)
                 if file is None:
@@ -332,8 +342,9 @@ class _Planner:
 
 
 def _time_before(view: memoryview, position: int) -> int:
-    """Store time of the last whole record before ``position`` of a file; of the first behind it
-    where there is none.
+    """Return the store time of the last whole record before ``position`` of a file.
+
+    0 if there is none.
     """
     stored_ms, at = 0, 0
     while at < position:
@@ -346,7 +357,7 @@ def _time_before(view: memoryview, position: int) -> int:
 
 
 def _empty_message(tile: _Tile, stored_ms: int) -> bytes:
-    """A record of exactly the tile's size without content."""
+    """Return a record of exactly the tile's size without content."""
     fixed = layout.RECORD_SIZE_MIN + len(tile.topic)
     properties = LOST_PROPERTY if fixed + len(LOST_PROPERTY) <= tile.size else b""
     body = bytes(tile.size - fixed - len(properties))
@@ -354,7 +365,7 @@ def _empty_message(tile: _Tile, stored_ms: int) -> bytes:
     head = HEADS[0].pack(
         *(tile.size, layout.MESSAGE_MAGIC_V1, crc32(body) if body else 0, tile.queue_id, 0),
         *(0 if lost else tile.queue_offset, tile.offset, TRANSACTION_ROLLBACK if lost else 0),
-        *(stored_ms, _NOBODY, 0, stored_ms, _NOBODY, 0, 0, 0, len(body)),
+        *(stored_ms, _NO_HOST, 0, stored_ms, _NO_HOST, 0, 0, 0, len(body)),
     )
     record = head + body + bytes([len(tile.topic)]) + tile.topic
     record += len(properties).to_bytes(2) + properties

@@ -1,7 +1,7 @@
-"""Several replicas of one store: each pair compared, all of them certified.
+"""Several replicas of one store: compare each pair and certify all of them.
 
-A replica is a manifest, and its files where they are at hand. A manifest of another host joins as
-it is; no data travels.
+A replica is a manifest, together with its files where they are available. A manifest of another
+host is used as it is; no data is sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["LocalReplicaStore", "Pair", "certify_replicas", "changed_subjects", 
 
 @define(slots=True, frozen=True)
 class LocalReplicaStore:
-    """``store`` is None where only the manifest is here."""
+    """A replica; ``store`` is None if only its manifest is available."""
 
     manifest: Manifest
     store: LocalStore | None = None
@@ -34,7 +34,7 @@ class LocalReplicaStore:
 
 @define(slots=True, frozen=True)
 class Pair:
-    """Two replicas, by name, and where they differ."""
+    """Two replicas, by name, and their differences."""
 
     left: str
     right: str
@@ -46,7 +46,7 @@ class Pair:
 
     @property
     def first(self) -> Difference | None:
-        """Where their logs part."""
+        """The difference at which their logs diverge."""
         return first_difference(list(self.differences))
 
     def as_json(self) -> dict[str, Any]:
@@ -60,24 +60,24 @@ class Pair:
 
 
 def compare_pairs(replicas: Sequence[LocalReplicaStore]) -> Iterator[Pair]:
-    """Every pair, in the order given."""
+    """Yield every pair, in the given order."""
     for one, two in combinations(replicas, 2):
         found = compare_stores(one.manifest, two.manifest, one.store, two.store)
         yield Pair(one.name, two.name, tuple(found))
 
 
 def certify_replicas(replicas: Sequence[LocalReplicaStore], now_ms: int) -> Certificate:
-    """The first is the reference."""
-    at_hand = {
+    """Return the certificate of the replicas; the first is the reference."""
+    available = {
         each.name: QueueMessages(each.store.files, each.store.directory)
         for each in replicas
         if each.store is not None
     }
-    return certify([each.manifest for each in replicas], now_ms, at_hand)
+    return certify([each.manifest for each in replicas], now_ms, available)
 
 
 def changed_subjects(certificate: Certificate, manifests: Mapping[str, Manifest]) -> dict[str, str]:
-    """Of the stores that are shown: those that are not what was certified, and how they differ."""
+    """Return the stores that differ from what was certified, and how they differ."""
     changed = {}
     for subject in certificate.subjects:
         manifest = manifests.get(subject.name)
@@ -85,7 +85,7 @@ def changed_subjects(certificate: Certificate, manifests: Mapping[str, Manifest]
             continue
         then = f"{subject.messages} messages from {subject.begin} to {subject.end}"
         now = f"{manifest.messages} messages from {manifest.begin} to {manifest.end}"
-        changed[subject.name] = f"certified were {then}, now there are {now}"
+        changed[subject.name] = f"certified: {then}; now: {now}"
         if then == now:
-            changed[subject.name] += ", with other content or other queues"
+            changed[subject.name] += ", with different content or different queues"
     return changed

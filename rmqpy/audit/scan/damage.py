@@ -1,18 +1,18 @@
-"""A place where a frame should begin and none does: what is wrong with it, and where the next one
-is.
+"""Damage: a position where a frame should start and none does, what is wrong with it, and where the
+next frame is.
 
-Where the log goes on behind damage, in this order:
+The log continues after damage at the first of these positions:
 
-1. where the damaged frame's own size leads, or the sum of the lengths inside it (one of the two
-   survives damage to any single field), if a whole frame, the file's filler, or a damaged frame
-   that still says its place stands there;
-2. at the first whole frame behind it (:func:`rmqpy.codec.search.find_frames`) from which the log
-   runs on: to the filler or the end of the file, further than any frame is long, or to a place that
-   was a frame. A forged frame in the body of a damaged message does not run on: behind it the rest
-   of that message follows;
-3. without such a place, at the first frame of the run that gets furthest.
+1. the one to which the size of the damaged frame leads, or the sum of the lengths inside it (one of
+   the two survives damage to any single field), if a whole frame, the file's filler, or a damaged
+   frame that still states its own position is there;
+2. the first whole frame after the damage (:func:`rmqpy.codec.search.find_frames`) from which the
+   log continues: to the filler or the end of the file, for more bytes than any frame is long, or to
+   a position that was a frame. A forged frame in the body of a damaged message does not continue:
+   the remainder of that message follows it;
+3. otherwise, the first frame of the chain that reaches furthest.
 
-The answer depends on the bytes only, so every split of a log gives the same.
+The answer depends only on the bytes, so every split of a log gives the same one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 __all__ = ["Diagnosis", "FileView", "diagnose", "next_frame", "was_a_frame"]
 
 FRAME_BYTES_MAX: Final = 8 << 20
-"""Further than any frame is long (Java's largest message setting in use is 4 MiB)."""
+"""More bytes than any frame is long (Java's largest message setting in use is 4 MiB)."""
 
 _INT: Final = struct.Struct(">i")
 _UINT: Final = struct.Struct(">I")
@@ -43,8 +43,9 @@ _LONG: Final = struct.Struct(">q")
 
 @define(slots=True, frozen=True)
 class FileView:
-    """The bytes of one log file, and how they are framed. ``data`` may end before the file does,
-    where nothing behind is to be looked at.
+    """The bytes of one log file and their framing.
+
+    ``data`` may end before the file does, if nothing after it is to be read.
     """
 
     data: LogBytes
@@ -58,11 +59,11 @@ class FileView:
 
     @property
     def record_shift(self) -> int:
-        """Bytes of a frame before its record."""
+        """The number of bytes of a frame before its record."""
         return layout.ENTRY_HEADER_SIZE if self.dledger else 0
 
     def int_at(self, position: int) -> int:
-        """The signed int32 there, 0 behind the end."""
+        """Return the signed int32 at ``position``, or 0 after the end."""
         if position + 4 > len(self.view):
             return 0
         return int(_INT.unpack_from(self.view, position)[0])
@@ -85,7 +86,7 @@ class FileView:
 
 @define(slots=True, frozen=True)
 class Diagnosis:
-    """Which field of a damaged frame is wrong."""
+    """The field of a damaged frame that is wrong."""
 
     code: FindingCode
     field: str
@@ -94,15 +95,16 @@ class Diagnosis:
 
 
 def next_frame(file: FileView, position: int) -> int | None:
-    """Where the log goes on behind the damaged frame at ``position``; None when it does not, in
-    this file.
+    """Return where the log continues after the damaged frame at ``position``.
+
+    None if it does not continue in this file.
     """
     for end in _claimed_ends(file, position):
-        if _goes_on_at(file, end):
+        if _continues_at(file, end):
             return end
     for end in _claimed_ends(file, position):
-        # The next frame may be damaged too: its place is enough, where a length leads to it.
-        if _says_its_place(file, end):
+        # The next frame may be damaged too: its own position is enough if a length leads to it.
+        if _states_its_position(file, end):
             return end
     best: tuple[int, int] | None = None
     passed = position
@@ -113,7 +115,7 @@ def next_frame(file: FileView, position: int) -> int | None:
         end, proven = _run(file, start)
         if proven:
             return start
-        # Frames of the same run would only lead to the same end.
+        # Frames of the same chain would only lead to the same end.
         passed = end
         if best is None or end > best[1]:
             best = start, end
@@ -123,7 +125,7 @@ def next_frame(file: FileView, position: int) -> int | None:
 
 
 def _closing_filler(file: FileView, position: int) -> int | None:
-    """A filler that fits its place, when no frame follows it: it ends the damage."""
+    """Return the position of a filler after the damage that fits its place, if no frame follows."""
     magic = layout.BLANK_MAGIC if not file.dledger else 0xFFFFFFFF
     needle = magic.to_bytes(4)
     step = 1 << 20
@@ -140,14 +142,14 @@ def _closing_filler(file: FileView, position: int) -> int | None:
     return None
 
 
-def _goes_on_at(file: FileView, position: int) -> bool:
+def _continues_at(file: FileView, position: int) -> bool:
     return is_frame(
         file.view, file.base_offset, position, dledger=file.dledger
     ) or file.is_closed_at(position)
 
 
 def _claimed_ends(file: FileView, position: int) -> Iterator[int]:
-    """Where the frame at ``position`` ends, by each of the lengths that it holds."""
+    """Yield where the frame at ``position`` ends according to each of the lengths in it."""
     record = position + file.record_shift
     shift = file.record_shift
     if file.dledger:
@@ -160,7 +162,7 @@ def _claimed_ends(file: FileView, position: int) -> Iterator[int]:
 
 
 def _inner_size(file: FileView, record: int) -> int | None:
-    """The size of a record by the lengths inside it; None when they are impossible."""
+    """Return the size of a record by the lengths inside it, or None if they are impossible."""
     sys_flag = file.int_at(record + layout.SYS_FLAG_POSITION)
     head = layout.BODY_POSITION + layout.hosts_extra(sys_flag & (BORN_HOST_V6 | STORE_HOST_V6))
     body_bytes = file.int_at(record + head - 4)
@@ -177,7 +179,9 @@ def _inner_size(file: FileView, record: int) -> int | None:
 
 
 def _run(file: FileView, start: int) -> tuple[int, bool]:
-    """Where the chain of frames from ``start`` ends, and whether that proves it."""
+    """Return where the chain of frames from ``start`` ends, and whether that end proves the
+    chain.
+    """
     position = start
     while position - start <= FRAME_BYTES_MAX:
         scan = scan_records(
@@ -204,26 +208,27 @@ def _run(file: FileView, start: int) -> tuple[int, bool]:
 
 
 def was_a_frame(file: FileView, position: int) -> bool:
-    """Whether something at ``position`` tells of a frame that once stood there: its place, or its
-    magic code.
+    """Return whether there was once a frame at ``position``: its position or its magic code is
+    there.
     """
     magic = file.uint_at(position + file.record_shift + layout.MAGIC_POSITION)
-    return magic in layout.TOPIC_LENGTH_SIZES or _says_its_place(file, position)
+    return magic in layout.TOPIC_LENGTH_SIZES or _states_its_position(file, position)
 
 
-def _says_its_place(file: FileView, position: int) -> bool:
-    """Whether pos or PHYSICALOFFSET of a frame at ``position`` is where it would be."""
+def _states_its_position(file: FileView, position: int) -> bool:
+    """Return whether pos or PHYSICALOFFSET of a frame at ``position`` equals its position."""
     record = position + file.record_shift
     if file.base_offset + position == 0:
-        return False  # Zeros say that they stand at 0.
+        return False  # Zeros read as position 0.
     pos = file.long_at(position + layout.ENTRY_POS_POSITION) if file.dledger else -1
     place = file.long_at(record + layout.PHYSICAL_OFFSET_POSITION)
     return pos == file.base_offset + position or place == file.base_offset + record
 
 
 def diagnose(file: FileView, position: int, stop: StopReason, length: int) -> Diagnosis:
-    """What is wrong with the frame at ``position``, which the log passes by ``length`` bytes (0: it
-    does not go on).
+    """Return what is wrong with the frame at ``position``, which the log skips by ``length`` bytes.
+
+    A ``length`` of 0 means that the log does not continue.
     """
     record = position + file.record_shift
     if stop is StopReason.ZERO:
@@ -244,13 +249,15 @@ def diagnose(file: FileView, position: int, stop: StopReason, length: int) -> Di
     if stop in (StopReason.BAD_SIZE, StopReason.TRUNCATED) and inner != size:
         expected = f"{layout.RECORD_SIZE_MIN} to {file.file_size - record}"
         return Diagnosis(FindingCode.RECORD_SIZE, "TOTALSIZE", str(size), expected)
-    told = "lengths that lead behind the file" if inner is None else f"a sum of {inner}"
+    found_text = (
+        "lengths that lead past the end of the file" if inner is None else f"a sum of {inner}"
+    )
     field = "BODYLENGTH, TOPICLENGTH, PROPERTIESLENGTH"
-    return Diagnosis(FindingCode.RECORD_FIELDS, field, told, str(size))
+    return Diagnosis(FindingCode.RECORD_FIELDS, field, found_text, str(size))
 
 
 def _diagnose_entry(file: FileView, position: int, length: int) -> Diagnosis | None:
-    """None when the header is sound and the record in it is not."""
+    """Return what is wrong with an entry, or None if only the record in it is wrong."""
     magic = file.int_at(position)
     if magic != layout.ENTRY_MAGIC:
         expected = str(layout.ENTRY_MAGIC)

@@ -1,7 +1,8 @@
-"""Which files stand in a store directory: names, lengths and times. Nothing is opened.
+"""The files of a store directory: names, lengths, and times. No file is opened.
 
-A row is a folder (or several, for ``storePathCommitLog`` with commas) of files named by the offset
-of their first byte in 20 digits. Nothing else may stand there; what does is a stray.
+The segments of a log are the files of one folder (or of several, for ``storePathCommitLog`` with
+commas), each named by the offset of its first byte in 20 digits. Any other file in there is a
+stray.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ PATH_SEPARATOR = ","
 
 @define(slots=True, frozen=True)
 class LogFile:
+    """One segment, or another file of the store."""
+
     path: str
     first_offset: int
     size: int
@@ -44,8 +47,10 @@ class LogFile:
 
 @define(slots=True, frozen=True)
 class LogSegments:
-    """Files in order of offsets; ``name`` is the path below the root ("commitlog",
-    "dledger-n0/data"). Files of length 0 are not among ``files`` but in ``empty``.
+    """The segments of a log or queue, in order of offsets.
+
+    ``name`` is the path below the root ("commitlog", "dledger-n0/data"). Files of length 0 are in
+    ``empty``, not in ``files``.
     """
 
     name: str
@@ -59,7 +64,7 @@ class LogSegments:
 
     @property
     def file_size(self) -> int:
-        """The length that most files have, 0 without files."""
+        """The length that most files have, or 0 without files."""
         sizes = [file.size for file in self.files]
         return max(sizes, key=sizes.count, default=0)
 
@@ -72,7 +77,7 @@ class LogSegments:
         return self.files[-1].end_offset
 
     def gaps(self) -> list[tuple[int, int]]:
-        """(end of one file, begin of the next) where the two are not equal."""
+        """Return (end of one file, start of the next) wherever the two differ."""
         return [
             (before.end_offset, after.first_offset)
             for before, after in pairwise(self.files)
@@ -80,7 +85,7 @@ class LogSegments:
         ]
 
     def file_at(self, offset: int) -> LogFile | None:
-        """The file that holds byte ``offset``."""
+        """Return the file that contains byte ``offset``, or None."""
         for file in self.files:
             if file.first_offset <= offset < file.end_offset:
                 return file
@@ -89,7 +94,9 @@ class LogSegments:
 
 @define(slots=True, frozen=True)
 class LedgerFolder:
-    """``dledger-<self id>``: data files, index files, and the two small files' paths."""
+    """The folder ``dledger-<self id>``: data files, index files, and the paths of two small
+    files.
+    """
 
     self_id: str
     folder: str
@@ -107,6 +114,8 @@ class LedgerFolder:
 
 @define(slots=True, frozen=True)
 class QueueFolder:
+    """The segments of one consume queue."""
+
     topic: str
     queue_id: int
     segments: LogSegments
@@ -114,7 +123,9 @@ class QueueFolder:
 
 @define(slots=True, frozen=True, kw_only=True)
 class StoreDirectory:
-    """A store directory's files. ``others``: names in the root that are nobody's."""
+    """The files of a store directory. ``strays`` are files in it that belong to no part of the
+    store.
+    """
 
     root: str
     paths: StorePaths
@@ -128,7 +139,9 @@ class StoreDirectory:
 
     @property
     def ledger(self) -> LedgerFolder | None:
-        """The DLedger log that counts: of the self id in the settings, else the one with data."""
+        """The DLedger log in use: that of the self id in the settings, otherwise the one with
+        data.
+        """
         for ledger in self.ledgers:
             if ledger.self_id == self.own_self_id:
                 return ledger
@@ -137,36 +150,38 @@ class StoreDirectory:
 
     @property
     def logs(self) -> tuple[LogSegments, ...]:
-        """Classic files, then those of the DLedger log, as far as there are any."""
+        """The segments of the classic log, then those of the DLedger log, as far as they exist."""
         ledger = self.ledger
-        rows = (self.classic, ledger.data) if ledger else (self.classic,)
-        return tuple(row for row in rows if row)
+        logs = (self.classic, ledger.data) if ledger else (self.classic,)
+        return tuple(segments for segments in logs if segments)
 
     def relative(self, path: str) -> str:
-        """``path`` as reports show it: below the root where it is there."""
+        """Return ``path`` as reports show it: below the root, if it is there."""
         return path.removeprefix(f"{self.root}/")
 
     def every_file(self) -> Iterator[str]:
-        """Paths of all files of the store but its small ones: logs, tables, and what is made from
-        logs: queues and indexes.
-        """
+        """Yield the paths of all files except the small ones: logs, tables, queues, and indexes."""
         yield from self.own_files()
-        for row in (*(ledger.index for ledger in self.ledgers), *(q.segments for q in self.queues)):
-            yield from (file.path for file in (*row.files, *row.empty))
+        for segments in (
+            *(ledger.index for ledger in self.ledgers),
+            *(q.segments for q in self.queues),
+        ):
+            yield from (file.path for file in (*segments.files, *segments.empty))
         yield from (file.path for file in self.index_files)
 
     def own_files(self) -> Iterator[str]:
-        """Those that cannot be made again from others: logs and tables."""
-        for row in (self.classic, *(ledger.data for ledger in self.ledgers)):
-            yield from (file.path for file in (*row.files, *row.empty))
+        """Yield the paths of files that cannot be rebuilt from others: logs and tables."""
+        for segments in (self.classic, *(ledger.data for ledger in self.ledgers)):
+            yield from (file.path for file in (*segments.files, *segments.empty))
         yield from (file.path for file in self.config_files)
 
 
 def read_directory(
     files: FileSystem, root: str, settings: StoreSettings | None = None
 ) -> StoreDirectory:
-    """Look at the store below ``root``. ``settings`` tell paths that lie elsewhere; the root in
-    them is not used.
+    """List the files of the store below ``root``.
+
+    ``settings`` has paths that are outside the root; the root in it is not used.
     """
     root = root.rstrip("/") or "/"
     return _Reader(files, root, settings).read()
@@ -181,7 +196,9 @@ class _Reader:
 
     def read(self) -> StoreDirectory:
         paths = self._paths()
-        classic = self._row("commitlog", paths.commit_log.split(PATH_SEPARATOR), Framing.CLASSIC)
+        classic = self._segments(
+            "commitlog", paths.commit_log.split(PATH_SEPARATOR), Framing.CLASSIC
+        )
         ledgers = tuple(self._ledgers())
         queues = tuple(self._queues(paths.consume_queue))
         index_files = tuple(self._plain(paths.index, int))
@@ -202,11 +219,15 @@ class _Reader:
         default = f"{self.root}/commitlog"
         if self.settings is None:
             return StorePaths(self.root, default)
-        told = StorePaths.from_settings(self.settings)
-        log = default if told.commit_log == f"{told.root}/commitlog" else told.commit_log
+        configured = StorePaths.from_settings(self.settings)
+        log = (
+            default
+            if configured.commit_log == f"{configured.root}/commitlog"
+            else configured.commit_log
+        )
         return StorePaths(self.root, log)
 
-    def _row(self, name: str, folders: list[str], framing: Framing) -> LogSegments:
+    def _segments(self, name: str, folders: list[str], framing: Framing) -> LogSegments:
         found: list[LogFile] = []
         strays: list[str] = []
         empty: list[LogFile] = []
@@ -236,8 +257,8 @@ class _Reader:
             yield LedgerFolder(
                 self_id,
                 folder,
-                self._row(f"{name}/data", data, Framing.DLEDGER),
-                self._row(f"{name}/index", [f"{folder}/index"], Framing.DLEDGER),
+                self._segments(f"{name}/data", data, Framing.DLEDGER),
+                self._segments(f"{name}/index", [f"{folder}/index"], Framing.DLEDGER),
             )
 
     def _queues(self, folder: str) -> Iterator[QueueFolder]:
@@ -250,8 +271,8 @@ class _Reader:
                 if not name.isdigit() or not self.files.is_dir(path):
                     self.strays.append(path)
                     continue
-                row = self._row(f"consumequeue/{topic}/{name}", [path], Framing.CLASSIC)
-                yield QueueFolder(topic, int(name), row)
+                segments = self._segments(f"consumequeue/{topic}/{name}", [path], Framing.CLASSIC)
+                yield QueueFolder(topic, int(name), segments)
 
     def _plain(self, folder: str, kind: type[int] | type[str]) -> Iterator[LogFile]:
         for name in self.files.list_dir(folder):

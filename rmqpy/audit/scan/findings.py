@@ -1,17 +1,17 @@
 """The closed list of what can be wrong with a store directory.
 
-A code says what is wrong, how bad it is and what to do; a finding says where. Codes are stable:
+A code says what is wrong, how bad it is, and what to do; a finding says where. Codes are stable:
 scripts and other engines compare them.
 
 =========  ==================================================================================
 severity   meaning
 =========  ==================================================================================
 DAMAGE     bytes of the log are not what was written, or not where they belong: messages are
-           lost, hidden, or would be told differently by another replica
-DERIVED    a consume queue, the key index, DLedger index units or a table disagrees with the log:
-           it can be built again from the log
-TAIL       what an interrupted write leaves behind the last record: the next start moves it away
-NOTE       harmless; told because somebody might wonder
+           lost, hidden, or different from those of another replica
+DERIVED    a consume queue, the key index, DLedger index units, or a table disagrees with the
+           log and can be rebuilt from it
+TAIL       what an interrupted write leaves after the last record; the next start moves it away
+NOTE       harmless; reported because an operator might wonder about it
 =========  ==================================================================================
 
 A store without findings above NOTE is clean.
@@ -30,22 +30,24 @@ __all__ = ["Finding", "FindingCode", "Severity", "is_clean"]
 
 
 class Severity(Enum):
+    """How bad a finding is; the values are those of reports."""
+
     DAMAGE = "damage"
     DERIVED = "derived"
     TAIL = "tail"
     NOTE = "note"
 
 
-_FROM_REPLICA = "restore the file from a backup or a replica (rmqpy upgrade plan tells which)"
-_REBUILD = "start the broker: what is derived from the log is built again"
+_FROM_REPLICA = "restore the file from a backup or a replica (rmqpy upgrade plan names one)"
+_REBUILD = "start the broker: it rebuilds what is derived from the log"
 _MOVE_AWAY = "move it elsewhere: a broker refuses to start on it"
-_NEXT_START = "none needed: the next start keeps these bytes in rmqpy/quarantine and goes on"
+_NEXT_START = "none needed: the next start moves these bytes to rmqpy/quarantine"
 _NONE = "none needed"
 _OPERATOR = "compare with a replica (rmqpy upgrade check) before anything is changed"
 
 
 class FindingCode(Enum):
-    """``code.text``, ``code.severity``, ``code.remedy``; the name is what reports show."""
+    """``code.text``, ``code.severity``, and ``code.remedy``; reports show the name."""
 
     text: str
     severity: Severity
@@ -66,19 +68,19 @@ class FindingCode(Enum):
     )
     FILE_MISSING = "a file is missing between two others", Severity.DAMAGE, _FROM_REPLICA
     FILE_EMPTY = "a last file of length 0: its creation was interrupted", Severity.NOTE, _NONE
-    FILE_AHEAD = "an empty file made ahead, never written", Severity.NOTE, _NONE
+    FILE_AHEAD = "an empty file that was created ahead and never written", Severity.NOTE, _NONE
     FILE_AHEAD_SEALED = (
-        "an empty file behind a closed one: a switch to DLedger would put the divide behind it",
+        "an empty file after a closed one: a switch to DLedger would put the divide after it",
         Severity.TAIL,
         "start and stop the broker once, or remove the empty file while the broker is stopped",
     )
     UNCLEAN_STOP = (
-        "abort is there: the last stop was not clean",
+        "abort exists: the last stop was not clean",
         Severity.NOTE,
         "start and stop the broker once before a switch to DLedger",
     )
     FORMAT_NEWER = (
-        "rmqpy/format is of a newer version",
+        "rmqpy/format has a newer version",
         Severity.DAMAGE,
         "use the rmqpy version that wrote it, or a newer one",
     )
@@ -88,12 +90,12 @@ class FindingCode(Enum):
         "keep the one that dLegerSelfId names and move the others elsewhere",
     )
     DIVIDE_MISMATCH = (
-        "the DLedger log does not begin where the classic log ends",
+        "the DLedger log does not start where the classic log ends",
         Severity.DAMAGE,
         _OPERATOR,
     )
     DIVIDE_OPEN = (
-        "DLedger data stands behind a classic log that was not sealed",
+        "DLedger data follows a classic log that was not sealed",
         Severity.DAMAGE,
         _OPERATOR,
     )
@@ -106,16 +108,16 @@ class FindingCode(Enum):
         Severity.DAMAGE,
         _FROM_REPLICA,
     )
-    RECORD_ZEROED = "zeros where a record should stand", Severity.DAMAGE, _FROM_REPLICA
-    RECORD_BODY_CRC = "a body does not have its CRC", Severity.DAMAGE, _FROM_REPLICA
+    RECORD_ZEROED = "zeros where a record should be", Severity.DAMAGE, _FROM_REPLICA
+    RECORD_BODY_CRC = "a body does not match its CRC", Severity.DAMAGE, _FROM_REPLICA
     RECORD_CHECKSUM = (
-        "a record does not have the checksum in its properties",
+        "a record does not match the checksum in its properties",
         Severity.DAMAGE,
         _FROM_REPLICA,
     )
     RECORD_PROPERTIES = "the properties are not well-formed", Severity.DAMAGE, _FROM_REPLICA
-    RECORD_TOPIC = "the topic is not a name", Severity.DAMAGE, _FROM_REPLICA
-    RECORD_PLACE = "PHYSICALOFFSET is not where the record stands", Severity.DAMAGE, _FROM_REPLICA
+    RECORD_TOPIC = "the topic is not a valid name", Severity.DAMAGE, _FROM_REPLICA
+    RECORD_PLACE = "PHYSICALOFFSET is not the offset of the record", Severity.DAMAGE, _FROM_REPLICA
     FILLER_SIZE = "the filler of a file does not reach to its end", Severity.DAMAGE, _FROM_REPLICA
     FILLER_MISSING = (
         "a file that is followed by others is not closed by a filler",
@@ -128,15 +130,19 @@ class FindingCode(Enum):
         _NONE,
     )
     TAIL_PARTIAL = "the last record was cut off while it was written", Severity.TAIL, _NEXT_START
-    TAIL_JUNK = "bytes that are no record behind the last one", Severity.TAIL, _NEXT_START
+    TAIL_JUNK = "bytes after the last record that are not a record", Severity.TAIL, _NEXT_START
 
     # DLedger entries
     ENTRY_MAGIC = "the magic code of an entry is wrong", Severity.DAMAGE, _FROM_REPLICA
     ENTRY_SIZE = "the size of an entry is wrong", Severity.DAMAGE, _FROM_REPLICA
     ENTRY_FIELDS = "entry size and body length disagree", Severity.DAMAGE, _FROM_REPLICA
-    ENTRY_PLACE = "pos is not where the entry stands", Severity.DAMAGE, _FROM_REPLICA
-    ENTRY_INDEX = "an entry's index does not follow the one before", Severity.DAMAGE, _FROM_REPLICA
-    ENTRY_TERM = "an entry's term is smaller than the one before", Severity.DAMAGE, _FROM_REPLICA
+    ENTRY_PLACE = "pos is not the offset of the entry", Severity.DAMAGE, _FROM_REPLICA
+    ENTRY_INDEX = (
+        "an entry's index does not follow the previous one",
+        Severity.DAMAGE,
+        _FROM_REPLICA,
+    )
+    ENTRY_TERM = "an entry's term is smaller than the previous one", Severity.DAMAGE, _FROM_REPLICA
     ENTRY_RESERVED = (
         "channel, chainCrc or bodyCrc of an entry is not 0",
         Severity.DAMAGE,
@@ -146,7 +152,7 @@ class FindingCode(Enum):
 
     # Queues
     QUEUE_STEP = (
-        "a message's queue offset does not follow the one before in its queue",
+        "a message's queue offset does not follow the previous one in its queue",
         Severity.DAMAGE,
         _OPERATOR,
     )
@@ -157,7 +163,7 @@ class FindingCode(Enum):
     # Key index
     KEY_MISSING = "a message that is not found by its key", Severity.DERIVED, _REBUILD
     KEY_SURPLUS = "an index entry without a message of that key", Severity.DERIVED, _REBUILD
-    KEY_TWICE = "a message that stands twice in the key index", Severity.NOTE, _NONE
+    KEY_TWICE = "a message that is in the key index twice", Severity.NOTE, _NONE
     KEY_CHAIN = "an index entry that its slot does not lead to", Severity.DERIVED, _REBUILD
     INDEX_HEADER = "the header of an index file is wrong", Severity.DERIVED, _REBUILD
     KEYS_NOT_INDEXED = (
@@ -171,7 +177,7 @@ class FindingCode(Enum):
     CHECKPOINT = (
         "the checkpoint cannot be read",
         Severity.DERIVED,
-        "delete it: the next start walks the log from the first file",
+        "delete it: the next start scans the log from the first file",
     )
     CONFIG_UNREADABLE = (
         "a configuration table that cannot be read, nor its .bak",
@@ -181,20 +187,22 @@ class FindingCode(Enum):
     CONFIG_BACKUP = (
         "a configuration table of which only the .bak can be read",
         Severity.DERIVED,
-        "none needed: a start takes the .bak",
+        "none needed: a start uses the .bak",
     )
 
 
 @define(slots=True, frozen=True, kw_only=True, order=True)
 class Finding:
-    """One place where something is wrong. ``offset`` is the physical offset of the frame or of the
-    byte, -1 where there is none; ``length`` the bytes concerned; ``field`` Java's name.
+    """One place where something is wrong.
+
+    ``offset`` is the physical offset of the frame or byte, or -1; ``length`` is the number of bytes
+    concerned; ``field`` is Java's name.
     """
 
     offset: int = -1
     code: FindingCode = attrs.field(order=lambda code: code.name)
     file: str
-    """Path below the store's root."""
+    """The path below the store's root."""
     length: int = 0
     topic: str = ""
     queue_id: int = -1
@@ -204,13 +212,13 @@ class Finding:
     expected: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Flat, with the code's name and severity; fields that say nothing are left out."""
-        rest = {
+        """Return a flat object with the code's name and severity, without empty fields."""
+        fields = {
             name: value
             for name in _FIELDS
             if (value := getattr(self, name)) not in ("", -1) and (name, value) != ("length", 0)
         }
-        return {"code": self.code.name, "severity": self.code.severity.value, **rest}
+        return {"code": self.code.name, "severity": self.code.severity.value, **fields}
 
     def __str__(self) -> str:
         place = f" at offset {self.offset}" if self.offset >= 0 else ""
@@ -242,5 +250,5 @@ _FIELDS = (
 
 
 def is_clean(findings: Iterable[Finding]) -> bool:
-    """Whether nothing but notes was found."""
+    """Return whether nothing but notes was found."""
     return all(finding.code.severity is Severity.NOTE for finding in findings)

@@ -1,4 +1,4 @@
-"""The bytes of a log file, and how far they were written: a log's last file is mostly a hole, which
+"""The bytes of a log file and how far they were written: a log's last file is mostly a hole, which
 is not worth reading.
 """
 
@@ -14,27 +14,29 @@ __all__ = ["LogBytes", "map_log"]
 
 @define(slots=True, frozen=True)
 class LogBytes:
-    """``view``: of the whole file; from ``data_end`` on there are only zeros."""
+    """The bytes of a whole file; from ``data_end`` on there are only zeros."""
 
     view: memoryview
     data_end: int
 
     def head(self, length: int) -> LogBytes:
-        """The first ``length`` bytes, or all."""
+        """Return the first ``length`` bytes, or all."""
         view = self.view[: max(length, 0)]
         return LogBytes(view, min(self.data_end, len(view)))
 
     def to_content_end(self) -> LogBytes:
-        """The same, looked at once for all: a file with room reserved is zeros without a hole."""
+        """Return the same bytes with an exact ``data_end``: preallocated space is zeros without a
+        hole.
+        """
         return LogBytes(self.view, self.content_end())
 
     def content_end(self, position: int = 0) -> int:
-        """Position behind the last byte that is not zero, at least ``position``."""
+        """Return the position after the last byte that is not zero, at least ``position``."""
         return content_end(self.view[: self.data_end], position)
 
 
 def map_log(files: FileSystem, path: str) -> LogBytes:
-    """Without keeping it open: the mapping lives as long as the view."""
+    """Map a log file without keeping it open: the mapping lives as long as the view."""
     file = files.open_readonly(path)
     found = LogBytes(file.view, min(file.data_end(0), len(file.view)))
     file.close()

@@ -1,8 +1,9 @@
-"""Consume queues of a store as they stand on disk: where each begins and ends, and its units.
+"""The consume queues of a store as they are on disk: the first and last unit of each, and its
+units.
 
-A queue's units end behind the last byte that is not zero. Units (0, 0x7FFFFFFF, 0) in front are
-fillers of a queue that did not begin at 0. Units whose message is older than the log's first file
-belong to nobody any more: the queue's minimum is the first one behind them.
+The units of a queue end after the last byte that is not zero. Units (0, 0x7FFFFFFF, 0) at the start
+are fillers of a queue that did not start at 0. Units whose message is older than the log's first
+file are obsolete: the queue's minimum is the first unit after them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = [
     "QueueUnits",
     "each_unit",
     "map_file",
-    "map_row",
+    "map_units",
     "read_ends",
     "unit_at",
     "units_within",
@@ -39,8 +40,9 @@ _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 
 @define(slots=True, frozen=True, kw_only=True)
 class QueueBounds:
-    """Queue offsets ``min_offset`` to before ``max_offset`` have units. ``end_physical``: behind
-    the message of the last one.
+    """The range of a queue: queue offsets from ``min_offset`` to before ``max_offset`` have units.
+
+    ``end_physical`` is the end of the last unit's message.
     """
 
     topic: str
@@ -55,28 +57,30 @@ class QueueBounds:
 
 
 def map_file(files: FileSystem, path: str) -> memoryview:
-    """The bytes of a file, without keeping it open: the mapping lives as long as the view."""
+    """Return the bytes of a file without keeping it open: the mapping lives as long as the view."""
     file = files.open_readonly(path)
     view = file.view
     file.close()
     return view
 
 
-def map_row(files: FileSystem, row: LogSegments, any_tags: bool = False) -> UnitRow | None:
-    """All files of a row of units, None without any."""
-    if not row:
+def map_units(files: FileSystem, segments: LogSegments, any_tags: bool = False) -> UnitRow | None:
+    """Map all segments of a file of units; None if there are none."""
+    if not segments:
         return None
-    size = row.file_size
-    views: list[memoryview | None] = [None] * ((row.end_offset - row.first_offset) // size)
-    for file in row.files:
-        number, odd = divmod(file.first_offset - row.first_offset, size)
+    size = segments.file_size
+    views: list[memoryview | None] = [None] * (
+        (segments.end_offset - segments.first_offset) // size
+    )
+    for file in segments.files:
+        number, odd = divmod(file.first_offset - segments.first_offset, size)
         if not odd and file.size == size and number < len(views):
             views[number] = map_file(files, file.path)
-    return UnitRow(tuple(views), row.first_offset, size, any_tags)
+    return UnitRow(tuple(views), segments.first_offset, size, any_tags)
 
 
 class QueueUnits:
-    """Units of all queues of a store, mapped when they are asked for. May be used by threads."""
+    """The units of all queues of a store, mapped on first use. Thread-safe."""
 
     def __init__(self, files: FileSystem, directory: StoreDirectory) -> None:
         self._files = files
@@ -84,19 +88,19 @@ class QueueUnits:
             (queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id): queue
             for queue in directory.queues
         }
-        self._rows: dict[tuple[bytes, int], UnitRow | None] = {}
+        self._units: dict[tuple[bytes, int], UnitRow | None] = {}
         self._lock = threading.Lock()
 
     def __call__(self, topic: bytes, queue_id: int) -> UnitRow | None:
         key = topic, queue_id
         with self._lock:
-            if key not in self._rows:
+            if key not in self._units:
                 folder = self._folders.get(key)
                 any_tags = topic == _SCHEDULE_TOPIC
-                self._rows[key] = (
-                    map_row(self._files, folder.segments, any_tags) if folder else None
+                self._units[key] = (
+                    map_units(self._files, folder.segments, any_tags) if folder else None
                 )
-            return self._rows[key]
+            return self._units[key]
 
 
 def read_ends(
@@ -107,8 +111,10 @@ def read_ends(
     *,
     thorough: bool = False,
 ) -> QueueBounds:
-    """Ends of a queue. ``log_begin``: first offset of the log; ``limit``: units of messages at or
-    behind it do not count. ``thorough``: look for units behind a hole of zeros as well.
+    """Return the bounds of a queue.
+
+    ``log_begin`` is the first offset of the log; units of messages at or after ``limit`` are
+    ignored. ``thorough`` also searches for units after a hole of zeros.
     """
     first, end = _written(units, thorough) if units else (0, 0)
     if units and limit is not None:
@@ -133,7 +139,7 @@ def unit_at(units: UnitRow, queue_offset: int) -> QueueUnit | None:
 
 
 def each_unit(units: UnitRow, first: int, end: int) -> Iterator[tuple[int, QueueUnit]]:
-    """(queue offset, unit) of what stands there, zeros and fillers included."""
+    """Yield (queue offset, unit) of everything in the range, zeros and fillers included."""
     for queue_offset in range(first, end):
         unit = unit_at(units, queue_offset)
         if unit is not None:
@@ -141,7 +147,7 @@ def each_unit(units: UnitRow, first: int, end: int) -> Iterator[tuple[int, Queue
 
 
 def units_within(units: UnitRow, begin: int, end: int) -> Iterator[tuple[int, QueueUnit]]:
-    """(queue offset, unit) of messages from physical offset ``begin`` to before ``end``."""
+    """Yield (queue offset, unit) of messages from physical offset ``begin`` to before ``end``."""
     first, last = _written(units, thorough=False)
     for queue_offset, unit in each_unit(units, _first_at(units, first, last, begin), last):
         if unit[0] >= end:
@@ -151,7 +157,7 @@ def units_within(units: UnitRow, begin: int, end: int) -> Iterator[tuple[int, Qu
 
 
 def _written(units: UnitRow, thorough: bool) -> tuple[int, int]:
-    """First queue offset with a unit of a message, and the one behind the last with anything."""
+    """Return the first queue offset with a message's unit, and the one after the last unit."""
     begin = units.first // QUEUE_UNIT_SIZE
     end = begin
     for number in range(len(units.views) - 1, -1, -1):
@@ -171,8 +177,9 @@ def _written(units: UnitRow, thorough: bool) -> tuple[int, int]:
 
 
 def _units_end(view: memoryview) -> int:
-    """Position behind the last unit, if there is no hole before it: files are mostly zeros, and
-    looking at all of them takes longer than the whole log.
+    """Return the position after the last unit, if there is no hole before it.
+
+    Files are mostly zeros, and reading all of them takes longer than the whole log.
     """
     low, high = 0, len(view) // QUEUE_UNIT_SIZE
     while low < high:
@@ -186,7 +193,7 @@ def _units_end(view: memoryview) -> int:
 
 
 def _first_at(units: UnitRow, first: int, end: int, offset: int) -> int:
-    """The first queue offset whose message stands at ``offset`` or behind it."""
+    """Return the first queue offset whose message is at or after ``offset``."""
     while first < end:
         middle = (first + end) // 2
         unit = unit_at(units, middle)

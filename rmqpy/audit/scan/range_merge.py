@@ -1,15 +1,16 @@
-"""Partial results of ranges, in the order of the log, to what a sequential walk would have found.
+"""Merge the partial results of ranges, in the order of the log, into the result of a sequential
+walk.
 
-Chain proof: a range counts only if it begins where the one before has ended; else it is audited
-once more from there (``again``). By induction the result is that of a walk from the first file on,
-for any split, whatever a message's body holds.
+Chain proof: a range counts only if it starts where the previous one ended; otherwise it is audited
+again from there (``rerun``). By induction the result is that of a walk from the first file on, for
+any split and any content of message bodies.
 
-Where a file's content ends is judged when it is known what follows:
+The end of a file's content is judged when it is known what follows:
 
 =============================  ==========================  ==================================
-the walk of a file ended at    a later file has frames     none has
+the walk of a file ended at    a later file has frames     no later file has frames
 =============================  ==========================  ==================================
-its filler                     sound                       sound: the next frame makes a file
+its filler                     sound                       sound: the next frame opens a file
 zeros                          FILLER_MISSING              the end of the log
 bytes that are no frame        damage to the file's end    TAIL_PARTIAL or TAIL_JUNK
 the same, or zeros, after a    damage                      TAIL_PARTIAL: the log ends before
@@ -29,10 +30,10 @@ from rmqpy.codec.hashes import java_text
 from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.tally import QueueTally, Tally, TallyPlan
 
-__all__ = ["FileDigests", "LogMerge", "RowResult"]
+__all__ = ["FileDigests", "LogMerge", "LogResult"]
 
-Again = Callable[[WorkRange, int], RangeResult]
-"""Audit a range once more, from this offset on."""
+Rerun = Callable[[WorkRange, int], RangeResult]
+"""Audit a range again, starting at this offset."""
 Sink = Callable[[list[Finding]], None]
 
 _MASK64 = (1 << 64) - 1
@@ -40,19 +41,19 @@ _MASK64 = (1 << 64) - 1
 
 @define(slots=True, kw_only=True)
 class FileDigests:
-    """One file of a log: where its content ends, and digests of what is before that."""
+    """One file of a log: where its content ends, and digests of the content."""
 
     file: str
     first_offset: int
     file_size: int
     end: int
-    ending: Ending = Ending.GOES_ON
+    ending: Ending = Ending.CONTINUES
     blocks: list[str] = field(factory=list)
     groups: list[FrameGroup] = field(factory=list)
 
     @property
     def end_offset(self) -> int:
-        """Offset behind the file's last byte."""
+        """The offset after the file's last byte."""
         return self.first_offset + self.file_size
 
     @property
@@ -61,19 +62,21 @@ class FileDigests:
 
     @property
     def valid_bytes(self) -> int:
-        """Bytes from the file's begin on that mean something: the filler's eight too."""
+        """The number of bytes at the start of the file that have a meaning, including a filler's
+        eight.
+        """
         valid = self.end - self.first_offset + (BLANK_SIZE if self.is_sealed else 0)
         return min(valid, self.file_size)
 
 
 @define(slots=True, kw_only=True)
-class RowResult:
-    """A whole log. ``end`` is behind the last frame, in the last of ``files`` with content.
+class LogResult:
+    """The result of a whole log. ``end`` is after the last frame, in the last file with content.
 
-    ``queues`` and ``stretches`` include those of the log in front of it.
+    ``queues`` and ``stretches`` include those of the log before it.
     """
 
-    row: str
+    log: str
     tally: Tally
     queues: dict[tuple[bytes, int], QueueTally]
     stretches: list[tuple[int, int]]
@@ -97,28 +100,30 @@ class RowResult:
 
 
 class LogMerge:
-    """Takes the ranges of one log one after the other; findings go to ``sink`` as soon as they are
-    certain, in the order of offsets.
+    """Takes the ranges of one log in order; findings go to ``sink`` as soon as they are certain, in
+    the order of offsets.
     """
 
-    def __init__(self, row: str, again: Again, sink: Sink, before: RowResult | None = None) -> None:
-        """``before``: the log in front of this one, whose queues go on here."""
-        self._again = again
+    def __init__(self, log: str, rerun: Rerun, sink: Sink, before: LogResult | None = None) -> None:
+        """Start with an empty result, or after the log ``before``, whose queues continue in this
+        one.
+        """
+        self._rerun = rerun
         self._sink = sink
-        self._result = RowResult(
-            row=row,
+        self._result = LogResult(
+            log=log,
             tally=Tally(TallyPlan(dledger=False)),
             queues=_copies(before.queues) if before else {},
             stretches=list(before.stretches) if before else [],
             files=[],
         )
         self.proven: Callable[[RangeResult], None] = lambda _result: None
-        """Is told of every range before it becomes part of the whole."""
+        """Called with every range before it becomes part of the result."""
         self._waiting: list[RangeResult] = []
-        """The last range with frames and those behind it: judged when more is known."""
+        """The last range with frames and those after it, which are judged when more is known."""
 
     def take(self, result: RangeResult) -> None:
-        """The next range in order."""
+        """Add the next range in order."""
         work = result.work
         files = self._result.files
         if work.is_first:
@@ -132,30 +137,30 @@ class LogMerge:
                 )
             )
         file = files[-1]
-        if file.ending is not Ending.GOES_ON or file.end >= work.stop:
+        if file.ending is not Ending.CONTINUES or file.end >= work.stop:
             return
         if result.begin != file.end:
-            result = self._again(work, file.end)
+            result = self._rerun(work, file.end)
         file.end, file.ending = result.end, result.ending
         if result.tally.records:
             self._settle_waiting()
         self._waiting.append(result)
 
-    def finish(self) -> RowResult:
-        """Behind the last range."""
+    def finish(self) -> LogResult:
+        """Return the result; called after the last range."""
         self._judge_tail()
         for result in self._waiting:
             self._merge(result)
         return self._result
 
     def _gap_before(self, work: WorkRange) -> None:
-        """A missing file is a finding of its own; that its messages are missing is none."""
+        """Record a missing file; that its messages are missing is not a further finding."""
         if self._result.files and self._result.files[-1].end_offset < work.first_offset:
             gap = self._result.files[-1].end_offset, work.first_offset
             self._result.stretches.append(gap)
 
     def _settle_waiting(self) -> None:
-        """Frames follow in a later range: what ended before is judged as the middle of the log."""
+        """Judge the waiting ranges as the middle of the log: a later range has frames."""
         waiting, self._waiting = self._waiting, []
         for result in waiting:
             self._merge(result)
@@ -167,14 +172,14 @@ class LogMerge:
             elif result.ending is Ending.ZEROS:
                 self._result.stretches.append((result.end, file_end))
                 self._sink([_at_end(FindingCode.FILLER_MISSING, result, file_end - result.end)])
-            elif result.ending is Ending.GOES_ON and work.is_last and result.end < file_end:
+            elif result.ending is Ending.CONTINUES and work.is_last and result.end < file_end:
                 self._sink([_at_end(FindingCode.FILLER_MISSING, result, file_end - result.end)])
 
     def _judge_tail(self) -> None:
         if not self._waiting:
             return
         first, *rest = self._waiting
-        ended = next((r for r in self._waiting if r.ending is not Ending.GOES_ON), first)
+        ended = next((r for r in self._waiting if r.ending is not Ending.CONTINUES), first)
         found: list[Finding] = []
         if ended.ending in (Ending.ZEROS, Ending.LOST) and first.last_doubtful:
             whole = self._without_last(first)
@@ -188,9 +193,9 @@ class LogMerge:
         self._sink(found)
 
     def _without_last(self, result: RangeResult) -> RangeResult:
-        """The range once more, ending before its last frame."""
+        """Return the result of the range without its last frame."""
         limit = result.tally.last_frame
-        whole = self._again(evolve(result.work, limit=limit), result.begin)
+        whole = self._rerun(evolve(result.work, limit=limit), result.begin)
         whole.ending = Ending.LOST
         for file in self._result.files:
             if file.first_offset == result.work.first_offset:
@@ -198,7 +203,7 @@ class LogMerge:
         return whole
 
     def _files_ahead(self, first: RangeResult, ended: RangeResult) -> list[Finding]:
-        """Files behind the one in which the log ends."""
+        """Return findings for the files after the one in which the log ends."""
         found = []
         for result in self._waiting:
             work = result.work
@@ -217,7 +222,7 @@ class LogMerge:
         self.proven(result)
         into, tally = self._result.tally, result.tally
         findings = list(result.findings)
-        # What is lost in front of the range's own first frame explains a step there too.
+        # Bytes that are lost before the range's first frame explain a step there too.
         self._result.stretches += result.stretches
         if tally.records:
             findings += self._joints(result)
@@ -231,7 +236,7 @@ class LogMerge:
         self._sink(sorted(findings))
 
     def _joints(self, result: RangeResult) -> list[Finding]:
-        """Index and term of the first entry against the last one before."""
+        """Compare index and term of the first entry with those of the last one before it."""
         before, tally = self._result.tally, result.tally
         if not tally.plan.dledger or before.last_frame < 0:
             return []
@@ -285,7 +290,7 @@ class LogMerge:
         return found
 
     def _is_lost(self, previous: int, frame: int) -> bool:
-        """Whether a stretch of lost bytes lies between two frames."""
+        """Return whether lost bytes are between two frames."""
         return any(previous < begin < frame for begin, _ in self._result.stretches)
 
 

@@ -1,9 +1,9 @@
-"""The unit of work: one range of one log file to a partial result.
+"""The unit of work: the audit of one range of one log file, with a partial result.
 
-A range owns the frames that begin in it, from a block boundary (64 KiB) of its file to another one,
-or to the file's end. It finds its first frame by itself (:mod:`rmqpy.codec.search`), or is told
-where that is. Merging proves the guesses: each range must begin where the one before has ended
-(:mod:`rmqpy.audit.scan.range_merge`), so the result is that of a sequential walk.
+A range owns the frames that start in it. It goes from one block boundary (64 KiB) of its file to
+another, or to the end of the file. It searches for its first frame (:mod:`rmqpy.codec.search`), or
+is given its position. Merging proves the guesses: each range must start where the previous one
+ended (:mod:`rmqpy.audit.scan.range_merge`), so the result is that of a sequential walk.
 
 Results are values that can be sent between processes.
 """
@@ -38,32 +38,32 @@ from rmqpy.codec.tally import (
 from rmqpy.codec.tally_backend import tally_frames
 from rmqpy.store.files.log_recovery import Framing
 
-__all__ = ["Ending", "FrameGroup", "RangeResult", "WorkRange", "audit_range", "split_row"]
+__all__ = ["Ending", "FrameGroup", "RangeResult", "WorkRange", "audit_range", "split_log"]
 
 RANGE_BYTES = 64 << 20
-"""Size of a range unless asked for another; a multiple of the block size."""
+"""The default size of a range; a multiple of the block size."""
 
 
 class Ending(Enum):
     """Why nothing more follows in a file."""
 
-    GOES_ON = "goes on"
-    """The next range, or the next file, goes on."""
+    CONTINUES = "goes on"
+    """The next range, or the next file, continues."""
     FILLER = "filler"
     """The file is closed."""
     ZEROS = "zeros"
     """Nothing was written from here on."""
     LOST = "lost"
-    """Bytes that are no frame up to the end of the file."""
+    """The bytes up to the end of the file are no frames."""
     LIMIT = "limit"
-    """Nothing from here on was to be looked at."""
+    """Nothing from here on was to be read."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class WorkRange:
-    """Offsets are physical. ``limit``: nothing at or behind it is looked at."""
+    """One range of a log file. Offsets are physical; nothing at or after ``limit`` is read."""
 
-    row: str
+    log: str
     framing: Framing
     path: str
     file: str
@@ -85,7 +85,7 @@ class WorkRange:
 
 @define(slots=True, frozen=True)
 class FrameGroup:
-    """The frames that begin in one block: offset of the first, how many, CRC-32 of their bytes."""
+    """The frames that start in one block: offset of the first, count, and CRC-32 of their bytes."""
 
     offset: int
     count: int
@@ -94,11 +94,12 @@ class FrameGroup:
 
 @define(slots=True, kw_only=True)
 class RangeResult:
-    """What was found. ``begin`` is the first frame, -1 when the range found none by itself; ``end``
-    is where the next frame must begin, or where the file's content ends.
+    """What was found in a range.
 
-    ``stretches`` are (begin, end) of bytes that are no frames although frames stand behind them.
-    ``last_doubtful``: the last frame has lengths that fit, but not its content.
+    ``begin`` is the first frame, or -1 if the range found none; ``end`` is where the next frame
+    must start, or where the file's content ends. ``stretches`` are (begin, end) of bytes that are
+    no frames although frames follow them. ``last_doubtful``: the lengths of the last frame fit, but
+    its content does not.
     """
 
     work: WorkRange
@@ -113,40 +114,43 @@ class RangeResult:
     """Digests of the 64 KiB blocks from ``work.start`` on, the last one up to ``end``."""
     groups: list[FrameGroup] = field(factory=list)
     lost: Finding | None = None
-    """With Ending.LOST: what is wrong there, if it is no interrupted write."""
+    """With Ending.LOST: what is wrong there, unless it is an interrupted write."""
     lost_bytes: int = 0
-    """With Ending.LOST: bytes up to the last that is not zero."""
+    """With Ending.LOST: the number of bytes up to the last that is not zero."""
     lost_a_frame: bool = False
-    """With Ending.LOST: whether a frame once stood there."""
+    """With Ending.LOST: whether there was once a frame."""
     lengths: dict[int, int] = field(factory=dict)
-    """Of the frames at which the range may not join the one before: its first, and each queue's."""
+    """The lengths of the frames at which the range may not join the previous one: its first frame,
+    and the first of each queue.
+    """
 
     @property
     def last_doubtful(self) -> bool:
         return self.tally.last_frame in self.doubtful
 
 
-def split_row(
-    row: LogSegments, root: str, range_bytes: int = RANGE_BYTES, limit: int | None = None
+def split_log(
+    log: LogSegments, root: str, range_bytes: int = RANGE_BYTES, limit: int | None = None
 ) -> Iterator[WorkRange]:
-    """The ranges of a log in order; files of a wrong length are left out. ``root``: the store's,
-    which reports leave out of paths. ``range_bytes`` below the block size are for walks without
-    digests.
+    """Yield the ranges of a log in order, without files of a wrong length.
+
+    ``root`` is the store's root, which reports remove from paths. A ``range_bytes`` below the block
+    size is for walks without digests.
     """
     step = range_bytes & -BLOCK_SIZE or range_bytes
-    for file in row.files:
-        if file.size != row.file_size or (limit is not None and file.first_offset >= limit):
+    for file in log.files:
+        if file.size != log.file_size or (limit is not None and file.first_offset >= limit):
             continue
         for start in range(file.first_offset, file.end_offset, step):
-            yield _work(row, file, root, start, step, limit)
+            yield _work(log, file, root, start, step, limit)
 
 
 def _work(
-    row: LogSegments, file: LogFile, root: str, start: int, step: int, limit: int | None
+    log: LogSegments, file: LogFile, root: str, start: int, step: int, limit: int | None
 ) -> WorkRange:
     return WorkRange(
-        row=row.name,
-        framing=row.framing,
+        log=log.name,
+        framing=log.framing,
         path=file.path,
         file=file.path.removeprefix(f"{root}/"),
         first_offset=file.first_offset,
@@ -160,17 +164,18 @@ def _work(
 def audit_range(
     data: LogBytes, work: WorkRange, plan: TallyPlan, begin: int | None = None
 ) -> RangeResult:
-    """Audit the frames of ``work`` in its file, whose bytes are ``data``. ``begin``: the offset of
-    the first frame, when it is known.
+    """Audit the frames of ``work`` in its file, whose bytes are ``data``.
+
+    ``begin`` is the offset of the first frame, if it is known.
     """
     if work.limit is not None:
         data = data.head(work.limit - work.first_offset)
     return _RangeWalk(data, work, plan).run(begin)
 
 
-_Told = tuple[str, str, str]
-"""Field, what it is, what was expected."""
-NOTHING: _Told = ("", "", "")
+_FieldValues = tuple[str, str, str]
+"""Field, found, expected."""
+NO_VALUES: _FieldValues = ("", "", "")
 
 
 class _RangeWalk:
@@ -191,21 +196,21 @@ class _RangeWalk:
 
     @property
     def _is_limited(self) -> bool:
-        """Whether the file goes on behind what may be looked at."""
+        """Whether the file continues after the part that may be read."""
         return len(self.view) < self.work.file_size
 
     def run(self, begin: int | None) -> RangeResult:
         work, stop = self.work, self.work.stop - self.base
         position = self._first(begin)
         found = position
-        ending = Ending.GOES_ON
+        ending = Ending.CONTINUES
         if position is None:
             position = stop
         else:
             position, ending = self._walk(position, stop)
         self._take_events()
         digests = self.tally.plan.blocks
-        # What is mapped stays here: results are sent between processes.
+        # Mapped memory stays here: results are sent between processes.
         self.tally.plan = TallyPlan(dledger=self.file.dledger)
         self.tally.unit_rows.clear()
         return RangeResult(
@@ -253,14 +258,14 @@ class _RangeWalk:
                 return position, after
             position = after
             if position >= stop:
-                return position, Ending.GOES_ON
+                return position, Ending.CONTINUES
 
     def _at_stop(self, position: int) -> Ending:
-        """The walk has come to the range's stop, or to the end of what it may look at."""
-        return Ending.LIMIT if self._is_limited and position >= len(self.view) else Ending.GOES_ON
+        """Return the ending at the range's stop, or at the end of what may be read."""
+        return Ending.LIMIT if self._is_limited and position >= len(self.view) else Ending.CONTINUES
 
     def _pass_damage(self, position: int, reason: StopReason) -> int | Ending:
-        """Where to go on behind ``position``, or why not."""
+        """Return where to continue after ``position``, or why the walk ends."""
         if reason is StopReason.BLANK and self.file.is_closed_at(position):
             self._check_filler(position)
             return Ending.FILLER
@@ -279,13 +284,13 @@ class _RangeWalk:
         return after
 
     def _lose(self, position: int, reason: StopReason) -> Ending:
-        rest = self.work.file_size - position
+        remaining = self.work.file_size - position
         found = diagnose(self.file, position, reason, 0)
         self.lost = Finding(
             code=found.code,
             file=self.work.file,
             offset=self.base + position,
-            length=rest,
+            length=remaining,
             field=found.field,
             found=found.found,
             expected=found.expected,
@@ -302,17 +307,19 @@ class _RangeWalk:
                 self._find(FindingCode.FILLER_NOT_ZERO, position, length)
 
     def _wrong_filler(self, position: int, after: int | None) -> int | Ending:
-        rest = self.work.file_size - position
-        told = self.file.int_at(position + (4 if self.file.dledger else 0))
-        length = rest if after is None else after - position
-        self._find(FindingCode.FILLER_SIZE, position, length, ("size", str(told), str(rest)))
+        remaining = self.work.file_size - position
+        size = self.file.int_at(position + (4 if self.file.dledger else 0))
+        length = remaining if after is None else after - position
+        self._find(FindingCode.FILLER_SIZE, position, length, ("size", str(size), str(remaining)))
         if after is None:
             return Ending.FILLER
         self.stretches.append((self.base + position, self.base + after))
         return after
 
-    def _find(self, code: FindingCode, position: int, length: int, told: _Told = NOTHING) -> None:
-        field_name, found, expected = told
+    def _find(
+        self, code: FindingCode, position: int, length: int, values: _FieldValues = NO_VALUES
+    ) -> None:
+        field_name, found, expected = values
         self.findings.append(
             Finding(
                 code=code,
@@ -346,13 +353,13 @@ class _RangeWalk:
             topic, queue_id = java_text(queue.topic), queue.queue_id
             record = frame - self.base + self.file.record_shift
             queue_offset = self.file.long_at(record + layout.QUEUE_OFFSET_POSITION)
-        told = ("", "") if kind in WITHOUT_NUMBERS else (str(found), str(expected))
+        values = ("", "") if kind in WITHOUT_NUMBERS else (str(found), str(expected))
         if kind in (EventKind.UNIT, EventKind.ENTRY_UNIT) and found == -1:
-            told = ("nothing", told[1])
+            values = ("nothing", values[1])
         if kind == EventKind.UNIT:
             code = FindingCode.UNIT_MISSING if found == -1 else FindingCode.UNIT_WRONG
             if found == expected:
-                told = ("another size or tags code", "those of the message")
+                values = ("another size or tags code", "those of the message")
         return Finding(
             code=code,
             file=self.work.file,
@@ -362,21 +369,21 @@ class _RangeWalk:
             queue_id=queue_id,
             queue_offset=queue_offset,
             field=field_name,
-            found=told[0],
-            expected=told[1],
+            found=values[0],
+            expected=values[1],
         )
 
     def _frame_length(self, position: int) -> int:
         return self.file.int_at(position + (4 if self.file.dledger else 0))
 
     def _lost(self, previous: int, frame: int) -> bool:
-        """Whether a stretch between two frames explains that messages are missing."""
+        """Return whether lost bytes between two frames explain that messages are missing."""
         return any(previous < begin < frame for begin, _ in self.stretches)
 
     def _blocks(self, position: int, ending: Ending) -> list[str]:
         start = self.work.start - self.base
         stop = self.work.stop - self.base
-        if ending is not Ending.GOES_ON:
+        if ending is not Ending.CONTINUES:
             stop = min(position, stop)
         return [
             hashlib.blake2b(
@@ -400,7 +407,7 @@ assert RANGE_BYTES % (1 << BLOCK_SHIFT) == 0
 DOUBTS = frozenset(
     (EventKind.BODY_CRC, EventKind.PROPERTIES, EventKind.TOPIC, EventKind.CHECKSUM, EventKind.PLACE)
 )
-"""A last record with one of these was cut off while it was written."""
+"""Faults that a last record has if it was cut off while it was written."""
 
 WITHOUT_NUMBERS = frozenset(
     (EventKind.PROPERTIES, EventKind.TOPIC, EventKind.CHECKSUM, EventKind.ENTRY_RESERVED)

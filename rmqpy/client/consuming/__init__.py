@@ -1,4 +1,4 @@
-"""What a push consumer is made of: rebalance, process queues, flow control, offsets.
+"""The parts of a push consumer: rebalance, process queues, flow control, and offsets.
 
 May import ``core``. Start reading in :mod:`~rmqpy.client.consuming.consume_service`.
 """

@@ -1,13 +1,14 @@
-"""One queue of a push consumer: pulled ahead of the listener, consumed, finished.
+"""One queue of a push consumer: pulled ahead of the listener, consumed, finished (Java:
+ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService).
 
 ::
 
-    pull ──► ProcessQueue ──► listener ──SUCCESS──► done
-                  ▲               └────LATER, a fault, too slow──► sent back to the broker
-                  └── ordered: paused, then the same messages again
+    pull ──► ProcessQueue ──► listener ──SUCCESS──► finished
+                  ▲               └────RECONSUME_LATER, an exception, a timeout──► sent back
+                  └── ordered: a pause, then the same messages again
 
-Concurrent consumption shares the workers of the whole consumer; an ordered queue has one of its
-own, and rests while the broker has not granted its lock.
+In concurrent consumption all queues share the workers of the consumer. An ordered queue has its own
+worker, which pauses while the broker has not granted the queue's lock.
 """
 
 from __future__ import annotations
@@ -31,25 +32,38 @@ from rmqpy.remoting.bodies import MessageQueue
 logger = logging.getLogger(__name__)
 
 LOCK_VALID_MS = 30_000
-"""How long a lock of the broker is relied upon; the broker itself keeps it for 60 s."""
+"""How long a lock is relied upon after it was granted; the broker itself keeps it for 60 s."""
 
 
 class ConsumeResult(Enum):
-    """What became of messages. LATER: once more, after a while."""
+    """The listener's verdict on a batch (Java: ConsumeConcurrentlyStatus, ConsumeOrderlyStatus).
+
+    ``SUCCESS`` finishes the messages; ``RECONSUME_LATER`` has them delivered again after a delay.
+    """
 
     SUCCESS = "SUCCESS"
     RECONSUME_LATER = "LATER"
 
 
 Listener = Callable[[Sequence[MessageExt]], Awaitable[ConsumeResult | None]]
-"""Consumes messages of one queue; None means SUCCESS, an exception LATER."""
+"""Consumes messages of one queue; None counts as SUCCESS, an exception as RECONSUME_LATER."""
 
 
 @define(frozen=True, kw_only=True)
 class ConsumeSettings:
-    """How messages reach the listener. ``pause_ms``: before an ordered queue goes on behind a
-    LATER; ``fault_pause_ms``: before the next pull behind a fault; ``end_ms``: how long a listener
-    may run on when its queue goes to somebody else.
+    """How messages reach the listener.
+
+    * ``batch_max``: messages per listener call (Java: consumeMessageBatchMaxSize).
+    * ``pull_max``: messages per pull (Java: pullBatchSize).
+    * ``suspend_ms``: how long a broker may hold a pull that finds no message.
+    * ``timeout_ms``: the time for one listener call; later it is cancelled and counts as
+      RECONSUME_LATER (Java: consumeTimeout).
+    * ``end_ms``: how long a running listener call may take to finish after its queue went to
+      another member.
+    * ``pause_ms``: the pause of an ordered queue after RECONSUME_LATER (Java:
+      suspendCurrentQueueTimeMillis).
+    * ``fault_pause_ms``: the pause before the next pull after an error.
+    * ``limits``: how many messages of a queue are held in memory.
     """
 
     batch_max: int = 1
@@ -63,7 +77,7 @@ class ConsumeSettings:
 
 
 class ConsumerContext(ABC):
-    """What a queue needs of its consumer."""
+    """The services that a queue uses of its consumer."""
 
     @property
     @abstractmethod
@@ -75,20 +89,20 @@ class ConsumerContext(ABC):
 
     @abstractmethod
     async def pull(self, queue: MessageQueue, order: PullOrder) -> PullResult:
-        """Ask the broker; raises RmqError."""
+        """Pull from the broker; raises RmqError."""
 
     @abstractmethod
     async def send_back(self, message: MessageExt) -> bool:
-        """Have ``message`` delivered again later; False when that could not be done."""
+        """Have ``message`` delivered again later; return whether that was done."""
 
     @abstractmethod
-    def gives_up(self, message: MessageExt) -> bool:
-        """Whether an ordered queue shall not try ``message`` once more."""
+    def is_exhausted(self, message: MessageExt) -> bool:
+        """Return whether an ordered queue must not try ``message`` again."""
 
 
 @define(slots=True, frozen=True)
 class Subscription:
-    """An expression, as pulls carry it."""
+    """An expression as pulls carry it."""
 
     expression: str
     expression_type: str
@@ -97,102 +111,114 @@ class Subscription:
 
 @define(slots=True, eq=False, repr=False)
 class QueueConsumer:
-    """Pulls, and hands out. ``start`` begins, ``drop`` ends it: what is held then is somebody
-    else's.
+    """Pulls the messages of one queue and passes them to the listener.
+
+    ``start`` begins, and ``drop`` ends it; what is held at that point belongs to another member.
     """
 
     queue: MessageQueue
-    held: ProcessQueue
+    process_queue: ProcessQueue
     subscription: Subscription
     listener: Listener
     settings: ConsumeSettings
     deps: ConsumerContext
     work: asyncio.Queue[QueueConsumer] | None
-    """Where the workers look, None in ordered consumption."""
+    """The queue from which the workers take their work; None in ordered consumption."""
 
     stored_offset: int | None = None
-    """The offset that was last persisted."""
+    """The offset that was committed last."""
 
     _running: int = 0
     _idle: asyncio.Event = field(factory=asyncio.Event)
-    _room: asyncio.Event = field(factory=asyncio.Event)
-    _news: asyncio.Event = field(factory=asyncio.Event)
+    _has_room: asyncio.Event = field(factory=asyncio.Event)
+    _has_messages: asyncio.Event = field(factory=asyncio.Event)
     _tasks: list[asyncio.Task[None]] = field(factory=list)
 
     def start(self) -> None:
-        loops = [self._pull_for_ever()]
+        """Start to pull, and in ordered consumption to consume."""
+        loops = [self._pull_forever()]
         if self.ordered:
             loops.append(self._consume_in_order())
         self._tasks = [asyncio.create_task(loop, name=f"rmqpy-{self.queue}") for loop in loops]
 
     @property
     def ordered(self) -> bool:
+        """Whether the queue is consumed in order."""
         return self.work is None
 
     async def drop(self) -> None:
-        """No pull any more, and no listener that has not begun; those that run may end, for a
-        while. ``held`` says then where to go on.
+        """Stop pulling and start no further listener call.
+
+        Running calls may finish for up to ``end_ms``; ``process_queue`` then has the offset to
+        commit.
         """
-        self.held.dropped = True
+        self.process_queue.dropped = True
         try:
             async with asyncio.timeout(self.settings.end_ms / 1000):
                 while self._running:
                     self._idle.clear()
                     await self._idle.wait()
         except TimeoutError:
-            logger.warning("%s: a listener runs on; its messages will come again", self.queue)
+            logger.warning(
+                "%s was dropped while a listener runs; its messages will be delivered again",
+                self.queue,
+            )
         for task in self._tasks:
             task.cancel()
         for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(outcome, Exception):
-                logger.error("consuming %s failed", self.queue, exc_info=outcome)
+                logger.error("the consumption of %s failed", self.queue, exc_info=outcome)
         self._tasks = []
 
     def locked(self, now_ms: int) -> None:
-        """The broker has granted the lock."""
-        self.held.locked_ms = now_ms
-        self._room.set()
-        self._news.set()
+        """Record that the broker has granted the lock."""
+        self.process_queue.locked_ms = now_ms
+        self._has_room.set()
+        self._has_messages.set()
 
     async def consume_next(self) -> None:
-        """A worker's turn: one batch."""
-        messages = self.held.take(self.settings.batch_max)
+        """Consume one batch; called by a worker."""
+        messages = self.process_queue.take(self.settings.batch_max)
         if not messages:
             return
         self._running += 1
         try:
             if await self._listen(messages) is ConsumeResult.RECONSUME_LATER:
-                messages = await self._sent_back(messages)
-            self.held.done(messages)
+                messages = await self._send_all_back(messages)
+            self.process_queue.done(messages)
         finally:
-            self._ended()
+            self._call_ended()
 
-    def _ended(self) -> None:
+    def _call_ended(self) -> None:
         self._running -= 1
         self._idle.set()
-        self._room.set()
+        self._has_room.set()
 
-    async def _sent_back(self, messages: Sequence[MessageExt]) -> list[MessageExt]:
-        """Those whom the broker has; the others come once more from here, after a while."""
+    async def _send_all_back(self, messages: Sequence[MessageExt]) -> list[MessageExt]:
+        """Return the messages that the broker took back; the others are consumed here again
+        later.
+        """
         outcomes = await asyncio.gather(*(self.deps.send_back(each) for each in messages))
-        kept = [each for each, sent in zip(messages, outcomes, strict=True) if not sent]
-        if kept:
+        unsent = [each for each, sent in zip(messages, outcomes, strict=True) if not sent]
+        if unsent:
             await asyncio.sleep(self.settings.fault_pause_ms / 1000)
-            self.held.requeue(kept)
-            self._offer(len(kept))
+            self.process_queue.requeue(unsent)
+            self._notify_workers(len(unsent))
         return [each for each, sent in zip(messages, outcomes, strict=True) if sent]
 
     async def _listen(self, messages: Sequence[MessageExt]) -> ConsumeResult:
         clock = self.deps.clock
         start_ms = clock.monotonic_ms()
-        self.held.last_consume_ms = clock.now_ms()
+        self.process_queue.last_consume_ms = clock.now_ms()
         result: ConsumeResult | None
         try:
             async with asyncio.timeout(self.settings.timeout_ms / 1000):
                 result = await self.listener(messages)
         except Exception:
             logger.exception(
-                "the listener failed on %s at %d", self.queue, messages[0].queue_offset
+                "the listener failed on %s at offset %d; the messages are delivered again",
+                self.queue,
+                messages[0].queue_offset,
             )
             result = ConsumeResult.RECONSUME_LATER
         result = result or ConsumeResult.SUCCESS
@@ -203,33 +229,33 @@ class QueueConsumer:
 
     # -- pulling
 
-    async def _pull_for_ever(self) -> None:
-        while not self.held.dropped:
-            if self._must_rest():
-                self._room.clear()
-                await self._room.wait()
+    async def _pull_forever(self) -> None:
+        while not self.process_queue.dropped:
+            if self._must_pause():
+                self._has_room.clear()
+                await self._has_room.wait()
                 continue
             if not await self._pull_once():
                 await asyncio.sleep(self.settings.fault_pause_ms / 1000)
 
-    def _must_rest(self) -> bool:
-        if self.held.is_full(self.settings.limits, self.ordered):
+    def _must_pause(self) -> bool:
+        if self.process_queue.is_full(self.settings.limits, self.ordered):
             return True
         return self.ordered and not self._lock_is_valid
 
     @property
     def _lock_is_valid(self) -> bool:
-        locked_ms = self.held.locked_ms
+        locked_ms = self.process_queue.locked_ms
         return locked_ms is not None and (
             self.deps.clock.monotonic_ms() - locked_ms < LOCK_VALID_MS
         )
 
     async def _pull_once(self) -> bool:
-        held, clock = self.held, self.deps.clock
+        process_queue, clock = self.process_queue, self.deps.clock
         start_ms = clock.monotonic_ms()
-        held.last_pull_ms = clock.now_ms()
+        process_queue.last_pull_ms = clock.now_ms()
         order = PullOrder(
-            offset=held.next_offset,
+            offset=process_queue.next_offset,
             max_count=self.settings.pull_max,
             expression=self.subscription.expression,
             expression_type=self.subscription.expression_type,
@@ -238,29 +264,34 @@ class QueueConsumer:
         try:
             result = await self.deps.pull(self.queue, order)
         except RmqError as fault:
-            logger.warning("pulling %s at %d: %s", self.queue, held.next_offset, fault)
+            logger.warning(
+                "pulling %s at offset %d failed, it is retried: %s",
+                self.queue,
+                process_queue.next_offset,
+                fault,
+            )
             return False
         if result.status is PullStatus.OFFSET_ILLEGAL:
             logger.warning(
-                "%s: offset %d is outside %d..%d, going on at %d",
+                "%s: offset %d is outside %d..%d, continuing at %d",
                 self.queue,
-                held.next_offset,
+                process_queue.next_offset,
                 result.min_offset,
                 result.max_offset,
                 result.next_begin_offset,
             )
-            held.reset_to(result.next_begin_offset)
+            process_queue.reset_to(result.next_begin_offset)
             return True
-        added = held.put(result.messages)
-        held.next_offset = result.next_begin_offset
+        added = process_queue.put(result.messages)
+        process_queue.next_offset = result.next_begin_offset
         self.deps.rates.pulled(self.queue.topic, added, clock.monotonic_ms() - start_ms)
-        self._offer(added)
+        self._notify_workers(added)
         return True
 
-    def _offer(self, count: int) -> None:
-        """Tell the workers, once a batch."""
+    def _notify_workers(self, count: int) -> None:
+        """Notify the workers, once per batch."""
         if self.work is None:
-            self._news.set()
+            self._has_messages.set()
             return
         for _ in range(-(-count // self.settings.batch_max)):
             self.work.put_nowait(self)  # bounded by what the queues may hold
@@ -268,25 +299,27 @@ class QueueConsumer:
     # -- in order
 
     async def _consume_in_order(self) -> None:
-        while not self.held.dropped:
-            messages = self.held.take(self.settings.batch_max) if self._lock_is_valid else []
+        while not self.process_queue.dropped:
+            messages = (
+                self.process_queue.take(self.settings.batch_max) if self._lock_is_valid else []
+            )
             if not messages:
-                self._news.clear()
-                await self._news.wait()
+                self._has_messages.clear()
+                await self._has_messages.wait()
                 continue
             self._running += 1
             try:
                 result = await self._listen(messages)
                 if result is ConsumeResult.SUCCESS:
-                    self.held.done(messages)
+                    self.process_queue.done(messages)
             finally:
-                self._ended()
+                self._call_ended()
             if result is ConsumeResult.RECONSUME_LATER:
-                await self._once_more(messages)
+                await self._retry_or_give_up(messages)
 
-    async def _once_more(self, messages: list[MessageExt]) -> None:
-        given_up = [each for each in messages if self.deps.gives_up(each)]
-        sent = [each for each in given_up if await self.deps.send_back(each)]
-        self.held.done(sent)
-        self.held.requeue([each for each in messages if each not in sent])
+    async def _retry_or_give_up(self, messages: list[MessageExt]) -> None:
+        exhausted = [each for each in messages if self.deps.is_exhausted(each)]
+        sent = [each for each in exhausted if await self.deps.send_back(each)]
+        self.process_queue.done(sent)
+        self.process_queue.requeue([each for each in messages if each not in sent])
         await asyncio.sleep(self.settings.pause_ms / 1000)

@@ -1,4 +1,6 @@
-"""What a push consumer answers to brokers: rebalance now, move your offsets, how are you doing."""
+"""The answers of a push consumer to broker requests: rebalance, reset offsets, report the
+status.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ _MIB = 1 << 20
 
 
 class ConsumerView(Protocol):
-    """The part of a push consumer that is asked about."""
+    """The part of a push consumer that the requests concern."""
 
     listener: Listener
     consuming: dict[MessageQueue, QueueConsumer]
@@ -63,12 +65,12 @@ class ConsumerView(Protocol):
 
 @define(slots=True, frozen=True)
 class ConsumerCommands:
-    """Of one consumer."""
+    """The answerers of one consumer."""
 
     consumer: ConsumerView
 
     def answerers(self) -> Mapping[int, Answerer]:
-        """By request code."""
+        """Return the answerers by request code."""
         return {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._rebalance,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
@@ -124,7 +126,7 @@ class ConsumerCommands:
         try:
             result = await self.consumer.listener([MessageExt(queue=queue, stored=stored)])
         except Exception as error:
-            logger.exception("the listener failed on a message that was given to it directly")
+            logger.exception("the listener failed on a message that an administrator sent to it")
             outcome.consume_result, outcome.remark = "CR_THROW_EXCEPTION", repr(error)
         else:
             later = result is ConsumeResult.RECONSUME_LATER
@@ -134,16 +136,16 @@ class ConsumerCommands:
 
 
 def _queue_info(consuming: QueueConsumer) -> ProcessQueueInfo:
-    held = consuming.held
-    first, last = held.offsets
+    process_queue = consuming.process_queue
+    first, last = process_queue.offsets
     return ProcessQueueInfo(
-        commit_offset=held.commit_offset,
+        commit_offset=process_queue.commit_offset,
         cached_msg_min_offset=first,
         cached_msg_max_offset=last,
-        cached_msg_count=held.count,
-        cached_msg_size_in_mib=held.byte_count // _MIB,
-        locked=held.locked_ms is not None,
-        droped=held.dropped,
-        last_pull_timestamp=held.last_pull_ms,
-        last_consume_timestamp=held.last_consume_ms,
+        cached_msg_count=process_queue.count,
+        cached_msg_size_in_mib=process_queue.byte_count // _MIB,
+        locked=process_queue.locked_ms is not None,
+        droped=process_queue.dropped,
+        last_pull_timestamp=process_queue.last_pull_ms,
+        last_consume_timestamp=process_queue.last_consume_ms,
     )

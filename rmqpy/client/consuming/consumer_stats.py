@@ -1,7 +1,8 @@
-"""How fast a consumer pulls and consumes, by topic: what ``consumerStatus`` shows. Pure.
+"""The rates at which a consumer pulls and consumes, by topic, as ``consumerStatus`` shows them
+(Java: ConsumerStatsManager). Pure.
 
-Totals are kept a topic and sampled every ten seconds; rates are taken over the samples of the last
-minute. Invariant: at most ``TOPICS_MAX`` topics and seven samples each are kept.
+Totals are kept per topic and sampled every ten seconds; rates are computed over the samples of the
+last minute. Invariant: at most ``TOPICS_MAX`` topics and seven samples each are kept.
 """
 
 from __future__ import annotations
@@ -35,30 +36,35 @@ class _TopicStats:
 
 
 class ConsumerStats:
-    """``sample`` is due every ``SAMPLE_MS``."""
+    """The totals and samples of all topics; ``sample`` is to be called every ``SAMPLE_MS``."""
 
     def __init__(self) -> None:
         self._topics: dict[str, _TopicStats] = {}
 
     def pulled(self, topic: str, count: int, spent_ms: int) -> None:
-        totals = self._of(topic)
+        """Count one pull of ``count`` messages."""
+        totals = self._totals_of(topic)
         totals.pulls += 1
         totals.pulled += count
         totals.pull_ms += spent_ms
 
     def consumed(self, topic: str, count: int, failed: int, spent_ms: int) -> None:
-        totals = self._of(topic)
+        """Count one listener call of ``count`` messages, of which ``failed`` are delivered
+        again.
+        """
+        totals = self._totals_of(topic)
         totals.calls += 1
         totals.consumed += count - failed
         totals.failed += failed
         totals.consume_ms += spent_ms
 
     def sample(self, now_ms: int) -> None:
+        """Record the present totals of all topics."""
         for topic in self._topics.values():
             topic.samples.append((now_ms, evolve(topic.totals)))
 
     def status(self, topic: str, now_ms: int) -> ConsumeStatus:
-        """Rates a second and mean times in ms of the last minute; failures are those of it."""
+        """Return the rates per second, mean times in ms, and failures of the last minute."""
         known = self._topics.get(topic)
         if known is None or not known.samples:
             return ConsumeStatus()
@@ -74,7 +80,7 @@ class ConsumerStats:
             consume_failed_msgs=end.failed - begin.failed,
         )
 
-    def _of(self, topic: str) -> _StatTotals:
+    def _totals_of(self, topic: str) -> _StatTotals:
         known = self._topics.get(topic)
         if known is None:
             if len(self._topics) >= TOPICS_MAX:

@@ -1,7 +1,9 @@
-"""Offsets of a broadcasting consumer: every client keeps its own, in a file as Java's.
+"""The offsets of a broadcasting consumer, which each client keeps in a file as Java's does (Java:
+LocalFileOffsetStore).
 
-``<directory>/<client id>/<group>/offsets.json``: ``{"offsetTable":{{queue}:offset,…}}``, replaced
-as a whole, with the previous version in ``offsets.json.bak`` (:mod:`rmqpy.store.files.atomic`).
+The file is ``<directory>/<client id>/<group>/offsets.json``:
+``{"offsetTable":{{queue}:offset,…}}``. It is replaced as a whole, with the previous version in
+``offsets.json.bak`` (:mod:`rmqpy.store.files.atomic`).
 """
 
 from __future__ import annotations
@@ -15,20 +17,21 @@ from rmqpy.store.files.disk import OsFileSystem
 
 
 class LocalOffsets:
-    """The file of one group. Both methods touch the disk: call them in a thread."""
+    """The file of one group. Both methods block on the disk: call them in a thread."""
 
     def __init__(self, directory: Path, client_id: str, group: str) -> None:
         self.path = directory / client_id / group / "offsets.json"
         self._files = OsFileSystem()
 
     def load(self) -> dict[MessageQueue, int]:
-        """Empty where there is no file. Raises StoreError when neither it nor the one before it
-        can be read.
+        """Return the saved offsets, empty if there is no file.
+
+        Raises StoreError if neither the file nor its backup can be read.
         """
         saved = read_with_backup(self._files, str(self.path), ResetOffsetBody.decode)
         return {} if saved is None else dict(saved.offset_table)
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Durable when it returns. Raises OSError."""
+        """Write the offsets durably. Raises OSError."""
         body = ResetOffsetBody(offset_table=dict(offsets))
         write_atomically(self._files, str(self.path), body.encode())

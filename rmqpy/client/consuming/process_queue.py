@@ -1,16 +1,17 @@
-"""ProcessQueue: what a consumer has fetched of one queue and not finished. Pure.
+"""ProcessQueue: the pulled and unfinished messages of one queue. Pure.
 
 ::
 
-    put ──► waiting ──take──► running ──done──► gone
+    put ──► waiting ──take──► running ──done──► removed
                 ▲                │
-                └──────again─────┘     (ordered: the same messages once more)
+                └─────requeue────┘     (ordered: the same messages once more)
 
-``commit_offset`` is where the group goes on after a crash: the offset of the oldest message that is
-not done; where pulling goes on when all are (what was filtered out is never seen here).
+``commit_offset`` is the offset at which the group resumes after a crash: the offset of the oldest
+unfinished message, or the next offset to pull if there is none (messages that were filtered out
+never appear here).
 
-Invariants: messages are handed out in the order of their queue offsets, each to one taker;
-``commit_offset`` never falls but by ``reset_to``; a dropped queue hands out nothing.
+Invariants: messages are taken in the order of their queue offsets, each by one taker;
+``commit_offset`` decreases only through ``reset_to``; nothing is taken from a dropped queue.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rmqpy.client.core.message import MessageExt
 
 @define(slots=True, frozen=True, kw_only=True)
 class FlowControlLimits:
-    """How much of a queue may be held before pulling pauses (Java's pullThresholdForQueue,
+    """How much of a queue may be held before pulling pauses (Java: pullThresholdForQueue,
     pullThresholdSizeForQueue, consumeConcurrentlyMaxSpan).
     """
 
@@ -36,12 +37,14 @@ class FlowControlLimits:
 
 @define(slots=True, eq=False, repr=False)
 class ProcessQueue:
-    """``next_offset`` is where pulling goes on."""
+    """The held messages of one queue (Java: ProcessQueue); ``next_offset`` is the next offset to
+    pull.
+    """
 
     next_offset: int
     dropped: bool = False
     locked_ms: int | None = None
-    """When the broker last granted the lock (ordered consumption); monotonic."""
+    """When the broker last granted the lock (ordered consumption), in ms of a monotonic clock."""
 
     last_pull_ms: int = 0
     last_consume_ms: int = 0
@@ -51,8 +54,8 @@ class ProcessQueue:
     _reached: int = -1
 
     def put(self, messages: Iterable[MessageExt]) -> int:
-        """Add what a pull brought; what is here already or was done is left out. Returns how many
-        were added.
+        """Add pulled messages, without those that are held or were finished; return the number
+        added.
         """
         count = 0
         for message in messages:
@@ -67,52 +70,55 @@ class ProcessQueue:
         return count
 
     def take(self, max_count: int) -> list[MessageExt]:
-        """The next messages to consume, in order; empty when there are none."""
+        """Return the next messages to consume, in order; empty if there are none."""
         if self.dropped:
             return []
         return [self._waiting.popleft() for _ in range(min(max_count, len(self._waiting)))]
 
     def done(self, messages: Sequence[MessageExt]) -> None:
-        """They are consumed, or sent back: never again."""
+        """Remove messages that are consumed or sent back."""
         for message in messages:
             if self._held.pop(message.queue_offset, None) is not None:
                 self.byte_count -= len(message.stored.body)
 
     def requeue(self, messages: Sequence[MessageExt]) -> None:
-        """Hand the taken ``messages`` out once more, before all others."""
+        """Return taken ``messages`` to the front of the queue."""
         self._waiting.extendleft(reversed(messages))
 
     def reset_to(self, offset: int) -> None:
-        """The broker goes on elsewhere: pulling does, and what comes from there is new."""
+        """Continue at ``offset``, as the broker demands; messages from there on count as new."""
         self.next_offset = offset
         self._reached = min(self._reached, offset)
 
     @property
     def commit_offset(self) -> int:
-        """Where the group goes on."""
-        # Held in order of offset: pulls bring them so, and removal keeps the order.
+        """The offset at which the group resumes."""
+        # The messages are held in the order of their offsets: pulls add them so, and removal keeps
+        # it.
         return next(iter(self._held), self.next_offset)
 
     @property
     def count(self) -> int:
-        """Messages that are not done."""
+        """The number of unfinished messages."""
         return len(self._held)
 
     @property
     def waiting(self) -> int:
-        """Messages that nobody has taken."""
+        """The number of messages that were not taken yet."""
         return len(self._waiting)
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """Smallest and largest queue offset that is held, 0 and 0 where there is none."""
+        """The smallest and largest queue offset that is held; 0 and 0 if there is none."""
         if not self._held:
             return 0, 0
         return next(iter(self._held)), self._reached - 1
 
     def is_full(self, limits: FlowControlLimits, ordered: bool) -> bool:
-        """Whether pulling pauses. The span bounds what a slow message makes the next start repeat;
-        in ordered consumption nothing overtakes, so there is none.
+        """Return whether pulling must pause.
+
+        The span bounds how many messages one slow message makes the next start repeat. In ordered
+        consumption no message overtakes another, so there is no span limit.
         """
         if self.count >= limits.messages_max or self.byte_count >= limits.bytes_max:
             return True

@@ -1,7 +1,7 @@
-"""Queues that brokers reserve for one member of a group, so that it consumes them in order.
+"""The locks with which brokers reserve queues for one member of a group, for ordered consumption.
 
-A reservation (``LOCK_BATCH_MQ``; Java: ``RebalanceLockManager``) ends by itself a minute after it
-was last asked for; whoever keeps a queue asks again in time.
+A lock (``LOCK_BATCH_MQ``; Java: ``RebalanceLockManager``) expires a minute after it was last
+requested; a client that keeps a queue renews it in time.
 """
 
 from __future__ import annotations
@@ -27,41 +27,47 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True)
 class QueueLocks:
-    """``instance`` gives the open client; it raises while there is none."""
+    """Locks and unlocks queues. ``instance`` returns the open client and raises while there is
+    none.
+    """
 
     group: str
     instance: Callable[[], ClientInstance]
 
     async def lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        """Those of ``queues`` that their brokers reserve for this client, or go on to."""
+        """Return those of ``queues`` whose lock the brokers grant or renew for this client."""
         instance = self.instance()
         granted: set[MessageQueue] = set()
-        for name, wanted in _by_broker(queues).items():
-            wish = LockBatchRequestBody(self.group, instance.client_id, wanted)
+        for name, requested in _by_broker(queues).items():
+            body = LockBatchRequestBody(self.group, instance.client_id, requested)
             try:
-                address = await instance.address(wanted[0].topic, name)
+                address = await instance.address(requested[0].topic, name)
                 response = await instance.invoke(
-                    address, RequestCode.LOCK_BATCH_MQ, body=wish.encode()
+                    address, RequestCode.LOCK_BATCH_MQ, body=body.encode()
                 )
             except NetworkError as fault:
-                logger.warning("no locks from %s: %s", name, fault)
+                logger.warning("broker %s granted no queue locks, it is retried: %s", name, fault)
                 continue
             if response.code == ResponseCode.SUCCESS:
                 granted.update(LockBatchResponseBody.decode(response.body).lock_ok_mq_set)
             else:
-                logger.warning("no locks from %s: %s", name, response.remark)
+                logger.warning("broker %s refused queue locks: %s", name, response.remark)
         return granted.intersection(queues)
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
-        """Let another member have ``queues`` at once."""
+        """Release the locks of ``queues``, so that another member can have them at once."""
         instance = self.instance()
-        for name, held in _by_broker(queues).items():
-            wish = UnlockBatchRequestBody(self.group, instance.client_id, held)
+        for name, locked in _by_broker(queues).items():
+            body = UnlockBatchRequestBody(self.group, instance.client_id, locked)
             try:
-                address = await instance.address(held[0].topic, name)
-                await instance.invoke(address, RequestCode.UNLOCK_BATCH_MQ, body=wish.encode())
+                address = await instance.address(locked[0].topic, name)
+                await instance.invoke(address, RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
             except NetworkError as fault:
-                logger.warning("%s keeps locks for up to a minute: %s", name, fault)
+                logger.warning(
+                    "broker %s keeps the queue locks for up to a minute, unlocking failed: %s",
+                    name,
+                    fault,
+                )
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:

@@ -1,13 +1,13 @@
-"""Sending a message back: the broker delivers it to the group again, later, or gives it up.
+"""Send a message back: the broker delivers it to the group again later, or makes it a dead letter.
 
 ==================================  ===============================================================
-CONSUMER_SEND_MSG_BACK (36)         to the broker that has it; it knows the message by its offset
+CONSUMER_SEND_MSG_BACK (36)         to the broker that has the message, identified by its offset
 refused, or no answer               a copy is sent to the group's retry topic, on any broker
 both fail                           False: the caller keeps the message
 ==================================  ===============================================================
 
-The copy is what Java's client sends: delay level 3 + times, reconsumeTimes one higher, the first id
-as ORIGIN_MESSAGE_ID. Past the maximum the broker moves it to the group's dead letters.
+The copy is the one that Java's client sends: delay level 3 + times, reconsumeTimes incremented, the
+first id as ORIGIN_MESSAGE_ID. Beyond the maximum the broker moves it to the group's dead letters.
 """
 
 from __future__ import annotations
@@ -40,28 +40,36 @@ FIRST_RETRY_LEVEL = 3
 
 @define(slots=True, frozen=True)
 class SendBack:
-    """Of one consumer group."""
+    """Sends messages of one consumer group back."""
 
     instance: ClientInstance
     group: str
     max_reconsume_times: int
 
     async def send(self, message: MessageExt) -> bool:
-        """Whether somebody has it now."""
+        """Return whether a broker has accepted the message."""
         try:
-            await self._hand_back(message)
+            await self._send_to_broker(message)
         except RmqError as fault:
-            logger.warning("%s was not sent back: %s", message.msg_id, fault)
+            logger.warning(
+                "message %s was not sent back, a copy is sent to the retry topic: %s",
+                message.msg_id,
+                fault,
+            )
         else:
             return True
         try:
             await self._send_copy(message)
         except RmqError as fault:
-            logger.warning("a copy of %s was not sent either: %s", message.msg_id, fault)
+            logger.warning(
+                "message %s was not sent to the retry topic either, it is consumed here again: %s",
+                message.msg_id,
+                fault,
+            )
             return False
         return True
 
-    async def _hand_back(self, message: MessageExt) -> None:
+    async def _send_to_broker(self, message: MessageExt) -> None:
         queue = message.queue
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.stored.physical_offset,
@@ -81,11 +89,11 @@ class SendBack:
         topic = retry_topic(self.group)
         queues = publish_queues(topic, await self.instance.route(topic))
         if not queues:
-            raise NetworkError(f"no broker takes messages of {topic}")
+            raise NetworkError(f"no broker accepts messages of {topic}")
         queue = self.instance.randomness.choice(queues)
         address = self.instance.master_address(queue.broker_name)
         if address is None:
-            raise NetworkError(f"the broker {queue.broker_name} has no master now")
+            raise NetworkError(f"the broker {queue.broker_name} has no master at the moment")
         stored, times = message.stored, message.stored.reconsume_times
         header = SendMessageRequestHeaderV2(
             producer_group=INNER_PRODUCER_GROUP,

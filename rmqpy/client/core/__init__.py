@@ -1,4 +1,4 @@
-"""What producers and consumers share: routes, connections, members of groups, messages.
+"""The parts that producers and consumers share: routes, connections, group membership, messages.
 
 Imports nothing else of ``rmqpy.client``. Start reading in :mod:`~rmqpy.client.core.instance`.
 """

@@ -1,16 +1,17 @@
-"""Consumer: what every consumer asks of brokers: messages at an offset, offsets, single messages.
+"""The requests common to all consumers: pull, read and commit offsets, look up messages.
 
 ======  ===================  ==================================================================
 code    status               what the caller does next
 ======  ===================  ==================================================================
-0       FOUND                pulls at ``next_begin_offset`` when it is done with the messages
+0       FOUND                pulls at ``next_begin_offset`` after it has handled the messages
 19      NO_NEW_MSG           pulls at the same offset again (long polling: at once)
-20      NO_MATCHED_MSG       pulls at ``next_begin_offset``: all up to there was filtered out
+20      NO_MATCHED_MSG       pulls at ``next_begin_offset``: everything before was filtered out
 21      OFFSET_ILLEGAL       pulls at ``next_begin_offset``: its offset was outside the queue
-other   Refusal
+other   (raises)             RequestRejectedError
 ======  ===================  ==================================================================
 
-Brokers filter by hash code: the exact tag is compared again here, so FOUND may have no message.
+Brokers filter by the hash code of a tag. The exact tag is compared again here, so a result with
+status FOUND may have no message.
 """
 
 from __future__ import annotations
@@ -71,6 +72,13 @@ class PullStatus(Enum):
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
 
 
+"""The outcome of a pull (Java: PullStatus).
+
+* ``FOUND``: there may be messages; continue at ``next_begin_offset``.
+* ``NO_NEW_MSG``: the offset is the end of the queue; pull again at the same offset.
+* ``NO_MATCHED_MSG``: no message matched; continue at ``next_begin_offset``.
+* ``OFFSET_ILLEGAL``: the offset is outside the queue; continue at ``next_begin_offset``.
+"""
 _STATUS_OF_CODE = {
     ResponseCode.SUCCESS: PullStatus.FOUND,
     ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
@@ -81,7 +89,11 @@ _STATUS_OF_CODE = {
 
 @define(frozen=True, kw_only=True)
 class PullResult:
-    """One pull. ``min_offset`` is that of the queue's first message, ``max_offset`` of the next."""
+    """The result of one pull (Java: PullResult).
+
+    ``next_begin_offset`` is the offset to pull next, ``min_offset`` the offset of the queue's first
+    message, and ``max_offset`` the offset that its next message will get.
+    """
 
     status: PullStatus
     next_begin_offset: int
@@ -92,14 +104,16 @@ class PullResult:
 
 @define(frozen=True, kw_only=True)
 class PullSettings:
-    """``pull_timeout_ms`` comes on top of the time for which a pull may be held."""
+    """The settings of pulls. ``pull_timeout_ms`` is added to the time for which a broker may hold a
+    pull.
+    """
 
     pull_timeout_ms: int = 10_000
 
 
 @define(frozen=True, kw_only=True)
 class PullOrder:
-    """What to pull of a queue; the broker may wait ``suspend_ms`` for a new message."""
+    """The parameters of one pull; the broker may hold it for up to ``suspend_ms`` ms."""
 
     offset: int
     max_count: int = 32
@@ -109,7 +123,7 @@ class PullOrder:
 
 
 class Consumer(GroupMember):
-    """A member of a consumer group. What it subscribes to, a subclass decides."""
+    """A member of a consumer group; a subclass decides what it subscribes to."""
 
     def __init__(
         self,
@@ -131,47 +145,51 @@ class Consumer(GroupMember):
 
     @abstractmethod
     def _consumer_data(self) -> ConsumerData:
-        """What heartbeats tell of this consumer."""
+        """Return the data of this consumer that heartbeats carry."""
 
     # -- offsets
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Offset of the first message that is still there."""
+        """Return the offset of the first message that the queue still has."""
         header = GetMinOffsetRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
-        response = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header)
+        response = await self._invoke_broker(queue, RequestCode.GET_MIN_OFFSET, header)
         return GetMinOffsetResponseHeader.decode(response.ext_fields).offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Offset that the next message will get."""
+        """Return the offset that the next message of the queue will get."""
         header = GetMaxOffsetRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
-        response = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header)
+        response = await self._invoke_broker(queue, RequestCode.GET_MAX_OFFSET, header)
         return GetMaxOffsetResponseHeader.decode(response.ext_fields).offset
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Offset of the message that was stored at ``timestamp_ms``, or next to it."""
+        """Return the offset of the message that was stored at ``timestamp_ms``, or of the one next
+        to it.
+        """
         header = SearchOffsetRequestHeader(
             topic=queue.topic,
             queue_id=queue.queue_id,
             timestamp=timestamp_ms,
             bname=queue.broker_name,
         )
-        response = await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        response = await self._invoke_broker(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
         return SearchOffsetResponseHeader.decode(response.ext_fields).offset
 
     async def earliest_time(self, queue: MessageQueue) -> int:
-        """When the first message of the queue was stored, in ms; -1 where there is none."""
+        """Return when the first message of the queue was stored, in ms since 1970; -1 if there is
+        none.
+        """
         header = GetEarliestMsgStoretimeRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
-        response = await self._ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header)
+        response = await self._invoke_broker(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header)
         return GetEarliestMsgStoretimeResponseHeader.decode(response.ext_fields).timestamp
 
     async def committed_offset(self, queue: MessageQueue) -> int | None:
-        """The offset that the group has committed, None where it has none."""
+        """Return the offset that the group has committed, or None if it has committed none."""
         header = QueryConsumerOffsetRequestHeader(
             consumer_group=self.group,
             topic=queue.topic,
@@ -179,7 +197,7 @@ class Consumer(GroupMember):
             bname=queue.broker_name,
         )
         try:
-            response = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, header)
+            response = await self._invoke_broker(queue, RequestCode.QUERY_CONSUMER_OFFSET, header)
         except RequestRejectedError as refusal:
             if refusal.code == ResponseCode.QUERY_NOT_FOUND:
                 return None
@@ -187,7 +205,11 @@ class Consumer(GroupMember):
         return QueryConsumerOffsetResponseHeader.decode(response.ext_fields).offset
 
     async def commit_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Set the group's offset, forwards or back; returns when the broker has it."""
+        """Commit ``offset`` for the group; it may be larger or smaller than the present one.
+
+        Returns after the broker has confirmed it. Raises RequestRejectedError if the broker refuses
+        it, and NetworkError if the broker does not answer.
+        """
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=self.group,
             topic=queue.topic,
@@ -195,7 +217,7 @@ class Consumer(GroupMember):
             commit_offset=offset,
             bname=queue.broker_name,
         )
-        await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        await self._invoke_broker(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     # -- messages
 
@@ -205,7 +227,7 @@ class Consumer(GroupMember):
         return self._pulled(queue, response, exact_tags(order.expression) if by_tag else None)
 
     async def _pull_response(self, queue: MessageQueue, order: PullOrder) -> RemotingCommand:
-        """Its code is one of a status."""
+        """Return the broker's response to a pull; its code is one that has a status."""
         instance = self._open()
         header = PullMessageRequestHeader(
             consumer_group=self.group,
@@ -239,9 +261,12 @@ class Consumer(GroupMember):
     async def view_message(
         self, offset_msg_id: str, queue: MessageQueue | None = None
     ) -> MessageExt:
-        """The message at an offset id, from the broker in it (its queue then has no broker name).
+        """Return the message with an offset id (offsetMsgId).
 
-        With ``queue`` its broker is asked: a store that has moved keeps the ids of its old address.
+        The broker whose address is in the id is asked, and the queue of the result then has no
+        broker name. With ``queue`` the broker of that queue is asked: a store that has moved to
+        another address keeps the ids of its old one. Raises RequestRejectedError if the id is
+        malformed or the broker has no such message.
         """
         try:
             host, physical_offset = parse_offset_msg_id(offset_msg_id)
@@ -249,7 +274,7 @@ class Consumer(GroupMember):
             raise RequestRejectedError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
         header = ViewMessageRequestHeader(offset=physical_offset)
         if queue is not None:
-            response = await self._ask(queue, RequestCode.VIEW_MESSAGE_BY_ID, header)
+            response = await self._invoke_broker(queue, RequestCode.VIEW_MESSAGE_BY_ID, header)
         else:
             response = await self._open().invoke(
                 host_address(host), RequestCode.VIEW_MESSAGE_BY_ID, header
@@ -259,7 +284,7 @@ class Consumer(GroupMember):
         records, fault = decode_records(response.body)
         if len(records) != 1 or fault is not None:
             raise RemoteProtocolError(
-                f"the answer for {offset_msg_id} holds {len(records)} messages: {fault}"
+                f"the response for {offset_msg_id} has {len(records)} messages, not one: {fault}"
             )
         stored = records[0]
         broker_name = queue.broker_name if queue is not None else ""
@@ -277,9 +302,12 @@ class Consumer(GroupMember):
         end_ms: int = _END_OF_TIME_MS,
         unique: bool = False,
     ) -> list[MessageExt]:
-        """Messages of ``topic`` with ``key`` among their keys (``unique``: as unique id).
+        """Return the messages of ``topic`` that have ``key`` among their keys.
 
-        Every broker of the topic is asked; raises only when none of them answers.
+        With ``unique`` the key is the unique id of a message (UNIQ_KEY). ``begin_ms`` and
+        ``end_ms`` limit the store times, in ms since 1970; each broker returns at most
+        ``max_count`` messages, and so does the call. All brokers of the topic are asked; an error
+        is raised only if none of them answers.
         """
         route = await self._open().route(topic)
         header = QueryMessageRequestHeader(
@@ -298,7 +326,7 @@ class Consumer(GroupMember):
         faults: list[RmqError] = []
         for name, answer in zip(names, answers, strict=True):
             if isinstance(answer, RmqError):
-                logger.warning("the key was not looked up on %s: %s", name, answer)
+                logger.warning("the key was not looked up on broker %s: %s", name, answer)
                 faults.append(answer)
             elif isinstance(answer, BaseException):
                 raise answer
@@ -322,7 +350,7 @@ class Consumer(GroupMember):
             raise _refusal(response)
         records, fault = decode_records(response.body)
         if fault is not None:
-            raise RemoteProtocolError(f"an answer of {address} holds what is no message: {fault}")
+            raise RemoteProtocolError(f"a response of {address} has an invalid message: {fault}")
         return [
             MessageExt(
                 queue=MessageQueue(record.topic, broker_name, record.queue_id), stored=record
@@ -339,8 +367,12 @@ class Consumer(GroupMember):
         next_begin_offset = header.next_begin_offset
         if fault is not None:
             if not records:
-                raise RemoteProtocolError(f"a pull of {queue} brought what is no message: {fault}")
-            logger.warning("a pull of %s brought what is no message: %s", queue, fault)
+                raise RemoteProtocolError(f"a pull of {queue} returned an invalid message: {fault}")
+            logger.warning(
+                "a pull of %s returned an invalid message, the ones before it are kept: %s",
+                queue,
+                fault,
+            )
             next_begin_offset = records[-1].queue_offset + 1
         return PullResult(
             status=_STATUS_OF_CODE[ResponseCode(response.code)],
@@ -354,10 +386,12 @@ class Consumer(GroupMember):
             ],
         )
 
-    async def _ask(
+    async def _invoke_broker(
         self, queue: MessageQueue, code: RequestCode, header: CommandHeader
     ) -> RemotingCommand:
-        """The answer of the queue's master, or of whoever is left of that broker name."""
+        """Return the response of the queue's master, or of another broker of that name if it is
+        down.
+        """
         instance = self._open()
         address = await instance.address(queue.topic, queue.broker_name)
         try:
@@ -371,7 +405,10 @@ class Consumer(GroupMember):
 
 
 def exact_tags(expression: str) -> frozenset[str] | None:
-    """The tags of a TAG expression, None where it takes all messages."""
+    """Return the tags of a TAG expression, or None if it selects all messages.
+
+    Raises RequestRejectedError with SUBSCRIPTION_PARSE_FAILED if the expression names no tag.
+    """
     if not expression or expression == SUBSCRIBE_ALL:
         return None
     tags = frozenset(part.strip() for part in expression.split("||") if part.strip())
@@ -383,7 +420,7 @@ def exact_tags(expression: str) -> frozenset[str] | None:
 
 
 def decode_records(body: bytes) -> tuple[list[StoredMessage], InvalidRecordError | None]:
-    """The records of an answer back to back, and the fault at which reading stopped."""
+    """Return the records of a response body, and the error at which decoding stopped, if any."""
     records: list[StoredMessage] = []
     view = memoryview(body)
     position = 0
@@ -398,7 +435,7 @@ def decode_records(body: bytes) -> tuple[list[StoredMessage], InvalidRecordError
 
 
 def _has_key(message: MessageExt, topic: str, key: str, unique: bool) -> bool:
-    # The index finds by hash: other keys with the same hash come along.
+    # The index finds by hash, so messages with other keys of the same hash are returned too.
     if message.topic != topic:
         return False
     if unique:

@@ -1,10 +1,10 @@
-"""A client in a group: what producers and consumers share of a life.
+"""GroupMember: the lifecycle that producers and consumers share.
 
 ::
 
-    made ──start──► member ──close──► gone
-                       │
-                 works through a ClientInstance: its own, or one that was given and is shared
+    created ──start──► member ──close──► closed
+                          │
+                     works through a ClientInstance: its own, or one that was passed in
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from rmqpy.model.names import check_group
 
 
 class GroupMember(ABC):
-    """An asynchronous context manager. Without ``instance`` it opens one of its own and closes it
-    at the end; ``name_servers`` may be whole ``ClientSettings`` then, with credentials and TLS.
+    """An asynchronous context manager that joins a group and leaves it at the end.
+
+    Without ``instance`` it opens a ClientInstance for itself and closes it at the end.
+    ``name_servers`` may then be a whole :class:`ClientSettings`, with credentials and TLS.
     """
 
     def __init__(
@@ -32,7 +34,7 @@ class GroupMember(ABC):
     ) -> None:
         check_group(group)
         self.group = group
-        self._given = instance
+        self._shared_instance = instance
         self._client = settings_of(name_servers) if instance is None else None
         self._instance: ClientInstance | None = None
 
@@ -49,9 +51,13 @@ class GroupMember(ABC):
         await self.close()
 
     async def start(self) -> None:
-        """Join the group."""
+        """Join the group.
+
+        Raises ConfigError if this client already has a member of the group, and NetworkError if a
+        connection that it needs fails.
+        """
         assert self._instance is None, "started twice"
-        instance = self._given
+        instance = self._shared_instance
         if instance is None:
             assert self._client is not None
             instance = await ClientInstance.open(self._client)
@@ -60,12 +66,14 @@ class GroupMember(ABC):
             await self._join(instance)
         except BaseException:
             self._instance = None
-            if self._given is None:
+            if self._shared_instance is None:
                 await instance.close()
             raise
 
     async def close(self) -> None:
-        """Leave the group. Harmless twice."""
+        """Leave the group, and close the client instance unless it was passed in. May be called
+        twice.
+        """
         instance = self._instance
         if instance is None:
             return
@@ -73,16 +81,16 @@ class GroupMember(ABC):
             await self._leave(instance)
         finally:
             self._instance = None
-            if self._given is None:
+            if self._shared_instance is None:
                 await instance.close()
 
     @abstractmethod
     async def _join(self, instance: ClientInstance) -> None:
-        """Make the group known; the member works from now on."""
+        """Register the group; the member works from now on."""
 
     @abstractmethod
     async def _leave(self, instance: ClientInstance) -> None:
-        """End what runs, and tell the brokers."""
+        """Stop the background work and unregister the group from the brokers."""
 
     def _open(self) -> ClientInstance:
         if self._instance is None:

@@ -1,13 +1,14 @@
-"""ClientInstance: what the producers and consumers of one process share.
+"""ClientInstance: what the producers and consumers of one process share (Java: MQClientInstance).
 
-* name servers: one chosen at random, kept while it answers, the next in turn when it does not;
-* routes: asked once, refreshed every 30 s, at once (but not more often than every 500 ms) when a
-  request to one of its brokers failed;
-* heartbeats: every 30 s, and as soon as a broker becomes known, to every broker of every route (to
-  masters only while there are no consumers); groups are unregistered from all of them at the end.
+* Name servers: one is chosen at random and kept while it answers; otherwise the next one is used.
+* Routes: requested once and refreshed every 30 s, and at once (but at most every 500 ms) after a
+  request to one of its brokers has failed.
+* Heartbeats: every 30 s, and as soon as a broker becomes known, to every broker of every route
+  (only to masters while there are no consumers). Groups are unregistered from all of them at the
+  end.
 
-Invariants: a topic's last good route is kept while no name server answers; at most ``topics_max``
-routes are kept; nothing of an instance runs after ``close()``.
+Invariants: the last good route of a topic is kept while no name server answers; at most
+``topics_max`` routes are kept; no task of an instance runs after ``close()``.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class Transport(Protocol):
-    """The part of ``net.client.RemotingClient`` that a client needs."""
+    """The methods of ``net.client.RemotingClient`` that a client uses."""
 
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_ms: int = 3_000
@@ -57,7 +58,9 @@ class Transport(Protocol):
 
 
 def split_name_servers(given: str | Sequence[str]) -> tuple[str, ...]:
-    """The addresses of ``a:1;b:2`` or of a sequence of such; ConfigError where one is none."""
+    """Return the addresses of ``a:1;b:2`` or of a sequence of such; ConfigError if one is
+    invalid.
+    """
     text = given if isinstance(given, str) else ";".join(given)
     try:
         return parse_addresses(text)
@@ -67,11 +70,20 @@ def split_name_servers(given: str | Sequence[str]) -> tuple[str, ...]:
 
 @define(frozen=True, kw_only=True)
 class ClientSettings:
-    """``name_servers`` as ``host:port;host:port`` or a sequence of such.
+    """The settings of a client (Java: ClientConfig).
 
-    ``instance_name`` makes the client id unique on its host; the default does so by process id and
-    chance. ``credentials`` sign every request, where the brokers control access; ``tls`` puts
-    all connections behind TLS.
+    * ``name_servers``: ``host:port;host:port``, or a sequence of such.
+    * ``instance_name``: makes the client id unique on its host; the default is derived from the
+      process id and a random number.
+    * ``client_ip``: the address in the client id; the default is the local address that leads to
+      the first name server.
+    * ``request_timeout_ms``: the time for one request.
+    * ``route_refresh_ms``, ``heartbeat_ms``: the periods of these tasks.
+    * ``route_suspect_pause_ms``: the least time between two requests of a suspect route.
+    * ``topics_max``: the largest number of routes that are kept.
+    * ``credentials``: signs every request, for brokers with access control (Java:
+      AclClientRPCHook).
+    * ``tls``: encrypts all connections.
     """
 
     name_servers: tuple[str, ...] = field(converter=split_name_servers)
@@ -82,7 +94,9 @@ class ClientSettings:
     route_suspect_pause_ms: int = 500
     heartbeat_ms: int = 30_000
     first_heartbeat_ms: int = 0
-    """No broker hears of what is done sooner: a tool that only looks makes no group."""
+    """The delay of the first heartbeat: a tool that only reads and ends earlier registers no
+    group.
+    """
     topics_max: int = 10_000
     credentials: Credentials | None = None
     tls: TlsSide | None = None
@@ -93,7 +107,7 @@ NameServers: TypeAlias = str | Sequence[str] | ClientSettings
 
 
 def settings_of(name_servers: NameServers) -> ClientSettings:
-    """The settings that only name the servers, unless more is given."""
+    """Return ``name_servers`` as settings, with defaults for everything but the addresses."""
     if isinstance(name_servers, ClientSettings):
         return name_servers
     return ClientSettings(name_servers=name_servers)
@@ -101,7 +115,7 @@ def settings_of(name_servers: NameServers) -> ClientSettings:
 
 @define(frozen=True, kw_only=True)
 class ClientDependencies:
-    """What an instance does not make itself. ``ended`` runs behind the end of everything else."""
+    """The collaborators of an instance. ``ended`` is awaited after everything else has stopped."""
 
     transport: Transport
     clock: Clock
@@ -121,23 +135,33 @@ class _Route:
 
 
 class ClientInstance:
-    """Start with :meth:`open`, or give it :class:`ClientDependencies` and call :meth:`start`."""
+    """The routes, connections, and heartbeats of one client.
 
-    def __init__(self, settings: ClientSettings, surroundings: ClientDependencies) -> None:
-        name = settings.instance_name or f"{surroundings.process_id}#{surroundings.marker.hex()}"
-        self.client_id = f"{surroundings.client_ip}@{name}"
-        self.transport = surroundings.transport
-        self.clock = surroundings.clock
-        self.randomness = surroundings.randomness
+    Open one with :meth:`open` and pass it to several producers and consumers as ``instance``;
+    without it each member opens an instance for itself::
+
+        instance = await ClientInstance.open(ClientSettings(name_servers="127.0.0.1:9876"))
+        async with Producer("orders", instance=instance) as producer: ...
+        await instance.close()
+
+    A test passes :class:`ClientDependencies` to the constructor and calls :meth:`start`.
+    """
+
+    def __init__(self, settings: ClientSettings, deps: ClientDependencies) -> None:
+        name = settings.instance_name or f"{deps.process_id}#{deps.marker.hex()}"
+        self.client_id = f"{deps.client_ip}@{name}"
+        self.transport = deps.transport
+        self.clock = deps.clock
+        self.randomness = deps.randomness
         self.unique_ids = UniqueIds(
-            ip_address(surroundings.client_ip).packed,
-            surroundings.process_id,
-            surroundings.marker,
-            surroundings.clock,
+            ip_address(deps.client_ip).packed,
+            deps.process_id,
+            deps.marker,
+            deps.clock,
         )
         self.pushed = ServerRequestHandler()
         self._settings = settings
-        self._ended = surroundings.ended
+        self._on_closed = deps.ended
         self._name_servers = settings.name_servers
         self._name_server = self.randomness.randrange(len(settings.name_servers))
         self._routes: dict[str, _Route] = {}
@@ -145,17 +169,18 @@ class ClientInstance:
         self._route_lock = asyncio.Lock()
         self._producers: set[str] = set()
         self._consumers: dict[str, Callable[[], ConsumerData]] = {}
-        self._greeted: set[str] = set()
+        self._heartbeat_addresses: set[str] = set()
         self._heartbeat_due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     async def open(cls, settings: ClientSettings) -> Self:
-        """An instance with a connection of its own on the running loop, started."""
+        """Return a started instance with its own connections on the running loop."""
         loop = asyncio.get_running_loop()
         handler = loop.get_exception_handler()
         scheduler = AsyncioScheduler(loop)
-        loop.set_exception_handler(handler)  # the loop is the application's, not ours
+        # The exception handler of the application's loop must not change.
+        loop.set_exception_handler(handler)
         transport = RemotingClient(
             scheduler,
             credentials=settings.credentials,
@@ -179,15 +204,15 @@ class ClientInstance:
         return instance
 
     def start(self) -> None:
-        """Begin to refresh routes and to send heartbeats."""
+        """Start the tasks that refresh routes and send heartbeats."""
         assert not self._tasks, "started twice"
         self._tasks = [
-            asyncio.create_task(self._refresh_for_ever(), name="rmqpy-client-routes"),
-            asyncio.create_task(self._greet_for_ever(), name="rmqpy-client-heartbeats"),
+            asyncio.create_task(self._refresh_routes_forever(), name="rmqpy-client-routes"),
+            asyncio.create_task(self._send_heartbeats_forever(), name="rmqpy-client-heartbeats"),
         ]
 
     async def close(self) -> None:
-        """Unregister every group everywhere, then close all connections."""
+        """Unregister every group from all brokers, then close all connections."""
         for task in self._tasks:
             task.cancel()
         for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
@@ -200,13 +225,15 @@ class ClientInstance:
             await self.leave_consumer(group)
         await self.pushed.close()
         await self.transport.close()
-        if self._ended is not None:
-            await self._ended()
+        if self._on_closed is not None:
+            await self._on_closed()
 
     # -- groups
 
     def join_producer(self, group: str) -> None:
-        """From now on heartbeats name this producer group."""
+        """Name this producer group in heartbeats from now on; ConfigError if it is already
+        joined.
+        """
         check_group(group)
         if group in self._producers:
             raise ConfigError(f"the producer group {group} is already in use by this client")
@@ -214,7 +241,9 @@ class ClientInstance:
         self._heartbeat_due.set()
 
     def join_consumer(self, group: str, data: Callable[[], ConsumerData]) -> None:
-        """From now on heartbeats carry what ``data`` tells of this consumer group."""
+        """Include ``data()`` of this consumer group in heartbeats; ConfigError if it is already
+        joined.
+        """
         check_group(group)
         if group in self._consumers:
             raise ConfigError(f"the consumer group {group} is already in use by this client")
@@ -222,14 +251,14 @@ class ClientInstance:
         self._heartbeat_due.set()
 
     async def leave_producer(self, group: str) -> None:
-        """Tell every broker that this client's producer group is gone."""
+        """Unregister this client's producer group from every broker."""
         self._producers.discard(group)
         await self._unregister(
             UnregisterClientRequestHeader(client_id=self.client_id, producer_group=group)
         )
 
     async def leave_consumer(self, group: str) -> None:
-        """The same of a consumer group."""
+        """Unregister this client's consumer group from every broker."""
         self._consumers.pop(group, None)
         await self._unregister(
             UnregisterClientRequestHeader(client_id=self.client_id, consumer_group=group)
@@ -245,7 +274,7 @@ class ClientInstance:
         body: bytes = b"",
         timeout_ms: int | None = None,
     ) -> RemotingCommand:
-        """The response, whatever its code; raises NetworkError."""
+        """Send a request and return the response, whatever its code; raises NetworkError."""
         if timeout_ms is None:
             timeout_ms = self._settings.request_timeout_ms
         return await self.transport.invoke(address, self.request(code, header, body), timeout_ms)
@@ -253,7 +282,7 @@ class ClientInstance:
     def request(
         self, code: RequestCode, header: CommandHeader | None = None, body: bytes = b""
     ) -> RemotingCommand:
-        """A request of this client."""
+        """Return a request of this client, ready to send."""
         command = RemotingCommand.request(code, header, body)
         command.language = LANGUAGE_PYTHON
         return command
@@ -261,7 +290,10 @@ class ClientInstance:
     async def invoke_namesrv(
         self, code: RequestCode, header: CommandHeader | None = None, body: bytes = b""
     ) -> RemotingCommand:
-        """The answer of the chosen name server, or of the first after it that gives one."""
+        """Return the response of the current name server, or of the first after it that answers.
+
+        Raises NetworkError, with the error of each name server, if none answers.
+        """
         faults: list[str] = []
         for _ in self._name_servers:
             address = self._name_servers[self._name_server]
@@ -275,13 +307,15 @@ class ClientInstance:
     # -- routes
 
     async def route(self, topic: str) -> TopicRouteData:
-        """The route of ``topic``; Refusal TOPIC_NOT_EXIST where no name server knows it."""
+        """Return the route of ``topic``; raises RequestRejectedError with TOPIC_NOT_EXIST if
+        unknown.
+        """
         return (await self._route(topic)).route
 
     async def route_or_template(
         self, topic: str, template_topic: str, queue_count: int
     ) -> TopicRouteData:
-        """The route of ``topic``; where it does not exist, the one that it will be created with."""
+        """Return the route of ``topic``, or the route with which the topic will be created."""
         try:
             return await self.route(topic)
         except RequestRejectedError as refusal:
@@ -293,18 +327,22 @@ class ClientInstance:
         except RequestRejectedError:
             raise unknown from None
         route = route_for_new_topic(template, queue_count)
-        # Known for a moment only: the first message makes the broker create and register it.
+        # Keep it only briefly: the first message makes the broker create and register the topic.
         self._keep(topic, _Route(route, self.clock.monotonic_ms(), suspect=True, provisional=True))
         return route
 
     def invalidate_route(self, topic: str) -> None:
-        """A broker of this topic's route failed: ask again before the next use."""
+        """Mark the route as suspect after an error, so that it is requested again before its next
+        use.
+        """
         known = self._routes.get(topic)
         if known is not None:
             known.suspect = True
 
     async def address(self, topic: str, broker_name: str, broker_id: int = MASTER_ID) -> str:
-        """Where to reach ``broker_id`` of ``broker_name``, or another of that name."""
+        """Return the address of ``broker_id`` of ``broker_name``, or of another broker of that
+        name.
+        """
         if not self._addresses.get(broker_name):
             self.invalidate_route(topic)
             await self.route(topic)
@@ -314,16 +352,24 @@ class ClientInstance:
         return found
 
     def master_address(self, broker_name: str) -> str | None:
-        """The address of the master of ``broker_name``, None where there is none now."""
+        """Return the address of the master of ``broker_name``, or None if it has none at the
+        moment.
+        """
         return self._addresses.get(broker_name, {}).get(MASTER_ID)
 
     async def refresh_routes(self) -> None:
-        """Ask for every known route again; what cannot be had keeps its last state."""
+        """Request every known route again; a route that cannot be refreshed keeps its last
+        state.
+        """
         for topic in list(self._routes):
             try:
                 await self._load(topic)
             except RmqError as fault:
-                logger.warning("the route of %s was not refreshed: %s", topic, fault)
+                logger.warning(
+                    "the route of topic %s was not refreshed, the last one is kept: %s",
+                    topic,
+                    fault,
+                )
 
     async def _route(self, topic: str) -> _Route:
         known = self._routes.get(topic)
@@ -339,7 +385,11 @@ class ClientInstance:
                 if known is None or known.provisional:
                     raise
                 known.loaded_ms = self.clock.monotonic_ms()
-                logger.warning("the last route of %s is used on: %s", topic, fault)
+                logger.warning(
+                    "the route of topic %s was not refreshed, the last one is used: %s",
+                    topic,
+                    fault,
+                )
                 return known
 
     def _is_due(self, known: _Route) -> bool:
@@ -369,7 +419,7 @@ class ClientInstance:
     # -- heartbeats
 
     async def send_heartbeats(self) -> None:
-        """One heartbeat to every broker that a route names."""
+        """Send one heartbeat to every broker that a route names."""
         in_routes = {
             broker.broker_name
             for known in self._routes.values()
@@ -378,12 +428,12 @@ class ClientInstance:
         for broker_name in self._addresses.keys() - in_routes:
             del self._addresses[broker_name]
         addresses = self._known_addresses()
-        self._greeted &= addresses
+        self._heartbeat_addresses &= addresses
         if not self._producers and not self._consumers:
             return
-        await asyncio.gather(*(self._greet(address) for address in sorted(addresses)))
+        await asyncio.gather(*(self._send_heartbeat(address) for address in sorted(addresses)))
 
-    async def _greet(self, address: str) -> None:
+    async def _send_heartbeat(self, address: str) -> None:
         heartbeat = HeartbeatData(
             client_id=self.client_id,
             producer_data_set=[ProducerData(group) for group in sorted(self._producers)],
@@ -392,15 +442,22 @@ class ClientInstance:
         try:
             response = await self.invoke(address, RequestCode.HEART_BEAT, body=heartbeat.encode())
         except NetworkError as fault:
-            logger.warning("no heartbeat to %s: %s", address, fault)
+            logger.warning("heartbeat to broker %s failed: %s", address, fault)
             return
         if response.code == ResponseCode.SUCCESS:
-            self._greeted.add(address)
+            self._heartbeat_addresses.add(address)
         else:
-            logger.warning("heartbeat to %s: code %d, %s", address, response.code, response.remark)
+            logger.warning(
+                "heartbeat to broker %s was refused: code %d, %s",
+                address,
+                response.code,
+                response.remark,
+            )
 
     def _known_addresses(self) -> set[str]:
-        """Brokers that get heartbeats: all while there are consumers, else the masters."""
+        """Return the brokers that get heartbeats: all while there are consumers, otherwise the
+        masters.
+        """
         return {
             address
             for addresses in self._addresses.values()
@@ -409,22 +466,28 @@ class ClientInstance:
         }
 
     async def _unregister(self, header: UnregisterClientRequestHeader) -> None:
-        async def tell(address: str) -> None:
+        async def unregister(address: str) -> None:
             try:
                 await self.invoke(address, RequestCode.UNREGISTER_CLIENT, header)
             except NetworkError as fault:
-                logger.warning("not unregistered from %s: %s", address, fault)
+                logger.warning(
+                    "could not unregister from broker %s, it expires the client later: %s",
+                    address,
+                    fault,
+                )
 
-        await asyncio.gather(*(tell(address) for address in sorted(self._greeted)))
+        await asyncio.gather(
+            *(unregister(address) for address in sorted(self._heartbeat_addresses))
+        )
 
     # -- background
 
-    async def _refresh_for_ever(self) -> None:
+    async def _refresh_routes_forever(self) -> None:
         while True:
             await asyncio.sleep(self._settings.route_refresh_ms / 1000)
             await self.refresh_routes()
 
-    async def _greet_for_ever(self) -> None:
+    async def _send_heartbeats_forever(self) -> None:
         await asyncio.sleep(self._settings.first_heartbeat_ms / 1000)
         while True:
             try:
@@ -437,14 +500,16 @@ class ClientInstance:
 
 
 async def _address_towards(name_server: str) -> str:
-    """The local address that leads to ``name_server``; nothing is sent."""
+    """Return the local address that leads to ``name_server``; nothing is sent."""
     host, port = parse_address(name_server)
     try:
         probe, _ = await asyncio.get_running_loop().create_datagram_endpoint(
             asyncio.DatagramProtocol, remote_addr=(host, port)
         )
     except OSError as error:
-        logger.warning("no way to %s, the client calls itself 127.0.0.1: %s", name_server, error)
+        logger.warning(
+            "no route to name server %s, the client id uses 127.0.0.1: %s", name_server, error
+        )
         return "127.0.0.1"
     try:
         address: str = probe.get_extra_info("sockname")[0]

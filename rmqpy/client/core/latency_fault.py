@@ -1,18 +1,18 @@
-"""Which brokers a producer leaves alone for a while (Java MQFaultStrategy, used with
-``sendLatencyFaultEnable``).
+"""The brokers that a producer avoids for a while (Java: MQFaultStrategy, LatencyFaultToleranceImpl;
+used with ``sendLatencyFaultEnable``).
 
-A send that was slow, or failed, keeps its broker out of the rotation:
+A send that was slow or failed keeps its broker out of the rotation:
 
 =================  ====  ====  ====  ====  ====  ====  ======
 latency ms from      50   100   550  1000  2000  3000   15000
 avoided for s         0     0    30    60   120   180     600
 =================  ====  ====  ====  ====  ====  ====  ======
 
-A failure counts as ``FAILURE_MS`` of latency. When no broker is free the better half of the avoided
-ones is used in turn: those that are free soonest, then the faster ones.
+A failure counts as ``FAILURE_MS`` of latency. When every broker is avoided, the better half of them
+is used in turn: those that become available soonest, then the faster ones.
 
-Invariant: only brokers that were sent to are remembered, and those that the routes have lost are
-forgotten when they would be chosen.
+Invariant: only brokers that were sent to are remembered, and brokers that are no longer in the
+routes are forgotten when they would be chosen.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AVOIDED: Final = (
     (1_000, 60_000),
     (550, 30_000),
 )
-"""Latency from which, and for how long, in ms; longest first."""
+"""(latency from which, time for which the broker is avoided), in ms; longest first."""
 
 
 @define(slots=True, frozen=True)
@@ -43,23 +43,28 @@ class _Fault:
 
 @define(slots=True)
 class LatencyFaultTolerance:
-    """See the module's text. Times are those of a monotonic clock."""
+    """The latencies of sends by broker, and the choice of a queue. Times are of a monotonic
+    clock.
+    """
 
     _faults: dict[str, _Fault] = field(factory=dict, init=False)
     _turn: int = field(default=0, init=False)
 
     def update_latency(self, broker: str, latency_ms: int, now_ms: int) -> None:
-        """What a send to ``broker`` took; ``FAILURE_MS`` when it failed."""
+        """Record that a send to ``broker`` took ``latency_ms``; ``FAILURE_MS`` if it failed."""
         self._faults[broker] = _Fault(latency_ms, now_ms + not_available_duration_ms(latency_ms))
 
     def is_available(self, broker: str, now_ms: int) -> bool:
+        """Return whether ``broker`` is not avoided at ``now_ms``."""
         fault = self._faults.get(broker)
         return fault is None or fault.free_ms <= now_ms
 
     def choose(
         self, queues: Sequence[MessageQueue], rotation: int, now_ms: int
     ) -> tuple[MessageQueue, int]:
-        """The next queue of a free broker, else of the least bad one; and the next rotation."""
+        """Return the next queue of an available broker, or of the least bad one, and the next
+        rotation.
+        """
         assert queues, "no queue to choose from"
         for step in range(len(queues)):
             queue = queues[(rotation + step) % len(queues)]
@@ -73,8 +78,8 @@ class LatencyFaultTolerance:
         raise AssertionError("a broker without a queue was chosen")
 
     def _least_bad(self, known: set[str]) -> str:
-        for gone in self._faults.keys() - known:
-            del self._faults[gone]
+        for unknown in self._faults.keys() - known:
+            del self._faults[unknown]
         faults = self._faults
         order = sorted(faults, key=lambda name: (faults[name].free_ms, faults[name].latency_ms))
         better = order[: max(1, len(order) // 2)]
@@ -83,5 +88,5 @@ class LatencyFaultTolerance:
 
 
 def not_available_duration_ms(latency_ms: int) -> int:
-    """Milliseconds for which a broker is avoided after a send that took so long."""
+    """Return for how long a broker is avoided after a send that took ``latency_ms``, in ms."""
     return next((avoided for least, avoided in AVOIDED if latency_ms >= least), 0)

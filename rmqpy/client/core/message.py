@@ -1,8 +1,8 @@
-"""Messages as users see them: what they send, what became of it, what they get.
+"""Messages as users see them: the message to send, the result of a send, and the message received.
 
-A sent message is checked by Java's rules before anything leaves the process, and refused with the
-same response code that Java's client gives. Reserved property names are those of Java's
-MessageConst; they are set through the attributes of :class:`DLedgerMessage` or not at all.
+A message is checked by the rules of Java's client before anything leaves the process, and is
+refused with the response code that Java's client gives. Reserved property names are those of Java's
+MessageConst; they are set through the attributes of :class:`Message` or not at all.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from rmqpy.remoting.bodies import MessageQueue
 
 COMPRESSION_TYPE_MASK = 0x700
 COMPRESSION_ZLIB = 0x300
-"""In the sysFlag of a compressed body; brokers and clients before 4.9.4 left the type 0."""
+"""The type in the sysFlag of a compressed body; brokers and clients before 4.9.4 left it 0."""
 
 INFLATED_BODY_BYTES_MAX = 64 << 20
-"""A compressed body that grows beyond this is not a message but an attack."""
+"""The largest size to which a compressed body is inflated; a larger one is treated as an attack."""
 
 RESERVED_PROPERTIES = frozenset(
     {
@@ -69,21 +69,30 @@ RESERVED_PROPERTIES = frozenset(
 )
 
 
-def _joined(keys: str | Sequence[str]) -> str:
+def _joined_keys(keys: str | Sequence[str]) -> str:
     return keys if isinstance(keys, str) else " ".join(keys)
 
 
 @define(frozen=True, kw_only=True)
 class Message:
-    """A message to send. ``keys`` may be several, blank separated or as a sequence.
+    """A message to send (Java: Message).
 
-    ``delay_level`` 0 is at once; levels from 1 are those of the broker's messageDelayLevel.
+    * ``topic``: the topic, which the broker may create (``autoCreateTopicEnable``).
+    * ``body``: the content; it must not be empty.
+    * ``tags``: the tag by which consumers filter; one tag per message.
+    * ``keys``: the keys by which the message can be found, separated by blanks or as a sequence.
+    * ``properties``: further pairs of name and value; reserved names are refused.
+    * ``flag``: an integer that brokers pass through unchanged.
+    * ``wait_store_ok``: whether the broker waits for its flush and its slaves (Java:
+      waitStoreMsgOK).
+    * ``delay_level``: 0 delivers at once; levels from 1 are those of the broker's
+      messageDelayLevel.
     """
 
     topic: str
     body: bytes
     tags: str | None = None
-    keys: str = field(default="", converter=_joined)
+    keys: str = field(default="", converter=_joined_keys)
     properties: Mapping[str, str] = field(factory=dict)
     flag: int = 0
     wait_store_ok: bool = True
@@ -91,7 +100,11 @@ class Message:
 
 
 class SendStatus(Enum):
-    """All four mean that the message is stored; the last three that a promise is not kept yet."""
+    """The status of a stored message (Java: SendStatus).
+
+    All four mean that the master has stored the message. The last three mean that it was not also
+    flushed (FLUSH_DISK_TIMEOUT) or replicated (FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE) in time.
+    """
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -101,7 +114,12 @@ class SendStatus(Enum):
 
 @define(frozen=True, kw_only=True)
 class SendResult:
-    """Where a message is. Of a batch: the ids are comma lists, the offset is that of the first."""
+    """Where a message was stored (Java: SendResult).
+
+    ``msg_id`` is the unique id that the producer gave the message, ``offset_msg_id`` the id that
+    contains its broker and physical offset. For a batch both are comma-separated lists, and
+    ``queue_offset`` is that of the first message.
+    """
 
     status: SendStatus
     msg_id: str
@@ -112,44 +130,56 @@ class SendResult:
 
 @define(frozen=True, kw_only=True)
 class MessageExt:
-    """A message read from a broker; ``stored`` has every field of the record as it is."""
+    """A message received from a broker (Java: MessageExt).
+
+    ``stored`` has every field of the record as it is in the log, including store time, hosts, and
+    the number of redeliveries.
+    """
 
     queue: MessageQueue
     stored: StoredMessage
 
     @property
     def topic(self) -> str:
+        """The topic of the message."""
         return self.stored.topic
 
     @property
     def properties(self) -> Mapping[str, str]:
+        """All properties of the message, those of the system included."""
         return self.stored.properties
 
     @property
     def tags(self) -> str | None:
+        """The tag, or None."""
         return self.stored.properties.get(names.PROPERTY_TAGS)
 
     @property
     def keys(self) -> str:
+        """The keys, separated by blanks; empty if there are none."""
         return self.stored.properties.get(names.PROPERTY_KEYS, "")
 
     @property
     def queue_offset(self) -> int:
+        """The offset of the message in its queue."""
         return self.stored.queue_offset
 
     @property
     def msg_id(self) -> str:
-        """The producer's unique id, else the offset id."""
+        """The producer's unique id, or the offset id of a message without one."""
         return self.stored.properties.get(names.PROPERTY_UNIQ_KEY) or self.offset_msg_id
 
     @property
     def offset_msg_id(self) -> str:
+        """The id that contains the address of the broker and the physical offset."""
         return offset_msg_id(self.stored.store_host, self.stored.physical_offset)
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent. Inflated at each call; raises RemoteProtocolError where it
-        cannot be."""
+        """The body as it was sent.
+
+        A compressed body is inflated at each access; RemoteProtocolError is raised if that fails.
+        """
         return inflated_body(self.stored.body, self.stored.sys_flag)
 
 
@@ -157,26 +187,28 @@ class MessageExt:
 
 
 def check_message(message: Message, body_bytes_max: int) -> None:
-    """Refuse what Java's producer refuses before it sends."""
+    """Refuse what Java's producer refuses before it sends; raises RequestRejectedError."""
     check_topic(message.topic)
     check_send_topic(message.topic)
     if not message.body:
-        raise _illegal("the message body is empty")
+        raise _illegal_message("the message body is empty")
     if len(message.body) > body_bytes_max:
-        raise _illegal(f"the body has {len(message.body)} bytes, more than {body_bytes_max}")
+        raise _illegal_message(
+            f"the body has {len(message.body)} bytes, more than {body_bytes_max}"
+        )
     if message.delay_level < 0:
-        raise _illegal(f"the delay level {message.delay_level} is negative")
+        raise _illegal_message(f"the delay level {message.delay_level} is negative")
     for name, value in message.properties.items():
         if name in RESERVED_PROPERTIES:
-            raise _illegal(f"the property name {name} is reserved")
+            raise _illegal_message(f"the property name {name} is reserved")
         if not name.strip() or not value.strip():
-            raise _illegal(f"the property {name!r}={value!r} has a blank name or value")
+            raise _illegal_message(f"the property {name!r}={value!r} has a blank name or value")
 
 
 def property_string(
     message: Message, unique_id: str, reserved: Mapping[str, str] | None = None
 ) -> bytes:
-    """The properties of a checked message as they are sent; ``reserved`` are the client's own."""
+    """Return the encoded properties of a checked message; ``reserved`` are added by the client."""
     pairs = {**message.properties, **(reserved or {})}
     if message.keys:
         pairs[names.PROPERTY_KEYS] = message.keys
@@ -189,9 +221,11 @@ def property_string(
     try:
         raw = encode_properties(pairs)
     except ValueError as error:
-        raise _illegal(str(error)) from None
+        raise _illegal_message(str(error)) from None
     if len(raw) > PROPERTIES_BYTES_MAX:
-        raise _illegal(f"the properties have {len(raw)} bytes, more than {PROPERTIES_BYTES_MAX}")
+        raise _illegal_message(
+            f"the properties have {len(raw)} bytes, more than {PROPERTIES_BYTES_MAX}"
+        )
     return raw
 
 
@@ -199,7 +233,7 @@ def property_string(
 
 
 def inflated_body(body: bytes, sys_flag: int) -> bytes:
-    """The body behind the compression that ``sys_flag`` tells."""
+    """Return the body, inflated if ``sys_flag`` says that it is compressed."""
     if not sys_flag & COMPRESSED:
         return body
     kind = sys_flag & COMPRESSION_TYPE_MASK
@@ -210,13 +244,13 @@ def inflated_body(body: bytes, sys_flag: int) -> bytes:
     try:
         inflated = inflater.decompress(body, INFLATED_BODY_BYTES_MAX)
     except zlib.error as error:
-        raise RemoteProtocolError(f"the compressed body cannot be read: {error}") from error
+        raise RemoteProtocolError(f"the compressed body cannot be inflated: {error}") from error
     if inflater.unconsumed_tail:
         raise RemoteProtocolError(
-            f"the compressed body has more than {INFLATED_BODY_BYTES_MAX} bytes"
+            f"the compressed body inflates to more than {INFLATED_BODY_BYTES_MAX} bytes"
         )
     if not inflater.eof:
-        raise RemoteProtocolError("the compressed body ends too early")
+        raise RemoteProtocolError("the compressed body is truncated")
     return inflated
 
 
@@ -224,11 +258,11 @@ def inflated_body(body: bytes, sys_flag: int) -> bytes:
 
 
 def host_address(host: Host) -> str:
-    """``ip:port`` of a packed address, in brackets where it is IPv6."""
+    """Return a packed address as ``ip:port``, with brackets around IPv6."""
     packed, port = host
     ip = ipaddress.ip_address(packed)
     return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
 
 
-def _illegal(reason: str) -> RequestRejectedError:
+def _illegal_message(reason: str) -> RequestRejectedError:
     return RequestRejectedError(ResponseCode.MESSAGE_ILLEGAL, reason)

@@ -1,14 +1,14 @@
-"""What a route means: the queues to send to, the queues to read, the address to ask. Pure.
+"""Routes: the queues to send to, the queues to read, and the address of a broker. Pure.
 
 =========  =================================================================================
 send       per queue data with W permission whose broker name has a master: writeQueueNums
            queues; with an order configuration (``broker-a:4;broker-b:4``): exactly those
 read       per queue data with R permission: readQueueNums queues
-address    the wanted broker id; a slave that is gone: the next id; else any id
-new topic  as the route of the template topic, at most the queues that the producer wants
+address    the given broker id; if that slave is down: the next id; otherwise any id
+new topic  the route of the template topic, with at most the queues that the producer allows
 =========  =================================================================================
 
-A route with more than ``QUEUES_MAX`` queues a broker is refused before memory is spent on it.
+A route with more than ``QUEUES_MAX`` queues per broker is refused before memory is spent on it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUEUES_MAX = 65_536
 
 
 def publish_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
-    """The queues that a producer may use, in the order of rotation."""
+    """Return the queues that a producer may use, in order of rotation."""
     if route.order_topic_conf:
         return _ordered_queues(topic, route.order_topic_conf)
     with_master = {
@@ -37,22 +37,22 @@ def publish_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
         MessageQueue(topic, data.broker_name, queue_id)
         for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
         if data.perm & PERM_WRITE and data.broker_name in with_master
-        for queue_id in range(_checked(data.write_queue_nums))
+        for queue_id in range(_checked_count(data.write_queue_nums))
     ]
 
 
 def subscribe_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
-    """The queues that a consumer may read, sorted."""
+    """Return the queues that a consumer may read, sorted."""
     return sorted(
         MessageQueue(topic, data.broker_name, queue_id)
         for data in route.queue_datas
         if data.perm & PERM_READ
-        for queue_id in range(_checked(data.read_queue_nums))
+        for queue_id in range(_checked_count(data.read_queue_nums))
     )
 
 
 def route_for_new_topic(template: TopicRouteData, queue_count: int) -> TopicRouteData:
-    """The route that a topic will have once a broker has created it after ``template``."""
+    """Return the route that a topic will have after a broker has created it from ``template``."""
     return evolve(
         template,
         order_topic_conf=None,
@@ -68,7 +68,7 @@ def route_for_new_topic(template: TopicRouteData, queue_count: int) -> TopicRout
 
 
 def broker_address(addresses: Mapping[int, str], broker_id: int) -> str | None:
-    """Which of a broker name's addresses to ask for ``broker_id``; None when there is none."""
+    """Return the address to use for ``broker_id`` of one broker name, or None if it has none."""
     if broker_id in addresses:
         return addresses[broker_id]
     if broker_id != MASTER_ID and broker_id + 1 in addresses:
@@ -79,9 +79,9 @@ def broker_address(addresses: Mapping[int, str], broker_id: int) -> str | None:
 def next_queue(
     queues: list[MessageQueue], index: int, last_broker: str | None
 ) -> tuple[MessageQueue, int]:
-    """The queue to use at rotation ``index`` and the index after it.
+    """Return the queue to use at rotation ``index``, and the next index.
 
-    A broker that just failed (``last_broker``) is passed over as long as there is another.
+    A broker that has just failed (``last_broker``) is skipped as long as there is another.
     """
     assert queues
     for step in range(len(queues)):
@@ -92,8 +92,8 @@ def next_queue(
 
 
 def queue_of(queues: list[MessageQueue], sharding_key: str) -> MessageQueue:
-    """The queue of everything with this key, the same that Java's SelectMessageQueueByHash takes
-    for a string.
+    """Return the queue for this key, the one that Java's SelectMessageQueueByHash selects for a
+    string.
     """
     assert queues
     value = java_string_hash(sharding_key)
@@ -108,14 +108,14 @@ def _ordered_queues(topic: str, configuration: str) -> list[MessageQueue]:
             continue
         if not broker_name or not count.isascii() or not count.isdigit():
             raise RemoteProtocolError(
-                f"the order configuration of {topic}, {configuration!r}, is not broker:count;…"
+                f"the order configuration of {topic} is {configuration!r}, expected broker:count;…"
             )
-        for queue_id in range(_checked(int(count[:10]))):
+        for queue_id in range(_checked_count(int(count[:10]))):
             queues.append(MessageQueue(topic, broker_name, queue_id))
     return queues
 
 
-def _checked(queue_count: int) -> int:
+def _checked_count(queue_count: int) -> int:
     if queue_count > QUEUES_MAX:
         raise RemoteProtocolError(
             f"a route has {queue_count} queues on one broker, more than {QUEUES_MAX}"

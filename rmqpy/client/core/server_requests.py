@@ -1,4 +1,5 @@
-"""What brokers ask of clients: found by request code and group, answered in a task of its own.
+"""The requests that brokers send to clients: found by request code and group, each run in its own
+task (Java: ClientRemotingProcessor).
 
 ====  ===============================  =======================  ==========
 code  request                          group                    answer
@@ -11,8 +12,9 @@ code  request                          group                    answer
 309   CONSUME_MESSAGE_DIRECTLY         consumerGroup            a body
 ====  ===============================  =======================  ==========
 
-Invariants: a request of another code gets code 3, one of a group that is not here code 1; at most
-``RUNNING_MAX`` run at once, a further one is refused; a fault of one is answered to that one.
+Invariants: a request with another code is answered with code 3, one for a group that this client
+does not have with code 1; at most ``RUNNING_MAX`` requests run at once, and further ones are
+refused; an error in one request is answered to that request only.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ logger = logging.getLogger(__name__)
 RUNNING_MAX: Final = 1_000
 
 Answerer = Callable[[Channel, RemotingCommand], Awaitable[bytes | None]]
-"""Gives the body of a successful answer; None where the request has no answer."""
+"""Returns the body of a successful answer, or None if the request has no answer."""
 
 _GROUP_FIELD: Final[Mapping[int, str]] = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "consumerGroup",
@@ -55,18 +57,18 @@ class ServerRequestHandler:
         self._running: set[asyncio.Task[None]] = set()
 
     def answer(self, group: str, answerers: Mapping[int, Answerer]) -> None:
-        """From now on requests for ``group`` go to ``answerers``, by request code."""
+        """Pass requests for ``group`` to ``answerers``, by request code, from now on."""
         for code, answerer in answerers.items():
             assert (code, group) not in self._answerers, (code, group)
             self._answerers[code, group] = answerer
 
     def forget(self, group: str, codes: Sequence[int]) -> None:
-        """``group`` is gone."""
+        """Stop answering the requests ``codes`` for ``group``."""
         for code in codes:
             self._answerers.pop((code, group), None)
 
     async def close(self) -> None:
-        """Give up what runs."""
+        """Cancel the running requests."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -74,6 +76,7 @@ class ServerRequestHandler:
     # -- RequestHandler
 
     def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
+        """Start a task for each request, or answer why it is refused."""
         for command in commands:
             try:
                 answerer = self._answerer(command)
@@ -85,10 +88,10 @@ class ServerRequestHandler:
             task.add_done_callback(self._running.discard)
 
     def turn_ended(self) -> None:
-        """Nothing was put off."""
+        """Do nothing: no work is deferred to the end of a turn."""
 
     def channel_closed(self, channel: Channel) -> None:
-        """Nothing is kept of a channel."""
+        """Do nothing: no state is kept per channel."""
 
     def _answerer(self, command: RemotingCommand) -> Answerer:
         code = command.code
@@ -119,7 +122,7 @@ class ServerRequestHandler:
         except RmqError as fault:
             response = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, str(fault))
         except Exception as error:
-            logger.exception("request %d of %s:%d failed", command.code, *channel.peer)
+            logger.exception("request %d from broker %s:%d failed", command.code, *channel.peer)
             response = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, repr(error))
         else:
             if body is None:
@@ -131,7 +134,10 @@ class ServerRequestHandler:
 def _answer(channel: Channel, request: RemotingCommand, response: RemotingCommand) -> None:
     if response.code != ResponseCode.SUCCESS:
         logger.warning(
-            "request %d of %s:%d: %s", request.code, *channel.peer, response.remark or response.code
+            "request %d from broker %s:%d was not served: %s",
+            request.code,
+            *channel.peer,
+            response.remark or response.code,
         )
     if not request.is_oneway:
         channel.write(encode_command(response))

@@ -1,4 +1,5 @@
-"""UNIQ_KEY: the id that a producer gives a message before anybody stores it.
+"""UNIQ_KEY: the id that a producer gives a message before it is stored (Java:
+MessageClientIDSetter).
 
 ====================  =====  ====================================================
 part                  bytes  content
@@ -7,11 +8,11 @@ address               4, 16  of the producer's host (16: IPv6)
 process               2      low 16 bits of the process id
 marker                4      any four bytes, the same for the life of the process
 time                  4      ms since the month began (local time), signed
-counter               2      one more for every id
+counter               2      incremented for every id
 ====================  =====  ====================================================
 
-Written as 32 or 56 hexadecimal digits, upper case. Ids of one producer are distinct as long as it
-makes less than 65,536 of them in a millisecond.
+Written as 32 or 56 upper-case hexadecimal digits. The ids of one producer are distinct as long as
+it creates fewer than 65,536 of them per millisecond.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from rmqpy.model.clock import Clock
 
 _TAIL = struct.Struct(">iH")
 _CLOCK_STEP_BACK_MS = 1_000_000
-"""A clock set back by less than this across the start of a month counts as that start."""
+"""A clock that is set back by less than this across the start of a month counts as that start."""
 
 
 class UniqueIds:
-    """A source of unique ids. ``address`` is packed, ``marker`` has four bytes."""
+    """A source of unique ids. ``address`` is packed; ``marker`` has four bytes."""
 
     def __init__(self, address: bytes, process_id: int, marker: bytes, clock: Clock) -> None:
         assert len(address) in (4, 16) and len(marker) == 4, (address, marker)
@@ -38,7 +39,7 @@ class UniqueIds:
         self._month_end_ms = 0
 
     def next(self) -> str:
-        """The next id."""
+        """Return the next id."""
         now_ms = self._clock.now_ms()
         if now_ms >= self._month_end_ms:
             self._month_start_ms, self._month_end_ms = month_start_ms(now_ms)
@@ -47,13 +48,13 @@ class UniqueIds:
             since_ms = 0
         counter = self._counter
         self._counter = (counter + 1) & 0xFFFF
-        # A clock that is months behind its own past still gives an id: only the low bits count.
+        # A clock set back by months still yields an id: only the low bits count.
         since_ms = (since_ms + 0x80000000) % 0x100000000 - 0x80000000
         return (self._prefix + _TAIL.pack(since_ms, counter)).hex().upper()
 
 
 def month_start_ms(now_ms: int) -> tuple[int, int]:
-    """Start of the local month that contains ``now_ms``, and start of the next, in ms."""
+    """Return the start of the local month that contains ``now_ms``, and of the next, in ms."""
     start = datetime.fromtimestamp(now_ms / 1000).replace(
         day=1, hour=0, minute=0, second=0, microsecond=0
     )

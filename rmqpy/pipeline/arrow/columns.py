@@ -1,11 +1,12 @@
-"""Arrow arrays of parts of a log, in two forms.
+"""Arrow arrays of parts of a log, in two encodings.
 
-* :data:`PLAIN`: strings and binaries as everything reads them; the bytes are copied.
-* :data:`PACKED`: for a Parquet writer. Texts that repeat are a dictionary, which is hashed once;
-  the others are views into the mapped log, from where the writer takes them. What it writes is the
+* :data:`PLAIN`: strings and binaries that every reader understands; the bytes are copied.
+* :data:`PACKED`: for a Parquet writer. Repeated texts are a dictionary, which is hashed once; the
+  others are views into the mapped log, from which the writer reads them. The written file is the
   same. An array keeps the mapping alive.
 
-Positions count from the begin of the view. Texts that are no UTF-8 are as Java reads them.
+Positions count from the start of the view. Bytes that are not UTF-8 become the text that Java
+reads.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ __all__ = [
 ]
 
 TIME_MS_MAX: Final = (1 << 63) // 1000 - 1
-"""Further from 1970 no timestamp in microseconds goes."""
+"""The largest distance from 1970 that a timestamp in microseconds can hold, in ms."""
 
 Longs = Sequence[int]
 
 
 class ArrowEncoding(Protocol):
-    """How texts and bytes are held."""
+    """How texts and bytes are encoded."""
 
     def string(self) -> pyarrow.DataType: ...
 
@@ -48,13 +49,13 @@ class ArrowEncoding(Protocol):
     def repeated_type(self) -> pyarrow.DataType: ...
 
     def of_few(self, texts: pyarrow.Array, numbers: pyarrow.Array) -> pyarrow.Array:
-        """The text of each number; null where that is null."""
+        """Return the text of each number; null where the number is null."""
         ...
 
     def parts(
         self, kind: pyarrow.DataType, view: memoryview, positions: Longs, lengths: Longs
     ) -> pyarrow.Array:
-        """Those parts of the view, as they are."""
+        """Return these parts of the view, unchanged."""
         ...
 
 
@@ -122,15 +123,15 @@ PACKED: Final[ArrowEncoding] = _Packed()
 
 
 def longs(values: Longs) -> pyarrow.Array:
-    """Without a copy of an array."""
+    """Return an int64 array; an ``array`` is not copied."""
     import pyarrow as pa
 
-    held = values if isinstance(values, array) else array("q", values)
-    return pa.Array.from_buffers(pa.int64(), len(held), [None, pa.py_buffer(held)])
+    buffer = values if isinstance(values, array) else array("q", values)
+    return pa.Array.from_buffers(pa.int64(), len(buffer), [None, pa.py_buffer(buffer)])
 
 
 def times(values_ms: array[int]) -> pyarrow.Array:
-    """UTC; null where it is no time that a timestamp can hold."""
+    """Return UTC timestamps; null where a value is outside the range of a timestamp."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -150,13 +151,13 @@ def repeated(
     lengths: Longs,
     text: Callable[[bytes], str] = java_text,
 ) -> pyarrow.Array:
-    """Texts of which there are few; null where the length is 0."""
+    """Return texts with few distinct values; null where the length is 0."""
     import pyarrow as pa
 
     numbered = number_parts(view, positions, lengths)
     texts = pa.array(map(text, numbered.texts), pa.string())
-    held = [_present(lengths), pa.py_buffer(numbered.numbers)]
-    return form.of_few(texts, pa.Array.from_buffers(pa.int32(), len(lengths), held))
+    buffer = [_present(lengths), pa.py_buffer(numbered.numbers)]
+    return form.of_few(texts, pa.Array.from_buffers(pa.int32(), len(lengths), buffer))
 
 
 def texts(
@@ -167,30 +168,33 @@ def texts(
     *,
     with_null: bool = False,
 ) -> pyarrow.Array:
-    """``with_null``: null where the length is 0."""
+    """Return texts; ``with_null`` makes those of length 0 null."""
     import pyarrow as pa
 
-    made = form.parts(form.string(), view, positions, lengths)
-    if not is_utf8(made):
+    result = form.parts(form.string(), view, positions, lengths)
+    if not is_utf8(result):
         raw = form.parts(form.binary(), view, positions, lengths).to_pylist()
-        made = pa.array([java_text(each) for each in raw], form.string())
+        result = pa.array([java_text(each) for each in raw], form.string())
     if not with_null:
-        return made
-    return pa.Array.from_buffers(made.type, len(made), [_present(lengths), *made.buffers()[1:]])
+        return result
+    return pa.Array.from_buffers(
+        result.type, len(result), [_present(lengths), *result.buffers()[1:]]
+    )
 
 
-def is_utf8(made: pyarrow.Array) -> bool:
+def is_utf8(result: pyarrow.Array) -> bool:
+    """Return whether all values of an array are valid UTF-8."""
     import pyarrow as pa
 
     try:
-        made.validate(full=True)
+        result.validate(full=True)
     except pa.ArrowInvalid:
         return False
     return True
 
 
 def _present(lengths: Longs) -> Any:
-    """A bit for each: is it longer than 0?"""
+    """Return a validity bitmap: one bit per length, set if it is larger than 0."""
     import pyarrow.compute as pc
 
     return pc.greater(longs(lengths), 0).buffers()[1]

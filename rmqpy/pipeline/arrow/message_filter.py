@@ -1,4 +1,4 @@
-"""Which messages of a log are wanted, told by what a scan knows, and their batches."""
+"""Select messages of a log by the fields that a scan returns, and build their batches."""
 
 from __future__ import annotations
 
@@ -25,29 +25,32 @@ BOUNDED: Final = {
     "physicalOffset": "physical_offset",
     "storeTimestamp": "store_timestamp_ms",
 }
-"""Columns that can be bounded, with the scan's."""
+"""Columns that can be bounded, with the field of the scan."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class MessageFilter:
-    """``topics``: only these, None: all; without ``internal_topics`` never the system's own.
-    ``bounds``: (least, most) by column, times in ms.
+    """The criteria for messages.
+
+    ``topics`` limits the topics, None selects all; without ``internal_topics`` those of the system
+    are excluded. ``bounds`` are (least, most) by column, times in ms.
     """
 
     internal_topics: bool = False
     topics: frozenset[str] | None = None
     bounds: Mapping[str, tuple[int, int]] = field(factory=dict)
 
-    def takes_topic(self, name: bytes) -> bool:
+    def selects_topic(self, name: bytes) -> bool:
+        """Return whether messages of a topic are selected."""
         topic = java_text(name)
         if self.topics is not None and topic not in self.topics:
             return False
         return self.internal_topics or not is_system_topic(topic)
 
     def rows(self, scan: Scan, count: int) -> Sequence[int]:
-        """Of the first ``count`` rows."""
+        """Return the selected ones of the first ``count`` rows."""
         names = set(scan.topic)
-        taken = set(filter(self.takes_topic, names))
+        taken = set(filter(self.selects_topic, names))
         bounds: list[tuple[array[int], int, int]] = []
         for column, (least, most) in self.bounds.items():
             values: array[int] = getattr(scan, BOUNDED[column])[:count]
@@ -64,12 +67,15 @@ class MessageFilter:
 
 
 def log_batches(
-    walk: MessageWalk, places: tuple[int, int], make: MessageColumns, wanted: MessageFilter
+    walk: MessageWalk,
+    bounds_in_file: tuple[int, int],
+    columns: MessageColumns,
+    selection: MessageFilter,
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Of the frames that begin from the first to before the second of ``places`` in the file."""
-    for scan, view, count in walk.scans(*places):
-        rows = wanted.rows(scan, count)
+    """Yield batches of frames that start from the first to before the second of ``places``."""
+    for scan, view, count in walk.scans(*bounds_in_file):
+        rows = selection.rows(scan, count)
         if rows:
             found = ScanRows(scan, view, rows, walk.file.record_shift)
             for first, end in slices(found.numbers("size"), BATCH_BYTES):
-                yield make.batch(found.part(range(first, end)))
+                yield columns.batch(found.part(range(first, end)))

@@ -4,31 +4,31 @@
 column                  type          meaning
 ======================  ============  ===========================================================
 topic                   string
-queueId                 int           -1 … where the message has no queue, as stored
+queueId                 int           as stored; -1 for a message without a queue
 queueOffset             long
 physicalOffset          long          PHYSICALOFFSET
 size                    int           of the record, in bytes
 flag, sysFlag           int
-bornTimestamp           timestamp     UTC; null where the stored time is none
+bornTimestamp           timestamp     UTC; null if the stored time is out of range
 bornHost                string        address:port
-storeTimestamp          timestamp     as bornTimestamp
+storeTimestamp          timestamp     like bornTimestamp
 storeHost               string
 reconsumeTimes          int
 preparedTransaction-    long
 Offset
-tags, keys              string        null without
-tagsCode                long          hash of tags, 0 without
+tags, keys              string        null if there are none
+tagsCode                long          hash of the tags, 0 without tags
 bodyCrc                 int           as stored
-crcOk                   boolean       whether the stored body agrees with it
-body                    binary        as the producer gave it: inflated where it was zlib
+crcOk                   boolean       whether the stored body matches it
+body                    binary        as the producer gave it: zlib is inflated
 properties              map           string to string
-brokerName              string        as told by the caller, else null
+brokerName              string        as given by the caller, else null
 term, entryIndex        long          of the DLedger entry; null in a classic log
 ======================  ============  ===========================================================
 
-A batch is built column by column from a scan of the log, no message by itself, and only the columns
-asked for are built. What is rare (bytes that are no UTF-8, compressed bodies) is done value by
-value.
+A batch is built column by column from a scan of the log, not message by message, and only the
+requested columns are built. Rare cases (bytes that are not UTF-8, compressed bodies) are handled
+value by value.
 """
 
 from __future__ import annotations
@@ -103,12 +103,13 @@ NUMBERS: Final = {
     "term": "term",
     "entryIndex": "entry_index",
 }
-"""Columns that are one of a scan as it is."""
+"""Columns that are copied from a field of the scan."""
 BATCH_BYTES: Final = 8 << 20
-"""Records of about so many bytes make a batch: what waits in Spark's queues is bounded by it."""
+"""The approximate size of the records in a batch; it bounds what waits in Spark's queues."""
 
 
 def message_schema(columns: Sequence[str] = COLUMNS, form: ArrowEncoding = PLAIN) -> pyarrow.Schema:
+    """Return the Arrow schema of ``columns``."""
     import pyarrow as pa
 
     moment = pa.timestamp("us", tz="UTC")
@@ -142,7 +143,9 @@ def message_schema(columns: Sequence[str] = COLUMNS, form: ArrowEncoding = PLAIN
 
 
 def slices(sizes: Sequence[int], bytes_max: int = BATCH_BYTES) -> Iterator[tuple[int, int]]:
-    """(first, end) of consecutive rows of at most ``bytes_max`` together, one at least."""
+    """Yield (first, end) of consecutive rows with at most ``bytes_max`` together, at least one
+    row.
+    """
     ends = list(accumulate(sizes))
     first = before = 0
     while first < len(ends):
@@ -152,8 +155,9 @@ def slices(sizes: Sequence[int], bytes_max: int = BATCH_BYTES) -> Iterator[tuple
 
 
 class ScanRows:
-    """Some rows of a scan, a column at a time. ``view`` is what was scanned; ``record_shift`` is
-    the size of the header before each record.
+    """Some rows of a scan, one column at a time.
+
+    ``view`` has the scanned bytes; ``record_shift`` is the size of the header before each record.
     """
 
     def __init__(
@@ -169,7 +173,7 @@ class ScanRows:
         return len(self._rows)
 
     def numbers(self, field: str) -> array[int]:
-        """A column of the scan."""
+        """Return a column of the scan, for these rows."""
         column: array[int] = getattr(self._scan, field)
         if self._is_whole:
             return column
@@ -179,7 +183,7 @@ class ScanRows:
         return array("q", [column[row] for row in rows])
 
     def part(self, rows: range) -> ScanRows:
-        """Some of these rows."""
+        """Return some of these rows."""
         return ScanRows(self._scan, self.view, self._rows[rows.start : rows.stop], self._shift)
 
     def parts(self, check_crc: bool) -> RecordColumns:
@@ -190,7 +194,7 @@ class ScanRows:
 
 @define(slots=True, frozen=True)
 class MessageColumns:
-    """Makes batches of those columns."""
+    """Builds batches of the given columns."""
 
     columns: tuple[str, ...] = COLUMNS
     broker_name: str | None = None
@@ -201,6 +205,7 @@ class MessageColumns:
         return message_schema(self.columns, self.form)
 
     def batch(self, rows: ScanRows) -> pyarrow.RecordBatch:
+        """Return the batch of ``rows``."""
         import pyarrow as pa
 
         schema = self.schema
@@ -341,7 +346,7 @@ class _Builder:
 
 
 def json_texts(maps: pyarrow.Array) -> pyarrow.Array:
-    """Maps of strings as JSON objects."""
+    """Return maps of strings as JSON objects."""
     import pyarrow as pa
 
     written = [

@@ -1,4 +1,4 @@
-"""``format("rocketmq")`` for Spark: stores and live brokers as tables, streams and sinks.
+"""``format("rocketmq")`` for Spark: stores and live brokers as tables, streams, and sinks.
 
 May import ``spark`` and ``arrow``. Start reading in :mod:`~rmqpy.pipeline.datasource.source`.
 """

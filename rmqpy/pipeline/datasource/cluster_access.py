@@ -1,4 +1,4 @@
-"""How the tasks of Spark reach brokers: addresses, credentials and TLS, from options."""
+"""How Spark tasks reach brokers: addresses, credentials, and TLS, from options."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ ACCESS_OPTIONS: Final = frozenset(
 
 @define(slots=True, frozen=True, kw_only=True)
 class ClusterAccess:
-    """``tls_file``: in the format of Java's tls.config.file, at every worker; with ``tls`` alone
-    nobody's certificate is verified.
+    """The access to a cluster.
+
+    ``tls_file`` has the format of Java's tls.config.file and must exist on every worker; with
+    ``tls`` alone no certificate is verified.
     """
 
     name_servers: str
@@ -46,7 +48,7 @@ class ClusterAccess:
         )
 
     def settings(self) -> ClientSettings:
-        """For a client of this process."""
+        """Return the settings for a client of this process."""
         return ClientSettings(
             name_servers=self.name_servers,
             credentials=self.credentials,

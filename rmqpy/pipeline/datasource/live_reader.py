@@ -1,7 +1,7 @@
-"""Reading queues of live brokers: positions, and the messages between two of them.
+"""Read queues of live brokers: offsets, and the messages between two of them.
 
-A process has one reader for brokers that it reads in the same way; the workers of Spark live long
-enough for it to pay.
+A process has one reader for all reads with the same settings; Spark's workers live long enough to
+benefit from it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ T = TypeVar("T")
 
 logger: Final = logging.getLogger(__name__)
 
-AT_A_TIME: Final = 32
-"""Questions to brokers under way."""
+CONCURRENT_REQUESTS: Final = 32
+"""The number of concurrent requests to brokers."""
 PAUSE_SECONDS: Final = 0.2
 LIST_SECONDS: Final = 1.0
-"""How long a stream uses a list of all topics: one that waits asks a hundred times a second."""
-PASSING: Final = frozenset(
+"""How long a stream reuses a list of all topics: an idle stream asks a hundred times a second."""
+TEMPORARY_CODES: Final = frozenset(
     [
         ResponseCode.SYSTEM_ERROR,
         ResponseCode.SYSTEM_BUSY,
@@ -52,12 +52,14 @@ PASSING: Final = frozenset(
         ResponseCode.TOPIC_NOT_EXIST,
     ]
 )
-"""What a broker or name server may answer while it starts, or while a group elects."""
+"""Codes that a broker or name server may return while it starts, or while a group elects."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class BrokerAccess:
-    """How to read. ``patience_ms``: how long a broker may be away. ``fails``: on lost messages."""
+    """How to read. ``patience_ms``: how long a broker may be down; ``fails``: whether lost messages
+    are an error.
+    """
 
     cluster: ClusterAccess
     group: str
@@ -69,15 +71,16 @@ class BrokerAccess:
 
 @define(slots=True, frozen=True)
 class TopicChoice:
-    """``names``; or those of all topics that ``pattern`` matches whole: none of the system's own,
-    and none of retries and dead letters.
+    """The topics to read: ``names``, or all that ``pattern`` matches completely.
+
+    A pattern never selects topics of the system, of retries, and of dead letters.
     """
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
 
     def of(self, topics: Iterable[str]) -> list[str]:
-        """What a pattern chooses among all."""
+        """Return the topics that the pattern selects."""
         return sorted(
             name
             for name in topics
@@ -89,7 +92,7 @@ class TopicChoice:
 
 @define(slots=True, frozen=True)
 class QueueRange:
-    """The messages from offset ``begin`` to before ``end``."""
+    """The messages of a queue from offset ``begin`` to before ``end``."""
 
     queue: MessageQueue
     begin: int
@@ -102,7 +105,7 @@ class QueueRange:
 
 @define(slots=True, frozen=True)
 class PulledRecords:
-    """An answer to a pull. ``next_offset``: where the next one goes on."""
+    """The answer to a pull; ``next_offset`` is where the next pull continues."""
 
     code: ResponseCode
     records: bytes
@@ -110,7 +113,7 @@ class PulledRecords:
 
 
 class _RawConsumer(PullConsumer):
-    """Leaves the records of an answer as they are."""
+    """A pull consumer that does not decode the records of an answer."""
 
     def __init__(self, access: BrokerAccess) -> None:
         super().__init__(access.group, access.cluster.name_servers)
@@ -123,7 +126,7 @@ class _RawConsumer(PullConsumer):
         return PulledRecords(ResponseCode(response.code), response.body, header.next_begin_offset)
 
     async def topics(self) -> list[str]:
-        """All that the name server knows."""
+        """Return all topics that the name server knows."""
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
         response = await self._open().invoke_namesrv(code)
         if response.code != ResponseCode.SUCCESS:
@@ -131,7 +134,7 @@ class _RawConsumer(PullConsumer):
         return TopicList.decode(response.body).topic_list
 
     async def queues_if_any(self, topic: str) -> list[MessageQueue]:
-        """None where the topic is just being deleted."""
+        """Return the queues of a topic; none if it was deleted meanwhile."""
         try:
             return await self.queues(topic)
         except RequestRejectedError as refusal:
@@ -139,8 +142,8 @@ class _RawConsumer(PullConsumer):
                 raise
             return []
 
-    async def doubt(self, topic: str) -> None:
-        """Who answered is not whom to ask: take the route anew."""
+    async def refresh_route(self, topic: str) -> None:
+        """Request the route again: the broker that answered may no longer be the right one."""
         instance = self._open()
         instance.invalidate_route(topic)
         await instance.route(topic)
@@ -148,11 +151,11 @@ class _RawConsumer(PullConsumer):
     async def of_all(
         self, queues: Iterable[MessageQueue], ask: Callable[[MessageQueue], Coroutine[Any, Any, T]]
     ) -> list[T | RmqError]:
-        """The answer, or the fault, for each."""
-        room = asyncio.Semaphore(AT_A_TIME)
+        """Return the answer, or the error, for each queue."""
+        limit = asyncio.Semaphore(CONCURRENT_REQUESTS)
 
         async def one(queue: MessageQueue) -> T | RmqError:
-            async with room:
+            async with limit:
                 try:
                     return await ask(queue)
                 except (NetworkError, RequestRejectedError) as fault:
@@ -161,7 +164,9 @@ class _RawConsumer(PullConsumer):
         return await asyncio.gather(*map(one, queues))
 
     async def first_at(self, queue: MessageQueue, time_ms: int) -> int:
-        """The offset of the first message stored then or later; the queue's end without."""
+        """Return the offset of the first message stored at ``time_ms`` or later, or the queue's
+        end.
+        """
         low, high = await self.min_offset(queue), await self.max_offset(queue)
         while low < high:
             middle = (low + high) // 2
@@ -176,41 +181,41 @@ class _RawConsumer(PullConsumer):
 
 @cache
 def reader_for(access: BrokerAccess) -> LiveQueueReader:
-    """The one of this process, connected."""
+    """Return the connected reader of this process."""
     reader = LiveQueueReader(access)
     reader.start()
     return reader
 
 
 class LiveQueueReader(Blocking[_RawConsumer]):
-    """Each question is asked until it is answered, or ``patience_ms`` is over."""
+    """Repeats each request until it is answered or ``patience_ms`` has passed."""
 
     def __init__(self, access: BrokerAccess) -> None:
         super().__init__(_RawConsumer(access))
         self._access = access
         self._tags = exact_tags(access.expression)
-        self._behind_since: dict[MessageQueue, float] = {}
+        self._lagging_since: dict[MessageQueue, float] = {}
         self._listed: list[str] = []
         self._listed_at = 0.0
 
     # -- positions
 
     def queues(self, topics: TopicChoice, age_seconds: float = 0.0) -> list[MessageQueue]:
-        """The readable queues of all of them; what a pattern matches may be known for so long."""
+        """Return the readable queues of the topics; a topic list may be ``age_seconds`` old."""
         if topics.pattern is None:
             names, ask = topics.names, self._member.queues
         else:
             names, ask = tuple(topics.of(self._all_topics(age_seconds))), self._member.queues_if_any
-        return [queue for topic in names for queue in self._patient(topic, partial(ask, topic))]
+        return [queue for topic in names for queue in self._retry(topic, partial(ask, topic))]
 
     def _all_topics(self, age_seconds: float) -> list[str]:
         if time.monotonic() - self._listed_at >= age_seconds:
-            self._listed = self._patient("", self._member.topics)
+            self._listed = self._retry("", self._member.topics)
             self._listed_at = time.monotonic()
         return self._listed
 
     def resolve(self, queues: Sequence[MessageQueue], boundary: Boundary) -> Position:
-        """The boundary as offsets."""
+        """Return the boundary as offsets."""
         member = self._member
 
         async def place(queue: MessageQueue) -> int:
@@ -224,8 +229,10 @@ class LiveQueueReader(Blocking[_RawConsumer]):
         return self._of_all(queues, place)
 
     def ends(self, before: Position, topics: TopicChoice, *, every: bool) -> Position:
-        """Where the queues end. One whose broker does not answer is missing, unless it must be
-        ``every``. None ends before ``before``, but one that began anew (failOnDataLoss=false).
+        """Return the ends of the queues.
+
+        A queue whose broker does not answer is omitted, unless ``every`` is True. No end is smaller
+        than in ``before``, except for a queue that was recreated (failOnDataLoss=false).
         """
         while True:
             queues = self.queues(topics, 0.0 if every else LIST_SECONDS)
@@ -233,7 +240,7 @@ class LiveQueueReader(Blocking[_RawConsumer]):
             ends = {
                 queue: self._end(queue, at, before.get(queue, 0)) for queue, at in found.items()
             }
-            if not every or not self._behind_since.keys() & ends.keys():
+            if not every or not self._lagging_since.keys() & ends.keys():
                 return ends
             time.sleep(PAUSE_SECONDS)
 
@@ -241,30 +248,30 @@ class LiveQueueReader(Blocking[_RawConsumer]):
         if every:
             return self._of_all(queues, self._member.max_offset)
         answers = self._wait(self._member.of_all(queues, self._member.max_offset))
-        told = dict(zip(queues, answers, strict=True))
-        found = {queue: at for queue, at in told.items() if isinstance(at, int)}
+        pairs = zip(queues, answers, strict=True)
+        found = {queue: at for queue, at in pairs if isinstance(at, int)}
         for queue in queues[: 0 if found else 1]:
             found = self._of_all([queue], self._member.max_offset)
         return found
 
     def _end(self, queue: MessageQueue, at: int, before: int) -> int:
-        """A broker that leads anew may know less for a moment; not for long."""
+        """Return the end of a queue; a new leader may briefly know less than the previous one."""
         now = time.monotonic()
-        since = self._behind_since.setdefault(queue, now) if at < before else now
+        since = self._lagging_since.setdefault(queue, now) if at < before else now
         if at < before and (now - since) * 1000 < self._access.patience_ms:
             return before
-        self._behind_since.pop(queue, None)
+        self._lagging_since.pop(queue, None)
         if at >= before:
             return at
         part = QueueRange(queue, at, before)
-        told = f"the queue ends at {at}, before {before}, which was read already"
+        reason = f"the queue ends at {at}, before {before}, which was already read"
         if self._access.fails:
-            raise _loss(part, told)
-        logger.warning("%s: %s; it is read anew from its first message on", part, told)
+            raise _loss(part, reason)
+        logger.warning("%s: %s; it is read again from its first message", part, reason)
         return at
 
-    def show_progress(self, group: str, position: Position) -> None:
-        """As that group's offsets, for those who look on; a fault costs no more than the view."""
+    def commit_position(self, group: str, position: Position) -> None:
+        """Commit ``position`` as offsets of ``group``, for monitoring; errors are only logged."""
         reader = reader_for(evolve(self._access, group=group))
         member = reader._member
 
@@ -278,7 +285,7 @@ class LiveQueueReader(Blocking[_RawConsumer]):
     # -- messages
 
     def rows(self, part: QueueRange) -> Iterator[ScanRows]:
-        """The wanted messages of ``part``; NetworkError when its broker does not come so far."""
+        """Yield the messages of ``part``; NetworkError if its broker never reaches the end."""
         offset, waits = part.begin, _Backoff(self._access.patience_ms)
         while offset < part.end:
             order = PullOrder(
@@ -287,19 +294,21 @@ class LiveQueueReader(Blocking[_RawConsumer]):
                 expression=self._access.expression,
             )
             pull = partial(self._member.pull_records, part.queue, order)
-            pulled = self._patient(part.queue.topic, pull)
+            pulled = self._retry(part.queue.topic, pull)
             after = self._after(part, offset, pulled)
             if after <= offset:
-                waits.pause(f"{part}: the broker has no message {offset} of those up to {part.end}")
-                self._patient(part.queue.topic, partial(self._member.doubt, part.queue.topic))
+                waits.pause(
+                    f"{part}: the broker does not have message {offset} (reading up to {part.end})"
+                )
+                self._retry(part.queue.topic, partial(self._member.refresh_route, part.queue.topic))
                 continue
             waits = _Backoff(self._access.patience_ms)
             if pulled.code == ResponseCode.SUCCESS:
-                yield from self._wanted(part, pulled.records)
+                yield from self._selected(part, pulled.records)
             offset = after
 
     def _after(self, part: QueueRange, offset: int, pulled: PulledRecords) -> int:
-        """Where to go on; ``offset`` where there is nothing yet."""
+        """Return where to continue, or ``offset`` if there is no message yet."""
         if pulled.code == ResponseCode.PULL_NOT_FOUND:
             return offset
         after = max(pulled.next_offset, offset)
@@ -310,14 +319,12 @@ class LiveQueueReader(Blocking[_RawConsumer]):
         elif pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY and self._tags is not None:
             return after
         if after > offset and self._access.fails:
-            raise _loss(part, f"of the messages {offset} to {after - 1} not all are there")
+            raise _loss(part, f"some of the messages {offset} to {after - 1} are missing")
         if after > offset:
-            logger.warning(
-                "%s: of the messages %d to %d not all are there", part, offset, after - 1
-            )
+            logger.warning("%s: some of the messages %d to %d are missing", part, offset, after - 1)
         return after
 
-    def _wanted(self, part: QueueRange, records: bytes) -> Iterator[ScanRows]:
+    def _selected(self, part: QueueRange, records: bytes) -> Iterator[ScanRows]:
         scan = scan_of(records)
         view = memoryview(records)
         rows: Sequence[int] = [
@@ -332,35 +339,35 @@ class LiveQueueReader(Blocking[_RawConsumer]):
         for first, end in slices(found.numbers("size")):
             yield found.part(range(first, end))
 
-    # -- asking
+    # -- requests
 
     def _of_all(
         self, queues: Sequence[MessageQueue], ask: Callable[[MessageQueue], Coroutine[Any, Any, T]]
     ) -> dict[MessageQueue, T]:
-        """Of those that do not answer at once again, one after the other."""
+        """Return an answer for each queue; failed requests are repeated one after the other."""
         found: dict[MessageQueue, T] = {}
         answers = self._wait(self._member.of_all(queues, ask))
         for queue, answer in zip(queues, answers, strict=True):
             if isinstance(answer, RmqError):
-                answer = self._patient(queue.topic, partial(ask, queue))
+                answer = self._retry(queue.topic, partial(ask, queue))
             found[queue] = answer
         return found
 
-    def _patient(self, topic: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def _retry(self, topic: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         waits = _Backoff(self._access.patience_ms)
         while True:
             try:
                 return self._wait(ask())
             except (NetworkError, RequestRejectedError) as fault:
-                if isinstance(fault, RequestRejectedError) and fault.code not in PASSING:
+                if isinstance(fault, RequestRejectedError) and fault.code not in TEMPORARY_CODES:
                     raise
                 waits.pause(str(fault), fault)
             with suppress(NetworkError, RequestRejectedError):
-                self._wait(self._member.doubt(topic))
+                self._wait(self._member.refresh_route(topic))
 
 
 class _Backoff:
-    """Pauses until the patience is over."""
+    """Pauses between attempts until the patience is exhausted."""
 
     def __init__(self, patience_ms: int) -> None:
         self._patience_ms = patience_ms
@@ -373,11 +380,11 @@ class _Backoff:
 
 
 def scan_of(records: bytes) -> Scan:
-    """The records of an answer, back to back; RemoteProtocolError where they are none."""
+    """Return the scan of concatenated records; RemoteProtocolError if they are invalid."""
     scan = scan_records(memoryview(records), 0, dledger=False, check_crc=False)
     if scan.stop is not StopReason.END:
         raise RemoteProtocolError(
-            f"a pull brought what is no message: {scan.stop.name} at {scan.end}"
+            f"a pull returned an invalid message: {scan.stop.name} at {scan.end}"
         )
     return scan
 
@@ -385,5 +392,5 @@ def scan_of(records: bytes) -> Scan:
 def _loss(part: QueueRange, what: str) -> RmqError:
     return RmqError(
         f"{part}: {what}; they were deleted, or another store answers under this name. "
-        "The option failOnDataLoss=false goes on without them"
+        "Set the option failOnDataLoss=false to continue without them"
     )

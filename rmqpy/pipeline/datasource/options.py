@@ -1,5 +1,5 @@
-"""The options of ``format("rocketmq")``: texts, their names in any case. One that nobody knows is
-refused, so that a slip of the pen does not go unseen.
+"""The options of ``format("rocketmq")``: texts with case-insensitive names. Unknown options are
+refused, so that a typing error does not go unnoticed.
 """
 
 from __future__ import annotations
@@ -17,33 +17,41 @@ TRUTHS: Final = {"true": True, "false": False}
 
 
 class Options:
+    """The options that a user has given; raises ConfigError for one that is not in ``known``."""
+
     def __init__(self, given: Mapping[str, str], known: frozenset[str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
         unknown = sorted(self._given.keys() - {name.lower() for name in known})
         if unknown:
             raise ConfigError(
-                f"no option {', '.join(unknown)} of format rocketmq here; "
-                f"there are: {', '.join(sorted(known))}"
+                f"format rocketmq has no option {', '.join(unknown)} here; "
+                f"the options are: {', '.join(sorted(known))}"
             )
 
     def text(self, name: str, default: T) -> str | T:
+        """Return the text of an option."""
         return self._given.get(name.lower(), default)
 
     def required(self, name: str) -> str:
+        """Return the text of an option that must be given."""
         value = self.text(name, "")
         if not value:
             raise ConfigError(f"format rocketmq needs the option {name}")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
+        """Return an option that is true or false."""
         text = self.text(name, str(default))
         value = TRUTHS.get(text.lower())
         if value is None:
-            raise ConfigError(f"the option {name} is {text!r}, neither true nor false")
+            raise ConfigError(f"the option {name} is {text!r}, expected true or false")
         return value
 
     def count(self, name: str, default: int, least: int = 1) -> int:
+        """Return an option that is a whole number of at least ``least``."""
         text = self.text(name, str(default))
         if not (text.isascii() and text.isdigit()) or int(text) < least:
-            raise ConfigError(f"the option {name} is {text!r}, no number from {least} on")
+            raise ConfigError(
+                f"the option {name} is {text!r}, expected a whole number of at least {least}"
+            )
         return int(text)

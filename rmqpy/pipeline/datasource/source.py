@@ -3,18 +3,18 @@
 ==================================  ==============================================================
 ``spark.read`` with a path          the messages in store directories (this module)
 ``spark.read`` with nameServer      the messages that live brokers have (:mod:`.stream`)
-``spark.readStream``                the messages that live brokers get (:mod:`.stream`)
+``spark.readStream``                the messages that live brokers receive (:mod:`.stream`)
 ``df.write``, ``df.writeStream``    sends rows as messages (:mod:`.writer`)
 ==================================  ==============================================================
 
-A task reads the frames that begin in its range of a log file. Where its first one begins it learns
-from all frames before it, not by a search: nothing behind the task could correct a wrong guess.
-Only the columns of the schema are built: a schema given by the user prunes.
+A task reads the frames that start in its range of a log file. It finds its first frame by walking
+all frames before it, not by a search: nothing after the task could correct a wrong guess. Only the
+columns of the schema are built, so a schema given by the user prunes columns.
 
-What is wanted is told by options (topic, queueId, startingTimestamp, endingTimestamp). With the
-option ``pushFilters`` filters on topic, queueId, queueOffset, physicalOffset and storeTimestamp are
-taken over from Spark too. Only with it: Spark 4.3 keeps what was pushed down for *every* use of the
-DataFrame, so one that is used twice, with other filters or without, would lack rows.
+Messages are selected by options (topic, queueId, startingTimestamp, endingTimestamp). With the
+option ``pushFilters``, Spark's filters on topic, queueId, queueOffset, physicalOffset, and
+storeTimestamp are applied too. This is opt-in: Spark 4.3 reuses pushed filters for *every* use of a
+DataFrame, so one that is used twice, with other filters or none, would lack rows.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from rmqpy import __version__
 from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.directory import LogFile, read_directory
-from rmqpy.audit.scan.ranges import WorkRange, split_row
+from rmqpy.audit.scan.ranges import WorkRange, split_log
 from rmqpy.model.errors import ConfigError, RmqError, StoreError
 from rmqpy.pipeline.arrow.columns import TIME_MS_MAX
 from rmqpy.pipeline.arrow.message_filter import BOUNDED, MessageFilter, log_batches
@@ -108,18 +108,18 @@ PROPERTIES_TYPES: Final[Mapping[str, DataType]] = {
     "map": TYPES["properties"],
     "string": StringType(),
 }
-"""By the option propertiesFormat; as a string they are one JSON object, as the old connector had
-them.
+"""The types of the column, by the option propertiesFormat; a string is one JSON object, as in the
+old connector.
 """
 
 
 def register(session: SparkSession) -> None:
-    """Make ``format("rocketmq")`` known to the session."""
+    """Register ``format("rocketmq")`` with the session."""
     session.dataSource.register(RocketMqSource)
 
 
 class RocketMqSource(DataSource):
-    """What Spark asks for by name."""
+    """The data source that Spark looks up by name."""
 
     @classmethod
     def name(cls) -> str:
@@ -142,7 +142,9 @@ class RocketMqSource(DataSource):
     def streamReader(self, schema: StructType) -> Any:
         properties_type(self.options)
         if _is_store(self.options):
-            raise ConfigError("a store directory is no stream: give nameServer, or read it once")
+            raise ConfigError(
+                "a store directory cannot be streamed: give nameServer, or use spark.read"
+            )
         from rmqpy.pipeline.datasource.stream import LiveStreamReader
 
         return LiveStreamReader(self.options, schema)
@@ -166,20 +168,20 @@ def _is_store(options: Mapping[str, str]) -> bool:
 
 
 def properties_type(options: Mapping[str, str]) -> DataType:
-    """Of the column properties, without a schema of the user's; ConfigError where it is none."""
-    told = {name.lower(): value for name, value in options.items()}.get("propertiesformat", "map")
-    kind = PROPERTIES_TYPES.get(told.lower())
+    """Return the type of the column properties without a user's schema; ConfigError if invalid."""
+    value = {name.lower(): value for name, value in options.items()}.get("propertiesformat", "map")
+    kind = PROPERTIES_TYPES.get(value.lower())
     if kind is None:
-        raise ConfigError(f"the option propertiesFormat is {told!r}, neither map nor string")
+        raise ConfigError(f"the option propertiesFormat is {value!r}, expected map or string")
     return kind
 
 
 def checked_columns(schema: StructType) -> tuple[str, ...]:
-    """The names of the columns; ConfigError where one is not ours, or of another type."""
+    """Return the names of the columns; ConfigError for an unknown column or a wrong type."""
     for column in schema.fields:
         kind = TYPES.get(column.name)
         if kind is None:
-            raise ConfigError(f"no column {column.name!r}; there are: {', '.join(COLUMNS)}")
+            raise ConfigError(f"no column {column.name!r}; the columns are: {', '.join(COLUMNS)}")
         allowed = PROPERTIES_TYPES.values() if column.name == "properties" else [kind]
         if column.dataType not in allowed:
             raise ConfigError(
@@ -190,24 +192,24 @@ def checked_columns(schema: StructType) -> tuple[str, ...]:
 
 
 def project_columns(batches: Iterable[pyarrow.RecordBatch], schema: StructType) -> Iterator[Any]:
-    """Batches as Spark wants them: of exactly its schema."""
+    """Yield batches with exactly Spark's schema."""
     import pyarrow
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    wanted = to_arrow_schema(schema, timezone="UTC")
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
     for batch in batches:
-        pairs = zip(batch.columns, wanted, strict=True)
+        pairs = zip(batch.columns, arrow_schema, strict=True)
         columns = [
             json_texts(column)
             if pyarrow.types.is_map(column.type) and not pyarrow.types.is_map(field.type)
             else column.cast(field.type)
             for column, field in pairs
         ]
-        yield pyarrow.RecordBatch.from_arrays(columns, schema=wanted)
+        yield pyarrow.RecordBatch.from_arrays(columns, schema=arrow_schema)
 
 
 class StorePart(InputPartition):
-    """A range of a log file. ``root``: of its store."""
+    """A range of a log file; ``root`` is that of its store."""
 
     def __init__(self, work: WorkRange, root: str) -> None:
         super().__init__(None)
@@ -216,7 +218,7 @@ class StorePart(InputPartition):
 
 
 class StoreReader(DataSourceReader):
-    """Reads store directories. They may be a running broker's: then as far as a consume queue
+    """Reads store directories; the store of a running broker is read as far as a consume queue
     leads.
     """
 
@@ -229,7 +231,7 @@ class StoreReader(DataSourceReader):
         self._broker_name = given.text("brokerName", None)
         self._split_bytes = given.count("splitBytes", SPLIT_BYTES)
         self._fails = given.flag("failOnDataLoss", True)
-        self.message_filter = wanted_by(given)
+        self.message_filter = filter_of(given)
 
     def partitions(self) -> list[InputPartition]:
         return [StorePart(work, root) for root in self._roots for work in self._works(root)]
@@ -239,12 +241,12 @@ class StoreReader(DataSourceReader):
         directory = read_directory(files, root)
         limit = read_facts(files, root).confirmed_end
         least, most = self.message_filter.bounds.get("physicalOffset", (LONG_MIN, LONG_MAX))
-        for row in directory.logs:
-            for file in row.files:
-                if file.size != row.file_size and self._fails:
+        for log in directory.logs:
+            for file in log.files:
+                if file.size != log.file_size and self._fails:
                     name = directory.relative(file.path)
                     raise self._loss(root, name, file.first_offset, file.size)
-            for work in split_row(row, directory.root, self._split_bytes, limit):
+            for work in split_log(log, directory.root, self._split_bytes, limit):
                 if least < work.stop and most >= work.start:
                     yield work
 
@@ -275,19 +277,19 @@ class StoreReader(DataSourceReader):
     def _loss(root: str, file: str, at: int, size: int) -> StoreError:
         return StoreError(
             f"{root}/{file}",
-            f"{size} bytes at offset {at} that are no message",
-            "messages to the end",
-            "rmqpy pipeline audit tells more, and the option failOnDataLoss=false passes them",
+            f"{size} bytes at offset {at} that are not a message",
+            "messages up to the end",
+            "run rmqpy pipeline audit for details, or set failOnDataLoss=false to skip them",
         )
 
 
-def wanted_by(given: Options) -> MessageFilter:
-    """What options tell."""
-    wanted = MessageFilter(internal_topics=given.flag("includeInternalTopics", False))
+def filter_of(given: Options) -> MessageFilter:
+    """Return the filter that the options describe."""
+    selection = MessageFilter(internal_topics=given.flag("includeInternalTopics", False))
     topics = given.text("topic", None)
     if topics is not None:
         names = (name.strip() for name in topics.split(","))
-        wanted = evolve(wanted, topics=frozenset(filter(None, names)))
+        selection = evolve(selection, topics=frozenset(filter(None, names)))
     bounds = {}
     if given.text("queueId", None) is not None:
         number = given.count("queueId", 0, least=0)
@@ -296,7 +298,7 @@ def wanted_by(given: Options) -> MessageFilter:
     until = given.count("endingTimestamp", TIME_MS_MAX, least=0)
     if since or until < TIME_MS_MAX:
         bounds["storeTimestamp"] = since, until - 1
-    return evolve(wanted, bounds=bounds)
+    return evolve(selection, bounds=bounds)
 
 
 def _roots(given: Options) -> list[str]:
@@ -311,7 +313,7 @@ def _roots(given: Options) -> list[str]:
 
 
 class FilterPushdownReader(StoreReader):
-    """Takes over the filters that a scan can answer."""
+    """A store reader that accepts the filters that a scan can answer."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         for each in filters:
@@ -324,34 +326,34 @@ class FilterPushdownReader(StoreReader):
 
 @define(slots=True, frozen=True)
 class TimeRange:
-    """Values from ``least`` to ``most``."""
+    """A range of values, both ends included."""
 
     least: int = LONG_MIN
     most: int = LONG_MAX
 
 
-def narrowed(wanted: MessageFilter, condition: Filter) -> MessageFilter | None:
-    """``message_filter`` and ``condition``; None where a scan cannot tell."""
+def narrowed(selection: MessageFilter, condition: Filter) -> MessageFilter | None:
+    """Return ``selection`` narrowed by ``condition``, or None if a scan cannot evaluate it."""
     column = ".".join(condition.attribute) if hasattr(condition, "attribute") else ""
     if column == "topic":
-        return _narrowed_topics(wanted, condition)
+        return _narrowed_topics(selection, condition)
     if column not in BOUNDED:
         return None
     span = _span(condition, column)
     if span is None:
         return None
-    least, most = wanted.bounds.get(column, (LONG_MIN, LONG_MAX))
+    least, most = selection.bounds.get(column, (LONG_MIN, LONG_MAX))
     if column == "storeTimestamp":
         least, most = max(least, -TIME_MS_MAX), min(most, TIME_MS_MAX)
-    bounds = {**wanted.bounds, column: (max(least, span.least), min(most, span.most))}
-    return evolve(wanted, bounds=bounds)
+    bounds = {**selection.bounds, column: (max(least, span.least), min(most, span.most))}
+    return evolve(selection, bounds=bounds)
 
 
-def _narrowed_topics(wanted: MessageFilter, condition: Filter) -> MessageFilter | None:
+def _narrowed_topics(selection: MessageFilter, condition: Filter) -> MessageFilter | None:
     values: Sequence[Any]
     match condition:
         case IsNotNull():
-            return wanted
+            return selection
         case EqualTo():
             values = [condition.value]
         case In():
@@ -359,11 +361,16 @@ def _narrowed_topics(wanted: MessageFilter, condition: Filter) -> MessageFilter 
         case _:
             return None
     topics = frozenset(value for value in values if isinstance(value, str))
-    return evolve(wanted, topics=topics if wanted.topics is None else wanted.topics & topics)
+    return evolve(
+        selection, topics=topics if selection.topics is None else selection.topics & topics
+    )
 
 
 def _span(condition: Filter, column: str) -> TimeRange | None:
-    """Times in ms: what is stored has no finer."""
+    """Return the range of values that ``condition`` allows, or None if it is not a range.
+
+    Times are in ms, the resolution of stored times.
+    """
     if isinstance(condition, IsNotNull):
         return TimeRange()
     value: Any = getattr(condition, "value", None)
@@ -386,7 +393,7 @@ def _span(condition: Filter, column: str) -> TimeRange | None:
 
 
 def _milliseconds(moment: datetime) -> tuple[int, int]:
-    """The first ms not before it, and the last not behind."""
-    told = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    micros = (told - EPOCH) // timedelta(microseconds=1)
+    """Return the first ms that is not before ``moment``, and the last that is not after it."""
+    value = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    micros = (value - EPOCH) // timedelta(microseconds=1)
     return -(-micros // 1000), micros // 1000

@@ -1,18 +1,19 @@
-"""``format("rocketmq")`` over live brokers: what Spark asks for, batch and stream.
+"""``format("rocketmq")`` over live brokers, as a batch and as a stream.
 
-A batch of a stream is a range of offsets of every queue, which Spark writes to its log before
-anything of it is read; reading it again gives the same messages. So a sink that takes a batch once
-takes every message once. What may go wrong and what follows:
+A batch of a stream is a range of offsets of every queue, which Spark writes to its log before it
+reads any message; reading it again returns the same messages. So a sink that handles each batch
+once handles each message once. Failures and their handling:
 
 ==================================  ==============================================================
-no answer, no leader, a refusal     again until ``brokerTimeoutMs`` is over, with a new route
-that passes
-a broker that has not come so far   the same: another member of the group has it
-offsets below the queue's first     lost: the query fails, or (failOnDataLoss=false) goes on at
+no answer, no leader, a temporary   repeated until ``brokerTimeoutMs`` has passed, with a new
+refusal                             route
+a broker that lags behind           the same: another member of the group has the messages
+offsets below the queue's first     lost: the query fails, or (failOnDataLoss=false) continues at
                                     the first
-a queue's end before the start      no new messages; when it stays so for brokerTimeoutMs the query
-                                    fails, or (failOnDataLoss=false) begins at its first
-a queue that appears                from its first message on; a topic of the pattern too
+a queue's end before the start      no new messages; after brokerTimeoutMs the query fails, or
+                                    (failOnDataLoss=false) starts at the queue's first message
+a new queue                         read from its first message; also for a new topic of the
+                                    pattern
 a queue that is in no route         its offset stays
 ==================================  ==============================================================
 """
@@ -90,7 +91,7 @@ STREAM_OPTIONS: Final = SHARED_OPTIONS | {"maxOffsetsPerTrigger", "commitGroup"}
 
 @define(slots=True, frozen=True, kw_only=True)
 class LiveSettings:
-    """What both ways of reading have."""
+    """The settings that batch and stream share."""
 
     access: BrokerAccess
     topics: TopicChoice
@@ -145,8 +146,8 @@ class QueuePart(InputPartition):
         self.part = part
 
 
-class _Live:
-    """``read`` and ``partitions`` of both."""
+class _LiveBase:
+    """The implementation of ``read`` and ``partitions`` for batch and stream."""
 
     def __init__(self, settings: LiveSettings, schema: StructType) -> None:
         self._version = __version__
@@ -156,7 +157,7 @@ class _Live:
 
     @property
     def _reader(self) -> LiveQueueReader:
-        """Of this process: the driver's, or a worker's."""
+        """The reader of this process: the driver's or a worker's."""
         return reader_for(self._settings.access)
 
     def _parts(self, begin: Position, end: Position) -> list[InputPartition]:
@@ -180,8 +181,8 @@ class _Live:
             yield make.batch(rows)
 
 
-class LiveReader(_Live, DataSourceReader):
-    """What is in the queues now, from startingOffsets to before endingOffsets."""
+class LiveReader(_LiveBase, DataSourceReader):
+    """Reads the messages that the queues have, from startingOffsets to before endingOffsets."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         given = Options(options, BATCH_OPTIONS)
@@ -201,13 +202,15 @@ class LiveReader(_Live, DataSourceReader):
 
 
 IDLE_SECONDS: Final = 0.1
-"""So long nothing is asked when the last answer was that nothing is new: Spark itself would ask a
-hundred times a second.
+"""The time without requests after an answer without new messages: Spark itself would ask a hundred
+times a second.
 """
 
 
-class LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Positions as trees (:mod:`.offsets`)."""
+class LiveStreamReader(_LiveBase, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a stream; positions are JSON objects
+    (:mod:`rmqpy.pipeline.datasource.stream_offsets`).
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         given = Options(options, STREAM_OPTIONS)
@@ -252,21 +255,24 @@ class LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableNo
         return None if self._latest is None else tree_of(self._latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        before, behind = position_of(start), position_of(end)
-        return self._parts(self._begins(before, behind), behind)
+        before, after = position_of(start), position_of(end)
+        return self._parts(self._begins(before, after), after)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return self._read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._commit_group is not None:
-            self._reader.show_progress(self._commit_group, position_of(end))
+            self._reader.commit_position(self._commit_group, position_of(end))
 
     def stop(self) -> None:
-        """The connection is the process's and ends with it."""
+        """Do nothing: the connection belongs to the process and ends with it."""
 
     def _begins(self, before: Position, end: Position) -> Position:
-        """A queue that was not there before, or began anew, begins with its first message."""
+        """Return where each queue starts.
+
+        A queue that did not exist before, or was recreated, starts with its first message.
+        """
         new = [queue for queue, at in end.items() if at < before.get(queue, at + 1)]
         first = self._reader.resolve(new, Boundary(other=EARLIEST)) if new else {}
         return {queue: first.get(queue, before.get(queue, 0)) for queue in end}

@@ -1,7 +1,7 @@
-"""How far a stream has come: an offset for every queue, the next to be read.
+"""The position of a stream: for every queue the offset of the next message to read.
 
-As Spark keeps it, the same JSON that earlier connectors wrote: ``{topic: {broker name: {queue id:
-offset}}}``. Written sorted, so that equal positions are equal texts.
+Spark keeps it as the JSON that earlier connectors wrote: ``{topic: {broker name: {queue id:
+offset}}}``. It is written sorted, so that equal positions are equal texts.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ __all__ = [
 ]
 
 Position = dict[MessageQueue, int]
-"""The offset of the next message by queue."""
+"""The offset of the next message, by queue."""
 
 EARLIEST: Final = -2
 LATEST: Final = -1
 
 
 def tree_of(position: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[str, int]]]:
+    """Return a position as a JSON object."""
     tree: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(position):
         brokers = tree.setdefault(queue.topic, {})
@@ -42,7 +43,7 @@ def tree_of(position: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[st
 
 
 def position_of(tree: Any) -> Position:
-    """ConfigFault where it is of another shape."""
+    """Return the position in a JSON object; ConfigError if it has another shape."""
     try:
         return {
             MessageQueue(topic, broker, _number(queue)): _offset(offset)
@@ -52,7 +53,7 @@ def position_of(tree: Any) -> Position:
         }
     except (AttributeError, ValueError):
         raise ConfigError(
-            f"offsets {json.dumps(tree)[:200]} are not of the shape "
+            f"offsets {json.dumps(tree)[:200]} do not have the shape "
             '{"topic": {"broker name": {"queue id": offset}}}'
         ) from None
 
@@ -71,8 +72,10 @@ def _offset(value: Any) -> int:
 
 @define(slots=True, frozen=True, kw_only=True)
 class Boundary:
-    """Where to begin, or to end. ``at`` may name EARLIEST and LATEST too; ``time_ms``: the first
-    message stored then or later. For a queue that is not in ``at``: ``other``.
+    """A start or an end.
+
+    ``at`` has offsets by queue, which may be EARLIEST or LATEST; queues that are not in it use
+    ``other``. ``time_ms`` means the first message stored at that time or later.
     """
 
     other: int = EARLIEST
@@ -80,11 +83,12 @@ class Boundary:
     time_ms: int | None = None
 
     def of(self, queue: MessageQueue) -> int:
+        """Return the offset for ``queue``."""
         return self.at.get(queue, self.other)
 
 
 def read_boundary(name: str, text: str, other: int) -> Boundary:
-    """The option ``name``: ``earliest``, ``latest``, or JSON."""
+    """Parse the option ``name``: ``earliest``, ``latest``, or JSON."""
     match text.strip().lower():
         case "earliest":
             return Boundary(other=EARLIEST)
@@ -94,16 +98,16 @@ def read_boundary(name: str, text: str, other: int) -> Boundary:
         tree = json.loads(text)
     except ValueError:
         raise ConfigError(
-            f"the option {name} is {text!r}: neither earliest nor latest nor JSON"
+            f"the option {name} is {text!r}: expected earliest, latest, or JSON"
         ) from None
     return Boundary(other=other, at=position_of(tree))
 
 
 def limited(begin: Position, end: Position, count: int) -> Position:
-    """How far to go from ``begin`` towards ``end`` with ``count`` offsets in all.
+    """Return how far to go from ``begin`` towards ``end`` with ``count`` offsets in total.
 
-    Queues get in proportion to what waits in them, each one at least. With fewer offsets than
-    queues the turn goes round: it begins elsewhere as the whole moves on.
+    Each queue gets a share proportional to what waits in it, at least one. With fewer offsets than
+    queues the shares rotate: they start at another queue as the whole position advances.
     """
     waiting = {queue: end[queue] - begin[queue] for queue in sorted(end)}
     waiting = {queue: size for queue, size in waiting.items() if size > 0}
@@ -131,7 +135,7 @@ def _shares(waiting: Mapping[MessageQueue, int], count: int, turn: int) -> Posit
 def _repeated(
     order: list[MessageQueue], shares: Position, waiting: Mapping[MessageQueue, int], count: int
 ) -> Iterator[MessageQueue]:
-    """Whom what rounding left over goes to; ``shares`` grow meanwhile."""
+    """Yield the queues that get what rounding left over; ``shares`` grow meanwhile."""
     while count > 0:
         for queue in order:
             if count and queue in shares and shares[queue] < waiting[queue]:

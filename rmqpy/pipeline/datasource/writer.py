@@ -1,21 +1,22 @@
-"""Rows sent as messages: ``df.write.format("rocketmq")`` and ``df.writeStream``.
+"""Send rows as messages: ``df.write.format("rocketmq")`` and ``df.writeStream``.
 
 ====================  ===============  ========================================================
 column                type             meaning
 ====================  ===============  ========================================================
-body                  binary, string   needed
-topic                 string           needed, unless the option ``topic`` names one for all
+body                  binary, string   required
+topic                 string           required, unless the option ``topic`` names one for all
 tags                  string
-keys                  string           several with blanks between
+keys                  string           several are separated by blanks
 properties            map of strings
 flag                  int
 delayLevel            int
 shardingKey           string           messages of one key go to one queue, in the order of rows
 ====================  ===============  ========================================================
 
-At least once: a task that is done again sends its rows again, and so does a batch of a stream that
-was not committed. Rows of a stream carry SPARK_QUERY, SPARK_BATCH, SPARK_PARTITION and SPARK_ROW as
-properties, so that a consumer can tell a repetition where the query's rows come in a fixed order.
+Delivery is at least once: a task that is repeated sends its rows again, and so does a batch of a
+stream that was not committed. Rows of a stream carry SPARK_QUERY, SPARK_BATCH, SPARK_PARTITION, and
+SPARK_ROW as properties, so that a consumer can detect a repetition if the rows of the query have a
+fixed order.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ __all__ = ["MessageStreamWriter", "MessageWriter"]
 OPTIONS: Final = ACCESS_OPTIONS.union(
     ["topic", "group", "retries", "sendTimeoutMs", "checkpointLocation", "queryName"]
 )
-"""The last two are Spark's own, which tells them to the sink too."""
+"""The last two are Spark's own options, which it also passes to the sink."""
 GROUP: Final = "rmqpy-spark-writer"
-UNDER_WAY: Final = 64
-"""Messages that wait for their answer at a time."""
+SENDS_IN_FLIGHT: Final = 64
+"""The number of messages that wait for an answer at a time."""
 RETRIES: Final = 16
 SEND_TIMEOUT_MS: Final = 30_000
 
@@ -77,7 +78,7 @@ TYPES: Final[Mapping[str, tuple[DataType, ...]]] = {
 
 @define(slots=True, frozen=True, kw_only=True)
 class SendPlan:
-    """``topic``: of rows that name none."""
+    """How rows are sent; ``topic`` is for rows without one."""
 
     cluster: ClusterAccess
     group: str
@@ -87,7 +88,7 @@ class SendPlan:
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType, overwrite: bool) -> SendPlan:
-        """ConfigFault where rows of ``schema`` cannot be messages."""
+        """Return the plan of the options; ConfigError if rows of ``schema`` cannot be messages."""
         if overwrite:
             raise ConfigError("topics are not overwritten: write with mode append")
         given = Options(options, OPTIONS)
@@ -110,7 +111,7 @@ def _check(schema: StructType, has_topic: bool) -> None:
         kinds = TYPES.get(column.name)
         if kinds is None:
             raise ConfigError(
-                f"no column {column.name!r} of a message to send; there are: {', '.join(TYPES)}"
+                f"messages to send have no column {column.name!r}, only {', '.join(TYPES)}"
             )
         if not any(_same(column.dataType, kind) for kind in kinds):
             names = " or ".join(kind.simpleString() for kind in kinds)
@@ -128,12 +129,14 @@ def _same(one: DataType, other: DataType) -> bool:
 
 
 class WriteResult(WriterCommitMessage):
+    """The number of messages that a task has sent."""
+
     def __init__(self, count: int) -> None:
         self.count = count
 
 
 class MessageWriter(DataSourceArrowWriter):
-    """Nothing is left to commit: what was sent is there."""
+    """Sends a batch; there is nothing to commit, because sent messages are stored."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._plan = SendPlan.of(options, schema, overwrite)
@@ -149,7 +152,7 @@ class MessageWriter(DataSourceArrowWriter):
 
 
 class MessageStreamWriter(DataSourceStreamArrowWriter):
-    """The same for each batch; rows are marked with it."""
+    """Sends each batch of a stream; the rows are marked with it."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._plan = SendPlan.of(options, schema, overwrite)
@@ -194,9 +197,9 @@ async def _send(plan: SendPlan, rows: Iterator[dict[str, Any]], marks: Mapping[s
 async def _send_all(
     producer: Producer, plan: SendPlan, rows: Iterator[dict[str, Any]], marks: Mapping[str, str]
 ) -> int:
-    """Rows of one sharding key one after the other, all else up to ``UNDER_WAY`` at a time."""
+    """Send rows: those of one sharding key in sequence, others ``SENDS_IN_FLIGHT`` at a time."""
     count = 0
-    under_way: set[asyncio.Task[Any]] = set()
+    in_flight: set[asyncio.Task[Any]] = set()
     last_of: dict[str, asyncio.Task[Any]] = {}
     for count, row in enumerate(rows, 1):
         own = {**marks, "SPARK_ROW": str(count - 1)} if marks else {}
@@ -205,27 +208,27 @@ async def _send_all(
         task = asyncio.create_task(_send_one(producer, message, key, before))
         if key:
             last_of[key] = task
-        under_way.add(task)
-        if len(under_way) >= UNDER_WAY:
-            _, under_way = await _some(under_way)
+        in_flight.add(task)
+        if len(in_flight) >= SENDS_IN_FLIGHT:
+            _, in_flight = await _wait_for_some(in_flight)
             last_of = {key: task for key, task in last_of.items() if not task.done()}
-    while under_way:
-        _, under_way = await _some(under_way)
+    while in_flight:
+        _, in_flight = await _wait_for_some(in_flight)
     return count
 
 
-async def _some(
+async def _wait_for_some(
     tasks: set[asyncio.Task[Any]],
 ) -> tuple[set[asyncio.Task[Any]], set[asyncio.Task[Any]]]:
-    """(done, not done); raises the first fault."""
-    done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    """Return (done, not done); raises the first error."""
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     faults = [task.exception() for task in done]
     for fault in faults:
         if fault is not None:
-            for task in left:
+            for task in pending:
                 task.cancel()
             raise fault
-    return done, left
+    return done, pending
 
 
 async def _send_one(
@@ -242,7 +245,7 @@ async def _send_one(
 def _message(plan: SendPlan, row: Mapping[str, Any], marks: Mapping[str, str]) -> Message:
     topic = row.get("topic") or plan.topic
     if topic is None:
-        raise ConfigError("a row has no topic, and there is no option topic")
+        raise ConfigError("a row has no topic, and the option topic is not given")
     body = row["body"]
     if body is None:
         raise ConfigError("a row has no body: a message must have one")

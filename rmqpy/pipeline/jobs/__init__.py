@@ -1,5 +1,5 @@
-"""What the commands of ``rmqpy pipeline`` do: audits, exports, rebuilds, SQL and reports.
+"""The commands of ``rmqpy pipeline``: audits, exports, rebuilds, SQL, and reports.
 
-May import ``datasource``, ``spark`` and ``arrow``. Start reading in
+May import ``datasource``, ``spark``, and ``arrow``. Start reading in
 :mod:`~rmqpy.pipeline.jobs.export`.
 """

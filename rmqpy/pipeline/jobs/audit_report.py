@@ -1,4 +1,4 @@
-"""Gathers what the page of an audit shows, store by store while it goes on."""
+"""Collects the data of an audit's HTML report, store by store, during the audit."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ Sink = Callable[[list[Finding]], None]
 
 
 class AuditReport:
-    """``roots``: of the stores that will be audited, in this order. ``run``: who reads the logs
-    once more, for the times.
+    """The report of an audit.
+
+    ``roots`` are those of the stores that will be audited, in order; ``run`` reads the logs again,
+    for the times.
     """
 
     def __init__(self, roots: Sequence[str], run: Run = run_here) -> None:
@@ -28,23 +30,26 @@ class AuditReport:
         self._run = run
         self._stores: list[PageStore] = []
 
-    def sink(self, root: str, told: Sink) -> Sink:
-        """Findings of the next store go to ``told`` and onto the page."""
+    def sink(self, root: str, downstream: Sink) -> Sink:
+        """Return a sink for the next store.
+
+        It passes findings to ``downstream`` and adds them to the report.
+        """
         store = PageStore(root=root)
         self._stores.append(store)
 
         def take(findings: list[Finding]) -> None:
             take_findings(store, self._axis, findings)
-            told(findings)
+            downstream(findings)
 
         return take
 
     def add(self, audit: StoreAudit) -> None:
-        """The audit of the store whose sink was asked for last."""
+        """Add the audit of the store whose sink was requested last."""
         self._stores[-1].audit = audit
 
     def write(self, file: str) -> None:
-        """Count the messages over time, and draw."""
+        """Count the messages over time and write the report."""
         tallies = [log.tally for store in self._stores for log in store.audit.logs]
         times = [(tally.min_store_ms, tally.max_store_ms) for tally in tallies if tally.records > 0]
         first = min((time for time, _ in times), default=0)

@@ -1,8 +1,8 @@
-"""Consume queues and index files from what the ranges have packed: a queue, or an index file, is
-one piece of work.
+"""Build consume queues and index files from the packed ranges: each queue and each index file is
+one work unit.
 
-Each is written to ``<folder>/<a name of its own>`` and synced; the driver renames it. So a worker
-that dies, or a second attempt, leaves nothing but a name that nobody asks for.
+Each is written to ``<folder>/<a unique name>`` and synced, and the driver renames it. So a worker
+that dies, or a second attempt, leaves only a file that is never used.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from rmqpy.store.files.log_recovery import Framing
 from rmqpy.store.index.index_file import IndexFile
 from rmqpy.store.queues.consume_queue import ConsumeQueue
 
-__all__ = ["BuiltFile", "ByteRange", "FileTask", "IndexPiece", "QueuePiece"]
+__all__ = ["BuiltFile", "ByteRange", "FileTask", "IndexFileUnit", "QueueFileUnit"]
 
 CHUNK_UNITS: Final = 1 << 16
 
 
 @define(slots=True, frozen=True)
 class ByteRange:
-    """``count`` items at ``position`` of a range's file; of a queue from queue offset ``first``."""
+    """``count`` items at ``position`` of a range's file; for a queue, from queue offset
+    ``first``.
+    """
 
     path: str
     position: int
@@ -41,8 +43,8 @@ class ByteRange:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class QueuePiece:
-    """One queue. ``first`` and ``end`` of the spans follow the log."""
+class QueueFileUnit:
+    """One queue; its spans are in the order of the log."""
 
     topic: str
     queue_id: int
@@ -51,8 +53,8 @@ class QueuePiece:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class IndexPiece:
-    """Index file ``number``. ``before``: where the last entry of the one in front of it stands."""
+class IndexFileUnit:
+    """Index file ``number``. ``before`` locates the last entry of the previous index file."""
 
     number: int
     spans: tuple[ByteRange, ...]
@@ -63,11 +65,12 @@ class IndexPiece:
 
 @define(slots=True, frozen=True, kw_only=True)
 class BuiltFile:
-    """A folder (of a queue) or file (of the index) ``path``. ``begin_ms``: store time of an index
-    file's first entry.
+    """The built folder (of a queue) or file (of the index) ``path``.
+
+    ``begin_ms`` is the store time of an index file's first entry.
     """
 
-    piece: QueuePiece | IndexPiece
+    unit: QueueFileUnit | IndexFileUnit
     path: str
     items: int
     begin_ms: int = 0
@@ -75,23 +78,25 @@ class BuiltFile:
 
 @define(slots=True, frozen=True, kw_only=True)
 class FileTask:
-    """What is done with a piece, here or on a worker. ``logs``: the store's, for store times."""
+    """Builds one file, in this process or on a worker; ``logs`` are the store's, for store
+    times.
+    """
 
     folder: str
     logs: tuple[LogSegments, ...]
 
-    def __call__(self, piece: QueuePiece | IndexPiece) -> BuiltFile:
+    def __call__(self, unit: QueueFileUnit | IndexFileUnit) -> BuiltFile:
         path = f"{self.folder}/{uuid4().hex}"
-        if isinstance(piece, IndexPiece):
-            return _build_index(piece, path)
-        return self._build_queue(piece, path)
+        if isinstance(unit, IndexFileUnit):
+            return _build_index(unit, path)
+        return self._build_queue(unit, path)
 
-    def _build_queue(self, piece: QueuePiece, path: str) -> BuiltFile:
+    def _build_queue(self, unit: QueueFileUnit, path: str) -> BuiltFile:
         files = OsFileSystem()
         os.mkdir(path)
-        queue = ConsumeQueue(files, path, piece.file_size)
+        queue = ConsumeQueue(files, path, unit.file_size)
         try:
-            for first, units in _unit_chunks(piece):
+            for first, units in _unit_chunks(unit):
                 _put(queue, first, units)
             sync = queue.take_sync()
             if sync is not None:
@@ -105,17 +110,18 @@ class FileTask:
             if stored_ms is not None:
                 files.set_mtime_ms(name, stored_ms)
         files.sync_dir(path)
-        return BuiltFile(piece=piece, path=path, items=items)
+        return BuiltFile(unit=unit, path=path, items=items)
 
     def _stored_ms(self, offset: int) -> int | None:
-        """Store time of the message at a physical offset: Java looks for a time by the times of a
-        queue's files.
+        """Return the store time of the message at a physical offset, or None.
+
+        Java searches for a time by the modification times of a queue's files.
         """
-        for row in self.logs:
-            file = row.file_at(offset)
+        for log in self.logs:
+            file = log.file_at(offset)
             if file is None:
                 continue
-            entries = row.framing is Framing.DLEDGER
+            entries = log.framing is Framing.DLEDGER
             frame = offset - file.first_offset - (ENTRY_HEADER_SIZE if entries else 0)
             view = map_file(OsFileSystem(), file.path)[frame:]
             scan = scan_records(
@@ -126,9 +132,9 @@ class FileTask:
         return None
 
 
-def _unit_chunks(piece: QueuePiece) -> Iterator[tuple[int, bytes]]:
-    """(queue offset of the first, units) of a queue, in the order of the log."""
-    for span in piece.spans:
+def _unit_chunks(unit: QueueFileUnit) -> Iterator[tuple[int, bytes]]:
+    """Yield (queue offset of the first, units) of a queue, in the order of the log."""
+    for span in unit.spans:
         for done in range(0, span.count, CHUNK_UNITS):
             count = min(CHUNK_UNITS, span.count - done)
             position = span.position + done * QUEUE_UNIT_SIZE
@@ -144,7 +150,9 @@ def _read(path: str, position: int, size: int) -> bytes:
 
 
 def _put(queue: ConsumeQueue, first: int, units: bytes) -> None:
-    """As dispatch does: a run that continues the queue as a whole, else unit by unit."""
+    """Add units as dispatch does: a run that continues the queue at once, otherwise unit by
+    unit.
+    """
     offset, size, _ = QUEUE_UNIT.unpack_from(units)
     if queue.continues(first, offset):
         offset, size, _ = QUEUE_UNIT.unpack_from(units, len(units) - QUEUE_UNIT_SIZE)
@@ -155,7 +163,7 @@ def _put(queue: ConsumeQueue, first: int, units: bytes) -> None:
 
 
 def _last_unit(view: memoryview) -> int:
-    """Physical offset of the last unit in a queue file."""
+    """Return the physical offset of the last unit in a queue file."""
     low, high = 0, len(view) // QUEUE_UNIT_SIZE
     while low < high:
         middle = (low + high) // 2
@@ -166,16 +174,16 @@ def _last_unit(view: memoryview) -> int:
     return int(QUEUE_UNIT.unpack_from(view, max(low - 1, 0) * QUEUE_UNIT_SIZE)[0])
 
 
-def _build_index(piece: IndexPiece, path: str) -> BuiltFile:
-    size = index_file_size(piece.slot_count, piece.entry_count)
+def _build_index(unit: IndexFileUnit, path: str) -> BuiltFile:
+    size = index_file_size(unit.slot_count, unit.entry_count)
     opened = OsFileSystem().open(path, size=size)
-    file = IndexFile(opened, piece.slot_count, piece.entry_count)
+    file = IndexFile(opened, unit.slot_count, unit.entry_count)
     try:
-        if piece.before is not None:
-            (keys,) = _key_chunks(piece.before)
+        if unit.before is not None:
+            (keys,) = _key_chunks(unit.before)
             _, offset, stored_ms = KEY.unpack(keys)
             file.continue_from(IndexHeader(end_timestamp_ms=stored_ms, end_offset=offset))
-        for span in piece.spans:
+        for span in unit.spans:
             for keys in _key_chunks(span):
                 _put_keys(file, keys)
         file.sync()
@@ -183,7 +191,7 @@ def _build_index(piece: IndexPiece, path: str) -> BuiltFile:
         items, begin_ms = header.index_count - 1, header.begin_timestamp_ms
     finally:
         file.close()
-    return BuiltFile(piece=piece, path=path, items=items, begin_ms=begin_ms)
+    return BuiltFile(unit=unit, path=path, items=items, begin_ms=begin_ms)
 
 
 def _put_keys(file: IndexFile, keys: bytes) -> None:

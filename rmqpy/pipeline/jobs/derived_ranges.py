@@ -1,11 +1,11 @@
-"""What a range of the log gives to consume queues and key index: packed, a run at a time.
+"""Extract from a range of the log the entries of consume queues and key index, packed in runs.
 
-Units are those of the broker's dispatch. A range writes one file, which nobody but
-:mod:`.derived_files` reads: units and behind them keys, as :mod:`rmqpy.codec.packing` packs them.
+Units are those of the broker's dispatch. A range writes one file, which only :mod:`.derived_files`
+reads: units and then keys, in the format of :mod:`rmqpy.codec.packing`.
 
-A run is what follows without a gap in one queue; what comes back for it is one small value, so the
-driver never holds a message. A queue's runs must join: where one does not begin at the queue offset
-at which the one before has ended, messages are missing or there twice.
+A run is a gapless sequence in one queue. Its result is one small value, so the driver never holds a
+message. The runs of a queue must join: if one does not start at the queue offset at which the
+previous one ended, messages are missing or duplicated.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rmqpy.codec.backend import pack_records
 from rmqpy.codec.packing import KEY
 from rmqpy.codec.scan import Scan
 from rmqpy.codec.units import QUEUE_UNIT
-from rmqpy.pipeline.spark.work_units import OpenPiece, PieceResult, WorkUnit
+from rmqpy.pipeline.spark.work_units import OpenWorkUnit, WorkUnit, WorkUnitResult
 from rmqpy.store.dispatcher import set_deliver_times
 
-__all__ = ["DeriveTask", "Derived", "UnitRun"]
+__all__ = ["DeriveTask", "DerivedRange", "UnitRun"]
 
 
 @define(slots=True, frozen=True)
@@ -36,8 +36,8 @@ class UnitRun:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Derived(PieceResult):
-    """Units in runs; key entries stand at ``keys_position`` of the file ``path``."""
+class DerivedRange(WorkUnitResult):
+    """The runs of units; key entries are at ``keys_position`` of the file ``path``."""
 
     runs: tuple[UnitRun, ...] = ()
     keys: int = 0
@@ -53,14 +53,14 @@ class _UnitRun:
 
 @define(slots=True, frozen=True, kw_only=True)
 class DeriveTask:
-    """What is done with a range, here or on a worker. ``delay_levels``: level → delay in ms."""
+    """Extracts one range, here or on a worker. ``delay_levels`` maps levels to delays in ms."""
 
     folder: str
     delay_levels: dict[int, int]
     with_keys: bool = True
 
-    def __call__(self, piece: WorkUnit) -> Derived:
-        opened = OpenPiece(piece)
+    def __call__(self, unit: WorkUnit) -> DerivedRange:
+        opened = OpenWorkUnit(unit)
         path: str | None = None
         runs: list[UnitRun] = []
         keys = keys_position = 0
@@ -69,7 +69,7 @@ class DeriveTask:
             for scan, view, count in opened.walk.scans(*opened.places):
                 packing.take(scan, view, count)
             path, runs, keys, keys_position = packing.write()
-        return Derived(
+        return DerivedRange(
             **opened.outcome(path), runs=tuple(runs), keys=keys, keys_position=keys_position
         )
 
@@ -82,7 +82,7 @@ class _Packing:
         self._keys = bytearray()
 
     def take(self, scan: Scan, view: memoryview, count: int) -> None:
-        """The first ``count`` records of a scan."""
+        """Add the first ``count`` records of a scan."""
         set_deliver_times(scan, self._task.delay_levels)
         packed = pack_records(view, scan, count, with_keys=self._task.with_keys)
         for row, first, units, position in packed.runs:
@@ -103,7 +103,9 @@ class _Packing:
         return run
 
     def write(self) -> tuple[str | None, list[UnitRun], int, int]:
-        """The file, its runs in the order of each queue, the key entries' number and position."""
+        """Write the file; return it, its runs per queue in order, and the number and position of
+        keys.
+        """
         done = [*self._done, *self._open.items()]
         if not done and not self._keys:
             return None, [], 0, 0

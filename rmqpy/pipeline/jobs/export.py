@@ -1,11 +1,11 @@
-"""The messages of a store as Parquet files, written by whoever has the range.
+"""Export the messages of a store as Parquet files, written by the executors of the ranges.
 
-A range is written to ``_temporary/<a name of its own>`` below the target, whole and synced; the
-writer tells where its first frame begins and where the next one must. The driver takes the ranges
-in order, proves them (:mod:`.pieces`), and only then renames the file to its place, named by the
-range. So an attempt that died, or a
-second one at the same range, leaves nothing but a file in ``_temporary``, which goes at the end.
-``_manifest.json`` lists the files, ``_SUCCESS`` says that all of them stand there.
+A range is written to ``_temporary/<a unique name>`` below the target, completely and synced; the
+result says where its first frame starts and where the next one must. The driver takes the ranges in
+order, proves them (:mod:`rmqpy.pipeline.spark.work_units`), and only then renames the file to its
+final name, which is that of the range. So an attempt that died, or a second attempt at the same
+range, leaves only a file in ``_temporary``, which is removed at the end. ``_manifest.json`` lists
+the files; ``_SUCCESS`` says that all of them exist.
 
 The messages are those of ``rmqpy store dump``, in the order of the log by the names of the files.
 """
@@ -32,10 +32,10 @@ from rmqpy.pipeline.arrow.message_filter import MessageFilter, log_batches
 from rmqpy.pipeline.arrow.rows import COLUMNS, MessageColumns
 from rmqpy.pipeline.spark.work_units import (
     Chain,
-    OpenPiece,
-    PieceResult,
+    OpenWorkUnit,
     SkippedRange,
     WorkUnit,
+    WorkUnitResult,
     partition_store,
 )
 from rmqpy.store.files.disk import OsFileSystem
@@ -47,57 +47,63 @@ __all__ = [
     "Export",
     "ExportPlan",
     "ExportTask",
+    "ExportedRange",
     "SkippedRange",
     "WorkUnit",
-    "Written",
-    "done_export",
+    "read_export_manifest",
 ]
 
 TEMPORARY: Final = "_temporary"
 MANIFEST: Final = "_manifest.json"
 SUCCESS: Final = "_SUCCESS"
 ROW_GROUP_BYTES: Final = 64 << 20
-RISING: Final = ("queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp", "entryIndex")
-"""Columns of which a value is hardly ever there twice, and not far from the one before."""
-UNLIKE: Final = ("keys", "bodyCrc")
-"""Columns of which hardly two values are equal."""
+DELTA_COLUMNS: Final = (
+    "queueOffset",
+    "physicalOffset",
+    "bornTimestamp",
+    "storeTimestamp",
+    "entryIndex",
+)
+"""Columns whose values hardly repeat and differ little from the previous one."""
+DISTINCT_COLUMNS: Final = ("keys", "bodyCrc")
+"""Columns whose values hardly repeat."""
 PROPERTIES: Final = ("properties.key_value.key", "properties.key_value.value")
-NOT_SOUGHT: Final = frozenset(["body", "properties", "crcOk"])
-"""Columns of which least and most are of no use."""
+WITHOUT_STATISTICS: Final = frozenset(["body", "properties", "crcOk"])
+"""Columns whose minimum and maximum are of no use."""
 WRITER_OPTIONS: Final[Mapping[str, Any]] = {
     "compression": "zstd",
-    "use_dictionary": [*(set(COLUMNS) - set(RISING) - set(UNLIKE)), PROPERTIES[0]],
-    "column_encoding": dict.fromkeys(RISING, "DELTA_BINARY_PACKED"),
-    "write_statistics": [name for name in COLUMNS if name not in NOT_SOUGHT],
+    "use_dictionary": [*(set(COLUMNS) - set(DELTA_COLUMNS) - set(DISTINCT_COLUMNS)), PROPERTIES[0]],
+    "column_encoding": dict.fromkeys(DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
+    "write_statistics": [name for name in COLUMNS if name not in WITHOUT_STATISTICS],
     "store_schema": False,
 }
-"""``store_schema``: the types are those of Parquet, not those that the arrays had here."""
+"""Without ``store_schema`` the types are those of Parquet, not those of the arrays."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Written(PieceResult):
-    """A range as a file of so many rows; without rows there is none."""
+class ExportedRange(WorkUnitResult):
+    """A range as a file with ``rows`` rows; no file without rows."""
 
     rows: int
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class ExportTask:
-    """What is done with a piece, here or on a worker."""
+    """Exports one work unit, in this process or on a worker."""
 
     folder: str
     broker_name: str | None = None
     internal_topics: bool = False
 
-    def __call__(self, piece: WorkUnit) -> Written:
-        opened = OpenPiece(piece)
+    def __call__(self, unit: WorkUnit) -> ExportedRange:
+        opened = OpenWorkUnit(unit)
         path, rows = None, 0
         if opened.places is not None:
             make = MessageColumns(broker_name=self.broker_name, form=PACKED)
-            wanted = MessageFilter(internal_topics=self.internal_topics)
-            batches = log_batches(opened.walk, opened.places, make, wanted)
+            selection = MessageFilter(internal_topics=self.internal_topics)
+            batches = log_batches(opened.walk, opened.places, make, selection)
             path, rows = self._write(batches, make.schema)
-        return Written(**opened.outcome(path), rows=rows)
+        return ExportedRange(**opened.outcome(path), rows=rows)
 
     def _write(
         self, batches: Iterator[pyarrow.RecordBatch], schema: pyarrow.Schema
@@ -122,7 +128,7 @@ class ExportTask:
 
 
 def row_groups(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[list[pyarrow.RecordBatch]]:
-    """Batches of records of about 64 MiB together; memory is bounded by them."""
+    """Yield groups of batches with about 64 MiB of records, which bounds the memory in use."""
     import pyarrow.compute as pc
 
     group: list[pyarrow.RecordBatch] = []
@@ -137,18 +143,20 @@ def row_groups(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[list[pyarrow.
         yield group
 
 
-Run = Callable[[ExportTask, Iterable[WorkUnit]], Iterator[Written]]
-"""Does all pieces; results in their order."""
+Run = Callable[[ExportTask, Iterable[WorkUnit]], Iterator[ExportedRange]]
+"""Executes all work units; yields the results in order."""
 
 
-def run_here(task: ExportTask, pieces: Iterable[WorkUnit]) -> Iterator[Written]:
-    """One after the other in this process."""
-    return map(task, pieces)
+def run_here(task: ExportTask, units: Iterable[WorkUnit]) -> Iterator[ExportedRange]:
+    """Execute the work units one after the other in this process."""
+    return map(task, units)
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class ExportPlan:
-    """``root``: the store; ``target``: a folder that does not exist, or is empty."""
+    """What to export. ``root`` is the store; ``target`` a folder that does not exist or is
+    empty.
+    """
 
     root: str
     target: str
@@ -161,10 +169,10 @@ class ExportPlan:
 
 @define(slots=True)
 class Export:
-    """One export; ``skipped`` and ``files`` tell afterwards what was done."""
+    """One export; ``skipped`` and ``files`` say afterwards what was done."""
 
     plan: ExportPlan
-    run_pieces: Run = run_here
+    run_units: Run = run_here
     files: list[dict[str, Any]] = field(factory=list)
     skipped: list[SkippedRange] = field(factory=list)
 
@@ -173,7 +181,7 @@ class Export:
         return sum(file["rows"] for file in self.files)
 
     def run(self) -> None:
-        """RmqError when the target is in use."""
+        """Write the export; raises RmqError if the target is in use."""
         plan = self.plan
         task = ExportTask(
             folder=f"{plan.target}/{TEMPORARY}",
@@ -181,38 +189,38 @@ class Export:
             internal_topics=plan.internal_topics,
         )
         self._make_target()
-        chain: Chain[Written] = Chain(task)
-        for written in self.run_pieces(task, map(WorkUnit, self._works())):
-            taken = chain.take(written)
-            if taken is not None:
-                self._take(taken)
-            self.plan.advance(written.work.stop - written.work.start)
+        chain: Chain[ExportedRange] = Chain(task)
+        for exported in self.run_units(task, map(WorkUnit, self._works())):
+            proven = chain.take(exported)
+            if proven is not None:
+                self._take(proven)
+            self.plan.advance(exported.work.stop - exported.work.start)
         self._finish()
 
     def _make_target(self) -> None:
         target = Path(self.plan.target)
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise RmqError(f"{target}: is in use; name a folder that is empty or does not exist")
+            raise RmqError(f"{target} is in use; name a folder that is empty or does not exist")
         (target / TEMPORARY).mkdir(parents=True)
 
     def _works(self) -> list[WorkRange]:
         plan, files = self.plan, OsFileSystem()
         directory = read_directory(files, plan.root)
         limit = read_facts(files, plan.root).confirmed_end
-        works, left_out = partition_store(directory, plan.range_bytes, limit)
-        self.skipped += left_out
-        plan.expect(sum(work.stop - work.start for work in works))
-        return works
+        ranges, excluded = partition_store(directory, plan.range_bytes, limit)
+        self.skipped += excluded
+        plan.expect(sum(work.stop - work.start for work in ranges))
+        return ranges
 
-    def _take(self, written: Written) -> None:
-        """The next range in order, proven: put in its place."""
-        work = written.work
-        self.skipped += written.skipped
-        if written.path is not None:
-            name = f"{work.row.replace('/', '-')}-{work.start:020d}.parquet"
-            os.rename(written.path, f"{self.plan.target}/{name}")
+    def _take(self, exported: ExportedRange) -> None:
+        """Move the file of the next proven range to its place."""
+        work = exported.work
+        self.skipped += exported.skipped
+        if exported.path is not None:
+            name = f"{work.log.replace('/', '-')}-{work.start:020d}.parquet"
+            os.rename(exported.path, f"{self.plan.target}/{name}")
             self.files.append(
-                {"name": name, "begin": written.begin, "end": written.end, "rows": written.rows}
+                {"name": name, "begin": exported.begin, "end": exported.end, "rows": exported.rows}
             )
 
     def _finish(self) -> None:
@@ -235,9 +243,11 @@ def _write_synced(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def done_export(folder: str) -> dict[str, Any]:
-    """The manifest of an export; RmqError when ``folder`` holds none that was finished."""
+def read_export_manifest(folder: str) -> dict[str, Any]:
+    """Return the manifest of an export; RmqError if ``folder`` has no finished one."""
     if not Path(folder, SUCCESS).is_file() or not Path(folder, MANIFEST).is_file():
-        raise RmqError(f"{folder}: no finished export; make it with rmqpy pipeline export DIR --to")
+        raise RmqError(
+            f"{folder} has no finished export; create one with rmqpy pipeline export DIR --to"
+        )
     manifest: dict[str, Any] = json.loads(Path(folder, MANIFEST).read_text(encoding="utf-8"))
     return manifest

@@ -1,16 +1,16 @@
-"""One self-contained page about an audit: where everything stands, where damage is, how replicas
-agree, when messages came.
+"""A self-contained HTML page about an audit: the logs, the damage, the equality of replicas, and
+the messages over time.
 
-All stores share the axis of physical offsets, cut into ``CELLS`` cells. Nothing is loaded from
-elsewhere: inline SVG, no script; what a shape means is its title too.
+All stores share the axis of physical offsets, divided into ``CELLS`` cells. Nothing is loaded from
+elsewhere: the page has inline SVG and no script, and each shape has a title.
 
 ==================  ==============================================================================
-map of a store      its log files up to their content; the divide where the classic log ends and
-                    the DLedger log begins
-heat                findings by cell: the darker the more, the colour that of the worst
-equality strip      (two stores or more) blocks of 64 KiB by cell: all alike, different, or not at
-                    all of them
-over time           a row a topic: messages stored in each part of the time
+map of a store      its log files up to their content, and the divide between the classic log and
+                    the DLedger log
+heat                findings by cell: darker means more, the colour is that of the worst one
+equality strip      (two stores or more) blocks of 64 KiB by cell: all equal, different, or not
+                    present in all stores
+over time           a row per topic: messages stored in each interval
 ==================  ==============================================================================
 """
 
@@ -62,7 +62,7 @@ svg{display:block;margin:.4em 0}svg text{font:11px system-ui,sans-serif;fill:#44
 
 @define(slots=True, kw_only=True)
 class PageStore:
-    """One audited store. ``over_time``: messages by topic and part of the time."""
+    """One audited store. ``over_time`` counts messages by topic and interval."""
 
     root: str
     audit: StoreAudit = field(init=False)
@@ -91,11 +91,11 @@ class Axis:
 
     @classmethod
     def over(cls, facts: Sequence[StoreFacts]) -> Axis:
-        """All of these stores."""
+        """Return the axis that covers all of these stores."""
         return cls(min(fact.begin for fact in facts), max(fact.end for fact in facts))
 
     def places(self, cell: int) -> tuple[int, int]:
-        """The offsets of a cell."""
+        """Return the first and the end offset of a cell."""
         return (
             self.begin + cell * self.span // CELLS,
             self.begin + (cell + 1) * self.span // CELLS,
@@ -103,19 +103,21 @@ class Axis:
 
 
 def render_page(stores: Sequence[PageStore], axis: Axis, times_ms: tuple[int, int]) -> str:
-    """The page as HTML. ``times_ms``: the span that the parts of ``over_time`` make up."""
+    """Return the page as HTML; ``times_ms`` is the span that the intervals of ``over_time``
+    cover.
+    """
     clean = all(store.audit.is_clean for store in stores)
     parts = [
         "<!doctype html><html lang=en><head><meta charset=utf-8><title>Audit of stores</title>",
         f"<style>{STYLE}</style></head><body><h1>Audit of {len(stores)} store"
         f"{'s' if len(stores) != 1 else ''}</h1>",
-        f"<p class={'good' if clean else 'bad'}>{'clean' if clean else 'damage was found'}</p>",
+        f"<p class={'good' if clean else 'bad'}>{'clean' if clean else 'findings above note'}</p>",
         *_summary(stores),
-        "<h2>The logs, by physical offset</h2>",
+        "<h2>Logs by physical offset</h2>",
         *_logs(stores, axis),
     ]
     if len(stores) > 1:
-        parts += ["<h2>Are the replicas equal</h2>", *_equality(stores, axis)]
+        parts += ["<h2>Equality of the replicas</h2>", *_equality(stores, axis)]
     parts += ["<h2>Messages over time</h2>", *_over_time(stores, times_ms), *_findings(stores)]
     return "\n".join([*parts, "</body></html>", ""])
 
@@ -155,14 +157,14 @@ def _logs(stores: Sequence[PageStore], axis: Axis) -> Iterator[str]:
                 f'stroke="#222" stroke-dasharray="3 2"><title>divide at {divide:,}</title></line>'
             )
     yield from _scale(axis, height - 6)
-    yield "</svg><p>blue: classic files, green: DLedger files, dashed: the divide; below each map "
-    yield "its findings: red damage, amber what is derived from the log, purple tails, grey notes"
+    yield "</svg><p>Blue: classic files; green: DLedger files; dashed: the divide. Below each map "
+    yield "are its findings: red damage, amber derived files, purple tails, grey notes."
     yield "</p>"
 
 
 def _files(store: PageStore, axis: Axis, top: int) -> Iterator[str]:
-    for kind, row in (("classic", store.audit.classic), ("ledger", store.audit.ledger)):
-        for file in row.files if row is not None else ():
+    for kind, log in (("classic", store.audit.classic), ("ledger", store.audit.ledger)):
+        for file in log.files if log is not None else ():
             left, right = axis.x(file.first_offset), axis.x(file.end)
             yield (
                 f'<rect x="{left:.1f}" y="{top + 2}" width="{max(right - left, 0.5):.1f}" '
@@ -212,13 +214,13 @@ def _equality(stores: Sequence[PageStore], axis: Axis) -> Iterator[str]:
                 f"<title>{begin:,} to {end:,}: {note}</title></rect>"
             )
     yield from _scale(axis, ROW + 14)
-    yield "</svg><p>green: the same in all; red: different; grey: not in all of them.</p>"
+    yield "</svg><p>Green: equal in all stores; red: different; grey: not in all stores.</p>"
 
 
 def _blocks(audit: StoreAudit) -> Iterator[tuple[tuple[str, int], str]]:
-    """Digests by kind of log and offset."""
-    for kind, row in (("classic", audit.classic), ("ledger", audit.ledger)):
-        for file in row.files if row is not None else ():
+    """Yield the digests by kind of log and offset."""
+    for kind, log in (("classic", audit.classic), ("ledger", audit.ledger)):
+        for file in log.files if log is not None else ():
             for number, digest in enumerate(file.blocks):
                 yield (kind, file.first_offset + number * BLOCK_SIZE), digest
 
@@ -226,22 +228,22 @@ def _blocks(audit: StoreAudit) -> Iterator[tuple[tuple[str, int], str]]:
 def _agreement(
     places: tuple[int, int], stores: Sequence[Mapping[tuple[str, int], str]]
 ) -> tuple[str, str]:
-    """How the blocks that reach into the cell compare: (kind, words), "" where there is none."""
+    """Return how the blocks in a cell compare: (kind, text), or empty texts without blocks."""
     first = places[0] // BLOCK_SIZE * BLOCK_SIZE
     equal = different = missing = 0
     for offset in range(first, max(places[1], first + 1), BLOCK_SIZE):
         for kind in ("classic", "ledger"):
             found = [store.get((kind, offset)) for store in stores]
-            told = [digest for digest in found if digest is not None]
-            if not told:
+            present = [digest for digest in found if digest is not None]
+            if not present:
                 continue
-            different += len(set(told)) > 1
-            missing += len(told) < len(found)
-            equal += len(told) == len(found) and len(set(told)) == 1
+            different += len(set(present)) > 1
+            missing += len(present) < len(found)
+            equal += len(present) == len(found) and len(set(present)) == 1
     if different:
         return "different", f"{different} blocks differ"
     if missing:
-        return "missing", f"{missing} blocks are not in all"
+        return "missing", f"{missing} blocks are not present in all stores"
     return ("equal", f"{equal} blocks, all equal") if equal else ("", "")
 
 
@@ -252,7 +254,7 @@ def _over_time(stores: Sequence[PageStore], times_ms: tuple[int, int]) -> Iterat
     total: Counter[tuple[str, int]] = Counter()
     for store in stores:
         for key, count in store.over_time.items():
-            total[key] = max(total[key], count)  # replicas hold the same messages
+            total[key] = max(total[key], count)  # replicas have the same messages
     sums: Counter[str] = Counter()
     for (topic, _), count in total.items():
         sums[topic] += count
@@ -268,7 +270,7 @@ def _over_time(stores: Sequence[PageStore], times_ms: tuple[int, int]) -> Iterat
         yield _text(x, len(shown) * ROW + 14, _moment((first, last)[part]), anchor)
     yield "</svg>"
     hidden = len(sums) - len(shown)
-    yield f"<p>{sums.total():,} messages of {len(sums)} topics, each row to its own height"
+    yield f"<p>{sums.total():,} messages of {len(sums)} topics; each row has its own scale"
     yield f"; {hidden} topics with fewer are not shown</p>" if hidden else "</p>"
 
 
@@ -291,7 +293,7 @@ def _moment(time_ms: int) -> str:
         return f"{time_ms} ms"
 
 
-# ------------------------------------------------------------------------------ findings, pieces
+# ------------------------------------------------------------------------------ findings, SVG
 
 
 def _findings(stores: Sequence[PageStore]) -> Iterator[str]:
@@ -304,11 +306,11 @@ def _findings(stores: Sequence[PageStore]) -> Iterator[str]:
             yield "</table>"
             hidden = sum(store.audit.counts.values()) - len(store.findings)
             if hidden:
-                yield f"<p>{hidden} more are told by rmqpy pipeline audit</p>"
+                yield f"<p>{hidden} more: run rmqpy pipeline audit to list them</p>"
 
 
 def take_findings(store: PageStore, axis: Axis, findings: Iterable[Finding]) -> None:
-    """Count them into their cells, and keep the first ones."""
+    """Count findings in their cells and keep the first ones."""
     for finding in findings:
         if finding.offset >= 0:
             store.cells[axis.cell(finding.offset), finding.code.severity] += 1

@@ -1,12 +1,12 @@
-"""Consume queues and key index of a store from its logs, in a folder aside.
+"""Rebuild the consume queues and the key index of a store from its logs, in a separate folder.
 
 Ranges of the log are packed (:mod:`.derived_ranges`), the driver proves that they join and sorts
-their runs by queue, then every queue and every index file is written by one task
-(:mod:`.derived_files`). What comes out is byte for byte what the broker's dispatch would have
-written; the tables of the index hold what they must, by entry numbers that follow the log.
+their runs by queue, and then each queue and each index file is written by one task
+(:mod:`.derived_files`). The result is byte for byte what the broker's dispatch would have written;
+index files have the same entries in the order of the log.
 
-Not from the log: queues whose messages have all expired. They say where the queue goes on, so their
-files are copied. Queues of topics that were deleted do not come back.
+Not rebuilt from the log are queues whose messages have all expired: they define the next queue
+offset, so their files are copied. Queues of deleted topics are not rebuilt.
 """
 
 from __future__ import annotations
@@ -23,15 +23,21 @@ from rmqpy.audit.checks.engine import AuditProgress, NoProgress
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.facts.small_files import existing_topics
 from rmqpy.audit.scan.directory import StoreDirectory, read_directory
-from rmqpy.audit.scan.queue_units import map_row, read_ends
+from rmqpy.audit.scan.queue_units import map_units, read_ends
 from rmqpy.audit.scan.ranges import RANGE_BYTES
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.layout import INDEX_ENTRY_SIZE
 from rmqpy.codec.packing import KEY
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.config.loading import StoreSettings
-from rmqpy.pipeline.jobs.derived_files import BuiltFile, ByteRange, FileTask, IndexPiece, QueuePiece
-from rmqpy.pipeline.jobs.derived_ranges import Derived, DeriveTask
+from rmqpy.pipeline.jobs.derived_files import (
+    BuiltFile,
+    ByteRange,
+    FileTask,
+    IndexFileUnit,
+    QueueFileUnit,
+)
+from rmqpy.pipeline.jobs.derived_ranges import DerivedRange, DeriveTask
 from rmqpy.pipeline.spark.work_units import Chain, SkippedRange, WorkUnit, partition_store
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.index.index_file import index_file_name
@@ -44,12 +50,12 @@ QUEUES: Final = "consumequeue"
 INDEX: Final = "index"
 
 Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
-"""Does all pieces of a kind; results in their order."""
+"""Executes all work units of a kind; yields the results in order."""
 
 
 @define(slots=True, frozen=True)
 class QueueBreak:
-    """A message whose queue offset does not follow the one before in its queue."""
+    """A message whose queue offset does not follow the previous one in its queue."""
 
     topic: str
     queue_id: int
@@ -57,7 +63,7 @@ class QueueBreak:
     expected: int
 
     def __str__(self) -> str:
-        what = "are missing" if self.found > self.expected else "are there twice"
+        what = "are missing" if self.found > self.expected else "are duplicated"
         count = abs(self.found - self.expected)
         return (
             f"{self.topic} queue {self.queue_id}: queue offset {self.found} where {self.expected}"
@@ -67,8 +73,11 @@ class QueueBreak:
 
 @define(slots=True, frozen=True, kw_only=True)
 class RebuildPlan:
-    """``target``: a folder of our own, made anew. ``settings`` tell sizes and delay levels.
-    ``packing`` is told of bytes of the log, ``writing`` of bytes of consume queues and key index.
+    """What to rebuild.
+
+    ``target`` is a folder that is created again for each rebuild. ``settings`` have sizes and delay
+    levels. ``packing`` receives progress in bytes of the log, ``writing`` in bytes of consume
+    queues and key index.
     """
 
     root: str
@@ -79,19 +88,21 @@ class RebuildPlan:
     writing: AuditProgress = field(factory=NoProgress)
 
 
-def run_here(task: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterator[Any]:
-    """One after the other in this process."""
-    return map(task, pieces)
+def run_here(task: Callable[[Any], Any], units: Iterable[Any]) -> Iterator[Any]:
+    """Execute the work units one after the other in this process."""
+    return map(task, units)
 
 
 @define(slots=True)
 class Rebuild:
-    """One rebuild; the fields tell afterwards what was done. Broken queues are built as the broker
-    would: what is missing becomes filler, what is there twice counts once.
+    """One rebuild; the fields say afterwards what was done.
+
+    Broken queues are built as the broker would: missing units become fillers, duplicates count
+    once.
     """
 
     plan: RebuildPlan
-    run_pieces: Run = run_here
+    run_units: Run = run_here
     queues: int = 0
     units: int = 0
     index_files: int = 0
@@ -107,6 +118,7 @@ class Rebuild:
         return not (self.breaks or self.skipped)
 
     def run(self) -> None:
+        """Build everything into the target folder."""
         plan = self.plan
         target = Path(plan.target)
         shutil.rmtree(target, ignore_errors=True)
@@ -128,17 +140,17 @@ class Rebuild:
             delay_levels={number: delay for number, delay in enumerate(levels, 1)},
             with_keys=plan.settings.message_index_enable,
         )
-        works, left_out = partition_store(directory, plan.range_bytes, limit)
-        self.skipped += left_out
-        plan.packing.expect(sum(work.stop - work.start for work in works))
-        chain: Chain[Derived] = Chain(task)
-        for derived in self.run_pieces(task, map(WorkUnit, works)):
+        ranges, excluded = partition_store(directory, plan.range_bytes, limit)
+        self.skipped += excluded
+        plan.packing.expect(sum(work.stop - work.start for work in ranges))
+        chain: Chain[DerivedRange] = Chain(task)
+        for derived in self.run_units(task, map(WorkUnit, ranges)):
             taken = chain.take(derived)
             if taken is not None:
                 self._take(taken)
             plan.packing.advance(derived.work.stop - derived.work.start)
 
-    def _take(self, derived: Derived) -> None:
+    def _take(self, derived: DerivedRange) -> None:
         self.skipped += derived.skipped
         if derived.path is None:
             return
@@ -155,49 +167,51 @@ class Rebuild:
     def _build(self, directory: StoreDirectory) -> None:
         plan = self.plan
         task = FileTask(folder=f"{plan.target}/{TEMPORARY}", logs=directory.logs)
-        pieces: list[QueuePiece | IndexPiece] = [*self._queue_pieces(directory)]
-        pieces += self._index_pieces()
+        units: list[QueueFileUnit | IndexFileUnit] = [*self._queue_units(directory)]
+        units += self._index_units()
         newest = ""
-        plan.writing.expect(sum(map(_piece_bytes, pieces)))
-        for built in self.run_pieces(task, pieces):
-            piece = built.piece
-            if isinstance(piece, QueuePiece):
-                self._place_queue(built, piece)
+        plan.writing.expect(sum(map(_unit_bytes, units)))
+        for built in self.run_units(task, units):
+            unit = built.unit
+            if isinstance(unit, QueueFileUnit):
+                self._place_queue(built, unit)
             else:
                 newest = index_file_name(built.begin_ms, newest)
                 os.rename(built.path, f"{plan.target}/{INDEX}/{newest}")
                 self.index_files += 1
                 self.keys += built.items
-            plan.writing.advance(_piece_bytes(piece))
+            plan.writing.advance(_unit_bytes(unit))
 
-    def _place_queue(self, built: BuiltFile, piece: QueuePiece) -> None:
-        folder = Path(self.plan.target, QUEUES, piece.topic)
+    def _place_queue(self, built: BuiltFile, unit: QueueFileUnit) -> None:
+        folder = Path(self.plan.target, QUEUES, unit.topic)
         folder.mkdir(exist_ok=True)
-        os.rename(built.path, folder / str(piece.queue_id))
+        os.rename(built.path, folder / str(unit.queue_id))
         self.queues += 1
-        self.units += sum(span.count for span in piece.spans)
+        self.units += sum(span.count for span in unit.spans)
 
-    def _queue_pieces(self, directory: StoreDirectory) -> Iterator[QueuePiece]:
-        living = existing_topics(
+    def _queue_units(self, directory: StoreDirectory) -> Iterator[QueueFileUnit]:
+        existing = existing_topics(
             OsFileSystem(), directory.paths.config, directory.paths.consume_queue
         )
         for (topic, queue_id), spans in sorted(self._spans.items()):
             name = java_text(topic)
-            if not is_queue_name(topic, queue_id) or (living is not None and name not in living):
+            if not is_queue_name(topic, queue_id) or (
+                existing is not None and name not in existing
+            ):
                 continue
-            yield QueuePiece(
+            yield QueueFileUnit(
                 topic=name,
                 queue_id=queue_id,
                 spans=tuple(spans),
                 file_size=self.plan.settings.mapped_file_size_consume_queue,
             )
 
-    def _index_pieces(self) -> Iterator[IndexPiece]:
+    def _index_units(self) -> Iterator[IndexFileUnit]:
         settings = self.plan.settings
         per_file = settings.max_index_num - 1
         before: ByteRange | None = None
         for number, spans in enumerate(_parts(self._key_spans, per_file)):
-            yield IndexPiece(
+            yield IndexFileUnit(
                 number=number,
                 spans=spans,
                 before=before,
@@ -212,7 +226,7 @@ class Rebuild:
         begin = min((row.first_offset for row in directory.logs), default=0)
         for queue in directory.queues:
             folder = Path(self.plan.target, QUEUES, queue.topic, str(queue.queue_id))
-            units = map_row(files, queue.segments)
+            units = map_units(files, queue.segments)
             if folder.exists() or units is None:
                 continue
             if read_ends(queue, units, 0).end_physical > begin:
@@ -221,14 +235,14 @@ class Rebuild:
             self.copied += 1
 
 
-def _piece_bytes(piece: QueuePiece | IndexPiece) -> int:
-    """What its messages or keys take in the file."""
-    size = QUEUE_UNIT.size if isinstance(piece, QueuePiece) else INDEX_ENTRY_SIZE
-    return size * sum(span.count for span in piece.spans)
+def _unit_bytes(unit: QueueFileUnit | IndexFileUnit) -> int:
+    """Return the bytes that the units or keys take in the file."""
+    size = QUEUE_UNIT.size if isinstance(unit, QueueFileUnit) else INDEX_ENTRY_SIZE
+    return size * sum(span.count for span in unit.spans)
 
 
 def _parts(spans: list[ByteRange], size: int) -> Iterator[tuple[ByteRange, ...]]:
-    """The entries of all spans, so many at a time."""
+    """Yield the entries of all spans, ``size`` at a time."""
     part: list[ByteRange] = []
     room = size
     for span in spans:

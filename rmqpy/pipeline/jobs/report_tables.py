@@ -1,18 +1,18 @@
-"""What an audit has found, as tables: for each range, for each queue, and every finding.
+"""The results of an audit as tables: per file, per range, per queue, and every finding.
 
 ===========  ====================================================================================
 table        a row
 ===========  ====================================================================================
-files        a log file: how much of it means something, and its MD5 where that was asked for
-ranges       a range of a log file, as it was proven: where its frames begin and end, how many,
-             bytes, store times, indexes and terms of entries
-queues       a queue of a store, as the log tells it: queue offsets, messages, how many of them a
-             consume queue unit leads to; the same for any split
+files        a log file: the length of its valid part, and its MD5 if requested
+ranges       a proven range of a log file: where its frames begin and end, their number, bytes,
+             store times, indexes and terms of entries
+queues       a queue of a store, as the log has it: queue offsets, messages, and the number of
+             them to which a consume queue unit leads; the same for any split
 findings     a finding
 ===========  ====================================================================================
 
-Written to a folder, ``<table>.parquet`` (with pyarrow) or ``<table>.json`` (lines), in the order
-of the audit, a few thousand rows at a time. ``_SUCCESS`` is written last.
+They are written to a folder, as ``<table>.parquet`` (with pyarrow) or ``<table>.json`` (lines), in
+the order of the audit, a few thousand rows at a time. ``_SUCCESS`` is written last.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["TABLES", "AuditTables", "audit_frames", "is_audit_folder"]
 SUCCESS: Final = "_SUCCESS"
 BATCH_ROWS: Final = 4096
 TIME_MS_MAX: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999; more is no time."""
+"""The last millisecond of the year 9999; a larger value is not a time."""
 
 TABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "files": {
@@ -105,18 +105,20 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "expected": "string",
     },
 }
-"""Columns and their types, by Spark's names. What says nothing is null."""
+"""Columns and their types, by Spark's names. Missing values are null."""
 
 Row = dict[str, Any]
 
 
 class AuditTables:
-    """Takes what an audit tells; a context. RmqError when the folder is in use."""
+    """Writes the results of an audit; a context manager. Raises RmqError if the folder is in
+    use.
+    """
 
     def __init__(self, folder: str, form: str) -> None:
         path = Path(folder)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RmqError(f"{folder}: is in use; name a folder that is empty or does not exist")
+            raise RmqError(f"{folder} is in use; name a folder that is empty or does not exist")
         path.mkdir(parents=True, exist_ok=True)
         self._folder = path
         make = _Parquet if form == "parquet" else _JsonLines
@@ -142,7 +144,7 @@ class AuditTables:
             (self._folder / SUCCESS).touch()
 
     def of(self, plan: AuditOptions) -> AuditOptions:
-        """The plan of the next store, whose findings come here too."""
+        """Return the plan of the next store, extended to write findings and ranges here."""
         self._store = plan.root
 
         def sink(findings: list[Finding]) -> None:
@@ -156,10 +158,10 @@ class AuditTables:
         self._add("ranges", _range_row(result))
 
     def end(self, audit: StoreAudit) -> None:
-        """Behind the last range of a store."""
+        """Write the tables of a store; called after its last range."""
         for log in audit.logs:
             for file in log.files:
-                self._add("files", {"log": log.row, **_file_row(file, audit.md5s.get(file.file))})
+                self._add("files", {"log": log.log, **_file_row(file, audit.md5s.get(file.file))})
         for queue in sorted(audit.queues.values(), key=lambda each: (each.topic, each.queue_id)):
             self._add("queues", _queue_row(queue))
 
@@ -210,11 +212,13 @@ class _JsonLines:
     def write(self, rows: list[Row]) -> None:
         with open(self._path, "a", encoding="utf-8") as file:
             for row in rows:
-                told = {name: _plain(row[name]) for name in self._columns if row[name] is not None}
-                file.write(json.dumps(told, ensure_ascii=False) + "\n")
+                values = {
+                    name: _plain(row[name]) for name in self._columns if row[name] is not None
+                }
+                file.write(json.dumps(values, ensure_ascii=False) + "\n")
 
     def close(self) -> None:
-        """Every batch was written as a whole."""
+        """Do nothing: every batch was written completely."""
 
 
 def _plain(value: object) -> object:
@@ -239,7 +243,7 @@ def _range_row(result: RangeResult) -> Row:
     work, tally = result.work, result.tally
     entries = tally.plan.dledger and tally.records > 0
     return {
-        "log": work.row,
+        "log": work.log,
         "file": work.file,
         "fileOffset": work.first_offset,
         "start": work.start,
@@ -301,15 +305,17 @@ def _time(time_ms: int) -> datetime | None:
 
 
 def is_audit_folder(folder: str) -> bool:
-    """Whether the tables of a finished audit stand there."""
+    """Return whether ``folder`` has the tables of a finished audit."""
     path = Path(folder)
     return (path / SUCCESS).is_file() and any(path.glob("findings.*"))
 
 
 def audit_frames(session: SparkSession, folder: str) -> dict[str, DataFrame]:
-    """The tables as DataFrames, by name. RmqError when there is no finished audit."""
+    """Return the tables as DataFrames, by name; RmqError if there is no finished audit."""
     if not is_audit_folder(folder):
-        raise RmqError(f"{folder}: no finished audit; make it with rmqpy pipeline audit --tables")
+        raise RmqError(
+            f"{folder} has no finished audit; create one with rmqpy pipeline audit --tables"
+        )
     frames = {}
     for name, columns in TABLES.items():
         path = Path(folder, f"{name}.parquet")

@@ -1,8 +1,8 @@
-"""Ranges of a store over Spark: the other engine of :func:`rmqpy.audit.checks.engine.audit_store`.
+"""Ranges of a store on Spark: the other engine of :func:`rmqpy.audit.checks.engine.audit_store`.
 
-Workers open the store's files themselves, under the path that the driver knows them by; what is
-mapped stays with them. A range whose begin was guessed wrong, and the last one of a log, are done
-once more in the driver, from the offset that the range before has proven.
+Workers open the store's files themselves, under the path that the driver uses; mapped memory stays
+with them. A range whose start was guessed wrong, and the last one of a log, are audited again in
+the driver, from the offset that the previous range has proven.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from rmqpy.audit.checks.engine import ThreadRunner
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums, file_md5s
 from rmqpy.audit.scan.directory import StoreDirectory
 from rmqpy.audit.scan.log_bytes import map_log
-from rmqpy.audit.scan.queue_units import QueueUnits, map_row
+from rmqpy.audit.scan.queue_units import QueueUnits, map_units
 from rmqpy.audit.scan.ranges import RangeResult, WorkRange, audit_range
 from rmqpy.codec.tally import TallyPlan
-from rmqpy.pipeline.spark.distributed_map import WAVE_PIECES, map_on_spark
+from rmqpy.pipeline.spark.distributed_map import WAVE_UNITS, map_on_spark
 from rmqpy.store.files.disk import OsFileSystem
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ __all__ = ["RangeTask", "SparkRunner"]
 
 @define(slots=True, kw_only=True)
 class RangeTask:
-    """What a worker does with ranges: a tally plan without what is mapped, which is mapped once for
-    all ranges of a Spark task.
+    """Audits ranges on a worker: a tally plan without mapped files, which are mapped once for all
+    ranges of a Spark task.
     """
 
     directory: StoreDirectory
@@ -68,7 +68,7 @@ class RangeTask:
             digests=self.digests,
             blocks=self.blocks,
             units_of=QueueUnits(files, self.directory) if self.units else None,
-            entry_units=map_row(files, ledger.index) if self.entry_units and ledger else None,
+            entry_units=map_units(files, ledger.index) if self.entry_units and ledger else None,
             keys=self.keys,
         )
 
@@ -78,19 +78,19 @@ def _md5s(part: FilePart) -> FileSums:
 
 
 class SparkRunner:
-    """Implements :class:`rmqpy.audit.checks.engine.RangeRunner`. ``directory``: the store's."""
+    """Implements :class:`rmqpy.audit.checks.engine.RangeRunner` for the store in ``directory``."""
 
     def __init__(
-        self, session: SparkSession, directory: StoreDirectory, wave: int = WAVE_PIECES
+        self, session: SparkSession, directory: StoreDirectory, wave: int = WAVE_UNITS
     ) -> None:
         self._session = session
         self._directory = directory
         self._wave = wave
         self._driver = ThreadRunner(OsFileSystem(), workers=1)
 
-    def run(self, works: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
+    def run(self, ranges: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
         task = RangeTask.of(plan, self._directory)
-        return map_on_spark(self._session, task, works, self._wave)
+        return map_on_spark(self._session, task, ranges, self._wave)
 
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
         return map_on_spark(self._session, _md5s, parts, self._wave)

@@ -1,8 +1,8 @@
 """SQL over an export or a store: the table ``messages``.
 
-Of a store only the columns are built whose names stand in the statement: a column can be meant by
-its name, or by words that mean all of them. Filters are pushed down where the table is used once
-(:mod:`.source`).
+Of a store only the columns are built whose names appear in the statement; a statement can refer to
+a column by its name, or by words that mean all columns. Filters are pushed down if the table is
+used once (:mod:`rmqpy.pipeline.datasource.source`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqpy.model.errors import RmqError
 from rmqpy.pipeline.arrow.rows import COLUMNS
-from rmqpy.pipeline.jobs.export import done_export
+from rmqpy.pipeline.jobs.export import read_export_manifest
 from rmqpy.pipeline.jobs.report_tables import audit_frames, is_audit_folder
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ __all__ = ["json_lines", "query", "table_text"]
 
 
 ALL_COLUMNS: Final = re.compile(r"\*|\|>|\b(natural|table)\b", re.IGNORECASE)
-"""What can mean columns without their names. (A multiplication costs time, no more.)"""
+"""Words that can refer to columns without their names. (A multiplication only costs time.)"""
 COUNT_ALL: Final = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
 SELECTS: Final = re.compile(r"\bselect\b", re.IGNORECASE)
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
@@ -32,8 +32,9 @@ WORDS: Final = re.compile(r"\w+")
 
 
 def query(session: SparkSession, folder: str, statement: str) -> DataFrame:
-    """The result of ``statement`` on an export, a store, or an audit's tables; RmqError with
-    Spark's words when it is wrong.
+    """Return the result of ``statement`` on an export, a store, or the tables of an audit.
+
+    Raises RmqError with Spark's message if the statement is invalid.
     """
     from pyspark.errors import PySparkException
 
@@ -48,17 +49,20 @@ def query(session: SparkSession, folder: str, statement: str) -> DataFrame:
     try:
         return session.sql(statement)
     except PySparkException as error:
-        raise RmqError(f"the query is refused: {str(error).splitlines()[0]}") from None
+        raise RmqError(f"Spark refuses the query: {str(error).splitlines()[0]}") from None
 
 
 def is_export(folder: str) -> bool:
-    """False: a store. RmqError when it is neither, or an export without messages or an end."""
-    # An export of a DLedger log has files that are called like its folder.
+    """Return whether ``folder`` is an export, False for a store.
+
+    Raises RmqError if it is neither, or an export without messages or without an end.
+    """
+    # An export of a DLedger log has files with the name of its folder.
     logs = [Path(folder, "commitlog"), *Path(folder).glob("dledger-*")]
     if any(log.is_dir() for log in logs):
         return False
-    if not done_export(folder)["rows"]:
-        raise RmqError(f"{folder}: the export has no messages to ask about")
+    if not read_export_manifest(folder)["rows"]:
+        raise RmqError(f"{folder}: the export has no messages to query")
     return True
 
 
@@ -76,13 +80,13 @@ def _store(session: SparkSession, folder: str, statement: str) -> DataFrame:
 
 
 def references_table_once(statement: str) -> bool:
-    """Whether the table is, by all that its words can mean."""
+    """Return whether the statement uses the table exactly once, by its words."""
     words = [word.lower() for word in WORDS.findall(statement)]
     return words.count("messages") == 1 and "with" not in words
 
 
 def used_columns(statement: str) -> tuple[str, ...]:
-    """Those that the statement can mean; one at least."""
+    """Return the columns that the statement can refer to; at least one."""
     if ALL_COLUMNS.search(COUNT_ALL.sub(" ", statement)) or not SELECTS.search(statement):
         return COLUMNS
     words = {word.lower() for word in WORDS.findall(statement)}
@@ -90,7 +94,7 @@ def used_columns(statement: str) -> tuple[str, ...]:
 
 
 def table_text(result: DataFrame, limit: int) -> str:
-    """As ``DataFrame.show`` prints it, values whole."""
+    """Return the table as ``DataFrame.show`` prints it, without truncating values."""
     from contextlib import redirect_stdout
     from io import StringIO
 
@@ -101,6 +105,7 @@ def table_text(result: DataFrame, limit: int) -> str:
 
 
 def json_lines(result: DataFrame, limit: int) -> Iterator[str]:
+    """Return an iterator over the rows as JSON objects."""
     from pyspark.sql.functions import struct, to_json
 
     rows = result.limit(limit).select(to_json(struct("*")).alias("line")).collect()

@@ -1,4 +1,6 @@
-"""Messages over time: how many of each topic were stored in each part of a span of time."""
+"""Messages over time: the number of messages of each topic stored in each interval of a time
+span.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from attrs import define
 
 from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory
-from rmqpy.audit.scan.ranges import RANGE_BYTES, WorkRange, split_row
+from rmqpy.audit.scan.ranges import RANGE_BYTES, WorkRange, split_log
 from rmqpy.codec.hashes import java_text
 from rmqpy.store.files.disk import OsFileSystem
 
@@ -19,15 +21,16 @@ __all__ = ["BIN_COUNT", "TimeTask", "count_over_time"]
 BIN_COUNT: Final = 120
 
 Counts = Counter[tuple[str, int]]
-"""By topic and part."""
+"""Counts by topic and interval."""
 Run = Callable[["TimeTask", Iterable[WorkRange]], Iterable[Counts]]
-"""Does all ranges."""
+"""Executes all ranges."""
 
 
 @define(slots=True, frozen=True)
 class TimeTask:
-    """What is done with a range, here or on a worker. Times in ms; what is outside counts in the
-    first or the last part.
+    """Counts the messages of one range, in this process or on a worker.
+
+    Times are in ms; a time outside the span counts in the first or the last interval.
     """
 
     first_ms: int
@@ -52,21 +55,21 @@ class TimeTask:
         return min(max((time_ms - self.first_ms) * BIN_COUNT // span, 0), BIN_COUNT - 1)
 
 
-def run_here(task: TimeTask, works: Iterable[WorkRange]) -> Iterator[Any]:
-    """One after the other in this process."""
-    return map(task, works)
+def run_here(task: TimeTask, ranges: Iterable[WorkRange]) -> Iterator[Any]:
+    """Execute the ranges one after the other in this process."""
+    return map(task, ranges)
 
 
 def count_over_time(
     directory: StoreDirectory, task: TimeTask, limit: int | None = None, run: Run = run_here
 ) -> Counts:
-    """Of all messages of a store; nothing at or behind ``limit``."""
-    works = [
+    """Return the counts of all messages of a store; nothing at or after ``limit`` is read."""
+    ranges = [
         work
-        for row in directory.logs
-        for work in split_row(row, directory.root, RANGE_BYTES, limit)
+        for log in directory.logs
+        for work in split_log(log, directory.root, RANGE_BYTES, limit)
     ]
     total: Counts = Counter()
-    for counts in run(task, works):
+    for counts in run(task, ranges):
         total.update(counts)
     return total

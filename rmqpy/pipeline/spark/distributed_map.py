@@ -1,15 +1,14 @@
-"""Numbered pieces of work over Spark tasks, their results in order.
+"""Map a function over numbered work units in Spark tasks, with the results in order.
 
-A wave is one Spark job: ``spark.range`` over the pieces' numbers, mapped by ``mapInArrow``. A task
-costs some 20 ms of CPU whatever it does, about as much as 100 MiB of audit: where there are more
-pieces than two for each core, some follow each other in one task. They are dealt like cards: what
-is next to each other in a log is alike (the hole at its end costs nothing), and the last task shall
-not be the only one that has work. What goes to a worker is the
-wave's pieces, what comes back a pickled value a piece. Two waves run at a time, so that the end of
-one does not leave cores idle; results of no more than five waves wait in the driver, whatever there
-is to do.
+A wave is one Spark job: ``spark.range`` over the units' numbers, mapped by ``mapInArrow``. A task
+costs some 20 ms of CPU whatever it does, about as much as 100 MiB of audit, so a task executes
+several units where there are more than two per core. Units are dealt to tasks in turn: neighbours
+in a log are alike (the hole at its end costs nothing), and the last task must not be the only one
+with work. The units of a wave are sent to the workers, and one pickled value per unit comes back.
+Two waves run at a time, so that cores are not idle at the end of one; the results of at most five
+waves wait in the driver, however much work there is.
 
-A piece may be done more than once (a worker died, speculation): only one answer comes back.
+A unit may be executed more than once (a worker died, speculation), but only one answer is returned.
 """
 
 from __future__ import annotations
@@ -30,34 +29,34 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
-__all__ = ["WAVE_PIECES", "map_on_spark"]
+__all__ = ["WAVE_UNITS", "map_on_spark"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-WAVE_PIECES: Final = 64
-WAVES_AT_A_TIME: Final = 2
-TASKS_A_CORE: Final = 2
-"""So many of a wave: less would leave cores idle at its end."""
+WAVE_UNITS: Final = 64
+CONCURRENT_WAVES: Final = 2
+TASKS_PER_CORE: Final = 2
+"""Tasks per core in a wave: fewer would leave cores idle at its end."""
 ANSWER_SCHEMA: Final = "number long, answer binary"
 
 
 def map_on_spark(
-    session: SparkSession, do: Callable[[T], R], pieces: Iterable[T], wave: int = WAVE_PIECES
+    session: SparkSession, do: Callable[[T], R], units: Iterable[T], wave: int = WAVE_UNITS
 ) -> Iterator[R]:
-    """``do`` of every piece, in the order of the pieces. ``do``, pieces and results are pickled.
+    """Yield ``do(unit)`` for every work unit, in order; ``do``, units, and results are pickled.
 
-    RmqError when Spark gives up on a piece.
+    Raises RmqError if Spark gives up on a unit.
     """
     for answers in ordered_map(
-        lambda wave: _run_wave(session, do, wave), _waves(pieces, wave), WAVES_AT_A_TIME
+        lambda wave: _run_wave(session, do, wave), _waves(units, wave), CONCURRENT_WAVES
     ):
         yield from answers
 
 
-def _waves(pieces: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
-    left = iter(pieces)
-    while wave := tuple(islice(left, size)):
+def _waves(units: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
+    remaining = iter(units)
+    while wave := tuple(islice(remaining, size)):
         yield wave
 
 
@@ -66,22 +65,25 @@ def _run_wave(session: SparkSession, do: Callable[[T], R], wave: tuple[T, ...]) 
     from pyspark.errors import PySparkException
 
     tasks = _tasks(session, len(wave))
-    dealt = [place for first in range(tasks) for place in range(first, len(wave), tasks)]
-    task = _task(do, tuple(wave[place] for place in dealt), __version__)
+    unit_numbers = [place for first in range(tasks) for place in range(first, len(wave), tasks)]
+    task = _task(do, tuple(wave[place] for place in unit_numbers), __version__)
     numbers = session.range(0, len(wave), 1, numPartitions=tasks)
     try:
         rows = numbers.mapInArrow(task, ANSWER_SCHEMA).collect()
     except (PySparkException, Py4JError) as error:
-        raise RmqError(f"Spark could not do its part: {_cause(str(error))}") from error
-    answers = {dealt[row["number"]]: pickle.loads(row["answer"]) for row in rows}
-    assert len(answers) == len(rows) == len(wave), "Spark lost or doubled a piece"
+        raise RmqError(f"the Spark job failed: {_cause(str(error))}") from error
+    answers = {unit_numbers[row["number"]]: pickle.loads(row["answer"]) for row in rows}
+    assert len(answers) == len(rows) == len(wave), "Spark lost or duplicated a work unit"
     return [answers[number] for number in range(len(wave))]
 
 
-def _tasks(session: SparkSession, pieces: int) -> int:
-    """How many for so many pieces; one each where the session cannot tell its cores (Connect)."""
+def _tasks(session: SparkSession, units: int) -> int:
+    """Return the number of tasks for a wave.
+
+    It is one task per unit if the session does not know its cores (Spark Connect).
+    """
     context = getattr(session, "sparkContext", None)
-    return pieces if context is None else min(pieces, TASKS_A_CORE * context.defaultParallelism)
+    return units if context is None else min(units, TASKS_PER_CORE * context.defaultParallelism)
 
 
 def _task(
@@ -103,24 +105,29 @@ def _task(
 
 
 def prepare_worker(version: str) -> None:
-    """At the begin of every task: the worker must be of the driver's version. Spark collects
-    garbage behind each, which is 20 ms for what pandas and pyarrow consist of: what was imported,
-    by the last task too, is taken out of that.
+    """Prepare a worker at the start of a task; raises RmqError unless it has the driver's version.
+
+    Spark collects garbage after each task, which takes 20 ms for the objects of pandas and pyarrow:
+    imported modules are excluded from collection.
     """
     if version != __version__:
-        raise RmqError(f"rmqpy {__version__} on a worker, {version} at the driver: make them equal")
+        raise RmqError(
+            f"rmqpy {__version__} on a worker, {version} on the driver: install the same version"
+        )
     _freeze(len(sys.modules))
 
 
 @cache
 def _freeze(_modules: int) -> None:
-    """Once for so many modules."""
+    """Freeze the present objects, once per number of loaded modules."""
     gc.collect()
     gc.freeze()
 
 
 def _cause(text: str) -> str:
-    """The last line of the Python error within Spark's text, else its first line."""
+    """Return the last line of the Python error within Spark's text, or the first line of the
+    text.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if "Error: " in line or "Fault: " in line]
-    return (told or lines or ["no reason given"])[0]
+    errors = [line for line in lines if "Error: " in line or "Fault: " in line]
+    return (errors or lines or ["no reason given"])[0]

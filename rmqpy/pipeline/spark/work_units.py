@@ -1,8 +1,8 @@
-"""Ranges of a store as pieces of work whose results are files: who has the range writes one.
+"""Ranges of a store as work units whose results are files: the executor of a range writes one.
 
-The driver takes the results in the order of the log and proves that each range begins where the one
-before ended; where it does not, the range is done once more from there, by the driver, and the file
-of the wrong guess goes.
+The driver takes the results in the order of the log and proves that each range starts where the
+previous one ended. Where it does not, the driver executes the range again from there, and the file
+of the wrong guess is removed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from attrs import define, field
 from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
 from rmqpy.audit.scan.damage import FileView
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory
-from rmqpy.audit.scan.ranges import WorkRange, split_row
+from rmqpy.audit.scan.ranges import WorkRange, split_log
 from rmqpy.codec.search import find_frames
 from rmqpy.store.files.disk import OsFileSystem
 
 __all__ = [
     "Chain",
-    "OpenPiece",
-    "PieceResult",
+    "OpenWorkUnit",
     "SkippedRange",
     "WorkUnit",
+    "WorkUnitResult",
     "first_frame",
     "partition_store",
     "view_of",
@@ -34,7 +34,7 @@ __all__ = [
 
 @define(slots=True, frozen=True)
 class SkippedRange:
-    """Bytes of a log file that hold no message."""
+    """Bytes of a log file that contain no message."""
 
     file: str
     offset: int
@@ -43,17 +43,18 @@ class SkippedRange:
 
 @define(slots=True, frozen=True)
 class WorkUnit:
-    """``begin``: offset of the first frame, None where the range has to find it."""
+    """One range; ``begin`` is the offset of its first frame, or None if the range must find it."""
 
     work: WorkRange
     begin: int | None = None
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class PieceResult:
-    """``begin`` and ``end`` are offsets; ``begin`` is -1 where no frame begins in the range.
-    ``closed``: the log file has nothing behind ``end``. ``path``: the file that was written, None
-    without any.
+class WorkUnitResult:
+    """The result of a work unit.
+
+    ``begin`` and ``end`` are offsets; ``begin`` is -1 if no frame starts in the range. ``closed``:
+    the log file has no frame after ``end``. ``path`` is the written file, or None.
     """
 
     work: WorkRange
@@ -64,16 +65,18 @@ class PieceResult:
     skipped: tuple[SkippedRange, ...]
 
 
-class OpenPiece:
-    """A range that is walked. ``places``: where its frames begin and where the walk stops, in the
-    log file; None where no frame begins in it.
+class OpenWorkUnit:
+    """A work unit in execution.
+
+    ``places`` are the positions in the log file at which its frames start and the walk stops; None
+    if no frame starts in it.
     """
 
-    def __init__(self, piece: WorkUnit) -> None:
-        work = self._work = piece.work
+    def __init__(self, unit: WorkUnit) -> None:
+        work = self._work = unit.work
         file = view_of(work)
         base, stop = work.first_offset, min(work.stop - work.first_offset, len(file.view))
-        begin = first_frame(file, work, stop) if piece.begin is None else piece.begin - base
+        begin = first_frame(file, work, stop) if unit.begin is None else unit.begin - base
         self.places = None if begin is None else (begin, stop)
         self._skipped: list[SkippedRange] = []
         self.walk = MessageWalk(
@@ -83,7 +86,7 @@ class OpenPiece:
         )
 
     def outcome(self, path: str | None) -> dict[str, Any]:
-        """What every result says, once the walk is done."""
+        """Return the fields that every result has; called after the walk."""
         base = self._work.first_offset
         return {
             "work": self._work,
@@ -95,19 +98,19 @@ class OpenPiece:
         }
 
 
-R = TypeVar("R", bound=PieceResult)
+R = TypeVar("R", bound=WorkUnitResult)
 
 
 @define(slots=True)
 class Chain(Generic[R]):
-    """The proof. ``again``: do a piece here and now."""
+    """Proves that ranges join; ``rerun`` executes a work unit in this process."""
 
-    again: Callable[[WorkUnit], R]
+    rerun: Callable[[WorkUnit], R]
     _expected: int = field(init=False, default=0)
     _closed: bool = field(init=False, default=False)
 
     def take(self, result: R) -> R | None:
-        """The next range in order, as it really is; None when nothing of the log is in it."""
+        """Return the next range in order, corrected if its guess was wrong; None if it is empty."""
         work = result.work
         if work.is_first:
             self._expected, self._closed = work.first_offset, False
@@ -116,12 +119,12 @@ class Chain(Generic[R]):
             return None
         if result.begin != self._expected:
             _remove(result)
-            result = self.again(WorkUnit(work, self._expected))
+            result = self.rerun(WorkUnit(work, self._expected))
         self._expected, self._closed = result.end, result.closed
         return result
 
 
-def _remove(result: PieceResult) -> None:
+def _remove(result: WorkUnitResult) -> None:
     if result.path is not None:
         os.unlink(result.path)
 
@@ -129,27 +132,27 @@ def _remove(result: PieceResult) -> None:
 def partition_store(
     directory: StoreDirectory, range_bytes: int, limit: int | None
 ) -> tuple[list[WorkRange], list[SkippedRange]]:
-    """The ranges of all logs in order, and the files that are left out: those of a wrong length."""
-    works: list[WorkRange] = []
-    left_out = []
-    for row in directory.logs:
-        works += split_row(row, directory.root, range_bytes, limit)
-        left_out += [
+    """Return the ranges of all logs in order, and the excluded files: those of a wrong length."""
+    ranges: list[WorkRange] = []
+    excluded = []
+    for log in directory.logs:
+        ranges += split_log(log, directory.root, range_bytes, limit)
+        excluded += [
             SkippedRange(directory.relative(file.path), file.first_offset, file.size)
-            for file in row.files
-            if file.size != row.file_size
+            for file in log.files
+            if file.size != log.file_size
         ]
-    return works, left_out
+    return ranges, excluded
 
 
 def view_of(work: WorkRange) -> FileView:
-    """The log file of a range."""
+    """Return the view of the log file of a range."""
     log_file = LogFile(work.path, work.first_offset, work.file_size, mtime_ms=0)
     return file_view(OsFileSystem(), log_file, work.framing, work.limit)
 
 
 def first_frame(file: FileView, work: WorkRange, stop: int) -> int | None:
-    """Position of the first frame that begins in a range, by the range's own search."""
+    """Return the position of the first frame that starts in a range, found by a search."""
     if work.is_first:
         return 0
     start = work.start - work.first_offset
