@@ -25,13 +25,13 @@ from rmqpy.cli.upgrade_inputs import (
     absolute,
     all_replicas,
     copied,
-    ground_at,
     local_replicas,
     locked,
     name_of,
     named,
+    node_context_at,
     now_ms,
-    situation_of,
+    plan_context_of,
 )
 from rmqpy.model.errors import RmqError
 
@@ -229,11 +229,11 @@ def _runbook(parser: Parser) -> None:
 def _check(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.checks.group_checks import CHECKS, run_checks
 
-    situation = situation_of(options)
-    found = run_checks(situation.group)
+    context = plan_context_of(options)
+    found = run_checks(context.group)
     bad = [each for each in found if not each.is_note]
     value = {
-        "replicas": [each.name for each in situation.group.replicas],
+        "replicas": [each.name for each in context.group.replicas],
         "checks": list(CHECKS),
         "findings": [each.as_json() for each in bad],
         "notes": [each.as_json() for each in found if each.is_note],
@@ -247,7 +247,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _manifest(options: argparse.Namespace) -> int:
-    for replica in situation_of(options).group.replicas:
+    for replica in plan_context_of(options).group.replicas:
         manifest = replica.survey().manifest
         if options.format == "json":
             sys.stdout.write(manifest.encode().decode())
@@ -264,7 +264,7 @@ def _manifest(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.steps.planning import plan_alignment
 
-    return _show_plan(options, plan_alignment(situation_of(options)))
+    return _show_plan(options, plan_alignment(plan_context_of(options)))
 
 
 def plan_verb(options: argparse.Namespace) -> int:
@@ -277,51 +277,51 @@ def _apply(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.journal import load_journal
     from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
-    situation = situation_of(options)
+    context = plan_context_of(options)
     if options.resume:
         root = absolute(options.resume)
-        ground = ground_at(situation, root)
-        journal = load_journal(ground.files, ground.work)
+        node_context = node_context_at(context, root)
+        journal = load_journal(node_context.files, node_context.work)
         if journal is None or not journal.is_half_done:
             raise UpgradeRefusedError(f"nothing is half done in {root}")
-        plan, node = load_plan(ground, journal.plan_id)
+        plan, node = load_plan(node_context, journal.plan_id)
     else:
         plan, node = _read_plan(options.plan, _secret(options)), options.node or ""
-        ground = ground_at(situation, plan.node(node).root)
+        node_context = node_context_at(context, plan.node(node).root)
     if options.dry_run:
-        wrong = verify_preconditions(ground, plan.node(node))
+        wrong = verify_preconditions(node_context, plan.node(node))
         _print(options, {"wrong": wrong}, wrong or ["every operation could be done"])
         return EXIT_NO if wrong else EXIT_DONE
-    with locked(ground.files, plan.node(node).root):
-        journal = apply_plan(ground, plan, node, phase=plan.steps[-1])
+    with locked(node_context.files, plan.node(node).root):
+        journal = apply_plan(node_context, plan, node, phase=plan.steps[-1])
     return _tell_journal(options, journal, f"plan {plan.id} is applied in {plan.node(node).root}")
 
 
 def _switch(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.engine import apply_plan
     from rmqpy.upgrade.runbook import switch_runbook
+    from rmqpy.upgrade.steps.old_log_mark import save_old_log_mark
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_switch
-    from rmqpy.upgrade.steps.switch import keep_old_log
 
-    wish = SwitchOptions(
+    switch = SwitchOptions(
         peers=options.peers,
         self_ids=named(options.self_id, options.replica),
         dledger_group=options.group,
     )
-    situation = situation_of(options, wish)
+    context = plan_context_of(options, switch)
     if options.runbook:
-        print("\n".join(switch_runbook(situation, options.runbook)))
+        print("\n".join(switch_runbook(context, options.runbook)))
         return EXIT_DONE
-    plan = plan_switch(situation)
+    plan = plan_switch(context)
     if options.dry_run:
         return _show_plan(options, plan)
     journals = []
     for part in plan.nodes:
-        ground = situation.ground_of(situation.group.replica(part.replica))
-        with locked(ground.files, part.root):
-            journals.append(apply_plan(ground, plan, part.replica, phase="switched"))
-            keep_old_log(ground.files, situation.group.replica(part.replica))
+        node_context = context.node_context(context.group.replica(part.replica))
+        with locked(node_context.files, part.root):
+            journals.append(apply_plan(node_context, plan, part.replica, phase="switched"))
+            save_old_log_mark(node_context.files, context.group.replica(part.replica))
     _print(
         options,
         {"plan": plan.id, "nodes": [part.replica for part in plan.nodes]},
@@ -337,14 +337,14 @@ def _join(options: argparse.Namespace) -> int:
 
     options.replica = [options.directory, options.source]
     name, source = (name_of(text) for text in options.replica)
-    situation = situation_of(options, SwitchOptions(reference=source))
-    plan = plan_joining(situation, name)
+    context = plan_context_of(options, SwitchOptions(reference=source))
+    plan = plan_joining(context, name)
     if options.dry_run or plan.is_empty:
         return _show_plan(options, plan)
-    ground = situation.ground_of(situation.group.replica(name))
+    node_context = context.node_context(context.group.replica(name))
     (part,) = plan.nodes
-    with locked(ground.files, part.root):
-        journal = apply_plan(ground, plan, name, phase="aligned")
+    with locked(node_context.files, part.root):
+        journal = apply_plan(node_context, plan, name, phase="aligned")
     return _tell_journal(options, journal, f"{name} has the old log of {source}: start its broker")
 
 
@@ -354,7 +354,7 @@ def _leave(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_leaving
 
-    wish = SwitchOptions(
+    switch = SwitchOptions(
         cut_index=options.cut_index,
         reads_version=1 if options.reader == "4" else 2,
         roles=named(options.role, []),
@@ -363,17 +363,17 @@ def _leave(options: argparse.Namespace) -> int:
     )
     if options.into:
         options.replica = [copied(options)]
-    situation = situation_of(options, wish)
+    context = plan_context_of(options, switch)
     if options.runbook:
-        print("\n".join(leave_runbook(situation, options.runbook)))
+        print("\n".join(leave_runbook(context, options.runbook)))
         return EXIT_DONE
-    plan = plan_leaving(situation)
+    plan = plan_leaving(context)
     if not (options.apply or options.into):
         return _show_plan(options, plan)
     for part in plan.nodes:
-        ground = situation.ground_of(situation.group.replica(part.replica))
-        with locked(ground.files, part.root):
-            apply_plan(ground, plan, part.replica, phase="left")
+        node_context = context.node_context(context.group.replica(part.replica))
+        with locked(node_context.files, part.root):
+            apply_plan(node_context, plan, part.replica, phase="left")
     notes = [f"{part.replica}: {note}" for part in plan.nodes for note in part.notes]
     _print(options, {"plan": plan.id, "notes": notes}, [*notes, f"left DLedger: plan {plan.id}"])
     return EXIT_DONE
@@ -387,7 +387,7 @@ def _verify(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.checks.replica import LocalReplica
 
     before = [Manifest.decode(Path(path).read_bytes()) for path in options.before]
-    replicas = situation_of(options).group.replicas
+    replicas = plan_context_of(options).group.replicas
     manifests = [*before, *(replica.survey().manifest for replica in replicas)]
     if len(manifests) < 2:
         raise RmqError("give two replicas, or --before MANIFEST: equality needs two sides")
@@ -407,9 +407,9 @@ def _rollback(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.engine import roll_back
 
     root = absolute(options.directory)
-    ground = ground_at(situation_of(options), root)
-    with locked(ground.files, root):
-        journal = roll_back(ground)
+    node_context = node_context_at(plan_context_of(options), root)
+    with locked(node_context.files, root):
+        journal = roll_back(node_context)
     return _tell_journal(options, journal, f"{root} is as it was")
 
 
@@ -417,7 +417,7 @@ def _finalize(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.engine import finalize
 
     root = absolute(options.directory)
-    journal = finalize(ground_at(situation_of(options), root))
+    journal = finalize(node_context_at(plan_context_of(options), root))
     return _tell_journal(options, journal, f"{root}: the upgrade is final, undo records are gone")
 
 

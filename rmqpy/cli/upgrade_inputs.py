@@ -13,10 +13,12 @@ from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.upgrade.checks.replica import LocalReplica, Replica
-    from rmqpy.upgrade.steps.plan_context import PlanContext
+    from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
 
 
-def situation_of(options: argparse.Namespace, wish: Any = None) -> PlanContext:
+def plan_context_of(
+    options: argparse.Namespace, switch: SwitchOptions | None = None
+) -> PlanContext:
     from rmqpy.config.loading import load_broker_configuration
     from rmqpy.store.files.disk import OsFileSystem
     from rmqpy.upgrade.checks.findings import Group
@@ -34,12 +36,12 @@ def situation_of(options: argparse.Namespace, wish: Any = None) -> PlanContext:
         # The directory that is named, not the one that its broker.conf names: it may be a copy.
         if isinstance(replica, LocalReplica) and replica.plan.settings is not None:
             settings[replica.name] = replica.plan.settings
-    if wish is None:
-        wish = SwitchOptions(reference=getattr(options, "reference", None))
+    if switch is None:
+        switch = SwitchOptions(reference=getattr(options, "reference", None))
     return PlanContext(
         group=Group(tuple(replicas)),
         files=OsFileSystem(),
-        wish=wish,
+        options=switch,
         settings=settings,
         progress=_Progress(),
     )
@@ -131,25 +133,25 @@ def absolute(path: str, *, folder: bool = True) -> str:
     return str(found.resolve())
 
 
-def ground_at(situation: PlanContext, root: str) -> Any:
+def node_context_at(context: PlanContext, root: str) -> Any:
     """For a directory of this host, whether it was named as a replica or not."""
     from rmqpy.audit.replicas.manifest import Md5
     from rmqpy.store.upgrade_guard import upgrade_work
     from rmqpy.upgrade.checks.replica import LocalReplica, Replicas
     from rmqpy.upgrade.plan.node_context import NodeContext
 
-    for replica in situation.group.replicas:
+    for replica in context.group.replicas:
         if isinstance(replica, LocalReplica) and replica.root == root:
-            return situation.ground_of(replica)
+            return context.node_context(replica)
     from rmqpy.upgrade.plan.survey import SurveyPlan
     from rmqpy.upgrade.steps.plan_context import shown_settings
 
-    sources = Replicas({each.name: each for each in situation.group.replicas})
+    sources = Replicas({each.name: each for each in context.group.replicas})
     plan = SurveyPlan(name="here", root=root, now_ms=now_ms, md5=Md5.NONE)
-    survey = LocalReplica(situation.files, plan).survey()
+    survey = LocalReplica(context.files, plan).survey()
     work = upgrade_work(root)
     settings = shown_settings(survey)
-    return NodeContext(situation.files, work, settings, sources, situation.progress, now_ms)
+    return NodeContext(context.files, work, settings, sources, context.progress, now_ms)
 
 
 def locked(files: Any, root: str) -> Any:

@@ -186,7 +186,7 @@ class DemoCluster:
 
     # What ``rmqpy upgrade`` is given
 
-    def situation(self, version_2: bool = False) -> PlanContext:
+    def context(self, version_2: bool = False) -> PlanContext:
         """As the directories are now. ``version_2``: records of 5.x may stay on the way back."""
         replicas, settings = [], {}
         for member in MEMBERS:
@@ -202,26 +202,26 @@ class DemoCluster:
                 now_ms=lambda: time.time_ns() // 1_000_000,
             )
             replicas.append(LocalReplica(OsFileSystem(), plan))
-        wish = SwitchOptions(
+        options = SwitchOptions(
             peers=self._peers,
             self_ids={member: member for member in MEMBERS},
             roles={"n0": "ASYNC_MASTER", "n1": "SLAVE", "n2": "SLAVE"},
             reads_version=2 if version_2 else 1,
         )
         return PlanContext(
-            group=Group(tuple(replicas)), files=OsFileSystem(), wish=wish, settings=settings
+            group=Group(tuple(replicas)), files=OsFileSystem(), options=options, settings=settings
         )
 
-    def apply(self, situation: PlanContext, plan: Plan, phase: str) -> int:
+    def apply(self, context: PlanContext, plan: Plan, phase: str) -> int:
         """Every member its part; how many operations."""
         for part in plan.nodes:
-            ground = situation.ground_of(situation.group.replica(part.replica))
-            apply_plan(ground, plan, part.replica, phase)
+            node_context = context.node_context(context.group.replica(part.replica))
+            apply_plan(node_context, plan, part.replica, phase)
         return sum(len(part.ops) for part in plan.nodes)
 
     def certificate(self, before: Manifest) -> Certificate:
         """Of all members, and of what was before; also written to ``certificate.json``."""
-        manifests = [survey.manifest for survey in self.situation().group.surveys]
+        manifests = [survey.manifest for survey in self.context().group.surveys]
         at_hand = {
             member: QueueMessages(
                 OsFileSystem(), read_directory(OsFileSystem(), os.fspath(self.store(member)))

@@ -153,17 +153,17 @@ class _Walkthrough:
         return before
 
     async def _check_and_align(self) -> Any:
-        situation = self.cluster.situation()
-        found = await asyncio.to_thread(run_checks, situation.group)
+        context = self.cluster.context()
+        found = await asyncio.to_thread(run_checks, context.group)
         bad = [each for each in found if not each.is_note]
         self._say(f"rmqpy upgrade check: {len(bad)} findings, {len(found) - len(bad)} notes")
         for each in bad[:4]:
             print(f"           [{each.check}] {each.replica}: {each.text}"[:150])
-        manifest = situation.group.survey("n0").manifest
-        self.version_2 = any(survey.version_2 for survey in situation.group.surveys)
-        plan = await asyncio.to_thread(plan_alignment, situation)
-        count = await asyncio.to_thread(self.cluster.apply, situation, plan, "aligned")
-        again = await asyncio.to_thread(run_checks, self.cluster.situation().group)
+        manifest = context.group.survey("n0").manifest
+        self.version_2 = any(survey.version_2 for survey in context.group.surveys)
+        plan = await asyncio.to_thread(plan_alignment, context)
+        count = await asyncio.to_thread(self.cluster.apply, context, plan, "aligned")
+        again = await asyncio.to_thread(run_checks, self.cluster.context().group)
         left = [each for each in again if not each.is_note]
         for each in left:
             print(f"           [{each.check}] {each.replica}: {each.text}"[:150])
@@ -172,9 +172,9 @@ class _Walkthrough:
 
     async def _switch(self, load: SendWorkload) -> None:
         cluster = self.cluster
-        situation = cluster.situation()
-        plan = await asyncio.to_thread(plan_switch, situation)
-        await asyncio.to_thread(cluster.apply, situation, plan, "switched")
+        context = cluster.context()
+        plan = await asyncio.to_thread(plan_switch, context)
+        await asyncio.to_thread(cluster.apply, context, plan, "switched")
         await cluster.start(*MEMBERS)
         leader = await cluster.leader()
         await load.wait_for(100)
@@ -210,9 +210,9 @@ class _Walkthrough:
 
     async def _way_back(self, manifest: Any, load: SendWorkload) -> bool:
         cluster = self.cluster
-        situation = cluster.situation(self.version_2)
-        plan = await asyncio.to_thread(plan_leaving, situation)
-        count = await asyncio.to_thread(cluster.apply, situation, plan, "left")
+        context = cluster.context(self.version_2)
+        plan = await asyncio.to_thread(plan_leaving, context)
+        count = await asyncio.to_thread(cluster.apply, context, plan, "left")
         self._say(f"rmqpy upgrade leave: {count} operations, a classic log again")
         equal = await self._certify(manifest, "after the way back")
         await cluster.start("n0", "n1")

@@ -10,11 +10,11 @@ from rmqpy.upgrade.steps.plan_context import PlanContext
 JAVA, RMQPY = "java", "rmqpy"
 
 
-def switch_runbook(situation: PlanContext, brokers: str) -> Iterator[str]:
+def switch_runbook(context: PlanContext, brokers: str) -> Iterator[str]:
     """``brokers``: java or rmqpy, who runs before and after."""
-    surveys = situation.group.surveys
+    surveys = context.group.surveys
     shown, confs = _shown(surveys), _confs(surveys)
-    peers = situation.wish.peers or "n0-HOST:PORT;n1-HOST:PORT;n2-HOST:PORT"
+    peers = context.options.peers or "n0-HOST:PORT;n1-HOST:PORT;n2-HOST:PORT"
     yield "# 1. Stop producers, wait until every slave has caught up, then stop the master, then"
     yield "#    the slaves. Messages cannot be sent from here on until step 6."
     for survey in surveys:
@@ -29,7 +29,7 @@ def switch_runbook(situation: PlanContext, brokers: str) -> Iterator[str]:
         yield f"rmqpy upgrade apply --plan plan.json --node {survey.name} {shown} {confs}"
     yield "# 5. Switch, on each host."
     for number, survey in enumerate(surveys):
-        self_id = situation.wish.self_ids.get(survey.name, f"n{number}")
+        self_id = context.options.self_ids.get(survey.name, f"n{number}")
         yield (
             f"rmqpy upgrade switch {survey.name}={survey.root}"
             f" -c {survey.name}={survey.config_path or 'BROKER_CONF'}"
@@ -44,11 +44,11 @@ def switch_runbook(situation: PlanContext, brokers: str) -> Iterator[str]:
         yield f"rmqpy upgrade finalize {survey.root}"
 
 
-def leave_runbook(situation: PlanContext, brokers: str) -> Iterator[str]:
+def leave_runbook(context: PlanContext, brokers: str) -> Iterator[str]:
     """The way back, for the same group."""
-    surveys = situation.group.surveys
+    surveys = context.group.surveys
     shown, confs = _shown(surveys), _confs(surveys)
-    roles = situation.wish.roles
+    roles = context.options.roles
     asked = "".join(f" --role {name}={role}" for name, role in roles.items())
     yield "# 1. Stop producers, wait until all members have the same committed end"
     yield "#    (commitLogMaxOffset of brokerStatus), then stop the followers, then the leader."

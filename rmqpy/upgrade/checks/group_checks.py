@@ -20,7 +20,7 @@ from rmqpy.upgrade.checks.log_comparison import (
     LogComparison,
     Relation,
     compare_logs,
-    messages_behind,
+    messages_after,
 )
 from rmqpy.upgrade.checks.replica_checks import REPLICA_CHECKS
 from rmqpy.upgrade.checks.tables import table_differences
@@ -44,7 +44,7 @@ def _compare_pair(
     end_one, end_two = (log.end if log else 0 for log in ends.values())
     if compared.relation is Relation.DIVERGED:
         listed = [
-            f"{name}: {len(list(messages_behind(group.replica(name), compared.common_end)))}"
+            f"{name}: {len(list(messages_after(group.replica(name), compared.common_end)))}"
             " messages"
             for name in (one, two)
         ]
@@ -59,7 +59,7 @@ def _compare_pair(
     elif compared.relation is not Relation.EQUAL:
         short, far = (one, two) if compared.relation is Relation.SHORTER else (two, one)
         end, full = sorted((end_one, end_two))
-        missing = sum(1 for _ in messages_behind(group.replica(far), compared.common_end))
+        missing = sum(1 for _ in messages_after(group.replica(far), compared.common_end))
         where = "has no old log" if end == 0 else f"ends at {end}"
         size = group.survey(far).file_size
         same = " in the same file" if end and -(-end // size) == -(-full // size) else ""

@@ -80,7 +80,7 @@ def read_ledger(files: FileSystem, settings: StoreSettings) -> Ledger:
     return ledger
 
 
-def position_behind(files: FileSystem, ledger: Ledger, index: int) -> tuple[int, int]:
+def position_after(files: FileSystem, ledger: Ledger, index: int) -> tuple[int, int]:
     """Number of the file that holds entry ``index``, and the position behind that entry in it.
     Raises UpgradeRefusedError when this member does not have it.
     """
@@ -88,7 +88,7 @@ def position_behind(files: FileSystem, ledger: Ledger, index: int) -> tuple[int,
         if entry_file.first_index <= index <= entry_file.last_index:
             file = files.open_readonly(entry_file.path)
             try:
-                return number, _position_behind(file.view, index)
+                return number, _position_after(file.view, index)
             finally:
                 file.close()
     raise UpgradeRefusedError(
@@ -120,7 +120,7 @@ def agreed_index(ledgers: Sequence[Ledger], group_size: int) -> int:
     return max(committed, ends[group_size // 2])
 
 
-def _position_behind(view: memoryview, index: int) -> int:
+def _position_after(view: memoryview, index: int) -> int:
     position = 0
     while True:
         _, size, found, *_ = ENTRY_HEADER.unpack_from(view, position)

@@ -100,7 +100,7 @@ class MessageLine:
         )
 
 
-def messages_behind(replica: Replica, offset: int) -> Iterator[MessageLine]:
+def messages_after(replica: Replica, offset: int) -> Iterator[MessageLine]:
     """The messages whose last byte is behind ``offset``, in order."""
     for file in classic_log(replica).files:
         if file.end <= offset:

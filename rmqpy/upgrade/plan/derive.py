@@ -46,9 +46,9 @@ def is_finished(files: FileSystem, target: str) -> bool:
     return files.exists(f"{target}/{FINISHED}")
 
 
-def build(ground: NodeContext, places: DerivedPaths, from_offset: int) -> None:
+def build(context: NodeContext, places: DerivedPaths, from_offset: int) -> None:
     """Make both folders; they are durable, and ``finished`` says so, when it returns."""
-    files, settings = ground.files, ground.settings
+    files, settings = context.files, context.settings
     target = places.target
     files.make_dirs(f"{target}/{QUEUES}")
     files.make_dirs(f"{target}/{INDEX}")
@@ -63,13 +63,13 @@ def build(ground: NodeContext, places: DerivedPaths, from_offset: int) -> None:
         f"{target}/{INDEX}",
         settings.max_hash_slot_num,
         settings.max_index_num,
-        ground.now_ms,
+        context.now_ms,
     )
     try:
         if row:
-            LogRecovery(files, row, Framing.CLASSIC, f"{ground.work}/quarantine").recover(0)
+            LogRecovery(files, row, Framing.CLASSIC, f"{context.work}/quarantine").recover(0)
         log = ClassicCommitLog(row)
-        _dispatch(ground, log, (queues, index), from_offset)
+        _dispatch(context, log, (queues, index), from_offset)
         _drop_deleted(files, queues, places)
         stored_ms = _make_durable(files, queues, index, target)
     finally:
@@ -81,13 +81,13 @@ def build(ground: NodeContext, places: DerivedPaths, from_offset: int) -> None:
 
 
 def _dispatch(
-    ground: NodeContext,
+    context: NodeContext,
     log: ClassicCommitLog,
     derived: tuple[ConsumeQueueTable, KeyIndex],
     from_offset: int,
 ) -> None:
     queues, index = derived
-    settings = ground.settings
+    settings = context.settings
     queues.load()
     queues.finish_recovery()
     queues.truncate(from_offset)
@@ -101,7 +101,7 @@ def _dispatch(
     dispatch.start(begin, log.min_offset if indexed is None else min(indexed, begin))
     dispatch.run()
     while dispatch.index_step():
-        ground.progress("key index", dispatch.index_cursor, log.max_offset)
+        context.progress("key index", dispatch.index_cursor, log.max_offset)
     queues.correct_min_offsets(PhysicalOffset(log.min_offset))
 
 

@@ -87,9 +87,9 @@ def digest_of(data: bytes | bytearray | memoryview) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
-def fingerprint_log(ground: NodeContext) -> str:
+def fingerprint_log(context: NodeContext) -> str:
     """Names, lengths and times of the log files; an empty log of entries does not count."""
-    files, settings = ground.files, ground.settings
+    files, settings = context.files, context.settings
     root = settings.store_path_root_dir
     folders = [settings.store_path_commit_log]
     folders += [

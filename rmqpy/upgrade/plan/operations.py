@@ -68,25 +68,25 @@ class Op(ABC):
     why: str = ""
 
     @abstractmethod
-    def state(self, ground: NodeContext) -> OpState:
+    def state(self, context: NodeContext) -> OpState:
         """Where the directory stands, as far as this operation can tell."""
 
-    def prepare(self, ground: NodeContext, undo_path: str) -> None:
+    def prepare(self, context: NodeContext, undo_path: str) -> None:
         """Keep what would be lost; durable when it returns. Most kinds lose nothing."""
         return
 
     @abstractmethod
-    def perform(self, ground: NodeContext) -> None:
+    def perform(self, context: NodeContext) -> None:
         """From *before* to *after*; durable when it returns."""
 
-    def resume(self, ground: NodeContext, undo_path: str) -> None:
+    def resume(self, context: NodeContext, undo_path: str) -> None:
         """It was interrupted: back to *before*, unless it is *after* already. A kind that happens
         in one step has nothing to do.
         """
         return
 
     @abstractmethod
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
+    def revert(self, context: NodeContext, undo_path: str) -> None:
         """Back to *before*, from *before*, *after* or the middle."""
 
     @property
@@ -108,26 +108,26 @@ class Patch(Op):
     after: str
 
     @abstractmethod
-    def edits(self, ground: NodeContext) -> Iterable[Edit]:
+    def edits(self, context: NodeContext) -> Iterable[Edit]:
         """What it writes; all of it within the range."""
 
-    def state(self, ground: NodeContext) -> OpState:
-        found = range_digest(ground.files, self.path, self.start, self.end)
+    def state(self, context: NodeContext) -> OpState:
+        found = range_digest(context.files, self.path, self.start, self.end)
         if found == self.after:
             return OpState.AFTER
         return OpState.BEFORE if found == self.before else OpState.OTHER
 
-    def prepare(self, ground: NodeContext, undo_path: str) -> None:
-        undo.save_ranges(ground.files, undo_path, self.path, self.overwritten(ground))
+    def prepare(self, context: NodeContext, undo_path: str) -> None:
+        undo.save_ranges(context.files, undo_path, self.path, self.overwritten(context))
 
-    def overwritten(self, ground: NodeContext) -> list[tuple[int, int]]:
+    def overwritten(self, context: NodeContext) -> list[tuple[int, int]]:
         """Positions and lengths of what will be written."""
         return [(self.start, self.end - self.start)]
 
-    def perform(self, ground: NodeContext) -> None:
-        edits = list(self.edits(ground))
-        mtime_ms = ground.files.mtime_ms(self.path)
-        file = ground.files.open(self.path)
+    def perform(self, context: NodeContext) -> None:
+        edits = list(self.edits(context))
+        mtime_ms = context.files.mtime_ms(self.path)
+        file = context.files.open(self.path)
         try:
             for edit in edits:
                 assert self.start <= edit.position <= self.end - len(edit.data)
@@ -135,8 +135,8 @@ class Patch(Op):
             file.sync()
         finally:
             file.close()
-        ground.files.set_mtime_ms(self.path, mtime_ms)
-        if self.state(ground) is not OpState.AFTER:
+        context.files.set_mtime_ms(self.path, mtime_ms)
+        if self.state(context) is not OpState.AFTER:
             raise StoreError(
                 self.path,
                 f"other bytes than planned at [{self.start}, {self.end}) after writing them",
@@ -144,11 +144,11 @@ class Patch(Op):
                 "take the plan back with rmqpy upgrade rollback, and check the disk",
             )
 
-    def resume(self, ground: NodeContext, undo_path: str) -> None:
-        undo.restore(ground.files, undo_path)
+    def resume(self, context: NodeContext, undo_path: str) -> None:
+        undo.restore(context.files, undo_path)
 
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        undo.restore(ground.files, undo_path)
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        undo.restore(context.files, undo_path)
 
     @property
     def changed_bytes(self) -> int:
@@ -161,8 +161,8 @@ class Copy(Patch):
     replica: str
     source_path: str
 
-    def edits(self, ground: NodeContext) -> Iterable[Edit]:
-        data = ground.source.read(self.replica, self.source_path, self.start, self.end)
+    def edits(self, context: NodeContext) -> Iterable[Edit]:
+        data = context.source.read(self.replica, self.source_path, self.start, self.end)
         if len(data) != self.end - self.start or digest_of(data) != self.after:
             raise RmqError(
                 f"{self.source_path} on {self.replica}: bytes {self.start} to {self.end} are no"
@@ -178,15 +178,15 @@ class Cut(Patch):
     kind: ClassVar[str] = "cut"
     kept: str
 
-    def edits(self, ground: NodeContext) -> Iterable[Edit]:
+    def edits(self, context: NodeContext) -> Iterable[Edit]:
         return [
             Edit(place, bytes(min(CHUNK, self.end - place)))
             for place in range(self.start, self.end, CHUNK)
         ]
 
-    def prepare(self, ground: NodeContext, undo_path: str) -> None:
-        super().prepare(ground, undo_path)
-        files = ground.files
+    def prepare(self, context: NodeContext, undo_path: str) -> None:
+        super().prepare(context, undo_path)
+        files = context.files
         source = files.open_readonly(self.path)
         kept = files.open(self.kept, size=self.end - self.start)
         try:
@@ -198,9 +198,9 @@ class Cut(Patch):
             source.close()
         files.sync_dir(self.kept.rpartition("/")[0])
 
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        super().revert(ground, undo_path)
-        ground.files.unlink(self.kept)
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        super().revert(context, undo_path)
+        context.files.unlink(self.kept)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -210,7 +210,7 @@ class Fill(Patch):
     kind: ClassVar[str] = "fill"
     file_size: int
 
-    def edits(self, ground: NodeContext) -> Iterable[Edit]:
+    def edits(self, context: NodeContext) -> Iterable[Edit]:
         assert self.end == self.start + BLANK_SIZE
         return [Edit(self.start, encode_blank(self.file_size - self.start))]
 
@@ -225,15 +225,15 @@ class Reframe(Patch):
     moved_from: int
     moved_to: int
 
-    def edits(self, ground: NodeContext) -> Iterable[Edit]:
-        file = ground.files.open_readonly(self.path)
+    def edits(self, context: NodeContext) -> Iterable[Edit]:
+        file = context.files.open_readonly(self.path)
         try:
             return list(edits_of(self._data(file.view), Piece(self.start, self.end)))
         finally:
             file.close()
 
-    def overwritten(self, ground: NodeContext) -> list[tuple[int, int]]:
-        return [(edit.position, len(edit.data)) for edit in self.edits(ground)]
+    def overwritten(self, context: NodeContext) -> list[tuple[int, int]]:
+        return [(edit.position, len(edit.data)) for edit in self.edits(context)]
 
     def _data(self, view: memoryview) -> DataFile:
         return DataFile(view, self.base_offset, self.content_end, self.moved_from, self.moved_to)
@@ -250,21 +250,21 @@ class Create(Op):
     after: str
     mtime_ms: int
 
-    def state(self, ground: NodeContext) -> OpState:
-        found = range_digest(ground.files, self.path)
+    def state(self, context: NodeContext) -> OpState:
+        found = range_digest(context.files, self.path)
         if found == ABSENT:
             return OpState.BEFORE
         return OpState.AFTER if found == self.after else OpState.OTHER
 
-    def perform(self, ground: NodeContext) -> None:
-        files = ground.files
-        incoming = f"{ground.work}/incoming"
+    def perform(self, context: NodeContext) -> None:
+        files = context.files
+        incoming = f"{context.work}/incoming"
         files.unlink(incoming)
         file = files.open(incoming, size=self.size)
         try:
             for place in range(0, self.size, CHUNK):
                 stop = min(place + CHUNK, self.size)
-                data = ground.source.read(self.replica, self.source_path, place, stop)
+                data = context.source.read(self.replica, self.source_path, place, stop)
                 if any(data):
                     file.write(place, data)
             file.sync()
@@ -281,14 +281,14 @@ class Create(Op):
         files.rename(incoming, self.path)
         files.sync_dir(self.path.rpartition("/")[0])
 
-    def resume(self, ground: NodeContext, undo_path: str) -> None:
-        ground.files.unlink(f"{ground.work}/incoming")
+    def resume(self, context: NodeContext, undo_path: str) -> None:
+        context.files.unlink(f"{context.work}/incoming")
 
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        ground.files.unlink(f"{ground.work}/incoming")
-        if self.state(ground) is OpState.AFTER:
-            ground.files.unlink(self.path)
-            ground.files.sync_dir(self.path.rpartition("/")[0])
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        context.files.unlink(f"{context.work}/incoming")
+        if self.state(context) is OpState.AFTER:
+            context.files.unlink(self.path)
+            context.files.sync_dir(self.path.rpartition("/")[0])
 
     @property
     def changed_bytes(self) -> int:
@@ -300,23 +300,23 @@ class Move(Op):
     kind: ClassVar[str] = "move"
     to: str
 
-    def state(self, ground: NodeContext) -> OpState:
-        here, there = ground.files.exists(self.path), ground.files.exists(self.to)
+    def state(self, context: NodeContext) -> OpState:
+        here, there = context.files.exists(self.path), context.files.exists(self.to)
         if here == there:
             return OpState.OTHER
         return OpState.BEFORE if here else OpState.AFTER
 
-    def perform(self, ground: NodeContext) -> None:
-        _move(ground, self.path, self.to)
+    def perform(self, context: NodeContext) -> None:
+        _move(context, self.path, self.to)
 
-    def resume(self, ground: NodeContext, undo_path: str) -> None:
-        _settle_move(ground, self.path, self.to)
+    def resume(self, context: NodeContext, undo_path: str) -> None:
+        _settle_move(context, self.path, self.to)
 
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        _settle_move(ground, self.path, self.to)
-        _settle_move(ground, self.to, self.path)
-        if self.state(ground) is OpState.AFTER:
-            _move(ground, self.to, self.path)
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        _settle_move(context, self.path, self.to)
+        _settle_move(context, self.to, self.path)
+        if self.state(context) is OpState.AFTER:
+            _move(context, self.to, self.path)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -328,18 +328,18 @@ class MoveAside(Move):
 class MakeDir(Op):
     kind: ClassVar[str] = "make_dir"
 
-    def state(self, ground: NodeContext) -> OpState:
-        if ground.files.is_dir(self.path):
+    def state(self, context: NodeContext) -> OpState:
+        if context.files.is_dir(self.path):
             return OpState.AFTER
-        return OpState.OTHER if ground.files.exists(self.path) else OpState.BEFORE
+        return OpState.OTHER if context.files.exists(self.path) else OpState.BEFORE
 
-    def perform(self, ground: NodeContext) -> None:
-        ground.files.make_dirs(self.path)
-        ground.files.sync_dir(self.path)
+    def perform(self, context: NodeContext) -> None:
+        context.files.make_dirs(self.path)
+        context.files.sync_dir(self.path)
 
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        if ground.files.is_dir(self.path) and not ground.files.list_dir(self.path):
-            ground.files.remove_tree(self.path)
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        if context.files.is_dir(self.path) and not context.files.list_dir(self.path):
+            context.files.remove_tree(self.path)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -358,23 +358,23 @@ class Write(Op):
     def data(self) -> bytes:
         return base64.b64decode(self.content)
 
-    def state(self, ground: NodeContext) -> OpState:
-        found = range_digest(ground.files, self.path)
+    def state(self, context: NodeContext) -> OpState:
+        found = range_digest(context.files, self.path)
         if found == digest_of(self.data):
             return OpState.AFTER
         return OpState.BEFORE if found == self.before else OpState.OTHER
 
-    def prepare(self, ground: NodeContext, undo_path: str) -> None:
-        undo.save_whole(ground.files, undo_path, self.path)
+    def prepare(self, context: NodeContext, undo_path: str) -> None:
+        undo.save_whole(context.files, undo_path, self.path)
 
-    def perform(self, ground: NodeContext) -> None:
-        ground.files.replace_bytes(self.path, self.data)
+    def perform(self, context: NodeContext) -> None:
+        context.files.replace_bytes(self.path, self.data)
 
-    def resume(self, ground: NodeContext, undo_path: str) -> None:
-        undo.restore(ground.files, undo_path)
+    def resume(self, context: NodeContext, undo_path: str) -> None:
+        undo.restore(context.files, undo_path)
 
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        undo.restore(ground.files, undo_path)
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        undo.restore(context.files, undo_path)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -390,23 +390,23 @@ class Derive(Op):
     config: str
     from_offset: int
 
-    def state(self, ground: NodeContext) -> OpState:
-        if not ground.files.exists(self.path):
+    def state(self, context: NodeContext) -> OpState:
+        if not context.files.exists(self.path):
             return OpState.BEFORE
-        return OpState.AFTER if derive.is_finished(ground.files, self.path) else OpState.OTHER
+        return OpState.AFTER if derive.is_finished(context.files, self.path) else OpState.OTHER
 
-    def perform(self, ground: NodeContext) -> None:
+    def perform(self, context: NodeContext) -> None:
         places = derive.DerivedPaths(
             self.path, self.commit_log, self.queues, self.index, self.config
         )
-        derive.build(ground, places, self.from_offset)
+        derive.build(context, places, self.from_offset)
 
-    def resume(self, ground: NodeContext, undo_path: str) -> None:
-        if self.state(ground) is not OpState.AFTER:
-            ground.files.remove_tree(self.path)
+    def resume(self, context: NodeContext, undo_path: str) -> None:
+        if self.state(context) is not OpState.AFTER:
+            context.files.remove_tree(self.path)
 
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        ground.files.remove_tree(self.path)
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        context.files.remove_tree(self.path)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -422,30 +422,30 @@ class Install(Op):
     after: str
     log: str
 
-    def state(self, ground: NodeContext) -> OpState:
-        files = ground.files
+    def state(self, context: NodeContext) -> OpState:
+        files = context.files
         if not files.is_dir(self.made):
             there = tree_digest(files, self.path) == self.after
             return OpState.AFTER if there else OpState.OTHER
         if files.exists(self.aside) or tree_digest(files, self.made) != self.after:
             return OpState.OTHER
-        return OpState.BEFORE if fingerprint_log(ground) == self.log else OpState.OTHER
+        return OpState.BEFORE if fingerprint_log(context) == self.log else OpState.OTHER
 
-    def perform(self, ground: NodeContext) -> None:
-        if ground.files.exists(self.path):
-            _move(ground, self.path, self.aside)
-        _move(ground, self.made, self.path)
+    def perform(self, context: NodeContext) -> None:
+        if context.files.exists(self.path):
+            _move(context, self.path, self.aside)
+        _move(context, self.made, self.path)
 
-    def resume(self, ground: NodeContext, undo_path: str) -> None:
-        files = ground.files
+    def resume(self, context: NodeContext, undo_path: str) -> None:
+        files = context.files
         if files.is_dir(self.made) and not files.exists(self.path) and files.exists(self.aside):
-            _move(ground, self.aside, self.path)
+            _move(context, self.aside, self.path)
 
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        files = ground.files
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        files = context.files
         if not files.is_dir(self.made) and files.exists(self.path):
-            _move(ground, self.path, self.made)
-        self.resume(ground, undo_path)
+            _move(context, self.path, self.made)
+        self.resume(context, undo_path)
 
 
 OPERATIONS: tuple[type[Op], ...] = (
@@ -480,8 +480,8 @@ def op_from_json(value: dict[str, Any]) -> Op:
         raise RmqError(f"operation {kind.kind}: {error}") from None
 
 
-def _move(ground: NodeContext, old: str, new: str) -> None:
-    files = ground.files
+def _move(context: NodeContext, old: str, new: str) -> None:
+    files = context.files
     folder = new.rpartition("/")[0]
     files.make_dirs(folder)
     try:
@@ -489,25 +489,25 @@ def _move(ground: NodeContext, old: str, new: str) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV or files.is_dir(old):
             raise
-        _copy_over(ground, old, new)
+        _copy_over(context, old, new)
     files.sync_dir(folder)
     files.sync_dir(old.rpartition("/")[0])
 
 
-def _copy_over(ground: NodeContext, old: str, new: str) -> None:
+def _copy_over(context: NodeContext, old: str, new: str) -> None:
     """To another file system: a whole copy under a name of its own, then the name, then the old one
     goes.
     """
-    files = ground.files
+    files = context.files
     copy_file(files, old, new + INCOMING)
     files.rename(new + INCOMING, new)
     files.sync_dir(new.rpartition("/")[0])
     files.unlink(old)
 
 
-def _settle_move(ground: NodeContext, old: str, new: str) -> None:
+def _settle_move(context: NodeContext, old: str, new: str) -> None:
     """After a kill between the steps of :func:`_copy_over`."""
-    files = ground.files
+    files = context.files
     files.unlink(new + INCOMING)
     both = files.exists(old) and files.exists(new)
     if both and not files.is_dir(old) and range_digest(files, old) == range_digest(files, new):
