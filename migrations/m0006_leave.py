@@ -261,10 +261,13 @@ class _LeavePlanner:
         try:
             base = self.ledger.base_offset
             data = DataFile(file.view, entry_file.base_offset, end, base, moved_to)
-            return [
-                self._reframe_piece(entry_file, data, piece)
-                for piece in pieces_of(data, self.options.piece_bytes)
-            ]
+            progress = self.context.progress("planning")
+            progress.expect(data.size)
+            ops = []
+            for piece in pieces_of(data, self.options.piece_bytes):
+                ops.append(self._reframe_piece(entry_file, data, piece))
+                progress.advance(piece.end - piece.start)
+            return ops
         finally:
             file.close()
 
@@ -274,7 +277,6 @@ class _LeavePlanner:
         for edit in edits_of(data, piece):
             start = edit.position - piece.start
             content[start : start + len(edit.data)] = edit.data
-        self.context.progress(f"planning {entry_file.path}", piece.end, data.size)
         return Reframe(
             path=entry_file.path,
             start=piece.start,

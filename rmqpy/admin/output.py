@@ -25,7 +25,7 @@ class CommandResult:
 
     def as_json(self) -> str:
         """One line of strict JSON."""
-        return json.dumps(_plain(self.data), ensure_ascii=False)
+        return json.dumps(_json_value(self.data), ensure_ascii=False)
 
 
 @define(slots=True, frozen=True)
@@ -72,17 +72,17 @@ def java_bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     if isinstance(value, Body):
-        return _plain(value.to_json())
+        return _json_value(value.to_json())
     if isinstance(value, dict):
-        return {_key(key): _plain(item) for key, item in value.items()}
+        return {_key(key): _json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
+        return [_json_value(item) for item in value]
     return value
 
 
 def _key(key: object) -> str:
     """JSON has text keys only: an object as key is written as its JSON."""
-    plain = _plain(key)
+    plain = _json_value(key)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

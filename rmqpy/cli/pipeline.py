@@ -206,8 +206,7 @@ def _export(options: argparse.Namespace) -> int:
             broker_name=options.broker_name,
             internal_topics=options.internal_topics,
             range_bytes=options.range_bytes,
-            expect=progress.expect,
-            advance=progress.advance,
+            progress=progress,
         )
         export = Export(plan, run)
         export.run()

@@ -53,16 +53,16 @@ class ProgressLine:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
 
-    def expect(self, total_bytes: int) -> None:
+    def expect(self, total: int) -> None:
         """Bytes more to do."""
         with self._lock:
             if not self._total:
                 self._begin_s = self._told_s = self._now_s()
-            self._total += total_bytes
+            self._total += total
 
-    def advance(self, done_bytes: int) -> None:
+    def advance(self, done: int) -> None:
         with self._lock:
-            self._done += done_bytes
+            self._done += done
             now_s = self._now_s()
             if now_s - self._told_s < self._interval_s:
                 return

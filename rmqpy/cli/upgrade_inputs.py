@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def plan_context_of(
     options: argparse.Namespace, switch: SwitchOptions | None = None
 ) -> PlanContext:
+    from rmqpy.cli.progress import ProgressLine
     from rmqpy.config.loading import load_broker_configuration
     from rmqpy.store.files.disk import OsFileSystem
     from rmqpy.upgrade.checks.findings import Group
@@ -43,7 +44,7 @@ def plan_context_of(
         files=OsFileSystem(),
         options=switch,
         settings=settings,
-        progress=_Progress(),
+        progress=ProgressLine,
     )
 
 
@@ -66,6 +67,7 @@ def all_replicas(options: argparse.Namespace) -> list[Replica]:
 
 def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
     from rmqpy.audit.replicas.manifest import Md5
+    from rmqpy.cli.progress import ProgressLine
     from rmqpy.config.loading import load_broker_configuration
     from rmqpy.store.files.disk import OsFileSystem
     from rmqpy.upgrade.checks.replica import LocalReplica
@@ -87,7 +89,7 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
             config_path=absolute(config, folder=False) if config else None,
             settings=_at(store, absolute(path)) if store else None,
             now_ms=now_ms,
-            progress=_Progress(),
+            progress=ProgressLine,
             runner=getattr(options, "runner", None),
             md5=Md5.EVERY_FILE if getattr(options, "every_md5", False) else Md5.OWN_FILES,
         )
@@ -181,22 +183,3 @@ def copied(options: argparse.Namespace) -> str:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-class _Progress:
-    """A line on stderr for long work."""
-
-    def __init__(self) -> None:
-        from rmqpy.cli.progress import ProgressLine
-
-        self._make = ProgressLine
-        self._line: Any = None
-        self._done = self._total = 0
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if self._line is None or total != self._total:
-            self._line = self._make(what.partition(" ")[0])
-            self._line.expect(total)
-            self._done, self._total = 0, total
-        self._line.advance(max(0, done - self._done))
-        self._done = done

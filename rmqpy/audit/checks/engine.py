@@ -37,11 +37,11 @@ from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_r
 from rmqpy.codec.tally import QueueTally, TallyPlan
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
+from rmqpy.model.progress import NoProgress, Progress
 from rmqpy.store.files.log_recovery import Framing
 
 __all__ = [
     "AuditOptions",
-    "AuditProgress",
     "RangeRunner",
     "StoreAudit",
     "ThreadRunner",
@@ -51,22 +51,6 @@ __all__ = [
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class AuditProgress(Protocol):
-    """Is told how far the work has come."""
-
-    def expect(self, total_bytes: int) -> None: ...
-
-    def advance(self, done_bytes: int) -> None: ...
-
-
-class NoProgress:
-    def expect(self, total_bytes: int) -> None:
-        pass
-
-    def advance(self, done_bytes: int) -> None:
-        pass
 
 
 class RangeRunner(Protocol):
@@ -98,7 +82,7 @@ class AuditOptions:
     sink: Callable[[list[Finding]], None] = field(default=lambda _found: None)
     ranges: Callable[[RangeResult], None] = field(default=lambda _result: None)
     """Gets every range as it is proven, in the order of the log."""
-    progress: AuditProgress = field(factory=NoProgress)
+    progress: Progress = field(factory=NoProgress)
     holder: Holder = find_lock_owner
 
 

@@ -46,7 +46,9 @@ __all__ = [
     "LocalStore",
     "compare_manifests",
     "compare_stores",
+    "first_block",
     "first_difference",
+    "first_different_byte",
 ]
 
 _CHUNK = 1 << 20
@@ -145,6 +147,20 @@ def compare_stores(
         if exact is not None:
             found.append(exact)
     return found
+
+
+def first_different_byte(one: bytes, two: bytes) -> int:
+    """Return the position of the first byte that differs, -1 if none does."""
+    if one == two:
+        return -1
+    low, high = 0, min(len(one), len(two))
+    while low < high:
+        middle = (low + high) // 2
+        if one[: middle + 1] == two[: middle + 1]:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def first_difference(differences: list[Difference]) -> Difference | None:
@@ -263,7 +279,7 @@ def _compare_content(kind: str, left: LogDigest, right: LogDigest) -> Iterator[D
         two = files.get(one.first_offset)
         if two is None:
             continue
-        different = _first_block(one, two)
+        different = first_block(one, two)
         if different is None:
             continue
         begin, end, decided = different
@@ -284,8 +300,11 @@ def _block(file: LogFileDigest, begin: int) -> str:
     return file.blocks[number] if number < len(file.blocks) else "nothing"
 
 
-def _first_block(one: LogFileDigest, two: LogFileDigest) -> tuple[int, int, bool] | None:
-    """(begin, end, decided) of the first block that differs, or cannot be compared."""
+def first_block(one: LogFileDigest, two: LogFileDigest) -> tuple[int, int, bool] | None:
+    """Return (begin, end, decided) of the first block that the digests do not prove equal.
+
+    ``decided`` is False for a block in which one of the logs ends: only its bytes can tell.
+    """
     end = min(one.end, two.end)
     for number, (left, right) in enumerate(zip_longest(one.blocks, two.blocks)):
         begin = one.first_offset + number * BLOCK_SIZE
@@ -325,7 +344,7 @@ def _first_difference(one: LocalStore, two: LocalStore, where: Difference) -> Di
             views.append((view[offset - file.first_offset : stop], view, file.first_offset))
         (left, left_view, base), (right, right_view, _) = views
         if bytes(left) != bytes(right):
-            at = next(n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b)
+            at = first_different_byte(bytes(left), bytes(right))
             framing = rows[0].framing
             return evolve(
                 where,

@@ -40,6 +40,7 @@ from rmqpy.audit.facts.facts import Mode
 from rmqpy.audit.facts.file_md5 import FilePart
 from rmqpy.audit.facts.small_files import ConfigTable
 from rmqpy.audit.scan.directory import StoreDirectory, read_directory
+from rmqpy.audit.scan.findings import json_value
 from rmqpy.audit.scan.range_merge import FileDigests, RowResult
 from rmqpy.audit.scan.ranges import FrameGroup
 from rmqpy.codec.hashes import java_text
@@ -191,7 +192,7 @@ class Manifest:
         return all(known.get(path) == what for path, what in found.items()) and logs <= set(found)
 
     def encode(self) -> bytes:
-        tree = asdict(evolve(self, logs=()), value_serializer=_plain)
+        tree = asdict(evolve(self, logs=()), value_serializer=json_value)
         tree["logs"] = [
             {"kind": log.kind, "files": list(map(_log_file_tree, log.files))} for log in self.logs
         ]
@@ -210,10 +211,6 @@ class Manifest:
             return _manifest_of(tree)
         except (KeyError, TypeError, ValueError) as error:
             raise RmqError(f"not a manifest: {error!r}") from error
-
-
-def _plain(_owner: object, _name: object, value: object) -> object:
-    return value.value if isinstance(value, Mode) else value
 
 
 def _manifest_of(tree: dict[str, Any]) -> Manifest:

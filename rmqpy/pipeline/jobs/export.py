@@ -27,6 +27,7 @@ from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.ranges import RANGE_BYTES, WorkRange
 from rmqpy.model.errors import RmqError
+from rmqpy.model.progress import NoProgress, Progress
 from rmqpy.pipeline.arrow.columns import PACKED
 from rmqpy.pipeline.arrow.message_filter import MessageFilter, log_batches
 from rmqpy.pipeline.arrow.rows import COLUMNS, MessageColumns
@@ -155,8 +156,7 @@ class ExportPlan:
     broker_name: str | None = None
     internal_topics: bool = False
     range_bytes: int = RANGE_BYTES
-    expect: Callable[[int], None] = field(default=lambda _bytes: None)
-    advance: Callable[[int], None] = field(default=lambda _bytes: None)
+    progress: Progress = field(factory=NoProgress)
 
 
 @define(slots=True)
@@ -186,7 +186,7 @@ class Export:
             taken = chain.take(written)
             if taken is not None:
                 self._take(taken)
-            self.plan.advance(written.work.stop - written.work.start)
+            self.plan.progress.advance(written.work.stop - written.work.start)
         self._finish()
 
     def _make_target(self) -> None:
@@ -201,7 +201,7 @@ class Export:
         limit = read_facts(files, plan.root).confirmed_end
         works, left_out = partition_store(directory, plan.range_bytes, limit)
         self.skipped += left_out
-        plan.expect(sum(work.stop - work.start for work in works))
+        plan.progress.expect(sum(work.stop - work.start for work in works))
         return works
 
     def _take(self, written: Written) -> None:

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from rmqpy.audit.checks.engine import AuditProgress, NoProgress
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.facts.small_files import existing_topics
 from rmqpy.audit.scan.directory import StoreDirectory, read_directory
@@ -30,6 +29,7 @@ from rmqpy.codec.layout import INDEX_ENTRY_SIZE
 from rmqpy.codec.packing import KEY
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.config.loading import StoreSettings
+from rmqpy.model.progress import NoProgress, Progress
 from rmqpy.pipeline.jobs.derived_files import BuiltFile, ByteRange, FileTask, IndexPiece, QueuePiece
 from rmqpy.pipeline.jobs.derived_ranges import Derived, DeriveTask
 from rmqpy.pipeline.spark.work_units import Chain, SkippedRange, WorkUnit, partition_store
@@ -75,8 +75,8 @@ class RebuildPlan:
     target: str
     settings: StoreSettings
     range_bytes: int = RANGE_BYTES
-    packing: AuditProgress = field(factory=NoProgress)
-    writing: AuditProgress = field(factory=NoProgress)
+    packing: Progress = field(factory=NoProgress)
+    writing: Progress = field(factory=NoProgress)
 
 
 def run_here(task: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from attrs import define, field
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqpy.audit.checks.engine import AuditProgress
+    from rmqpy.model.progress import Progress
 
 __all__ = ["StageProgress", "watched_tasks"]
 
@@ -28,7 +28,7 @@ class StageProgress:
     """``tracker``: Spark's; ``progress`` is told of tasks."""
 
     tracker: Any
-    progress: AuditProgress
+    progress: Progress
     _stages: dict[int, tuple[int, int]] = field(factory=dict)
     """(tasks, of them done)."""
 
@@ -46,7 +46,7 @@ class StageProgress:
 
 
 @contextmanager
-def watched_tasks(session: SparkSession, progress: AuditProgress) -> Iterator[None]:
+def watched_tasks(session: SparkSession, progress: Progress) -> Iterator[None]:
     """Within the block. Where the session has no tracker (Connect) nothing is told."""
     context = getattr(session, "sparkContext", None)
     if context is None:

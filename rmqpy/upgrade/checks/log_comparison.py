@@ -13,11 +13,11 @@ from typing import Any
 
 from attrs import define
 
+from rmqpy.audit.replicas.compare import first_block, first_different_byte
 from rmqpy.audit.replicas.manifest import LogDigest, LogFileDigest
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.message import decode_message
 from rmqpy.codec.scan import StopReason
-from rmqpy.codec.tally import BLOCK_SIZE
 from rmqpy.upgrade.checks.replica import Replica
 
 LISTED_MAX = 200
@@ -143,35 +143,18 @@ def _line(data: bytes, position: int, offset: int) -> MessageLine:
 def _compare_file(
     first: Replica, one: LogFileDigest, second: Replica, two: LogFileDigest
 ) -> tuple[int, int]:
-    """(offset up to which both are equal, offset of the first difference or -1)."""
-    end = min(one.end, two.end)
-    base = one.first_offset
-    for number in range(-(-(end - base) // BLOCK_SIZE)):
-        start, stop = number * BLOCK_SIZE, min((number + 1) * BLOCK_SIZE, end - base)
-        whole = stop == (number + 1) * BLOCK_SIZE or one.end == two.end
-        if whole and one.blocks[number] == two.blocks[number]:
-            continue
-        difference = first_difference(
+    """Return (offset up to which both are equal, offset of the first difference or -1)."""
+    block = first_block(one, two)
+    if block is not None:
+        begin, end, _ = block
+        start, stop = begin - one.first_offset, end - one.first_offset
+        difference = first_different_byte(
             first.read(one.path, start, stop), second.read(two.path, start, stop)
         )
         if difference >= 0:
-            offset = base + start + difference
+            offset = begin + difference
             return _record_start(first, one, offset), offset
-    return end, -1
-
-
-def first_difference(one: bytes, two: bytes) -> int:
-    """Position of the first byte that differs, -1 when none does."""
-    if one == two:
-        return -1
-    low, high = 0, min(len(one), len(two))
-    while low < high:
-        middle = (low + high) // 2
-        if one[: middle + 1] == two[: middle + 1]:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return min(one.end, two.end), -1
 
 
 def _record_start(replica: Replica, file: LogFileDigest, offset: int) -> int:

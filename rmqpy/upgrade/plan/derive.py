@@ -100,8 +100,11 @@ def _dispatch(
     begin = min(from_offset, log.max_offset)
     dispatch.start(begin, log.min_offset if indexed is None else min(indexed, begin))
     dispatch.run()
+    progress, cursor = context.progress("indexing"), dispatch.index_cursor
+    progress.expect(log.max_offset - cursor)
     while dispatch.index_step():
-        context.progress("key index", dispatch.index_cursor, log.max_offset)
+        progress.advance(dispatch.index_cursor - cursor)
+        cursor = dispatch.index_cursor
     queues.correct_min_offsets(PhysicalOffset(log.min_offset))
 
 

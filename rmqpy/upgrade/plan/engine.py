@@ -94,12 +94,12 @@ def apply_plan(context: NodeContext, plan: Plan, replica: str, phase: str = "") 
 
 def _run(context: NodeContext, node: NodePlan, journal: Journal) -> Journal:
     files, work = context.files, context.work
-    total = sum(op.changed_bytes for op in node.ops)
-    changed = sum(op.changed_bytes for op in node.ops[: journal.done])
+    progress = context.progress("applying")
+    progress.expect(sum(op.changed_bytes for op in node.ops))
+    progress.advance(sum(op.changed_bytes for op in node.ops[: journal.done]))
     for number in range(journal.done, len(node.ops)):
         op = node.ops[number]
         undo_path = context.undo_path(journal.plan_id, number)
-        context.progress(f"{op.kind} {op.path}", changed, total)
         if journal.begun:
             op.resume(context, undo_path)
         state = op.state(context)
@@ -118,8 +118,7 @@ def _run(context: NodeContext, node: NodePlan, journal: Journal) -> Journal:
             op.perform(context)
         journal = attrs.evolve(journal, done=number + 1, begun=False, skipped=skipped)
         save_journal(files, work, journal)
-        changed += op.changed_bytes
-    context.progress("done", total, total)
+        progress.advance(op.changed_bytes)
     forget_old_log_mark(files, work.rpartition("/")[0])
     journal = attrs.evolve(journal, state=APPLIED, fingerprint=fingerprint_log(context))
     save_journal(files, work, journal)
@@ -144,12 +143,14 @@ def roll_back(context: NodeContext) -> Journal:
         begun = min(journal.done + int(journal.begun), len(node.ops))
         journal = attrs.evolve(journal, state=ROLLING_BACK, done=begun, begun=False)
         save_journal(files, work, journal)
+    progress = context.progress("taking back")
+    progress.expect(sum(op.changed_bytes for op in node.ops[: journal.done]))
     for number in range(journal.done - 1, -1, -1):
         op = node.ops[number]
-        context.progress(f"taking back {op.kind} {op.path}", journal.done - number, journal.done)
         if number not in journal.skipped:
             op.revert(context, context.undo_path(journal.plan_id, number))
         save_journal(files, work, attrs.evolve(journal, done=number))
+        progress.advance(op.changed_bytes)
     if JOIN in plan.steps:
         _set_empty_ledgers_aside(context, node)
     _drop_keep(context, journal.plan_id, node)

@@ -14,6 +14,7 @@ from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import RmqError
 from rmqpy.model.files import FileSystem
+from rmqpy.model.progress import NoProgress, StartProgress
 
 CHUNK = 4 << 20
 """Bytes that are read, compared or sent at a time."""
@@ -42,14 +43,6 @@ class NoSource:
         )
 
 
-Progress = Callable[[str, int, int], None]
-"""What is being done, bytes done, bytes in all."""
-
-
-def no_progress(what: str, done: int, total: int) -> None:
-    """Nobody watches."""
-
-
 @define(slots=True, frozen=True)
 class NodeContext:
     """``work`` is ``<storePathRootDir>/rmqpy/upgrade``."""
@@ -58,7 +51,7 @@ class NodeContext:
     work: str
     settings: StoreSettings = field(factory=StoreSettings)
     source: RangeSource = field(factory=NoSource)
-    progress: Progress = no_progress
+    progress: StartProgress = NoProgress
     now_ms: Callable[[], int] = lambda: 0
 
     def undo_path(self, plan_id: str, number: int) -> str:

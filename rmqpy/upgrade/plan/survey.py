@@ -23,8 +23,8 @@ from rmqpy.config.loading import StoreSettings
 from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
 from rmqpy.model.errors import RmqError
 from rmqpy.model.files import FileSystem
+from rmqpy.model.progress import NoProgress, StartProgress
 from rmqpy.store.files.log_recovery import Framing
-from rmqpy.upgrade.plan.node_context import Progress, no_progress
 
 SURVEY_FORMAT = 1
 FINDINGS_MAX = 1000
@@ -118,7 +118,7 @@ class SurveyPlan:
     config_path: str | None = None
     settings: StoreSettings | None = None
     now_ms: Callable[[], int]
-    progress: Progress = no_progress
+    progress: StartProgress = NoProgress
     md5: Md5 = Md5.OWN_FILES
     runner: Callable[[StoreDirectory], RangeRunner] | None = None
 
@@ -134,7 +134,7 @@ def take_survey(files: FileSystem, plan: SurveyPlan) -> Survey:
         root=plan.root,
         settings=plan.settings,
         sink=keep,
-        progress=_AuditProgress(plan.name, plan.progress),
+        progress=plan.progress("reading"),
     )
     manifest_plan = ManifestPlan(name=plan.name, audit=audit_plan, now_ms=plan.now_ms, md5=plan.md5)
     directory = read_directory(files, plan.root, plan.settings)
@@ -167,21 +167,6 @@ def read_config(files: FileSystem, path: str | None) -> dict[str, str] | None:
         raise RmqError(f"{path}: there is no such broker.conf")
     text = decode_properties_bytes(files.read_bytes(path))
     return {each.key: each.value.strip() for each in parse_properties(text, path)}
-
-
-@define(slots=True)
-class _AuditProgress:
-    name: str
-    tell: Progress
-    total: int = 0
-    done: int = 0
-
-    def expect(self, total_bytes: int) -> None:
-        self.total = total_bytes
-
-    def advance(self, done_bytes: int) -> None:
-        self.done += done_bytes
-        self.tell(f"reading {self.name}", self.done, self.total)
 
 
 def _largest(audit: StoreAudit, name: str) -> int:

@@ -10,11 +10,12 @@ from attrs import define, evolve, field
 from rmqpy.codec.units import index_sizes_of
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
+from rmqpy.model.progress import NoProgress, StartProgress
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.replica import LocalReplica, Replica, Replicas
 from rmqpy.upgrade.checks.tables import MergedTables, merge_tables
-from rmqpy.upgrade.plan.node_context import NodeContext, Progress, no_progress
+from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.operations import Op
 from rmqpy.upgrade.plan.plan import NodePlan
 from rmqpy.upgrade.plan.survey import Survey
@@ -69,7 +70,7 @@ class PlanContext:
     files: FileSystem
     options: SwitchOptions = field(factory=SwitchOptions)
     settings: dict[str, StoreSettings] = field(factory=dict)
-    progress: Progress = no_progress
+    progress: StartProgress = NoProgress
 
     @cached_property
     def reference(self) -> Reference:
