@@ -607,5 +607,5 @@ def test_a_plan_that_was_changed_is_no_plan(kit: Kit) -> None:
     value = plan_alignment(memory_context(rigs[0].files, *rigs)).to_json()
     assert Plan.from_json(value).to_json() == value
     value["nodes"][1]["ops"].pop()
-    with pytest.raises(Exception, match="changed after it was made"):
+    with pytest.raises(Exception, match="changed after it was created"):
         Plan.from_json(value)

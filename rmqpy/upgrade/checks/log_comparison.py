@@ -1,8 +1,8 @@
-"""Two classic logs: is one the begin of the other, and if not, where do they part, in messages.
+"""The comparison of two classic logs: whether one is a prefix of the other, or where they part.
 
-Whole blocks are compared by the digests of the manifests; bytes travel only for the block in which
-one log ends, or in which a difference is. Bytes behind the last record and behind a BLANK's eight
-do not count.
+Whole blocks are compared by the digests of the manifests. Bytes are read only for the block in
+which one log ends, or which differs. Bytes after the last record, and after the eight bytes of a
+BLANK, do not count.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ from rmqpy.codec.scan import StopReason
 from rmqpy.upgrade.checks.replica import Replica
 
 LISTED_MAX = 200
-"""Messages of each side that a divergence lists; all are counted."""
+"""The messages of each side that a divergence lists; all are counted."""
 
 
 class Relation(Enum):
     EQUAL = "equal"
     SHORTER = "shorter"
-    """The first is the begin of the second."""
+    """The first is a prefix of the second."""
     LONGER = "longer"
     DIVERGED = "diverged"
 
 
 @define(slots=True, frozen=True)
 class LogComparison:
-    """``common_end``: up to there both hold the same records; ``difference`` the first differing
-    byte of a divergence, else -1. ``lacks_front``: the first begins behind the second.
+    """The result for two logs.
+
+    Both hold the same records up to ``common_end``. ``difference`` is the first differing byte of a
+    divergence, else -1. ``lacks_front`` says that the first log begins after the second.
     """
 
     relation: Relation
@@ -49,7 +51,7 @@ def classic_log(replica: Replica) -> LogDigest:
 
 
 def compare_logs(first: Replica, second: Replica) -> LogComparison:
-    """The classic log of the first, seen from the second's."""
+    """Compare the classic log of the first replica with that of the second."""
     one, two = classic_log(first), classic_log(second)
     if not one.files or not two.files:
         if not one.files and not two.files:
@@ -78,7 +80,7 @@ def compare_logs(first: Replica, second: Replica) -> LogComparison:
 
 @define(slots=True, frozen=True, kw_only=True)
 class MessageLine:
-    """One message of one side, for the operator's choice."""
+    """One message of one side, listed for the operator's choice."""
 
     offset: int
     topic: str
@@ -101,7 +103,7 @@ class MessageLine:
 
 
 def messages_after(replica: Replica, offset: int) -> Iterator[MessageLine]:
-    """The messages whose last byte is behind ``offset``, in order."""
+    """Yield the messages whose last byte is after ``offset``, in order."""
     for file in classic_log(replica).files:
         if file.end <= offset:
             continue
@@ -158,7 +160,7 @@ def _compare_file(
 
 
 def _record_start(replica: Replica, file: LogFileDigest, offset: int) -> int:
-    """Where the record begins that holds the byte at ``offset``: the end of what is common."""
+    """Return the start of the record that holds the byte at ``offset``: the common end."""
     start = file.first_offset
     for group in file.groups:
         if group.offset <= offset:

@@ -1,9 +1,10 @@
-"""Consume queues and key index made anew behind an offset, in a folder of their own.
+"""Consume queues and key index rebuilt from an offset on, in a separate folder.
 
-The queues are copied as they are, cut at the offset, and dispatched from there on: what they know
-about older messages (also those of topics that were deleted since) stays. From offset 0 on they are
-made of the log alone: those of a slave that got only the last files begin with blank units. Index
-files that end below the offset are copied, the rest is built again. Dispatch is the broker's.
+The queues are copied as they are, cut at the offset, and dispatched from there on, so that what
+they know about older messages stays, also of topics that were deleted since. From offset 0 on they
+are built from the log alone, because those of a slave that got only the last files begin with blank
+units. Index files that end below the offset are copied, the rest is rebuilt. The broker's own
+dispatch does the work.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ INDEX = "index"
 
 @define(slots=True, frozen=True)
 class DerivedPaths:
-    """``target`` gets both folders; the rest is where the store keeps its own."""
+    """The folders: ``target`` receives both results, the others are those of the store."""
 
     target: str
     commit_log: str
@@ -47,7 +48,7 @@ def is_finished(files: FileSystem, target: str) -> bool:
 
 
 def build(context: NodeContext, places: DerivedPaths, from_offset: int) -> None:
-    """Make both folders; they are durable, and ``finished`` says so, when it returns."""
+    """Build both folders. On return they are durable and the file ``finished`` exists."""
     files, settings = context.files, context.settings
     target = places.target
     files.make_dirs(f"{target}/{QUEUES}")
@@ -96,7 +97,7 @@ def _dispatch(
     levels = {number + 1: delay for number, delay in enumerate(settings.delay_levels_ms)}
     dispatch = Dispatch(log, queues, index if settings.message_index_enable else None, levels)
     indexed = index.end_offset
-    # A log without a message behind the divide ends where its last filler begins.
+    # A log without a message after the divide ends where its last filler begins.
     begin = min(from_offset, log.max_offset)
     dispatch.start(begin, log.min_offset if indexed is None else min(indexed, begin))
     dispatch.run()
@@ -151,7 +152,7 @@ def _copy_index(files: FileSystem, source: str, target: str, end_offset: int) ->
 
 
 def _keep_times(files: FileSystem, source: str, target: str) -> None:
-    """Java searches a queue by its files' times: each keeps that of the file it stands for."""
+    """Give each file the time of the file it replaces: Java searches a queue by those times."""
     for name in files.list_dir(target):
         path, old = f"{target}/{name}", f"{source}/{name}"
         if files.is_dir(path):

@@ -1,17 +1,17 @@
-"""Carries out one node's part of a plan, and takes it back: resumable after a kill at any point.
+"""Carry out one node's part of a plan and take it back, resumable after a kill at any point.
 
-For each operation: look whether it is *before* or *after*; keep what will be lost; note in the
-journal that it begins; perform; note that it is done. What the note says after a kill:
+For each operation the engine checks whether the directory is *before* or *after* it, saves what
+will be lost, notes the start in the journal, performs it, and notes the end. After a kill:
 
 ==========  ============================================================================
 begun       then
 ==========  ============================================================================
 no          the operation has changed nothing; its undo record is written again
-yes         its undo record is whole: back to *before*, and perform again
+yes         its undo record is complete: back to *before*, and perform again
 ==========  ============================================================================
 
-Taking back goes through the operations backwards; each of them can be taken back from *before*,
-*after* or the middle, so that this can be interrupted too.
+A rollback takes back the operations in reverse order. Each can be taken back from *before*, *after*
+or the middle, so a rollback can be interrupted too.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ from rmqpy.upgrade.plan.operations import Op, OpState, Patch
 from rmqpy.upgrade.plan.plan import NodePlan, Plan, op_line
 
 JOIN = "m0004_join"
-"""The step after which a start makes the DLedger log."""
+"""The step after which a start creates the DLedger log."""
 
 
 def verify_preconditions(context: NodeContext, node: NodePlan) -> list[str]:
-    """Every operation whose "before" does not hold now, as far as it does not rest on an earlier
-    operation of the plan. Changes nothing.
+    """Return every operation whose "before" does not hold now. Change nothing.
+
+    Operations that depend on an earlier one of the plan are not checked.
     """
     touched = _ModifiedPaths()
     found = []
@@ -55,8 +56,10 @@ def verify_preconditions(context: NodeContext, node: NodePlan) -> list[str]:
 
 
 def apply_plan(context: NodeContext, plan: Plan, replica: str, phase: str = "") -> Journal:
-    """Do this node's part; goes on where an interrupted call stopped. Raises UpgradeRefusedError
-    when a "before" does not hold (then nothing was changed), or another plan is half done.
+    """Carry out this node's part, or continue where an interrupted call stopped.
+
+    Raise UpgradeRefusedError when a "before" does not hold (then nothing was changed), or when
+    another plan is half done.
     """
     node = plan.node(replica)
     journal = load_journal(context.files, context.work)
@@ -76,7 +79,7 @@ def apply_plan(context: NodeContext, plan: Plan, replica: str, phase: str = "") 
         wrong = verify_preconditions(context, node)
         if wrong:
             raise UpgradeRefusedError(
-                "the directory is not as it was when the plan was made; plan again. First"
+                "the directory has changed since the plan was created; plan again. First"
                 f" difference of {len(wrong)}: {wrong[0]}"
             )
         earlier = _keep_earlier(context, journal)
@@ -105,8 +108,8 @@ def _run(context: NodeContext, node: NodePlan, journal: Journal) -> Journal:
         state = op.state(context)
         if state is OpState.OTHER:
             raise UpgradeRefusedError(
-                f"{op_line(op)}: this is neither as it was before nor as it will be after; take"
-                " the plan back with rmqpy upgrade rollback"
+                f"{op_line(op)}: the directory is neither as before nor as after this operation;"
+                " take the plan back with rmqpy upgrade rollback"
             )
         skipped = journal.skipped
         if state is OpState.AFTER and not journal.begun:
@@ -126,15 +129,16 @@ def _run(context: NodeContext, node: NodePlan, journal: Journal) -> Journal:
 
 
 def roll_back(context: NodeContext) -> Journal:
-    """Take back what the journal's plan has done here, and only that one (the one before it is next
-    then); goes on where an interrupted call stopped. Raises UpgradeRefusedError when the log was
-    written to since.
+    """Take back the journal's plan, or continue where an interrupted call stopped.
+
+    The next call takes back the plan before it. Raise UpgradeRefusedError when the log was written
+    to since the plan was applied.
     """
     files, work = context.files, context.work
     journal = load_journal(files, work)
     if journal is None or journal.state in (ROLLED_BACK, FINALIZED):
         state = "no plan was carried out" if journal is None else f"the plan is {journal.state}"
-        raise UpgradeRefusedError(f"{state} in this directory: there is nothing to take back")
+        raise UpgradeRefusedError(f"{state} in this directory, so there is nothing to take back")
     plan, replica = load_plan(context, journal.plan_id)
     node = plan.node(replica)
     if journal.state == APPLIED:
@@ -166,11 +170,11 @@ def roll_back(context: NodeContext) -> Journal:
 
 
 def finalize(context: NodeContext) -> Journal:
-    """Give up the way back: remove undo records and what was moved aside. Harmless twice."""
+    """Give up the rollback: remove undo records and what was moved aside. May be repeated."""
     journal = load_journal(context.files, context.work)
     if journal is None or journal.state not in (APPLIED, FINALIZED):
         state = "no plan was carried out" if journal is None else f"the plan is {journal.state}"
-        raise UpgradeRefusedError(f"{state} in this directory: only a plan that is applied ends")
+        raise UpgradeRefusedError(f"{state} in this directory: only an applied plan is finalized")
     for plan_id in (*journal.earlier, journal.plan_id):
         plan, replica = load_plan(context, plan_id)
         _drop_keep(context, plan_id, plan.node(replica))
@@ -180,7 +184,7 @@ def finalize(context: NodeContext) -> Journal:
 
 
 def load_plan(context: NodeContext, plan_id: str) -> tuple[Plan, str]:
-    """The plan that was begun here, and this node's name in it."""
+    """Return the plan that was started here, and this node's name in it."""
     path = f"{context.work}/{plan_id}/plan.json"
     if not context.files.exists(path):
         raise RmqError(f"{path} is missing: restore it, the journal refers to it")
@@ -195,7 +199,7 @@ def _save_plan(context: NodeContext, plan: Plan, replica: str) -> None:
 
 
 def _keep_earlier(context: NodeContext, journal: Journal | None) -> tuple[str, ...]:
-    """A plan that is applied can be taken back after the next one was."""
+    """Save the journal of an applied plan, which can be taken back after the next one."""
     if journal is None or journal.state != APPLIED:
         return ()
     save_journal(context.files, f"{context.work}/{journal.plan_id}", journal)
@@ -203,7 +207,7 @@ def _keep_earlier(context: NodeContext, journal: Journal | None) -> tuple[str, .
 
 
 def _set_empty_ledgers_aside(context: NodeContext, node: NodePlan) -> None:
-    """What a start with the flag has made: no entry is in it (:func:`_refuse_used` has looked)."""
+    """Move aside what a start with the flag created; :func:`_refuse_used` checked it is empty."""
     root = context.settings.store_path_root_dir
     for name in context.files.list_dir(root):
         if name.startswith("dledger-"):
@@ -215,7 +219,7 @@ def _refuse_used(context: NodeContext, journal: Journal) -> None:
     if journal.fingerprint != fingerprint_log(context):
         raise UpgradeRefusedError(
             f"the log was written to since plan {journal.plan_id} was applied: taking it back would"
-            " lose that. From DLedger the way back is rmqpy upgrade leave; else plan again"
+            " lose messages. Leave DLedger with rmqpy upgrade leave; otherwise plan again"
         )
 
 
@@ -226,8 +230,9 @@ def _drop_keep(context: NodeContext, plan_id: str, node: NodePlan) -> None:
 
 @define(slots=True)
 class _ModifiedPaths:
-    """Which places earlier operations change: folders and files, with the folders above them;
-    ranges inside files.
+    """The files, folders and ranges inside files that earlier operations change.
+
+    ``above`` has the folders above them.
     """
 
     places: set[str] = field(factory=set)
@@ -256,7 +261,7 @@ class _ModifiedPaths:
 
 
 def _with_folders(path: str) -> list[str]:
-    """The path and every folder above it."""
+    """Return the path and every folder above it."""
     found = []
     while path:
         found.append(path)

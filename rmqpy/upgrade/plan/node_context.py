@@ -1,5 +1,5 @@
-"""What operations stand on: the file layer, where bytes of other replicas come from, and where the
-journal and everything that can be put back is kept.
+"""The context of operations: the file layer, the source of other replicas' bytes, and the folder
+of the journal and of everything that can be put back.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from rmqpy.model.files import FileSystem
 from rmqpy.model.progress import NoProgress, StartProgress
 
 CHUNK = 4 << 20
-"""Bytes that are read, compared or sent at a time."""
+"""The number of bytes that are read, compared or sent at a time."""
 
 ABSENT = "absent"
 
 
 class UpgradeRefusedError(RmqError):
-    """A safety check said no: nothing was changed. Exit code 2."""
+    """A safety check failed and nothing was changed. The exit code is 2."""
 
 
 class RangeSource(Protocol):
-    """Bytes of another replica."""
+    """A source of bytes of other replicas."""
 
     def read(self, replica: str, path: str, start: int, end: int) -> bytes:
-        """``[start, end)`` of a file of that replica; raises RmqError when it cannot be had."""
+        """Return ``[start, end)`` of a file of that replica. Raise RmqError if it is missing."""
 
 
 class NoSource:
-    """Where a plan needs no other replica."""
+    """The source where no other replica is given: every read is refused."""
 
     def read(self, replica: str, path: str, start: int, end: int) -> bytes:
         raise UpgradeRefusedError(
@@ -45,7 +45,7 @@ class NoSource:
 
 @define(slots=True, frozen=True)
 class NodeContext:
-    """``work`` is ``<storePathRootDir>/rmqpy/upgrade``."""
+    """The context of one node; ``work`` is ``<storePathRootDir>/rmqpy/upgrade``."""
 
     files: FileSystem
     work: str
@@ -59,7 +59,7 @@ class NodeContext:
 
 
 def range_digest(files: FileSystem, path: str, start: int = 0, end: int | None = None) -> str:
-    """md5 of ``[start, end)`` as hex; ``absent`` when there is no such file or it is shorter."""
+    """Return the md5 of ``[start, end)`` as hex, ``absent`` if the file is missing or shorter."""
     if not files.exists(path) or files.is_dir(path):
         return ABSENT
     file = files.open_readonly(path)
@@ -81,7 +81,7 @@ def digest_of(data: bytes | bytearray | memoryview) -> str:
 
 
 def fingerprint_log(context: NodeContext) -> str:
-    """Names, lengths and times of the log files; an empty log of entries does not count."""
+    """Return a digest of the log files' names, lengths and times, without an empty DLedger log."""
     files, settings = context.files, context.settings
     root = settings.store_path_root_dir
     folders = [settings.store_path_commit_log]
@@ -107,7 +107,7 @@ def _begins_with_content(files: FileSystem, path: str) -> bool:
 
 
 def tree_digest(files: FileSystem, folder: str) -> str:
-    """md5 over names, lengths and bytes of all files below a folder; ``absent`` without it."""
+    """Return the md5 over names, lengths and bytes of all files below a folder, or ``absent``."""
     if not files.is_dir(folder):
         return ABSENT
     rows = [
@@ -118,7 +118,7 @@ def tree_digest(files: FileSystem, folder: str) -> str:
 
 
 def tree_files(files: FileSystem, folder: str) -> list[str]:
-    """Paths of all files below a folder, in the order of their names."""
+    """Return the paths of all files below a folder, ordered by name."""
     found: list[str] = []
     for name in sorted(files.list_dir(folder)):
         path = f"{folder}/{name}"

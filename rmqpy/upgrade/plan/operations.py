@@ -1,23 +1,23 @@
 """The closed set of operations: everything that a plan may do to a directory.
 
-Each names its file and what it must hold before and will hold after, so that it can be printed
-and signed off, refused when a "before" no longer holds, repeated without harm, and taken back.
-Paths are those of the node that carries it out.
+Each names its file, what the file must hold before and what it will hold after. So it can be
+printed and signed off, refused when a "before" no longer holds, repeated without harm, and taken
+back. Paths are those of the node that carries it out.
 
 ===========  ======================================================  ===============================
 kind         does                                                    put back by
 ===========  ======================================================  ===============================
 copy         bytes of another replica into an existing file          undo record
 create       a whole file of another replica                         removing it
-cut          zeros behind the last record; the bytes are kept        undo record
+cut          zeros after the last record; the bytes are kept         undo record
 fill         a BLANK up to the end of a file                         undo record
 reframe      entries of a DLedger file become classic records        undo record
-move         a file or folder to another place                       moving it back
-move_aside   the same, out of the store, into the plan's keep        moving it back
+move         a file or folder to another path                        moving it back
+move_aside   the same, out of the store, to the plan's keep folder   moving it back
 make_dir     a folder                                                removing it, if empty
 write        a small file as a whole (configuration, checkpoint)     undo record
-derive       consume queues and key index from the log, aside        removing them
-install      a folder that was made aside takes its place            renaming both back
+derive       consume queues and key index from the log, separately   removing them
+install      a folder that was built separately takes its place      renaming both back
 ===========  ======================================================  ===============================
 """
 
@@ -50,7 +50,7 @@ from rmqpy.upgrade.plan.node_context import (
 from rmqpy.upgrade.plan.reframe import DataFile, Edit, Piece, edits_of
 
 INCOMING = ".incoming"
-"""Behind the name of a file that is being copied from another file system."""
+"""The suffix of a file that is being copied from another file system."""
 
 
 class OpState(Enum):
@@ -61,7 +61,7 @@ class OpState(Enum):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Op(ABC):
-    """``path`` is what it changes; ``why`` is for the reader of the plan."""
+    """One operation; ``path`` is what it changes, ``why`` is for the reader of the plan."""
 
     kind: ClassVar[str]
     path: str
@@ -69,37 +69,38 @@ class Op(ABC):
 
     @abstractmethod
     def state(self, context: NodeContext) -> OpState:
-        """Where the directory stands, as far as this operation can tell."""
+        """Return the state of the directory as far as this operation can tell."""
 
     def prepare(self, context: NodeContext, undo_path: str) -> None:
-        """Keep what would be lost; durable when it returns. Most kinds lose nothing."""
+        """Save what would be lost; durable on return. Most kinds lose nothing."""
         return
 
     @abstractmethod
     def perform(self, context: NodeContext) -> None:
-        """From *before* to *after*; durable when it returns."""
+        """Go from *before* to *after*; durable on return."""
 
     def resume(self, context: NodeContext, undo_path: str) -> None:
-        """It was interrupted: back to *before*, unless it is *after* already. A kind that happens
-        in one step has nothing to do.
+        """Go back to *before* after an interruption, unless it is *after* already.
+
+        A kind that happens in one step has nothing to do.
         """
         return
 
     @abstractmethod
     def revert(self, context: NodeContext, undo_path: str) -> None:
-        """Back to *before*, from *before*, *after* or the middle."""
+        """Go back to *before*, from *before*, *after* or the middle."""
 
     @property
     def changed_bytes(self) -> int:
-        """What it writes, for progress."""
+        """The number of bytes that it writes, for progress reports."""
         return 0
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Patch(Op):
-    """Changes bytes ``[start, end)`` of an existing file; the file's time stays.
+    """A change of bytes ``[start, end)`` of an existing file; the file's time stays.
 
-    ``before`` and ``after`` are md5 of that range.
+    ``before`` and ``after`` are the md5 of that range.
     """
 
     start: int
@@ -109,7 +110,7 @@ class Patch(Op):
 
     @abstractmethod
     def edits(self, context: NodeContext) -> Iterable[Edit]:
-        """What it writes; all of it within the range."""
+        """Return what it writes, all of it within the range."""
 
     def state(self, context: NodeContext) -> OpState:
         found = range_digest(context.files, self.path, self.start, self.end)
@@ -121,7 +122,7 @@ class Patch(Op):
         undo.save_ranges(context.files, undo_path, self.path, self.overwritten(context))
 
     def overwritten(self, context: NodeContext) -> list[tuple[int, int]]:
-        """Positions and lengths of what will be written."""
+        """Return positions and lengths of what will be written."""
         return [(self.start, self.end - self.start)]
 
     def perform(self, context: NodeContext) -> None:
@@ -139,7 +140,7 @@ class Patch(Op):
         if self.state(context) is not OpState.AFTER:
             raise StoreError(
                 self.path,
-                f"other bytes than planned at [{self.start}, {self.end}) after writing them",
+                f"other bytes than planned at [{self.start}, {self.end}) after the write",
                 f"md5 {self.after}",
                 "take the plan back with rmqpy upgrade rollback, and check the disk",
             )
@@ -173,7 +174,7 @@ class Copy(Patch):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Cut(Patch):
-    """``kept`` gets the bytes."""
+    """Zeros in place of records; ``kept`` receives the bytes."""
 
     kind: ClassVar[str] = "cut"
     kept: str
@@ -205,7 +206,7 @@ class Cut(Patch):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Fill(Patch):
-    """A BLANK from ``start`` to the end of the file, which is ``file_size`` long."""
+    """A BLANK from ``start`` to the end of the file, whose size is ``file_size``."""
 
     kind: ClassVar[str] = "fill"
     file_size: int
@@ -217,7 +218,7 @@ class Fill(Patch):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Reframe(Patch):
-    """``base_offset`` of the file, and the offsets between which messages leave."""
+    """Entries of a file become classic records; messages between the two offsets move."""
 
     kind: ClassVar[str] = "reframe"
     base_offset: int
@@ -241,7 +242,7 @@ class Reframe(Patch):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Create(Op):
-    """Holes of the source stay holes; the time is the source's."""
+    """A new file; holes of the source stay holes, and the time is the source's."""
 
     kind: ClassVar[str] = "create"
     replica: str
@@ -344,7 +345,7 @@ class MakeDir(Op):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Write(Op):
-    """``before`` is the md5 of the whole file or ``absent``; ``content`` base64."""
+    """A small file as a whole; ``before`` is its md5 or ``absent``, ``content`` is base64."""
 
     kind: ClassVar[str] = "write"
     before: str
@@ -379,8 +380,9 @@ class Write(Op):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Derive(Op):
-    """``path`` gets ``consumequeue`` and ``index``, from the log and from what the old ones at
-    ``queues`` and ``index`` know below ``from_offset``.
+    """Consume queues and key index, built below ``path``.
+
+    They come from the log, and below ``from_offset`` from the old ones at ``queues`` and ``index``.
     """
 
     kind: ClassVar[str] = "derive"
@@ -411,9 +413,10 @@ class Derive(Op):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Install(Op):
-    """The folder ``made`` becomes ``path``, what was there goes ``aside``. ``after`` is the digest
-    of what was made, ``log`` of the log files from which: a log that was written to since has
-    other queues.
+    """The folder ``made`` becomes ``path``; the present folder moves to ``aside``.
+
+    ``after`` is the digest of ``made``, ``log`` the fingerprint of the log from which it was built:
+    a log that was written to since has other queues.
     """
 
     kind: ClassVar[str] = "install"
@@ -469,11 +472,13 @@ def op_to_json(op: Op) -> dict[str, Any]:
 
 
 def op_from_json(value: dict[str, Any]) -> Op:
-    """Raises RmqError for what is no operation: a plan may have been edited."""
+    """Decode an operation. Raise RmqError for anything else: a plan may have been edited."""
     fields = dict(value)
     kind = _BY_KIND.get(str(fields.pop("op", None)))
     if kind is None:
-        raise RmqError(f"an operation {value.get('op')!r}; known are {', '.join(sorted(_BY_KIND))}")
+        raise RmqError(
+            f"unknown operation {value.get('op')!r}; known are {', '.join(sorted(_BY_KIND))}"
+        )
     try:
         return kind(**fields)
     except TypeError as error:
@@ -495,9 +500,7 @@ def _move(context: NodeContext, old: str, new: str) -> None:
 
 
 def _copy_over(context: NodeContext, old: str, new: str) -> None:
-    """To another file system: a whole copy under a name of its own, then the name, then the old one
-    goes.
-    """
+    """Move to another file system: copy under a temporary name, rename, remove the old file."""
     files = context.files
     copy_file(files, old, new + INCOMING)
     files.rename(new + INCOMING, new)
@@ -506,7 +509,7 @@ def _copy_over(context: NodeContext, old: str, new: str) -> None:
 
 
 def _settle_move(context: NodeContext, old: str, new: str) -> None:
-    """After a kill between the steps of :func:`_copy_over`."""
+    """Clean up after a kill between the steps of :func:`_copy_over`."""
     files = context.files
     files.unlink(new + INCOMING)
     both = files.exists(old) and files.exists(new)
