@@ -17,7 +17,7 @@ from rmqpy.upgrade.steps.states import GroupState
 
 FROM = frozenset((GroupState.ALIGNED,))
 TO: GroupState | None = GroupState.SEALED
-REASON = "all members have to agree on the divided offset before the first of them starts"
+REASON = "all members must agree on the divided offset before the first of them starts"
 
 
 def plan(context: PlanContext) -> list[NodePlan]:

@@ -223,10 +223,10 @@ class _LeavePlanner:
         if index < 0 or index < ledger.files[0].first_index:
             return [], self._aside(ledger.files)
         number, position = position_after(self.context.files, ledger, index)
-        last, behind = ledger.files[number], ledger.files[number + 1 :]
-        if index == ledger.end_index and not any(each.first_index >= 0 for each in behind):
-            return list(ledger.files[: number + 1]), self._aside(behind)
-        ops = self._aside(behind)
+        last, later = ledger.files[number], ledger.files[number + 1 :]
+        if index == ledger.end_index and not any(each.first_index >= 0 for each in later):
+            return list(ledger.files[: number + 1]), self._aside(later)
+        ops = self._aside(later)
         end = _content_end(self.context.files, last.path)
         if end > position:
             before = range_digest(self.context.files, last.path, position, end)

@@ -1,4 +1,4 @@
-"""``rmqpy pipeline rebuild``: consume queues and key index from the log, as a plan to apply."""
+"""``rmqpy pipeline rebuild``: rebuild consume queues and key index from the log, as a plan."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def add_verb(verbs: Any) -> None:
-    text = "consume queues and key index from the log, aside: a plan for rmqpy upgrade apply"
+    text = "rebuild consume queues and key index from the log, as a plan for rmqpy upgrade apply"
     rebuild: Parser = verbs.add_parser("rebuild", help=text, description=text)
     rebuild.add_argument(
         "replica", nargs=1, metavar="[NAME=]DIR", help="a stopped broker's storePathRootDir"
@@ -36,8 +36,8 @@ def add_verb(verbs: Any) -> None:
     rebuild.add_argument(
         "-c", dest="config", action="append", default=[], metavar="FILE", help="broker.conf"
     )
-    rebuild.add_argument("--out", metavar="FILE", help="write the plan there, as JSON")
-    rebuild.add_argument("--apply", action="store_true", help="carry the plan out at once")
+    rebuild.add_argument("--out", metavar="FILE", help="write the plan to FILE, as JSON")
+    rebuild.add_argument("--apply", action="store_true", help="carry out the plan immediately")
     engine_option(rebuild)
     spark_options(rebuild)
     add_format_option(rebuild)
@@ -46,7 +46,7 @@ def add_verb(verbs: Any) -> None:
 
 
 def _rebuild(options: argparse.Namespace) -> int:
-    """Exit code 2 when the log does not hold every message that its queues should have."""
+    """Return 2 when the log does not hold every message that its queues should have."""
     from rmqpy.upgrade.plan.engine import apply_plan
     from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
     from rmqpy.upgrade.steps.install_rebuilt import build_folder, drop_unused, plan_rebuilt
@@ -80,7 +80,7 @@ def _rebuild(options: argparse.Namespace) -> int:
 
 
 def _node_context(replica: LocalReplica) -> tuple[NodeContext, StoreFacts]:
-    """UpgradeRefused when a broker runs there, or a plan is half done."""
+    """Return context and facts. Raise UpgradeRefusedError for a running broker or half a plan."""
     from rmqpy.audit.facts.reader import read_facts
     from rmqpy.store.upgrade_guard import upgrade_work
     from rmqpy.upgrade.plan.journal import load_journal
@@ -90,10 +90,12 @@ def _node_context(replica: LocalReplica) -> tuple[NodeContext, StoreFacts]:
     files, root = replica.files, replica.root
     facts = read_facts(files, root, replica.plan.settings)
     if facts.running:
-        raise UpgradeRefusedError(f"{replica.name}: a broker is running there; stop it first")
+        raise UpgradeRefusedError(
+            f"{replica.name}: a broker is running in this directory; stop it first"
+        )
     log = facts.classic or facts.ledger
     if log is None:
-        raise UpgradeRefusedError(f"{replica.name}: there is no log to build from")
+        raise UpgradeRefusedError(f"{replica.name}: it has no log to build from")
     settings = replica.plan.settings or settings_of_facts(root, log.file_size, facts.as_json())
     node_context = NodeContext(files, upgrade_work(root), settings, now_ms=now_ms)
     journal = load_journal(files, node_context.work)
@@ -150,12 +152,12 @@ def _lines(done: Rebuild, nothing: bool, applied: bool) -> list[str]:
         f" copied, {done.keys} keys in {done.index_files} index files"
     ]
     lines += [
-        f"{each.file} at offset {each.offset}: {each.size} bytes that are no message"
+        f"{each.file} at offset {each.offset}: {each.size} bytes that are not a message"
         for each in done.skipped
     ]
     lines += map(str, done.breaks)
     if nothing:
-        lines.append("what is there is the same: nothing to install")
+        lines.append("the existing files are the same: nothing to install")
     elif applied:
         lines.append("installed; rmqpy upgrade rollback takes it back")
     return lines

@@ -1,6 +1,6 @@
-"""What the verbs of ``rmqpy upgrade`` are given: replicas, configurations, directories.
+"""The inputs of ``rmqpy upgrade``: replicas, configurations, directories.
 
-``[NAME=]DIR`` or ``NAME=http(s)://HOST:PORT``; ``-c [NAME=]FILE``.
+A replica is ``[NAME=]DIR`` or ``NAME=http(s)://HOST:PORT``, a configuration ``-c [NAME=]FILE``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.upgrade.checks.replica import LocalReplica, Replica
+    from rmqpy.upgrade.plan.node_context import NodeContext
     from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
 
 
@@ -34,7 +35,7 @@ def plan_context_of(
     for name, path in named(getattr(options, "config", []), names).items():
         settings[name] = load_broker_configuration(path).configuration.store
     for replica in replicas:
-        # The directory that is named, not the one that its broker.conf names: it may be a copy.
+        # The given directory counts, not the one in its broker.conf, because it may be a copy.
         if isinstance(replica, LocalReplica) and replica.plan.settings is not None:
             settings[replica.name] = replica.plan.settings
     if switch is None:
@@ -98,7 +99,7 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
 
 
 def _at(store: Any, root: str) -> Any:
-    """The settings of a broker.conf, for the directory that was named (it may be a copy)."""
+    """Return the settings of a broker.conf for the given directory, which may be a copy."""
     from pathlib import Path
 
     import attrs
@@ -114,13 +115,13 @@ def name_of(text: str) -> str:
 
 
 def named(texts: list[str], replicas: list[str]) -> dict[str, str]:
-    """``NAME=VALUE`` by name; a single value without a name belongs to the only replica."""
+    """Return ``NAME=VALUE`` texts by name; a value without a name belongs to the only replica."""
     found = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator:
             if len(replicas) != 1:
-                raise RmqError(f"{text}: which replica is meant? write NAME={text}")
+                raise RmqError(f"{text}: the replica is not clear; write NAME={text}")
             name, value = name_of(replicas[0]), text
         found[name] = value
     return found
@@ -135,8 +136,8 @@ def absolute(path: str, *, folder: bool = True) -> str:
     return str(found.resolve())
 
 
-def node_context_at(context: PlanContext, root: str) -> Any:
-    """For a directory of this host, whether it was named as a replica or not."""
+def node_context_at(context: PlanContext, root: str) -> NodeContext:
+    """Return the context of a directory of this host, given as a replica or not."""
     from rmqpy.audit.replicas.manifest import Md5
     from rmqpy.store.upgrade_guard import upgrade_work
     from rmqpy.upgrade.checks.replica import LocalReplica, Replicas
@@ -157,17 +158,17 @@ def node_context_at(context: PlanContext, root: str) -> Any:
 
 
 def locked(files: Any, root: str) -> Any:
-    """No broker, Java's or ours, starts on a directory while it is changed."""
+    """Hold the lock of a directory, so that no broker, Java or rmqpy, starts while it changes."""
     from contextlib import closing
 
-    class _Held:
+    class _LockHolder:
         def __init__(self) -> None:
             self.lock = files.lock(f"{root}/lock")
 
         def close(self) -> None:
             self.lock.release()
 
-    return closing(_Held())
+    return closing(_LockHolder())
 
 
 def copied(options: argparse.Namespace) -> str:

@@ -103,7 +103,7 @@ def position_after(files: FileSystem, ledger: Ledger, index: int) -> tuple[int, 
 
 
 def agreed_index(ledgers: Sequence[Ledger], group_size: int) -> int:
-    """Return the last entry that the group has to keep.
+    """Return the last entry that the group must keep.
 
     That is what any member knows to be committed, and what a quorum has. Members whose last entries
     have the same term agree up to the shorter end. Raise UpgradeRefusedError when too few members
@@ -111,7 +111,7 @@ def agreed_index(ledgers: Sequence[Ledger], group_size: int) -> int:
     """
     if not is_quorum(len(ledgers), group_size):
         raise UpgradeRefusedError(
-            f"{len(ledgers)} of {group_size} members are given: too few to know what was"
+            f"{len(ledgers)} of {group_size} members are given, too few to know what was"
             " acknowledged; give more members, or --cut-index"
         )
     committed = max(ledger.committed_index for ledger in ledgers)

@@ -24,7 +24,7 @@ from rmqpy.upgrade.plan.survey import Survey, SurveyPlan, take_survey
 
 RANGE_BYTES_MAX = 4 << 20
 SUMMED_MAX = 1 << 10
-"""The most that one request may ask for: bytes, and messages to sum up."""
+"""The limits of one request: bytes, and messages to sum up."""
 
 REQUEST_SECONDS_MAX = 600
 TOKEN_HEADER = "X-Rmqpy-Token"

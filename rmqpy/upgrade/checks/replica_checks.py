@@ -267,7 +267,7 @@ def half_messages(survey: Survey) -> Iterator[CheckFinding]:
         yield note(
             "half-messages",
             survey.name,
-            f"{count} prepared messages in the log; after the switch the leader checks those that are"
+            """No DLedger data exists while the flag is off: a start would hide it (H9, H10)."""
             " still pending, and needs this log for it",
         )
 

@@ -69,7 +69,7 @@ class Op(ABC):
 
     @abstractmethod
     def state(self, context: NodeContext) -> OpState:
-        """Return the state of the directory as far as this operation can tell."""
+        """Return the state of the directory as this operation sees it."""
 
     def prepare(self, context: NodeContext, undo_path: str) -> None:
         """Save what would be lost; durable on return. Most kinds lose nothing."""

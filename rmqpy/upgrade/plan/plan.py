@@ -148,14 +148,14 @@ def check_signed(value: dict[str, Any], key: bytes | None) -> None:
 
     An unsigned plan passes only without a key, a signed one only with its key.
     """
-    given = value.get("signature")
-    if given is None and key is None:
+    signature = value.get("signature")
+    if signature is None and key is None:
         return
     if key is None:
         raise UpgradeRefusedError("the plan is signed: give the key with --key")
-    if given is None:
+    if signature is None:
         raise UpgradeRefusedError("the plan is not signed: sign it when planning, with --key")
-    if not hmac.compare_digest(str(given), signature_of(value, key)):
+    if not hmac.compare_digest(str(signature), signature_of(value, key)):
         raise UpgradeRefusedError(
             "the signature does not fit: the plan was changed after it was signed, or signed with"
             " another key"

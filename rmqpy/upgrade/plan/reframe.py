@@ -1,4 +1,4 @@
-"""Turn one DLedger data file into a classic commit log file: the bytes that have to change.
+"""Turn one DLedger data file into a classic commit log file: the bytes that must change.
 
 A data file is ``[48-byte header][record]`` repeated, then a filler or zeros. Every record grows
 over the header after it by one reserved property of exactly those 48 bytes, so that nothing else
@@ -188,7 +188,7 @@ def covered_entries(properties: bytes) -> list[tuple[int, int]]:
 
 
 def _covers(file: DataFile, end: int) -> bool:
-    """Return whether an entry begins at ``end``: the record before it has to cover its header."""
+    """Return whether an entry begins at ``end``: the record before it must cover its header."""
     return (
         end + _HEADER <= file.end and int.from_bytes(file.view[end : end + 4]) == layout.ENTRY_MAGIC
     )
