@@ -1,4 +1,7 @@
-"""What every replica is, before anything is changed: the manifests. Writes nothing into stores."""
+"""Record what every replica is before anything is changed: the manifests.
+
+This step writes nothing into stores.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,21 @@ from rmqpy.upgrade.steps.states import GroupState
 
 FROM = frozenset(GroupState)
 TO: GroupState | None = None
-REASON = "a plan rests on what was found, and says so"
+REASON = "a plan rests on the state that was found, and records it"
 
 
-def plan(situation: PlanContext) -> list[NodePlan]:
-    """No operation: the facts of the plan are the baseline."""
+def plan(context: PlanContext) -> list[NodePlan]:
+    """Return no operation: the facts of the plan are the baseline."""
     return []
 
 
-def verify(situation: PlanContext) -> list[str]:
-    """Replicas whose log files no longer have the sizes and times of their manifest."""
-    return situation.changed_since_survey()
+def verify(context: PlanContext) -> list[str]:
+    """Return the replicas whose log files no longer have the sizes and times of their manifest."""
+    return [
+        f"{replica.name}: log files have changed since they were surveyed"
+        for replica in context.on_this_host
+        if not replica.survey().manifest.fits(replica.files, replica.root)
+    ]
 
 
 def undo() -> str:

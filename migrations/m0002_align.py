@@ -1,28 +1,62 @@
-"""Bring every replica's classic log up to the reference: only differing ranges travel; what a
-replica has alone behind the common end is moved aside, never deleted. Tables get the largest
-values.
+"""Bring every replica's classic log up to the reference.
+
+Only differing ranges are copied. Messages that a replica has after the common end are moved aside,
+never deleted; consume queues and key index are derived again from there; tables get the largest
+values. The reference's own part holds only tables, and files that were allocated ahead of its last
+message.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from rmqpy.audit.replicas.manifest import LogFileDigest
+from rmqpy.codec.layout import BLANK_SIZE
+from rmqpy.codec.message import encode_blank
+from rmqpy.codec.tally import BLOCK_SIZE
+from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.group_checks import same_divide, same_log
+from rmqpy.upgrade.checks.log_comparison import Relation, classic_log
+from rmqpy.upgrade.checks.replica import Replica
+from rmqpy.upgrade.plan.node_context import ABSENT, UpgradeRefusedError, digest_of
+from rmqpy.upgrade.plan.operations import (
+    Copy,
+    Create,
+    Cut,
+    Derive,
+    Fill,
+    Move,
+    MoveAside,
+    Op,
+    Write,
+)
 from rmqpy.upgrade.plan.plan import NodePlan
-from rmqpy.upgrade.steps.align import plan_align
+from rmqpy.upgrade.plan.survey import Survey
 from rmqpy.upgrade.steps.plan_context import PlanContext
 from rmqpy.upgrade.steps.states import GroupState
+
+COPY_BYTES_MAX = 16 << 20
+"""The most bytes that one copy operation takes, which bounds its undo record."""
+
 
 FROM = frozenset((GroupState.DIVERGED, GroupState.LAGGING))
 TO: GroupState | None = GroupState.ALIGNED
 REASON = "members of a group must have the same old log, to the last message"
 
 
-def plan(situation: PlanContext) -> list[NodePlan]:
-    return [plan_align(situation, replica) for replica in situation.group.replicas]
+def plan(context: PlanContext) -> list[NodePlan]:
+    """Return one part per replica. Raise UpgradeRefusedError when one cannot be aligned."""
+    return [plan_replica(context, replica) for replica in context.group.replicas]
 
 
-def verify(situation: PlanContext) -> list[str]:
-    """What still differs."""
-    found = [*same_log(situation.group), *same_divide(situation.group)]
+def plan_replica(context: PlanContext, replica: Replica) -> NodePlan:
+    """Return one replica's part. Raise UpgradeRefusedError when it cannot be aligned as it is."""
+    return _AlignPlanner(context, replica).plan()
+
+
+def verify(context: PlanContext) -> list[str]:
+    """Return what still differs."""
+    found = [*same_log(context.group), *same_divide(context.group)]
     return [str(each) for each in found if not each.is_note]
 
 
@@ -30,3 +64,257 @@ def undo() -> str:
     return (
         "rmqpy upgrade rollback: every byte from the undo records, kept files back to their place"
     )
+
+
+class _AlignPlanner:
+    """Plans one replica's part of an alignment."""
+
+    def __init__(self, context: PlanContext, replica: Replica) -> None:
+        self.context = context
+        self.replica = replica
+        self.survey: Survey = replica.survey()
+        reference = context.reference
+        self.reference = reference.replica
+        self.compared = reference.others.get(replica.name)
+        self.root = self.survey.root
+        self.notes: list[str] = []
+
+    @property
+    def keep(self) -> str:
+        tag = digest_of(f"{self.replica.name}|{self.survey.manifest.end}|align".encode())[:8]
+        return f"{upgrade_work(self.root)}/keep-{tag}"
+
+    def plan(self) -> NodePlan:
+        self._check()
+        ops = list(self._set_unused_aside())
+        changes = list(self._log()) if self._differs() else []
+        ops += changes
+        # Before the queues: queues of a topic that is in no table count as deleted.
+        ops += self._tables()
+        if changes and self.survey.has_entries:
+            ops += self._derived_at_start()
+        elif changes:
+            ops += self._derived()
+        return NodePlan(
+            replica=self.replica.name,
+            root=self.root,
+            keep=self.keep,
+            ops=tuple(ops),
+            notes=tuple(self.notes),
+        )
+
+    def _check(self) -> None:
+        if self.survey.manifest.running:
+            raise UpgradeRefusedError(
+                f"{self.replica.name}: a broker is running in this directory; stop it first"
+            )
+        if self.survey.abort_found:
+            raise UpgradeRefusedError(
+                f"{self.replica.name}: its last stop was not clean; start the broker once with its"
+                " present configuration, and stop it"
+            )
+        wrong = [each for each in self.survey.found if each["code"] in _BLOCKING]
+        if wrong and self.replica is self.reference:
+            raise UpgradeRefusedError(
+                f"{self.replica.name} is the reference, and its log is damaged:"
+                f" {wrong[0]['code']} {wrong[0]['file']}; choose another with --reference"
+            )
+        sizes = {each.size for each in self.survey.spans}
+        expected = self.reference.survey().file_size
+        if sizes and sizes != {expected}:
+            raise UpgradeRefusedError(
+                f"{self.replica.name} has log files of {sorted(sizes)} bytes, the reference of"
+                f" {expected}: they cannot be one group"
+            )
+
+    def _differs(self) -> bool:
+        compared = self.compared
+        if compared is None:
+            return False
+        return compared.relation is not Relation.EQUAL or compared.lacks_front
+
+    # The log
+
+    def _set_unused_aside(self) -> Iterator[Op]:
+        """Move aside the files after the last message, the last one first: this leaves no gap."""
+        log = classic_log(self.replica)
+        end = log.files[-1].end_offset if log.files else 0
+        if not log.files:
+            return
+        classic = [each for each in self.survey.spans if not each.of_entries]
+        for span in sorted(classic, key=lambda each: each.path, reverse=True):
+            if int(span.path.rpartition("/")[2]) >= end:
+                yield self._aside(span.path, "allocated ahead and never written")
+
+    def _log(self) -> Iterator[Op]:
+        compared = self.compared
+        assert compared is not None
+        theirs = {file.first_offset: file for file in classic_log(self.reference).files}
+        mine = {file.first_offset: file for file in classic_log(self.replica).files}
+        last = max(theirs, default=-1)
+        for offset in sorted(mine, reverse=True):
+            if offset > last:
+                yield self._aside(mine[offset].path, "the reference's log ends before it")
+        for offset, file in sorted(theirs.items()):
+            own = mine.get(offset)
+            if own is None:
+                if offset >= min(mine, default=0) or compared.lacks_front:
+                    yield self._create(file)
+            else:
+                yield from self._file(file, own)
+
+    def _create(self, file: LogFileDigest) -> Op:
+        said = next(
+            each for each in self.reference.survey().manifest.files if each.path == file.path
+        )
+        return Create(
+            path=self._absolute(file.path),
+            replica=self.reference.name,
+            source_path=file.path,
+            size=file.file_size,
+            after=said.md5,
+            mtime_ms=said.mtime_ms,
+            why="missing here",
+        )
+
+    def _file(self, theirs: LogFileDigest, mine: LogFileDigest) -> Iterator[Op]:
+        """Copy the ranges of one file that differ, and clear what is after the reference's end."""
+        base = theirs.first_offset
+        for start, stop in self._ranges(theirs, mine):
+            data_digest = self.reference.digest(theirs.path, start, stop)
+            before = self.replica.digest(mine.path, start, stop)
+            if data_digest != before:
+                yield Copy(
+                    path=self._absolute(mine.path),
+                    start=start,
+                    end=stop,
+                    before=before,
+                    after=data_digest,
+                    replica=self.reference.name,
+                    source_path=theirs.path,
+                )
+        end = theirs.end - base
+        yield from self._clear_after(mine, end, theirs.sealed)
+        if theirs.sealed:
+            yield from self._fill(mine, end, theirs.file_size)
+
+    def _ranges(self, theirs: LogFileDigest, mine: LogFileDigest) -> Iterator[tuple[int, int]]:
+        """Yield differing blocks up to the reference's end, adjacent ones joined."""
+        end = theirs.end - theirs.first_offset
+        compared = self.compared
+        assert compared is not None
+        common = compared.common_end - theirs.first_offset
+        begin = stop = 0
+        for number, block in enumerate(theirs.blocks):
+            start = max(number * BLOCK_SIZE, min(common, end))
+            if start >= min((number + 1) * BLOCK_SIZE, end):
+                continue
+            same = number < len(mine.blocks) and mine.blocks[number] == block
+            if not same and start == stop and begin < stop and stop - begin < COPY_BYTES_MAX:
+                stop = min((number + 1) * BLOCK_SIZE, end)
+            elif not same:
+                if begin < stop:
+                    yield begin, stop
+                begin, stop = start, min((number + 1) * BLOCK_SIZE, end)
+        if begin < stop:
+            yield begin, stop
+
+    def _clear_after(self, mine: LogFileDigest, end: int, sealed: bool) -> Iterator[Op]:
+        """Cut messages after the reference's end from this file, and keep them."""
+        content = mine.end - mine.first_offset
+        if mine.sealed:
+            content = max(content + BLANK_SIZE, end)
+        if content <= end or (mine.sealed and sealed and mine.end - mine.first_offset <= end):
+            return
+        for start in range(end, content, COPY_BYTES_MAX):
+            stop = min(start + COPY_BYTES_MAX, content)
+            yield Cut(
+                path=self._absolute(mine.path),
+                start=start,
+                end=stop,
+                before=self.replica.digest(mine.path, start, stop),
+                after=digest_of(bytes(stop - start)),
+                kept=f"{self.keep}/cut/{mine.first_offset + start:020d}",
+                why="after the end of the reference's log",
+            )
+
+    def _fill(self, mine: LogFileDigest, end: int, file_size: int) -> Iterator[Op]:
+        if mine.sealed and mine.end - mine.first_offset == end:
+            return
+        after = digest_of(encode_blank(file_size - end))
+        stop = end + BLANK_SIZE
+        content = mine.end - mine.first_offset
+        cut = content > end
+        before = digest_of(bytes(BLANK_SIZE)) if cut else self.replica.digest(mine.path, end, stop)
+        if before != after:
+            yield Fill(
+                path=self._absolute(mine.path),
+                start=end,
+                end=stop,
+                before=before,
+                after=after,
+                file_size=file_size,
+            )
+
+    # Derived files and tables
+
+    def _derived(self) -> Iterator[Op]:
+        compared = self.compared
+        assert compared is not None
+        made = f"{self.keep}/derived"
+        paths = {name: f"{self.root}/{name}" for name in ("consumequeue", "index")}
+        there = {
+            each.path.split("/", 1)[0] for each in self.survey.manifest.files if "/" in each.path
+        }
+        yield Derive(
+            path=made,
+            commit_log=self.context.commit_log(self.replica),
+            queues=paths["consumequeue"],
+            index=paths["index"],
+            config=f"{self.root}/config",
+            from_offset=0 if compared.lacks_front else compared.common_end,
+        )
+        for name, place in paths.items():
+            if name in there:
+                yield MoveAside(path=place, to=f"{self.keep}/{name}")
+            yield Move(path=f"{made}/{name}", to=place)
+
+    def _derived_at_start(self) -> Iterator[Op]:
+        """Leave the queues to the broker: it dispatches both logs when it finds none."""
+        self.notes.append("the broker builds consume queues and key index at its next start")
+        there = {each.path.split("/", 1)[0] for each in self.survey.manifest.files}
+        for name in ("consumequeue", "index"):
+            if name in there:
+                yield MoveAside(
+                    path=f"{self.root}/{name}",
+                    to=f"{self.keep}/{name}",
+                    why="the next start rebuilds it from both logs",
+                )
+
+    def _tables(self) -> Iterator[Op]:
+        merged = self.context.merged
+        for name, data in merged.tables.items():
+            if self.replica.name not in merged.differing[name]:
+                continue
+            path = f"config/{name}"
+            said = {each.path: each.md5 for each in self.survey.manifest.files}
+            before = said.get(path, ABSENT)
+            if before != digest_of(data):
+                yield Write.of(f"{self.root}/{path}", before, data, "the largest values of all")
+
+    def _absolute(self, path: str) -> str:
+        return self.context.log_path(self.replica, path)
+
+    def _aside(self, path: str, why: str) -> Op:
+        name = path.rpartition("/")[2]
+        return MoveAside(path=self._absolute(path), to=f"{self.keep}/commitlog/{name}", why=why)
+
+
+_BLOCKING = frozenset(
+    (
+        *("RECORD_MAGIC", "RECORD_SIZE", "RECORD_FIELDS", "RECORD_ZEROED", "RECORD_BODY_CRC"),
+        *("RECORD_CHECKSUM", "RECORD_PROPERTIES", "RECORD_TOPIC", "RECORD_PLACE", "FILE_MISSING"),
+        *("FILLER_SIZE", "FILLER_MISSING", "TAIL_PARTIAL", "TAIL_JUNK", "FILE_SIZE"),
+    )
+)
+"""Findings that the reference must not have."""

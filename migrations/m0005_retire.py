@@ -1,4 +1,7 @@
-"""The old files have expired: DLedger's own cleaning is on again. Nothing has to be done."""
+"""Retire the old files: once they have expired, DLedger's own cleaning is on again.
+
+This step needs no operation.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,19 @@ from rmqpy.upgrade.steps.states import GroupState
 
 FROM = frozenset((GroupState.JOINED,))
 TO: GroupState | None = GroupState.DLEDGER_ONLY
-REASON = "old files go by fileReservedTime; the divided offset does not move while one is left"
+REASON = "fileReservedTime expires old files; the divided offset is fixed while one is left"
 IRREVERSIBLE = "expired messages are gone, as in any store"
 
 
-def plan(situation: PlanContext) -> list[NodePlan]:
-    """No operation: brokers expire files."""
+def plan(context: PlanContext) -> list[NodePlan]:
+    """Return no operation: brokers expire the files."""
     return []
 
 
-def verify(situation: PlanContext) -> list[str]:
-    """Replicas that still have old files."""
+def verify(context: PlanContext) -> list[str]:
+    """Return the replicas that still have old files."""
     return [
         f"{survey.name}: old files are left"
-        for survey in situation.group.surveys
+        for survey in context.group.surveys
         if survey.manifest.log("classic") is not None
     ]

@@ -1,11 +1,11 @@
-"""Administration: what operators ask of name servers and brokers.
+"""Administration: what operators request from name servers and brokers.
 
 =============  ==========================================================
-``api``        typed calls, one a request code
-``outcome``    what a command found out: text as mqadmin prints it, or JSON
-``command``    what a command is: name, options, what it does
-``commands``   the commands of mqadmin 4.9.7, and ours
+``api``        typed calls, one per request code
+``output``     results of commands: text as mqadmin prints it, or JSON
+``command``    the form of a command: name, options, action
+``commands``   the commands of mqadmin 4.9.7, and our own
 =============  ==========================================================
 
-Knows the wire and the client, never the inside of a broker.
+This room knows the wire and the client, never the inside of a broker.
 """

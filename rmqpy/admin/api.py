@@ -1,7 +1,8 @@
-"""Typed calls to name servers and brokers, one a request code; what is no success is a Refusal.
+"""Typed calls to name servers and brokers, one per request code.
 
-Brokers are addressed by ``host:port``; name servers by the client's choice among them, except where
-all are told (key-value pairs, permissions, settings).
+A response other than SUCCESS raises RequestRejectedError. Brokers are addressed by ``host:port``;
+the client picks a name server, except for calls that go to all of them (key-value pairs,
+permissions, settings).
 """
 
 from __future__ import annotations
@@ -83,17 +84,17 @@ from rmqpy.remoting.headers import (
 B = TypeVar("B", bound=Body)
 
 RELAYED_MS = 30_000
-"""Time for what a broker asks a client before it answers."""
+"""The timeout of calls for which the broker first asks a client."""
 
 
 class Admin:
-    """See the module's text. ``instance`` belongs to the caller."""
+    """Typed calls to a cluster; ``instance`` belongs to the caller."""
 
     def __init__(self, instance: ClientInstance, name_servers: Sequence[str]) -> None:
         self.instance = instance
         self.name_servers = tuple(name_servers)
 
-    async def ask(
+    async def call(
         self,
         address: str,
         code: RequestCode,
@@ -101,7 +102,7 @@ class Admin:
         body: bytes = b"",
         timeout_ms: int | None = None,
     ) -> RemotingCommand:
-        """The successful answer of one broker or name server."""
+        """Return the successful answer of one broker or name server."""
         return _successful(
             await self.instance.invoke(address, code, header, body, timeout_ms=timeout_ms), address
         )
@@ -118,7 +119,7 @@ class Admin:
         return ClusterInfo.decode(response.body)
 
     async def masters(self, cluster: str) -> list[str]:
-        """Addresses of the masters of ``cluster``, sorted. Raises Refusal when there is none."""
+        """Return the masters' addresses, sorted. Raise RequestRejectedError if there is none."""
         info = await self.cluster_info()
         found = sorted(
             info.broker_addr_table[name].broker_addrs[MASTER_ID]
@@ -135,7 +136,7 @@ class Admin:
         return found
 
     async def members(self, cluster: str) -> dict[str, list[str]]:
-        """Master's address to its slaves' addresses, sorted."""
+        """Return each master's address with its slaves' addresses, sorted."""
         info = await self.cluster_info()
         found: dict[str, list[str]] = {}
         for name in sorted(info.cluster_addr_table.get(cluster, [])):
@@ -171,63 +172,63 @@ class Admin:
             topic_sys_flag=topic.topic_sys_flag,
             order=topic.order,
         )
-        await self.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        await self.call(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
     async def delete_topic(self, address: str, topic: str) -> None:
         header = DeleteTopicRequestHeader(topic=topic)
-        await self.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+        await self.call(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
 
     async def forget_topic(self, topic: str, cluster: str | None) -> None:
         """Remove a topic's routes from every name server."""
         header = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster)
         for server in self.name_servers:
-            await self.ask(server, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+            await self.call(server, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
 
     async def all_topics(self, address: str) -> TopicConfigSerializeWrapper:
-        response = await self.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        response = await self.call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
         return TopicConfigSerializeWrapper.decode(response.body)
 
     async def system_topics(self, address: str) -> list[str]:
-        response = await self.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        response = await self.call(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
         return TopicList.decode(response.body).topic_list
 
     async def topic_stats(self, address: str, topic: str) -> TopicStatsTable:
         header = GetTopicStatsInfoRequestHeader(topic=topic)
-        response = await self.ask(address, RequestCode.GET_TOPIC_STATS_INFO, header)
+        response = await self.call(address, RequestCode.GET_TOPIC_STATS_INFO, header)
         return TopicStatsTable.decode(response.body)
 
     async def consumers_of(self, address: str, topic: str) -> list[str]:
-        """Groups that consume ``topic``: online, or with offsets."""
+        """Return the groups that consume ``topic``: online, or with offsets."""
         header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
-        response = await self.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+        response = await self.call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
         return GroupList.decode(response.body).group_list
 
     # -- groups and clients
 
     async def update_group(self, address: str, group: SubscriptionGroupConfig) -> None:
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        await self.ask(address, code, body=group.encode())
+        await self.call(address, code, body=group.encode())
 
     async def delete_group(self, address: str, group: str, remove_offset: bool) -> None:
         header = DeleteSubscriptionGroupRequestHeader(group_name=group, remove_offset=remove_offset)
-        await self.ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+        await self.call(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def all_groups(self, address: str) -> SubscriptionGroupWrapper:
-        response = await self.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        response = await self.call(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         return SubscriptionGroupWrapper.decode(response.body)
 
     async def consumer_connections(self, address: str, group: str) -> ConsumerConnection:
         header = GetConsumerConnectionListRequestHeader(consumer_group=group)
-        response = await self.ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+        response = await self.call(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
         return ConsumerConnection.decode(response.body)
 
     async def producer_connections(self, address: str, group: str) -> ProducerConnection:
         header = GetProducerConnectionListRequestHeader(producer_group=group)
-        response = await self.ask(address, RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
+        response = await self.call(address, RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
         return ProducerConnection.decode(response.body)
 
     async def producers(self, address: str) -> ProducerTableInfo:
-        response = await self.ask(address, RequestCode.GET_ALL_PRODUCER_INFO)
+        response = await self.call(address, RequestCode.GET_ALL_PRODUCER_INFO)
         return ProducerTableInfo.decode(response.body)
 
     async def running_info(
@@ -237,7 +238,7 @@ class Admin:
             consumer_group=group, client_id=client_id, jstack_enable=jstack
         )
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
-        response = await self.ask(address, code, header, timeout_ms=RELAYED_MS)
+        response = await self.call(address, code, header, timeout_ms=RELAYED_MS)
         return ConsumerRunningInfo.decode(response.body)
 
     async def consume_directly(
@@ -248,7 +249,7 @@ class Admin:
             consumer_group=group, client_id=client_id, msg_id=offset_msg_id
         )
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY
-        response = await self.ask(address, code, header, timeout_ms=RELAYED_MS)
+        response = await self.call(address, code, header, timeout_ms=RELAYED_MS)
         return ConsumeMessageDirectlyResult.decode(response.body)
 
     # -- offsets
@@ -257,7 +258,7 @@ class Admin:
         self, address: str, group: str, topic: str | None = None
     ) -> ConsumeStats:
         header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
-        response = await self.ask(address, RequestCode.GET_CONSUME_STATS, header)
+        response = await self.call(address, RequestCode.GET_CONSUME_STATS, header)
         return ConsumeStats.decode(response.body)
 
     async def broker_consume_stats(
@@ -265,34 +266,34 @@ class Admin:
     ) -> ConsumeStatsList:
         header = GetConsumeStatsInBrokerHeader(is_order=ordered)
         code = RequestCode.GET_BROKER_CONSUME_STATS
-        response = await self.ask(address, code, header, timeout_ms=timeout_ms)
+        response = await self.call(address, code, header, timeout_ms=timeout_ms)
         return ConsumeStatsList.decode(response.body)
 
     async def reset_offset(
         self, address: str, header: ResetOffsetRequestHeader
     ) -> dict[MessageQueue, int]:
-        """The offsets that the group's online clients are told to take."""
+        """Return the offsets that the broker sends to the group's online clients."""
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-        response = await self.ask(address, code, header, timeout_ms=RELAYED_MS)
+        response = await self.call(address, code, header, timeout_ms=RELAYED_MS)
         return dict(ResetOffsetBody.decode(response.body).offset_table)
 
     async def consumer_status(
         self, address: str, header: GetConsumerStatusRequestHeader
     ) -> dict[str, dict[MessageQueue, int]]:
-        """Client id to the offsets that it has reached."""
+        """Return each client id with the offsets that the client has reached."""
         code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-        response = await self.ask(address, code, header, timeout_ms=RELAYED_MS)
+        response = await self.call(address, code, header, timeout_ms=RELAYED_MS)
         table = GetConsumerStatusBody.decode(response.body).consumer_table
         return {client: dict(offsets) for client, offsets in table.items()}
 
     async def clone_offsets(self, address: str, header: CloneGroupOffsetRequestHeader) -> None:
-        await self.ask(address, RequestCode.CLONE_GROUP_OFFSET, header)
+        await self.call(address, RequestCode.CLONE_GROUP_OFFSET, header)
 
     async def consumer_offset(self, address: str, group: str, queue: MessageQueue) -> int:
         header = QueryConsumerOffsetRequestHeader(
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id
         )
-        response = await self.ask(address, RequestCode.QUERY_CONSUMER_OFFSET, header)
+        response = await self.call(address, RequestCode.QUERY_CONSUMER_OFFSET, header)
         return QueryConsumerOffsetResponseHeader.decode(response.ext_fields).offset
 
     async def set_consumer_offset(
@@ -304,86 +305,86 @@ class Admin:
             queue_id=queue.queue_id,
             commit_offset=offset,
         )
-        await self.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        await self.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     async def time_spans(self, address: str, topic: str, group: str) -> QueryConsumeTimeSpanBody:
         header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=group)
-        response = await self.ask(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+        response = await self.call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
         return QueryConsumeTimeSpanBody.decode(response.body)
 
     async def consume_queue(
         self, address: str, header: QueryConsumeQueueRequestHeader
     ) -> QueryConsumeQueueResponseBody:
-        response = await self.ask(address, RequestCode.QUERY_CONSUME_QUEUE, header)
+        response = await self.call(address, RequestCode.QUERY_CONSUME_QUEUE, header)
         return QueryConsumeQueueResponseBody.decode(response.body)
 
     # -- brokers
 
     async def runtime_info(self, address: str) -> dict[str, str]:
-        response = await self.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        response = await self.call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return dict(KVTable.decode(response.body).table)
 
     async def broker_config(self, address: str) -> dict[str, str]:
-        response = await self.ask(address, RequestCode.GET_BROKER_CONFIG)
+        response = await self.call(address, RequestCode.GET_BROKER_CONFIG)
         return _settings(address, response.body)
 
     async def update_broker_config(self, address: str, changes: Mapping[str, str]) -> None:
         body = format_properties(changes).encode()
-        await self.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        await self.call(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
     async def broker_stats(self, address: str, name: str, key: str) -> BrokerStatsData:
         header = ViewBrokerStatsDataRequestHeader(stats_name=name, stats_key=key)
-        response = await self.ask(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
+        response = await self.call(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
         return BrokerStatsData.decode(response.body)
 
     async def clean_expired_queues(self, address: str) -> None:
-        await self.ask(address, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, timeout_ms=RELAYED_MS)
+        await self.call(address, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, timeout_ms=RELAYED_MS)
 
     async def clean_unused_topics(self, address: str) -> None:
-        await self.ask(address, RequestCode.CLEAN_UNUSED_TOPIC, timeout_ms=RELAYED_MS)
+        await self.call(address, RequestCode.CLEAN_UNUSED_TOPIC, timeout_ms=RELAYED_MS)
 
     async def delete_expired_log(self, address: str) -> None:
-        await self.ask(address, RequestCode.DELETE_EXPIRED_COMMITLOG, timeout_ms=RELAYED_MS)
+        await self.call(address, RequestCode.DELETE_EXPIRED_COMMITLOG, timeout_ms=RELAYED_MS)
 
     # -- access
 
     async def update_account(self, address: str, header: CreateAccessConfigRequestHeader) -> None:
-        await self.ask(address, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header)
+        await self.call(address, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header)
 
     async def delete_account(self, address: str, access_key: str) -> None:
         header = DeleteAccessConfigRequestHeader(access_key=access_key)
-        await self.ask(address, RequestCode.DELETE_ACL_CONFIG, header)
+        await self.call(address, RequestCode.DELETE_ACL_CONFIG, header)
 
     async def update_white_addresses(
         self, address: str, header: UpdateGlobalWhiteAddrsConfigRequestHeader
     ) -> None:
-        await self.ask(address, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)
+        await self.call(address, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)
 
     async def acl_version(self, address: str) -> GetBrokerAclConfigResponseHeader:
-        response = await self.ask(address, RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
+        response = await self.call(address, RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
         return GetBrokerAclConfigResponseHeader.decode(response.ext_fields)
 
     async def acl_config(self, address: str) -> AclConfig:
-        response = await self.ask(address, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
+        response = await self.call(address, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
         return AclConfig.decode(response.body)
 
     # -- name servers
 
     async def namesrv_config(self, server: str) -> dict[str, str]:
-        response = await self.ask(server, RequestCode.GET_NAMESRV_CONFIG)
+        response = await self.call(server, RequestCode.GET_NAMESRV_CONFIG)
         return _settings(server, response.body)
 
     async def update_namesrv_config(self, server: str, changes: Mapping[str, str]) -> None:
         body = format_properties(changes).encode()
-        await self.ask(server, RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
+        await self.call(server, RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
 
     async def put_kv(self, namespace: str, key: str, value: str) -> None:
         header = PutKVConfigRequestHeader(namespace=namespace, key=key, value=value)
         for server in self.name_servers:
-            await self.ask(server, RequestCode.PUT_KV_CONFIG, header)
+            await self.call(server, RequestCode.PUT_KV_CONFIG, header)
 
     async def kv(self, namespace: str, key: str) -> str | None:
-        """None where there is none."""
+        """Return the value of a pair, None if it does not exist."""
         header = GetKVConfigRequestHeader(namespace=namespace, key=key)
         try:
             response = await self._name_server(RequestCode.GET_KV_CONFIG, header)
@@ -396,26 +397,26 @@ class Admin:
     async def delete_kv(self, namespace: str, key: str) -> None:
         header = DeleteKVConfigRequestHeader(namespace=namespace, key=key)
         for server in self.name_servers:
-            await self.ask(server, RequestCode.DELETE_KV_CONFIG, header)
+            await self.call(server, RequestCode.DELETE_KV_CONFIG, header)
 
     async def wipe_write_perm(self, server: str, broker_name: str) -> int:
-        """How many topics of the broker lost the permission in this name server."""
+        """Return how many topics of the broker lost the permission in this name server."""
         header = WipeWritePermOfBrokerRequestHeader(broker_name=broker_name)
-        response = await self.ask(server, RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
+        response = await self.call(server, RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
         return WipeWritePermOfBrokerResponseHeader.decode(response.ext_fields).wipe_topic_count
 
     async def add_write_perm(self, server: str, broker_name: str) -> int:
-        """How many topics of the broker got the permission again."""
+        """Return how many topics of the broker got the permission back."""
         header = AddWritePermOfBrokerRequestHeader(broker_name=broker_name)
-        response = await self.ask(server, RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
+        response = await self.call(server, RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
         return AddWritePermOfBrokerResponseHeader.decode(response.ext_fields).add_topic_count
 
 
-def _settings(asked: str, body: bytes) -> dict[str, str]:
-    return {each.key: each.value for each in parse_properties(body.decode(), asked)}
+def _settings(source: str, body: bytes) -> dict[str, str]:
+    return {each.key: each.value for each in parse_properties(body.decode(), source)}
 
 
-def _successful(response: RemotingCommand, asked: str) -> RemotingCommand:
+def _successful(response: RemotingCommand, source: str) -> RemotingCommand:
     if response.code != ResponseCode.SUCCESS:
-        raise RequestRejectedError(response.code, f"{asked}: {response.remark or 'no remark'}")
+        raise RequestRejectedError(response.code, f"{source}: {response.remark or 'no remark'}")
     return response

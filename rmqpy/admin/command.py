@@ -1,6 +1,6 @@
-"""What a command of ``rmqpy admin`` is: its name and options as in mqadmin, and what it does.
+"""The form of a command of ``rmqpy admin``: name and options as in mqadmin, and its action.
 
-Commands are values: the command line makes parsers of them, the conformance list counts them.
+Commands are values: the command line builds parsers from them, the conformance list counts them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rmqpy.model.errors import RmqError
 
 
 class UsageError(RmqError):
-    """Options that do not go together, or a value that cannot be."""
+    """Options that exclude each other, or an invalid value."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -32,12 +32,12 @@ class Option:
 
 @define(slots=True, frozen=True)
 class ParsedArguments:
-    """The options of one call, by their long names."""
+    """The options of one call by their long names."""
 
     values: dict[str, str]
 
     def text(self, name: str) -> str:
-        """A required option."""
+        """Return a required option."""
         return self.values[name].strip()
 
     def optional(self, name: str) -> str | None:
@@ -54,19 +54,19 @@ class ParsedArguments:
         try:
             return int(value)
         except ValueError:
-            raise UsageError(f"--{name} {value}: a number is needed") from None
+            raise UsageError(f"--{name} {value}: expected a number") from None
 
-    def truth(self, name: str, default: bool) -> bool:
+    def boolean(self, name: str, default: bool) -> bool:
         value = self.optional(name)
         if value is None:
             return default
         if value.lower() not in ("true", "false"):
-            raise UsageError(f"--{name} {value}: true or false is needed")
+            raise UsageError(f"--{name} {value}: expected true or false")
         return value.lower() == "true"
 
 
 Show: TypeAlias = Callable[[str], None]
-"""Prints a line now: for commands that go on and on."""
+"""Prints a line at once, for commands that run until they are interrupted."""
 
 
 @define(slots=True, frozen=True)
@@ -83,7 +83,7 @@ Run: TypeAlias = Callable[[CommandContext], Awaitable[CommandResult]]
 
 @define(slots=True, frozen=True, kw_only=True)
 class Command:
-    """``ours`` are not in mqadmin."""
+    """One command; ``ours`` marks those that mqadmin does not have."""
 
     name: str
     help: str
@@ -96,18 +96,18 @@ class Command:
 def option(
     letter: str, name: str, text: str, *, required: bool = False, flag: bool = False
 ) -> Option:
-    """Shorter in tables."""
+    """Return an ``Option``; a short form for tables."""
     return Option(letter=letter, name=name, help=text, required=required, flag=flag)
 
 
-BROKER = option("b", "brokerAddr", "which broker, as host:port")
-CLUSTER = option("c", "clusterName", "all masters of which cluster")
+BROKER = option("b", "brokerAddr", "a broker, as host:port")
+CLUSTER = option("c", "clusterName", "all masters of this cluster")
 TOPIC = option("t", "topic", "topic name", required=True)
 GROUP = option("g", "consumerGroup", "consumer group name", required=True)
 
 
 async def masters(call: CommandContext) -> list[str]:
-    """The broker of ``-b``, or the masters of ``-c``; exactly one of the two is needed."""
+    """Return the broker of ``-b`` or the masters of ``-c``; exactly one of them is required."""
     broker, cluster = call.args.optional("brokerAddr"), call.args.optional("clusterName")
     if (broker is None) == (cluster is None):
         raise UsageError("give either -b BROKER (host:port) or -c CLUSTER")

@@ -1,12 +1,12 @@
-"""Whose name an administrator's commands are signed in, found as mqadmin finds it.
+"""The account that signs an administrator's commands, found as mqadmin finds it.
 
 =================================================  ==============================================
 where                                              what
 =================================================  ==============================================
 environment ``RMQPY_ACCESS_KEY``, ``…_SECRET_KEY``  the two keys; never on a command line, which
-                                                   everybody on the machine can read
+                                                   every user of the machine can read
 ``--credentials FILE``                             YAML with ``accessKey`` and ``secretKey``
-``$ROCKETMQ_HOME/conf/tools.yml``                  the same; Java's place, if the file is there
+``$ROCKETMQ_HOME/conf/tools.yml``                  the same; Java's default, if the file exists
 =================================================  ==============================================
 """
 
@@ -21,13 +21,13 @@ from rmqpy.model.errors import ConfigError
 
 
 def find_credentials(file: str | None, environment: Mapping[str, str]) -> Credentials | None:
-    """None where nothing names any: requests go unsigned."""
+    """Return the account, None if none is configured: requests are then unsigned."""
     access_key = environment.get("RMQPY_ACCESS_KEY")
     secret_key = environment.get("RMQPY_SECRET_KEY")
     if access_key and secret_key:
         return Credentials(access_key, secret_key)
     if access_key or secret_key:
-        raise ConfigError("RMQPY_ACCESS_KEY and RMQPY_SECRET_KEY have to be set together")
+        raise ConfigError("RMQPY_ACCESS_KEY and RMQPY_SECRET_KEY must be set together")
     if file is not None:
         return read_credentials(Path(file))
     home = environment.get("ROCKETMQ_HOME")
@@ -36,7 +36,7 @@ def find_credentials(file: str | None, environment: Mapping[str, str]) -> Creden
 
 
 def read_credentials(path: Path) -> Credentials:
-    """The account of a file; ConfigError where it names none."""
+    """Return the account of a file. Raise ConfigError if it has none."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -45,5 +45,5 @@ def read_credentials(path: Path) -> Credentials:
     table = value if isinstance(value, dict) else {}
     access_key, secret_key = table.get("accessKey"), table.get("secretKey")
     if not isinstance(access_key, str) or not isinstance(secret_key, str):
-        raise ConfigError(f"{path}: accessKey and secretKey are needed")
+        raise ConfigError(f"{path}: accessKey and secretKey are required")
     return Credentials(access_key, secret_key)

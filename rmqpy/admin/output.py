@@ -1,7 +1,7 @@
-"""What a command found out: a value for programs, and the text that mqadmin would print.
+"""The result of a command: a value for programs, and the text that mqadmin would print.
 
-Columns are those of mqadmin 4.9.7, widths and titles included: operators have scripts that cut them
-out. ``java_time`` and ``java_float`` write what Java writes.
+Columns are those of mqadmin 4.9.7, widths and titles included, because operators' scripts cut them
+out. ``java_time`` and ``java_bool`` write what Java writes.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from rmqpy.remoting.body import Body
 
 @define(slots=True, frozen=True)
 class CommandResult:
-    """``data`` is made of plain values and typed bodies; ``says_no``: exit code 2."""
+    """A result; ``data`` has plain values and typed bodies, ``says_no`` means exit code 2."""
 
     data: object
     text: str
     says_no: bool = False
 
     def as_json(self) -> str:
-        """One line of strict JSON."""
-        return json.dumps(_plain(self.data), ensure_ascii=False)
+        """Return one line of strict JSON."""
+        return json.dumps(_json_value(self.data), ensure_ascii=False)
 
 
 @define(slots=True, frozen=True)
 class Column:
-    """``width`` below 0 aligns to the left, as in Java's ``%-20s``; 0 is as wide as it is."""
+    """A column; a negative ``width`` aligns left, as Java's ``%-20s``, 0 does not pad."""
 
     title: str
     width: int
@@ -42,13 +42,13 @@ class Column:
 
 @define(slots=True, frozen=True)
 class OutputTable:
-    """Columns with what stands between two of them: one separator, or one for each gap."""
+    """Columns and the separators between them: a single one, or one per gap."""
 
     columns: Sequence[Column]
     separators: Sequence[str] = ("  ",)
 
     def text(self, rows: Iterable[Sequence[object]]) -> str:
-        """Titles and rows, a line each."""
+        """Return titles and rows, one per line."""
         lines = [self.line([column.title for column in self.columns])]
         lines += [self.line(row) for row in rows]
         return "\n".join(lines)
@@ -62,7 +62,7 @@ class OutputTable:
 
 
 def java_time(timestamp_ms: int, *, millis: bool = True) -> str:
-    """``yyyy-MM-dd HH:mm:ss,SSS`` in local time, as Java's tools print times."""
+    """Return ``yyyy-MM-dd HH:mm:ss,SSS`` in local time, as Java's tools print times."""
     moment = datetime.fromtimestamp(timestamp_ms / 1000)
     text = moment.strftime("%Y-%m-%d %H:%M:%S")
     return f"{text},{timestamp_ms % 1000:03d}" if millis else text
@@ -72,17 +72,17 @@ def java_bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     if isinstance(value, Body):
-        return _plain(value.to_json())
+        return _json_value(value.to_json())
     if isinstance(value, dict):
-        return {_key(key): _plain(item) for key, item in value.items()}
+        return {_key(key): _json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
+        return [_json_value(item) for item in value]
     return value
 
 
 def _key(key: object) -> str:
-    """JSON has text keys only: an object as key is written as its JSON."""
-    plain = _plain(key)
+    """Return an object key as its JSON, because JSON has only text keys."""
+    plain = _json_value(key)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

@@ -1,12 +1,12 @@
-"""``rmqpy``: the commands, one module a group of them.
+"""``rmqpy``: the commands, one module per group of commands.
 
-A group is a module with ``add_commands(commands)``, which adds its subparsers; each sets the
-default ``command``: a function of the parsed options that returns an exit code
-(:mod:`rmqpy.cli.parsing`), and may set ``interrupted``: what is said behind Ctrl-C. A new group is
-one more line in ``GROUPS``.
+A group is a module with ``add_commands(commands)``, which adds its subparsers. Each subparser sets
+the default ``command``, a function of the parsed options that returns an exit code
+(:mod:`rmqpy.cli.parsing`), and may set ``interrupted``, the hint printed after Ctrl-C. A new group
+needs one more line in ``GROUPS``.
 
-Only the group of the command that is called is imported, and what it runs in its function: a broker
-shall not pay for the others when it starts.
+Only the group of the given command is imported, and its functions import what they run: the start
+of a broker must not pay for the other commands.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "upgrade": ("upgrade",),
     "pipeline": ("pipeline",),
 }
-"""Module of this package to the commands that it adds."""
+"""The modules of this package, each with the commands that it adds."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code."""
+    """Run one command and return its exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     hint = ""
     try:
@@ -68,7 +68,7 @@ def _parser(words: Sequence[str]) -> Parser:
 
 
 def _modules(words: Sequence[str]) -> list[str]:
-    """The module of the command that ``words`` call; all of them where they call none."""
+    """Return the module of the command in ``words``, or all modules if it names none."""
     command = next((word for word in words if not word.startswith("-")), None)
     found = [module for module, names in GROUPS.items() if command in names]
     return found or list(GROUPS)

@@ -1,4 +1,4 @@
-"""``python -m rmqpy.cli``."""
+"""Run ``rmqpy`` as ``python -m rmqpy.cli``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""``rmqpy admin``: the commands of mqadmin by the same names, options and columns.
+"""``rmqpy admin``: the commands of mqadmin with the same names, options and columns.
 
 Exit codes: 0 done, 1 could not be done (bad usage, no answer, refused by a broker), 2 the answer is
 no. ``--format json`` prints one line of JSON instead of columns.
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 FIRST_HEARTBEAT_MS = 1_000
-"""As in mqadmin: most commands are done before."""
+"""The first heartbeat is as late as mqadmin's: most commands are done before it."""
 
 
 def add_commands(commands: Commands) -> None:
-    admin = commands.add_parser("admin", help="administrate name servers and brokers")
+    admin = commands.add_parser("admin", help="administer name servers and brokers")
     names = admin.add_subparsers(required=True, metavar="NAME", parser_class=type(admin))
     for command in COMMANDS:
         parser = names.add_parser(command.name, aliases=list(command.aliases), help=command.help)
@@ -38,21 +38,21 @@ def add_commands(commands: Commands) -> None:
             dest="name_servers",
             default=os.environ.get("NAMESRV_ADDR"),
             metavar="HOST:PORT[;HOST:PORT]",
-            help="name servers; default NAMESRV_ADDR of the environment",
+            help="name servers; default: environment variable NAMESRV_ADDR",
         )
         parser.add_argument(
             "--credentials",
             metavar="FILE",
-            help="accessKey and secretKey to sign with; default RMQPY_ACCESS_KEY and "
-            "RMQPY_SECRET_KEY of the environment, else $ROCKETMQ_HOME/conf/tools.yml",
+            help="accessKey and secretKey to sign with; default: environment variables "
+            "RMQPY_ACCESS_KEY and RMQPY_SECRET_KEY, else $ROCKETMQ_HOME/conf/tools.yml",
         )
         parser.add_argument(
-            "--tls", action="store_true", help="TLS; the servers' certificates are not verified"
+            "--tls", action="store_true", help="use TLS without verifying server certificates"
         )
         parser.add_argument(
             "--tls-config",
             metavar="FILE",
-            help="TLS by the tls.client.* keys of a tls.properties of Java's form",
+            help="use TLS with the tls.client.* keys of a Java tls.properties file",
         )
         for option in command.options:
             _add_option(parser, option)
@@ -92,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
     from rmqpy.client.core.instance import ClientSettings
 
     if not options.name_servers:
-        raise RmqError("no name server: give one with -n host:port, or set NAMESRV_ADDR")
+        raise RmqError("no name server given: use -n host:port, or set NAMESRV_ADDR")
     values = {
         option.name: value
         for option in command.options
@@ -119,7 +119,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 async def _call(
-    command: Command, given: ParsedArguments, settings: ClientSettings, as_json: bool
+    command: Command, arguments: ParsedArguments, settings: ClientSettings, as_json: bool
 ) -> CommandResult:
     from rmqpy.admin.api import Admin
     from rmqpy.client.core.instance import ClientInstance
@@ -130,6 +130,6 @@ async def _call(
     instance = await ClientInstance.open(settings)
     try:
         admin = Admin(instance, settings.name_servers)
-        return await command.run(CommandContext(admin, given, show))
+        return await command.run(CommandContext(admin, arguments, show))
     finally:
         await instance.close()

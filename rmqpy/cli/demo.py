@@ -1,4 +1,4 @@
-"""``rmqpy demo``."""
+"""The command ``rmqpy demo``."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ if TYPE_CHECKING:
 def add_commands(commands: Commands) -> None:
     demo = commands.add_parser(
         "demo",
-        help="master and slave, check, align, switch, a leader killed, certificate, the way back",
+        help="master and slave, check, align, switch, leader killed, certificate, the way back",
     )
+    demo.add_argument("--store", metavar="DIR", help="work on a copy of this storePathRootDir")
     demo.add_argument(
-        "--store", metavar="DIR", help="work on a copy of this storePathRootDir instead"
+        "-c", dest="config", metavar="FILE", help="broker.conf with which the store was written"
     )
-    demo.add_argument(
-        "-c", dest="config", metavar="FILE", help="broker.conf that the store was written with"
-    )
-    demo.add_argument("--keep", metavar="DIR", help="put everything there and leave it")
+    demo.add_argument("--keep", metavar="DIR", help="write everything to DIR and keep it")
     add_log_options(demo)
     demo.set_defaults(command=_demo)
 

@@ -1,7 +1,7 @@
-"""What all commands share: exit codes, a parser that keeps to them, options of logging.
+"""What all commands share: exit codes, a parser that keeps to them, logging options.
 
 Exit codes: 0 done or clean, 1 could not be done (bad usage included), 2 the answer is no, 130
-interrupted by Ctrl-C, as a shell says it.
+interrupted by Ctrl-C, as shells report it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ EXIT_NO = 2
 EXIT_INTERRUPTED = 130
 
 CAN_BE_RESUMED = (
-    "if changes were begun, rmqpy upgrade apply --resume DIR goes on with them and rmqpy upgrade"
+    "if changes were started, rmqpy upgrade apply --resume DIR continues them and rmqpy upgrade"
     " rollback DIR takes them back"
 )
-"""``interrupted`` of commands that change a store by its journal."""
+"""The ``interrupted`` hint of commands that change a store by its journal."""
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse exits with 2 on bad usage; here 2 means that a check said no."""
+    """A parser that exits with 1 on bad usage, because 2 means that a check said no."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -34,8 +34,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_log_options(parser: argparse.ArgumentParser, level: str = "WARNING") -> None:
-    """``--log-json`` and ``--log-level``: every command has them."""
-    parser.add_argument("--log-json", action="store_true", help="log JSON lines")
+    """Add ``--log-json`` and ``--log-level``, which every command has."""
+    parser.add_argument("--log-json", action="store_true", help="write log lines as JSON")
     parser.add_argument(
         "--log-level",
         default=level,
@@ -45,5 +45,5 @@ def add_log_options(parser: argparse.ArgumentParser, level: str = "WARNING") -> 
 
 
 def add_format_option(parser: argparse.ArgumentParser) -> None:
-    """``--format text|json``: what goes to stdout."""
+    """Add ``--format text|json``, the format of stdout."""
     parser.add_argument("--format", default="text", choices=["text", "json"], help="default text")

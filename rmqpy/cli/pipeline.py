@@ -1,4 +1,4 @@
-"""``rmqpy pipeline``: what is done to stores too large, or too many, for one machine."""
+"""``rmqpy pipeline``: work on stores that are too large, or too many, for one machine."""
 
 from __future__ import annotations
 
@@ -36,30 +36,32 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Commands) -> None:
-    pipeline = commands.add_parser("pipeline", help="look at many or large stores, with Spark")
+    pipeline = commands.add_parser("pipeline", help="examine many or large stores, with Spark")
     verbs = pipeline.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
 
-    doctor = verbs.add_parser("doctor", help="what Spark needs and what of it is here")
+    doctor = verbs.add_parser("doctor", help="report what Spark needs and what is missing here")
     master_option(doctor)
     add_log_options(doctor)
     doctor.set_defaults(command=_doctor)
 
     audit = verbs.add_parser(
-        "audit", help="check every record, consume queue and key: exit code 2 when damage is found"
+        "audit", help="check every record, consume queue and key; exit code 2 if damage is found"
     )
     audit.add_argument(
-        "directories", nargs="+", metavar="DIR", help="a broker's storePathRootDir; many if wanted"
+        "directories", nargs="+", metavar="DIR", help="a broker's storePathRootDir, one or more"
     )
     audit.add_argument(
-        "--html", metavar="FILE", help="draw it too: maps, damage, equality, messages over time"
+        "--html", metavar="FILE", help="also write a page: maps, damage, equality, timeline"
     )
     audit.add_argument(
-        "--md5", action="store_true", help="of every log file: whole, and of its valid bytes"
+        "--md5", action="store_true", help="md5 of every log file and of its valid bytes"
     )
     engine_option(audit)
     spark_options(audit)
     audit.add_argument(
-        "--tables", metavar="FOLDER", help="ranges, queues and findings as tables; new or empty"
+        "--tables",
+        metavar="FOLDER",
+        help="write ranges, queues and findings as tables; the folder must be new or empty",
     )
     audit.add_argument(
         "--tables-format", default="parquet", choices=["parquet", "json"], help="default parquet"
@@ -72,23 +74,25 @@ def add_commands(commands: Commands) -> None:
     pipeline_rebuild.add_verb(verbs)
 
     export = verbs.add_parser(
-        "export", help="messages as Parquet files: exit code 2 when damage was passed"
+        "export", help="export messages as Parquet files; exit code 2 if damage was skipped"
     )
     export.add_argument("directories", nargs=1, metavar="DIR", help="a broker's storePathRootDir")
-    export.add_argument("--to", required=True, metavar="FOLDER", help="new or empty")
+    export.add_argument("--to", required=True, metavar="FOLDER", help="a new or empty folder")
     engine_option(export)
-    export.add_argument("--broker-name", metavar="NAME", help="for the column brokerName")
+    export.add_argument("--broker-name", metavar="NAME", help="value of the column brokerName")
     export.add_argument(
-        "--internal-topics", action="store_true", help="messages of the system's own topics too"
+        "--internal-topics", action="store_true", help="include messages of system topics"
     )
     spark_options(export)
     add_log_options(export)
     export.set_defaults(command=_export)
 
-    sql = verbs.add_parser("sql", help="ask an export; its table is called messages")
+    sql = verbs.add_parser("sql", help="query an export; its table is called messages")
     sql.add_argument("statement", metavar="QUERY")
-    sql.add_argument("--on", required=True, metavar="FOLDER", help="of rmqpy pipeline export")
-    sql.add_argument("--limit", type=int, default=1000, metavar="N", help="rows; default 1000")
+    sql.add_argument(
+        "--on", required=True, metavar="FOLDER", help="output of rmqpy pipeline export"
+    )
+    sql.add_argument("--limit", type=int, default=1000, metavar="N", help="max rows; default 1000")
     master_option(sql)
     add_format_option(sql)
     add_log_options(sql)
@@ -96,7 +100,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    """Exit code 1 when a session could not start; with a master one is started."""
+    """Return 1 if a session cannot start; with a master, start one."""
     from rmqpy.pipeline.spark.session import check_needs
 
     missing = 0
@@ -104,7 +108,7 @@ def _doctor(options: argparse.Namespace) -> int:
         wrong = isinstance(found, ConfigError)
         missing += wrong
         print(f"{name:<12} {'missing: ' if wrong else ''}{found}")
-    print(f"{'workers':<12} {sys.executable} (on a cluster: what PYSPARK_PYTHON names there)")
+    print(f"{'workers':<12} {sys.executable} (on a cluster: the one in its PYSPARK_PYTHON)")
     if missing or options.master is None:
         print("Spark cannot start; --engine local works" if missing else "Spark can start")
         return EXIT_FAILED if missing else EXIT_DONE
@@ -174,7 +178,7 @@ def _picture(options: argparse.Namespace, roots: list[str], stack: ExitStack) ->
 
 
 def _tables(options: argparse.Namespace, stack: ExitStack) -> AuditTables | None:
-    """Where ``--tables`` goes."""
+    """Return the writer of ``--tables``."""
     from rmqpy.pipeline.jobs.report_tables import AuditTables
     from rmqpy.pipeline.spark.session import check_package
 
@@ -206,14 +210,13 @@ def _export(options: argparse.Namespace) -> int:
             broker_name=options.broker_name,
             internal_topics=options.internal_topics,
             range_bytes=options.range_bytes,
-            expect=progress.expect,
-            advance=progress.advance,
+            progress=progress,
         )
         export = Export(plan, run)
         export.run()
     for passed in export.skipped:
         print(
-            f"{passed.file} at offset {passed.offset}: {passed.size} bytes that are no message",
+            f"{passed.file} at offset {passed.offset}: {passed.size} bytes that are not a message",
             file=sys.stderr,
         )
     print(f"{export.rows} messages in {len(export.files)} files")
@@ -227,7 +230,7 @@ def _sql(options: argparse.Namespace) -> int:
 
     with ExitStack() as stack:
         session = spark_of(options, stack, light=False)
-        with ProgressLine("asked", things="tasks") as progress, watched_tasks(session, progress):
+        with ProgressLine("finished", things="tasks") as progress, watched_tasks(session, progress):
             result = query(session, options.on, options.statement)
             if options.format == "json":
                 lines = list(json_lines(result, options.limit))

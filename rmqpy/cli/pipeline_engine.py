@@ -1,4 +1,4 @@
-"""What the verbs of ``rmqpy pipeline`` share: which engine, where Spark is, which stores."""
+"""What the verbs of ``rmqpy pipeline`` share: the engine, the Spark session, the stores."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     StoreRunners = Callable[[StoreDirectory], RangeRunner]
 
 AUTO_SPARK_BYTES: Final = 50 << 30
-"""From so many bytes of logs on ``--engine auto`` takes Spark, where it is installed."""
+"""The size of logs from which ``--engine auto`` uses Spark, if it is installed."""
 RANGE_BYTES: Final = 256 << 20
-"""Spark's share of a task's time is a fixed sum: its ranges are larger than those of threads."""
+"""The range of a task, larger than that of a thread: a Spark task has a fixed overhead."""
 
 
 def engine_option(parser: argparse.ArgumentParser) -> None:
@@ -30,13 +30,13 @@ def engine_option(parser: argparse.ArgumentParser) -> None:
         "--engine",
         default="auto",
         choices=["auto", "local", "spark"],
-        help="default auto: Spark with --master, or from 50 GiB of logs on where it is installed",
+        help="default auto: Spark with --master, or from 50 GiB of logs on if it is installed",
     )
 
 
 def master_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--master", metavar="URL", help="of Spark; default local[*,4]: all cores of this machine"
+        "--master", metavar="URL", help="Spark master; default local[*,4]: all cores of this host"
     )
 
 
@@ -47,12 +47,12 @@ def spark_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=RANGE_BYTES,
         metavar="N",
-        help="what one task does; default 256 MiB",
+        help="bytes per task; default 256 MiB",
     )
 
 
 def store_roots(directories: list[str]) -> list[str]:
-    """The directories, absolute; RmqError when one is none."""
+    """Return the directories as absolute paths. Raise RmqError if one does not exist."""
     for name in directories:
         if not Path(name).is_dir():
             raise RmqError(f"{name}: not a directory; give a broker's storePathRootDir")
@@ -62,7 +62,7 @@ def store_roots(directories: list[str]) -> list[str]:
 def store_runners(
     options: argparse.Namespace, roots: list[str], stack: ExitStack
 ) -> StoreRunners | None:
-    """Who reads the logs of a store; None: threads of this process. ``stack`` ends the session."""
+    """Return what reads the logs of a store, None for threads. ``stack`` ends the session."""
     if not takes_spark(options, roots):
         return None
     from functools import partial
@@ -73,12 +73,12 @@ def store_runners(
 
 
 def spark_of(options: argparse.Namespace, stack: ExitStack, *, light: bool = True) -> SparkSession:
-    """``light``: all work is done by Python workers."""
+    """Return a session; it is ``light`` if Python workers do all the work."""
     from rmqpy.pipeline.spark.session import LOCAL_MASTER, SessionPlan, spark_session
 
     plan = SessionPlan(master=options.master or LOCAL_MASTER, light=light)
     session = stack.enter_context(spark_session(plan))
-    # Imports pyspark, whose absence the session has reported by now.
+    # This imports pyspark; by now the session has reported its absence.
     from rmqpy.pipeline.datasource.source import register
 
     register(session)

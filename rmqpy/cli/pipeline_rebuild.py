@@ -1,4 +1,4 @@
-"""``rmqpy pipeline rebuild``: consume queues and key index from the log, as a plan to apply."""
+"""``rmqpy pipeline rebuild``: rebuild consume queues and key index from the log, as a plan."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def add_verb(verbs: Any) -> None:
-    text = "consume queues and key index from the log, aside: a plan for rmqpy upgrade apply"
+    text = "rebuild consume queues and key index from the log, as a plan for rmqpy upgrade apply"
     rebuild: Parser = verbs.add_parser("rebuild", help=text, description=text)
     rebuild.add_argument(
         "replica", nargs=1, metavar="[NAME=]DIR", help="a stopped broker's storePathRootDir"
@@ -36,8 +36,8 @@ def add_verb(verbs: Any) -> None:
     rebuild.add_argument(
         "-c", dest="config", action="append", default=[], metavar="FILE", help="broker.conf"
     )
-    rebuild.add_argument("--out", metavar="FILE", help="write the plan there, as JSON")
-    rebuild.add_argument("--apply", action="store_true", help="carry the plan out at once")
+    rebuild.add_argument("--out", metavar="FILE", help="write the plan to FILE, as JSON")
+    rebuild.add_argument("--apply", action="store_true", help="carry out the plan immediately")
     engine_option(rebuild)
     spark_options(rebuild)
     add_format_option(rebuild)
@@ -46,22 +46,22 @@ def add_verb(verbs: Any) -> None:
 
 
 def _rebuild(options: argparse.Namespace) -> int:
-    """Exit code 2 when the log does not hold every message that its queues should have."""
+    """Return 2 when the log does not hold every message that its queues should have."""
     from rmqpy.upgrade.plan.engine import apply_plan
     from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
-    from rmqpy.upgrade.steps.install_rebuilt import drop_unused, plan_rebuilt, rebuilt_files
+    from rmqpy.upgrade.steps.install_rebuilt import build_folder, drop_unused, plan_rebuilt
 
     (replica,) = local_replicas(options)
     try:
-        ground, facts = _ground(replica)
-        with locked(ground.files, replica.root):
-            drop_unused(ground)
-            done = _build(options, ground, rebuilt_files(ground))
-            plan = plan_rebuilt(ground, replica.name, _facts(done, facts))
+        node_context, facts = _node_context(replica)
+        with locked(node_context.files, replica.root):
+            drop_unused(node_context)
+            done = _build(options, node_context, build_folder(node_context))
+            plan = plan_rebuilt(node_context, replica.name, _facts(done, facts))
             if plan.is_empty:
-                drop_unused(ground)
+                drop_unused(node_context)
             elif options.apply:
-                apply_plan(ground, plan, replica.name, phase="rebuilt")
+                apply_plan(node_context, plan, replica.name, phase="rebuilt")
     except UpgradeRefusedError as refused:
         print(f"rmqpy: refused: {refused}", file=sys.stderr)
         return EXIT_NO
@@ -79,8 +79,8 @@ def _rebuild(options: argparse.Namespace) -> int:
     return EXIT_DONE if done.is_whole else EXIT_NO
 
 
-def _ground(replica: LocalReplica) -> tuple[NodeContext, StoreFacts]:
-    """UpgradeRefused when a broker runs there, or a plan is half done."""
+def _node_context(replica: LocalReplica) -> tuple[NodeContext, StoreFacts]:
+    """Return context and facts. Raise UpgradeRefusedError for a running broker or half a plan."""
     from rmqpy.audit.facts.reader import read_facts
     from rmqpy.store.upgrade_guard import upgrade_work
     from rmqpy.upgrade.plan.journal import load_journal
@@ -90,29 +90,31 @@ def _ground(replica: LocalReplica) -> tuple[NodeContext, StoreFacts]:
     files, root = replica.files, replica.root
     facts = read_facts(files, root, replica.plan.settings)
     if facts.running:
-        raise UpgradeRefusedError(f"{replica.name}: a broker is running there; stop it first")
+        raise UpgradeRefusedError(
+            f"{replica.name}: a broker is running in this directory; stop it first"
+        )
     log = facts.classic or facts.ledger
     if log is None:
-        raise UpgradeRefusedError(f"{replica.name}: there is no log to build from")
+        raise UpgradeRefusedError(f"{replica.name}: it has no log to build from")
     settings = replica.plan.settings or settings_of_facts(root, log.file_size, facts.as_json())
-    ground = NodeContext(files, upgrade_work(root), settings, now_ms=now_ms)
-    journal = load_journal(files, ground.work)
+    node_context = NodeContext(files, upgrade_work(root), settings, now_ms=now_ms)
+    journal = load_journal(files, node_context.work)
     if journal is not None and journal.is_half_done:
         raise UpgradeRefusedError(
             f"plan {journal.plan_id} is {journal.state} in {root}: finish it with rmqpy upgrade"
             " apply --resume, or take it back with rmqpy upgrade rollback"
         )
-    return ground, facts
+    return node_context, facts
 
 
-def _build(options: argparse.Namespace, ground: NodeContext, made: str) -> Rebuild:
+def _build(options: argparse.Namespace, node_context: NodeContext, made: str) -> Rebuild:
     from functools import partial
 
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan, run_here
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
-    root = ground.settings.store_path_root_dir
+    root = node_context.settings.store_path_root_dir
     with ExitStack() as stack:
         run = run_here
         if takes_spark(options, [root]):
@@ -121,7 +123,7 @@ def _build(options: argparse.Namespace, ground: NodeContext, made: str) -> Rebui
         plan = RebuildPlan(
             root=root,
             target=made,
-            settings=ground.settings,
+            settings=node_context.settings,
             range_bytes=options.range_bytes,
             packing=lines[0],
             writing=lines[1],
@@ -150,12 +152,12 @@ def _lines(done: Rebuild, nothing: bool, applied: bool) -> list[str]:
         f" copied, {done.keys} keys in {done.index_files} index files"
     ]
     lines += [
-        f"{each.file} at offset {each.offset}: {each.size} bytes that are no message"
+        f"{each.file} at offset {each.offset}: {each.size} bytes that are not a message"
         for each in done.skipped
     ]
     lines += map(str, done.breaks)
     if nothing:
-        lines.append("what is there is the same: nothing to install")
+        lines.append("the existing files are the same: nothing to install")
     elif applied:
         lines.append("installed; rmqpy upgrade rollback takes it back")
     return lines

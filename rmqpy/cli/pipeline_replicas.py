@@ -31,30 +31,32 @@ if TYPE_CHECKING:
     from rmqpy.audit.replicas.certificate import Certificate
     from rmqpy.audit.replicas.manifest import Manifest
     from rmqpy.audit.replicas.replica_set import LocalReplicaStore
+    from rmqpy.model.progress import Progress
+    from rmqpy.upgrade.checks.replica import LocalReplica
 
 
 def add_verbs(verbs: Any) -> None:
     compare = _verb(
-        verbs, "compare", "where replicas differ, to the byte: exit code 2 when they do", _compare
+        verbs, "compare", "show where replicas differ, to the byte; exit code 2 if so", _compare
     )
     replica_options(compare)
 
     certify = _verb(
-        verbs, "certify", "the equality certificate of replicas; or check one", _certify
+        verbs, "certify", "write an equality certificate of replicas, or check one", _certify
     )
     replica_options(certify, "*")
     certify.add_argument("--key", metavar="FILE", help="sign with it, or check the signature")
-    certify.add_argument("--out", metavar="FILE", help="write the certificate there, as JSON")
+    certify.add_argument("--out", metavar="FILE", help="write the certificate to FILE, as JSON")
     certify.add_argument(
-        "--check", metavar="CERTIFICATE", help="are the replicas still what it certifies"
+        "--check", metavar="CERTIFICATE", help="check that the replicas still match this one"
     )
 
     plan = _verb(
-        verbs, "plan", "how the replicas become equal: what rmqpy upgrade apply takes", _plan
+        verbs, "plan", "plan how the replicas become equal, for rmqpy upgrade apply", _plan
     )
     replica_options(plan)
     plan.add_argument("--reference", metavar="NAME", help="the side that stays after a divergence")
-    plan.add_argument("--out", metavar="FILE", help="write the plan there, as JSON")
+    plan.add_argument("--out", metavar="FILE", help="write the plan to FILE, as JSON")
 
 
 def _verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> Parser:
@@ -72,7 +74,7 @@ def _compare(options: argparse.Namespace) -> int:
 
     replicas = _replicas(options, derived=False)
     if len(replicas) < 2:
-        raise RmqError("give two replicas or more")
+        raise RmqError("give at least two replicas")
     pairs = list(compare_pairs(replicas))
     if options.format == "json":
         tree = {
@@ -115,7 +117,7 @@ def _certify(options: argparse.Namespace) -> int:
         return _check(options, key)
     replicas = _replicas(options, derived=True)
     if len(replicas) < 2:
-        raise RmqError("give two replicas, or a manifest of before: equality needs two sides")
+        raise RmqError("give two replicas, or an earlier manifest: equality needs two sides")
     certificate = certify_replicas(replicas, now_ms())
     text = certificate.encode(key)
     if options.out:
@@ -128,7 +130,7 @@ def _certify(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace, key: bytes | None) -> int:
-    """Whether the certificate says EQUAL, is signed with the key, and still holds."""
+    """Check that the certificate says EQUAL, is signed with the key, and still holds."""
     from rmqpy.audit.replicas.certificate import Certificate, check_signature
     from rmqpy.audit.replicas.replica_set import changed_subjects
 
@@ -147,14 +149,14 @@ def _check(options: argparse.Namespace, key: bytes | None) -> int:
     if options.format == "json":
         _print_json({"holds": not wrong, "shown": sorted(manifests), "wrong": wrong})
     else:
-        seen = ", ".join(sorted(manifests)) or "no store was shown"
+        seen = ", ".join(sorted(manifests)) or "no store was given"
         _print_lines([*wrong, f"{'HOLDS' if not wrong else 'DOES NOT HOLD'} ({seen})"])
     return EXIT_NO if wrong else EXIT_DONE
 
 
 def _unknown(certificate: Certificate, manifests: dict[str, Manifest]) -> list[str]:
     known = {subject.name for subject in certificate.subjects}
-    return [f"{name}: the certificate is not about it" for name in manifests if name not in known]
+    return [f"{name}: not in the certificate" for name in manifests if name not in known]
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -164,13 +166,13 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _choose_engine(options: argparse.Namespace, stack: ExitStack) -> None:
-    """What the surveys of this host's replicas read their logs with."""
+    """Set the engine with which the surveys of this host's replicas read their logs."""
     folders = [each.root for each in local_replicas(options)]
     options.runner = store_runners(options, store_roots(folders), stack)
 
 
 def _replicas(options: argparse.Namespace, *, derived: bool) -> list[LocalReplicaStore]:
-    """In the order given. ``derived``: consume queues and key index are looked at too."""
+    """Return the replicas in the given order; ``derived`` includes queues and key index."""
     from rmqpy.audit.replicas.replica_set import LocalReplicaStore
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.upgrade.checks.replica import LocalReplica
@@ -190,7 +192,7 @@ def _replicas(options: argparse.Namespace, *, derived: bool) -> list[LocalReplic
         progress = stack.enter_context(ProgressLine("checked"))
         for replica in all_replicas(options):
             if isinstance(replica, LocalReplica):
-                found[replica.name] = _look(replica, options, derived, progress)
+                found[replica.name] = _audit_replica(replica, options, derived, progress)
             else:
                 found[replica.name] = LocalReplicaStore(replica.survey().manifest)
     return [found[name] for name in order]
@@ -206,8 +208,8 @@ def _read_manifest(text: str) -> Manifest:
     return attrs.evolve(manifest, name=name_of(text))
 
 
-def _look(
-    replica: Any, options: argparse.Namespace, derived: bool, progress: Any
+def _audit_replica(
+    replica: LocalReplica, options: argparse.Namespace, derived: bool, progress: Progress
 ) -> LocalReplicaStore:
     from rmqpy.audit.checks.engine import AuditOptions
     from rmqpy.audit.replicas.compare import LocalStore

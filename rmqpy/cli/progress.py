@@ -1,7 +1,7 @@
-"""One line on stderr about long work: how much, how fast, how long still.
+"""The one renderer of progress: a line on stderr with amount, rate and remaining time.
 
-On a terminal the line is written over and over; into a file it is a new line now and then. Work
-that is done at once says nothing.
+On a terminal the line is overwritten; in a file a new line is added now and then. Work that is done
+at once prints nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ FILE_INTERVAL_S = 10.0
 
 
 class ProgressLine:
-    """``verb``: what is done to the bytes ("checked"). ``things``: what is counted, None: bytes.
-    The clock begins when something is expected. May be told by several threads.
+    """A progress line (implements ``rmqpy.model.progress.Progress``).
+
+    ``verb`` says what is done to the bytes ("checked"). ``things`` names what is counted, None
+    means bytes. The clock starts with the first expected amount. Several threads may report.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class ProgressLine:
         self._overwrites = self._stream.isatty()
         self._interval_s = TERMINAL_INTERVAL_S if self._overwrites else FILE_INTERVAL_S
         self._lock = threading.Lock()
-        self._begin_s = self._told_s = now_s()
+        self._begin_s = self._shown_s = now_s()
         self._total = self._done = 0
         self._shown = False
 
@@ -53,24 +55,24 @@ class ProgressLine:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
 
-    def expect(self, total_bytes: int) -> None:
-        """Bytes more to do."""
+    def expect(self, total: int) -> None:
+        """Add to the amount that is to be done."""
         with self._lock:
             if not self._total:
-                self._begin_s = self._told_s = self._now_s()
-            self._total += total_bytes
+                self._begin_s = self._shown_s = self._now_s()
+            self._total += total
 
-    def advance(self, done_bytes: int) -> None:
+    def advance(self, done: int) -> None:
         with self._lock:
-            self._done += done_bytes
+            self._done += done
             now_s = self._now_s()
-            if now_s - self._told_s < self._interval_s:
+            if now_s - self._shown_s < self._interval_s:
                 return
-            self._told_s = now_s
+            self._shown_s = now_s
             self._show(self.text(now_s - self._begin_s))
 
     def text(self, passed_s: float) -> str:
-        """What the line says after so many seconds."""
+        """Return the line after so many seconds."""
         rate = self._done / passed_s if passed_s > 0 else 0.0
         if self._things is None:
             text = f"{self._verb} {_size(self._done)} of {_size(self._total)}, {_size(rate)}/s"

@@ -1,4 +1,4 @@
-"""The facts of a store directory as lines for a person."""
+"""Render the facts of a store directory as lines for a person."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 from rmqpy.audit.facts.facts import LogFacts, Mode, RecordFacts, StoreFacts, TailKind
 
 _TAILS = {
-    TailKind.NONE: "nothing to tell",
+    TailKind.NONE: "nothing",
     TailKind.CLEAN: "clean: zeros",
     TailKind.BLANK: "closed by a filler up to the end of its file",
-    TailKind.PARTIAL: "a record that was cut off",
-    TailKind.JUNK: "bytes that are no record",
+    TailKind.PARTIAL: "a truncated record",
+    TailKind.JUNK: "bytes that are not a record",
 }
 
 
 def facts_lines(facts: StoreFacts) -> Iterator[str]:
-    """Name and value in two columns; findings last."""
+    """Yield name and value in two columns, findings last."""
     yield _line("directory", facts.root)
     yield _line("mode", _mode(facts))
     yield _line("broker", _broker(facts))
@@ -46,19 +46,19 @@ def _line(name: str, value: object) -> str:
 
 
 def _mode(facts: StoreFacts) -> str:
-    told = {
+    texts = {
         Mode.EMPTY: "empty: no log",
         Mode.CLASSIC: "classic commit log",
         Mode.DLEDGER: f"DLedger log of member {facts.self_id}",
         Mode.JOINED: f"classic commit log joined to the DLedger log of member {facts.self_id}",
     }
-    return told[facts.mode]
+    return texts[facts.mode]
 
 
 def _broker(facts: StoreFacts) -> str:
     if facts.running:
-        return f"running; looked at up to its confirmed end {facts.confirmed_end}"
-    return "stopped cleanly" if facts.clean_stop else "stopped uncleanly (abort is there)"
+        return f"running; examined up to its confirmed end {facts.confirmed_end}"
+    return "stopped cleanly" if facts.clean_stop else "stopped uncleanly (abort exists)"
 
 
 def _log_lines(log: LogFacts) -> Iterator[str]:
@@ -71,7 +71,7 @@ def _log_lines(log: LogFacts) -> Iterator[str]:
     tail = _TAILS[log.tail]
     if log.tail_bytes:
         tail += f", {log.tail_bytes} bytes"
-    yield _line("  behind it", tail)
+    yield _line("  after it", tail)
     if log.files_ahead:
         yield _line("  files ahead", f"{log.files_ahead}, empty")
 

@@ -1,4 +1,4 @@
-"""Findings as they come, for a person or as one JSON document."""
+"""Render findings as they arrive, for a person or as one JSON document."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from rmqpy.audit.scan.findings import Finding
 
 class Report:
     """Writes to ``stream``: findings when they are found, so that memory stays bounded."""
+
+    """Writes findings to ``stream`` as soon as they are found, so that memory stays bounded."""
 
     def __init__(self, as_json: bool, stream: TextIO | None = None) -> None:
         self._as_json = as_json
@@ -31,7 +33,7 @@ class Report:
             self._count += 1
 
     def end(self, audit: StoreAudit) -> None:
-        """Behind the last finding: the summary."""
+        """Write the summary after the last finding."""
         if self._as_json:
             rest = {
                 "clean": audit.is_clean,
@@ -47,15 +49,15 @@ class Report:
         if audit.md5s:
             self._stream.write(f"{'md5':<32}  {'md5 of the valid bytes':<32}  file\n")
         for tree in _file_trees(audit):
-            told = f"{tree['file']}, {tree['valid_bytes']} of {tree['bytes']} bytes valid"
-            self._stream.write(f"{tree['md5']}  {tree['valid_md5']}  {told}\n")
+            text = f"{tree['file']}, {tree['valid_bytes']} of {tree['bytes']} bytes valid"
+            self._stream.write(f"{tree['md5']}  {tree['valid_md5']}  {text}\n")
         queues = len(audit.queues)
         verdict = "clean" if audit.is_clean else "damage was found"
         self._stream.write(f"{audit.records} records, {queues} queues: {verdict}\n")
 
 
 def _file_trees(audit: StoreAudit) -> Iterator[dict[str, Any]]:
-    """The log files of which MD5 was asked for."""
+    """Yield the log files whose md5 was taken."""
     for log in audit.logs if audit.md5s else ():
         for file in log.files:
             sums = audit.md5s[file.file]

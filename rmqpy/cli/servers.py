@@ -1,4 +1,4 @@
-"""``rmqpy namesrv`` and ``rmqpy broker``."""
+"""The commands ``rmqpy namesrv`` and ``rmqpy broker``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_commands(commands: Commands) -> None:
     broker.add_argument(
         "--force-truncate",
         action="store_true",
-        help="give up everything behind damage in the middle of the log; the bytes are kept in"
+        help="give up everything after damage in the middle of the log; the bytes are kept in"
         " rmqpy/quarantine",
     )
     broker.set_defaults(command=_broker)
@@ -54,7 +54,8 @@ def _broker(options: argparse.Namespace) -> int:
     overrides = _overrides(options)
     if options.name_server:
         overrides["namesrvAddr"] = options.name_server
-    gc.disable()  # nearly all that a start makes stays; the process enables it when it is ready
+    # Nearly everything that a start allocates stays; the process enables it when it is ready.
+    gc.disable()
     loaded = load_broker_configuration(options.config, overrides, os.environ)
     if options.print_settings:
         return _print_settings(loaded.configuration)
@@ -81,7 +82,7 @@ def _overrides(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _server_options(parser: argparse.ArgumentParser, config: str) -> None:
-    parser.add_argument("-c", dest="config", metavar="FILE", help=f"{config} in Java's form")
+    parser.add_argument("-c", dest="config", metavar="FILE", help=f"{config} in Java's format")
     parser.add_argument(
         "-p", dest="print_settings", action="store_true", help="print the effective settings"
     )
@@ -90,6 +91,6 @@ def _server_options(parser: argparse.ArgumentParser, config: str) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="one setting, over the file's",
+        help="one setting, overriding the file",
     )
     add_log_options(parser, level="INFO")

@@ -1,4 +1,4 @@
-"""``rmqpy store``: what a store directory is, what is wrong with it, what is in it."""
+"""``rmqpy store``: show what a store directory is, what is wrong with it, and what it contains."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Commands) -> None:
     store = commands.add_parser(
-        "store", help="look at a store directory, on a stopped or a running broker's"
+        "store", help="examine the store directory of a stopped or running broker"
     )
     verbs = store.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
     inspect = verbs.add_parser(
-        "inspect", help="mode, files, first and last record, divided offset, who can open it"
+        "inspect", help="show mode, files, first and last record, divided offset, able programs"
     )
     _directory_options(inspect)
     add_format_option(inspect)
@@ -31,48 +31,48 @@ def add_commands(commands: Commands) -> None:
     inspect.set_defaults(command=_inspect)
 
     fsck = verbs.add_parser(
-        "fsck", help="check every record, consume queue and key: exit code 2 when damage is found"
+        "fsck", help="check every record, consume queue and key; exit code 2 if damage is found"
     )
     _directory_options(fsck)
     add_format_option(fsck)
     fsck.add_argument(
-        "--workers", type=int, default=0, metavar="N", help="threads; default one a processor"
+        "--workers", type=int, default=0, metavar="N", help="threads; default one per processor"
     )
     repair = fsck.add_mutually_exclusive_group()
     repair.add_argument(
         "--quarantine",
         action="store_true",
-        help="keep damaged bytes in rmqpy/quarantine and put empty messages in their place",
+        help="keep damaged bytes in rmqpy/quarantine and replace them by empty messages",
     )
     repair.add_argument(
         "--force-truncate",
         action="store_true",
-        help="end the log before the first damage; what is behind it goes to rmqpy/quarantine",
+        help="end the log before the first damage; what follows it goes to rmqpy/quarantine",
     )
     fsck.add_argument(
-        "--yes", action="store_true", help="do what --quarantine or --force-truncate would do"
+        "--yes", action="store_true", help="carry out --quarantine or --force-truncate"
     )
     add_log_options(fsck)
     fsck.set_defaults(command=_fsck)
 
-    dump = verbs.add_parser("dump", help="messages as JSON lines, in the order of the log")
+    dump = verbs.add_parser("dump", help="print messages as JSON lines, in the order of the log")
     _directory_options(dump)
-    dump.add_argument("--topic", help="of this topic only")
-    dump.add_argument("--queue", type=int, metavar="ID", help="of this queue only")
+    dump.add_argument("--topic", help="only this topic")
+    dump.add_argument("--queue", type=int, metavar="ID", help="only this queue")
     dump.add_argument(
         "--from",
         dest="first",
         metavar="WHEN",
-        help="from this queue offset, or store time (2024-05-31T12:00:00Z), on",
+        help="from this queue offset or store time (2024-05-31T12:00:00Z) on",
     )
-    dump.add_argument("--to", dest="end", metavar="WHEN", help="before this one")
-    dump.add_argument("--key", help="with this key (KEYS, UNIQ_KEY) or message id")
-    dump.add_argument("--limit", type=int, metavar="N", help="so many at most")
+    dump.add_argument("--to", dest="end", metavar="WHEN", help="up to, but excluding, this one")
+    dump.add_argument("--key", help="only this key (KEYS, UNIQ_KEY) or message id")
+    dump.add_argument("--limit", type=int, metavar="N", help="maximum number of messages")
     dump.add_argument(
         "--body",
         default="auto",
         choices=["auto", "text", "base64", "none"],
-        help="default auto: text where it is UTF-8",
+        help="default auto: text if it is UTF-8",
     )
     add_log_options(dump)
     dump.set_defaults(command=_dump)
@@ -84,7 +84,7 @@ def _directory_options(parser: argparse.ArgumentParser) -> None:
         "-c",
         dest="config",
         metavar="FILE",
-        help="broker.conf that the store was written with: paths that lie elsewhere, file sizes",
+        help="broker.conf with which the store was written: file sizes, paths outside DIR",
     )
 
 
@@ -95,7 +95,7 @@ def _settings(options: argparse.Namespace) -> StoreSettings | None:
 
 
 def _root(options: argparse.Namespace) -> str:
-    """The directory, absolute; RmqError when there is none."""
+    """Return the directory as an absolute path. Raise RmqError if it does not exist."""
     from pathlib import Path
 
     path = Path(options.directory)
@@ -126,7 +126,7 @@ def _fsck(options: argparse.Namespace) -> int:
 
 
 def _repair(options: argparse.Namespace) -> int:
-    """Without --yes the plan is only shown."""
+    """Carry out a repair; without --yes only show its plan."""
     from rmqpy.audit.replicas.repair import Repair, execute_repair, plan_repair, unfinished_plan
     from rmqpy.audit.scan.directory import read_directory
     from rmqpy.store.files.disk import OsFileSystem
@@ -136,7 +136,7 @@ def _repair(options: argparse.Namespace) -> int:
     directory = read_directory(files, root, settings)
     plan = unfinished_plan(files, directory)
     if plan is not None:
-        print(f"an interrupted --{plan.repair.value} is carried on")
+        print(f"continuing an interrupted --{plan.repair.value}")
     else:
         plan = plan_repair(files, root, repair, settings)
     for line in (*plan.reasons, *map(str, plan.actions)):
@@ -145,7 +145,7 @@ def _repair(options: argparse.Namespace) -> int:
         print("nothing to do")
         return EXIT_DONE
     if not options.yes:
-        print("nothing was changed; repeat with --yes to do this")
+        print("nothing was changed; repeat with --yes to carry this out")
         return EXIT_NO
     execute_repair(files, directory, plan)
     return _report(options)
@@ -181,14 +181,14 @@ def _dump(options: argparse.Namespace) -> int:
     files, root, settings = OsFileSystem(), _root(options), _settings(options)
     passed = 0
 
-    def tell(file: str, offset: int, size: int) -> None:
+    def report(file: str, offset: int, size: int) -> None:
         nonlocal passed
         passed += 1
-        print(f"{file} at offset {offset}: {size} bytes that are no message", file=sys.stderr)
+        print(f"{file} at offset {offset}: {size} bytes that are not a message", file=sys.stderr)
 
     limit = read_facts(files, root, settings).confirmed_end
     directory = read_directory(files, root, settings)
-    for found in each_message(files, directory, _selection(options), tell, limit):
+    for found in each_message(files, directory, _selection(options), report, limit):
         print(json.dumps(message_json(found, options.body), ensure_ascii=False))
     return EXIT_NO if passed else EXIT_DONE
 
@@ -210,7 +210,7 @@ def _selection(options: argparse.Namespace) -> MessageSelection:
 
 
 def _moment(text: str | None) -> tuple[int | None, int | None]:
-    """(queue offset, time in ms) of what --from and --to say: one of the two at most."""
+    """Return (queue offset, time in ms) for --from or --to, at most one of them set."""
     if text is None:
         return None, None
     if text.isascii() and text.isdigit():

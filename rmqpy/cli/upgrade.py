@@ -1,4 +1,4 @@
-"""``rmqpy upgrade``: check, plan, apply, switch, prove, and the way back.
+"""``rmqpy upgrade``: check, plan, apply, switch, verify, and the way back.
 
 A replica is written ``[NAME=]DIR`` or ``NAME=http(s)://HOST:PORT`` (another host's ``serve``); its
 broker.conf ``-c [NAME=]FILE``. Exit codes: 0 done or clean, 1 could not be done, 2 refused by a
@@ -25,13 +25,13 @@ from rmqpy.cli.upgrade_inputs import (
     absolute,
     all_replicas,
     copied,
-    ground_at,
     local_replicas,
     locked,
     name_of,
     named,
+    node_context_at,
     now_ms,
-    situation_of,
+    plan_context_of,
 )
 from rmqpy.model.errors import RmqError
 
@@ -45,122 +45,132 @@ Verb = Callable[[argparse.Namespace], int]
 
 def add_commands(commands: Commands) -> None:
     upgrade = commands.add_parser(
-        "upgrade", help="from master and slave to DLedger and back: checked, planned, proven"
+        "upgrade", help="switch from master and slave to DLedger and back, with plans and proofs"
     )
     verbs = upgrade.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
-    for add in (_looks, _alignment, _switching, _way_back, _ends, _proof, _service):
-        add(verbs)
+    _add_checks(verbs)
+    _add_alignment(verbs)
+    _add_switch(verbs)
+    _add_leave(verbs)
+    _add_undo(verbs)
+    _add_proof(verbs)
+    _add_serve(verbs)
 
 
-def _looks(verbs: Any) -> None:
+def _add_checks(verbs: Any) -> None:
     check = _verb(
-        verbs, "check", "what stands against a switch: exit code 2 when anything does", _check
+        verbs, "check", "show what prevents a switch; exit code 2 if anything does", _check
     )
     replica_options(check)
 
-    manifest = _verb(verbs, "manifest", "md5 and digests of everything in one directory", _manifest)
+    manifest = _verb(
+        verbs, "manifest", "print md5 and digests of everything in a directory", _manifest
+    )
     replica_options(manifest)
     manifest.set_defaults(every_md5=True)
 
 
-def _alignment(verbs: Any) -> None:
-    plan = _verb(verbs, "plan", "how the replicas become equal: a plan to read and sign off", _plan)
+def _add_alignment(verbs: Any) -> None:
+    plan = _verb(verbs, "plan", "plan how the replicas become equal, to read and sign off", _plan)
     replica_options(plan)
     plan.add_argument("--reference", metavar="NAME", help="the side that stays after a divergence")
     _out(plan)
     _key(plan)
 
-    apply = _verb(verbs, "apply", "carry out this node's part of a plan; resumable", _apply)
+    apply = _verb(verbs, "apply", "carry out one node's part of a plan; resumable", _apply)
     replica_options(apply, at_least="*")
     apply.add_argument("--plan", metavar="FILE", help="the plan; not needed with --resume")
-    apply.add_argument("--node", metavar="NAME", help="whose part")
-    apply.add_argument("--resume", metavar="DIR", help="go on with what was interrupted there")
-    apply.add_argument("--dry-run", action="store_true", help="only look whether it could be done")
-    apply.add_argument("--key", metavar="FILE", help="the plan must be signed with it")
+    apply.add_argument("--node", metavar="NAME", help="the node whose part is carried out")
+    apply.add_argument("--resume", metavar="DIR", help="continue an interrupted apply in DIR")
+    apply.add_argument("--dry-run", action="store_true", help="only check that it could be done")
+    apply.add_argument("--key", metavar="FILE", help="require a plan signed with this key")
     apply.set_defaults(interrupted=CAN_BE_RESUMED)
 
 
-def _switching(verbs: Any) -> None:
+def _add_switch(verbs: Any) -> None:
     switch = _verb(
         verbs, "switch", "seal the old log and write the configuration of a node", _switch
     )
     replica_options(switch)
     switch.add_argument("--peers", default="", metavar="ID-HOST:PORT;...", help="dLegerPeers")
     switch.add_argument(
-        "--self-id", action="append", default=[], metavar="[NAME=]ID", help="dLegerSelfId of a node"
+        "--self-id", action="append", default=[], metavar="[NAME=]ID", help="a node's dLegerSelfId"
     )
     switch.add_argument("--group", default="", help="dLegerGroup; default: brokerName")
-    switch.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
+    switch.add_argument("--dry-run", action="store_true", help="only print the plan")
     _runbook(switch)
     switch.set_defaults(interrupted=CAN_BE_RESUMED)
 
     join = _verb(
-        verbs, "join", "give a member that its group refuses what it lacks of the old log", _join
+        verbs, "join", "copy the old log to a member that its group refuses without it", _join
     )
     join.add_argument("directory", metavar="[NAME=]DIR")
     join.add_argument(
         "--from", dest="source", required=True, metavar="NAME=DIR|URL", help="a member that has it"
     )
     _inputs(join)
-    join.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
+    join.add_argument("--dry-run", action="store_true", help="only print the plan")
     join.set_defaults(interrupted=CAN_BE_RESUMED)
 
 
-def _way_back(verbs: Any) -> None:
-    leave = _verb(verbs, "leave", "the way back from DLedger to a classic log", _leave)
+def _add_leave(verbs: Any) -> None:
+    leave = _verb(verbs, "leave", "go back from DLedger to a classic log", _leave)
     replica_options(leave)
-    leave.add_argument("--cut-index", type=int, metavar="N", help="last entry that is kept")
+    leave.add_argument("--cut-index", type=int, metavar="N", help="last entry to keep")
     leave.add_argument("--peers", default="", metavar="ID-HOST:PORT;...", help="dLegerPeers")
     leave.add_argument(
         "--role", action="append", default=[], metavar="NAME=ROLE", help="SYNC_MASTER, SLAVE, ..."
     )
     leave.add_argument(
-        "--reader", choices=["4", "5"], default="4", help="oldest Java that must read it; default 4"
+        "--reader",
+        choices=["4", "5"],
+        default="4",
+        help="oldest Java version that must be able to read the result; default 4",
     )
-    leave.add_argument("--into", metavar="DIR", help="work on a copy there; broker.conf stays")
-    leave.add_argument("--apply", action="store_true", help="carry it out at once, on this host")
+    leave.add_argument("--into", metavar="DIR", help="work on a copy in DIR; keep broker.conf")
+    leave.add_argument("--apply", action="store_true", help="carry out the plan now, on this host")
     _out(leave)
     _key(leave)
     _runbook(leave)
     leave.set_defaults(interrupted=CAN_BE_RESUMED)
 
 
-def _ends(verbs: Any) -> None:
+def _add_undo(verbs: Any) -> None:
     for name, text, run in (
-        ("rollback", "take back what a plan has done in a directory, to the byte", _rollback),
-        ("finalize", "give up the way back: remove undo records and what was kept", _finalize),
+        ("rollback", "take back what a plan did in a directory, to the byte", _rollback),
+        ("finalize", "give up the rollback: remove undo records and kept files", _finalize),
     ):
         verb = _verb(verbs, name, text, run)
         verb.add_argument("directory", metavar="DIR")
 
 
-def _proof(verbs: Any) -> None:
+def _add_proof(verbs: Any) -> None:
     verify = _verb(
         verbs,
         "verify",
-        "the equality certificate: every message of the first is in all others",
+        "write the equality certificate: every message of the first is in all others",
         _verify,
     )
     replica_options(verify)
     verify.add_argument(
-        "--before", action="append", default=[], metavar="MANIFEST", help="of a replica, then"
+        "--before", action="append", default=[], metavar="MANIFEST", help="an earlier manifest"
     )
     _key(verify)
     _out(verify)
 
-    status = _verb(verbs, "status", "how far each replica is", _status)
+    status = _verb(verbs, "status", "show the progress of each replica", _status)
     replica_options(status)
 
 
-def _service(verbs: Any) -> None:
-    serve = _verb(verbs, "serve", "show this directory to other hosts, read only", _serve)
+def _add_serve(verbs: Any) -> None:
+    serve = _verb(verbs, "serve", "serve this directory to other hosts, read only", _serve)
     serve.add_argument("directory", metavar="DIR")
     serve.add_argument("-c", dest="config", action="append", default=[], metavar="FILE")
     serve.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1")
-    serve.add_argument("--port", type=int, default=0, help="default: any free one")
-    serve.add_argument("--token-file", metavar="FILE", help="who knows it may ask")
-    serve.add_argument("--certificate", metavar="FILE", help="of TLS, PEM")
-    serve.add_argument("--key", metavar="FILE", help="its key")
+    serve.add_argument("--port", type=int, default=0, help="default: any free port")
+    serve.add_argument("--token-file", metavar="FILE", help="token that clients must send")
+    serve.add_argument("--certificate", metavar="FILE", help="TLS certificate, PEM")
+    serve.add_argument("--key", metavar="FILE", help="key of the certificate")
     serve.set_defaults(every_md5=True)
 
 
@@ -205,21 +215,21 @@ def _inputs(parser: Parser) -> None:
     parser.add_argument(
         "-c", dest="config", action="append", default=[], metavar="[NAME=]FILE", help="broker.conf"
     )
-    parser.add_argument("--token-file", metavar="FILE", help="for replicas on other hosts")
+    parser.add_argument("--token-file", metavar="FILE", help="token for replicas on other hosts")
     parser.add_argument("--authority", metavar="FILE", help="certificates to trust, PEM")
 
 
 def _out(parser: Parser) -> None:
-    parser.add_argument("--out", metavar="FILE", help="write the plan there, as JSON")
+    parser.add_argument("--out", metavar="FILE", help="write the result to FILE, as JSON")
 
 
 def _key(parser: Parser) -> None:
-    parser.add_argument("--key", metavar="FILE", help="sign with the secret in it")
+    parser.add_argument("--key", metavar="FILE", help="sign with the secret in FILE")
 
 
 def _runbook(parser: Parser) -> None:
     parser.add_argument(
-        "--runbook", choices=["java", "rmqpy"], help="print the commands for these brokers instead"
+        "--runbook", choices=["java", "rmqpy"], help="only print the commands for these brokers"
     )
 
 
@@ -229,11 +239,11 @@ def _runbook(parser: Parser) -> None:
 def _check(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.checks.group_checks import CHECKS, run_checks
 
-    situation = situation_of(options)
-    found = run_checks(situation.group)
+    context = plan_context_of(options)
+    found = run_checks(context.group)
     bad = [each for each in found if not each.is_note]
     value = {
-        "replicas": [each.name for each in situation.group.replicas],
+        "replicas": [each.name for each in context.group.replicas],
         "checks": list(CHECKS),
         "findings": [each.as_json() for each in bad],
         "notes": [each.as_json() for each in found if each.is_note],
@@ -247,7 +257,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _manifest(options: argparse.Namespace) -> int:
-    for replica in situation_of(options).group.replicas:
+    for replica in plan_context_of(options).group.replicas:
         manifest = replica.survey().manifest
         if options.format == "json":
             sys.stdout.write(manifest.encode().decode())
@@ -264,11 +274,11 @@ def _manifest(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.steps.planning import plan_alignment
 
-    return _show_plan(options, plan_alignment(situation_of(options)))
+    return _show_plan(options, plan_alignment(plan_context_of(options)))
 
 
 def plan_verb(options: argparse.Namespace) -> int:
-    """``plan``, also by another engine: ``options.runner`` says who reads the logs."""
+    """Run ``plan`` for another engine: ``options.runner`` reads the logs."""
     return _guarded(_plan)(options)
 
 
@@ -277,51 +287,51 @@ def _apply(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.journal import load_journal
     from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
-    situation = situation_of(options)
+    context = plan_context_of(options)
     if options.resume:
         root = absolute(options.resume)
-        ground = ground_at(situation, root)
-        journal = load_journal(ground.files, ground.work)
+        node_context = node_context_at(context, root)
+        journal = load_journal(node_context.files, node_context.work)
         if journal is None or not journal.is_half_done:
-            raise UpgradeRefusedError(f"nothing is half done in {root}")
-        plan, node = load_plan(ground, journal.plan_id)
+            raise UpgradeRefusedError(f"no plan is half done in {root}")
+        plan, node = load_plan(node_context, journal.plan_id)
     else:
         plan, node = _read_plan(options.plan, _secret(options)), options.node or ""
-        ground = ground_at(situation, plan.node(node).root)
+        node_context = node_context_at(context, plan.node(node).root)
     if options.dry_run:
-        wrong = verify_preconditions(ground, plan.node(node))
+        wrong = verify_preconditions(node_context, plan.node(node))
         _print(options, {"wrong": wrong}, wrong or ["every operation could be done"])
         return EXIT_NO if wrong else EXIT_DONE
-    with locked(ground.files, plan.node(node).root):
-        journal = apply_plan(ground, plan, node, phase=plan.steps[-1])
-    return _tell_journal(options, journal, f"plan {plan.id} is applied in {plan.node(node).root}")
+    with locked(node_context.files, plan.node(node).root):
+        journal = apply_plan(node_context, plan, node, phase=plan.steps[-1])
+    return _print_journal(options, journal, f"plan {plan.id} is applied in {plan.node(node).root}")
 
 
 def _switch(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.engine import apply_plan
     from rmqpy.upgrade.runbook import switch_runbook
+    from rmqpy.upgrade.steps.old_log_mark import save_old_log_mark
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_switch
-    from rmqpy.upgrade.steps.switch import keep_old_log
 
-    wish = SwitchOptions(
+    switch = SwitchOptions(
         peers=options.peers,
         self_ids=named(options.self_id, options.replica),
         dledger_group=options.group,
     )
-    situation = situation_of(options, wish)
+    context = plan_context_of(options, switch)
     if options.runbook:
-        print("\n".join(switch_runbook(situation, options.runbook)))
+        print("\n".join(switch_runbook(context, options.runbook)))
         return EXIT_DONE
-    plan = plan_switch(situation)
+    plan = plan_switch(context)
     if options.dry_run:
         return _show_plan(options, plan)
     journals = []
     for part in plan.nodes:
-        ground = situation.ground_of(situation.group.replica(part.replica))
-        with locked(ground.files, part.root):
-            journals.append(apply_plan(ground, plan, part.replica, phase="switched"))
-            keep_old_log(ground.files, situation.group.replica(part.replica))
+        node_context = context.node_context(context.group.replica(part.replica))
+        with locked(node_context.files, part.root):
+            journals.append(apply_plan(node_context, plan, part.replica, phase="switched"))
+            save_old_log_mark(node_context.files, context.group.replica(part.replica))
     _print(
         options,
         {"plan": plan.id, "nodes": [part.replica for part in plan.nodes]},
@@ -337,15 +347,15 @@ def _join(options: argparse.Namespace) -> int:
 
     options.replica = [options.directory, options.source]
     name, source = (name_of(text) for text in options.replica)
-    situation = situation_of(options, SwitchOptions(reference=source))
-    plan = plan_joining(situation, name)
+    context = plan_context_of(options, SwitchOptions(reference=source))
+    plan = plan_joining(context, name)
     if options.dry_run or plan.is_empty:
         return _show_plan(options, plan)
-    ground = situation.ground_of(situation.group.replica(name))
+    node_context = context.node_context(context.group.replica(name))
     (part,) = plan.nodes
-    with locked(ground.files, part.root):
-        journal = apply_plan(ground, plan, name, phase="aligned")
-    return _tell_journal(options, journal, f"{name} has the old log of {source}: start its broker")
+    with locked(node_context.files, part.root):
+        journal = apply_plan(node_context, plan, name, phase="aligned")
+    return _print_journal(options, journal, f"{name} has the old log of {source}: start its broker")
 
 
 def _leave(options: argparse.Namespace) -> int:
@@ -354,7 +364,7 @@ def _leave(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_leaving
 
-    wish = SwitchOptions(
+    switch = SwitchOptions(
         cut_index=options.cut_index,
         reads_version=1 if options.reader == "4" else 2,
         roles=named(options.role, []),
@@ -363,17 +373,17 @@ def _leave(options: argparse.Namespace) -> int:
     )
     if options.into:
         options.replica = [copied(options)]
-    situation = situation_of(options, wish)
+    context = plan_context_of(options, switch)
     if options.runbook:
-        print("\n".join(leave_runbook(situation, options.runbook)))
+        print("\n".join(leave_runbook(context, options.runbook)))
         return EXIT_DONE
-    plan = plan_leaving(situation)
+    plan = plan_leaving(context)
     if not (options.apply or options.into):
         return _show_plan(options, plan)
     for part in plan.nodes:
-        ground = situation.ground_of(situation.group.replica(part.replica))
-        with locked(ground.files, part.root):
-            apply_plan(ground, plan, part.replica, phase="left")
+        node_context = context.node_context(context.group.replica(part.replica))
+        with locked(node_context.files, part.root):
+            apply_plan(node_context, plan, part.replica, phase="left")
     notes = [f"{part.replica}: {note}" for part in plan.nodes for note in part.notes]
     _print(options, {"plan": plan.id, "notes": notes}, [*notes, f"left DLedger: plan {plan.id}"])
     return EXIT_DONE
@@ -387,7 +397,7 @@ def _verify(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.checks.replica import LocalReplica
 
     before = [Manifest.decode(Path(path).read_bytes()) for path in options.before]
-    replicas = situation_of(options).group.replicas
+    replicas = plan_context_of(options).group.replicas
     manifests = [*before, *(replica.survey().manifest for replica in replicas)]
     if len(manifests) < 2:
         raise RmqError("give two replicas, or --before MANIFEST: equality needs two sides")
@@ -407,18 +417,18 @@ def _rollback(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.engine import roll_back
 
     root = absolute(options.directory)
-    ground = ground_at(situation_of(options), root)
-    with locked(ground.files, root):
-        journal = roll_back(ground)
-    return _tell_journal(options, journal, f"{root} is as it was")
+    node_context = node_context_at(plan_context_of(options), root)
+    with locked(node_context.files, root):
+        journal = roll_back(node_context)
+    return _print_journal(options, journal, f"{root} is as before")
 
 
 def _finalize(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.engine import finalize
 
     root = absolute(options.directory)
-    journal = finalize(ground_at(situation_of(options), root))
-    return _tell_journal(options, journal, f"{root}: the upgrade is final, undo records are gone")
+    journal = finalize(node_context_at(plan_context_of(options), root))
+    return _print_journal(options, journal, f"{root}: the upgrade is final, undo records removed")
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -449,18 +459,18 @@ def _serve(options: argparse.Namespace) -> int:
     options.replica = [options.directory]
     (replica,) = local_replicas(options)
     token = Path(options.token_file).read_text().strip() if options.token_file else ""
-    door = TokenAuth(
+    auth = TokenAuth(
         host=options.host,
         port=options.port,
         token=token,
         certificate=options.certificate,
         key=options.key,
     )
-    run(replica, door, lambda address: print(f"ready: {address}", flush=True))
+    run(replica, auth, lambda address: print(f"ready: {address}", flush=True))
     return EXIT_DONE
 
 
-# What verbs share
+# Shared by the verbs
 
 
 def _secret(options: argparse.Namespace) -> bytes | None:
@@ -476,7 +486,7 @@ def _secret(options: argparse.Namespace) -> bytes | None:
 
 
 def _read_plan(path: str | None, key: bytes | None) -> Plan:
-    """Raises UpgradeRefusedError for a plan that is not what was signed."""
+    """Return the plan. Raise UpgradeRefusedError if it is not the plan that was signed."""
     from pathlib import Path
 
     from rmqpy.upgrade.plan.plan import Plan, check_signed
@@ -501,7 +511,7 @@ def _show_plan(options: argparse.Namespace, plan: Plan) -> int:
     return EXIT_DONE
 
 
-def _tell_journal(options: argparse.Namespace, journal: Journal, text: str) -> int:
+def _print_journal(options: argparse.Namespace, journal: Journal, text: str) -> int:
     value = {"plan": journal.plan_id, "state": journal.state, "done": journal.done}
     _print(options, value, [text])
     return EXIT_DONE

@@ -1,6 +1,6 @@
-"""What the verbs of ``rmqpy upgrade`` are given: replicas, configurations, directories.
+"""The inputs of ``rmqpy upgrade``: replicas, configurations, directories.
 
-``[NAME=]DIR`` or ``NAME=http(s)://HOST:PORT``; ``-c [NAME=]FILE``.
+A replica is ``[NAME=]DIR`` or ``NAME=http(s)://HOST:PORT``, a configuration ``-c [NAME=]FILE``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.upgrade.checks.replica import LocalReplica, Replica
-    from rmqpy.upgrade.steps.plan_context import PlanContext
+    from rmqpy.upgrade.plan.node_context import NodeContext
+    from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
 
 
-def situation_of(options: argparse.Namespace, wish: Any = None) -> PlanContext:
+def plan_context_of(
+    options: argparse.Namespace, switch: SwitchOptions | None = None
+) -> PlanContext:
+    from rmqpy.cli.progress import ProgressLine
     from rmqpy.config.loading import load_broker_configuration
     from rmqpy.store.files.disk import OsFileSystem
     from rmqpy.upgrade.checks.findings import Group
@@ -31,17 +35,17 @@ def situation_of(options: argparse.Namespace, wish: Any = None) -> PlanContext:
     for name, path in named(getattr(options, "config", []), names).items():
         settings[name] = load_broker_configuration(path).configuration.store
     for replica in replicas:
-        # The directory that is named, not the one that its broker.conf names: it may be a copy.
+        # The given directory counts, not the one in its broker.conf, because it may be a copy.
         if isinstance(replica, LocalReplica) and replica.plan.settings is not None:
             settings[replica.name] = replica.plan.settings
-    if wish is None:
-        wish = SwitchOptions(reference=getattr(options, "reference", None))
+    if switch is None:
+        switch = SwitchOptions(reference=getattr(options, "reference", None))
     return PlanContext(
         group=Group(tuple(replicas)),
         files=OsFileSystem(),
-        wish=wish,
+        options=switch,
         settings=settings,
-        progress=_Progress(),
+        progress=ProgressLine,
     )
 
 
@@ -64,6 +68,7 @@ def all_replicas(options: argparse.Namespace) -> list[Replica]:
 
 def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
     from rmqpy.audit.replicas.manifest import Md5
+    from rmqpy.cli.progress import ProgressLine
     from rmqpy.config.loading import load_broker_configuration
     from rmqpy.store.files.disk import OsFileSystem
     from rmqpy.upgrade.checks.replica import LocalReplica
@@ -85,7 +90,7 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
             config_path=absolute(config, folder=False) if config else None,
             settings=_at(store, absolute(path)) if store else None,
             now_ms=now_ms,
-            progress=_Progress(),
+            progress=ProgressLine,
             runner=getattr(options, "runner", None),
             md5=Md5.EVERY_FILE if getattr(options, "every_md5", False) else Md5.OWN_FILES,
         )
@@ -94,7 +99,7 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
 
 
 def _at(store: Any, root: str) -> Any:
-    """The settings of a broker.conf, for the directory that was named (it may be a copy)."""
+    """Return the settings of a broker.conf for the given directory, which may be a copy."""
     from pathlib import Path
 
     import attrs
@@ -110,13 +115,13 @@ def name_of(text: str) -> str:
 
 
 def named(texts: list[str], replicas: list[str]) -> dict[str, str]:
-    """``NAME=VALUE`` by name; a single value without a name belongs to the only replica."""
+    """Return ``NAME=VALUE`` texts by name; a value without a name belongs to the only replica."""
     found = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator:
             if len(replicas) != 1:
-                raise RmqError(f"{text}: which replica is meant? write NAME={text}")
+                raise RmqError(f"{text}: the replica is not clear; write NAME={text}")
             name, value = name_of(replicas[0]), text
         found[name] = value
     return found
@@ -131,39 +136,39 @@ def absolute(path: str, *, folder: bool = True) -> str:
     return str(found.resolve())
 
 
-def ground_at(situation: PlanContext, root: str) -> Any:
-    """For a directory of this host, whether it was named as a replica or not."""
+def node_context_at(context: PlanContext, root: str) -> NodeContext:
+    """Return the context of a directory of this host, given as a replica or not."""
     from rmqpy.audit.replicas.manifest import Md5
     from rmqpy.store.upgrade_guard import upgrade_work
     from rmqpy.upgrade.checks.replica import LocalReplica, Replicas
     from rmqpy.upgrade.plan.node_context import NodeContext
 
-    for replica in situation.group.replicas:
+    for replica in context.group.replicas:
         if isinstance(replica, LocalReplica) and replica.root == root:
-            return situation.ground_of(replica)
+            return context.node_context(replica)
     from rmqpy.upgrade.plan.survey import SurveyPlan
     from rmqpy.upgrade.steps.plan_context import shown_settings
 
-    sources = Replicas({each.name: each for each in situation.group.replicas})
+    sources = Replicas({each.name: each for each in context.group.replicas})
     plan = SurveyPlan(name="here", root=root, now_ms=now_ms, md5=Md5.NONE)
-    survey = LocalReplica(situation.files, plan).survey()
+    survey = LocalReplica(context.files, plan).survey()
     work = upgrade_work(root)
     settings = shown_settings(survey)
-    return NodeContext(situation.files, work, settings, sources, situation.progress, now_ms)
+    return NodeContext(context.files, work, settings, sources, context.progress, now_ms)
 
 
 def locked(files: Any, root: str) -> Any:
-    """No broker, Java's or ours, starts on a directory while it is changed."""
+    """Hold the lock of a directory, so that no broker, Java or rmqpy, starts while it changes."""
     from contextlib import closing
 
-    class _Held:
+    class _LockHolder:
         def __init__(self) -> None:
             self.lock = files.lock(f"{root}/lock")
 
         def close(self) -> None:
             self.lock.release()
 
-    return closing(_Held())
+    return closing(_LockHolder())
 
 
 def copied(options: argparse.Namespace) -> str:
@@ -179,22 +184,3 @@ def copied(options: argparse.Namespace) -> str:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-class _Progress:
-    """A line on stderr for long work."""
-
-    def __init__(self) -> None:
-        from rmqpy.cli.progress import ProgressLine
-
-        self._make = ProgressLine
-        self._line: Any = None
-        self._done = self._total = 0
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if self._line is None or total != self._total:
-            self._line = self._make(what.partition(" ")[0])
-            self._line.expect(total)
-            self._done, self._total = 0, total
-        self._line.advance(max(0, done - self._done))
-        self._done = done

@@ -1,8 +1,7 @@
-"""``rmqpy demo``: the switch from a classic store to DLedger on one machine, with real sockets and
-real files.
+"""``rmqpy demo``: switch a classic store to DLedger on one machine, with real sockets and files.
 
-Owns the story and its table; everything it does goes through the broker, the name server and the
-client.
+This package owns the walk-through and its table; everything it does goes through the broker, the
+name server and the client.
 """
 
 from rmqpy.demo.walkthrough import DemoPlan, run_demo

@@ -1,5 +1,6 @@
-"""The brokers of the demo: processes of their own on free loopback ports, each with its directory
-and its broker.conf, which the switch changes in place.
+"""The brokers of the demo: separate processes on free loopback ports.
+
+Each has its directory and its broker.conf, which the switch changes in place.
 """
 
 from __future__ import annotations
@@ -44,13 +45,14 @@ from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
 
 MEMBERS = ("n0", "n1", "n2")
 BROKER_NAME = "demo-broker"
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 @define(eq=False, repr=False)
 class DemoCluster:
-    """``settings`` are lines of broker.conf that all have. Members are named n0, n1, n2; n0 begins
-    as master, n1 as its slave, n2 has nothing.
+    """The brokers n0, n1 and n2; n0 starts as master, n1 as its slave, n2 is empty.
+
+    ``settings`` are lines of broker.conf that all of them have.
     """
 
     folder: Path
@@ -89,7 +91,7 @@ class DemoCluster:
         return store
 
     async def start(self, *members: str) -> None:
-        """Returns when all of them listen."""
+        """Start members and return when all of them listen."""
         servers = [self.brokers[member] for member in members]
         await asyncio.gather(*(asyncio.to_thread(server.start) for server in servers))
 
@@ -98,22 +100,24 @@ class DemoCluster:
             await asyncio.to_thread(self.brokers[member].stop)
 
     async def master_is_known(self) -> None:
-        """To the name server, so that clients find it."""
+        """Wait until the name server knows the master, so that clients find it."""
         await self._until("the master does not register", self._find_master)
 
     async def slave_has_all(self) -> None:
         await self._until("the slave does not catch up", self._same_end)
 
     async def leader(self) -> str:
-        """The member that leads."""
-        return await self._until("nobody leads", self._find_leader)
+        """Return the member that leads."""
+        return await self._until("no member leads", self._find_leader)
 
     async def stop_group(self) -> None:
-        """Let producers find no queue any more (``wipeWritePerm``), wait until all have the same
-        committed end, stop the leader last, so that nobody is elected.
+        """Stop the group at one committed end.
+
+        Producers find no queue any more (``wipeWritePerm``). When all members have the same
+        committed end, they are stopped, the leader last, so that none is elected.
         """
         await asyncio.to_thread(self._wipe_write_permission)
-        await self._until("the members do not come to one end", self._is_level)
+        await self._until("the members do not reach the same end", self._is_level)
         leader = await self.leader()
         await self.stop(*(member for member in MEMBERS if member != leader), leader)
 
@@ -124,14 +128,14 @@ class DemoCluster:
             block.release()
 
     async def _until(self, otherwise: str, look: Callable[[], str | None]) -> str:
-        deadline_s = time.monotonic() + PATIENCE_SECONDS
+        deadline_s = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < deadline_s:
             found = await asyncio.to_thread(look)
             if found is not None:
                 return found
             await asyncio.sleep(0.05)
         printed = "\n".join(server.printed()[-1000:] for server in self.brokers.values())
-        raise RmqError(f"{otherwise} after {PATIENCE_SECONDS:.0f} s:\n{printed}")
+        raise RmqError(f"{otherwise} after {TIMEOUT_SECONDS:.0f} s:\n{printed}")
 
     def _wipe_write_permission(self) -> None:
         header = WipeWritePermOfBrokerRequestHeader(broker_name=BROKER_NAME)
@@ -165,8 +169,8 @@ class DemoCluster:
         return None
 
     def _is_level(self) -> str | None:
-        said = [self._status(member) for member in MEMBERS]
-        ends = {(each["end"], each["committed"]) if each else None for each in said}
+        statuses = [self._status(member) for member in MEMBERS]
+        ends = {(each["end"], each["committed"]) if each else None for each in statuses}
         if len(ends) > 1 or None in ends:
             return None
         ((end, committed),) = filter(None, ends)
@@ -184,10 +188,10 @@ class DemoCluster:
         value: dict[str, Any] = json.loads(reply.body)
         return value
 
-    # What ``rmqpy upgrade`` is given
+    # Inputs of ``rmqpy upgrade``
 
-    def situation(self, version_2: bool = False) -> PlanContext:
-        """As the directories are now. ``version_2``: records of 5.x may stay on the way back."""
+    def context(self, version_2: bool = False) -> PlanContext:
+        """Return the present context; ``version_2`` allows records of 5.x on the way back."""
         replicas, settings = [], {}
         for member in MEMBERS:
             store = self.store(member)
@@ -202,35 +206,35 @@ class DemoCluster:
                 now_ms=lambda: time.time_ns() // 1_000_000,
             )
             replicas.append(LocalReplica(OsFileSystem(), plan))
-        wish = SwitchOptions(
+        options = SwitchOptions(
             peers=self._peers,
             self_ids={member: member for member in MEMBERS},
             roles={"n0": "ASYNC_MASTER", "n1": "SLAVE", "n2": "SLAVE"},
             reads_version=2 if version_2 else 1,
         )
         return PlanContext(
-            group=Group(tuple(replicas)), files=OsFileSystem(), wish=wish, settings=settings
+            group=Group(tuple(replicas)), files=OsFileSystem(), options=options, settings=settings
         )
 
-    def apply(self, situation: PlanContext, plan: Plan, phase: str) -> int:
-        """Every member its part; how many operations."""
+    def apply(self, context: PlanContext, plan: Plan, phase: str) -> int:
+        """Apply every member's part and return the number of operations."""
         for part in plan.nodes:
-            ground = situation.ground_of(situation.group.replica(part.replica))
-            apply_plan(ground, plan, part.replica, phase)
+            node_context = context.node_context(context.group.replica(part.replica))
+            apply_plan(node_context, plan, part.replica, phase)
         return sum(len(part.ops) for part in plan.nodes)
 
     def certificate(self, before: Manifest) -> Certificate:
-        """Of all members, and of what was before; also written to ``certificate.json``."""
-        manifests = [survey.manifest for survey in self.situation().group.surveys]
-        at_hand = {
+        """Certify all members and the earlier state; also write ``certificate.json``."""
+        manifests = [survey.manifest for survey in self.context().group.surveys]
+        stores = {
             member: QueueMessages(
                 OsFileSystem(), read_directory(OsFileSystem(), os.fspath(self.store(member)))
             )
             for member in MEMBERS
         }
-        made = certify([before, *manifests], time.time_ns() // 1_000_000, at_hand)
-        (self.folder / "certificate.json").write_bytes(made.encode())
-        return made
+        result = certify([before, *manifests], time.time_ns() // 1_000_000, stores)
+        (self.folder / "certificate.json").write_bytes(result.encode())
+        return result
 
     def _block(self, count: int) -> PortBlock:
         self._ports.append(free_port_block(count))

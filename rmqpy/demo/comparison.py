@@ -1,5 +1,4 @@
-"""Everything that a client can read of a store, as values, and the comparison of two such
-readings."""
+"""Everything that a client can read from a store, as values, and the comparison of two readings."""
 
 from __future__ import annotations
 
@@ -17,16 +16,16 @@ from rmqpy.model.errors import RequestRejectedError, RmqError
 from rmqpy.remoting.bodies import MessageQueue
 
 PAGE = 32
-LOOKUPS_A_TOPIC = 50
-"""How many messages of a topic are also fetched by key and by id."""
+LOOKUPS_PER_TOPIC = 50
+"""The number of messages of a topic that are also fetched by key and by id."""
 
 Place = tuple[str, int, int]
-"""Topic, queue id, queue offset."""
+"""A topic, a queue id and a queue offset."""
 
 
 @define(slots=True, frozen=True)
 class ClientMessageValue:
-    """What must not change."""
+    """The values of a message that must not change."""
 
     physical_offset: int
     size: int
@@ -41,7 +40,7 @@ class ClientMessageValue:
     def of(cls, message: MessageExt) -> ClientMessageValue:
         stored = message.stored
         if zlib.crc32(stored.body) & CRC_MASK != stored.body_crc and stored.body:
-            raise RmqError(f"message {message.offset_msg_id}: the body does not have its CRC")
+            raise RmqError(f"message {message.offset_msg_id}: the body does not match its CRC")
         return cls(
             stored.physical_offset,
             stored.size,
@@ -56,7 +55,9 @@ class ClientMessageValue:
 
 @define(slots=True)
 class Reading:
-    """``lookups`` counts messages that were fetched by id and by key as well; ``closed`` queues
+    """Everything read from a store.
+
+    ``lookups`` counts messages that were also fetched by id and by key. ``closed`` has the queues
     that no client may read.
     """
 
@@ -68,9 +69,7 @@ class Reading:
 async def read_all_topics(
     consumer: PullConsumer, broker_name: str, queues: Iterable[tuple[str, int]]
 ) -> Reading:
-    """Pull every queue from its smallest to its largest offset, and look some messages up by id and
-    key.
-    """
+    """Pull every queue as a whole, and look up some messages by id and by key."""
     reading = Reading()
     looked_up: Counter[str] = Counter()
     for topic, queue_id in queues:
@@ -79,12 +78,12 @@ async def read_all_topics(
             async for message in _pull_queue(consumer, queue):
                 value = ClientMessageValue.of(message)
                 reading.messages[topic, queue_id, message.queue_offset] = value
-                if looked_up[topic] < LOOKUPS_A_TOPIC:
+                if looked_up[topic] < LOOKUPS_PER_TOPIC:
                     looked_up[topic] += 1
                     reading.lookups += await _look_up(consumer, message, value)
         except RequestRejectedError:
-            # Topics without a configuration, as the transaction service's own: no client can read
-            # them, in Java neither.
+            # Topics without a configuration, such as the transaction service's, cannot be read by
+            # any client, in Java neither.
             reading.closed.append((topic, queue_id))
     return reading
 
@@ -105,15 +104,15 @@ async def _pull_queue(consumer: PullConsumer, queue: MessageQueue) -> AsyncItera
 async def _look_up(consumer: PullConsumer, message: MessageExt, value: ClientMessageValue) -> int:
     by_id = await consumer.view_message(message.offset_msg_id, message.queue)
     if ClientMessageValue.of(by_id) != value:
-        raise RmqError(f"message {message.offset_msg_id} reads differently by its id")
+        raise RmqError(f"message {message.offset_msg_id} reads differently by id")
     stored_ms = value.store_timestamp_ms
     for key in message.keys.split():
         found = await consumer.query_by_key(
             message.topic, key, PAGE, begin_ms=stored_ms - 1000, end_ms=stored_ms + 1000
         )
-        # A full page holds the newest; an older message of the same second need not be on it.
+        # A full page holds the newest; it may lack an older message of the same second.
         if len(found) < PAGE and all(ClientMessageValue.of(each) != value for each in found):
-            raise RmqError(f"message {message.offset_msg_id} is not found by its key {key}")
+            raise RmqError(f"message {message.offset_msg_id} is not found by key {key}")
     return 1
 
 
@@ -127,7 +126,7 @@ class TopicRow:
 
 @define(slots=True)
 class ReadComparison:
-    """The later reading against the earlier one."""
+    """The later reading compared with the earlier one."""
 
     rows: dict[str, TopicRow]
     differences: list[str]
@@ -161,12 +160,14 @@ class ReadComparison:
 
 
 def compare(before: Reading, after: Reading, divided_offset: int) -> ReadComparison:
-    """Every message of ``before`` must be in ``after``, below the divided offset and equal. What is
-    new may be below, too: it came between that reading and the switch.
+    """Compare two readings.
+
+    Every message of ``before`` must be in ``after``, equal and below the divided offset. New
+    messages may also be below it: they arrived between that reading and the switch.
     """
     rows: dict[str, TopicRow] = {}
     differences = [
-        f"{topic} queue {queue}: cannot be read any more"
+        f"{topic} queue {queue}: can no longer be read"
         for topic, queue in after.closed
         if (topic, queue) not in before.closed
     ]
@@ -188,7 +189,7 @@ def compare(before: Reading, after: Reading, divided_offset: int) -> ReadCompari
             row.above += 1
         if place in before.messages and value.physical_offset >= divided_offset:
             differences.append(
-                f"{place[0]} queue {place[1]} offset {place[2]}: on the wrong side of the divide"
+                f"{place[0]} queue {place[1]} offset {place[2]}: not below the divided offset"
             )
     return ReadComparison(rows, differences, after.lookups)
 

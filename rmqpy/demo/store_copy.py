@@ -15,21 +15,21 @@ _COPY_CHUNK = 1 << 20
 
 
 def copy_store(source: Path, target: Path) -> int:
-    """Copy a store directory, holes as holes, times kept; returns the bytes that were not holes.
+    """Copy a store directory with holes and times; return the number of bytes that are not holes.
 
-    Raises StoreError when ``source`` is no classic store.
+    Raise StoreError when ``source`` is not a classic store.
     """
     if not (source / "commitlog").is_dir():
         raise StoreError(
             str(source),
-            "no directory commitlog in it",
+            "no directory commitlog",
             "a storePathRootDir of a broker",
-            "give the directory that holds commitlog, consumequeue and config",
+            "pass the directory that contains commitlog, consumequeue and config",
         )
     if any(source.glob("dledger-*/data/*")):
         raise StoreError(
             str(source),
-            "a store that runs DLedger already",
+            "a store that already runs DLedger",
             "a classic store",
             "run its broker with rmqpy broker",
         )
@@ -43,7 +43,7 @@ def copy_store(source: Path, target: Path) -> int:
 
 
 def detected_sizes(store: Path) -> dict[str, str]:
-    """The settings that the files of a store show: sizes of log, queue and index files."""
+    """Return the settings that the files of a store show: sizes of log, queue and index files."""
     found: dict[str, str] = {}
     log = _first_file(store / "commitlog")
     if log is not None:
@@ -67,7 +67,7 @@ class QueueOnDisk:
 
 
 def queues_on_disk(store: Path) -> list[QueueOnDisk]:
-    """Every queue that has a directory, in order."""
+    """Return every queue that has a directory, in order."""
     return [
         QueueOnDisk(path.parent.name, int(path.name))
         for path in sorted(store.glob("consumequeue/*/*"))
@@ -108,7 +108,7 @@ def _copy_file(source: Path, target: Path) -> int:
 
 
 def _seek(descriptor: int, position: int, how: int, size: int) -> int:
-    """The next data or hole at or behind ``position``; the file's end when there is none."""
+    """Return the next data or hole from ``position`` on, or the file's end."""
     try:
         return os.lseek(descriptor, position, how)
     except OSError:

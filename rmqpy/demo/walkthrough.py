@@ -1,5 +1,7 @@
-"""The story of the demo, step by step: a master and a slave that falls behind, check, align, switch
-to three members under load, the leader killed, the certificate, and the way back.
+"""The steps of the demo, from a classic pair to DLedger and back.
+
+A master and a slave that lags, check, align, switch to three members under load, kill of the
+leader, certificate, and the way back.
 """
 
 from __future__ import annotations
@@ -44,14 +46,15 @@ _SIZE_KEYS = (
 _BATCH_SIZE = 16
 _STEPS = 11
 _LAGGING = 200
-"""Messages that the slave does not get."""
+"""The number of messages that the slave does not receive."""
 
 
 @define(frozen=True)
 class DemoPlan:
-    """``store``: work on a copy of it (``config`` is the broker.conf it was written with).
-    ``keep``: where everything is put, and left; without it a temporary directory is used and
-    removed.
+    """What the demo works on.
+
+    ``store`` is copied, ``config`` is the broker.conf with which it was written. ``keep`` is the
+    directory that receives everything and stays; without it a temporary one is used and removed.
     """
 
     store: str | None = None
@@ -60,13 +63,14 @@ class DemoPlan:
 
 
 def run_demo(plan: DemoPlan) -> bool:
-    """Run the demo and print what happens; True when everything reads the same. Raises RmqError,
-    OSError.
+    """Run the demo and print its steps; return whether everything reads the same.
+
+    Raise RmqError or OSError if a step cannot be carried out.
     """
     folder = Path(plan.keep) if plan.keep else Path(tempfile.mkdtemp(prefix="rmqpy-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "n0").exists():
-        raise RmqError(f"{folder / 'n0'} exists already; --keep wants a directory without a store")
+        raise RmqError(f"{folder / 'n0'} exists already; --keep needs a directory without a store")
     cluster = None
     try:
         settings = _settings(plan)
@@ -74,8 +78,8 @@ def run_demo(plan: DemoPlan) -> bool:
             for member in MEMBERS[:2]:
                 copy_store(Path(plan.store), folder / member / "store")
         cluster = DemoCluster(folder.resolve(), settings)
-        story = _Walkthrough(plan, cluster)
-        return run(lambda _scheduler: story.tell())
+        walkthrough = _Walkthrough(plan, cluster)
+        return run(lambda _scheduler: walkthrough.run())
     finally:
         if cluster is not None:
             cluster.close()
@@ -84,7 +88,7 @@ def run_demo(plan: DemoPlan) -> bool:
 
 
 def _settings(plan: DemoPlan) -> dict[str, str]:
-    """What the files were written with."""
+    """Return the settings with which the files were written."""
     if plan.store is None:
         return dict(_DEMO_SIZES)
     if plan.config is None:
@@ -105,13 +109,13 @@ class _Walkthrough:
     def name_server(self) -> str:
         return self.cluster.namesrv.address
 
-    async def tell(self) -> bool:
+    async def run(self) -> bool:
         cluster = self.cluster
         await asyncio.to_thread(cluster.namesrv.start)
         before = await self._master_and_slave()
         async with SendWorkload(self.name_server) as load:
             await cluster.stop("n0")
-            self._say("the master is stopped too, while a producer goes on trying")
+            self._say("the master is stopped too, while a producer keeps trying")
             manifest = await self._check_and_align()
             await self._switch(load)
             await self._kill_the_leader(load)
@@ -128,7 +132,7 @@ class _Walkthrough:
             f"{len(load.acknowledged):,} messages of the producer acknowledged,"
             f" {load.attempts_failed} attempts refused meanwhile, {len(lost)} lost"
         )
-        self._print_places()
+        self._print_folder()
         return same.is_same and equal and back and not lost
 
     async def _master_and_slave(self) -> Reading:
@@ -147,23 +151,23 @@ class _Walkthrough:
             await _send_all(producer, late)
         before = await self._read()
         self._say(
-            f"the slave is stopped, the master takes {_LAGGING} more;"
+            f"the slave is stopped, the master accepts {_LAGGING} more;"
             f" {len(before.messages):,} messages read"
         )
         return before
 
     async def _check_and_align(self) -> Any:
-        situation = self.cluster.situation()
-        found = await asyncio.to_thread(run_checks, situation.group)
+        context = self.cluster.context()
+        found = await asyncio.to_thread(run_checks, context.group)
         bad = [each for each in found if not each.is_note]
         self._say(f"rmqpy upgrade check: {len(bad)} findings, {len(found) - len(bad)} notes")
         for each in bad[:4]:
             print(f"           [{each.check}] {each.replica}: {each.text}"[:150])
-        manifest = situation.group.survey("n0").manifest
-        self.version_2 = any(survey.version_2 for survey in situation.group.surveys)
-        plan = await asyncio.to_thread(plan_alignment, situation)
-        count = await asyncio.to_thread(self.cluster.apply, situation, plan, "aligned")
-        again = await asyncio.to_thread(run_checks, self.cluster.situation().group)
+        manifest = context.group.survey("n0").manifest
+        self.version_2 = any(survey.version_2 for survey in context.group.surveys)
+        plan = await asyncio.to_thread(plan_alignment, context)
+        count = await asyncio.to_thread(self.cluster.apply, context, plan, "aligned")
+        again = await asyncio.to_thread(run_checks, self.cluster.context().group)
         left = [each for each in again if not each.is_note]
         for each in left:
             print(f"           [{each.check}] {each.replica}: {each.text}"[:150])
@@ -172,9 +176,9 @@ class _Walkthrough:
 
     async def _switch(self, load: SendWorkload) -> None:
         cluster = self.cluster
-        situation = cluster.situation()
-        plan = await asyncio.to_thread(plan_switch, situation)
-        await asyncio.to_thread(cluster.apply, situation, plan, "switched")
+        context = cluster.context()
+        plan = await asyncio.to_thread(plan_switch, context)
+        await asyncio.to_thread(cluster.apply, context, plan, "switched")
         await cluster.start(*MEMBERS)
         leader = await cluster.leader()
         await load.wait_for(100)
@@ -210,9 +214,9 @@ class _Walkthrough:
 
     async def _way_back(self, manifest: Any, load: SendWorkload) -> bool:
         cluster = self.cluster
-        situation = cluster.situation(self.version_2)
-        plan = await asyncio.to_thread(plan_leaving, situation)
-        count = await asyncio.to_thread(cluster.apply, situation, plan, "left")
+        context = cluster.context(self.version_2)
+        plan = await asyncio.to_thread(plan_leaving, context)
+        count = await asyncio.to_thread(cluster.apply, context, plan, "left")
         self._say(f"rmqpy upgrade leave: {count} operations, a classic log again")
         equal = await self._certify(manifest, "after the way back")
         await cluster.start("n0", "n1")
@@ -242,16 +246,16 @@ class _Walkthrough:
         seconds = time.monotonic() - self.started
         print(f"[{self._step:2}/{_STEPS}] {seconds:5.1f} s  {text}", flush=True)
 
-    def _print_places(self) -> None:
+    def _print_folder(self) -> None:
         folder = self.cluster.folder
         if self.plan.keep:
             print(f"stores, configurations and certificate.json are in {folder}")
         else:
-            print(f"everything was in {folder}, now removed (rmqpy demo --keep DIR leaves it)")
+            print(f"everything was in {folder}, now removed (rmqpy demo --keep DIR keeps it)")
 
 
 def _keys(reading: Reading) -> set[str]:
-    """Of the producer's messages that were read."""
+    """Return the keys of the producer's messages that were read."""
     return {
         dict(value.properties)["KEYS"]
         for (topic, _, _), value in reading.messages.items()
@@ -260,7 +264,7 @@ def _keys(reading: Reading) -> set[str]:
 
 
 async def _fill(name_server: str, prefix: str, count: int) -> int:
-    """Normal, keyed, tagged and batched messages; returns how many were acknowledged."""
+    """Send normal, keyed, tagged and batched messages; return how many were acknowledged."""
     async with Producer("demo_producer", name_server) as producer:
         await producer.send(_message("DemoNormal", prefix, 0))
         await producer.send(_message("DemoKeyed", prefix, 0))
@@ -275,10 +279,10 @@ async def _fill(name_server: str, prefix: str, count: int) -> int:
 
 
 async def _send_all(producer: Producer, messages: Iterable[Message], in_flight: int = 64) -> None:
-    room = asyncio.Semaphore(in_flight)
+    slots = asyncio.Semaphore(in_flight)
 
     async def send(message: Message) -> None:
-        async with room:
+        async with slots:
             await producer.send(message)
 
     await asyncio.gather(*(send(message) for message in messages))

@@ -1,5 +1,6 @@
-"""A producer that does not stop while the group is switched, loses its leader and goes back: what
-was acknowledged, and for how long nothing was.
+"""A producer that keeps sending while the group is switched, loses its leader and goes back.
+
+It records which messages were acknowledged, and the longest time without an acknowledgement.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from rmqpy.model.errors import RmqError
 
 LOAD_TOPIC = "DemoLoad"
 PAUSE_SECONDS = 0.01
-AGAIN_SECONDS = 0.1
+RETRY_SECONDS = 0.1
 TIMEOUT_MS = 1000
 
 
 @define(eq=False, repr=False)
 class SendWorkload:
-    """One message after the other, each until it is acknowledged. ``acknowledged`` are its keys."""
+    """Sends one message after another, each until it is acknowledged."""
 
     name_server: str
     acknowledged: list[str] = field(factory=list)
+    """The keys of the acknowledged messages, in order."""
     attempts_failed: int = 0
     _last_s: float = 0.0
     _longest_s: float = 0.0
@@ -48,7 +50,7 @@ class SendWorkload:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def wait_for(self, count: int) -> None:
-        """So many more are acknowledged."""
+        """Wait until ``count`` more messages are acknowledged."""
         wanted = len(self.acknowledged) + count
         while len(self.acknowledged) < wanted:
             if self._task is not None and self._task.done():
@@ -56,7 +58,7 @@ class SendWorkload:
             await asyncio.sleep(PAUSE_SECONDS)
 
     def longest_gap_s(self) -> float:
-        """The longest time without an acknowledgement since the last call."""
+        """Return the longest time without an acknowledgement since the last call."""
         longest = max(self._longest_s, time.monotonic() - self._last_s)
         self._longest_s = 0.0
         return longest
@@ -74,7 +76,7 @@ class SendWorkload:
                     )
                 except RmqError:
                     self.attempts_failed += 1
-                    await asyncio.sleep(AGAIN_SECONDS)
+                    await asyncio.sleep(RETRY_SECONDS)
                     continue
                 now_s = time.monotonic()
                 self._longest_s = max(self._longest_s, now_s - self._last_s)

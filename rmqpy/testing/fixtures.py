@@ -220,16 +220,16 @@ class UpgradeRun:
             )
             for member, store in self.stores.items()
         ]
-        wish = SwitchOptions(
+        options = SwitchOptions(
             peers=peers, self_ids={member: member for member in MEMBERS}, cut_index=cut_index
         )
-        return PlanContext(group=Group(tuple(replicas)), files=OsFileSystem(), wish=wish)
+        return PlanContext(group=Group(tuple(replicas)), files=OsFileSystem(), options=options)
 
     def apply(self, plan: Plan) -> None:
         """Every member its part."""
         situation = self.situation()
         for part in plan.nodes:
-            ground = situation.ground_of(situation.group.replica(part.replica))
+            ground = situation.node_context(situation.group.replica(part.replica))
             apply_plan(ground, plan, part.replica)
 
     def certificate(self, before: Manifest | None = None) -> Certificate:

@@ -1,4 +1,4 @@
-"""The commands of a switch or of the way back, for the hosts, paths and brokers at hand."""
+"""The commands of a switch or of the way back, for given hosts, paths and brokers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from rmqpy.upgrade.steps.plan_context import PlanContext
 JAVA, RMQPY = "java", "rmqpy"
 
 
-def switch_runbook(situation: PlanContext, brokers: str) -> Iterator[str]:
-    """``brokers``: java or rmqpy, who runs before and after."""
-    surveys = situation.group.surveys
-    shown, confs = _shown(surveys), _confs(surveys)
-    peers = situation.wish.peers or "n0-HOST:PORT;n1-HOST:PORT;n2-HOST:PORT"
+def switch_runbook(context: PlanContext, brokers: str) -> Iterator[str]:
+    """Yield the commands of a switch; ``brokers`` (java, rmqpy) run before and after it."""
+    surveys = context.group.surveys
+    shown, confs = _replica_arguments(surveys), _config_arguments(surveys)
+    peers = context.options.peers or "n0-HOST:PORT;n1-HOST:PORT;n2-HOST:PORT"
     yield "# 1. Stop producers, wait until every slave has caught up, then stop the master, then"
     yield "#    the slaves. Messages cannot be sent from here on until step 6."
     for survey in surveys:
         yield f"{_stop(brokers)}    # on the host of {survey.name}"
-    yield "# 2. Look. Exit code 2: something has to be mended first."
+    yield "# 2. Check. Exit code 2: something must be repaired first."
     yield f"rmqpy upgrade check {shown} {confs}"
     yield f"rmqpy upgrade manifest {surveys[0].name}={surveys[0].root} --format json > before.json"
     yield "# 3. Plan, read the plan, sign it off."
@@ -29,7 +29,7 @@ def switch_runbook(situation: PlanContext, brokers: str) -> Iterator[str]:
         yield f"rmqpy upgrade apply --plan plan.json --node {survey.name} {shown} {confs}"
     yield "# 5. Switch, on each host."
     for number, survey in enumerate(surveys):
-        self_id = situation.wish.self_ids.get(survey.name, f"n{number}")
+        self_id = context.options.self_ids.get(survey.name, f"n{number}")
         yield (
             f"rmqpy upgrade switch {survey.name}={survey.root}"
             f" -c {survey.name}={survey.config_path or 'BROKER_CONF'}"
@@ -38,45 +38,46 @@ def switch_runbook(situation: PlanContext, brokers: str) -> Iterator[str]:
     yield "# 6. Start all of them; a leader is elected within seconds."
     for survey in surveys:
         yield f"{_start(brokers, survey)}    # on the host of {survey.name}"
-    yield "# 7. Prove it, let it soak, then give up the way back by roll back."
+    yield "# 7. Prove it, let it soak, then give up the rollback."
     yield f"rmqpy upgrade verify --before before.json {shown} {confs}"
     for survey in surveys:
         yield f"rmqpy upgrade finalize {survey.root}"
 
 
-def leave_runbook(situation: PlanContext, brokers: str) -> Iterator[str]:
-    """The way back, for the same group."""
-    surveys = situation.group.surveys
-    shown, confs = _shown(surveys), _confs(surveys)
-    roles = situation.wish.roles
-    asked = "".join(f" --role {name}={role}" for name, role in roles.items())
+def leave_runbook(context: PlanContext, brokers: str) -> Iterator[str]:
+    """Yield the commands of the way back, for the same group."""
+    surveys = context.group.surveys
+    shown, confs = _replica_arguments(surveys), _config_arguments(surveys)
+    roles = context.options.roles
+    options = "".join(f" --role {name}={role}" for name, role in roles.items())
     yield "# 1. Stop producers, wait until all members have the same committed end"
     yield "#    (commitLogMaxOffset of brokerStatus), then stop the followers, then the leader."
     for survey in surveys:
         yield f"{_stop(brokers)}    # on the host of {survey.name}"
-    yield "# 2. Keep what there is to prove; plan the way back, read it, sign it off."
+    yield "# 2. Save a manifest for the proof; plan the way back, read the plan, sign it off."
     yield f"rmqpy upgrade manifest {surveys[0].name}={surveys[0].root} --format json > before.json"
-    yield f"rmqpy upgrade leave {shown} {confs}{asked} --out leave.json"
+    yield f"rmqpy upgrade leave {shown} {confs}{options} --out leave.json"
     if not roles:
         yield "#    (--role NAME=SYNC_MASTER, --role NAME=SLAVE write the roles as well)"
-    yield "# 3. Each host its own part."
+    yield "# 3. Apply, on each host its own part."
     for survey in surveys:
         yield f"rmqpy upgrade apply --plan leave.json --node {survey.name} {shown} {confs}"
     yield "# 4. Prove it."
     yield f"rmqpy upgrade verify --before before.json {shown} {confs}"
-    yield "# 5. Start one as master, the others as its slaves; let it soak, then give up the undo."
+    yield "# 5. Start one as master, the others as slaves; let it soak, then give up the rollback."
     for survey in surveys:
         yield f"{_start(brokers, survey)}    # on the host of {survey.name}"
     for survey in surveys:
         yield f"rmqpy upgrade finalize {survey.root}"
 
 
-def _shown(surveys: Sequence[Survey]) -> str:
+def _replica_arguments(surveys: Sequence[Survey]) -> str:
     return " ".join(f"{survey.name}={survey.root}" for survey in surveys)
 
 
-def _confs(surveys: Sequence[Survey]) -> str:
-    return " ".join(f"-c {survey.name}={survey.config_path or 'BROKER_CONF'}" for survey in surveys)
+def _config_arguments(surveys: Sequence[Survey]) -> str:
+    pairs = [(survey.name, survey.config_path or "BROKER_CONF") for survey in surveys]
+    return " ".join(f"-c {name}={path}" for name, path in pairs)
 
 
 def _stop(brokers: str) -> str:

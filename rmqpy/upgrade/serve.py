@@ -1,8 +1,8 @@
-"""``rmqpy upgrade serve``: one directory's survey, digests and the ranges that are asked for, read
-only, to other hosts.
+"""``rmqpy upgrade serve``: serve a directory's survey, digests and ranges to other hosts.
 
-Bound to the loopback interface, or protected by a token over TLS: nothing else is served. Only
-files of the store are given out; no path leads anywhere else. The only module that imports aiohttp.
+Read only. The server listens on the loopback interface or requires a token over TLS. It serves only
+files of the store, whatever path a request names. This is the only module of the upgrade that
+imports aiohttp.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOKEN_BYTES_MIN = 16
 
 @define(slots=True, frozen=True, kw_only=True)
 class TokenAuth:
-    """Where to listen, and who may come in."""
+    """The address to listen on, and the token that clients must send."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -35,13 +35,13 @@ class TokenAuth:
     key: str | None = None
 
     def check(self) -> None:
-        """Raises RmqError for a door that anybody could open."""
+        """Raise RmqError if anyone could read the store."""
         if _is_loopback(self.host) and not self.token:
             return
         if len(self.token) < TOKEN_BYTES_MIN or self.certificate is None:
             raise RmqError(
                 f"serving on {self.host} needs a token of at least {TOKEN_BYTES_MIN} characters"
-                " (--token-file) and TLS (--certificate, --key); or serve on 127.0.0.1 and come"
+                " (--token-file) and TLS (--certificate, --key); or serve on 127.0.0.1 and connect"
                 " through ssh -L"
             )
 
@@ -54,45 +54,45 @@ class TokenAuth:
 
 
 def application(replica: LocalReplica, token: str) -> web.Application:
-    """The requests: survey, digest, range, sums, status, clock."""
-    server = _Serving(replica)
+    """Return the application: survey, digest, range, sums, status, clock."""
+    server = _ReplicaRequests(replica)
 
     @web.middleware
     async def guard(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        given = request.headers.get(TOKEN_HEADER, "")
-        if not hmac.compare_digest(given.encode(), token.encode()):
-            raise web.HTTPForbidden(text="the token is not right")
+        token_sent = request.headers.get(TOKEN_HEADER, "")
+        if not hmac.compare_digest(token_sent.encode(), token.encode()):
+            raise web.HTTPForbidden(text="wrong token")
         try:
             return await handler(request)
         except (RmqError, OSError, ValueError, KeyError) as error:
             raise web.HTTPBadRequest(text=str(error)) from None
 
-    made = web.Application(middlewares=[guard])
-    made.router.add_get("/v1/survey", server.survey)
-    made.router.add_get("/v1/digest", server.digest)
-    made.router.add_get("/v1/range", server.range)
-    made.router.add_get("/v1/sums", server.sums)
-    made.router.add_get("/v1/status", server.status)
-    made.router.add_get("/v1/clock", server.clock)
-    return made
+    app = web.Application(middlewares=[guard])
+    app.router.add_get("/v1/survey", server.survey)
+    app.router.add_get("/v1/digest", server.digest)
+    app.router.add_get("/v1/range", server.range)
+    app.router.add_get("/v1/sums", server.sums)
+    app.router.add_get("/v1/status", server.status)
+    app.router.add_get("/v1/clock", server.clock)
+    return app
 
 
-def run(replica: LocalReplica, door: TokenAuth, ready: Callable[[str], None]) -> None:
-    """Serve until interrupted. ``ready`` is told the address."""
-    door.check()
-    asyncio.run(_run(replica, door, ready))
+def run(replica: LocalReplica, auth: TokenAuth, ready: Callable[[str], None]) -> None:
+    """Serve until interrupted; call ``ready`` with the address."""
+    auth.check()
+    asyncio.run(_run(replica, auth, ready))
 
 
-async def _run(replica: LocalReplica, door: TokenAuth, ready: Callable[[str], None]) -> None:
-    runner = web.AppRunner(application(replica, door.token), access_log=None)
+async def _run(replica: LocalReplica, auth: TokenAuth, ready: Callable[[str], None]) -> None:
+    runner = web.AppRunner(application(replica, auth.token), access_log=None)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, door.host, door.port, ssl_context=door.tls())
+        site = web.TCPSite(runner, auth.host, auth.port, ssl_context=auth.tls())
         await site.start()
         host, port = runner.addresses[0][:2]
-        scheme = "https" if door.certificate else "http"
+        scheme = "https" if auth.certificate else "http"
         ready(f"{scheme}://{host}:{port}")
         await asyncio.Event().wait()
     finally:
@@ -100,22 +100,22 @@ async def _run(replica: LocalReplica, door: TokenAuth, ready: Callable[[str], No
 
 
 Fingerprint = list[tuple[str, int, int]]
-"""Of every file: path, size, time."""
+"""Path, size and time of every file."""
 
 
 @define(slots=True)
-class _Serving:
+class _ReplicaRequests:
     replica: LocalReplica
-    _seen: Fingerprint = field(factory=list)
-    _looking: asyncio.Lock = field(factory=asyncio.Lock)
+    _fingerprint_seen: Fingerprint = field(factory=list)
+    _survey_lock: asyncio.Lock = field(factory=asyncio.Lock)
 
     async def survey(self, request: web.Request) -> web.Response:
-        """As the directory is now: looked at again when a file has changed."""
-        async with self._looking:
+        """Answer with the present survey; take a new one if a file has changed."""
+        async with self._survey_lock:
             now = await asyncio.to_thread(self._fingerprint)
-            if now != self._seen:
+            if now != self._fingerprint_seen:
                 self.replica.forget_survey()
-                self._seen = now
+                self._fingerprint_seen = now
             found = await asyncio.to_thread(self.replica.survey)
         return web.Response(body=found.encode(), content_type="application/json")
 
@@ -124,8 +124,8 @@ class _Serving:
         paths = list(self._directory().every_file())
         if plan.config_path is not None:
             paths.append(plan.config_path)
-        there = filter(files.exists, paths)
-        return [(path, files.size_of(path), files.mtime_ms(path)) for path in there]
+        existing = filter(files.exists, paths)
+        return [(path, files.size_of(path), files.mtime_ms(path)) for path in existing]
 
     def _directory(self) -> StoreDirectory:
         plan = self.replica.plan
@@ -136,8 +136,8 @@ class _Serving:
         first, end = int(query["first"]), int(query["end"])
         if not 0 <= end - first <= SUMMED_MAX:
             raise ValueError(f"at most {SUMMED_MAX} messages at a time")
-        asked = query["topic"], int(query["queue"]), first, end
-        return web.Response(text=json.dumps(await asyncio.to_thread(self.replica.sums, *asked)))
+        wanted = query["topic"], int(query["queue"]), first, end
+        return web.Response(text=json.dumps(await asyncio.to_thread(self.replica.sums, *wanted)))
 
     async def digest(self, request: web.Request) -> web.Response:
         path, start, end = self._range(request)
@@ -160,9 +160,9 @@ class _Serving:
         path = request.query["path"]
         start, end = int(request.query["start"]), int(request.query["end"])
         if not 0 <= start <= end:
-            raise ValueError(f"a range from {start} to {end}")
+            raise ValueError(f"invalid range from {start} to {end}")
         if self.replica.absolute(path) not in set(self._directory().every_file()):
-            raise ValueError(f"{path} is no file of the store")
+            raise ValueError(f"{path} is not a file of the store")
         return path, start, end
 
 

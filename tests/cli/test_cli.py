@@ -199,9 +199,9 @@ def test_a_second_broker_on_the_same_store_is_refused(tmp_path: Path, ports: Por
     ("words", "told"),
     [
         (["store", "fsck", "DIR"], "rmqpy: interrupted\n"),
-        (["upgrade", "apply", "--resume", "DIR"], "rmqpy upgrade apply --resume DIR goes on"),
+        (["upgrade", "apply", "--resume", "DIR"], "rmqpy upgrade apply --resume DIR continues"),
         (["upgrade", "switch", "DIR"], "rmqpy upgrade rollback DIR takes them back"),
-        (["pipeline", "rebuild", "DIR", "--apply"], "rmqpy upgrade apply --resume DIR goes on"),
+        (["pipeline", "rebuild", "DIR", "--apply"], "rmqpy upgrade apply --resume DIR continues"),
     ],
 )
 def test_ctrl_c_ends_with_one_line(

@@ -71,7 +71,7 @@ def test_a_directory_without_a_store(tmp_path: Path) -> None:
 
 
 def test_a_store_that_runs_dledger_already(golden: Callable[[str], Path]) -> None:
-    with pytest.raises(StoreError, match="DLedger already"):
+    with pytest.raises(StoreError, match="already runs DLedger"):
         run_demo(DemoPlan(store=str(golden("C-upgraded-v497") / "n0")))
 
 
@@ -132,5 +132,5 @@ def test_a_missing_message_and_a_wrong_side_are_differences() -> None:
     result = compare(before, after, divided_offset=250)
     assert result.differences == [
         "T queue 0 offset 0: missing",
-        "T queue 0 offset 1: on the wrong side of the divide",
+        "T queue 0 offset 1: not below the divided offset",
     ]

@@ -61,7 +61,7 @@ class Rig:
         }
         return StoreSettings(**(values | self.changes))
 
-    def ground(self, **changes: Any) -> NodeContext:
+    def context(self, **changes: Any) -> NodeContext:
         return NodeContext(self.files, upgrade_work(self.root), self.settings(), **changes)
 
     def with_flag(self, flag: bool) -> Rig:

@@ -18,10 +18,11 @@ from rmqpy.upgrade.checks.ledger import agreed_index, read_ledger
 from rmqpy.upgrade.plan.engine import apply_plan
 from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.plan import Plan
-from rmqpy.upgrade.steps.leave import LeaveOptions, plan_leave
+from rmqpy.upgrade.steps.states import load_step
 
 pytestmark = pytest.mark.interop
 
+LEAVE = load_step("m0006_leave")
 OLD = {"count": 120, "sizes": "40,900,1500,9000,3", "keys": "old-", "tags": "a,b"}
 NEW = {"count": 150, "sizes": "700,20,4000,1", "keys": "new-", "tags": "c", "first": 1000}
 LATER = {"count": 40, "sizes": "100", "keys": "later-", "tags": "d", "first": 5000}
@@ -79,8 +80,10 @@ class Journey:
             OsFileSystem(), upgrade_work(str(self.store)), settings, now_ms=lambda: 0
         )
         ledger = read_ledger(work.files, settings)
-        wish = LeaveOptions(replica="n0", cut_index=agreed_index([ledger], 1), reads_version=1)
-        plan = Plan(steps=("m0006_leave",), nodes=(plan_leave(work, wish),))
+        options = LEAVE.LeaveOptions(
+            replica="n0", cut_index=agreed_index([ledger], 1), reads_version=1
+        )
+        plan = Plan(steps=("m0006_leave",), nodes=(LEAVE.plan_leave(work, options),))
         apply_plan(work, plan, "n0")
         return ledger.end_index
 

@@ -125,7 +125,7 @@ def test_damage_is_passed_and_told(
         assert export(store, target, "--internal-topics", *more) == 2
         (line,) = capsys.readouterr().err.splitlines()
         file_name, offset, size = lost[0]
-        assert line == f"{file_name} at offset {offset}: {size} bytes that are no message"
+        assert line == f"{file_name} at offset {offset}: {size} bytes that are not a message"
         assert [row["physicalOffset"] for row in rows_of(target)] == kept
 
 

@@ -36,7 +36,9 @@ from rmqpy.upgrade.steps.states import GroupState, detect
 PEERS = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
 
 
-def situation(root: Path, names: tuple[str, ...], wish: SwitchOptions | None = None) -> PlanContext:
+def context(
+    root: Path, names: tuple[str, ...], options: SwitchOptions | None = None
+) -> PlanContext:
     replicas = []
     for name in names:
         conf = root / f"{name}.conf"
@@ -48,13 +50,13 @@ def situation(root: Path, names: tuple[str, ...], wish: SwitchOptions | None = N
         )
         replicas.append(LocalReplica(OsFileSystem(), plan))
     return PlanContext(
-        group=Group(tuple(replicas)), files=OsFileSystem(), wish=wish or SwitchOptions()
+        group=Group(tuple(replicas)), files=OsFileSystem(), options=options or SwitchOptions()
     )
 
 
 def apply_all(made: PlanContext, plan: Plan) -> None:
     for part in plan.nodes:
-        apply_plan(made.ground_of(made.group.replica(part.replica)), plan, part.replica)
+        apply_plan(made.node_context(made.group.replica(part.replica)), plan, part.replica)
 
 
 def bad_checks(made: PlanContext) -> set[str]:
@@ -87,14 +89,14 @@ def test_by_the_book_two_become_three(
     root, names = golden_copy("B-master-slave-v497"), ("master", "slave", "third")
     (root / "third").mkdir()
     write_confs(root, names)
-    made = situation(root, names)
+    made = context(root, names)
     assert detect(made.group) is GroupState.LAGGING
     plan = plan_alignment(made)
     assert [len(part.ops) > 0 for part in plan.nodes] == [False, False, True]
     apply_all(made, plan)
 
-    wish = SwitchOptions(peers=PEERS, self_ids=dict(zip(names, ("n0", "n1", "n2"), strict=True)))
-    made = situation(root, names, wish)
+    options = SwitchOptions(peers=PEERS, self_ids=dict(zip(names, ("n0", "n1", "n2"), strict=True)))
+    made = context(root, names, options)
     assert bad_checks(made) == set()
     assert certificate_of(made).is_equal
     apply_all(made, plan_switch(made))
@@ -108,7 +110,7 @@ def test_by_the_book_two_become_three(
         text = (root / f"{name}.conf").read_text()
         assert "enableDLegerCommitLog=true\n" in text
         assert text.startswith(f"# broker {name}\n")
-    after = situation(root, names)
+    after = context(root, names)
     assert detect(after.group) is GroupState.SEALED
     assert {after.group.divide(each) for each in after.group.replicas} == {262144}
     assert certificate_of(after).is_equal
@@ -118,7 +120,7 @@ def test_a_lagging_slave_gets_what_it_lacks(golden_copy: Callable[[str], Path]) 
     root, names = golden_copy("B-lagging-slave-v497"), ("master", "slave")
     before = tree_of(root / "slave")
     master = tree_of(root / "master")
-    made = situation(root, names)
+    made = context(root, names)
     plan = plan_alignment(made)
     travels = sum(
         op.changed_bytes for op in plan.node("slave").ops if op.kind in ("copy", "create")
@@ -126,7 +128,7 @@ def test_a_lagging_slave_gets_what_it_lacks(golden_copy: Callable[[str], Path]) 
     assert travels == (261120 - 229443 - 475) + 2 * 65536
     apply_all(made, plan)
     assert tree_of(root / "master") == master
-    after = situation(root, names)
+    after = context(root, names)
     assert bad_checks(after) == set()
     assert certificate_of(after).is_equal
     assert plan_alignment(after).is_empty
@@ -137,7 +139,7 @@ def test_a_lagging_slave_gets_what_it_lacks(golden_copy: Callable[[str], Path]) 
     original = root / "master" / "commitlog" / "00000000000000262144"
     assert made_whole.stat().st_mtime_ns // 1_000_000 == original.stat().st_mtime_ns // 1_000_000
 
-    slave = after.ground_of(after.group.replica("slave"))
+    slave = after.node_context(after.group.replica("slave"))
     roll_back(slave)
     assert tree_of(root / "slave") == before
 
@@ -164,23 +166,23 @@ def test_a_slave_that_joined_late_gets_the_front_and_its_queues(
 ) -> None:
     root, names = golden_copy("B-master-slave-v497"), ("master", "slave")
     late_slave(root / "slave")
-    made = situation(root, names)
+    made = context(root, names)
     assert not certificate_of(made).is_equal
     apply_all(made, plan_alignment(made))
-    after = situation(root, names)
+    after = context(root, names)
     assert certificate_of(after).is_equal
     assert {"queues-match", "same-log", "index-match"}.isdisjoint(bad_checks(after))
 
 
 def test_a_gap_in_the_same_file_of_a_joined_group(golden_copy: Callable[[str], Path]) -> None:
     root, names = golden_copy("X-gap_same_file-v497"), ("n0", "n1", "n2")
-    made = situation(root, names)
+    made = context(root, names)
     assert {"same-log", "log-sound", "queues-match"} <= bad_checks(made)
     plan = plan_alignment(made)
     # One queue offset was given to two messages: told, because nothing can take it back.
     assert [("has queue offset 32" in each) for each in plan.conflicts] == [True, True]
     apply_all(made, plan)
-    after = situation(root, names)
+    after = context(root, names)
     assert "same-log" not in bad_checks(after)
     logs = [
         {file.name: file.read_bytes() for file in (root / name / "commitlog").iterdir()}
@@ -212,9 +214,7 @@ def test_a_gap_in_the_same_file_is_certified_before_the_wrong_start(
     for name in names:
         before_the_wrong_start(root / name, name)
     write_confs(root, names)
-    made = situation(
-        root, names, SwitchOptions(peers=PEERS, self_ids={name: name for name in names})
-    )
+    made = context(root, names, SwitchOptions(peers=PEERS, self_ids={name: name for name in names}))
     assert "same-log" in bad_checks(made)
     assert not certificate_of(made).is_equal
     before = made.group.survey("n0").manifest
@@ -225,14 +225,14 @@ def test_a_gap_in_the_same_file_is_certified_before_the_wrong_start(
     with pytest.raises(UpgradeRefusedError, match="align"):
         plan_switch(made)
     apply_all(made, plan)
-    after = situation(root, names, made.wish)
+    after = context(root, names, made.options)
     assert bad_checks(after) == set()
     manifests = [before, *(each.manifest for each in after.group.surveys)]
     certificate = certify(manifests, 1)
     assert certificate.is_equal
     assert {each.same for each in certificate.comparisons} == {before.messages}
     apply_all(after, plan_switch(after))
-    assert detect(situation(root, names).group) is GroupState.SEALED
+    assert detect(context(root, names).group) is GroupState.SEALED
 
 
 def diverge(root: Path) -> int:
@@ -252,32 +252,32 @@ def test_a_divergence_is_the_operators_choice(
     root, names = golden_copy("B-master-slave-v497"), ("master", "slave")
     offset = diverge(root)
     with pytest.raises(DivergedError, match="--reference NAME") as refused:
-        plan_alignment(situation(root, names))
+        plan_alignment(context(root, names))
     ((pair, sides),) = refused.value.sides.items()
     assert f"from offset {offset}" in pair
     assert [len(lines) for lines in sides.values()] == [3, 3]
     assert f"offset {offset}: " in sides["slave"][0]
 
-    made = situation(root, names, SwitchOptions(reference=chosen))
+    made = context(root, names, SwitchOptions(reference=chosen))
     plan = plan_alignment(made)
     kept = tree_of(root / chosen)
     apply_all(made, plan)
     assert tree_of(root / chosen) == kept
-    after = situation(root, names)
+    after = context(root, names)
     assert certificate_of(after).is_equal
 
 
 def test_the_longer_side_is_cut_and_kept(golden_copy: Callable[[str], Path]) -> None:
     root, names = golden_copy("B-lagging-slave-v497"), ("master", "slave")
     before = tree_of(root / "master")
-    made = situation(root, names, SwitchOptions(reference="slave"))
+    made = context(root, names, SwitchOptions(reference="slave"))
     apply_all(made, plan_alignment(made))
-    after = situation(root, names)
+    after = context(root, names)
     assert certificate_of(after).is_equal
     assert after.group.survey("master").manifest.end == 229443
     kept = list((root / "master/rmqpy/upgrade").rglob("commitlog/0*"))
     assert sorted(file.name for file in kept) == [f"{n:020d}" for n in (262144, 327680)]
-    roll_back(after.ground_of(after.group.replica("master")))
+    roll_back(after.node_context(after.group.replica("master")))
     assert tree_of(root / "master") == before
 
 
@@ -287,11 +287,11 @@ def test_tables_get_the_largest_values(golden_copy: Callable[[str], Path]) -> No
     offsets.write_text(offsets.read_text().replace("0:22", "0:9").replace("0:40", "0:9999"))
     (root / "slave/config/topics.json").unlink()
     (root / "slave/config/topics.json.bak").unlink()
-    made = situation(root, names)
+    made = context(root, names)
     plan = plan_alignment(made)
     assert any("9999, the queue ends at" in each for each in plan.conflicts)
     apply_all(made, plan)
-    after = situation(root, names)
+    after = context(root, names)
     assert bad_checks(after) == set()
     tables = after.group.survey("slave").tables
     assert '"Normal@CID_push":{0:22' in tables["consumerOffset.json"]
@@ -352,14 +352,14 @@ def test_wrong_upgrades_are_refused_or_mended(
     name: str, check: str, mended: bool, tmp_path: Path, golden: Callable[[str], Path]
 ) -> None:
     names = wrong_upgrade(name, tmp_path, golden)
-    made = situation(tmp_path, names)
+    made = context(tmp_path, names)
     assert check in bad_checks(made)
     if not mended:
         with pytest.raises(UpgradeRefusedError):
             plan_alignment(made)
         return
     apply_all(made, plan_alignment(made))
-    after = situation(tmp_path, names)
+    after = context(tmp_path, names)
     assert not {"same-log", "same-divide", "tables-there"} & bad_checks(after)
 
 
@@ -370,10 +370,10 @@ def test_file_size_changed_and_roll_back_are_refused(
     write_confs(root, names)
     conf = root / "slave.conf"
     conf.write_text(conf.read_text().replace("65536", "131072"))
-    assert {"same-sizes", "file-sizes"} & bad_checks(situation(root, names))
+    assert {"same-sizes", "file-sizes"} & bad_checks(context(root, names))
     joined, members = golden_copy("C-upgraded-v497"), ("n0", "n1", "n2")
     write_confs(joined, members)
-    made = situation(joined, members)
+    made = context(joined, members)
     assert "switched" in bad_checks(made)
     with pytest.raises(UpgradeRefusedError, match="are joined"):
         plan_switch(made)
@@ -383,9 +383,9 @@ def test_a_node_without_the_old_log_is_not_switched(golden_copy: Callable[[str],
     root = golden_copy("B-master-slave-v497")
     (root / "third").mkdir()
     write_confs(root, ("third",))
-    wish = SwitchOptions(peers=PEERS, self_ids={"third": "n2"})
+    options = SwitchOptions(peers=PEERS, self_ids={"third": "n2"})
     with pytest.raises(UpgradeRefusedError, match="no old log"):
-        plan_switch(situation(root, ("third",), wish))
+        plan_switch(context(root, ("third",), options))
 
 
 def write_with_the_flag_off(root: Path, member: str, kit: Kit) -> None:
@@ -403,13 +403,13 @@ def test_messages_written_while_the_flag_was_off(
 ) -> None:
     root, names = golden_copy("C-upgraded-v497"), ("n0", "n1", "n2")
     write_with_the_flag_off(root, "n0", kit)
-    made = situation(root, names)
+    made = context(root, names)
     assert {"divide-fits", "same-log"} <= bad_checks(made)
     with pytest.raises(UpgradeRefusedError, match="old log of n0 was written to after the switch"):
         plan_alignment(made)
-    chosen = situation(root, names, SwitchOptions(reference="n1"))
+    chosen = context(root, names, SwitchOptions(reference="n1"))
     apply_all(chosen, plan_alignment(chosen))
-    after = situation(root, names)
+    after = context(root, names)
     assert not {"divide-fits", "same-log", "same-divide"} & bad_checks(after)
     logs = [
         {file.name: file.read_bytes() for file in (root / name / "commitlog").iterdir()}
@@ -426,7 +426,7 @@ def test_entries_that_begin_inside_the_old_log_are_not_aligned(
     root, names = golden_copy("C-upgraded-v497"), ("n0", "n1", "n2")
     data = root / "n0/commitlog/00000000000000196608"
     (root / "n0/commitlog/00000000000000262144").write_bytes(data.read_bytes())
-    made = situation(root, names, SwitchOptions(reference="n0"))
+    made = context(root, names, SwitchOptions(reference="n0"))
     with pytest.raises(UpgradeRefusedError, match="begins at 262144, the old log of n0 ends at"):
         plan_alignment(made)
 
@@ -457,15 +457,15 @@ def test_queues_of_a_topic_that_the_slave_did_not_know(kit: Kit) -> None:
     files.put("/s/config/topics.json", b'{"topicConfigTable":{"Topic":{}}}')
     files.put("/m/config/topics.json", b'{"topicConfigTable":{"Topic":{},"New":{}}}')
     master.write(50, 51, topic=b"New")
-    made = memory_situation(files, master, slave)
+    made = memory_context(files, master, slave)
     apply_all(made, plan_alignment(made))
-    after = memory_situation(files, master, slave)
+    after = memory_context(files, master, slave)
     assert files.is_dir("/s/consumequeue/New/0") and files.is_dir("/s/consumequeue/New/1")
     assert "queues-match" not in bad_checks(after)
 
 
-def memory_situation(
-    files: Any, master: Any, slave: Any, wish: SwitchOptions | None = None
+def memory_context(
+    files: Any, master: Any, slave: Any, options: SwitchOptions | None = None
 ) -> PlanContext:
     plans = [
         SurveyPlan(
@@ -480,7 +480,7 @@ def memory_situation(
     return PlanContext(
         group=Group(tuple(LocalReplica(files, plan) for plan in plans)),
         files=files,
-        wish=wish or SwitchOptions(),
+        options=options or SwitchOptions(),
         settings={rig.root[1:]: rig.settings() for rig in (master, slave)},
     )
 
@@ -489,28 +489,28 @@ def kill_everywhere(kit: Kit, files: Any, rigs: tuple[Any, Any], plan: Plan, nod
     """Kill before each operation; both ways on end in the same bytes. Returns how many."""
     rig = rigs[1] if node == "s" else rigs[0]
 
-    def ground(on: Any) -> Any:
-        made = memory_situation(on, *rigs)
-        return made.ground_of(made.group.replica(node))
+    def context(on: Any) -> Any:
+        made = memory_context(on, *rigs)
+        return made.node_context(made.group.replica(node))
 
     tree = rig.on(files).tree()
     whole = files.reopen(None)
-    apply_plan(ground(whole), plan, node)
+    apply_plan(context(whole), plan, node)
     wanted = rig.on(whole).tree()
     for dies_at in itertools.count():
         dying = files.reopen(dies_at)
         try:
-            apply_plan(ground(dying), plan, node)
+            apply_plan(context(dying), plan, node)
         except kit.Killed:
             pass
         else:
             return dies_at
         forward = dying.reopen(None)
-        apply_plan(ground(forward), plan, node)
+        apply_plan(context(forward), plan, node)
         assert rig.on(forward).tree() == wanted, dies_at
         back = dying.reopen(None)
         if back.exists(f"{rig.root}/rmqpy/upgrade/journal.json"):
-            roll_back(ground(back))
+            roll_back(context(back))
         assert rig.on(back).tree() == tree, dies_at
     raise AssertionError
 
@@ -518,7 +518,7 @@ def kill_everywhere(kit: Kit, files: Any, rigs: tuple[Any, Any], plan: Plan, nod
 def test_apply_killed_before_every_operation(kit: Kit) -> None:
     rigs = small_group(kit)
     files = rigs[0].files
-    plan = plan_alignment(memory_situation(files, *rigs))
+    plan = plan_alignment(memory_context(files, *rigs))
     kinds = {op.kind for op in plan.node("s").ops}
     assert {"copy", "create", "derive", "write"} <= kinds
     assert kill_everywhere(kit, files, rigs, plan, "s") > 50
@@ -527,42 +527,42 @@ def test_apply_killed_before_every_operation(kit: Kit) -> None:
 def test_switch_killed_before_every_operation(kit: Kit) -> None:
     rigs = small_group(kit)
     files = rigs[0].files
-    made = memory_situation(files, *rigs)
+    made = memory_context(files, *rigs)
     for node in ("m", "s"):
-        apply_plan(made.ground_of(made.group.replica(node)), plan_alignment(made), node)
+        apply_plan(made.node_context(made.group.replica(node)), plan_alignment(made), node)
     for rig in rigs:
         files.put(f"{rig.root}.conf", b"brokerName=b0\nmappedFileSizeCommitLog=4096\n")
-    wish = SwitchOptions(peers="n0-h:1;n1-h:2", self_ids={"m": "n0", "s": "n1"})
-    plan = plan_switch(memory_situation(files, *rigs, wish))
+    options = SwitchOptions(peers="n0-h:1;n1-h:2", self_ids={"m": "n0", "s": "n1"})
+    plan = plan_switch(memory_context(files, *rigs, options))
     assert {op.kind for op in plan.node("s").ops} == {"fill", "write"}
     rig = rigs[1]
 
-    def ground(on: Any) -> Any:
-        made = memory_situation(on, *rigs, wish)
-        return made.ground_of(made.group.replica("s"))
+    def context(on: Any) -> Any:
+        made = memory_context(on, *rigs, options)
+        return made.node_context(made.group.replica("s"))
 
     def all_of(on: Any) -> tuple[dict[str, bytes], bytes]:
         return rig.on(on).tree(), on.read_bytes("/s.conf")
 
     before = all_of(files)
     whole = files.reopen(None)
-    assert apply_plan(ground(whole), plan, "s").earlier
+    assert apply_plan(context(whole), plan, "s").earlier
     wanted = all_of(whole)
     assert wanted[0] != before[0] and wanted[1] != before[1]
     for dies_at in itertools.count():
         dying = files.reopen(dies_at)
         try:
-            apply_plan(ground(dying), plan, "s")
+            apply_plan(context(dying), plan, "s")
         except kit.Killed:
             pass
         else:
             break
         forward = dying.reopen(None)
-        apply_plan(ground(forward), plan, "s")
+        apply_plan(context(forward), plan, "s")
         assert all_of(forward) == wanted, dies_at
         back = dying.reopen(None)
-        if load_journal(back, ground(back).work).plan_id == plan.id:
-            roll_back(ground(back))
+        if load_journal(back, context(back).work).plan_id == plan.id:
+            roll_back(context(back))
         assert all_of(back) == before, dies_at
     assert dies_at > 8
 
@@ -572,37 +572,40 @@ def test_a_switch_is_taken_back_until_the_first_message(kit: Kit) -> None:
     files = rigs[0].files
     master = rigs[0]
     files.put("/m.conf", b"brokerName=b0\n")
-    wish = SwitchOptions(peers="n0-h:1", self_ids={"m": "n0"})
+    options = SwitchOptions(peers="n0-h:1", self_ids={"m": "n0"})
     tree = master.tree()
 
     def only() -> PlanContext:
-        made = memory_situation(files, *rigs, wish)
+        made = memory_context(files, *rigs, options)
         return PlanContext(
-            group=Group(made.group.replicas[:1]), files=files, wish=wish, settings=made.settings
+            group=Group(made.group.replicas[:1]),
+            files=files,
+            options=options,
+            settings=made.settings,
         )
 
-    def ground() -> Any:
-        return only().ground_of(only().group.replicas[0])
+    def context() -> Any:
+        return only().node_context(only().group.replicas[0])
 
-    apply_plan(ground(), plan_switch(only()), "m")
+    apply_plan(context(), plan_switch(only()), "m")
     joined = master.with_flag(True)
     joined.open().shutdown()
-    roll_back(ground())
+    roll_back(context())
     taken_back = master.tree()
     assert {path for path in tree if tree[path] != taken_back.get(path)} <= {"checkpoint"}
     assert not any(path.startswith("dledger-") for path in taken_back)
 
-    apply_plan(ground(), plan_switch(only()), "m")
+    apply_plan(context(), plan_switch(only()), "m")
     joined.write(500)
     with pytest.raises(UpgradeRefusedError, match="rmqpy upgrade leave"):
-        roll_back(ground())
-    finalize(ground())
+        roll_back(context())
+    finalize(context())
 
 
 def test_a_plan_that_was_changed_is_no_plan(kit: Kit) -> None:
     rigs = small_group(kit)
-    value = plan_alignment(memory_situation(rigs[0].files, *rigs)).to_json()
+    value = plan_alignment(memory_context(rigs[0].files, *rigs)).to_json()
     assert Plan.from_json(value).to_json() == value
     value["nodes"][1]["ops"].pop()
-    with pytest.raises(Exception, match="changed after it was made"):
+    with pytest.raises(Exception, match="changed after it was created"):
         Plan.from_json(value)

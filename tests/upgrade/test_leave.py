@@ -21,7 +21,9 @@ from rmqpy.upgrade.plan.journal import ROLLED_BACK, ROLLING_BACK, load_journal
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.plan import Plan
 from rmqpy.upgrade.plan.reframe import covered_entries, strip_reserved
-from rmqpy.upgrade.steps.leave import LeaveOptions, plan_leave
+from rmqpy.upgrade.steps.states import load_step
+
+LEAVE = load_step("m0006_leave")
 
 
 def upgraded(kit: Kit, old: int = 30, new: int = 60, **options: Any) -> Any:
@@ -36,13 +38,13 @@ def upgraded(kit: Kit, old: int = 30, new: int = 60, **options: Any) -> Any:
 
 
 def leaving(rig: Any, piece_bytes: int = 1000, **changes: Any) -> Plan:
-    ground = rig.ground()
-    ledger = read_ledger(ground.files, ground.settings)
-    wish = LeaveOptions(
+    context = rig.context()
+    ledger = read_ledger(context.files, context.settings)
+    options = LEAVE.LeaveOptions(
         replica="n0",
         **{"cut_index": agreed_index([ledger], 1), "piece_bytes": piece_bytes} | changes,
     )
-    return Plan(steps=("m0006_leave",), nodes=(plan_leave(ground, wish),))
+    return Plan(steps=("m0006_leave",), nodes=(LEAVE.plan_leave(context, options),))
 
 
 def values(records: dict[Any, list[bytes]], file_size: int) -> dict[Any, list[tuple[Any, ...]]]:
@@ -76,7 +78,7 @@ def test_every_message_is_there_afterwards(kit: Kit, old: int, piece_bytes: int)
     joined = upgraded(kit, old)
     before = values(joined.records(), kit.FILE_SIZE)
     classic = joined.with_flag(False)
-    apply_plan(classic.ground(), leaving(joined, piece_bytes), "n0")
+    apply_plan(classic.context(), leaving(joined, piece_bytes), "n0")
     assert not any(path.startswith("dledger") for path in classic.tree())
     assert values(classic.records(), kit.FILE_SIZE) == before
 
@@ -84,7 +86,7 @@ def test_every_message_is_there_afterwards(kit: Kit, old: int, piece_bytes: int)
 def test_what_a_consumer_sees_of_the_reserved_property(kit: Kit) -> None:
     joined = upgraded(kit, 0, 40)
     classic = joined.with_flag(False)
-    apply_plan(classic.ground(), leaving(joined), "n0")
+    apply_plan(classic.context(), leaving(joined), "n0")
     covered = []
     for raw in itertools.chain(*classic.records().values()):
         message = decode_message(raw)
@@ -100,7 +102,7 @@ def test_what_a_consumer_sees_of_the_reserved_property(kit: Kit) -> None:
 def test_keys_and_ids_still_lead_to_the_messages(kit: Kit) -> None:
     joined = upgraded(kit)
     classic = joined.with_flag(False)
-    apply_plan(classic.ground(), leaving(joined), "n0")
+    apply_plan(classic.context(), leaving(joined), "n0")
     store = classic.open()
     while store.catch_up_index():
         pass
@@ -117,8 +119,8 @@ def test_the_round_trip(kit: Kit) -> None:
     for turn in range(2):
         classic = rig.with_flag(False)
         before = values(rig.records(), kit.FILE_SIZE)
-        apply_plan(classic.ground(), leaving(rig), "n0")
-        finalize(classic.ground())
+        apply_plan(classic.context(), leaving(rig), "n0")
+        finalize(classic.context())
         classic.write(*range(1000 * turn + 100, 1000 * turn + 120))
         rig.write(*range(1000 * turn + 200, 1000 * turn + 240))
         after = values(rig.records(), kit.FILE_SIZE)
@@ -132,7 +134,7 @@ def test_entries_behind_the_agreed_end_are_cut_and_kept(kit: Kit) -> None:
     classic = joined.with_flag(False)
     plan = leaving(joined, cut_index=20)
     tree = joined.tree()
-    apply_plan(classic.ground(), plan, "n0")
+    apply_plan(classic.context(), plan, "n0")
     records = classic.records()
     assert sum(map(len, records.values())) == 30 + 21
     roll_back_to(classic, tree)
@@ -144,14 +146,14 @@ def test_an_upgrade_without_a_message_is_left_too(kit: Kit) -> None:
     before = rig.records()
     joined = rig.with_flag(True)
     joined.open().shutdown()
-    apply_plan(rig.ground(), leaving(joined), "n0")
+    apply_plan(rig.context(), leaving(joined), "n0")
     assert rig.records() == before
     rig.write(30, 31)
     assert sum(map(len, rig.records().values())) == 32
 
 
 def roll_back_to(rig: Any, tree: dict[str, bytes]) -> None:
-    roll_back(rig.ground())
+    roll_back(rig.context())
     now = rig.tree()
     assert now.keys() == tree.keys()
     assert [path for path in tree if tree[path] != now[path]] == []
@@ -161,7 +163,7 @@ def test_taken_back_to_the_byte(kit: Kit) -> None:
     joined = upgraded(kit)
     tree, times = joined.tree(), joined.times()
     joined.files.now_ms = 9000
-    apply_plan(joined.ground(), leaving(joined), "n0")
+    apply_plan(joined.context(), leaving(joined), "n0")
     roll_back_to(joined, tree)
     assert joined.times() == times
 
@@ -170,7 +172,7 @@ def test_times_of_the_log_stay(kit: Kit) -> None:
     joined = upgraded(kit)
     joined.files.now_ms = 9000
     plan = leaving(joined)
-    apply_plan(joined.ground(), plan, "n0")
+    apply_plan(joined.context(), plan, "n0")
     log = {path: time for path, time in joined.times().items() if "/commitlog/" in path}
     assert log and set(log.values()) == {5000}
 
@@ -180,22 +182,22 @@ def test_killed_before_every_operation_and_resumed(kit: Kit) -> None:
     joined = upgraded(kit, 12, 40)
     original, plan = joined.files, leaving(joined)
     start = original.reopen(None)
-    apply_plan(joined.on(start).ground(), plan, "n0")
+    apply_plan(joined.on(start).context(), plan, "n0")
     wanted, tree = joined.on(start).tree(), joined.tree()
     for dies_at in itertools.count():
         dying = original.reopen(dies_at)
         try:
-            apply_plan(joined.on(dying).ground(), plan, "n0")
+            apply_plan(joined.on(dying).context(), plan, "n0")
         except kit.Killed:
             pass
         else:
             break
         forward = joined.on(dying.reopen(None))
-        apply_plan(forward.ground(), plan, "n0")
+        apply_plan(forward.context(), plan, "n0")
         assert forward.tree() == wanted, dies_at
         back = joined.on(dying.reopen(None))
         if back.files.exists(f"{back.root}/rmqpy/upgrade/journal.json"):
-            roll_back(back.ground())
+            roll_back(back.context())
         assert back.tree() == tree, dies_at
     assert dies_at > 100
 
@@ -203,23 +205,23 @@ def test_killed_before_every_operation_and_resumed(kit: Kit) -> None:
 def test_killed_while_taking_back(kit: Kit) -> None:
     joined = upgraded(kit, 12, 20)
     plan, tree = leaving(joined), joined.tree()
-    apply_plan(joined.ground(), plan, "n0")
+    apply_plan(joined.context(), plan, "n0")
     left = joined.files
     for dies_at in itertools.count():
         dying = left.reopen(dies_at)
         try:
-            roll_back(joined.on(dying).ground())
+            roll_back(joined.on(dying).context())
         except kit.Killed:
             pass
         else:
             break
         again = joined.on(dying.reopen(None))
-        state = load_journal(again.files, again.ground().work).state
+        state = load_journal(again.files, again.context().work).state
         if state == ROLLING_BACK:
             with pytest.raises(UpgradeRefusedError, match="being taken back"):
-                apply_plan(again.ground(), plan, "n0")
+                apply_plan(again.context(), plan, "n0")
         if state != ROLLED_BACK:
-            roll_back(again.ground())
+            roll_back(again.context())
         assert again.tree() == tree, dies_at
     assert dies_at > 50
 
@@ -229,12 +231,12 @@ def test_no_broker_starts_on_what_is_half_done(kit: Kit) -> None:
     plan = leaving(joined)
     dying = joined.files.reopen(60)
     with pytest.raises(kit.Killed):
-        apply_plan(joined.on(dying).ground(), plan, "n0")
+        apply_plan(joined.on(dying).context(), plan, "n0")
     half = joined.on(dying.reopen(None))
     for flag in (True, False):
         with pytest.raises(StoreError, match="half done"):
             half.with_flag(flag).open()
-    roll_back(half.ground())
+    roll_back(half.context())
     assert half.records() == joined.records()
 
 
@@ -257,7 +259,7 @@ def test_refused_when_the_directory_has_changed_since(kit: Kit) -> None:
     joined.write(500)
     tree = joined.tree()
     with pytest.raises(UpgradeRefusedError, match="plan again"):
-        apply_plan(joined.ground(), plan, "n0")
+        apply_plan(joined.context(), plan, "n0")
     assert joined.tree() == tree
 
 
@@ -268,10 +270,10 @@ def test_properties_too_long_for_the_first_of_a_file(kit: Kit, length: int, fits
     rig.write(2, 3)
     if fits:
         plan = leaving(rig)
-        apply_plan(rig.ground(), plan, "n0")
+        apply_plan(rig.context(), plan, "n0")
         assert sum(map(len, rig.with_flag(False).records().values())) == 3
     else:
-        with pytest.raises(UpgradeRefusedError, match="offset 48 has properties too long"):
+        with pytest.raises(UpgradeRefusedError, match="offset 48 are too long"):
             leaving(rig)
 
 
@@ -281,7 +283,7 @@ def test_the_separator_counts_at_whichever_end(kit: Kit, pairs: bytes, ending: b
     rig = kit.rig(flag=True)
     rig.write(*range(10), properties=pairs + (ending if pairs else b""))
     before = values(rig.records(), kit.FILE_SIZE)
-    apply_plan(rig.ground(), leaving(rig), "n0")
+    apply_plan(rig.context(), leaving(rig), "n0")
     classic = rig.with_flag(False)
     assert values(classic.records(), kit.FILE_SIZE) == before
     for raw in itertools.chain(*classic.records().values()):
@@ -298,7 +300,7 @@ def test_hosts_of_both_kinds(kit: Kit, host: bytes) -> None:
     v6 = 0x10 | 0x20 if len(host) == 16 else 0
     rig.write(*range(30), born_host=(host, 1), store_host=(host, 2), sys_flag=v6)
     before = values(rig.records(), kit.FILE_SIZE)
-    apply_plan(rig.ground(), leaving(rig), "n0")
+    apply_plan(rig.context(), leaving(rig), "n0")
     assert values(rig.with_flag(False).records(), kit.FILE_SIZE) == before
 
 
@@ -308,7 +310,7 @@ def test_what_points_at_a_moved_half_message_follows(kit: Kit) -> None:
     assert half == 48
     rig.write(1, prepared_transaction_offset=half)
     rig.write(2, prepared_transaction_offset=200)
-    apply_plan(rig.ground(), leaving(rig), "n0")
+    apply_plan(rig.context(), leaving(rig), "n0")
     prepared = {
         decode_message(raw).prepared_transaction_offset
         for raw in itertools.chain(*rig.with_flag(False).records().values())
@@ -372,7 +374,7 @@ def test_version_2_records_leave_for_5_only(kit: Kit) -> None:
     assert {row[4] for rows in before.values() for row in rows} == {"Topi"}
     with pytest.raises(UpgradeRefusedError, match="version 2 records, which Java"):
         leaving(rig)
-    apply_plan(rig.ground(), leaving(rig, reads_version=2), "n0")
+    apply_plan(rig.context(), leaving(rig, reads_version=2), "n0")
     classic = rig.with_flag(False)
     records = classic.records()
     assert values(records, kit.FILE_SIZE) == before
@@ -384,7 +386,7 @@ def test_a_record_checksum_stays_last_and_is_made_anew(kit: Kit) -> None:
     rig.write(*range(40), properties=b"K\x01v\x02__CRC32#\x010000000000\x02")
     patch_records(rig, with_checksum)
     before = values(rig.records(), kit.FILE_SIZE)
-    apply_plan(rig.ground(), leaving(rig), "n0")
+    apply_plan(rig.context(), leaving(rig), "n0")
     classic = kit.rig(files=rig.files, changes={"force_verify_prop_crc": True})
     records = classic.records()
     assert values(records, kit.FILE_SIZE) == before
@@ -396,7 +398,7 @@ def test_an_inner_batch_is_one_record(kit: Kit) -> None:
     rig = kit.rig(flag=True)
     rig.write(*range(30), sys_flag=INNER_BATCH, properties=b"INNER_NUM\x013\x02")
     before = values(rig.records(), kit.FILE_SIZE)
-    apply_plan(rig.ground(), leaving(rig), "n0")
+    apply_plan(rig.context(), leaving(rig), "n0")
     after = rig.with_flag(False).records()
     assert values(after, kit.FILE_SIZE) == before
     assert all(

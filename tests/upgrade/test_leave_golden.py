@@ -20,13 +20,14 @@ from rmqpy.upgrade.plan.engine import apply_plan, roll_back
 from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.plan import Plan
 from rmqpy.upgrade.plan.reframe import RESERVED_PROPERTY
-from rmqpy.upgrade.steps.leave import LeaveOptions, plan_leave
+from rmqpy.upgrade.steps.states import load_step
 
+LEAVE = load_step("m0006_leave")
 STORES = ["C-upgraded-v497", "D-dledger-v497"]
 MEMBERS = ["n0", "n1", "n2"]
 
 
-def ground_of(root: Path, member: str, sizes: dict[str, int]) -> NodeContext:
+def node_context(root: Path, member: str, sizes: dict[str, int]) -> NodeContext:
     settings = StoreSettings(
         store_path_root_dir=os.fspath(root),
         enable_dledger_commit_log=True,
@@ -39,14 +40,14 @@ def ground_of(root: Path, member: str, sizes: dict[str, int]) -> NodeContext:
 
 
 def plan_group(root: Path, sizes: dict[str, int]) -> tuple[Plan, dict[str, NodeContext]]:
-    grounds = {member: ground_of(root / member, member, sizes) for member in MEMBERS}
-    ledgers = [read_ledger(ground.files, ground.settings) for ground in grounds.values()]
+    contexts = {member: node_context(root / member, member, sizes) for member in MEMBERS}
+    ledgers = [read_ledger(context.files, context.settings) for context in contexts.values()]
     cut = agreed_index(ledgers, 3)
     parts = tuple(
-        plan_leave(ground, LeaveOptions(replica=member, cut_index=cut))
-        for member, ground in grounds.items()
+        LEAVE.plan_leave(context, LEAVE.LeaveOptions(replica=member, cut_index=cut))
+        for member, context in contexts.items()
     )
-    return Plan(steps=("m0006_leave",), nodes=parts), grounds
+    return Plan(steps=("m0006_leave",), nodes=parts), contexts
 
 
 def log_of(root: Path) -> dict[str, bytes]:
@@ -69,10 +70,10 @@ def test_a_java_group_leaves(
     kit: Kit,
 ) -> None:
     root = golden_copy(name)
-    plan, grounds = plan_group(root, kit.GOLDEN_SIZES)
+    plan, contexts = plan_group(root, kit.GOLDEN_SIZES)
     said = manifest(name)["messages"]
-    for member, ground in grounds.items():
-        apply_plan(ground, plan, member)
+    for member, context in contexts.items():
+        apply_plan(context, plan, member)
     logs = [log_of(root / member) for member in MEMBERS]
     assert logs[0] == logs[1] == logs[2]
     for member in MEMBERS:
@@ -98,9 +99,9 @@ def test_a_java_group_leaves(
 def test_and_back_to_the_byte(name: str, golden_copy: Callable[[str], Path], kit: Kit) -> None:
     root = golden_copy(name)
     before = tree_of(root / "n1")
-    plan, grounds = plan_group(root, kit.GOLDEN_SIZES)
-    apply_plan(grounds["n1"], plan, "n1")
-    roll_back(grounds["n1"])
+    plan, contexts = plan_group(root, kit.GOLDEN_SIZES)
+    apply_plan(contexts["n1"], plan, "n1")
+    roll_back(contexts["n1"])
     assert tree_of(root / "n1") == before
 
 
@@ -111,8 +112,8 @@ def test_consume_queues_follow(name: str, golden_copy: Callable[[str], Path], ki
     """
     root = golden_copy(name)
     before = queue_units(root / "n2")
-    plan, grounds = plan_group(root, kit.GOLDEN_SIZES)
-    apply_plan(grounds["n2"], plan, "n2")
+    plan, contexts = plan_group(root, kit.GOLDEN_SIZES)
+    apply_plan(contexts["n2"], plan, "n2")
     after = queue_units(root / "n2")
     assert before.keys() == after.keys()
     changed = 0

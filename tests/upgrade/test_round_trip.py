@@ -54,7 +54,7 @@ class Trio:
             rig.clock.advance(self.time_ms)
             rig.write(*numbers)
 
-    def situation(self) -> PlanContext:
+    def context(self) -> PlanContext:
         settings = {name: rig.with_flag(self.flag).settings() for name, rig in self.rigs.items()}
         replicas = [
             LocalReplica(
@@ -69,26 +69,26 @@ class Trio:
             )
             for name in NAMES
         ]
-        wish = SwitchOptions(peers=PEERS, self_ids={name: name for name in NAMES})
+        options = SwitchOptions(peers=PEERS, self_ids={name: name for name in NAMES})
         group = Group(tuple(replicas))
-        return PlanContext(group=group, files=self.files, wish=wish, settings=settings)
+        return PlanContext(group=group, files=self.files, options=options, settings=settings)
 
     def apply(self, plan: Plan) -> None:
-        made = self.situation()
+        made = self.context()
         for part in plan.nodes:
-            apply_plan(made.ground_of(made.group.replica(part.replica)), plan, part.replica)
+            apply_plan(made.node_context(made.group.replica(part.replica)), plan, part.replica)
 
     def finalize(self) -> None:
-        made = self.situation()
+        made = self.context()
         for replica in made.group.replicas:
-            finalize(made.ground_of(replica))
+            finalize(made.node_context(replica))
 
     def remember(self) -> None:
-        self.past.append(self.situation().group.survey("n0").manifest)
+        self.past.append(self.context().group.survey("n0").manifest)
 
     def certify(self) -> int:
         """Against each stage before; how many messages moved since the first one."""
-        manifests = [survey.manifest for survey in self.situation().group.surveys]
+        manifests = [survey.manifest for survey in self.context().group.surveys]
         at_hand = {
             name: QueueMessages(self.files, read_directory(self.files, f"/{name}"))
             for name in NAMES
@@ -131,13 +131,13 @@ def trio(kit: Kit) -> Trio:
 
 def go_there(trio: Trio) -> int:
     """Align, switch; returns the divided offset."""
-    assert detect(trio.situation().group) is GroupState.LAGGING
+    assert detect(trio.context().group) is GroupState.LAGGING
     trio.remember()
-    trio.apply(plan_alignment(trio.situation()))
+    trio.apply(plan_alignment(trio.context()))
     trio.certify()
-    assert {each.check for each in run_checks(trio.situation().group) if not each.is_note} == set()
-    trio.apply(plan_switch(trio.situation()))
-    group = trio.situation().group
+    assert {each.check for each in run_checks(trio.context().group) if not each.is_note} == set()
+    trio.apply(plan_switch(trio.context()))
+    group = trio.context().group
     assert detect(group) is GroupState.SEALED
     trio.certify()
     trio.finalize()
@@ -147,11 +147,11 @@ def go_there(trio: Trio) -> int:
 
 
 def go_back(trio: Trio) -> None:
-    assert detect(trio.situation().group) is GroupState.JOINED
+    assert detect(trio.context().group) is GroupState.JOINED
     trio.remember()
-    trio.apply(plan_leaving(trio.situation()))
+    trio.apply(plan_leaving(trio.context()))
     trio.flag = False
-    group = trio.situation().group
+    group = trio.context().group
     assert detect(group) in (GroupState.ALIGNED, GroupState.SEALED)
     logs = trio.bytes_of("commitlog")
     assert logs[0] == logs[1] == logs[2]
@@ -186,6 +186,6 @@ def test_what_a_stage_has_changed_is_not_certified(trio: Trio) -> None:
         # The same on all: only what was there before can tell.
         data = trio.files.nodes[f"/{name}/commitlog/{0:020d}"].data
         data[60] ^= 1
-    manifests = [survey.manifest for survey in trio.situation().group.surveys]
+    manifests = [survey.manifest for survey in trio.context().group.surveys]
     assert not certify([trio.past[0], *manifests], 1).is_equal
     assert certify(manifests, 1).is_equal

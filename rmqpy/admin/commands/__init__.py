@@ -1,4 +1,4 @@
-"""Every command: those of mqadmin 4.9.7 by its names and options, and ours."""
+"""All commands: those of mqadmin 4.9.7 with its names and options, and our own."""
 
 from __future__ import annotations
 

@@ -24,16 +24,16 @@ _VERSIONS = OutputTable(
 
 
 async def update_account(call: CommandContext) -> CommandResult:
-    given = call.args
+    args = call.args
     header = CreateAccessConfigRequestHeader(
-        access_key=given.text("accessKey"),
-        secret_key=given.text("secretKey"),
-        white_remote_address=given.optional("whiteRemoteAddress"),
-        admin=given.truth("admin", False),
-        default_topic_perm=given.optional("defaultTopicPerm"),
-        default_group_perm=given.optional("defaultGroupPerm"),
-        topic_perms=given.optional("topicPerms"),
-        group_perms=given.optional("groupPerms"),
+        access_key=args.text("accessKey"),
+        secret_key=args.text("secretKey"),
+        white_remote_address=args.optional("whiteRemoteAddress"),
+        admin=args.boolean("admin", False),
+        default_topic_perm=args.optional("defaultTopicPerm"),
+        default_group_perm=args.optional("defaultGroupPerm"),
+        topic_perms=args.optional("topicPerms"),
+        group_perms=args.optional("groupPerms"),
     )
     lines, addresses = [], await masters(call)
     for address in addresses:
@@ -98,7 +98,7 @@ async def acl_versions(call: CommandContext) -> CommandResult:
 
 
 def _versions(all_files: str | None, whole: str) -> dict[str, DataVersion]:
-    """File to its version; brokers before 4.9.3 tell one for all."""
+    """Return each file's version; brokers before 4.9.3 report one for all files."""
     table = loads(all_files) if all_files else None
     if not isinstance(table, dict) or not table:
         return {"": DataVersion.decode(whole)}
@@ -131,7 +131,7 @@ def _fields(account: PlainAccessConfig) -> list[tuple[str, str]]:
 
 
 def _account_text(account: PlainAccessConfig) -> str:
-    """As Java's PlainAccessConfig prints itself, without the secret."""
+    """Return the text of Java's PlainAccessConfig.toString, without the secret."""
     pairs = []
     for name, value in _fields(account):
         if name != "secretKey":
@@ -145,7 +145,7 @@ _ACCESS_KEY = option("a", "accessKey", "the account", required=True)
 COMMANDS = (
     Command(
         name="updateAclConfig",
-        help="create an account, or change it",
+        help="create or change an account",
         run=update_account,
         options=(
             BROKER,
@@ -169,7 +169,7 @@ COMMANDS = (
     ),
     Command(
         name="updateGlobalWhiteAddr",
-        help="addresses that need no account",
+        help="set addresses that need no account",
         run=update_white_addresses,
         options=(
             BROKER,
@@ -180,14 +180,14 @@ COMMANDS = (
     ),
     Command(
         name="clusterAclConfigVersion",
-        help="the versions of the brokers' access files",
+        help="show the versions of the brokers' access files",
         run=acl_versions,
         options=(BROKER, CLUSTER),
     ),
     Command(
         name="getAclConfig",
         aliases=("getAccessConfigSubCommand",),
-        help="accounts and white lists",
+        help="show accounts and white lists",
         run=get_acl_config,
         options=(BROKER, CLUSTER),
     ),

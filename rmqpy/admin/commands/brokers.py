@@ -1,4 +1,4 @@
-"""Commands about brokers: how they are, how they are set, what they may delete."""
+"""Commands for brokers: runtime figures, settings, cleaning."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def update_broker_config(call: CommandContext) -> CommandResult:
 
 
 def _on_all(work: str) -> Callable[[CommandContext], Awaitable[CommandResult]]:
-    """A command that has brokers do one thing: those of ``-b`` or ``-c``, else every master."""
+    """Return a command that one or all brokers carry out: ``-b``, ``-c``, else every master."""
 
     async def run(call: CommandContext) -> CommandResult:
         if call.args.has("brokerAddr") or call.args.has("clusterName"):
@@ -129,13 +129,13 @@ def _on_all(work: str) -> Callable[[CommandContext], Awaitable[CommandResult]]:
 
 
 async def broker_consume_stats(call: CommandContext) -> CommandResult:
-    given = call.args
+    args = call.args
     stats = await call.admin.broker_consume_stats(
-        given.text("brokerAddr"),
-        given.truth("order", False),
-        given.number("timeoutMillis", CONSUME_STATS_TIMEOUT_MS),
+        args.text("brokerAddr"),
+        args.boolean("order", False),
+        args.number("timeoutMillis", CONSUME_STATS_TIMEOUT_MS),
     )
-    least = given.number("level", 0)
+    least = args.number("level", 0)
     rows = []
     for groups in stats.consume_stats_list:
         for group, several in groups.items():
@@ -165,7 +165,7 @@ async def cluster_list(call: CommandContext) -> CommandResult:
     for _, _, _, address in _brokers(info):
         try:
             runtime[address] = await call.admin.runtime_info(address)
-        except RmqError as fault:  # one that is down does not hide the others
+        except RmqError as fault:  # A broker that is down does not hide the others.
             runtime[address] = {}
             call.show(f"{address}: {fault}")
     data = [
@@ -193,7 +193,7 @@ async def cluster_list(call: CommandContext) -> CommandResult:
 
 
 def _brokers(info: ClusterInfo) -> list[tuple[str, str, int, str]]:
-    """(cluster, broker name, id, address), sorted."""
+    """Return (cluster, broker name, id, address) of all brokers, sorted."""
     return [
         (cluster, name, number, address)
         for cluster in sorted(info.cluster_addr_table)
@@ -240,20 +240,20 @@ def _first(runtime: Mapping[str, str], key: str) -> float:
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
-    """One line a setting, as getBrokerConfig prints them."""
+    """Return one line per setting, as getBrokerConfig prints them."""
     return "\n".join(f"{key:<50}=  {value}" for key, value in settings.items())
 
 
 COMMANDS = (
     Command(
         name="brokerStatus",
-        help="runtime figures of brokers",
+        help="show runtime figures of brokers",
         run=broker_status,
         options=(BROKER, CLUSTER),
     ),
     Command(
         name="getBrokerConfig",
-        help="the settings of brokers",
+        help="show the settings of brokers",
         run=get_broker_config,
         options=(BROKER, CLUSTER),
     ),
@@ -270,13 +270,13 @@ COMMANDS = (
     ),
     Command(
         name="cleanExpiredCQ",
-        help="delete consume queue files of messages that are gone",
+        help="delete consume queue files of expired messages",
         run=_on_all("clean_expired_queues"),
         options=(BROKER, option("c", "clusterName", "all masters of which cluster")),
     ),
     Command(
         name="cleanUnusedTopic",
-        help="delete consume queues of topics that are gone",
+        help="delete consume queues of deleted topics",
         run=_on_all("clean_unused_topics"),
         options=(BROKER, CLUSTER),
     ),
@@ -288,18 +288,18 @@ COMMANDS = (
     ),
     Command(
         name="brokerConsumeStats",
-        help="how far each group of a broker has come",
+        help="show how far each group of a broker has consumed",
         run=broker_consume_stats,
         options=(
             option("b", "brokerAddr", "which broker, as host:port", required=True),
             option("t", "timeoutMillis", "time for the answer, default 50000"),
-            option("l", "level", "show only queues that are so far behind"),
+            option("l", "level", "show only queues that are at least this far behind"),
             option("o", "order", "true or false: ordered topics only"),
         ),
     ),
     Command(
         name="clusterList",
-        help="all clusters with their brokers",
+        help="list all clusters with their brokers",
         run=cluster_list,
         options=(
             option("m", "moreStats", "totals of today and yesterday", flag=True),

@@ -1,4 +1,4 @@
-"""Commands about the clients of groups: who is connected, and what they say of themselves."""
+"""Commands for the clients of groups: which are connected, and what they report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmqpy.remoting.bodies import Connection, ConsumerConnection, ConsumerRunnin
 from rmqpy.remoting.command import version_text
 
 BLOCKED_MS: Final = 60_000
-"""A queue with messages that nobody has consumed for so long is probably blocked."""
+"""A queue whose messages no client has consumed for this long is probably blocked."""
 
 _CONSUMERS = OutputTable(
     [
@@ -111,7 +111,7 @@ async def connections(call: CommandContext, group: str, broker: str | None) -> C
 
 
 async def any_broker(call: CommandContext, group: str) -> str:
-    """A broker that the group's consumers know."""
+    """Return a broker that the group's consumers know."""
     route = await call.admin.route(retry_topic(group))
     for broker in route.broker_datas:
         return broker.broker_addrs[min(broker.broker_addrs)]
@@ -119,7 +119,7 @@ async def any_broker(call: CommandContext, group: str) -> str:
 
 
 def running_text(info: ConsumerRunningInfo) -> str:
-    """As Java's ConsumerRunningInfo formats itself."""
+    """Return the text that Java's ConsumerRunningInfo formats."""
     lines = ["#Consumer Properties#"]
     lines += [f"{key:<40}: {value}" for key, value in info.properties.items()]
     lines += ["", "", "#Consumer Subscription#"]
@@ -181,7 +181,7 @@ def suspicions(client_id: str, info: ConsumerRunningInfo, now_ms: int) -> list[s
 
 
 def differ(infos: Iterable[ConsumerRunningInfo]) -> bool:
-    """Whether the members of a group do not all subscribe to the same, or to nothing."""
+    """Return whether members of a group subscribe to different topics, or to none."""
     found = {_subscribed(info) for info in infos}
     return len(found) > 1 or found == {()}
 
@@ -202,13 +202,13 @@ def _client_row(client: Connection) -> Sequence[object]:
 COMMANDS = (
     Command(
         name="consumerConnection",
-        help="the clients of a consumer group",
+        help="list the clients of a consumer group",
         run=consumer_connection,
         options=(GROUP, BROKER),
     ),
     Command(
         name="producerConnection",
-        help="the clients of a producer group",
+        help="list the clients of a producer group",
         run=producer_connection,
         options=(
             option("g", "producerGroup", "producer group name", required=True),
@@ -217,13 +217,13 @@ COMMANDS = (
     ),
     Command(
         name="producer",
-        help="all producers of a broker",
+        help="list all producers of a broker",
         run=producers,
         options=(option("b", "brokerAddr", "which broker, as host:port", required=True),),
     ),
     Command(
         name="consumerStatus",
-        help="what the clients of a group say of themselves",
+        help="show what the clients of a group report",
         run=consumer_status,
         options=(
             GROUP,

@@ -1,4 +1,4 @@
-"""``rmqpy admin dledger``: what each member of a DLedger group knows of the group."""
+"""``rmqpy admin dledger``: the state of a DLedger group as each member reports it."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ _PEERS = OutputTable(
 
 
 async def dledger(call: CommandContext) -> CommandResult:
-    """The group of one broker, or all brokers of a name; a member that does not answer is named,
-    and makes the answer no.
+    """Show the group of one broker, or of all brokers with a name.
+
+    A member that does not answer is named, and the exit code is then 2.
     """
     addresses = await _addresses(call)
     found: dict[str, Any] = {}
     silent: dict[str, str] = {}
     for address in addresses:
         try:
-            response = await call.admin.ask(address, RequestCode.RMQPY_DLEDGER_STATUS)
+            response = await call.admin.call(address, RequestCode.RMQPY_DLEDGER_STATUS)
             status = loads(response.body)
             if not isinstance(status, dict):
                 raise RemoteProtocolError(f"{address}: no status")
@@ -104,7 +105,7 @@ def _peer_rows(status: dict[str, Any]) -> list[list[object]]:
 COMMANDS = (
     Command(
         name="dledger",
-        help="the members of a DLedger group: roles, terms, positions, what happened last",
+        help="show the members of a DLedger group: roles, terms, positions, last events",
         run=dledger,
         options=(BROKER, option("m", "brokerName", "all members of the group of this name")),
         ours=True,

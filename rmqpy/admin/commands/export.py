@@ -1,4 +1,4 @@
-"""Commands that write what a cluster is into JSON files: metadata, settings, figures."""
+"""Commands that export a cluster into JSON files: metadata, settings, figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rmqpy.remoting.bodies import BrokerStatsData, SubscriptionGroupConfig, Topi
 from rmqpy.remoting.command import CURRENT_VERSION, LANGUAGES, version_text
 
 FOLDER = "rocketmq/export"
-"""mqadmin's default, below the system's temporary folder."""
+"""The default folder of mqadmin, below the system's temporary folder."""
 
 _SHOWN_SETTINGS = (
     "brokerClusterName",
@@ -41,11 +41,11 @@ _SHOWN_SETTINGS = (
 
 
 async def export_metadata(call: CommandContext) -> CommandResult:
-    given, admin = call.args, call.admin
-    if given.has("brokerAddr"):
-        addresses = [given.text("brokerAddr")]
-    elif given.has("clusterName"):
-        addresses = await admin.masters(given.text("clusterName"))
+    args, admin = call.args, call.admin
+    if args.has("brokerAddr"):
+        addresses = [args.text("brokerAddr")]
+    elif args.has("clusterName"):
+        addresses = await admin.masters(args.text("clusterName"))
     else:
         raise UsageError("give either -b BROKER (host:port) or -c CLUSTER")
     topics: dict[str, TopicConfig] = {}
@@ -65,12 +65,12 @@ async def export_metadata(call: CommandContext) -> CommandResult:
             groups[name] = evolve(group, retry_queue_nums=before + group.retry_queue_nums)
     result: dict[str, Any] = {"exportTime": admin.instance.clock.now_ms()}
     name = "metadata"
-    if given.has("topic") or not given.has("subscriptionGroup"):
+    if args.has("topic") or not args.has("subscriptionGroup"):
         result["topicConfigTable"] = {key: each.to_json() for key, each in topics.items()}
-        name = "topic" if given.has("topic") else name
-    if given.has("subscriptionGroup") or not given.has("topic"):
+        name = "topic" if args.has("topic") else name
+    if args.has("subscriptionGroup") or not args.has("topic"):
         result["subscriptionGroupTable"] = {key: each.to_json() for key, each in groups.items()}
-        name = "subscriptionGroup" if given.has("subscriptionGroup") else name
+        name = "subscriptionGroup" if args.has("subscriptionGroup") else name
     return _written(call, f"{name}.json", result)
 
 
@@ -163,7 +163,7 @@ async def _clients(call: CommandContext, address: str, groups: list[str]) -> lis
         try:
             connections = await call.admin.consumer_connections(address, group)
         except RmqError:
-            continue  # nobody is online
+            continue  # No client is online.
         for client in connections.connection_set:
             language = client.language or LANGUAGES[0]
             found.add(f"{language}%{version_text(client.version)}")
@@ -174,7 +174,7 @@ async def _put_stats(call: CommandContext, address: str, topic: str) -> BrokerSt
     try:
         return await call.admin.broker_stats(address, "TOPIC_PUT_NUMS", topic)
     except RmqError:
-        return None  # nothing has been put
+        return None  # No message was put.
 
 
 async def _user_topics(call: CommandContext, address: str) -> dict[str, TopicConfig]:
@@ -213,8 +213,8 @@ def _sum(stats: BrokerStatsData | None) -> int:
 
 
 def _written(call: CommandContext, name: str, result: dict[str, Any]) -> CommandResult:
-    given = call.args.optional("filePath")
-    folder = Path(given) if given else Path(tempfile.gettempdir()) / FOLDER
+    args = call.args.optional("filePath")
+    folder = Path(args) if args else Path(tempfile.gettempdir()) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text(json.dumps(result, indent="\t", ensure_ascii=False) + "\n")
@@ -227,7 +227,7 @@ _WHOLE_CLUSTER = evolve(CLUSTER, required=True)
 COMMANDS = (
     Command(
         name="exportMetadata",
-        help="topics and groups of a broker or a cluster",
+        help="export topics and groups of a broker or a cluster",
         run=export_metadata,
         options=(
             CLUSTER,
@@ -240,13 +240,13 @@ COMMANDS = (
     ),
     Command(
         name="exportConfigs",
-        help="the settings of a cluster's masters",
+        help="export the settings of a cluster's masters",
         run=export_configs,
         options=(_WHOLE_CLUSTER, _FILE),
     ),
     Command(
         name="exportMetrics",
-        help="figures of a cluster's masters",
+        help="export figures of a cluster's masters",
         run=export_metrics,
         options=(_WHOLE_CLUSTER, _FILE),
     ),

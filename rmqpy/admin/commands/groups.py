@@ -1,4 +1,4 @@
-"""Commands about consumer groups: their settings, and how far they have come."""
+"""Commands for consumer groups: their settings, and how far they have consumed."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ _GROUPS = OutputTable(
 
 
 async def update_group(call: CommandContext) -> CommandResult:
-    given = call.args
+    args = call.args
     group = SubscriptionGroupConfig(
-        given.text("groupName"),
-        consume_enable=given.truth("consumeEnable", True),
-        consume_from_min_enable=given.truth("consumeFromMinEnable", False),
-        consume_broadcast_enable=given.truth("consumeBroadcastEnable", False),
-        retry_queue_nums=given.number("retryQueueNums", 1),
-        retry_max_times=given.number("retryMaxTimes", 16),
-        broker_id=given.number("brokerId", MASTER_ID),
-        which_broker_when_consume_slowly=given.number("whichBrokerWhenConsumeSlowly", 1),
-        notify_consumer_ids_changed_enable=given.truth("notifyConsumerIdsChanged", True),
+        args.text("groupName"),
+        consume_enable=args.boolean("consumeEnable", True),
+        consume_from_min_enable=args.boolean("consumeFromMinEnable", False),
+        consume_broadcast_enable=args.boolean("consumeBroadcastEnable", False),
+        retry_queue_nums=args.number("retryQueueNums", 1),
+        retry_max_times=args.number("retryMaxTimes", 16),
+        broker_id=args.number("brokerId", MASTER_ID),
+        which_broker_when_consume_slowly=args.number("whichBrokerWhenConsumeSlowly", 1),
+        notify_consumer_ids_changed_enable=args.boolean("notifyConsumerIdsChanged", True),
     )
     addresses = await masters(call)
     for address in addresses:
@@ -73,12 +73,12 @@ async def update_group(call: CommandContext) -> CommandResult:
 
 
 async def delete_group(call: CommandContext) -> CommandResult:
-    given, admin = call.args, call.admin
-    group, cluster = given.text("groupName"), given.optional("clusterName")
+    args, admin = call.args, call.admin
+    group, cluster = args.text("groupName"), args.optional("clusterName")
     addresses = await masters(call)
     lines = []
     for address in addresses:
-        await admin.delete_group(address, group, given.truth("removeOffset", False))
+        await admin.delete_group(address, group, args.boolean("removeOffset", False))
         where = f" in cluster [{cluster}]" if cluster is not None else ""
         lines.append(f"delete subscription group [{group}] from broker [{address}]{where} success.")
     if cluster is not None:
@@ -113,7 +113,7 @@ async def consumer_progress(call: CommandContext) -> CommandResult:
         return await _all_progress(call)
     group = call.args.text("groupName")
     stats = await consume_stats(call, group)
-    owners = await _owners(call, group) if call.args.truth("showClientIP", False) else None
+    owners = await _owners(call, group) if call.args.boolean("showClientIP", False) else None
     rows = []
     total = 0
     for queue, offset in sorted(stats.offset_table.items()):
@@ -161,7 +161,7 @@ async def _all_progress(call: CommandContext) -> CommandResult:
 
 
 async def consume_stats(call: CommandContext, group: str, topic: str | None = None) -> ConsumeStats:
-    """Of all brokers that have the group's retry topic, as one."""
+    """Return the statistics of all brokers that have the group's retry topic, as one."""
     route = await call.admin.route(retry_topic(group))
     whole = ConsumeStats()
     for broker in route.broker_datas:
@@ -180,7 +180,7 @@ async def consume_stats(call: CommandContext, group: str, topic: str | None = No
 
 
 async def _owners(call: CommandContext, group: str) -> dict[MessageQueue, str]:
-    """Queue to the address of the client that holds it; what cannot be asked is left out."""
+    """Return each queue's client address; queues of clients that do not answer are missing."""
     found = {}
     try:
         address = await any_broker(call, group)
@@ -194,7 +194,7 @@ async def _owners(call: CommandContext, group: str) -> dict[MessageQueue, str]:
 
 
 def group_text(group: SubscriptionGroupConfig) -> str:
-    """As Java's SubscriptionGroupConfig prints itself."""
+    """Return the text of Java's SubscriptionGroupConfig.toString."""
     pairs = ", ".join(f"{name}={value}" for name, value in _group_fields(group))
     return f"SubscriptionGroupConfig [{pairs}]"
 
@@ -212,7 +212,7 @@ def _fields(group: SubscriptionGroupConfig) -> str:
 
 
 def _group_fields(group: SubscriptionGroupConfig) -> list[tuple[str, str]]:
-    """In the order of Java's class."""
+    """Return the fields in the order of Java's class."""
     return [
         ("groupName", group.group_name),
         ("consumeEnable", java_bool(group.consume_enable)),
@@ -231,7 +231,7 @@ _GROUP_NAME = option("g", "groupName", "consumer group name", required=True)
 COMMANDS = (
     Command(
         name="updateSubGroup",
-        help="create a consumer group, or change it",
+        help="create or change a consumer group",
         run=update_group,
         options=(
             BROKER,
@@ -243,7 +243,7 @@ COMMANDS = (
             option("q", "retryQueueNums", "queues of the retry topic, default 1"),
             option("r", "retryMaxTimes", "retries before a dead letter, default 16"),
             option("i", "brokerId", "consume from which broker id"),
-            option("w", "whichBrokerWhenConsumeSlowly", "from which id when far behind"),
+            option("w", "whichBrokerWhenConsumeSlowly", "broker id to read from when far behind"),
             option("a", "notifyConsumerIdsChanged", "true or false: tell members of changes"),
         ),
     ),
@@ -260,13 +260,13 @@ COMMANDS = (
     ),
     Command(
         name="getConsumerConfig",
-        help="a group's settings on every broker",
+        help="show a group's settings on every broker",
         run=get_consumer_config,
         options=(_GROUP_NAME,),
     ),
     Command(
         name="consumerProgress",
-        help="how far groups have come",
+        help="show how far groups have consumed",
         run=consumer_progress,
         options=(
             option("g", "groupName", "one consumer group; all without it"),

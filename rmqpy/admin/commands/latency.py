@@ -1,4 +1,4 @@
-"""Commands that send messages to see how long it takes."""
+"""Commands that send messages to measure the time that it takes."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _CLUSTER = OutputTable(
 
 
 async def check_send_rt(call: CommandContext) -> CommandResult:
-    given = call.args
-    topic, amount = given.text("topic"), given.number("amount", 100)
-    message = Message(topic=topic, body=FILLING * given.number("size", 128))
+    args = call.args
+    topic, amount = args.text("topic"), args.number("amount", 100)
+    message = Message(topic=topic, body=FILLING * args.number("size", 128))
     rows, spent, data = [], [], []
     async with Producer("CHECK_RT", instance=call.admin.instance) as producer:
         queues = await producer.queues(topic)
         if not queues:
-            raise UsageError(f"no broker takes messages of {topic}")
+            raise UsageError(f"no broker accepts messages of {topic}")
         for number in range(amount):
             queue = queues[number % len(queues)]
             good, time_ms = await _timed(call, producer, message, queue)
@@ -63,15 +63,15 @@ async def check_send_rt(call: CommandContext) -> CommandResult:
 
 
 async def send_status(call: CommandContext) -> CommandResult:
-    """Send to the topic that is called as the broker."""
-    given = call.args
-    name = given.text("brokerName")
-    message = Message(topic=name, body=FILLING * given.number("messageSize", 128))
+    """Send to the topic that has the broker's name."""
+    args = call.args
+    name = args.text("brokerName")
+    message = Message(topic=name, body=FILLING * args.number("messageSize", 128))
     clock = call.admin.instance.clock
     data = []
     async with Producer("PID_SMSC", instance=call.admin.instance) as producer:
         await producer.send(Message(topic=name, body=FILLING * 16))
-        for _ in range(given.number("count", 50)):
+        for _ in range(args.number("count", 50)):
             start_ms = clock.monotonic_ms()
             result = await producer.send(message)
             spent_ms = clock.monotonic_ms() - start_ms
@@ -85,10 +85,10 @@ async def send_status(call: CommandContext) -> CommandResult:
 
 
 async def cluster_rt(call: CommandContext) -> CommandResult:
-    """Round after round, until it is interrupted; ``-r`` bounds the rounds."""
-    given = call.args
-    amount, rounds = given.number("amount", 100), given.number("rounds", 0)
-    as_log = given.truth("print", False)
+    """Repeat rounds until interrupted; ``-r`` limits the rounds."""
+    args = call.args
+    amount, rounds = args.number("amount", 100), args.number("rounds", 0)
+    as_log = args.boolean("print", False)
     data: list[dict[str, object]] = []
     if not as_log:
         call.show(_CLUSTER_TITLES.line([column.title for column in _CLUSTER_TITLES.columns]))
@@ -97,7 +97,7 @@ async def cluster_rt(call: CommandContext) -> CommandResult:
         while True:
             data = []
             clusters = (await call.admin.cluster_info()).cluster_addr_table
-            wanted = given.optional("cluster")
+            wanted = args.optional("cluster")
             if wanted is not None and wanted not in clusters:
                 raise UsageError(f"cluster [{wanted}] not exist")
             for cluster in [wanted] if wanted is not None else sorted(clusters):
@@ -108,7 +108,7 @@ async def cluster_rt(call: CommandContext) -> CommandResult:
             done += 1
             if done == rounds:
                 return CommandResult(data, "")
-            await asyncio.sleep(given.number("interval", 10))
+            await asyncio.sleep(args.number("interval", 10))
 
 
 async def _round(
@@ -146,7 +146,7 @@ async def _timed(
 
 
 def _mean(spent_ms: list[int]) -> str:
-    """Without the first, which opens connections; as Java writes it when there is no other."""
+    """Return the mean without the first send, which opens connections, as Java formats it."""
     return f"{sum(spent_ms[1:]) / (len(spent_ms) - 1):.2f}" if len(spent_ms) > 1 else "NaN"
 
 
@@ -156,7 +156,7 @@ _SIZE = option("s", "size", "bytes of a message, default 128")
 COMMANDS = (
     Command(
         name="checkMsgSendRT",
-        help="how long sends to a topic take",
+        help="measure the send time of a topic",
         run=check_send_rt,
         options=(TOPIC, _AMOUNT, _SIZE),
     ),
@@ -172,7 +172,7 @@ COMMANDS = (
     ),
     Command(
         name="clusterRT",
-        help="how long sends to each broker take, again and again",
+        help="measure the send time of each broker repeatedly",
         run=cluster_rt,
         options=(
             _AMOUNT,
@@ -181,7 +181,7 @@ COMMANDS = (
             option("p", "print", "true or false: as log lines"),
             option("m", "machineRoom", "a name in these lines"),
             option("i", "interval", "seconds between rounds, default 10"),
-            option("r", "rounds", "so many rounds (ours; mqadmin goes on for ever)"),
+            option("r", "rounds", "number of rounds (ours; mqadmin never ends)"),
         ),
     ),
 )

@@ -22,7 +22,7 @@ from rmqpy.remoting.java_values import hashmap_ordered
 
 PAGE = 32
 KEPT_BODIES = "rocketmq/msgbodys"
-"""Where mqadmin leaves bodies, below the system's temporary folder."""
+"""The folder in which mqadmin leaves bodies, below the system's temporary folder."""
 
 _BY_KEY = OutputTable([Column("#Message ID", -50), Column("#QID", 4), Column("#Offset", 40)], [" "])
 _SENT = OutputTable(
@@ -37,12 +37,12 @@ _SENT = OutputTable(
 
 
 async def query_by_id(call: CommandContext) -> CommandResult:
-    given = call.args
-    ids = [part.strip() for part in given.text("msgId").split(",") if part.strip()]
-    if given.has("consumerGroup") and given.has("clientId"):
+    args = call.args
+    ids = [part.strip() for part in args.text("msgId").split(",") if part.strip()]
+    if args.has("consumerGroup") and args.has("clientId"):
         return await _consume_directly(call, ids)
-    if given.has("sendMessage"):
-        if not given.truth("sendMessage", False):
+    if args.has("sendMessage"):
+        if not args.boolean("sendMessage", False):
             return CommandResult([], "")
         return await _resend(call, ids)
     found, texts = [], []
@@ -100,23 +100,23 @@ async def query_by_key(call: CommandContext) -> CommandResult:
 
 
 async def query_by_unique_key(call: CommandContext) -> CommandResult:
-    given = call.args
-    topic, unique_id = given.text("topic"), given.text("msgId")
+    args = call.args
+    topic, unique_id = args.text("topic"), args.text("msgId")
     async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
         messages = await consumer.query_by_key(topic, unique_id, PAGE, unique=True)
     messages.sort(key=lambda each: each.stored.store_timestamp_ms)
-    if given.has("consumerGroup") and given.has("clientId"):
+    if args.has("consumerGroup") and args.has("clientId"):
         return await _consume_directly(call, [each.offset_msg_id for each in messages])
-    shown = messages if given.has("showAll") else messages[:1]
+    shown = messages if args.has("showAll") else messages[:1]
     texts = [await _described(call, each, with_id=False) for each in shown]
     data = [message_data(each) for each in shown]
     return CommandResult(data, "\n".join(texts), says_no=not messages)
 
 
 async def query_by_offset(call: CommandContext) -> CommandResult:
-    given = call.args
-    queue = MessageQueue(given.text("topic"), given.text("brokerName"), given.number("queueId", 0))
-    offset = given.number("offset", 0)
+    args = call.args
+    queue = MessageQueue(args.text("topic"), args.text("brokerName"), args.number("queueId", 0))
+    offset = args.number("offset", 0)
     async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
         result = await consumer.pull(queue, offset, 1)
     found = [each for each in result.messages if each.queue_offset == offset]
@@ -127,8 +127,8 @@ async def query_by_offset(call: CommandContext) -> CommandResult:
 
 
 async def print_messages(call: CommandContext) -> CommandResult:
-    topic, given = call.args.text("topic"), call.args
-    show_body = given.truth("printBody", True)
+    topic, args = call.args.text("topic"), call.args
+    show_body = args.boolean("printBody", True)
     async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
         for queue in await consumer.queues(topic):
             begin, end = await _range(call, consumer, queue)
@@ -143,9 +143,9 @@ async def print_messages(call: CommandContext) -> CommandResult:
 
 
 async def print_queue(call: CommandContext) -> CommandResult:
-    given = call.args
-    queue = MessageQueue(given.text("topic"), given.text("brokerName"), given.number("queueId", 0))
-    show, show_body = given.truth("print", False), given.truth("printBody", False)
+    args = call.args
+    queue = MessageQueue(args.text("topic"), args.text("brokerName"), args.number("queueId", 0))
+    show, show_body = args.boolean("print", False), args.boolean("printBody", False)
     tags: Counter[str] = Counter()
     async with PullConsumer(TOOLS_GROUP, instance=call.admin.instance) as consumer:
         begin, end = await _range(call, consumer, queue)
@@ -156,34 +156,34 @@ async def print_queue(call: CommandContext) -> CommandResult:
                 tags.update([message.tags] if message.tags else [])
                 if show:
                     call.show(_line(call, message, show_body, page))
-    counted = tags.most_common() if given.truth("calculate", False) else []
+    counted = tags.most_common() if args.boolean("calculate", False) else []
     lines = [f"Tag: {tag:<30} Count: {count}" for tag, count in counted]
     return CommandResult(dict(counted), "\n".join(lines))
 
 
 async def consume_messages(call: CommandContext) -> CommandResult:
-    given = call.args
-    count = given.number("MessageNumber", 128)
+    args = call.args
+    count = args.number("MessageNumber", 128)
     if count <= 0:
         raise UsageError("Please input a positive messageNumber!")
-    if given.has("queueId") and not given.has("brokerName"):
+    if args.has("queueId") and not args.has("brokerName"):
         raise UsageError("Please set the brokerName before queueId!")
-    if given.has("offset") and not given.has("queueId"):
+    if args.has("offset") and not args.has("queueId"):
         raise UsageError("Please set queueId before offset!")
-    topic = given.text("topic")
-    group = given.optional("consumerGroup") or TOOLS_GROUP
+    topic = args.text("topic")
+    group = args.optional("consumerGroup") or TOOLS_GROUP
     data: list[dict[str, object]] = []
     async with PullConsumer(group, instance=call.admin.instance) as consumer:
         queues = await consumer.queues(topic)
-        if given.has("queueId"):
-            queues = [MessageQueue(topic, given.text("brokerName"), given.number("queueId", 0))]
+        if args.has("queueId"):
+            queues = [MessageQueue(topic, args.text("brokerName"), args.number("queueId", 0))]
         for queue in queues:
             begin, end = await _range(call, consumer, queue)
-            begin = max(begin, given.number("offset", 0))
+            begin = max(begin, args.number("offset", 0))
             left = count - len(data)
             if end - begin > left:
                 which = f"older {left} message of the {queue.queue_id} queue"
-                if given.has("queueId"):
+                if args.has("queueId"):
                     which = f"oldler {left} message"  # as mqadmin spells it
                 call.show(f"The {which} will be provided")
             async for page in _pages(call, consumer, queue, begin, min(end, begin + left)):
@@ -198,18 +198,18 @@ async def consume_messages(call: CommandContext) -> CommandResult:
 
 
 async def send_message(call: CommandContext) -> CommandResult:
-    given = call.args
-    topic = given.text("topic")
+    args = call.args
+    topic = args.text("topic")
     queue = None
-    if given.has("qid"):
-        if not given.has("broker"):
+    if args.has("qid"):
+        if not args.has("broker"):
             raise UsageError("Broker name must be set if the queue is chosen!")
-        queue = MessageQueue(topic, given.text("broker"), given.number("qid", 0))
+        queue = MessageQueue(topic, args.text("broker"), args.number("qid", 0))
     message = Message(
         topic=topic,
-        body=given.text("body").encode(),
-        tags=given.optional("tags"),
-        keys=given.optional("key") or "",
+        body=args.text("body").encode(),
+        tags=args.optional("tags"),
+        keys=args.optional("key") or "",
     )
     async with Producer("ADMIN_SENDER", instance=call.admin.instance) as producer:
         result = await producer.send(message, queue)
@@ -217,13 +217,13 @@ async def send_message(call: CommandContext) -> CommandResult:
     return CommandResult(_sent_data(result), _SENT.text([row]))
 
 
-# ------------------------------------------------------------------------------ reading queues
+# ------------------------------------------------------------------------------ read queues
 
 
 async def _range(
     call: CommandContext, consumer: PullConsumer, queue: MessageQueue
 ) -> tuple[int, int]:
-    """The offsets between which to read: all, or those of a span of time."""
+    """Return the offsets between which to read: the whole queue, or a span of time."""
     begin, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
     if call.args.has("beginTimestamp"):
         moment = timestamp_of(call.args.text("beginTimestamp"))
@@ -248,7 +248,7 @@ async def _pages(
         offset = page.next_begin_offset
 
 
-# ------------------------------------------------------------------------------ as text
+# ------------------------------------------------------------------------------ render as text
 
 
 async def _described(
@@ -281,10 +281,10 @@ async def _described(
 
 
 def _kept_body(message: MessageExt) -> Path:
-    """The body as a file of its own, for tools that want the bytes."""
+    """Write the body to a file, for tools that need the bytes, and return its path."""
     folder = Path(tempfile.gettempdir()) / KEPT_BODIES
     folder.mkdir(parents=True, exist_ok=True)
-    # The id comes from a producer: only letters and digits may become part of a path.
+    # The id comes from a producer, so only letters and digits may become part of a path.
     name = "".join(letter for letter in message.msg_id if letter.isalnum()) or "body"
     path = folder / name
     path.write_bytes(_body(message))
@@ -295,11 +295,11 @@ def _body(message: MessageExt) -> bytes:
     try:
         return message.body
     except RmqError:
-        return message.stored.body  # cannot be inflated: as it is
+        return message.stored.body  # It cannot be decompressed.
 
 
 def queue_text(queue: MessageQueue) -> str:
-    """As Java's MessageQueue prints itself."""
+    """Return the text of Java's MessageQueue.toString."""
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name},"
         f" queueId={queue.queue_id}]"
@@ -324,7 +324,7 @@ def _line(call: CommandContext, message: MessageExt, show_body: bool, page: Pull
 
 
 def _message_text(message: MessageExt, page: PullResult) -> str:
-    """As Java's MessageExt prints itself."""
+    """Return the text of Java's MessageExt.toString."""
     stored = message.stored
     signed = [byte - 256 if byte > 127 else byte for byte in _body(message)]
     return (
@@ -342,7 +342,7 @@ def _message_text(message: MessageExt, page: PullResult) -> str:
 
 
 def _map_text(message: MessageExt, page: PullResult | None) -> str:
-    """The properties, with those that Java's client adds to what it has pulled."""
+    """Return the properties with those that Java's client adds to a pulled message."""
     found = dict(message.properties)
     if page is not None:
         found |= {"MIN_OFFSET": str(page.min_offset), "MAX_OFFSET": str(page.max_offset)}
@@ -350,7 +350,7 @@ def _map_text(message: MessageExt, page: PullResult | None) -> str:
 
 
 def message_data(message: MessageExt) -> dict[str, object]:
-    """A message as plain values; the body as text where it is UTF-8, else in hex."""
+    """Return a message as plain values; the body as text if it is UTF-8, else in hex."""
     stored, body = message.stored, _body(message)
     try:
         shown: dict[str, object] = {"body": body.decode()}
@@ -384,7 +384,7 @@ def _sent_data(result: SendResult) -> dict[str, object]:
 
 
 def _sent_text(result: SendResult) -> str:
-    """As Java's SendResult prints itself."""
+    """Return the text of Java's SendResult.toString."""
     return (
         f"SendResult [sendStatus={result.status.value}, msgId={result.msg_id},"
         f" offsetMsgId={result.offset_msg_id}, messageQueue={queue_text(result.queue)},"
@@ -403,7 +403,7 @@ _QUEUE_ID = option("i", "queueId", "queue id", required=True)
 COMMANDS = (
     Command(
         name="queryMsgById",
-        help="messages by their offset ids",
+        help="show messages by their offset ids",
         run=query_by_id,
         options=(
             option("i", "msgId", "ids, separated by ,", required=True),
@@ -415,13 +415,13 @@ COMMANDS = (
     ),
     Command(
         name="queryMsgByKey",
-        help="messages by a key",
+        help="find messages by a key",
         run=query_by_key,
         options=(TOPIC, option("k", "msgKey", "key", required=True)),
     ),
     Command(
         name="queryMsgByUniqueKey",
-        help="a message by the id that its producer gave it",
+        help="find a message by the id that its producer assigned",
         run=query_by_unique_key,
         options=(
             option("i", "msgId", "unique id", required=True),
@@ -433,7 +433,7 @@ COMMANDS = (
     ),
     Command(
         name="queryMsgByOffset",
-        help="the message at a queue offset",
+        help="show the message at a queue offset",
         run=query_by_offset,
         options=(
             TOPIC,
@@ -444,7 +444,7 @@ COMMANDS = (
     ),
     Command(
         name="printMsg",
-        help="all messages of a topic",
+        help="print all messages of a topic",
         run=print_messages,
         options=(
             TOPIC,
@@ -457,7 +457,7 @@ COMMANDS = (
     ),
     Command(
         name="printMsgByQueue",
-        help="all messages of a queue, or its tags counted",
+        help="print all messages of a queue, or count its tags",
         run=print_queue,
         options=(
             TOPIC,
@@ -474,7 +474,7 @@ COMMANDS = (
     ),
     Command(
         name="consumeMessage",
-        help="messages of a topic, a queue, or from an offset on; no offset is stored",
+        help="print messages of a topic, a queue, or from an offset on; store no offset",
         run=consume_messages,
         options=(
             TOPIC,

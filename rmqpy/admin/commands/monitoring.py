@@ -1,4 +1,4 @@
-"""startMonitoring: look at every group once a minute, and say what is wrong."""
+"""The command startMonitoring: check every group once a minute, and report what is wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOTIFY: Final = "[MONITOR]  [NOTIFY] "
 
 
 async def start_monitoring(call: CommandContext) -> CommandResult:
-    """Until it is interrupted; ``-r`` bounds the rounds."""
+    """Monitor until interrupted; ``-r`` limits the rounds."""
     rounds, done = call.args.number("rounds", 0), 0
     while True:
         call.show("[MONITOR] beginRound")
@@ -46,14 +46,16 @@ async def _round(call: CommandContext) -> list[str]:
 
 
 async def _suspicions_of(call: CommandContext, group: str) -> list[str]:
-    """What seems to be wrong with a group: messages that wait, different subscriptions, queues that
-    are not consumed. Nothing where it is offline and has no messages waiting.
+    """Return what seems to be wrong with a group.
+
+    That is waiting messages, different subscriptions, or queues that are not consumed. An offline
+    group without waiting messages yields nothing.
     """
     lines = []
     try:
         behind = behind_of(await consume_stats(call, group))
     except RequestRejectedError:
-        behind = 0  # it has never consumed
+        behind = 0  # The group has never consumed.
     if behind > 0:
         lines.append(f"undone messages: {behind}")
     try:
@@ -78,11 +80,11 @@ async def _suspicions_of(call: CommandContext, group: str) -> list[str]:
 COMMANDS = (
     Command(
         name="startMonitoring",
-        help="watch all groups, round after round",
+        help="monitor all groups in repeated rounds",
         run=start_monitoring,
         options=(
             option("i", "interval", "seconds between rounds, default 60 (ours)"),
-            option("r", "rounds", "so many rounds (ours; mqadmin goes on for ever)"),
+            option("r", "rounds", "number of rounds (ours; mqadmin never ends)"),
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Commands about name servers: their settings, their pairs, who may be written to."""
+"""Commands for name servers: their settings, their key-value pairs, write permissions."""
 
 from __future__ import annotations
 
@@ -77,30 +77,32 @@ async def update_namesrv_config(call: CommandContext) -> CommandResult:
 COMMANDS = (
     Command(
         name="updateKvConfig",
-        help="set a pair of the name servers",
+        help="set a key-value pair of the name servers",
         run=update_kv_config,
         options=(_NAMESPACE, _KEY, _VALUE),
     ),
     Command(
         name="deleteKvConfig",
-        help="remove a pair of the name servers",
+        help="remove a key-value pair of the name servers",
         run=delete_kv_config,
         options=(_NAMESPACE, _KEY),
     ),
     Command(
         name="wipeWritePerm",
-        help="let nobody write to a broker, until it registers anew",
+        help="forbid writing to a broker until it registers again",
         run=wipe_write_perm,
         options=(_BROKER_NAME,),
     ),
     Command(
         name="addWritePerm",
-        help="let it be written to again",
+        help="allow writing to a broker again",
         run=add_write_perm,
         options=(_BROKER_NAME,),
     ),
     Command(
-        name="getNamesrvConfig", help="the settings of the name servers", run=get_namesrv_config
+        name="getNamesrvConfig",
+        help="show the settings of the name servers",
+        run=get_namesrv_config,
     ),
     Command(
         name="updateNamesrvConfig",

@@ -1,7 +1,7 @@
 """Commands that move the offsets of groups.
 
-A group that is online moves itself: the broker tells its clients (request code 222). Of a group
-that is offline the offsets on the brokers are set.
+The clients of an online group move them: the broker informs its clients (request code 222). The
+offsets of an offline group are set on the brokers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rmqpy.remoting.headers import (
 )
 
 NOW: Final = -1
-"""As a timestamp: behind the last message."""
+"""The timestamp that stands for the end of the queue."""
 
 _ONLINE = OutputTable([Column("#brokerName", -40), Column("#queueId", -40), Column("#offset", -40)])
 _OFFLINE = OutputTable(
@@ -49,10 +49,10 @@ class _Reset:
 
 
 async def reset_offset_by_time(call: CommandContext) -> CommandResult:
-    given = call.args
-    text = given.text("timestamp")
+    args = call.args
+    text = args.text("timestamp")
     reset = _Reset(
-        given.text("group"), given.text("topic"), timestamp_of(text), given.truth("force", True)
+        args.text("group"), args.text("topic"), timestamp_of(text), args.boolean("force", True)
     )
     head = (
         f"{{}}[{reset.group}], topic[{reset.topic}], force[{java_bool(reset.force)}],"
@@ -65,14 +65,14 @@ async def reset_offset_by_time(call: CommandContext) -> CommandResult:
 
 
 async def skip_accumulated(call: CommandContext) -> CommandResult:
-    given = call.args
-    force = given.truth("force", True)
-    outcome, _ = await _reset(call, _Reset(given.text("group"), given.text("topic"), NOW, force))
+    args = call.args
+    force = args.boolean("force", True)
+    outcome, _ = await _reset(call, _Reset(args.text("group"), args.text("topic"), NOW, force))
     return outcome
 
 
 async def _reset(call: CommandContext, reset: _Reset) -> tuple[CommandResult, bool]:
-    """What was set, and whether the group was online."""
+    """Return what was set, and whether the group was online."""
     header = ResetOffsetRequestHeader(
         topic=reset.topic,
         group=reset.group,
@@ -96,7 +96,7 @@ async def _reset_offline(call: CommandContext, reset: _Reset) -> CommandResult:
     try:
         known = (await consume_stats(call, reset.group, reset.topic)).offset_table
     except RmqError:
-        known = {}  # a group that has never consumed
+        known = {}  # The group has never consumed.
     rows, data = [], []
     for broker in (await call.admin.route(reset.topic)).broker_datas:
         address = broker.broker_addrs.get(MASTER_ID)
@@ -132,13 +132,13 @@ async def _offset_at(
     header = SearchOffsetRequestHeader(
         topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms
     )
-    response = await call.admin.ask(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+    response = await call.admin.call(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
     return SearchOffsetResponseHeader.decode(response.ext_fields).offset
 
 
 async def clone_group_offset(call: CommandContext) -> CommandResult:
-    given, admin = call.args, call.admin
-    source, target, topic = given.text("srcGroup"), given.text("destGroup"), given.text("topic")
+    args, admin = call.args, call.admin
+    source, target, topic = args.text("srcGroup"), args.text("destGroup"), args.text("topic")
     route = await admin.route(topic)
     masters = {each.broker_name: each.broker_addrs.get(MASTER_ID) for each in route.broker_datas}
     cloned = {}
@@ -152,7 +152,7 @@ async def clone_group_offset(call: CommandContext) -> CommandResult:
 
 
 def timestamp_of(text: str) -> int:
-    """``now``, milliseconds, or ``yyyy-MM-dd#HH:mm:ss:SSS`` in local time."""
+    """Return the time for ``now``, milliseconds, or ``yyyy-MM-dd#HH:mm:ss:SSS`` in local time."""
     if text == "now":
         return NOW
     if text.lstrip("-").isdigit():
@@ -161,7 +161,7 @@ def timestamp_of(text: str) -> int:
         moment = datetime.strptime(text, "%Y-%m-%d#%H:%M:%S:%f")
     except ValueError:
         raise UsageError(
-            f"{text}: a time is now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS"
+            f"{text}: expected now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS"
         ) from None
     return round(moment.timestamp() * 1000)
 
@@ -172,7 +172,7 @@ _FORCE = option("f", "force", "true or false: forwards too; default true")
 COMMANDS = (
     Command(
         name="resetOffsetByTime",
-        help="have a group consume again from a time on",
+        help="reset a group to a time",
         run=reset_offset_by_time,
         options=(
             _GROUP,
@@ -184,13 +184,13 @@ COMMANDS = (
     ),
     Command(
         name="skipAccumulatedMessage",
-        help="have a group go on behind the last message",
+        help="move a group to the end of its queues",
         run=skip_accumulated,
         options=(_GROUP, TOPIC, _FORCE),
     ),
     Command(
         name="cloneGroupOffset",
-        help="give a group the offsets of another",
+        help="copy the offsets of one group to another",
         run=clone_group_offset,
         options=(
             option("s", "srcGroup", "whose offsets", required=True),

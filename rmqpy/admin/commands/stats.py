@@ -1,4 +1,4 @@
-"""Commands about figures: rates of topics and groups, the units of a consume queue."""
+"""Commands for figures: rates of topics and groups, the units of a consume queue."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def stats_all(call: CommandContext) -> CommandResult:
         except RequestRejectedError:
             if wanted is not None:
                 raise
-            continue  # a name of a cluster or broker, or gone since
+            continue  # A name of a cluster or broker, or deleted since.
         rows += await _topic_rows(call, topic, route, active)
     names = ["topic", "group", "behind", "inTps", "outTps", "in24Hours", "out24Hours"]
     return CommandResult([dict(zip(names, row, strict=True)) for row in rows], _STATS.text(rows))
@@ -72,7 +72,7 @@ async def _topic_rows(
 async def _rates(
     call: CommandContext, route: TopicRouteData, name: str, key: str
 ) -> tuple[float, int]:
-    """Per second over the last minute, and in a day, over all masters that know the key."""
+    """Return the rate per second over the last minute and the count of a day, over all masters."""
     tps, day = 0.0, 0
     for broker in route.broker_datas:
         address = broker.broker_addrs.get(MASTER_ID)
@@ -81,14 +81,14 @@ async def _rates(
         try:
             data = await call.admin.broker_stats(address, name, key)
         except RmqError:
-            continue  # nothing has been counted under this key
+            continue  # Nothing has been counted under this key.
         tps += data.stats_minute.tps if data.stats_minute is not None else 0.0
         day += _day_sum(data)
     return tps, day
 
 
 def _day_sum(data: BrokerStatsData) -> int:
-    """Of the longest span that has counted something."""
+    """Return the sum of the longest span that has counted anything."""
     for item in (data.stats_day, data.stats_hour, data.stats_minute):
         if item is not None and item.sum:
             return item.sum
@@ -96,20 +96,20 @@ def _day_sum(data: BrokerStatsData) -> int:
 
 
 async def query_consume_queue(call: CommandContext) -> CommandResult:
-    given = call.args
-    topic, first = given.text("topic"), given.number("index", 0)
-    address = given.optional("broker")
+    args = call.args
+    topic, first = args.text("topic"), args.number("index", 0)
+    address = args.optional("broker")
     if not address:
         route = await call.admin.route(topic)
         address = route.broker_datas[0].broker_addrs.get(MASTER_ID)
         if address is None:
-            raise UsageError(f"the first broker of {topic} has no master: give one with -b")
+            raise UsageError(f"the first broker of {topic} has no master: choose one with -b")
     header = QueryConsumeQueueRequestHeader(
         topic=topic,
-        queue_id=given.number("queue", 0),
+        queue_id=args.number("queue", 0),
         index=first,
-        count=given.number("count", 10),
-        consumer_group=given.optional("consumer"),
+        count=args.number("count", 10),
+        consumer_group=args.optional("consumer"),
     )
     body = await call.admin.consume_queue(address, header)
     lines = []
@@ -139,7 +139,7 @@ def _or_null(text: str | None) -> str:
 COMMANDS = (
     Command(
         name="statsAll",
-        help="rates of topics and of their consumers",
+        help="show the rates of topics and of their consumers",
         run=stats_all,
         options=(
             option("a", "activeTopic", "only what has moved", flag=True),
@@ -148,7 +148,7 @@ COMMANDS = (
     ),
     Command(
         name="queryCq",
-        help="units of a consume queue",
+        help="show units of a consume queue",
         run=query_consume_queue,
         options=(
             TOPIC,

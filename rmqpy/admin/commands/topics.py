@@ -1,4 +1,4 @@
-"""Commands about topics: create, delete, permissions, routes, positions, who consumes."""
+"""Commands for topics: create, delete, permissions, routes, positions, consumers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rmqpy.remoting.bodies import SINGLE_TAG, MessageQueue, TopicConfig, TopicRo
 from rmqpy.remoting.fastjson import dumps
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-"""The name servers' namespace of ordered topics."""
+"""The name servers' namespace for ordered topics."""
 
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
 
@@ -61,15 +61,15 @@ _LIST_ROWS = OutputTable(
 
 
 async def update_topic(call: CommandContext) -> CommandResult:
-    given, admin = call.args, call.admin
+    args, admin = call.args, call.admin
     topic = TopicConfig(
-        given.text("topic"),
-        read_queue_nums=given.number("readQueueNums", 8),
-        write_queue_nums=given.number("writeQueueNums", 8),
-        perm=given.number("perm", PERM_READ | PERM_WRITE),
+        args.text("topic"),
+        read_queue_nums=args.number("readQueueNums", 8),
+        write_queue_nums=args.number("writeQueueNums", 8),
+        perm=args.number("perm", PERM_READ | PERM_WRITE),
         topic_filter_type=SINGLE_TAG,
         topic_sys_flag=_unit_flags(call),
-        order=given.truth("order", False),
+        order=args.boolean("order", False),
     )
     lines = []
     addresses = await masters(call)
@@ -83,7 +83,7 @@ async def update_topic(call: CommandContext) -> CommandResult:
 
 
 async def _order(call: CommandContext, topic: TopicConfig, addresses: list[str]) -> str:
-    """Name the brokers of an ordered topic to the name servers."""
+    """Register the brokers of an ordered topic with the name servers."""
     info = await call.admin.cluster_info()
     names = sorted(
         name
@@ -218,7 +218,7 @@ async def topic_list(call: CommandContext) -> CommandResult:
         try:
             route = await call.admin.route(topic)
         except RequestRejectedError:
-            continue  # gone since
+            continue  # The topic was deleted since.
         names = {broker.broker_name for broker in route.broker_datas}
         cluster = next((each for each in sorted(clusters) if names & set(clusters[each])), "")
         groups = await groups_of(call, topic, route)
@@ -228,7 +228,7 @@ async def topic_list(call: CommandContext) -> CommandResult:
 
 
 async def groups_of(call: CommandContext, topic: str, route: TopicRouteData) -> list[str]:
-    """The groups that consume ``topic``, as its first broker with a master knows them."""
+    """Return the groups that consume ``topic``, as its first broker with a master knows them."""
     for broker in route.broker_datas:
         address = broker.broker_addrs.get(MASTER_ID)
         if address is not None:
@@ -237,7 +237,7 @@ async def groups_of(call: CommandContext, topic: str, route: TopicRouteData) -> 
 
 
 async def allocate_queues(call: CommandContext) -> CommandResult:
-    """What the default strategy would give to clients at these addresses."""
+    """Show what the default strategy would assign to clients at these addresses."""
     topic = call.args.text("topic")
     clients = [part for part in call.args.text("ipList").split(",") if part]
     queues = subscribe_queues(topic, await call.admin.route(topic))
@@ -264,11 +264,11 @@ async def update_order_conf(call: CommandContext) -> CommandResult:
     if method == "delete":
         await call.admin.delete_kv(ORDER_NAMESPACE, topic)
         return CommandResult({"topic": topic}, f"delete orderConf success. topic=[{topic}]")
-    raise UsageError(f"--method {method}: put, get or delete is needed")
+    raise UsageError(f"--method {method}: expected put, get or delete")
 
 
 def topic_text(topic: TopicConfig) -> str:
-    """As Java's TopicConfig prints itself."""
+    """Return the text of Java's TopicConfig.toString."""
     return (
         f"TopicConfig [topicName={topic.topic_name}, readQueueNums={topic.read_queue_nums},"
         f" writeQueueNums={topic.write_queue_nums}, perm={perm_text(topic.perm)},"
@@ -278,7 +278,7 @@ def topic_text(topic: TopicConfig) -> str:
 
 
 def perm_text(perm: int) -> str:
-    """``RW-`` and so on, as Java's PermName prints it."""
+    """Return ``RW-`` and so on, as Java's PermName prints it."""
     return "".join(
         letter if perm & bit else "-"
         for letter, bit in (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
@@ -286,14 +286,14 @@ def perm_text(perm: int) -> str:
 
 
 def _unit_flags(call: CommandContext) -> int:
-    unit, has_sub = call.args.truth("unit", False), call.args.truth("hasUnitSub", False)
+    unit, has_sub = call.args.boolean("unit", False), call.args.boolean("hasUnitSub", False)
     return (UNIT_FLAG if unit else 0) | (UNIT_SUB_FLAG if has_sub else 0)
 
 
 COMMANDS = (
     Command(
         name="updateTopic",
-        help="create a topic, or change it",
+        help="create or change a topic",
         run=update_topic,
         options=(
             BROKER,
@@ -315,7 +315,7 @@ COMMANDS = (
     ),
     Command(
         name="updateTopicPerm",
-        help="change who may read and write a topic",
+        help="change the read and write permissions of a topic",
         run=update_topic_perm,
         options=(
             BROKER,
@@ -326,37 +326,37 @@ COMMANDS = (
     ),
     Command(
         name="topicRoute",
-        help="where a topic is",
+        help="show the route of a topic",
         run=topic_route,
         options=(TOPIC, option("l", "list", "as a table", flag=True)),
     ),
     Command(
         name="topicStatus",
-        help="the positions of a topic's queues",
+        help="show the positions of a topic's queues",
         run=topic_status,
         options=(TOPIC,),
     ),
     Command(
         name="topicClusterList",
-        help="the clusters of a topic",
+        help="list the clusters of a topic",
         run=topic_clusters,
         options=(TOPIC,),
     ),
     Command(
         name="topicList",
-        help="all topics",
+        help="list all topics",
         run=topic_list,
         options=(option("c", "clusterModel", "with cluster and consumer groups", flag=True),),
     ),
     Command(
         name="allocateMQ",
-        help="how the default strategy shares a topic's queues out",
+        help="show how the default strategy allocates a topic's queues",
         run=allocate_queues,
         options=(TOPIC, option("i", "ipList", "client ids, separated by ,", required=True)),
     ),
     Command(
         name="updateOrderConf",
-        help="the ordered topics of the name servers",
+        help="manage the ordered topics of the name servers",
         run=update_order_conf,
         options=(
             TOPIC,

@@ -1,4 +1,4 @@
-"""What Java's clients have traced about a message (topic RMQ_SYS_TRACE_TOPIC).
+"""The traces of a message that Java's clients have sent (topic RMQ_SYS_TRACE_TOPIC).
 
 A trace message has records separated by 0x02 of fields separated by 0x01:
 
@@ -8,7 +8,7 @@ Pub             time, region, group, topic, msgId, tags, keys, storeHost, bodyLe
 SubAfter        requestId, msgId, costTime, success, keys, contextCode, time, group (since 4.7)
 ==============  ================================================================================
 
-SubBefore and EndTransaction records are there too, and mqadmin does not show them.
+SubBefore and EndTransaction records exist too; mqadmin does not show them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FOUND_MAX: Final = 64
 
 @define(slots=True, frozen=True)
 class Trace:
-    """One record about one message."""
+    """One trace record of a message."""
 
     kind: str
     group: str
@@ -42,7 +42,7 @@ class Trace:
 
     @property
     def row(self) -> list[object]:
-        """As the table shows it."""
+        """Return the record as a row of the table."""
         return [
             self.kind,
             self.group,
@@ -82,7 +82,7 @@ async def query_trace(call: CommandContext) -> CommandResult:
 
 
 def decode_traces(message: MessageExt, message_id: str) -> list[Trace]:
-    """The records about ``message_id``; what is not readable is left out."""
+    """Return the records of ``message_id``; unreadable ones are skipped."""
     host = host_address(message.stored.born_host).rpartition(":")[0]
     found = []
     for record in message.body.decode("utf-8", "replace").split(RECORD_SEPARATOR):
@@ -116,7 +116,7 @@ COMMANDS = (
     Command(
         name="queryMsgTraceById",
         aliases=("QueryMsgTraceById",),
-        help="who sent and consumed a message, from the trace topic",
+        help="show which clients sent and consumed a message, from the trace topic",
         run=query_trace,
         options=(
             option("i", "msgId", "unique id", required=True),

@@ -1,4 +1,4 @@
-"""What became of a message: who consumes its topic, and how far each group has come."""
+"""The fate of a message: which groups consume its topic, and how far each has consumed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _PULL = "CONSUME_ACTIVELY"
 
 @define(slots=True, frozen=True)
 class Track:
-    """One group. ``kind`` is CONSUMED, CONSUMED_BUT_FILTERED, NOT_CONSUME_YET, NOT_ONLINE, PULL or
-    UNKNOWN.
+    """The state of one group.
+
+    ``kind`` is CONSUMED, CONSUMED_BUT_FILTERED, NOT_CONSUME_YET, NOT_ONLINE, PULL or UNKNOWN.
     """
 
     group: str
@@ -29,7 +30,7 @@ class Track:
 
     @property
     def text(self) -> str:
-        """As Java's MessageTrack prints itself."""
+        """Return the text of Java's MessageTrack.toString."""
         return (
             f"MessageTrack [consumerGroup={self.group}, trackType={self.kind},"
             f" exceptionDesc={self.fault if self.fault is not None else 'null'}]"
@@ -37,7 +38,7 @@ class Track:
 
 
 async def track(call: CommandContext, message: MessageExt) -> list[Track]:
-    """Every group that consumes the message's topic; empty where that cannot be asked."""
+    """Return a track per group that consumes the message's topic; empty if that is unknown."""
     try:
         route = await call.admin.route(message.topic)
         groups = await groups_of(call, message.topic, route)

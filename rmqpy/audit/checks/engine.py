@@ -37,11 +37,11 @@ from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_r
 from rmqpy.codec.tally import QueueTally, TallyPlan
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
+from rmqpy.model.progress import NoProgress, Progress
 from rmqpy.store.files.log_recovery import Framing
 
 __all__ = [
     "AuditOptions",
-    "AuditProgress",
     "RangeRunner",
     "StoreAudit",
     "ThreadRunner",

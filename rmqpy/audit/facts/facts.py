@@ -20,7 +20,7 @@ from typing import Any
 from attrs import asdict, define, field
 
 from rmqpy.audit.facts.small_files import Checkpoint, ConfigTable, LedgerState
-from rmqpy.audit.scan.findings import Finding
+from rmqpy.audit.scan.findings import Finding, json_value
 from rmqpy.audit.scan.queue_units import QueueBounds
 
 __all__ = ["IndexFacts", "LogFacts", "Mode", "Opener", "RecordFacts", "StoreFacts", "TailKind"]
@@ -167,9 +167,3 @@ class StoreFacts:
         """Return a tree of plain values, as JSON returns it."""
         tree: dict[str, Any] = json.loads(json.dumps(asdict(self, value_serializer=_plain)))
         return tree
-
-
-def _plain(_owner: object, _name: object, value: object) -> object:
-    if isinstance(value, Finding):
-        return value.as_json()
-    return value.value if isinstance(value, Enum) else value

@@ -46,7 +46,9 @@ __all__ = [
     "LocalStore",
     "compare_manifests",
     "compare_stores",
+    "first_block",
     "first_difference",
+    "first_different_byte",
 ]
 
 _CHUNK = 1 << 20
@@ -146,6 +148,20 @@ def compare_stores(
         if exact is not None:
             found.append(exact)
     return found
+
+
+def first_different_byte(one: bytes, two: bytes) -> int:
+    """Return the position of the first byte that differs, -1 if none does."""
+    if one == two:
+        return -1
+    low, high = 0, min(len(one), len(two))
+    while low < high:
+        middle = (low + high) // 2
+        if one[: middle + 1] == two[: middle + 1]:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def first_difference(differences: list[Difference]) -> Difference | None:
@@ -267,7 +283,7 @@ def _compare_content(kind: str, left: LogDigest, right: LogDigest) -> Iterator[D
         two = files.get(one.first_offset)
         if two is None:
             continue
-        different = _first_block(one, two)
+        different = first_block(one, two)
         if different is None:
             continue
         begin, end, decided = different

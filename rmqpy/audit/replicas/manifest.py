@@ -215,10 +215,6 @@ class Manifest:
             raise RmqError(f"not a manifest: {error!r}") from error
 
 
-def _plain(_owner: object, _name: object, value: object) -> object:
-    return value.value if isinstance(value, Mode) else value
-
-
 def _manifest_of(tree: dict[str, Any]) -> Manifest:
     return Manifest(
         name=tree["name"],

@@ -30,7 +30,7 @@ from attrs import asdict, define
 from rmqpy.audit.checks.engine import AuditOptions, audit_store
 from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.audit.scan.directory import LogFile, LogSegments, StoreDirectory, read_directory
-from rmqpy.audit.scan.findings import Finding
+from rmqpy.audit.scan.findings import Finding, json_value
 from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.queue_units import QueueUnits, map_file, units_within
 from rmqpy.codec import layout
@@ -102,7 +102,7 @@ class RepairPlan:
     """The findings that the plan repairs, one line each."""
 
     def encode(self) -> bytes:
-        return json.dumps(asdict(self, value_serializer=_plain), indent=1).encode()
+        return json.dumps(asdict(self, value_serializer=json_value), indent=1).encode()
 
     @classmethod
     def decode(cls, raw: bytes) -> RepairPlan:
@@ -113,10 +113,6 @@ class RepairPlan:
             actions=tuple(actions),
             reasons=tuple(tree["reasons"]),
         )
-
-
-def _plain(_owner: object, _name: object, value: object) -> object:
-    return value.value if isinstance(value, Enum) else value
 
 
 def plan_repair(

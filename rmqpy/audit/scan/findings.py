@@ -26,7 +26,7 @@ from typing import Any
 import attrs
 from attrs import define
 
-__all__ = ["Finding", "FindingCode", "Severity", "is_clean"]
+__all__ = ["Finding", "FindingCode", "Severity", "is_clean", "json_value"]
 
 
 class Severity(Enum):
@@ -252,3 +252,10 @@ _FIELDS = (
 def is_clean(findings: Iterable[Finding]) -> bool:
     """Return whether nothing but notes was found."""
     return all(finding.code.severity is Severity.NOTE for finding in findings)
+
+
+def json_value(_owner: object, _name: object, value: object) -> object:
+    """Return what JSON shows for an attribute (a ``value_serializer`` of ``attrs.asdict``)."""
+    if isinstance(value, Finding):
+        return value.as_json()
+    return value.value if isinstance(value, Enum) else value

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from rmqpy.audit.checks.engine import AuditProgress, NoProgress
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.facts.small_files import existing_topics
 from rmqpy.audit.scan.directory import StoreDirectory, read_directory
@@ -84,8 +83,8 @@ class RebuildPlan:
     target: str
     settings: StoreSettings
     range_bytes: int = RANGE_BYTES
-    packing: AuditProgress = field(factory=NoProgress)
-    writing: AuditProgress = field(factory=NoProgress)
+    packing: Progress = field(factory=NoProgress)
+    writing: Progress = field(factory=NoProgress)
 
 
 def run_here(task: Callable[[Any], Any], units: Iterable[Any]) -> Iterator[Any]:

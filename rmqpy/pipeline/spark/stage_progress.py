@@ -16,7 +16,7 @@ from attrs import define, field
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqpy.audit.checks.engine import AuditProgress
+    from rmqpy.model.progress import Progress
 
 __all__ = ["StageProgress", "watched_tasks"]
 
@@ -28,7 +28,7 @@ class StageProgress:
     """Reports tasks of the stages in ``tracker``, Spark's status tracker, to ``progress``."""
 
     tracker: Any
-    progress: AuditProgress
+    progress: Progress
     _stages: dict[int, tuple[int, int]] = field(factory=dict)
     """(tasks, completed tasks) by stage."""
 

@@ -1,4 +1,4 @@
-"""The checks before a switch: replicas, configurations, tables, and the hazards of the road.
+"""The checks before a switch: replicas, configurations, tables, and the known hazards.
 
-Reads only. May import ``plan``. Start reading in :mod:`~rmqpy.upgrade.checks.group_checks`.
+They only read. May import ``plan``. Start reading in :mod:`~rmqpy.upgrade.checks.group_checks`.
 """

@@ -1,5 +1,6 @@
-"""Checks of the broker.conf files, alone and against each other. A replica whose configuration was
-not shown is not looked at.
+"""Checks of the broker.conf files, each alone and against the others.
+
+A replica whose configuration was not passed is skipped.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ def _is_on(survey: Survey) -> bool:
 
 
 def config_shown(group: Group) -> Iterator[CheckFinding]:
-    """The configuration of every replica was looked at."""
+    """The configuration of every replica was passed."""
     for survey in group.surveys:
         if survey.config is None:
             yield note(
                 "config-shown",
                 survey.name,
-                "its broker.conf was not shown: ids, ports, peers and sizes are not checked",
-                "give it with -c NAME=FILE",
+                "its broker.conf was not passed: ids, ports, peers and sizes are not checked",
+                "pass it with -c NAME=FILE",
             )
 
 
@@ -42,30 +43,30 @@ def same_sizes(group: Group) -> Iterator[CheckFinding]:
     sizes = {survey.name: survey.file_size for survey in group.surveys if survey.spans}
     sizes |= {survey.name: survey.file_size for survey in _shown(group)}
     if len(set(sizes.values())) > 1:
-        told = ", ".join(f"{name}: {size}" for name, size in sizes.items())
+        values = ", ".join(f"{name}: {size}" for name, size in sizes.items())
         yield finding(
             "same-sizes",
             "",
-            f"{SIZE_KEY} differs: {told}; positions would never agree",
+            f"{SIZE_KEY} differs: {values}; positions would never agree",
             f"set {SIZE_KEY} to the length of the files on all nodes",
         )
 
 
 def same_group(group: Group) -> Iterator[CheckFinding]:
-    """brokerName, dLegerGroup, dLegerPeers and the cluster are the same on all (H19)."""
+    """brokerName, dLegerGroup, dLegerPeers and the cluster are the same on all nodes (H19)."""
     for key in ("brokerClusterName", "brokerName", "dLegerGroup", "dLegerPeers"):
         values = {each.name: each.setting(key) for each in _shown(group)}
         if key.startswith("dLeger"):
             values = {each.name: each.setting(key) for each in _shown(group) if _is_on(each)}
         if len(set(values.values())) > 1:
-            told = ", ".join(f"{name}: {value or 'not set'}" for name, value in values.items())
+            listed = ", ".join(f"{name}: {value or 'not set'}" for name, value in values.items())
             yield finding(
-                "same-group", "", f"{key} differs: {told}", f"write the same {key} to all"
+                "same-group", "", f"{key} differs: {listed}", f"set the same {key} on all nodes"
             )
 
 
 def self_ids(group: Group) -> Iterator[CheckFinding]:
-    """Every self id is a letter and a number, in the peers, and no one else's (H18)."""
+    """Every self id is a letter and a number, is a peer's, and belongs to one node only (H18)."""
     seen: dict[str, str] = {}
     for survey in _shown(group):
         self_id = survey.setting("dLegerSelfId")
@@ -75,16 +76,16 @@ def self_ids(group: Group) -> Iterator[CheckFinding]:
             yield finding(
                 "self-ids",
                 survey.name,
-                f"dLegerSelfId={self_id or '(not set)'}: Java makes the broker id of the number"
-                " behind its first letter, and does not start",
-                "one letter and a number, as n0, in dLegerPeers of all members too",
+                f"dLegerSelfId={self_id or '(not set)'}: Java takes the broker id from the number"
+                " after its first letter, and does not start",
+                "use one letter and a number, as n0, also in dLegerPeers of all members",
             )
         if self_id in seen:
             yield finding(
                 "self-ids",
                 survey.name,
                 f"dLegerSelfId={self_id} is also that of {seen[self_id]}",
-                "give every member an id of its own",
+                "give every member a different id",
             )
         seen[self_id] = survey.name
         peers = survey.setting("dLegerPeers")
@@ -95,7 +96,7 @@ def self_ids(group: Group) -> Iterator[CheckFinding]:
 
 
 def peers(group: Group) -> Iterator[CheckFinding]:
-    """dLegerPeers can be read, names a group that survives a loss, and its ports are free (H19)."""
+    """dLegerPeers can be parsed, names a group that survives a loss, its ports are free (H19)."""
     for survey in _shown(group):
         text = survey.setting("dLegerPeers")
         if not text:
@@ -103,14 +104,16 @@ def peers(group: Group) -> Iterator[CheckFinding]:
         try:
             found = parse_dledger_peers(text)
         except ValueError as error:
-            yield finding("peers", survey.name, f"dLegerPeers={text}: {error}", "id-host:port;...")
+            yield finding(
+                "peers", survey.name, f"dLegerPeers={text}: {error}", "write id-host:port;..."
+            )
             continue
         if len(found) < 3 or len(found) % 2 == 0:
             yield note(
                 "peers",
                 survey.name,
-                f"{len(found)} members: the group stops when {(len(found) + 1) // 2} of them do",
-                "three or five members",
+                f"{len(found)} members: the group stops when {(len(found) + 1) // 2} of them stop",
+                "use three or five members",
             )
         yield from _port_findings(survey, {peer.peer_id: peer.port for peer in found})
 
@@ -136,8 +139,8 @@ def _port_findings(survey: Survey, members: dict[str, int]) -> Iterator[CheckFin
             yield note(
                 "peers",
                 survey.name,
-                f"{use} {port} lies among the ports of outgoing connections ({low} to {high}): one"
-                " of them can hold it when the broker starts",
+                f"{use} {port} is in the range of outgoing connections ({low} to {high}): one of"
+                " them may hold it when the broker starts",
                 f"use a port below {low}, or net.ipv4.ip_local_reserved_ports",
             )
 
@@ -147,7 +150,7 @@ def taken_names(listen: int) -> dict[str, int]:
 
 
 def ephemeral_ports() -> tuple[int, int]:
-    """Of this host; Linux's default where it cannot be read."""
+    """Return the range of this host, Linux's default where it cannot be read."""
     try:
         low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
         return int(low), int(high)
@@ -165,7 +168,7 @@ def flags_together(group: Group) -> Iterator[CheckFinding]:
             "",
             f"{FLAG} is on for {', '.join(on)} and off for {', '.join(off)}: two masters of one"
             " name, and no replication between them",
-            "stop all, switch all, start all",
+            "stop all of them, switch all of them, start all of them",
         )
 
 
@@ -177,7 +180,7 @@ def batch_push(group: Group) -> Iterator[CheckFinding]:
                 "batch-push",
                 survey.name,
                 "isEnableBatchPush=true: members with DLedger before 0.2.7 (RocketMQ before 4.9.4)"
-                " read its answers wrongly",
+                " misread its answers",
                 "leave it off until all members run 4.9.5 or later, or rmqpy",
             )
 

@@ -1,4 +1,4 @@
-"""What checks work on, and what they say."""
+"""The group that checks examine, and the findings that they report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from rmqpy.upgrade.plan.survey import Survey
 
 @define(slots=True, frozen=True, kw_only=True)
 class CheckFinding:
-    """``check`` is the name of the check, ``replica`` whom it concerns ("" for the group)."""
+    """One result of a check.
+
+    ``check`` is the name of the check, ``replica`` the replica that it concerns ("" for the group).
+    """
 
     check: str
     is_note: bool
@@ -67,7 +70,7 @@ class Group:
 
     @staticmethod
     def divide(replica: Replica) -> int | None:
-        """Where the DLedger log begins, or would begin at a switch; None without any log."""
+        """Return where the DLedger log starts or would start at a switch, None without any log."""
         survey = replica.survey()
         manifest = survey.manifest
         ledger = manifest.facts.get("ledger")
@@ -82,7 +85,7 @@ class Group:
         end = log.files[-1] if log and log.files else None
         if end is None or last <= end.end_offset:
             return last
-        # A file made ahead is dropped at a start, unless the one before is closed already.
+        # A start drops a file allocated ahead, unless the file before it is closed already.
         return last if end.sealed else end.end_offset
 
     @staticmethod

@@ -1,11 +1,10 @@
-"""The named checks of a switch: each looks at surveys and says what is wrong, why, and what to do.
+"""The named checks of a switch: each reads surveys and reports what is wrong, why, and a remedy.
 
-A check is a function from a :class:`Group` to findings; its name is what reports show and what
-``docs/reference/upgrade.md`` lists. A *finding* stops a plan or a switch, a *note* is harmless or
-the operator's to judge. Checks of one replica stand in :mod:`rmqpy.upgrade.checks.replica_checks`,
-checks of the
-configuration in :mod:`rmqpy.upgrade.checks.config_checks`; here are those that compare
-replicas, and the list of all.
+A check is a function from a :class:`Group` to findings; its name appears in reports and in
+``docs/reference/upgrade.md``. A *finding* stops a plan or a switch; a *note* is harmless, or for
+the operator to judge. Checks of one replica are in :mod:`rmqpy.upgrade.checks.replica_checks`,
+checks of the configuration in :mod:`rmqpy.upgrade.checks.config_checks`. This module has those that
+compare replicas, and the table of all checks.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from rmqpy.upgrade.checks.log_comparison import (
     LogComparison,
     Relation,
     compare_logs,
-    messages_behind,
+    messages_after,
 )
 from rmqpy.upgrade.checks.replica_checks import REPLICA_CHECKS
 from rmqpy.upgrade.checks.tables import table_differences
@@ -32,7 +31,7 @@ Check = Callable[[Group], Iterator[CheckFinding]]
 
 
 def same_log(group: Group) -> Iterator[CheckFinding]:
-    """Every replica's old log is the same, to the last message (H1, H2, H3, H4, H15)."""
+    """Every replica has the same old log, up to the last message (H1, H2, H3, H4, H15)."""
     for one, two in combinations(group.replicas, 2):
         yield from _compare_pair(group, one.name, two.name, compare_logs(one, two))
 
@@ -44,7 +43,7 @@ def _compare_pair(
     end_one, end_two = (log.end if log else 0 for log in ends.values())
     if compared.relation is Relation.DIVERGED:
         listed = [
-            f"{name}: {len(list(messages_behind(group.replica(name), compared.common_end)))}"
+            f"{name}: {len(list(messages_after(group.replica(name), compared.common_end)))}"
             " messages"
             for name in (one, two)
         ]
@@ -52,14 +51,14 @@ def _compare_pair(
             "same-log",
             f"{one}, {two}",
             f"the logs differ from offset {compared.common_end} on (first differing byte"
-            f" {compared.difference}; behind it {', '.join(listed)})",
-            "choose which side stays: rmqpy upgrade plan --reference NAME; both sides are listed"
-            " there message by message",
+            f" {compared.difference}; after it {', '.join(listed)})",
+            "choose the side that stays: rmqpy upgrade plan --reference NAME lists the messages of"
+            " both sides",
         )
     elif compared.relation is not Relation.EQUAL:
         short, far = (one, two) if compared.relation is Relation.SHORTER else (two, one)
         end, full = sorted((end_one, end_two))
-        missing = sum(1 for _ in messages_behind(group.replica(far), compared.common_end))
+        missing = sum(1 for _ in messages_after(group.replica(far), compared.common_end))
         where = "has no old log" if end == 0 else f"ends at {end}"
         size = group.survey(far).file_size
         same = " in the same file" if end and -(-end // size) == -(-full // size) else ""
@@ -67,15 +66,15 @@ def _compare_pair(
             "same-log",
             short,
             f"{where}{same}, {far} at {full}: {missing} messages are missing here",
-            "rmqpy upgrade plan and apply fetch them; started as it is, the group would lose them"
-            " or never agree on the divided offset",
+            "rmqpy upgrade plan and apply copy them; if the group starts as it is, it loses them or"
+            " never agrees on the divided offset",
         )
     elif compared.lacks_front or _begins(ends[one]) != _begins(ends[two]):
         yield note(
             "same-log",
             f"{one}, {two}",
-            "one of them has expired more old files than the other; smallest offsets differ until"
-            " the other follows",
+            "one of them has expired more old files than the other; their smallest offsets differ"
+            " until the other expires the same files",
         )
 
 
@@ -91,18 +90,19 @@ def same_divide(group: Group) -> Iterator[CheckFinding]:
         if divide is not None:
             divides.setdefault(divide, []).append(replica.name)
     if len(divides) > 1:
-        told = "; ".join(f"{', '.join(names)}: {divide}" for divide, names in divides.items())
+        listed = "; ".join(f"{', '.join(names)}: {divide}" for divide, names in divides.items())
         yield finding(
             "same-divide",
             "",
-            f"the divided offset would not be the same: {told}",
+            f"the divided offset would not be the same: {listed}",
             "align the logs with rmqpy upgrade plan and apply; never start such a group",
         )
 
 
 def tail_bytes(group: Group) -> Iterator[CheckFinding]:
-    """What stands behind the last message differs: md5 of the last file does, the logs do not
-    (H8).
+    """The bytes after the last message are the same (H8).
+
+    If not, the md5 of the last file differs although the logs are equal.
     """
     for one, two in combinations(group.replicas, 2):
         mine, theirs = (
@@ -115,13 +115,13 @@ def tail_bytes(group: Group) -> Iterator[CheckFinding]:
                 yield note(
                     "tail-bytes",
                     f"{one.name}, {two.name}",
-                    f"md5 of {first.path} differs only behind the last message in it, at"
+                    f"md5 of {first.path} differs only after the last message in it, at"
                     f" {first.end}; the logs are equal",
                 )
 
 
 def tables_agree(group: Group) -> Iterator[CheckFinding]:
-    """Topics, groups, consumer and delay offsets are the same on all (H12)."""
+    """Topics, groups, consumer and delay offsets are the same on all replicas (H12)."""
     for one, two in combinations(group.replicas, 2):
         tables_one, tables_two = (group.survey(each.name).tables for each in (one, two))
         for difference in table_differences(tables_one, tables_two):
@@ -130,12 +130,12 @@ def tables_agree(group: Group) -> Iterator[CheckFinding]:
                 "tables-agree",
                 f"{one.name}, {two.name}",
                 f"{difference.table}: {difference.text}",
-                "rmqpy upgrade plan merges them, the largest value wins",
+                "rmqpy upgrade plan merges them: the largest value wins",
             )
 
 
 def clocks(group: Group) -> Iterator[CheckFinding]:
-    """The hosts' clocks agree: store times, delays and retention go by them."""
+    """The clocks of the hosts agree: store times, delays and retention depend on them."""
     times = {each.name: each.clock_skew_ms() for each in group.replicas}
     skew = max(times.values()) - min(times.values())
     if skew > CLOCK_SKEW_NOTE_MS:
@@ -144,7 +144,7 @@ def clocks(group: Group) -> Iterator[CheckFinding]:
             "clocks",
             ", ".join(times),
             f"the clocks differ by up to {skew} ms",
-            "let a time service set them; delays and retention go by the leader's clock",
+            "synchronize them with a time service; delays and retention use the leader's clock",
         )
 
 
@@ -156,10 +156,10 @@ GROUP_CHECKS: dict[str, Check] = {
     "clocks": clocks,
 }
 CHECKS: dict[str, Check] = {**REPLICA_CHECKS, **CONFIG_CHECKS, **GROUP_CHECKS}
-"""Every check by its name, in the order of reports."""
+"""All checks by name, in the order of reports."""
 
 
 def run_checks(group: Group) -> list[CheckFinding]:
-    """What all checks find, findings first."""
+    """Return what all checks find, findings first."""
     found = [each for check in CHECKS.values() for each in check(group)]
     return sorted(found, key=lambda each: each.is_note)

@@ -1,5 +1,7 @@
-"""What Java's switch leaves to the operator, hazard by hazard: the check that finds it, or why it
-cannot happen here. ``docs/reference/upgrade.md`` shows this table.
+"""The hazards that the switch of the Java broker leaves to the operator.
+
+Each names the check that finds it, or says why it cannot happen here. ``docs/reference/upgrade.md``
+shows this table.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from attrs import define
 
 @define(slots=True, frozen=True)
 class Hazard:
-    """``checks``: names of :data:`rmqpy.upgrade.checks.group_checks.CHECKS`; ``here``: what rmqpy
-    does besides, or why there is nothing to check.
+    """One hazard.
+
+    ``checks`` are names of :data:`rmqpy.upgrade.checks.group_checks.CHECKS`. ``here`` is what rmqpy
+    does in addition, or why there is nothing to check.
     """
 
     number: str
@@ -52,7 +56,7 @@ HAZARDS = (
     ),
     Hazard(
         "H6",
-        "an empty file made ahead counts as the last old file: the divide is one further",
+        "an empty file allocated ahead counts as the last old file: the divide is one file too far",
         ("file-ahead", "same-divide"),
         "align moves it aside; our start drops it",
     ),
@@ -64,33 +68,33 @@ HAZARDS = (
     ),
     Hazard(
         "H8",
-        "bytes behind the last message differ: a false alarm for md5",
+        "bytes after the last message differ: a false alarm for md5",
         ("tail-bytes",),
-        "the manifest's digests leave them out",
+        "the digests of the manifest exclude them",
     ),
     Hazard(
         "H9",
-        "the flag is turned off again: new messages are hidden, offsets given twice",
+        "the flag is turned off again: new messages are hidden, their queue offsets assigned twice",
         ("switched", "divide-fits"),
-        "our broker refuses to start so; leave is the way",
+        "our broker refuses to start; use leave",
     ),
     Hazard(
         "H10",
-        "turned off after old files have expired: all consume queues are destroyed",
+        "the flag is turned off after old files have expired: all consume queues are destroyed",
         ("switched",),
-        "our broker refuses to start so; leave is the way",
+        "our broker refuses to start; use leave",
     ),
     Hazard(
         "H11",
         "switched node by node: two masters, no replication",
         ("flags-together",),
-        "switch is one plan for all",
+        "switch is one plan for all nodes",
     ),
     Hazard(
         "H12",
-        "tables of a slave are older than the master's, or missing",
+        "tables of a slave are older than the master's or missing",
         ("tables-agree", "tables-there", "tables-readable"),
-        "plan merges: the largest wins",
+        "plan merges them: the largest value wins",
     ),
     Hazard(
         "H13",
@@ -100,7 +104,7 @@ HAZARDS = (
     ),
     Hazard(
         "H14",
-        "the new log cannot be cleaned while old files live: the disk fills",
+        "the new log cannot be cleaned while old files exist: the disk fills up",
         ("retention",),
         "",
     ),
@@ -108,60 +112,60 @@ HAZARDS = (
         "H15",
         "a node without the old log joins, or even leads",
         ("same-log", "tables-there"),
-        "align brings it; switch refuses a node without it",
+        "align copies it; switch refuses a node without it",
     ),
     Hazard(
         "H16",
-        "messages above 4 MiB less 48 bytes are refused after the switch",
+        "messages above 4 MiB minus 48 bytes are refused after the switch",
         ("message-size",),
         "our leader refuses them with a reason",
     ),
     Hazard(
         "H17",
-        "half messages of before are resolved from the old log of whoever leads",
+        "earlier half messages are resolved from the old log of the leader",
         ("half-messages", "same-log"),
-        "equal logs resolve them anywhere",
+        "with equal logs every leader resolves them",
     ),
-    Hazard("H18", "a self id that is not a letter and a number", ("self-ids",), ""),
+    Hazard("H18", "a self id is not a letter and a number", ("self-ids",), ""),
     Hazard(
         "H19",
-        "a peer's port is another one's, peers differ, the HA port is gone",
+        "a peer's port is taken, peers differ, or the HA port is gone",
         ("peers", "same-group"),
         "",
     ),
     Hazard(
         "H20",
-        "acknowledged by page caches only; the vote is not synced",
+        "messages are acknowledged from page caches only; the vote is not synced",
         (),
         "our members sync vote and term before they answer; flushDiskType=SYNC_FLUSH waits for"
-        " a synced quorum. With Java members a simultaneous loss of power stays a risk that no"
-        " look at files can tell",
+        " a synced quorum. With Java members a simultaneous loss of power remains a risk that"
+        " files do not show",
     ),
     Hazard(
         "H21",
         "the committed index in the file is up to 3 s old after a start",
         ("committed",),
-        "told as a note; the group commits again what a quorum has",
+        "reported as a note; the group commits again what a quorum has",
     ),
     Hazard("H22", "a follower's log was cut below its committed index", ("committed",), ""),
     Hazard(
         "H23",
-        "files copied with a new time: retention begins anew, searches by time miss",
+        "files were copied with a new time: retention starts over, searches by time miss",
         ("times",),
-        "apply keeps times",
+        "apply keeps the times",
     ),
     Hazard(
         "H24",
-        "something foreign in commitlog/: Java does not start",
+        "a foreign file is in commitlog/: Java does not start",
         ("strays",),
-        "our own files stand in rmqpy/ only",
+        "our own files are in rmqpy/ only",
     ),
     Hazard(
         "H25",
         "the earliest time is read at offset + 48 while old files exist",
         (),
-        "ours reads the first record where it stands; with Java brokers resets by time to the"
-        " begin of a queue may miss until the old files have expired",
+        "ours reads the first record at its own offset; with Java brokers a reset by time to the"
+        " start of a queue may miss until the old files have expired",
     ),
     Hazard(
         "H26",
@@ -175,5 +179,5 @@ HAZARDS = (
         ("log-sound",),
         "our dispatch stops with the place instead of skipping",
     ),
-    Hazard("H28", "batch push with members of mixed versions", ("batch-push",), ""),
+    Hazard("H28", "batch push is on with members of mixed versions", ("batch-push",), ""),
 )

@@ -1,7 +1,7 @@
-"""What the DLedger files of one stopped member hold, and up to where a group agrees.
+"""The entries of one stopped member's DLedger files, and the index up to which a group agrees.
 
-Read only, from the files alone: entries with their indexes and terms, the committed index of the
-checkpoint. Where a group may be cut is a matter of its members together (:func:`agreed_index`):
+Read only, from the files alone: entries with their indexes and terms, and the committed index of
+the checkpoint. Only all members together decide where a group may be cut (:func:`agreed_index`):
 everything that a quorum has may have been acknowledged.
 """
 
@@ -29,8 +29,10 @@ from rmqpy.upgrade.plan.reframe import PROPERTIES_MAX_BEFORE, PROPERTIES_MAX_BEF
 
 @define(slots=True, frozen=True)
 class EntryFile:
-    """``content_end``: position behind the last entry; ``closed`` by a filler there. The indexes
-    are -1 in a file without entries.
+    """One data file.
+
+    ``content_end`` is the position after the last entry; ``closed`` says that a filler follows.
+    The indexes are -1 in a file without entries.
     """
 
     path: str
@@ -44,9 +46,11 @@ class EntryFile:
 
 @define(slots=True)
 class Ledger:
-    """``end_index`` -1: no entries. ``committed_index`` is what the checkpoint says; ``too_long``
-    the offsets of messages whose properties leave no room for the way back; ``version`` the highest
-    of the records (4.9 reads version 1 only).
+    """The entries of one member.
+
+    ``end_index`` is -1 without entries. ``committed_index`` comes from the checkpoint. ``too_long``
+    has the offsets of messages whose properties leave no room for the way back. ``version`` is the
+    highest version of the records (4.9 reads version 1 only).
     """
 
     files: list[EntryFile] = field(factory=list)
@@ -62,7 +66,7 @@ class Ledger:
 
 
 def read_ledger(files: FileSystem, settings: StoreSettings) -> Ledger:
-    """Raises StoreError for files that no stopped member leaves so."""
+    """Return a stopped member's ledger. Raise StoreError for files that no clean stop leaves."""
     paths = StorePaths.from_settings(settings)
     self_id = settings.dledger_self_id
     assert self_id is not None, "only a member has a ledger"
@@ -80,32 +84,34 @@ def read_ledger(files: FileSystem, settings: StoreSettings) -> Ledger:
     return ledger
 
 
-def position_behind(files: FileSystem, ledger: Ledger, index: int) -> tuple[int, int]:
-    """Number of the file that holds entry ``index``, and the position behind that entry in it.
-    Raises UpgradeRefusedError when this member does not have it.
+def position_after(files: FileSystem, ledger: Ledger, index: int) -> tuple[int, int]:
+    """Return the number of the file that holds entry ``index``, and the position after that entry.
+
+    Raise UpgradeRefusedError when this member does not have the entry.
     """
     for number, entry_file in enumerate(ledger.files):
         if entry_file.first_index <= index <= entry_file.last_index:
             file = files.open_readonly(entry_file.path)
             try:
-                return number, _position_behind(file.view, index)
+                return number, _position_after(file.view, index)
             finally:
                 file.close()
     raise UpgradeRefusedError(
-        f"entry {index} is not on this member, which has them up to {ledger.end_index}; start the"
+        f"this member does not have entry {index}, its last one is {ledger.end_index}; start the"
         " group, let it catch up, and stop it again"
     )
 
 
 def agreed_index(ledgers: Sequence[Ledger], group_size: int) -> int:
-    """Up to which entry the group has to keep: what any member knows to be committed, and what a
-    quorum has. Members whose last entries are of one term agree up to the shorter end.
+    """Return the last entry that the group must keep.
 
-    Raises UpgradeRefusedError when too few members are shown, or they ended in different terms.
+    That is what any member knows to be committed, and what a quorum has. Members whose last entries
+    have the same term agree up to the shorter end. Raise UpgradeRefusedError when too few members
+    are given, or when they ended in different terms.
     """
     if not is_quorum(len(ledgers), group_size):
         raise UpgradeRefusedError(
-            f"{len(ledgers)} of {group_size} members are shown: too few to tell what was"
+            f"{len(ledgers)} of {group_size} members are given, too few to know what was"
             " acknowledged; give more members, or --cut-index"
         )
     committed = max(ledger.committed_index for ledger in ledgers)
@@ -120,7 +126,7 @@ def agreed_index(ledgers: Sequence[Ledger], group_size: int) -> int:
     return max(committed, ends[group_size // 2])
 
 
-def _position_behind(view: memoryview, index: int) -> int:
+def _position_after(view: memoryview, index: int) -> int:
     position = 0
     while True:
         _, size, found, *_ = ENTRY_HEADER.unpack_from(view, position)
@@ -130,7 +136,7 @@ def _position_behind(view: memoryview, index: int) -> int:
 
 
 def _take_file(ledger: Ledger, file: MappedFile) -> bool:
-    """Add one file; False when the ledger ends in it."""
+    """Add one file; return False when the ledger ends in it."""
     first_index, end, stop = -1, file.first_offset, StopReason.LIMIT
     for scan in _scans(file):
         if len(scan):
@@ -145,9 +151,9 @@ def _take_file(ledger: Ledger, file: MappedFile) -> bool:
     if not closed and stop not in (StopReason.END, StopReason.ZERO):
         raise StoreError(
             file.path,
-            f"{stop.name} at position {position}, behind entry {ledger.end_index}",
+            f"{stop.name} at position {position}, after entry {ledger.end_index}",
             "entries without a gap",
-            "start this member once, so that the group mends it, and stop it again",
+            "start this member once, so that the group repairs it, and stop it again",
         )
     last_index = ledger.end_index if first_index >= 0 else -1
     ledger.files.append(
@@ -174,7 +180,7 @@ def _check_follows(file: MappedFile, scan: Scan, ledger: Ledger) -> None:
     if ledger.end_index >= 0 and (index != ledger.end_index + 1 or term < ledger.end_term):
         raise StoreError(
             file.path,
-            f"entry {index} of term {term} behind entry {ledger.end_index} of term"
+            f"entry {index} of term {term} after entry {ledger.end_index} of term"
             f" {ledger.end_term}",
             f"entry {ledger.end_index + 1}",
             "fetch the file from another member",

@@ -1,8 +1,8 @@
-"""Two classic logs: is one the begin of the other, and if not, where do they part, in messages.
+"""The comparison of two classic logs: whether one is a prefix of the other, or where they part.
 
-Whole blocks are compared by the digests of the manifests; bytes travel only for the block in which
-one log ends, or in which a difference is. Bytes behind the last record and behind a BLANK's eight
-do not count.
+Whole blocks are compared by the digests of the manifests. Bytes are read only for the block in
+which one log ends, or which differs. Bytes after the last record, and after the eight bytes of a
+BLANK, do not count.
 """
 
 from __future__ import annotations
@@ -13,29 +13,31 @@ from typing import Any
 
 from attrs import define
 
+from rmqpy.audit.replicas.compare import first_block, first_different_byte
 from rmqpy.audit.replicas.manifest import LogDigest, LogFileDigest
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.message import decode_message
 from rmqpy.codec.scan import StopReason
-from rmqpy.codec.tally import BLOCK_SIZE
 from rmqpy.upgrade.checks.replica import Replica
 
 LISTED_MAX = 200
-"""Messages of each side that a divergence lists; all are counted."""
+"""The messages of each side that a divergence lists; all are counted."""
 
 
 class Relation(Enum):
     EQUAL = "equal"
     SHORTER = "shorter"
-    """The first is the begin of the second."""
+    """The first is a prefix of the second."""
     LONGER = "longer"
     DIVERGED = "diverged"
 
 
 @define(slots=True, frozen=True)
 class LogComparison:
-    """``common_end``: up to there both hold the same records; ``difference`` the first differing
-    byte of a divergence, else -1. ``lacks_front``: the first begins behind the second.
+    """The result for two logs.
+
+    Both hold the same records up to ``common_end``. ``difference`` is the first differing byte of a
+    divergence, else -1. ``lacks_front`` says that the first log begins after the second.
     """
 
     relation: Relation
@@ -49,7 +51,7 @@ def classic_log(replica: Replica) -> LogDigest:
 
 
 def compare_logs(first: Replica, second: Replica) -> LogComparison:
-    """The classic log of the first, seen from the second's."""
+    """Compare the classic log of the first replica with that of the second."""
     one, two = classic_log(first), classic_log(second)
     if not one.files or not two.files:
         if not one.files and not two.files:
@@ -78,7 +80,7 @@ def compare_logs(first: Replica, second: Replica) -> LogComparison:
 
 @define(slots=True, frozen=True, kw_only=True)
 class MessageLine:
-    """One message of one side, for the operator's choice."""
+    """One message of one side, listed for the operator's choice."""
 
     offset: int
     topic: str
@@ -100,8 +102,8 @@ class MessageLine:
         )
 
 
-def messages_behind(replica: Replica, offset: int) -> Iterator[MessageLine]:
-    """The messages whose last byte is behind ``offset``, in order."""
+def messages_after(replica: Replica, offset: int) -> Iterator[MessageLine]:
+    """Yield the messages whose last byte is after ``offset``, in order."""
     for file in classic_log(replica).files:
         if file.end <= offset:
             continue
@@ -143,39 +145,22 @@ def _line(data: bytes, position: int, offset: int) -> MessageLine:
 def _compare_file(
     first: Replica, one: LogFileDigest, second: Replica, two: LogFileDigest
 ) -> tuple[int, int]:
-    """(offset up to which both are equal, offset of the first difference or -1)."""
-    end = min(one.end, two.end)
-    base = one.first_offset
-    for number in range(-(-(end - base) // BLOCK_SIZE)):
-        start, stop = number * BLOCK_SIZE, min((number + 1) * BLOCK_SIZE, end - base)
-        whole = stop == (number + 1) * BLOCK_SIZE or one.end == two.end
-        if whole and one.blocks[number] == two.blocks[number]:
-            continue
-        difference = first_difference(
+    """Return (offset up to which both are equal, offset of the first difference or -1)."""
+    block = first_block(one, two)
+    if block is not None:
+        begin, end, _ = block
+        start, stop = begin - one.first_offset, end - one.first_offset
+        difference = first_different_byte(
             first.read(one.path, start, stop), second.read(two.path, start, stop)
         )
         if difference >= 0:
-            offset = base + start + difference
+            offset = begin + difference
             return _record_start(first, one, offset), offset
-    return end, -1
-
-
-def first_difference(one: bytes, two: bytes) -> int:
-    """Position of the first byte that differs, -1 when none does."""
-    if one == two:
-        return -1
-    low, high = 0, min(len(one), len(two))
-    while low < high:
-        middle = (low + high) // 2
-        if one[: middle + 1] == two[: middle + 1]:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return min(one.end, two.end), -1
 
 
 def _record_start(replica: Replica, file: LogFileDigest, offset: int) -> int:
-    """Where the record begins that holds the byte at ``offset``: the end of what is common."""
+    """Return the start of the record that holds the byte at ``offset``: the common end."""
     start = file.first_offset
     for group in file.groups:
         if group.offset <= offset:

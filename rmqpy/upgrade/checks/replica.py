@@ -1,4 +1,4 @@
-"""Where a replica is: a directory of this host, or another host's ``rmqpy upgrade serve``."""
+"""Access to a replica: a directory of this host, or another host's ``rmqpy upgrade serve``."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from rmqpy.upgrade.plan.survey import Survey, SurveyPlan, take_survey
 
 RANGE_BYTES_MAX = 4 << 20
 SUMMED_MAX = 1 << 10
-"""Most that one request may ask for: bytes, and messages whose sums are wanted."""
+"""The limits of one request: bytes, and messages to sum up."""
 
 REQUEST_SECONDS_MAX = 600
 TOKEN_HEADER = "X-Rmqpy-Token"
 
 
 class Replica(Protocol):
-    """Paths are below the replica's root, or absolute where its log lies elsewhere."""
+    """A replica of the group. Paths are relative to its root, or absolute outside of it."""
 
     @property
     def name(self) -> str: ...
@@ -41,21 +41,21 @@ class Replica(Protocol):
     def read(self, path: str, start: int, end: int) -> bytes: ...
 
     def digest(self, path: str, start: int, end: int) -> str:
-        """md5 of a range; ``absent`` when it is not there."""
+        """Return the md5 of a range, ``absent`` when the range does not exist."""
 
     def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
-        """As :meth:`rmqpy.audit.facts.log_reader.QueueMessages.sums`."""
+        """Do what :meth:`rmqpy.audit.facts.log_reader.QueueMessages.sums` does."""
 
     def status(self) -> dict[str, Any]:
-        """The journal's state, for ``rmqpy upgrade status``."""
+        """Return the state of the journal, for ``rmqpy upgrade status``."""
 
     def clock_skew_ms(self) -> int:
-        """How far its host's clock is ahead of ours."""
+        """Return how far the clock of its host is ahead of ours."""
 
 
 @define(slots=True)
 class LocalReplica:
-    """Implements ``Replica`` on a directory of this host."""
+    """A directory of this host (implements ``Replica``)."""
 
     files: FileSystem
     plan: SurveyPlan
@@ -75,7 +75,7 @@ class LocalReplica:
         return self._survey
 
     def forget_survey(self) -> None:
-        """The directory has changed."""
+        """Discard the survey because the directory has changed."""
         self._survey = None
 
     def absolute(self, path: str) -> str:
@@ -85,7 +85,9 @@ class LocalReplica:
         file = self.files.open_readonly(self.absolute(path))
         try:
             if end > file.size:
-                raise RmqError(f"{path} on {self.name} has {file.size} bytes, {end} are asked for")
+                raise RmqError(
+                    f"{path} on {self.name} has {file.size} bytes, the request goes up to {end}"
+                )
             return bytes(file.view[start:end])
         finally:
             file.close()
@@ -94,7 +96,7 @@ class LocalReplica:
         return range_digest(self.files, self.absolute(path), start, end)
 
     def messages(self) -> QueueMessages:
-        """What stands there now."""
+        """Return a reader of the messages that the directory holds now."""
         directory = read_directory(self.files, self.root, self.plan.settings)
         return QueueMessages(self.files, directory)
 
@@ -119,7 +121,7 @@ class LocalReplica:
 
 @define(slots=True)
 class RemoteReplica:
-    """Implements ``Replica`` over HTTP. ``authority``: a file of certificates to trust."""
+    """A replica read over HTTP (implements ``Replica``); ``authority`` has trusted certificates."""
 
     name: str
     address: str
@@ -182,7 +184,7 @@ class RemoteReplica:
 
 @define(slots=True, frozen=True)
 class Replicas:
-    """By name; what a plan's operations read from (implements ``ground.RangeSource``)."""
+    """All replicas by name, from which operations read (implements ``RangeSource``)."""
 
     by_name: Mapping[str, Replica]
 

@@ -1,4 +1,4 @@
-"""Checks that look at one replica at a time: its stop, its files, its log, its room."""
+"""Checks of one replica at a time: its last stop, its files, its log, its disk space."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmqpy.upgrade.plan.survey import Survey
 HOUR_MS = 3_600_000
 DEFAULT_RESERVED_HOURS = 72
 RETENTION_ROUNDS = 2
-"""Old files block the cleaning of new ones: the disk holds two retention periods at a switch."""
+"""Old files block the cleaning of new ones, so the disk holds two retention periods."""
 
 SurveyCheck = Callable[[Survey], Iterator[CheckFinding]]
 
@@ -25,16 +25,16 @@ def clean_stop(survey: Survey) -> Iterator[CheckFinding]:
         yield note(
             "clean-stop",
             survey.name,
-            "a broker is running here: what is told is up to its confirmed offset",
+            "a broker is running here: the checks read up to its confirmed offset",
             "stop it before plan, apply or switch",
         )
     elif survey.abort_found:
         yield finding(
             "clean-stop",
             survey.name,
-            "abort is there: the last stop was not clean, and Java 4.9 would switch without"
+            "the file abort exists: the last stop was not clean, and Java 4.9 would switch without"
             " repairing the consume queues",
-            "start the broker once as it was, and stop it with SIGTERM",
+            "start the broker once with its present configuration, and stop it with SIGTERM",
         )
 
 
@@ -75,17 +75,17 @@ def _explained(text: str) -> Callable[[SurveyCheck], SurveyCheck]:
 file_sizes = _explained("Every log file has the configured length (H7).")(
     _from_audit("file-sizes", ["FILE_SIZE"])
 )
-strays = _explained("Nothing foreign stands in the folders of the log (H24).")(
+strays = _explained("The folders of the log hold nothing foreign (H24).")(
     _from_audit("strays", ["FILE_STRAY", "FILE_EMPTY"])
 )
 gaps = _explained("No file is missing between two others.")(_from_audit("gaps", ["FILE_MISSING"]))
-tail = _explained("The log ends with a whole message (a torn one would be accepted by Java).")(
+tail = _explained("The log ends with a complete message (Java would accept a torn one).")(
     _from_audit("tail", ["TAIL_PARTIAL", "TAIL_JUNK"])
 )
-file_ahead = _explained("No empty file made ahead stands behind a closed one (H6).")(
+file_ahead = _explained("No empty file allocated ahead follows a closed one (H6).")(
     _from_audit("file-ahead", ["FILE_AHEAD_SEALED"])
 )
-log_sound = _explained("Every message is whole and in its place (H27).")(
+log_sound = _explained("Every message is complete and in its place (H27).")(
     _from_audit(
         "log-sound",
         [
@@ -102,7 +102,7 @@ queues_match = _explained("Consume queues lead to the messages of the log, all o
 index_match = _explained("Messages are found by their keys.")(
     _from_audit("index-match", ["KEY_MISSING", "KEY_SURPLUS", "KEY_CHAIN", "INDEX_HEADER"], True)
 )
-divide_fits = _explained("An old log ends where the DLedger log begins (H1, H3, H9).")(
+divide_fits = _explained("An old log ends where the DLedger log starts (H1, H3, H9).")(
     _from_audit("divide-fits", ["DIVIDE_MISMATCH", "DIVIDE_OPEN", "LEDGER_SEVERAL"])
 )
 tables_readable = _explained("Every configuration table can be read (H12).")(
@@ -111,7 +111,7 @@ tables_readable = _explained("Every configuration table can be read (H12).")(
 
 
 def offsets_in_range(survey: Survey) -> Iterator[CheckFinding]:
-    """No consumer offset is behind the end of its queue (H13)."""
+    """No consumer offset is beyond the end of its queue (H13)."""
     ends = {(each.topic, each.queue_id): each.max_offset for each in survey.manifest.queues}
     for topic, group, queue_id, offset in consumer_offsets(survey.tables):
         end = ends.get((topic, queue_id))
@@ -121,12 +121,12 @@ def offsets_in_range(survey: Survey) -> Iterator[CheckFinding]:
                 survey.name,
                 f"{group} is at {offset} of {topic} queue {queue_id}, which ends at {end}: its"
                 " clients would reset themselves",
-                "rmqpy upgrade plan sets it to the end, where the log is whole",
+                "rmqpy upgrade plan sets it to the end, if the log is complete",
             )
 
 
 def tables_there(survey: Survey) -> Iterator[CheckFinding]:
-    """A replica that has messages has topics, groups and offsets, too (H12)."""
+    """A replica that has messages also has topics, groups and offsets (H12)."""
     missing = [
         name
         for name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json")
@@ -138,26 +138,26 @@ def tables_there(survey: Survey) -> Iterator[CheckFinding]:
             survey.name,
             f"config/ lacks {', '.join(missing)}: as a leader this node would know no topics, give"
             " its emptier tables to the others, and deliver delayed messages again",
-            "rmqpy upgrade plan and apply bring the tables of the others",
+            "rmqpy upgrade plan and apply copy the tables of the others",
         )
 
 
 def message_size(survey: Survey) -> Iterator[CheckFinding]:
-    """Every message fits a DLedger entry (H16)."""
+    """Every message fits into a DLedger entry (H16)."""
     limit = ENTRY_SIZE_MAX - ENTRY_HEADER_SIZE
-    asked = survey.setting("maxMessageSize")
+    configured = survey.setting("maxMessageSize")
     if survey.largest_record > limit:
         yield finding(
             "message-size",
             survey.name,
-            f"the largest message has {survey.largest_record} bytes; DLedger takes {limit}",
-            "tell its producers: messages of this size are refused after the switch",
+            f"the largest message has {survey.largest_record} bytes; DLedger accepts {limit}",
+            "inform its producers: messages of this size are refused after the switch",
         )
-    elif asked.isdigit() and int(asked) > limit:
+    elif configured.isdigit() and int(configured) > limit:
         yield note(
             "message-size",
             survey.name,
-            f"maxMessageSize={asked}, DLedger takes records of {limit} bytes",
+            f"maxMessageSize={configured}, DLedger accepts records of {limit} bytes",
             "lower maxMessageSize",
         )
 
@@ -175,14 +175,14 @@ def way_back(survey: Survey) -> Iterator[CheckFinding]:
             "way-back",
             survey.name,
             f"properties of up to {longest} bytes ({PROPERTIES_BYTES_MAX} are allowed); messages"
-            f" with more than {limit} that are written under DLedger close the way back until they"
+            f" with more than {limit} that are written under DLedger block the way back until they"
             " expire",
             "rmqpy upgrade leave lists them",
         )
 
 
 def versions(survey: Survey) -> Iterator[CheckFinding]:
-    """Which programs can open the directory."""
+    """The programs that can open the directory are known."""
     for opener in survey.manifest.facts.get("openers", ()):
         if not opener["able"]:
             yield note(
@@ -200,7 +200,7 @@ def versions(survey: Survey) -> Iterator[CheckFinding]:
 
 
 def retention(survey: Survey) -> Iterator[CheckFinding]:
-    """The disk holds old and new files while the old ones block cleaning (H14)."""
+    """The disk can hold old and new files while the old ones block cleaning (H14)."""
     first = [each.first_stored_ms for each in survey.spans if each.first_stored_ms > 0]
     last = survey.manifest.facts.get("classic") or {}
     last_ms = ((last.get("last") or {}) if last else {}).get("store_timestamp_ms", 0)
@@ -215,14 +215,14 @@ def retention(survey: Survey) -> Iterator[CheckFinding]:
             "retention",
             survey.name,
             f"about {needed >> 20} MiB are written in {RETENTION_ROUNDS} x fileReservedTime={hours}"
-            f" hours, there is room for {room >> 20} MiB: while old files live the new log cannot"
-            " be cleaned, and puts are refused above 90 %",
-            "lower fileReservedTime before the switch, or make room",
+            f" hours, there is room for {room >> 20} MiB: while old files exist the new log"
+            " cannot be cleaned, and puts are refused above 90 %",
+            "lower fileReservedTime before the switch, or free disk space",
         )
 
 
 def times(survey: Survey) -> Iterator[CheckFinding]:
-    """Files still have the time at which they were last written (H23)."""
+    """Files still have the modification time of their last write (H23)."""
     for span in survey.spans:
         following = span.first_stored_of_next_ms
         if following > 0 and span.mtime_ms > following + HOUR_MS:
@@ -230,15 +230,15 @@ def times(survey: Survey) -> Iterator[CheckFinding]:
                 "times",
                 survey.name,
                 f"{span.path} was last written {(span.mtime_ms - following) // 60_000} minutes"
-                " after the next file's first message: copied without its time, so its retention"
-                " begins anew and searches by time miss",
-                "set the time back with touch -d; rmqpy upgrade apply keeps times",
+                " after the next file's first message: it was copied without its time, so its"
+                " retention starts over and searches by time miss",
+                "restore the time with touch -d; rmqpy upgrade apply keeps times",
             )
             return
 
 
 def committed(survey: Survey) -> Iterator[CheckFinding]:
-    """No entry was lost that the group had committed (H22), none is unknown to be (H21)."""
+    """No committed entry was lost (H22), and none is unknown to be committed (H21)."""
     state = survey.manifest.facts.get("ledger_state")
     last = ((survey.manifest.facts.get("ledger") or {}).get("last") or {}).get("index", -1)
     if not state:
@@ -255,33 +255,33 @@ def committed(survey: Survey) -> Iterator[CheckFinding]:
             "committed",
             survey.name,
             f"entries {state['committed_index'] + 1} to {last} are not known to be committed: the"
-            " group says so after a start",
+            " group decides that after a start",
         )
 
 
 def half_messages(survey: Survey) -> Iterator[CheckFinding]:
-    """Pending transactions are resolved by whoever leads, from its own old log (H17)."""
+    """Pending transactions are resolved by any leader, from its own old log (H17)."""
     queues = [q for q in survey.manifest.queues if q.topic == "RMQ_SYS_TRANS_HALF_TOPIC"]
     count = sum(queue.unqueued + queue.count for queue in queues)
     if count:
         yield note(
             "half-messages",
             survey.name,
-            f"{count} prepared messages in the log; those still pending are asked about after the"
-            " switch by the leader, which needs this log",
+            """No DLedger data exists while the flag is off: a start would hide it (H9, H10)."""
+            " still pending, and needs this log for it",
         )
 
 
 def switched(survey: Survey) -> Iterator[CheckFinding]:
-    """DLedger data is there and the flag is off: a classic start hides it (H9, H10)."""
+    """No DLedger data exists while the flag is off: a start would hide it (H9, H10)."""
     flag = survey.setting("enableDLegerCommitLog", "false").lower() == "true"
     has_data = survey.manifest.mode in (Mode.JOINED, Mode.DLEDGER)
     if survey.config is not None and has_data and not flag:
         yield finding(
             "switched",
             survey.name,
-            "there is DLedger data and enableDLegerCommitLog is not true: Java would hide every"
-            " message since the switch and give their queue offsets again",
+            "DLedger data exists and enableDLegerCommitLog is not true: Java would hide every"
+            " message since the switch and assign their queue offsets again",
             "set enableDLegerCommitLog=true, or go back with rmqpy upgrade leave",
         )
 

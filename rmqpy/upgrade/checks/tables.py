@@ -1,5 +1,4 @@
-"""Topics, groups, consumer offsets and delay offsets of several replicas: how they differ, and one
-that has the largest of all.
+"""Compare and merge the tables of several replicas: topics, groups, consumer and delay offsets.
 
 =====================  =====================  =====================================================
 table                  under                  merged
@@ -36,12 +35,12 @@ MEMBERS = {
 DATA_VERSION = "dataVersion"
 
 Ends = Mapping[tuple[str, int], int]
-"""Topic and queue id → the queue offset behind its last message."""
+"""Topic and queue id → the queue offset after the last message."""
 
 
 @define(slots=True, frozen=True)
 class TableDifference:
-    """``harmless``: what any two replicas show while they run, as a delay offset one period old."""
+    """One difference; ``harmless`` if any two running replicas show it (a delay offset lags)."""
 
     table: str
     text: str
@@ -50,8 +49,10 @@ class TableDifference:
 
 @define(slots=True)
 class MergedTables:
-    """``tables``: the texts to write, only of tables in which some replica differs;
-    ``differing``: which replicas do.
+    """The merged tables.
+
+    ``tables`` has the texts to write, only of tables in which some replica differs; ``differing``
+    names those replicas.
     """
 
     tables: dict[str, bytes] = field(factory=dict)
@@ -60,58 +61,60 @@ class MergedTables:
 
 
 def table_differences(one: Mapping[str, str], two: Mapping[str, str]) -> Iterator[TableDifference]:
-    """What the tables of two replicas say differently; how they are written does not count."""
+    """Yield how the content of two replicas' tables differs; formatting does not count."""
     for name in sorted(one.keys() | two.keys()):
-        said_one, said_two = (_meaning(name, tables.get(name)) for tables in (one, two))
-        if said_one == said_two:
+        content_one, content_two = (_content(name, tables.get(name)) for tables in (one, two))
+        if content_one == content_two:
             continue
-        if name == DELAYS and said_one and said_two:
-            yield TableDifference(name, "one is a period older than the other", True)
+        if name == DELAYS and content_one and content_two:
+            yield TableDifference(name, "one is one period older than the other", True)
             continue
         keys = sorted(
             key
-            for key in said_one.keys() | said_two.keys()
-            if said_one.get(key) != said_two.get(key)
+            for key in content_one.keys() | content_two.keys()
+            if content_one.get(key) != content_two.get(key)
         )
-        told = ", ".join(map(str, keys[:5])) + (f" and {len(keys) - 5} more" if keys[5:] else "")
+        listed = ", ".join(map(str, keys[:5])) + (f" and {len(keys) - 5} more" if keys[5:] else "")
         known = name in MEMBERS
-        yield TableDifference(name, f"{len(keys)} entries differ: {told}", not known)
+        yield TableDifference(name, f"{len(keys)} entries differ: {listed}", not known)
 
 
 def merge_tables(
     replicas: Mapping[str, Mapping[str, str]], reference: str, ends: Ends
 ) -> MergedTables:
-    """One set of tables for all; ``reference`` wins where no largest value does."""
+    """Return one set of tables for all; where no largest value decides, ``reference`` wins."""
     merged = MergedTables()
     for name in sorted({name for tables in replicas.values() for name in tables}):
-        said = {who: _meaning(name, tables.get(name)) for who, tables in replicas.items()}
+        contents = {who: _content(name, tables.get(name)) for who, tables in replicas.items()}
         if name in (OFFSETS, DELAYS):
-            result = _merge_offsets(name, said, ends, merged.conflicts)
+            result = _merge_offsets(name, contents, ends, merged.conflicts)
         elif name in MEMBERS:
-            result = _merge_configs(name, said, reference, merged.conflicts)
+            result = _merge_configs(name, contents, reference, merged.conflicts)
         else:
-            result = said[reference] or next((each for each in said.values() if each), {})
-            if any(each != result for each in said.values() if each):
-                merged.conflicts.append(f"{name}: not the same on all; that of {reference} is kept")
+            result = contents[reference] or next((each for each in contents.values() if each), {})
+            if any(each != result for each in contents.values() if each):
+                merged.conflicts.append(
+                    f"{name}: differs between replicas; that of {reference} is kept"
+                )
         differing = {
-            who for who, each in said.items() if each != result or name not in replicas[who]
+            who for who, each in contents.items() if each != result or name not in replicas[who]
         }
         if differing:
             merged.differing[name] = differing
-            merged.tables[name] = _written(name, result, replicas)
+            merged.tables[name] = _encode(name, result, replicas)
     return merged
 
 
 def consumer_offsets(tables: Mapping[str, str]) -> Iterator[tuple[str, str, int, int]]:
-    """(topic, group, queue id, offset) of every consumer group."""
-    for key, offset in _meaning(OFFSETS, tables.get(OFFSETS)).items():
+    """Yield (topic, group, queue id, offset) of every consumer group."""
+    for key, offset in _content(OFFSETS, tables.get(OFFSETS)).items():
         place, _, queue = key.rpartition(" ")
         topic, _, group = place.partition("@")
         yield topic, group, int(queue), offset
 
 
-def _meaning(name: str, text: str | None) -> dict[str, Any]:
-    """The part that counts, flat: offsets by "topic@group" and queue, configurations by name."""
+def _content(name: str, text: str | None) -> dict[str, Any]:
+    """Return what counts, flat: offsets by "topic@group" and queue, configurations by name."""
     if not text:
         return {}
     try:
@@ -136,10 +139,10 @@ def _meaning(name: str, text: str | None) -> dict[str, Any]:
 
 
 def _merge_offsets(
-    name: str, said: Mapping[str, dict[str, Any]], ends: Ends, conflicts: list[str]
+    name: str, contents: Mapping[str, dict[str, Any]], ends: Ends, conflicts: list[str]
 ) -> dict[str, int]:
     result: dict[str, int] = {}
-    for offsets in said.values():
+    for offsets in contents.values():
         for key, offset in offsets.items():
             result[key] = max(offset, result.get(key, 0))
     if name == OFFSETS:
@@ -156,9 +159,9 @@ def _merge_offsets(
 
 
 def _merge_configs(
-    name: str, said: Mapping[str, dict[str, Any]], reference: str, conflicts: list[str]
+    name: str, contents: Mapping[str, dict[str, Any]], reference: str, conflicts: list[str]
 ) -> dict[str, Any]:
-    order = [said[reference], *(each for who, each in said.items() if who != reference)]
+    order = [contents[reference], *(each for who, each in contents.items() if who != reference)]
     result: dict[str, Any] = {}
     for table in order:
         for key, config in table.items():
@@ -186,8 +189,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _written(name: str, result: dict[str, Any], replicas: Mapping[str, Mapping[str, str]]) -> bytes:
-    """As the Java broker writes it; the data version is the newest that any replica has."""
+def _encode(name: str, result: dict[str, Any], replicas: Mapping[str, Mapping[str, str]]) -> bytes:
+    """Return the text as the Java broker writes it, with the newest data version of all."""
     member = MEMBERS.get(name)
     if member is None:
         return fastjson.dumps(result, pretty=True)

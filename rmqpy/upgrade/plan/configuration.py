@@ -1,4 +1,4 @@
-"""The broker.conf of one node, before and after: only the lines that must change do."""
+"""The broker.conf of one node before and after a step; only the necessary lines change."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ FLAG = "enableDLegerCommitLog"
 
 
 def dledger_config(files: FileSystem, survey: Survey, keys: Mapping[str, str]) -> str:
-    """With the flag, the group, the peers and the id."""
+    """Return the configuration with the flag, the group, the peers and the id set."""
     return rewritten(_text(files, survey), {FLAG: "true", **keys})
 
 
 def classic_config(files: FileSystem, survey: Survey, roles: Mapping[str, str]) -> str:
-    """Without the flag; ``roles`` says which replica is what (SYNC_MASTER, ASYNC_MASTER, SLAVE):
-    without a word the master is the member with the lowest id.
+    """Return the configuration with the flag off.
+
+    ``roles`` gives roles by replica (SYNC_MASTER, ASYNC_MASTER, SLAVE). The role of a replica that
+    it does not name stays as configured.
     """
     keys = {FLAG: "false"}
     role = roles.get(survey.name)
@@ -31,8 +33,9 @@ def classic_config(files: FileSystem, survey: Survey, roles: Mapping[str, str]) 
 
 
 def rewritten(text: str, keys: Mapping[str, str]) -> str:
-    """``text`` with these keys set: a line that sets one is replaced, others are added at the
-    end.
+    """Return ``text`` with these keys set.
+
+    A line that sets one of them is replaced; the others are added at the end.
     """
     rest = dict(keys)
     lines = []
@@ -50,6 +53,6 @@ def rewritten(text: str, keys: Mapping[str, str]) -> str:
 def _text(files: FileSystem, survey: Survey) -> str:
     if survey.config_path is None:
         raise UpgradeRefusedError(
-            f"{survey.name}: its broker.conf is not known; give it with -c {survey.name}=FILE"
+            f"{survey.name}: its broker.conf is not known; pass it with -c {survey.name}=FILE"
         )
     return decode_properties_bytes(files.read_bytes(survey.config_path))

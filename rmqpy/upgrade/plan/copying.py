@@ -1,4 +1,4 @@
-"""Copies of files and folders: zeros become holes, times stay, durable when done."""
+"""Copy files and folders: zeros become holes, times stay, and the result is durable."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def copy_file(files: FileSystem, source: str, target: str) -> None:
 def copy_tree(
     files: FileSystem, source: str, target: str, skip: frozenset[str] = frozenset()
 ) -> None:
-    """``skip`` names entries of ``source`` that stay behind. Files that are there already with the
-    same size and time are not copied again.
+    """Copy a folder except for the entries that ``skip`` names.
+
+    A file that exists already with the same size and time is not copied again.
     """
     files.make_dirs(target)
     for name in files.list_dir(source):

@@ -1,9 +1,10 @@
-"""Consume queues and key index made anew behind an offset, in a folder of their own.
+"""Consume queues and key index rebuilt from an offset on, in a separate folder.
 
-The queues are copied as they are, cut at the offset, and dispatched from there on: what they know
-about older messages (also those of topics that were deleted since) stays. From offset 0 on they are
-made of the log alone: those of a slave that got only the last files begin with blank units. Index
-files that end below the offset are copied, the rest is built again. Dispatch is the broker's.
+The queues are copied as they are, cut at the offset, and dispatched from there on, so that what
+they know about older messages stays, also of topics that were deleted since. From offset 0 on they
+are built from the log alone, because those of a slave that got only the last files begin with blank
+units. Index files that end below the offset are copied, the rest is rebuilt. The broker's own
+dispatch does the work.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ INDEX = "index"
 
 @define(slots=True, frozen=True)
 class DerivedPaths:
-    """``target`` gets both folders; the rest is where the store keeps its own."""
+    """The folders: ``target`` receives both results, the others are those of the store."""
 
     target: str
     commit_log: str
@@ -46,9 +47,9 @@ def is_finished(files: FileSystem, target: str) -> bool:
     return files.exists(f"{target}/{FINISHED}")
 
 
-def build(ground: NodeContext, places: DerivedPaths, from_offset: int) -> None:
-    """Make both folders; they are durable, and ``finished`` says so, when it returns."""
-    files, settings = ground.files, ground.settings
+def build(context: NodeContext, places: DerivedPaths, from_offset: int) -> None:
+    """Build both folders. On return they are durable and the file ``finished`` exists."""
+    files, settings = context.files, context.settings
     target = places.target
     files.make_dirs(f"{target}/{QUEUES}")
     files.make_dirs(f"{target}/{INDEX}")
@@ -63,13 +64,13 @@ def build(ground: NodeContext, places: DerivedPaths, from_offset: int) -> None:
         f"{target}/{INDEX}",
         settings.max_hash_slot_num,
         settings.max_index_num,
-        ground.now_ms,
+        context.now_ms,
     )
     try:
         if row:
-            LogRecovery(files, row, Framing.CLASSIC, f"{ground.work}/quarantine").recover(0)
+            LogRecovery(files, row, Framing.CLASSIC, f"{context.work}/quarantine").recover(0)
         log = ClassicCommitLog(row)
-        _dispatch(ground, log, (queues, index), from_offset)
+        _dispatch(context, log, (queues, index), from_offset)
         _drop_deleted(files, queues, places)
         stored_ms = _make_durable(files, queues, index, target)
     finally:
@@ -81,13 +82,13 @@ def build(ground: NodeContext, places: DerivedPaths, from_offset: int) -> None:
 
 
 def _dispatch(
-    ground: NodeContext,
+    context: NodeContext,
     log: ClassicCommitLog,
     derived: tuple[ConsumeQueueTable, KeyIndex],
     from_offset: int,
 ) -> None:
     queues, index = derived
-    settings = ground.settings
+    settings = context.settings
     queues.load()
     queues.finish_recovery()
     queues.truncate(from_offset)
@@ -96,12 +97,15 @@ def _dispatch(
     levels = {number + 1: delay for number, delay in enumerate(settings.delay_levels_ms)}
     dispatch = Dispatcher(log, queues, index if settings.message_index_enable else None, levels)
     indexed = index.end_offset
-    # A log without a message behind the divide ends where its last filler begins.
+    # A log without a message after the divide ends where its last filler begins.
     begin = min(from_offset, log.max_offset)
     dispatch.start(begin, log.min_offset if indexed is None else min(indexed, begin))
     dispatch.run()
+    progress, cursor = context.progress("indexing"), dispatch.index_cursor
+    progress.expect(log.max_offset - cursor)
     while dispatch.index_step():
-        ground.progress("key index", dispatch.index_cursor, log.max_offset)
+        progress.advance(dispatch.index_cursor - cursor)
+        cursor = dispatch.index_cursor
     queues.correct_min_offsets(PhysicalOffset(log.min_offset))
 
 
@@ -148,7 +152,7 @@ def _copy_index(files: FileSystem, source: str, target: str, end_offset: int) ->
 
 
 def _keep_times(files: FileSystem, source: str, target: str) -> None:
-    """Java searches a queue by its files' times: each keeps that of the file it stands for."""
+    """Give each file the time of the file it replaces: Java searches a queue by those times."""
     for name in files.list_dir(target):
         path, old = f"{target}/{name}", f"{source}/{name}"
         if files.is_dir(path):

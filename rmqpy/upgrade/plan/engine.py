@@ -1,17 +1,17 @@
-"""Carries out one node's part of a plan, and takes it back: resumable after a kill at any point.
+"""Carry out one node's part of a plan and take it back, resumable after a kill at any point.
 
-For each operation: look whether it is *before* or *after*; keep what will be lost; note in the
-journal that it begins; perform; note that it is done. What the note says after a kill:
+For each operation the engine checks whether the directory is *before* or *after* it, saves what
+will be lost, notes the start in the journal, performs it, and notes the end. After a kill:
 
 ==========  ============================================================================
 begun       then
 ==========  ============================================================================
 no          the operation has changed nothing; its undo record is written again
-yes         its undo record is whole: back to *before*, and perform again
+yes         its undo record is complete: back to *before*, and perform again
 ==========  ============================================================================
 
-Taking back goes through the operations backwards; each of them can be taken back from *before*,
-*after* or the middle, so that this can be interrupted too.
+A rollback takes back the operations in reverse order. Each can be taken back from *before*, *after*
+or the middle, so a rollback can be interrupted too.
 """
 
 from __future__ import annotations
@@ -38,28 +38,31 @@ from rmqpy.upgrade.plan.operations import Op, OpState, Patch
 from rmqpy.upgrade.plan.plan import NodePlan, Plan, op_line
 
 JOIN = "m0004_join"
-"""The step after which a start makes the DLedger log."""
+"""The step after which a start creates the DLedger log."""
 
 
-def verify_preconditions(ground: NodeContext, node: NodePlan) -> list[str]:
-    """Every operation whose "before" does not hold now, as far as it does not rest on an earlier
-    operation of the plan. Changes nothing.
+def verify_preconditions(context: NodeContext, node: NodePlan) -> list[str]:
+    """Return every operation whose "before" does not hold now. Change nothing.
+
+    Operations that depend on an earlier one of the plan are not checked.
     """
     touched = _ModifiedPaths()
     found = []
     for op in node.ops:
-        if not touched.by_earlier(op) and op.state(ground) is OpState.OTHER:
+        if not touched.by_earlier(op) and op.state(context) is OpState.OTHER:
             found.append(op_line(op))
         touched.add(op)
     return found
 
 
-def apply_plan(ground: NodeContext, plan: Plan, replica: str, phase: str = "") -> Journal:
-    """Do this node's part; goes on where an interrupted call stopped. Raises UpgradeRefusedError
-    when a "before" does not hold (then nothing was changed), or another plan is half done.
+def apply_plan(context: NodeContext, plan: Plan, replica: str, phase: str = "") -> Journal:
+    """Carry out this node's part, or continue where an interrupted call stopped.
+
+    Raise UpgradeRefusedError when a "before" does not hold (then nothing was changed), or when
+    another plan is half done.
     """
     node = plan.node(replica)
-    journal = load_journal(ground.files, ground.work)
+    journal = load_journal(context.files, context.work)
     if journal is not None and journal.is_half_done:
         if journal.plan_id != plan.id:
             raise UpgradeRefusedError(
@@ -73,160 +76,163 @@ def apply_plan(ground: NodeContext, plan: Plan, replica: str, phase: str = "") -
     elif journal is not None and journal.plan_id == plan.id and journal.state == APPLIED:
         return journal
     else:
-        wrong = verify_preconditions(ground, node)
+        wrong = verify_preconditions(context, node)
         if wrong:
             raise UpgradeRefusedError(
-                "the directory is not as it was when the plan was made; plan again. First"
+                "the directory has changed since the plan was created; plan again. First"
                 f" difference of {len(wrong)}: {wrong[0]}"
             )
-        earlier = _keep_earlier(ground, journal)
+        earlier = _keep_earlier(context, journal)
         journal = Journal(
             plan_id=plan.id,
             state=APPLYING,
             phase=phase,
-            since_ms=ground.now_ms(),
+            since_ms=context.now_ms(),
             earlier=earlier,
         )
-        _save_plan(ground, plan, replica)
-        save_journal(ground.files, ground.work, journal)
-    return _run(ground, node, journal)
+        _save_plan(context, plan, replica)
+        save_journal(context.files, context.work, journal)
+    return _run(context, node, journal)
 
 
-def _run(ground: NodeContext, node: NodePlan, journal: Journal) -> Journal:
-    files, work = ground.files, ground.work
-    total = sum(op.changed_bytes for op in node.ops)
-    changed = sum(op.changed_bytes for op in node.ops[: journal.done])
+def _run(context: NodeContext, node: NodePlan, journal: Journal) -> Journal:
+    files, work = context.files, context.work
+    progress = context.progress("applying")
+    progress.expect(sum(op.changed_bytes for op in node.ops))
+    progress.advance(sum(op.changed_bytes for op in node.ops[: journal.done]))
     for number in range(journal.done, len(node.ops)):
         op = node.ops[number]
-        undo_path = ground.undo_path(journal.plan_id, number)
-        ground.progress(f"{op.kind} {op.path}", changed, total)
+        undo_path = context.undo_path(journal.plan_id, number)
         if journal.begun:
-            op.resume(ground, undo_path)
-        state = op.state(ground)
+            op.resume(context, undo_path)
+        state = op.state(context)
         if state is OpState.OTHER:
             raise UpgradeRefusedError(
-                f"{op_line(op)}: this is neither as it was before nor as it will be after; take"
-                " the plan back with rmqpy upgrade rollback"
+                f"{op_line(op)}: the directory is neither as before nor as after this operation;"
+                " take the plan back with rmqpy upgrade rollback"
             )
         skipped = journal.skipped
         if state is OpState.AFTER and not journal.begun:
             skipped = (*skipped, number)
         elif state is OpState.BEFORE:
-            op.prepare(ground, undo_path)
+            op.prepare(context, undo_path)
             journal = attrs.evolve(journal, begun=True)
             save_journal(files, work, journal)
-            op.perform(ground)
+            op.perform(context)
         journal = attrs.evolve(journal, done=number + 1, begun=False, skipped=skipped)
         save_journal(files, work, journal)
-        changed += op.changed_bytes
-    ground.progress("done", total, total)
+        progress.advance(op.changed_bytes)
     forget_old_log_mark(files, work.rpartition("/")[0])
-    journal = attrs.evolve(journal, state=APPLIED, fingerprint=fingerprint_log(ground))
+    journal = attrs.evolve(journal, state=APPLIED, fingerprint=fingerprint_log(context))
     save_journal(files, work, journal)
     return journal
 
 
-def roll_back(ground: NodeContext) -> Journal:
-    """Take back what the journal's plan has done here, and only that one (the one before it is next
-    then); goes on where an interrupted call stopped. Raises UpgradeRefusedError when the log was
-    written to since.
+def roll_back(context: NodeContext) -> Journal:
+    """Take back the journal's plan, or continue where an interrupted call stopped.
+
+    The next call takes back the plan before it. Raise UpgradeRefusedError when the log was written
+    to since the plan was applied.
     """
-    files, work = ground.files, ground.work
+    files, work = context.files, context.work
     journal = load_journal(files, work)
     if journal is None or journal.state in (ROLLED_BACK, FINALIZED):
         state = "no plan was carried out" if journal is None else f"the plan is {journal.state}"
-        raise UpgradeRefusedError(f"{state} in this directory: there is nothing to take back")
-    plan, replica = load_plan(ground, journal.plan_id)
+        raise UpgradeRefusedError(f"{state} in this directory, so there is nothing to take back")
+    plan, replica = load_plan(context, journal.plan_id)
     node = plan.node(replica)
     if journal.state == APPLIED:
-        _refuse_used(ground, journal)
+        _refuse_used(context, journal)
     if journal.state != ROLLING_BACK:
         begun = min(journal.done + int(journal.begun), len(node.ops))
         journal = attrs.evolve(journal, state=ROLLING_BACK, done=begun, begun=False)
         save_journal(files, work, journal)
+    progress = context.progress("taking back")
+    progress.expect(sum(op.changed_bytes for op in node.ops[: journal.done]))
     for number in range(journal.done - 1, -1, -1):
         op = node.ops[number]
-        ground.progress(f"taking back {op.kind} {op.path}", journal.done - number, journal.done)
         if number not in journal.skipped:
-            op.revert(ground, ground.undo_path(journal.plan_id, number))
+            op.revert(context, context.undo_path(journal.plan_id, number))
         save_journal(files, work, attrs.evolve(journal, done=number))
+        progress.advance(op.changed_bytes)
     if JOIN in plan.steps:
-        _set_empty_ledgers_aside(ground, node)
-    _drop_keep(ground, journal.plan_id, node)
+        _set_empty_ledgers_aside(context, node)
+    _drop_keep(context, journal.plan_id, node)
     forget_old_log_mark(files, work.rpartition("/")[0])
     if journal.earlier:
         before = load_journal(files, f"{work}/{journal.earlier[-1]}")
         assert before is not None, "an earlier journal is kept until it is taken back or final"
-        journal = attrs.evolve(before, fingerprint=fingerprint_log(ground))
+        journal = attrs.evolve(before, fingerprint=fingerprint_log(context))
     else:
         journal = attrs.evolve(journal, state=ROLLED_BACK, done=0, skipped=())
     save_journal(files, work, journal)
     return journal
 
 
-def finalize(ground: NodeContext) -> Journal:
-    """Give up the way back: remove undo records and what was moved aside. Harmless twice."""
-    journal = load_journal(ground.files, ground.work)
+def finalize(context: NodeContext) -> Journal:
+    """Give up the rollback: remove undo records and what was moved aside. May be repeated."""
+    journal = load_journal(context.files, context.work)
     if journal is None or journal.state not in (APPLIED, FINALIZED):
         state = "no plan was carried out" if journal is None else f"the plan is {journal.state}"
-        raise UpgradeRefusedError(f"{state} in this directory: only a plan that is applied ends")
+        raise UpgradeRefusedError(f"{state} in this directory: only an applied plan is finalized")
     for plan_id in (*journal.earlier, journal.plan_id):
-        plan, replica = load_plan(ground, plan_id)
-        _drop_keep(ground, plan_id, plan.node(replica))
+        plan, replica = load_plan(context, plan_id)
+        _drop_keep(context, plan_id, plan.node(replica))
     journal = attrs.evolve(journal, state=FINALIZED, earlier=())
-    save_journal(ground.files, ground.work, journal)
+    save_journal(context.files, context.work, journal)
     return journal
 
 
-def load_plan(ground: NodeContext, plan_id: str) -> tuple[Plan, str]:
-    """The plan that was begun here, and this node's name in it."""
-    path = f"{ground.work}/{plan_id}/plan.json"
-    if not ground.files.exists(path):
+def load_plan(context: NodeContext, plan_id: str) -> tuple[Plan, str]:
+    """Return the plan that was started here, and this node's name in it."""
+    path = f"{context.work}/{plan_id}/plan.json"
+    if not context.files.exists(path):
         raise RmqError(f"{path} is missing: restore it, the journal refers to it")
-    value = json.loads(ground.files.read_bytes(path))
+    value = json.loads(context.files.read_bytes(path))
     return Plan.from_json(value["plan"]), str(value["replica"])
 
 
-def _save_plan(ground: NodeContext, plan: Plan, replica: str) -> None:
+def _save_plan(context: NodeContext, plan: Plan, replica: str) -> None:
     value = {"plan": plan.to_json(), "replica": replica}
-    path = f"{ground.work}/{plan.id}/plan.json"
-    ground.files.replace_bytes(path, json.dumps(value, indent=1).encode())
+    path = f"{context.work}/{plan.id}/plan.json"
+    context.files.replace_bytes(path, json.dumps(value, indent=1).encode())
 
 
-def _keep_earlier(ground: NodeContext, journal: Journal | None) -> tuple[str, ...]:
-    """A plan that is applied can be taken back after the next one was."""
+def _keep_earlier(context: NodeContext, journal: Journal | None) -> tuple[str, ...]:
+    """Save the journal of an applied plan, which can be taken back after the next one."""
     if journal is None or journal.state != APPLIED:
         return ()
-    save_journal(ground.files, f"{ground.work}/{journal.plan_id}", journal)
+    save_journal(context.files, f"{context.work}/{journal.plan_id}", journal)
     return (*journal.earlier, journal.plan_id)
 
 
-def _set_empty_ledgers_aside(ground: NodeContext, node: NodePlan) -> None:
-    """What a start with the flag has made: no entry is in it (:func:`_refuse_used` has looked)."""
-    root = ground.settings.store_path_root_dir
-    for name in ground.files.list_dir(root):
+def _set_empty_ledgers_aside(context: NodeContext, node: NodePlan) -> None:
+    """Move aside what a start with the flag created; :func:`_refuse_used` checked it is empty."""
+    root = context.settings.store_path_root_dir
+    for name in context.files.list_dir(root):
         if name.startswith("dledger-"):
-            ground.files.make_dirs(node.keep)
-            ground.files.rename(f"{root}/{name}", f"{node.keep}/{name}")
+            context.files.make_dirs(node.keep)
+            context.files.rename(f"{root}/{name}", f"{node.keep}/{name}")
 
 
-def _refuse_used(ground: NodeContext, journal: Journal) -> None:
-    if journal.fingerprint != fingerprint_log(ground):
+def _refuse_used(context: NodeContext, journal: Journal) -> None:
+    if journal.fingerprint != fingerprint_log(context):
         raise UpgradeRefusedError(
             f"the log was written to since plan {journal.plan_id} was applied: taking it back would"
-            " lose that. From DLedger the way back is rmqpy upgrade leave; else plan again"
+            " lose messages. Leave DLedger with rmqpy upgrade leave; otherwise plan again"
         )
 
 
-def _drop_keep(ground: NodeContext, plan_id: str, node: NodePlan) -> None:
-    for part in (f"{ground.work}/{plan_id}/undo", node.keep):
-        ground.files.remove_tree(part)
+def _drop_keep(context: NodeContext, plan_id: str, node: NodePlan) -> None:
+    for part in (f"{context.work}/{plan_id}/undo", node.keep):
+        context.files.remove_tree(part)
 
 
 @define(slots=True)
 class _ModifiedPaths:
-    """Which places earlier operations change: folders and files, with the folders above them;
-    ranges inside files.
+    """The files, folders and ranges inside files that earlier operations change.
+
+    ``above`` has the folders above them.
     """
 
     places: set[str] = field(factory=set)
@@ -255,7 +261,7 @@ class _ModifiedPaths:
 
 
 def _with_folders(path: str) -> list[str]:
-    """The path and every folder above it."""
+    """Return the path and every folder above it."""
     found = []
     while path:
         found.append(path)

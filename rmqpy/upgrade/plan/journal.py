@@ -1,16 +1,18 @@
-"""The journal of one node: which plan it carries out, how far it is. It is a record for the case of
-an interruption; what a directory *is* is always looked at, never read here.
+"""The journal of one node: the plan that it carries out, and how far it is.
+
+It serves to resume after an interruption. The state of a directory is always detected from its
+files, never read here.
 
 ``<storePathRootDir>/rmqpy/upgrade/journal.json``:
 
 ===============  ==============================================================================
 state            meaning
 ===============  ==============================================================================
-applying         operations below ``done`` are done, ``done`` may have begun
-applied          all are done; the undo records are kept: it can be taken back
+applying         operations below ``done`` are done, ``done`` may have started
+applied          all are done; the undo records are kept, so it can be taken back
 rolling_back     operations from ``done`` on are taken back
 rolled_back      nothing of the plan, nor of an earlier one, is left
-finalized        the undo records are gone
+finalized        the undo records are removed
 ===============  ==============================================================================
 
 A broker does not start while the state is *applying* or *rolling_back*
@@ -44,14 +46,14 @@ class Journal:
     begun: bool = False
     """Whether operation number ``done`` may have changed something."""
     skipped: tuple[int, ...] = ()
-    """Operations that were done already when their turn came: they are not taken back."""
+    """Operations that were already done when their turn came; they are not taken back."""
     phase: str = ""
-    """What the operator has reached: aligned, switched, soaking, left."""
+    """The phase that the operator has reached: aligned, switched, soaking, left."""
     since_ms: int = 0
     earlier: tuple[str, ...] = ()
     """Plans that were applied before and can still be taken back, the newest last."""
     fingerprint: str = ""
-    """Of the log files when the plan was applied: whoever wrote since has ended the way back."""
+    """The log files when the plan was applied; a log written to since cannot be rolled back."""
 
     @property
     def is_half_done(self) -> bool:
@@ -59,7 +61,7 @@ class Journal:
 
 
 def load_journal(files: FileSystem, work: str) -> Journal | None:
-    """None when no plan was ever carried out here. Raises StoreError for what cannot be read."""
+    """Return the journal, None if no plan was carried out. Raise StoreError if it is unreadable."""
     path = f"{work}/{JOURNAL_NAME}"
     if not files.exists(path):
         return None

@@ -1,5 +1,5 @@
-"""What operations stand on: the file layer, where bytes of other replicas come from, and where the
-journal and everything that can be put back is kept.
+"""The context of operations: the file layer, the source of other replicas' bytes, and the folder
+of the journal and of everything that can be put back.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import RmqError
 from rmqpy.model.files import FileSystem
+from rmqpy.model.progress import NoProgress, StartProgress
 
 CHUNK = 4 << 20
-"""Bytes that are read, compared or sent at a time."""
+"""The number of bytes that are read, compared or sent at a time."""
 
 ABSENT = "absent"
 
 
 class UpgradeRefusedError(RmqError):
-    """A safety check said no: nothing was changed. Exit code 2."""
+    """A safety check failed and nothing was changed. The exit code is 2."""
 
 
 class RangeSource(Protocol):
-    """Bytes of another replica."""
+    """A source of bytes of other replicas."""
 
     def read(self, replica: str, path: str, start: int, end: int) -> bytes:
-        """``[start, end)`` of a file of that replica; raises RmqError when it cannot be had."""
+        """Return ``[start, end)`` of a file of that replica. Raise RmqError if it is missing."""
 
 
 class NoSource:
-    """Where a plan needs no other replica."""
+    """The source where no other replica is given: every read is refused."""
 
     def read(self, replica: str, path: str, start: int, end: int) -> bytes:
         raise UpgradeRefusedError(
@@ -42,23 +43,15 @@ class NoSource:
         )
 
 
-Progress = Callable[[str, int, int], None]
-"""What is being done, bytes done, bytes in all."""
-
-
-def no_progress(what: str, done: int, total: int) -> None:
-    """Nobody watches."""
-
-
 @define(slots=True, frozen=True)
 class NodeContext:
-    """``work`` is ``<storePathRootDir>/rmqpy/upgrade``."""
+    """The context of one node; ``work`` is ``<storePathRootDir>/rmqpy/upgrade``."""
 
     files: FileSystem
     work: str
     settings: StoreSettings = field(factory=StoreSettings)
     source: RangeSource = field(factory=NoSource)
-    progress: Progress = no_progress
+    progress: StartProgress = NoProgress
     now_ms: Callable[[], int] = lambda: 0
 
     def undo_path(self, plan_id: str, number: int) -> str:
@@ -66,7 +59,7 @@ class NodeContext:
 
 
 def range_digest(files: FileSystem, path: str, start: int = 0, end: int | None = None) -> str:
-    """md5 of ``[start, end)`` as hex; ``absent`` when there is no such file or it is shorter."""
+    """Return the md5 of ``[start, end)`` as hex, ``absent`` if the file is missing or shorter."""
     if not files.exists(path) or files.is_dir(path):
         return ABSENT
     file = files.open_readonly(path)
@@ -87,9 +80,9 @@ def digest_of(data: bytes | bytearray | memoryview) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
-def fingerprint_log(ground: NodeContext) -> str:
-    """Names, lengths and times of the log files; an empty log of entries does not count."""
-    files, settings = ground.files, ground.settings
+def fingerprint_log(context: NodeContext) -> str:
+    """Return a digest of the log files' names, lengths and times, without an empty DLedger log."""
+    files, settings = context.files, context.settings
     root = settings.store_path_root_dir
     folders = [settings.store_path_commit_log]
     folders += [
@@ -114,7 +107,7 @@ def _begins_with_content(files: FileSystem, path: str) -> bool:
 
 
 def tree_digest(files: FileSystem, folder: str) -> str:
-    """md5 over names, lengths and bytes of all files below a folder; ``absent`` without it."""
+    """Return the md5 over names, lengths and bytes of all files below a folder, or ``absent``."""
     if not files.is_dir(folder):
         return ABSENT
     rows = [
@@ -125,7 +118,7 @@ def tree_digest(files: FileSystem, folder: str) -> str:
 
 
 def tree_files(files: FileSystem, folder: str) -> list[str]:
-    """Paths of all files below a folder, in the order of their names."""
+    """Return the paths of all files below a folder, ordered by name."""
     found: list[str] = []
     for name in sorted(files.list_dir(folder)):
         path = f"{folder}/{name}"

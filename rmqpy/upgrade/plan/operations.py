@@ -1,23 +1,23 @@
 """The closed set of operations: everything that a plan may do to a directory.
 
-Each names its file and what it must hold before and will hold after, so that it can be printed
-and signed off, refused when a "before" no longer holds, repeated without harm, and taken back.
-Paths are those of the node that carries it out.
+Each names its file, what the file must hold before and what it will hold after. So it can be
+printed and signed off, refused when a "before" no longer holds, repeated without harm, and taken
+back. Paths are those of the node that carries it out.
 
 ===========  ======================================================  ===============================
 kind         does                                                    put back by
 ===========  ======================================================  ===============================
 copy         bytes of another replica into an existing file          undo record
 create       a whole file of another replica                         removing it
-cut          zeros behind the last record; the bytes are kept        undo record
+cut          zeros after the last record; the bytes are kept         undo record
 fill         a BLANK up to the end of a file                         undo record
 reframe      entries of a DLedger file become classic records        undo record
-move         a file or folder to another place                       moving it back
-move_aside   the same, out of the store, into the plan's keep        moving it back
+move         a file or folder to another path                        moving it back
+move_aside   the same, out of the store, to the plan's keep folder   moving it back
 make_dir     a folder                                                removing it, if empty
 write        a small file as a whole (configuration, checkpoint)     undo record
-derive       consume queues and key index from the log, aside        removing them
-install      a folder that was made aside takes its place            renaming both back
+derive       consume queues and key index from the log, separately   removing them
+install      a folder that was built separately takes its place      renaming both back
 ===========  ======================================================  ===============================
 """
 
@@ -50,7 +50,7 @@ from rmqpy.upgrade.plan.node_context import (
 from rmqpy.upgrade.plan.reframe import DataFile, Edit, Piece, edits_of
 
 INCOMING = ".incoming"
-"""Behind the name of a file that is being copied from another file system."""
+"""The suffix of a file that is being copied from another file system."""
 
 
 class OpState(Enum):
@@ -61,45 +61,46 @@ class OpState(Enum):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Op(ABC):
-    """``path`` is what it changes; ``why`` is for the reader of the plan."""
+    """One operation; ``path`` is what it changes, ``why`` is for the reader of the plan."""
 
     kind: ClassVar[str]
     path: str
     why: str = ""
 
     @abstractmethod
-    def state(self, ground: NodeContext) -> OpState:
-        """Where the directory stands, as far as this operation can tell."""
+    def state(self, context: NodeContext) -> OpState:
+        """Return the state of the directory as this operation sees it."""
 
-    def prepare(self, ground: NodeContext, undo_path: str) -> None:
-        """Keep what would be lost; durable when it returns. Most kinds lose nothing."""
+    def prepare(self, context: NodeContext, undo_path: str) -> None:
+        """Save what would be lost; durable on return. Most kinds lose nothing."""
         return
 
     @abstractmethod
-    def perform(self, ground: NodeContext) -> None:
-        """From *before* to *after*; durable when it returns."""
+    def perform(self, context: NodeContext) -> None:
+        """Go from *before* to *after*; durable on return."""
 
-    def resume(self, ground: NodeContext, undo_path: str) -> None:
-        """It was interrupted: back to *before*, unless it is *after* already. A kind that happens
-        in one step has nothing to do.
+    def resume(self, context: NodeContext, undo_path: str) -> None:
+        """Go back to *before* after an interruption, unless it is *after* already.
+
+        A kind that happens in one step has nothing to do.
         """
         return
 
     @abstractmethod
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        """Back to *before*, from *before*, *after* or the middle."""
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        """Go back to *before*, from *before*, *after* or the middle."""
 
     @property
     def changed_bytes(self) -> int:
-        """What it writes, for progress."""
+        """The number of bytes that it writes, for progress reports."""
         return 0
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Patch(Op):
-    """Changes bytes ``[start, end)`` of an existing file; the file's time stays.
+    """A change of bytes ``[start, end)`` of an existing file; the file's time stays.
 
-    ``before`` and ``after`` are md5 of that range.
+    ``before`` and ``after`` are the md5 of that range.
     """
 
     start: int
@@ -108,26 +109,26 @@ class Patch(Op):
     after: str
 
     @abstractmethod
-    def edits(self, ground: NodeContext) -> Iterable[Edit]:
-        """What it writes; all of it within the range."""
+    def edits(self, context: NodeContext) -> Iterable[Edit]:
+        """Return what it writes, all of it within the range."""
 
-    def state(self, ground: NodeContext) -> OpState:
-        found = range_digest(ground.files, self.path, self.start, self.end)
+    def state(self, context: NodeContext) -> OpState:
+        found = range_digest(context.files, self.path, self.start, self.end)
         if found == self.after:
             return OpState.AFTER
         return OpState.BEFORE if found == self.before else OpState.OTHER
 
-    def prepare(self, ground: NodeContext, undo_path: str) -> None:
-        undo.save_ranges(ground.files, undo_path, self.path, self.overwritten(ground))
+    def prepare(self, context: NodeContext, undo_path: str) -> None:
+        undo.save_ranges(context.files, undo_path, self.path, self.overwritten(context))
 
-    def overwritten(self, ground: NodeContext) -> list[tuple[int, int]]:
-        """Positions and lengths of what will be written."""
+    def overwritten(self, context: NodeContext) -> list[tuple[int, int]]:
+        """Return positions and lengths of what will be written."""
         return [(self.start, self.end - self.start)]
 
-    def perform(self, ground: NodeContext) -> None:
-        edits = list(self.edits(ground))
-        mtime_ms = ground.files.mtime_ms(self.path)
-        file = ground.files.open(self.path)
+    def perform(self, context: NodeContext) -> None:
+        edits = list(self.edits(context))
+        mtime_ms = context.files.mtime_ms(self.path)
+        file = context.files.open(self.path)
         try:
             for edit in edits:
                 assert self.start <= edit.position <= self.end - len(edit.data)
@@ -135,20 +136,20 @@ class Patch(Op):
             file.sync()
         finally:
             file.close()
-        ground.files.set_mtime_ms(self.path, mtime_ms)
-        if self.state(ground) is not OpState.AFTER:
+        context.files.set_mtime_ms(self.path, mtime_ms)
+        if self.state(context) is not OpState.AFTER:
             raise StoreError(
                 self.path,
-                f"other bytes than planned at [{self.start}, {self.end}) after writing them",
+                f"other bytes than planned at [{self.start}, {self.end}) after the write",
                 f"md5 {self.after}",
                 "take the plan back with rmqpy upgrade rollback, and check the disk",
             )
 
-    def resume(self, ground: NodeContext, undo_path: str) -> None:
-        undo.restore(ground.files, undo_path)
+    def resume(self, context: NodeContext, undo_path: str) -> None:
+        undo.restore(context.files, undo_path)
 
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        undo.restore(ground.files, undo_path)
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        undo.restore(context.files, undo_path)
 
     @property
     def changed_bytes(self) -> int:
@@ -161,8 +162,8 @@ class Copy(Patch):
     replica: str
     source_path: str
 
-    def edits(self, ground: NodeContext) -> Iterable[Edit]:
-        data = ground.source.read(self.replica, self.source_path, self.start, self.end)
+    def edits(self, context: NodeContext) -> Iterable[Edit]:
+        data = context.source.read(self.replica, self.source_path, self.start, self.end)
         if len(data) != self.end - self.start or digest_of(data) != self.after:
             raise RmqError(
                 f"{self.source_path} on {self.replica}: bytes {self.start} to {self.end} are no"
@@ -173,20 +174,20 @@ class Copy(Patch):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Cut(Patch):
-    """``kept`` gets the bytes."""
+    """Zeros in place of records; ``kept`` receives the bytes."""
 
     kind: ClassVar[str] = "cut"
     kept: str
 
-    def edits(self, ground: NodeContext) -> Iterable[Edit]:
+    def edits(self, context: NodeContext) -> Iterable[Edit]:
         return [
             Edit(place, bytes(min(CHUNK, self.end - place)))
             for place in range(self.start, self.end, CHUNK)
         ]
 
-    def prepare(self, ground: NodeContext, undo_path: str) -> None:
-        super().prepare(ground, undo_path)
-        files = ground.files
+    def prepare(self, context: NodeContext, undo_path: str) -> None:
+        super().prepare(context, undo_path)
+        files = context.files
         source = files.open_readonly(self.path)
         kept = files.open(self.kept, size=self.end - self.start)
         try:
@@ -198,26 +199,26 @@ class Cut(Patch):
             source.close()
         files.sync_dir(self.kept.rpartition("/")[0])
 
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        super().revert(ground, undo_path)
-        ground.files.unlink(self.kept)
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        super().revert(context, undo_path)
+        context.files.unlink(self.kept)
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Fill(Patch):
-    """A BLANK from ``start`` to the end of the file, which is ``file_size`` long."""
+    """A BLANK from ``start`` to the end of the file, whose size is ``file_size``."""
 
     kind: ClassVar[str] = "fill"
     file_size: int
 
-    def edits(self, ground: NodeContext) -> Iterable[Edit]:
+    def edits(self, context: NodeContext) -> Iterable[Edit]:
         assert self.end == self.start + BLANK_SIZE
         return [Edit(self.start, encode_blank(self.file_size - self.start))]
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Reframe(Patch):
-    """``base_offset`` of the file, and the offsets between which messages leave."""
+    """Entries of a file become classic records; messages between the two offsets move."""
 
     kind: ClassVar[str] = "reframe"
     base_offset: int
@@ -225,15 +226,15 @@ class Reframe(Patch):
     moved_from: int
     moved_to: int
 
-    def edits(self, ground: NodeContext) -> Iterable[Edit]:
-        file = ground.files.open_readonly(self.path)
+    def edits(self, context: NodeContext) -> Iterable[Edit]:
+        file = context.files.open_readonly(self.path)
         try:
             return list(edits_of(self._data(file.view), Piece(self.start, self.end)))
         finally:
             file.close()
 
-    def overwritten(self, ground: NodeContext) -> list[tuple[int, int]]:
-        return [(edit.position, len(edit.data)) for edit in self.edits(ground)]
+    def overwritten(self, context: NodeContext) -> list[tuple[int, int]]:
+        return [(edit.position, len(edit.data)) for edit in self.edits(context)]
 
     def _data(self, view: memoryview) -> DataFile:
         return DataFile(view, self.base_offset, self.content_end, self.moved_from, self.moved_to)
@@ -241,7 +242,7 @@ class Reframe(Patch):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Create(Op):
-    """Holes of the source stay holes; the time is the source's."""
+    """A new file; holes of the source stay holes, and the time is the source's."""
 
     kind: ClassVar[str] = "create"
     replica: str
@@ -250,21 +251,21 @@ class Create(Op):
     after: str
     mtime_ms: int
 
-    def state(self, ground: NodeContext) -> OpState:
-        found = range_digest(ground.files, self.path)
+    def state(self, context: NodeContext) -> OpState:
+        found = range_digest(context.files, self.path)
         if found == ABSENT:
             return OpState.BEFORE
         return OpState.AFTER if found == self.after else OpState.OTHER
 
-    def perform(self, ground: NodeContext) -> None:
-        files = ground.files
-        incoming = f"{ground.work}/incoming"
+    def perform(self, context: NodeContext) -> None:
+        files = context.files
+        incoming = f"{context.work}/incoming"
         files.unlink(incoming)
         file = files.open(incoming, size=self.size)
         try:
             for place in range(0, self.size, CHUNK):
                 stop = min(place + CHUNK, self.size)
-                data = ground.source.read(self.replica, self.source_path, place, stop)
+                data = context.source.read(self.replica, self.source_path, place, stop)
                 if any(data):
                     file.write(place, data)
             file.sync()
@@ -281,14 +282,14 @@ class Create(Op):
         files.rename(incoming, self.path)
         files.sync_dir(self.path.rpartition("/")[0])
 
-    def resume(self, ground: NodeContext, undo_path: str) -> None:
-        ground.files.unlink(f"{ground.work}/incoming")
+    def resume(self, context: NodeContext, undo_path: str) -> None:
+        context.files.unlink(f"{context.work}/incoming")
 
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        ground.files.unlink(f"{ground.work}/incoming")
-        if self.state(ground) is OpState.AFTER:
-            ground.files.unlink(self.path)
-            ground.files.sync_dir(self.path.rpartition("/")[0])
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        context.files.unlink(f"{context.work}/incoming")
+        if self.state(context) is OpState.AFTER:
+            context.files.unlink(self.path)
+            context.files.sync_dir(self.path.rpartition("/")[0])
 
     @property
     def changed_bytes(self) -> int:
@@ -300,23 +301,23 @@ class Move(Op):
     kind: ClassVar[str] = "move"
     to: str
 
-    def state(self, ground: NodeContext) -> OpState:
-        here, there = ground.files.exists(self.path), ground.files.exists(self.to)
+    def state(self, context: NodeContext) -> OpState:
+        here, there = context.files.exists(self.path), context.files.exists(self.to)
         if here == there:
             return OpState.OTHER
         return OpState.BEFORE if here else OpState.AFTER
 
-    def perform(self, ground: NodeContext) -> None:
-        _move(ground, self.path, self.to)
+    def perform(self, context: NodeContext) -> None:
+        _move(context, self.path, self.to)
 
-    def resume(self, ground: NodeContext, undo_path: str) -> None:
-        _settle_move(ground, self.path, self.to)
+    def resume(self, context: NodeContext, undo_path: str) -> None:
+        _settle_move(context, self.path, self.to)
 
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        _settle_move(ground, self.path, self.to)
-        _settle_move(ground, self.to, self.path)
-        if self.state(ground) is OpState.AFTER:
-            _move(ground, self.to, self.path)
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        _settle_move(context, self.path, self.to)
+        _settle_move(context, self.to, self.path)
+        if self.state(context) is OpState.AFTER:
+            _move(context, self.to, self.path)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -328,23 +329,23 @@ class MoveAside(Move):
 class MakeDir(Op):
     kind: ClassVar[str] = "make_dir"
 
-    def state(self, ground: NodeContext) -> OpState:
-        if ground.files.is_dir(self.path):
+    def state(self, context: NodeContext) -> OpState:
+        if context.files.is_dir(self.path):
             return OpState.AFTER
-        return OpState.OTHER if ground.files.exists(self.path) else OpState.BEFORE
+        return OpState.OTHER if context.files.exists(self.path) else OpState.BEFORE
 
-    def perform(self, ground: NodeContext) -> None:
-        ground.files.make_dirs(self.path)
-        ground.files.sync_dir(self.path)
+    def perform(self, context: NodeContext) -> None:
+        context.files.make_dirs(self.path)
+        context.files.sync_dir(self.path)
 
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        if ground.files.is_dir(self.path) and not ground.files.list_dir(self.path):
-            ground.files.remove_tree(self.path)
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        if context.files.is_dir(self.path) and not context.files.list_dir(self.path):
+            context.files.remove_tree(self.path)
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Write(Op):
-    """``before`` is the md5 of the whole file or ``absent``; ``content`` base64."""
+    """A small file as a whole; ``before`` is its md5 or ``absent``, ``content`` is base64."""
 
     kind: ClassVar[str] = "write"
     before: str
@@ -358,29 +359,30 @@ class Write(Op):
     def data(self) -> bytes:
         return base64.b64decode(self.content)
 
-    def state(self, ground: NodeContext) -> OpState:
-        found = range_digest(ground.files, self.path)
+    def state(self, context: NodeContext) -> OpState:
+        found = range_digest(context.files, self.path)
         if found == digest_of(self.data):
             return OpState.AFTER
         return OpState.BEFORE if found == self.before else OpState.OTHER
 
-    def prepare(self, ground: NodeContext, undo_path: str) -> None:
-        undo.save_whole(ground.files, undo_path, self.path)
+    def prepare(self, context: NodeContext, undo_path: str) -> None:
+        undo.save_whole(context.files, undo_path, self.path)
 
-    def perform(self, ground: NodeContext) -> None:
-        ground.files.replace_bytes(self.path, self.data)
+    def perform(self, context: NodeContext) -> None:
+        context.files.replace_bytes(self.path, self.data)
 
-    def resume(self, ground: NodeContext, undo_path: str) -> None:
-        undo.restore(ground.files, undo_path)
+    def resume(self, context: NodeContext, undo_path: str) -> None:
+        undo.restore(context.files, undo_path)
 
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        undo.restore(ground.files, undo_path)
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        undo.restore(context.files, undo_path)
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Derive(Op):
-    """``path`` gets ``consumequeue`` and ``index``, from the log and from what the old ones at
-    ``queues`` and ``index`` know below ``from_offset``.
+    """Consume queues and key index, built below ``path``.
+
+    They come from the log, and below ``from_offset`` from the old ones at ``queues`` and ``index``.
     """
 
     kind: ClassVar[str] = "derive"
@@ -390,30 +392,31 @@ class Derive(Op):
     config: str
     from_offset: int
 
-    def state(self, ground: NodeContext) -> OpState:
-        if not ground.files.exists(self.path):
+    def state(self, context: NodeContext) -> OpState:
+        if not context.files.exists(self.path):
             return OpState.BEFORE
-        return OpState.AFTER if derive.is_finished(ground.files, self.path) else OpState.OTHER
+        return OpState.AFTER if derive.is_finished(context.files, self.path) else OpState.OTHER
 
-    def perform(self, ground: NodeContext) -> None:
+    def perform(self, context: NodeContext) -> None:
         places = derive.DerivedPaths(
             self.path, self.commit_log, self.queues, self.index, self.config
         )
-        derive.build(ground, places, self.from_offset)
+        derive.build(context, places, self.from_offset)
 
-    def resume(self, ground: NodeContext, undo_path: str) -> None:
-        if self.state(ground) is not OpState.AFTER:
-            ground.files.remove_tree(self.path)
+    def resume(self, context: NodeContext, undo_path: str) -> None:
+        if self.state(context) is not OpState.AFTER:
+            context.files.remove_tree(self.path)
 
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        ground.files.remove_tree(self.path)
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        context.files.remove_tree(self.path)
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Install(Op):
-    """The folder ``made`` becomes ``path``, what was there goes ``aside``. ``after`` is the digest
-    of what was made, ``log`` of the log files from which: a log that was written to since has
-    other queues.
+    """The folder ``made`` becomes ``path``; the present folder moves to ``aside``.
+
+    ``after`` is the digest of ``made``, ``log`` the fingerprint of the log from which it was built:
+    a log that was written to since has other queues.
     """
 
     kind: ClassVar[str] = "install"
@@ -422,30 +425,30 @@ class Install(Op):
     after: str
     log: str
 
-    def state(self, ground: NodeContext) -> OpState:
-        files = ground.files
+    def state(self, context: NodeContext) -> OpState:
+        files = context.files
         if not files.is_dir(self.made):
             there = tree_digest(files, self.path) == self.after
             return OpState.AFTER if there else OpState.OTHER
         if files.exists(self.aside) or tree_digest(files, self.made) != self.after:
             return OpState.OTHER
-        return OpState.BEFORE if fingerprint_log(ground) == self.log else OpState.OTHER
+        return OpState.BEFORE if fingerprint_log(context) == self.log else OpState.OTHER
 
-    def perform(self, ground: NodeContext) -> None:
-        if ground.files.exists(self.path):
-            _move(ground, self.path, self.aside)
-        _move(ground, self.made, self.path)
+    def perform(self, context: NodeContext) -> None:
+        if context.files.exists(self.path):
+            _move(context, self.path, self.aside)
+        _move(context, self.made, self.path)
 
-    def resume(self, ground: NodeContext, undo_path: str) -> None:
-        files = ground.files
+    def resume(self, context: NodeContext, undo_path: str) -> None:
+        files = context.files
         if files.is_dir(self.made) and not files.exists(self.path) and files.exists(self.aside):
-            _move(ground, self.aside, self.path)
+            _move(context, self.aside, self.path)
 
-    def revert(self, ground: NodeContext, undo_path: str) -> None:
-        files = ground.files
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        files = context.files
         if not files.is_dir(self.made) and files.exists(self.path):
-            _move(ground, self.path, self.made)
-        self.resume(ground, undo_path)
+            _move(context, self.path, self.made)
+        self.resume(context, undo_path)
 
 
 OPERATIONS: tuple[type[Op], ...] = (
@@ -469,19 +472,21 @@ def op_to_json(op: Op) -> dict[str, Any]:
 
 
 def op_from_json(value: dict[str, Any]) -> Op:
-    """Raises RmqError for what is no operation: a plan may have been edited."""
+    """Decode an operation. Raise RmqError for anything else: a plan may have been edited."""
     fields = dict(value)
     kind = _BY_KIND.get(str(fields.pop("op", None)))
     if kind is None:
-        raise RmqError(f"an operation {value.get('op')!r}; known are {', '.join(sorted(_BY_KIND))}")
+        raise RmqError(
+            f"unknown operation {value.get('op')!r}; known are {', '.join(sorted(_BY_KIND))}"
+        )
     try:
         return kind(**fields)
     except TypeError as error:
         raise RmqError(f"operation {kind.kind}: {error}") from None
 
 
-def _move(ground: NodeContext, old: str, new: str) -> None:
-    files = ground.files
+def _move(context: NodeContext, old: str, new: str) -> None:
+    files = context.files
     folder = new.rpartition("/")[0]
     files.make_dirs(folder)
     try:
@@ -489,25 +494,23 @@ def _move(ground: NodeContext, old: str, new: str) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV or files.is_dir(old):
             raise
-        _copy_over(ground, old, new)
+        _copy_over(context, old, new)
     files.sync_dir(folder)
     files.sync_dir(old.rpartition("/")[0])
 
 
-def _copy_over(ground: NodeContext, old: str, new: str) -> None:
-    """To another file system: a whole copy under a name of its own, then the name, then the old one
-    goes.
-    """
-    files = ground.files
+def _copy_over(context: NodeContext, old: str, new: str) -> None:
+    """Move to another file system: copy under a temporary name, rename, remove the old file."""
+    files = context.files
     copy_file(files, old, new + INCOMING)
     files.rename(new + INCOMING, new)
     files.sync_dir(new.rpartition("/")[0])
     files.unlink(old)
 
 
-def _settle_move(ground: NodeContext, old: str, new: str) -> None:
-    """After a kill between the steps of :func:`_copy_over`."""
-    files = ground.files
+def _settle_move(context: NodeContext, old: str, new: str) -> None:
+    """Clean up after a kill between the steps of :func:`_copy_over`."""
+    files = context.files
     files.unlink(new + INCOMING)
     both = files.exists(old) and files.exists(new)
     if both and not files.is_dir(old) and range_digest(files, old) == range_digest(files, new):

@@ -1,7 +1,7 @@
-"""The plan: what is to be done on which node, as JSON to sign off and as lines to read.
+"""The plan: the operations of each node, as JSON to sign off and as lines to read.
 
-Its id is the begin of the SHA-256 of its content without the time: the same situation gives the
-same plan. A node carries out its own part only.
+Its id is the start of the SHA-256 of its content without the time, so the same state gives the same
+plan. A node carries out its own part only.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ _ID_DIGITS = 12
 
 @define(slots=True, frozen=True, kw_only=True)
 class NodePlan:
-    """One replica's part. ``root`` is its storePathRootDir; ``keep`` the folder for what is moved
-    aside and made ahead, gone after ``finalize`` and after a roll back.
+    """One replica's part.
+
+    ``root`` is its storePathRootDir. ``keep`` is the folder for what is moved aside or built ahead;
+    ``finalize`` and a rollback remove it.
     """
 
     replica: str
@@ -58,7 +60,7 @@ class NodePlan:
 
 @define(slots=True, frozen=True, kw_only=True)
 class Plan:
-    """``steps`` are names of migrations; ``facts`` what the plan rests on, for the reader."""
+    """The parts of all nodes; ``steps`` names migrations, ``facts`` the state that was found."""
 
     steps: tuple[str, ...]
     nodes: tuple[NodePlan, ...]
@@ -73,7 +75,7 @@ class Plan:
         return hashlib.sha256(text).hexdigest()[:_ID_DIGITS]
 
     def node(self, name: str) -> NodePlan:
-        """The part of one replica, by its name or its directory."""
+        """Return the part of one replica, given its name or its directory."""
         for node in self.nodes:
             if name in (node.replica, node.root):
                 return node
@@ -85,7 +87,7 @@ class Plan:
         return not any(node.ops for node in self.nodes)
 
     def to_json(self, key: bytes | None = None) -> dict[str, Any]:
-        """Signed when there is a key."""
+        """Return the JSON form, signed if there is a key."""
         value = {
             "format": PLAN_FORMAT,
             "id": self.id,
@@ -96,11 +98,11 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Plan:
-        """Raises RmqError for a plan of another format, or one whose content is not its id's."""
+        """Decode a plan. Raise RmqError for another format or an id that does not fit."""
         if value.get("format") != PLAN_FORMAT:
             raise RmqError(
                 f"a plan of format {value.get('format')!r}, expected {PLAN_FORMAT}; use the rmqpy"
-                " version that made it"
+                " version that created it"
             )
         plan = cls(
             steps=tuple(value["steps"]),
@@ -111,13 +113,13 @@ class Plan:
         )
         if plan.id != value["id"]:
             raise RmqError(
-                f"the plan says that it is {value['id']}, its content is {plan.id}: it was changed"
-                " after it was made; plan again"
+                f"the plan has the id {value['id']}, its content is {plan.id}: it was changed"
+                " after it was created; plan again"
             )
         return plan
 
     def lines(self) -> Iterator[str]:
-        """The readable form."""
+        """Yield the readable form."""
         yield f"plan {self.id}: {', '.join(self.steps)}"
         for name, value in self.facts.items():
             yield f"  {name}: {_short(value)}"
@@ -142,17 +144,18 @@ class Plan:
 
 
 def check_signed(value: dict[str, Any], key: bytes | None) -> None:
-    """Raises UpgradeRefusedError when a plan is not what the holder of ``key`` signed, or is
-    signed and there is no key.
+    """Raise UpgradeRefusedError unless the plan is what the holder of ``key`` signed.
+
+    An unsigned plan passes only without a key, a signed one only with its key.
     """
-    given = value.get("signature")
-    if given is None and key is None:
+    signature = value.get("signature")
+    if signature is None and key is None:
         return
     if key is None:
         raise UpgradeRefusedError("the plan is signed: give the key with --key")
-    if given is None:
-        raise UpgradeRefusedError("the plan is not signed: sign it when it is made, with --key")
-    if not hmac.compare_digest(str(given), signature_of(value, key)):
+    if signature is None:
+        raise UpgradeRefusedError("the plan is not signed: sign it when planning, with --key")
+    if not hmac.compare_digest(str(signature), signature_of(value, key)):
         raise UpgradeRefusedError(
             "the signature does not fit: the plan was changed after it was signed, or signed with"
             " another key"
@@ -160,7 +163,7 @@ def check_signed(value: dict[str, Any], key: bytes | None) -> None:
 
 
 def op_line(op: Op) -> str:
-    """One operation for a reader."""
+    """Return one operation as a line to read."""
     fields = op_to_json(op)
     where = f" [{fields['start']}, {fields['end']})" if "start" in fields else ""
     to = f" -> {fields['to']}" if "to" in fields else ""

@@ -1,26 +1,26 @@
-"""One DLedger data file as a classic commit log file: which bytes have to change.
+"""Turn one DLedger data file into a classic commit log file: the bytes that must change.
 
 A data file is ``[48-byte header][record]`` repeated, then a filler or zeros. Every record grows
-over the header behind it by one reserved property of exactly those 48 bytes, so that nothing else
+over the header after it by one reserved property of exactly those 48 bytes, so that nothing else
 moves:
 
 ===========================  ======================================================================
 record                       afterwards
 ===========================  ======================================================================
-first of a file              starts 48 bytes earlier (PHYSICALOFFSET says so); grows by its own
-                             header and by the next one: 96 bytes, 48 when it is also the last
+first of a file              starts 48 bytes earlier (PHYSICALOFFSET says so); grows over its own
+                             header and over the next one: 96 bytes, 48 when it is also the last
 any other but the last       same place, grows by 48
 last before the filler       unchanged, unless it is also the first
 filler                       BLANK with the same length
 ===========================  ======================================================================
 
-TOTALSIZE and PROPERTIESLENGTH follow; the body and its CRC stay. PREPAREDTRANSACTIONOFFSET follows
-a half message that moved. A record checksum (``__CRC32#``, the last 20 bytes) stays last and is
-made anew.
+TOTALSIZE and PROPERTIESLENGTH change accordingly; the body and its CRC stay.
+PREPAREDTRANSACTIONOFFSET changes if the half message has moved. A record checksum (``__CRC32#``,
+the last 20 bytes) stays last and is computed again.
 
-The reserved property tells the index and the term of every header that it covers, so the entries
-can be named afterwards. Its separator is part of its bytes: in front, unless the properties are
-empty (none is needed) or end in one (then it stands behind).
+The reserved property holds the index and the term of every header that it covers, so that the
+entries can still be named afterwards. Its separator is part of its bytes: it comes first, unless
+the properties are empty (none is needed) or end in one (then it comes last).
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ from rmqpy.codec.scan import Scan, StopReason
 from rmqpy.model.errors import StoreError
 
 RESERVED_PROPERTY: Final = b"__RMQPY_ENTRY"
-"""Never sent by a client: the name of the property that covers entry headers."""
+"""The name of the property that covers entry headers; clients never send it."""
 
 PROPERTIES_MAX_BEFORE: Final = layout.PROPERTIES_BYTES_MAX - layout.ENTRY_HEADER_SIZE
 PROPERTIES_MAX_BEFORE_FIRST: Final = layout.PROPERTIES_BYTES_MAX - 2 * layout.ENTRY_HEADER_SIZE
-"""Longest properties that a record may have to leave, and the first record of a file."""
+"""The longest properties with which a record can leave, and the first record of a file."""
 
 CHECKSUM_HEAD: Final = b"__CRC32#\x01"
 CHECKSUM_SIZE: Final = 20
 """The checksum property of 5.x: name, separator, ten digits (lowest first), separator."""
 
 _PREPARED_OFFSET_POSITION: Final = 76
-"""PREPAREDTRANSACTIONOFFSET, with two IPv4 hosts."""
+"""The position of PREPAREDTRANSACTIONOFFSET with two IPv4 hosts."""
 _HEADER = layout.ENTRY_HEADER_SIZE
 _SEPARATOR = b"\x02"
 
 
 @define(slots=True, frozen=True)
 class Edit:
-    """Bytes that go to a position of the file."""
+    """Bytes to write at a position of the file."""
 
     position: int
     data: bytes
@@ -66,11 +66,11 @@ class Edit:
 
 @define(slots=True, frozen=True)
 class DataFile:
-    """A data file: its bytes, the offset of the first, and which offsets have moved by 48.
+    """A data file: its bytes, the offset of the first, and which offsets move by 48.
 
-    ``view`` ends where the file ends; ``end`` is the position behind the last entry that leaves, or
+    ``view`` ends where the file ends. ``end`` is the position after the last entry that leaves, or
     the file's end when a filler closes it. ``moved_from`` and ``moved_to`` bound the offsets of all
-    messages that leave (of all files).
+    messages that leave, in all files.
     """
 
     view: memoryview
@@ -88,7 +88,7 @@ class DataFile:
         return self.view[: self.end]
 
     def new_offset(self, offset: int) -> int:
-        """Where a message of the old log is found in the new one."""
+        """Return the offset in the new log of a message of the old one."""
         if not self.moved_from <= offset < self.moved_to:
             return offset
         return offset - _HEADER if offset % self.size == _HEADER else offset
@@ -98,8 +98,8 @@ class DataFile:
 class Piece:
     """Records of a data file that are changed together, as positions in the file.
 
-    The first piece starts at 0; another one starts at a record, its header being the business of
-    the piece before. The last one ends where the content ends.
+    The first piece starts at 0. Any other starts at a record, whose header belongs to the piece
+    before. The last one ends where the content ends.
     """
 
     start: int
@@ -107,8 +107,9 @@ class Piece:
 
 
 def pieces_of(file: DataFile, target_bytes: int) -> list[Piece]:
-    """Cut a data file into pieces of about ``target_bytes``; empty when it holds no entry. Raises
-    StoreError for a damaged file.
+    """Cut a data file into pieces of about ``target_bytes``; return none when it holds no entry.
+
+    Raise StoreError for a damaged file.
     """
     cuts = [0]
     for scan, _ in _scans(file.content, file.base_offset):
@@ -123,7 +124,7 @@ def pieces_of(file: DataFile, target_bytes: int) -> list[Piece]:
 
 
 def too_long(file: DataFile) -> list[int]:
-    """Offsets of messages whose properties leave no room for the reserved one."""
+    """Return the offsets of messages whose properties leave no room for the reserved one."""
     found = []
     for scan, _ in _scans(file.content, file.base_offset):
         for offset, length in zip(scan.offset, scan.properties_length, strict=True):
@@ -134,7 +135,7 @@ def too_long(file: DataFile) -> list[int]:
 
 
 def edits_of(file: DataFile, piece: Piece) -> Iterator[Edit]:
-    """The changes of one piece, in order, all inside it. Raises StoreError for a damaged file."""
+    """Yield the changes of one piece, in order, all inside it. Raise StoreError for damage."""
     position = piece.start
     if piece.start:
         view = file.view[piece.start : piece.end]
@@ -160,7 +161,7 @@ def edits_of(file: DataFile, piece: Piece) -> Iterator[Edit]:
 
 
 def strip_reserved(properties: bytes) -> bytes:
-    """The properties as they were before their message left, and without its checksum."""
+    """Return the properties as before their message left, without its checksum."""
     kept = _without_checksum(properties)
     while True:
         head = kept.rfind(RESERVED_PROPERTY + b"\x01")
@@ -177,7 +178,7 @@ def strip_reserved(properties: bytes) -> bytes:
 
 
 def covered_entries(properties: bytes) -> list[tuple[int, int]]:
-    """(index, term) of every entry header that the reserved property at the end covers."""
+    """Return (index, term) of every entry header that the reserved property at the end covers."""
     raw = _without_checksum(properties)
     _, found, value = raw.rpartition(RESERVED_PROPERTY + b"\x01")
     if not found:
@@ -188,16 +189,14 @@ def covered_entries(properties: bytes) -> list[tuple[int, int]]:
 
 
 def _covers(file: DataFile, end: int) -> bool:
-    """Whether an entry begins at ``end``, so that the record in front of it has to cover its
-    header.
-    """
+    """Return whether an entry begins at ``end``: the record before it must cover its header."""
     return (
         end + _HEADER <= file.end and int.from_bytes(file.view[end : end + 4]) == layout.ENTRY_MAGIC
     )
 
 
 def _scans(view: memoryview, base_offset: int) -> Iterator[tuple[Scan, int]]:
-    """Scans of an entry file page by page, each with the position of its begin in ``view``."""
+    """Yield the scans of an entry file page by page, each with its start position in ``view``."""
     position = 0
     while True:
         scan = scan_records(view[position:], base_offset + position, dledger=True, check_crc=True)
@@ -207,21 +206,21 @@ def _scans(view: memoryview, base_offset: int) -> Iterator[tuple[Scan, int]]:
             continue
         if scan.stop in (StopReason.END, StopReason.BLANK, StopReason.ZERO):
             return
-        # A piece ends inside the header of the entry behind it, which belongs to this one.
+        # A piece ends inside the header of the next entry, which belongs to this piece.
         if scan.stop in (StopReason.TRUNCATED, StopReason.BAD_SIZE) and len(view) - position == 48:
             return
         raise StoreError(
             f"DLedger data at offset {scan.end}",
-            f"{scan.stop.name} where an entry must begin",
+            f"{scan.stop.name} where an entry must start",
             "entries without a gap",
-            "fetch the file from another member, or let rmqpy store fsck look at it",
+            "fetch the file from another member, or check it with rmqpy store fsck",
         )
 
 
 def _edits_of_scan(
     file: DataFile, view: memoryview, scan: Scan, begin: int, last_covers: bool
 ) -> Iterator[Edit]:
-    """``view`` starts at position ``begin`` of the file, like ``scan``."""
+    """Yield the changes of one scan; ``view`` and ``scan`` start at ``begin`` of the file."""
     count = len(scan)
     columns = zip(
         scan.offset,
@@ -236,7 +235,7 @@ def _edits_of_scan(
         if scan.physical_offset[row] != offset:
             raise StoreError(
                 f"DLedger data at offset {offset}",
-                f"a record that says it stands at {scan.physical_offset[row]}",
+                f"a record with the physical offset {scan.physical_offset[row]}",
                 "PHYSICALOFFSET = entry position + 48",
                 "fetch the file from another member",
             )
@@ -265,7 +264,7 @@ def _edits_of_scan(
 
 
 def _patch(file: DataFile, record: bytearray, scan: Scan, row: int, prepared: int) -> None:
-    """Total size, physical offset and prepared offset of a record that is written as a whole."""
+    """Set total size, physical offset and prepared offset of a record written as a whole."""
     record[0:4] = len(record).to_bytes(4)
     offset = scan.offset[row]
     if offset - file.base_offset == _HEADER:
@@ -276,7 +275,7 @@ def _patch(file: DataFile, record: bytearray, scan: Scan, row: int, prepared: in
 
 
 def _extend(file: DataFile, properties: bytes, headers: list[int], offset: int) -> bytes:
-    """The properties with the reserved one, as long as the headers that it covers."""
+    """Return the properties with the reserved one, as long as the headers that it covers."""
     if not headers:
         return properties
     size = len(headers) * _HEADER
@@ -310,7 +309,7 @@ def _without_checksum(properties: bytes) -> bytes:
 
 
 def _checksum(record: bytearray) -> bytes:
-    """The checksum property of a finished record: CRC-32 of all in front of it, lowest digit
+    """Return the checksum property of a finished record: CRC-32 of all before it, lowest digit
     first.
     """
     value = zlib.crc32(memoryview(record)[:-CHECKSUM_SIZE]) & layout.CRC_MASK
@@ -320,7 +319,7 @@ def _checksum(record: bytearray) -> bytes:
 def _damaged(file: DataFile, position: int, stop: StopReason) -> StoreError:
     return StoreError(
         f"DLedger data at offset {file.base_offset + position}",
-        f"{stop.name} where a record must begin",
+        f"{stop.name} where a record must start",
         "entries without a gap",
         "fetch the file from another member",
     )

@@ -1,8 +1,8 @@
-"""All that a check of one replica goes by, as one value that travels: manifest, configuration,
-tables, disk, clock, sizes.
+"""The survey: everything that the checks need to know about one replica, as one value.
 
-A survey reads every byte of the log once and changes nothing. Its JSON form is what ``rmqpy upgrade
-serve`` sends; ranges of files are only sent when a plan asks for them.
+It holds manifest, configuration, tables, disk space and sizes. Taking it reads every byte of the
+log once and changes nothing. ``rmqpy upgrade serve`` sends its JSON form; it sends ranges of files
+only when a plan needs them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rmqpy.config.loading import StoreSettings
 from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
 from rmqpy.model.errors import RmqError
 from rmqpy.model.files import FileSystem
+from rmqpy.model.progress import NoProgress, StartProgress
 from rmqpy.store.files.log_recovery import Framing
-from rmqpy.upgrade.plan.node_context import Progress, no_progress
 
 SURVEY_FORMAT = 1
 FINDINGS_MAX = 1000
-"""So many findings of the audit travel; all of them are counted."""
+"""The most findings of the audit that a survey carries."""
 
 SIZE_KEY = "mappedFileSizeCommitLog"
 DEFAULT_FILE_SIZE = 1 << 30
@@ -36,21 +36,24 @@ DEFAULT_FILE_SIZE = 1 << 30
 
 @define(slots=True, frozen=True)
 class FileSpan:
-    """One log file: when it was last written, and when its first message was stored."""
+    """One log file: the time of its last write, and the store time of its first message."""
 
     path: str
     size: int
     mtime_ms: int
     first_stored_ms: int
     first_stored_of_next_ms: int = -1
-    """So that a copy with a new time shows: the file cannot have been written much later."""
+    """Reveals a copy with a new time: the file cannot have been written much later."""
     of_entries: bool = False
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Survey:
-    """``config``: the broker.conf, None when it was not shown. ``tables``: texts of ``config/``.
-    ``found``: findings of the audit, at most ``FINDINGS_MAX``. Numbers are of the whole log.
+    """What is known about one replica.
+
+    ``config`` is the broker.conf, None if it was not passed. ``tables`` are the texts of
+    ``config/``. ``found`` are findings of the audit, at most ``FINDINGS_MAX``. Numbers are of the
+    whole log.
     """
 
     name: str
@@ -70,14 +73,14 @@ class Survey:
 
     @property
     def file_size(self) -> int:
-        """What the configuration says, else what the files show."""
+        """The size in the configuration, else the size that the files show."""
         if self.config is not None:
             return int(self.config.get(SIZE_KEY, DEFAULT_FILE_SIZE))
         return max((span.size for span in self.spans), default=DEFAULT_FILE_SIZE)
 
     @property
     def has_entries(self) -> bool:
-        """Whether there is more of a DLedger log than empty files."""
+        """Whether the replica has a DLedger log that is not just empty files."""
         log = self.manifest.log("dledger")
         return log is not None and bool(log.files)
 
@@ -93,7 +96,7 @@ class Survey:
 
     @classmethod
     def decode(cls, raw: bytes) -> Survey:
-        """Raises RmqError for anything but a survey of this format."""
+        """Decode a survey. Raise RmqError for anything but a survey of this format."""
         try:
             tree = json.loads(raw)
             if tree.pop("format") != SURVEY_FORMAT:
@@ -108,9 +111,11 @@ class Survey:
 
 @define(slots=True, frozen=True, kw_only=True)
 class SurveyPlan:
-    """``settings``: a broker's, where its files lie elsewhere or its sizes are known. ``runner``:
-    who reads the logs; threads of this process without one. ``md5``: comparing and aligning needs
-    those of logs and tables.
+    """How a survey is taken.
+
+    ``settings`` are the broker's, if its files lie elsewhere or its sizes are known. ``runner``
+    reads the logs; without one, threads of this process do. ``md5`` says of which files the md5 is
+    taken: comparing and aligning need those of logs and tables.
     """
 
     name: str
@@ -118,13 +123,13 @@ class SurveyPlan:
     config_path: str | None = None
     settings: StoreSettings | None = None
     now_ms: Callable[[], int]
-    progress: Progress = no_progress
+    progress: StartProgress = NoProgress
     md5: Md5 = Md5.OWN_FILES
     runner: Callable[[StoreDirectory], RangeRunner] | None = None
 
 
 def take_survey(files: FileSystem, plan: SurveyPlan) -> Survey:
-    """Look at everything below ``plan.root``; changes nothing."""
+    """Read everything below ``plan.root``; change nothing."""
     found: list[dict[str, Any]] = []
 
     def keep(findings: list[Finding]) -> None:
@@ -134,7 +139,7 @@ def take_survey(files: FileSystem, plan: SurveyPlan) -> Survey:
         root=plan.root,
         settings=plan.settings,
         sink=keep,
-        progress=_AuditProgress(plan.name, plan.progress),
+        progress=plan.progress("reading"),
     )
     manifest_plan = ManifestPlan(name=plan.name, audit=audit_plan, now_ms=plan.now_ms, md5=plan.md5)
     directory = read_directory(files, plan.root, plan.settings)
@@ -160,28 +165,13 @@ def take_survey(files: FileSystem, plan: SurveyPlan) -> Survey:
 
 
 def read_config(files: FileSystem, path: str | None) -> dict[str, str] | None:
-    """A broker.conf as pairs, whatever it says; None without a path. Raises RmqError."""
+    """Return a broker.conf as unchecked pairs, None without a path. Raise RmqError if missing."""
     if path is None:
         return None
     if not files.exists(path):
-        raise RmqError(f"{path}: there is no such broker.conf")
+        raise RmqError(f"{path}: this broker.conf does not exist")
     text = decode_properties_bytes(files.read_bytes(path))
     return {each.key: each.value.strip() for each in parse_properties(text, path)}
-
-
-@define(slots=True)
-class _AuditProgress:
-    name: str
-    tell: Progress
-    total: int = 0
-    done: int = 0
-
-    def expect(self, total_bytes: int) -> None:
-        self.total = total_bytes
-
-    def advance(self, done_bytes: int) -> None:
-        self.done += done_bytes
-        self.tell(f"reading {self.name}", self.done, self.total)
 
 
 def _largest(audit: StoreAudit, name: str) -> int:

@@ -1,8 +1,8 @@
-"""Undo records: the bytes that an operation is about to overwrite, durable before it begins.
+"""Undo records: the bytes that an operation is about to overwrite, durable before it starts.
 
 A record is a JSON line (path, time of the file, kind), then for each range its position and length
-(8 + 4 bytes, big-endian) and the bytes; the last 16 bytes are the md5 of all in front. A record
-that is not whole was never used: the operation had not begun.
+(8 + 4 bytes, big-endian) and the bytes; the last 16 bytes are the md5 of all before them. An
+incomplete record was never used, because its operation had not started.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DIGEST_SIZE = 16
 def save_ranges(
     files: FileSystem, undo_path: str, path: str, ranges: Sequence[tuple[int, int]]
 ) -> None:
-    """Keep what stands at these positions, for these lengths."""
+    """Save the bytes at these positions, with these lengths."""
     file = files.open_readonly(path)
     try:
         view = file.view
@@ -38,7 +38,7 @@ def save_ranges(
 
 
 def save_whole(files: FileSystem, undo_path: str, path: str) -> None:
-    """Keep a small file, or that there is none."""
+    """Save a small file, or the fact that it does not exist."""
     if files.exists(path):
         body = _head(path, "whole", files.mtime_ms(path)) + files.read_bytes(path)
     else:
@@ -47,15 +47,13 @@ def save_whole(files: FileSystem, undo_path: str, path: str) -> None:
 
 
 def restore(files: FileSystem, undo_path: str) -> None:
-    """Put the bytes back, and the file's time. Harmless twice, and without a record."""
+    """Put back the bytes and the file's time. Do nothing without a record; may be repeated."""
     if not files.exists(undo_path):
         return
     raw = files.read_bytes(undo_path)
     body = memoryview(raw)[:-_DIGEST_SIZE]
     if hashlib.md5(body, usedforsecurity=False).digest() != raw[-_DIGEST_SIZE:]:
-        raise StoreError(
-            undo_path, "an undo record that is damaged", "its md5", "restore it from a backup"
-        )
+        raise StoreError(undo_path, "a damaged undo record", "its md5", "restore it from a backup")
     line_end = raw.index(b"\n")
     head = json.loads(raw[:line_end])
     path, mtime_ms, rest = head["path"], head["mtime_ms"], body[line_end + 1 :]

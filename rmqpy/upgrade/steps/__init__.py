@@ -1,5 +1,5 @@
-"""The steps of the road: each turns a detected state into the operations that change it.
+"""What the steps of an upgrade share; the steps themselves are in ``migrations/``.
 
-Plans only; :mod:`rmqpy.upgrade.plan.engine` carries plans out. May import ``checks`` and ``plan``.
-Start reading in :mod:`~rmqpy.upgrade.steps.planning`.
+Planning only; :mod:`rmqpy.upgrade.plan.engine` carries plans out. May import ``checks`` and
+``plan``. Start reading in :mod:`~rmqpy.upgrade.steps.planning`.
 """

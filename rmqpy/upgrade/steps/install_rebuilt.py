@@ -1,6 +1,6 @@
-"""The plan that installs consume queues and key index which were built from the log, aside.
+"""The plan that installs consume queues and key index which were rebuilt in a separate folder.
 
-Where they are built is below the plan's ``keep``: gone after ``finalize`` and after a roll back.
+That folder is below the plan's ``keep``, which ``finalize`` and a rollback remove.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ STEP = "rebuild"
 QUEUES, INDEX = "consumequeue", "index"
 
 
-def kept_queues(ground: NodeContext) -> str:
-    """The same for the same log."""
-    tag = digest_of(f"{fingerprint_log(ground)}|{STEP}".encode())[:8]
-    return f"{ground.work}/keep-{tag}"
+def keep_folder(context: NodeContext) -> str:
+    """Return the folder of the plan, the same for the same log."""
+    tag = digest_of(f"{fingerprint_log(context)}|{STEP}".encode())[:8]
+    return f"{context.work}/keep-{tag}"
 
 
-def rebuilt_files(ground: NodeContext) -> str:
-    """Where both folders are built."""
-    return f"{kept_queues(ground)}/{STEP}"
+def build_folder(context: NodeContext) -> str:
+    """Return the folder in which both are built."""
+    return f"{keep_folder(context)}/{STEP}"
 
 
-def drop_unused(ground: NodeContext) -> None:
-    """Remove what was built and never installed: nothing was moved beside it."""
-    for name in ground.files.list_dir(ground.work):
-        keep = f"{ground.work}/{name}"
-        if name.startswith("keep-") and ground.files.list_dir(keep) == [STEP]:
-            ground.files.remove_tree(keep)
+def drop_unused(context: NodeContext) -> None:
+    """Remove what was built and never installed: nothing else was moved to its folder."""
+    for name in context.files.list_dir(context.work):
+        keep = f"{context.work}/{name}"
+        if name.startswith("keep-") and context.files.list_dir(keep) == [STEP]:
+            context.files.remove_tree(keep)
 
 
-def plan_rebuilt(ground: NodeContext, replica: str, facts: dict[str, Any]) -> Plan:
-    """Operations for what differs from what is there; none where both are the same already."""
+def plan_rebuilt(context: NodeContext, replica: str, facts: dict[str, Any]) -> Plan:
+    """Return a plan that replaces what differs; it is empty if both are the same already."""
     root, keep, made = (
-        ground.settings.store_path_root_dir,
-        kept_queues(ground),
-        rebuilt_files(ground),
+        context.settings.store_path_root_dir,
+        keep_folder(context),
+        build_folder(context),
     )
-    log = fingerprint_log(ground)
+    log = fingerprint_log(context)
     ops: list[Op] = [
         Install(
             path=f"{root}/{name}",
             made=f"{made}/{name}",
             aside=f"{keep}/{name}",
-            after=tree_digest(ground.files, f"{made}/{name}"),
+            after=tree_digest(context.files, f"{made}/{name}"),
             log=log,
             why="built from the log",
         )
         for name, same in ((QUEUES, _same_queues), (INDEX, _same_index))
-        if not same(ground.files, f"{root}/{name}", f"{made}/{name}")
+        if not same(context.files, f"{root}/{name}", f"{made}/{name}")
     ]
     node = NodePlan(replica=replica, root=root, keep=keep, ops=tuple(ops))
     return Plan(steps=(STEP,), nodes=(node,), facts=facts)
@@ -71,7 +71,7 @@ def _same_queues(files: FileSystem, old: str, made: str) -> bool:
 
 
 def _same_index(files: FileSystem, old: str, made: str) -> bool:
-    """Index files are named by the time when they were made: their order counts."""
+    """Compare in order: index files are named by the time at which they were created."""
     if not files.is_dir(old):
         return not tree_files(files, made)
     sides = ([range_digest(files, path) for path in tree_files(files, at)] for at in (old, made))

@@ -1,4 +1,4 @@
-"""What a step plans from: the group, its reference, what the operator wishes."""
+"""The context from which a step plans: the group, its reference, the operator's options."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from attrs import define, evolve, field
 from rmqpy.codec.units import index_sizes_of
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
+from rmqpy.model.progress import NoProgress, StartProgress
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.replica import LocalReplica, Replica, Replicas
 from rmqpy.upgrade.checks.tables import MergedTables, merge_tables
-from rmqpy.upgrade.plan.node_context import NodeContext, Progress, no_progress
+from rmqpy.upgrade.plan.node_context import NodeContext
+from rmqpy.upgrade.plan.operations import Op
+from rmqpy.upgrade.plan.plan import NodePlan
 from rmqpy.upgrade.plan.survey import Survey
 from rmqpy.upgrade.steps.reference import Reference, choose_reference
 
 
 def shown_settings(survey: Survey) -> StoreSettings:
-    """The sizes that the files themselves show; the rest is Java's default."""
+    """Return settings with the sizes that the files show; the rest are Java's defaults."""
     return settings_of_facts(survey.root, survey.file_size, survey.manifest.facts)
 
 
 def settings_of_facts(root: str, file_size: int, facts: dict[str, Any]) -> StoreSettings:
-    """The same from facts (:meth:`rmqpy.audit.facts.facts.StoreFacts.as_json`)."""
+    """Return the same settings from facts (:meth:`rmqpy.audit.facts.facts.StoreFacts.as_json`)."""
     values: dict[str, Any] = {
         "store_path_root_dir": root,
         "mapped_file_size_commit_log": file_size,
@@ -42,8 +45,11 @@ def settings_of_facts(root: str, file_size: int, facts: dict[str, Any]) -> Store
 
 @define(slots=True, frozen=True, kw_only=True)
 class SwitchOptions:
-    """``reference``: the operator's choice. ``peers``: dLegerPeers; ``self_ids`` by replica;
-    ``dledger_group``: "" for the broker's name. ``roles``: after leaving, which replica is what.
+    """The operator's options.
+
+    ``reference`` is the chosen reference, ``peers`` the dLegerPeers, ``self_ids`` the ids by
+    replica. An empty ``dledger_group`` means the broker's name. ``roles`` gives the role of each
+    replica after leaving.
     """
 
     reference: str | None = None
@@ -58,21 +64,21 @@ class SwitchOptions:
 
 @define(slots=False, kw_only=True)
 class PlanContext:
-    """Reads replicas; changes nothing."""
+    """The replicas and options that a step reads; it changes nothing."""
 
     group: Group
     files: FileSystem
-    wish: SwitchOptions = field(factory=SwitchOptions)
+    options: SwitchOptions = field(factory=SwitchOptions)
     settings: dict[str, StoreSettings] = field(factory=dict)
-    progress: Progress = no_progress
+    progress: StartProgress = NoProgress
 
     @cached_property
     def reference(self) -> Reference:
-        return choose_reference(self.group, self.wish.reference)
+        return choose_reference(self.group, self.options.reference)
 
     @property
     def on_this_host(self) -> list[LocalReplica]:
-        """What may be changed; the others are only looked at."""
+        """The replicas that may be changed; the others are only read."""
         return [each for each in self.group.replicas if isinstance(each, LocalReplica)]
 
     @cached_property
@@ -86,14 +92,14 @@ class PlanContext:
         return merge_tables(tables, reference.name, ends)
 
     def settings_of(self, replica: Replica) -> StoreSettings:
-        """Sizes and paths with which a replica's files are read."""
+        """Return the sizes and paths with which a replica's files are read."""
         found = self.settings.get(replica.name)
         if found is not None:
             return found
         survey = replica.survey()
         if survey.spans or survey.config is not None:
             return shown_settings(survey)
-        # An empty directory is going to be like the others.
+        # An empty directory will have the sizes of the others.
         like = next((each for each in self.group.surveys if each.spans), survey)
         root = survey.root
         return evolve(
@@ -102,8 +108,8 @@ class PlanContext:
             store_path_commit_log=f"{root}/commitlog",
         )
 
-    def ground_of(self, replica: Replica) -> NodeContext:
-        """For operations on a replica of this host."""
+    def node_context(self, replica: Replica) -> NodeContext:
+        """Return the context for operations on a replica of this host."""
         assert isinstance(replica, LocalReplica), f"{replica.name} is not on this host"
         return NodeContext(
             replica.files,
@@ -114,9 +120,22 @@ class PlanContext:
             replica.plan.now_ms,
         )
 
-    def changed_since_survey(self) -> list[str]:
-        return [
-            f"{replica.name}: log files have changed since they were looked at"
-            for replica in self.on_this_host
-            if not replica.survey().manifest.fits(replica.files, replica.root)
-        ]
+    def commit_log(self, replica: Replica) -> str:
+        """Return the folder of a replica's classic log."""
+        settings = self.settings.get(replica.name)
+        if settings is not None:
+            return settings.store_path_commit_log
+        return f"{replica.survey().root}/commitlog"
+
+    def log_path(self, replica: Replica, path: str) -> str:
+        """Return the absolute path of a log file that a manifest names."""
+        if path.startswith("/"):
+            return path
+        return f"{self.commit_log(replica)}/{path.rpartition('/')[2]}"
+
+
+def switch_part(replica: Replica, ops: list[Op], notes: list[str]) -> NodePlan:
+    """Return a replica's part of a switch: what is kept lies in one folder for all its steps."""
+    root = replica.survey().root
+    keep = f"{upgrade_work(root)}/keep-switch"
+    return NodePlan(replica=replica.name, root=root, keep=keep, ops=tuple(ops), notes=tuple(notes))

@@ -1,9 +1,9 @@
-"""Plans of the verbs: which steps, in which order, joined to one part a node."""
+"""The plans of the verbs: which steps in which order, merged to one part per node."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from attrs import evolve
 
@@ -12,20 +12,22 @@ from rmqpy.upgrade.checks.replica import Replica
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.operations import MoveAside
 from rmqpy.upgrade.plan.plan import NodePlan, Plan
-from rmqpy.upgrade.steps.align import plan_align
 from rmqpy.upgrade.steps.plan_context import PlanContext
-from rmqpy.upgrade.steps.states import GroupState, detect, load_step
+from rmqpy.upgrade.steps.states import AlignStep, GroupState, detect, load_step
 
 ALIGN = ("m0001_baseline", "m0002_align")
 SWITCH = ("m0003_seal", "m0004_join")
 LEAVE = ("m0006_leave",)
 
 
-def plan_alignment(situation: PlanContext) -> Plan:
-    """Raises UpgradeRefusedError (Diverged, with both sides) when only the operator can go on."""
-    state = detect(situation.group)
-    reference = situation.reference
-    _check_divides(situation)
+def plan_alignment(context: PlanContext) -> Plan:
+    """Return the plan that makes all replicas equal.
+
+    Raise UpgradeRefusedError when only the operator can decide (DivergedError, with both sides).
+    """
+    state = detect(context.group)
+    reference = context.reference
+    _check_divides(context)
     compared = {
         name: {"relation": each.relation.value, "common_end": each.common_end}
         for name, each in reference.others.items()
@@ -36,67 +38,71 @@ def plan_alignment(situation: PlanContext) -> Plan:
         "why": reference.why,
         "end": reference.replica.survey().manifest.end,
         "others": compared,
-        **_baseline(situation),
+        **_baseline(context),
     }
-    conflicts = [*situation.merged.conflicts, *_given_twice(situation)]
-    return _plan(situation, ALIGN, facts, conflicts)
+    conflicts = [*context.merged.conflicts, *_duplicate_queue_offsets(context)]
+    return _plan(context, ALIGN, facts, conflicts)
 
 
-def plan_joining(situation: PlanContext, name: str) -> Plan:
-    """For one replica that the group has refused: what it lacks of the reference's old log and
-    tables. The reference may be running: its old log does not change any more. Raises
-    UpgradeRefusedError for a replica that has entries of its own at other offsets.
+def plan_joining(context: PlanContext, name: str) -> Plan:
+    """Return the plan that gives one replica, refused by its group, the old log that it lacks.
+
+    It gets what it lacks of the reference's old log and tables. The reference may be running,
+    because its old log no longer changes. Raise UpgradeRefusedError for a replica that has entries
+    at other offsets.
     """
-    replica, reference = situation.group.replica(name), situation.reference
+    replica, reference = context.group.replica(name), context.reference
     if not classic_log(reference.replica).files:
-        raise UpgradeRefusedError(f"{reference.replica.name} has no old log to give")
-    _check_divides(situation)
-    part = plan_align(situation, replica)
-    aside = list(_empty_ledgers(situation, replica, part.keep))
-    facts = {"reference": reference.replica.name, **_baseline(situation)}
-    conflicts = (*situation.merged.conflicts,)
+        raise UpgradeRefusedError(f"{reference.replica.name} has no old log to copy")
+    _check_divides(context)
+    align = cast(AlignStep, load_step("m0002_align"))
+    part = align.plan_replica(context, replica)
+    aside = list(_move_empty_ledgers(context, replica, part.keep))
+    facts = {"reference": reference.replica.name, **_baseline(context)}
+    conflicts = (*context.merged.conflicts,)
     part = evolve(part, ops=(*aside, *part.ops))
     return Plan(steps=ALIGN, nodes=(part,), facts=facts, conflicts=conflicts)
 
 
-def _empty_ledgers(situation: PlanContext, replica: Replica, keep: str) -> Iterator[MoveAside]:
-    """What a refused start has made: no entry is in it, and it may begin at a wrong offset."""
+def _move_empty_ledgers(context: PlanContext, replica: Replica, keep: str) -> Iterator[MoveAside]:
+    """Move aside what a refused start created: without entries, and perhaps at a wrong offset."""
     survey = replica.survey()
     if survey.has_entries:
         return
-    for name in situation.files.list_dir(survey.root):
+    for name in context.files.list_dir(survey.root):
         if name.startswith("dledger-"):
             yield MoveAside(
                 path=f"{survey.root}/{name}",
                 to=f"{keep}/{name}",
-                why="no entry is in it, and it begins elsewhere",
+                why="it holds no entry, and begins at another offset",
             )
 
 
-def plan_switch(situation: PlanContext) -> Plan:
-    """For the nodes of this host; all that are shown must be aligned."""
-    state = detect(situation.group)
+def plan_switch(context: PlanContext) -> Plan:
+    """Return the plan for the nodes of this host; all given replicas must be aligned."""
+    state = detect(context.group)
     if state not in (GroupState.ALIGNED, GroupState.SEALED):
         raise UpgradeRefusedError(
             f"the replicas are {state.value}: rmqpy upgrade plan and apply align them first"
         )
-    if not situation.on_this_host:
+    if not context.on_this_host:
         raise UpgradeRefusedError(
-            "switch changes the directories of this host: none of them is shown"
+            "switch changes directories of this host, and no replica given is one of them"
         )
-    facts = {"state": state.value, **_baseline(situation)}
-    return _plan(situation, SWITCH, facts, [])
+    facts = {"state": state.value, **_baseline(context)}
+    return _plan(context, SWITCH, facts, [])
 
 
-def plan_leaving(situation: PlanContext) -> Plan:
-    state = detect(situation.group)
+def plan_leaving(context: PlanContext) -> Plan:
+    """Return the plan of the way back for the members of this host."""
+    state = detect(context.group)
     if state not in (GroupState.JOINED, GroupState.DLEDGER_ONLY):
-        raise UpgradeRefusedError(f"the replicas are {state.value}: only DLedger stores leave")
-    return _plan(situation, LEAVE, {"state": state.value, **_baseline(situation)}, [])
+        raise UpgradeRefusedError(f"the replicas are {state.value}: only DLedger stores can leave")
+    return _plan(context, LEAVE, {"state": state.value, **_baseline(context)}, [])
 
 
-def _baseline(situation: PlanContext) -> dict[str, Any]:
-    """What the replicas were when the plan was made."""
+def _baseline(context: PlanContext) -> dict[str, Any]:
+    """Return what the replicas were when the plan was made."""
     return {
         "replicas": {
             survey.name: {
@@ -105,27 +111,25 @@ def _baseline(situation: PlanContext) -> dict[str, Any]:
                 "end": survey.manifest.end,
                 "messages": survey.manifest.messages,
             }
-            for survey in situation.group.surveys
+            for survey in context.group.surveys
         }
     }
 
 
 def _plan(
-    situation: PlanContext, steps: Sequence[str], facts: dict[str, Any], conflicts: list[str]
+    context: PlanContext, steps: Sequence[str], facts: dict[str, Any], conflicts: list[str]
 ) -> Plan:
     parts: dict[str, NodePlan] = {}
     for name in steps:
-        made = load_step(name).plan(situation)
-        assert isinstance(made, list)
-        for part in made:
+        for part in load_step(name).plan(context):
             before = parts.get(part.replica)
-            parts[part.replica] = part if before is None else _joined(before, part)
+            parts[part.replica] = part if before is None else _merge(before, part)
     return Plan(
         steps=tuple(steps), nodes=tuple(parts.values()), facts=facts, conflicts=tuple(conflicts)
     )
 
 
-def _joined(one: NodePlan, two: NodePlan) -> NodePlan:
+def _merge(one: NodePlan, two: NodePlan) -> NodePlan:
     return NodePlan(
         replica=one.replica,
         root=one.root,
@@ -135,40 +139,42 @@ def _joined(one: NodePlan, two: NodePlan) -> NodePlan:
     )
 
 
-def _check_divides(situation: PlanContext) -> None:
-    """Where there is DLedger data already it must begin where the reference's old log ends, and
-    nothing may have been written to that since: then the old part can still be aligned in front.
+def _check_divides(context: PlanContext) -> None:
+    """Check that the old log can still be aligned before existing DLedger data.
+
+    The DLedger data must begin where the reference's old log ends, and nothing may have been
+    written to the old log since. Raise UpgradeRefusedError otherwise.
     """
-    reference = situation.reference.replica
+    reference = context.reference.replica
     files = classic_log(reference).files
-    ends = files[-1].end_offset if files else situation.group.divide(reference)
-    with_entries = [survey for survey in situation.group.surveys if survey.has_entries]
+    ends = files[-1].end_offset if files else context.group.divide(reference)
+    with_entries = [survey for survey in context.group.surveys if survey.has_entries]
     for survey in with_entries:
         ledger = survey.manifest.facts.get("ledger")
         if ledger and ledger["begin"] != ends:
             raise UpgradeRefusedError(
                 f"{survey.name}: its DLedger log begins at {ledger['begin']}, the old log of"
-                f" {reference.name} ends at {ends}: entries and old messages have the same"
-                " offsets, or none have those between. Keep all directories, export what only the"
-                " DLedger log has, and begin again from the stores as they were before the switch"
+                f" {reference.name} ends at {ends}: entries and old messages overlap, or"
+                " there is a gap between them. Keep all directories, export what only the DLedger"
+                " log has, and start again from the stores as they were before the switch"
             )
     if with_entries and files and not files[-1].sealed:
         raise UpgradeRefusedError(
             f"the old log of {reference.name} was written to after the switch, while the flag was"
             " off: its last messages have the queue offsets of entries. Keep all directories,"
-            f" export what only {reference.name} has, and choose a member whose old log was not"
-            " touched with --reference NAME: those messages are moved aside"
+            f" export what only {reference.name} has, and choose a member whose old log has not"
+            " changed with --reference NAME: those messages are moved aside"
         )
 
 
-def _given_twice(situation: PlanContext) -> list[str]:
-    """Queue offsets that a wrong upgrade has given to two messages: no alignment mends that."""
+def _duplicate_queue_offsets(context: PlanContext) -> list[str]:
+    """Return queue offsets that a wrong upgrade gave to two messages; no alignment repairs that."""
     return [
         f"{survey.name}: {each.get('topic')} queue {each.get('queue_id')}: the message at offset"
         f" {each.get('offset')} has queue offset {each.get('found')} where {each.get('expected')}"
-        " follows; where an older message has it too, consumers get the older one, and both are"
-        " found by key and by id"
-        for survey in situation.group.surveys
+        " was expected; where an older message has that offset too, consumers get the older one,"
+        " and both are found by key and by id"
+        for survey in context.group.surveys
         for each in survey.found
         if each["code"] == "QUEUE_STEP"
         and each["file"].startswith("dledger-")

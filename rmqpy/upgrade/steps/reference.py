@@ -1,6 +1,6 @@
-"""Which replica is the reference, and why: the longest valid log that contains every other.
+"""The choice of the reference: the replica whose log is the longest that contains every other.
 
-When none contains all others, the logs have diverged, and only the operator can choose.
+If no log contains all others, the logs have diverged, and only the operator can choose.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rmqpy.upgrade.checks.log_comparison import (
     Relation,
     classic_log,
     compare_logs,
-    messages_behind,
+    messages_after,
 )
 from rmqpy.upgrade.checks.replica import Replica
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
@@ -22,7 +22,7 @@ from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
 @define(slots=True, frozen=True)
 class Reference:
-    """``others``: each other replica's log, seen from the reference's."""
+    """The chosen replica and why. ``others`` compares each other replica's log with its log."""
 
     replica: Replica
     why: str
@@ -30,7 +30,7 @@ class Reference:
 
 
 class DivergedError(UpgradeRefusedError):
-    """No replica contains all others. ``sides``: for each pair, what each has alone."""
+    """No replica contains all others. ``sides`` lists, for each pair, what each has alone."""
 
     def __init__(self, text: str, sides: dict[str, dict[str, list[str]]]) -> None:
         super().__init__(text)
@@ -38,7 +38,10 @@ class DivergedError(UpgradeRefusedError):
 
 
 def choose_reference(group: Group, chosen: str | None = None) -> Reference:
-    """Raises Diverged without a choice where one is needed; ``chosen`` is the operator's."""
+    """Return the reference; ``chosen`` is the operator's choice.
+
+    Raise DivergedError if a choice is needed and none was made.
+    """
     candidates = [group.replica(chosen)] if chosen else list(group.replicas)
     candidates.sort(key=lambda each: -classic_log(each).end)
     for candidate in candidates:
@@ -73,7 +76,7 @@ def _diverged(group: Group) -> DivergedError:
                 continue
             name = f"{one.name} and {two.name} from offset {compared.common_end}"
             sides[name] = {
-                side.name: list(map(str, messages_behind(side, compared.common_end)))
+                side.name: list(map(str, messages_after(side, compared.common_end)))
                 for side in (one, two)
             }
             counts = ", ".join(f"{len(each)} on {side}" for side, each in sides[name].items())
@@ -81,7 +84,7 @@ def _diverged(group: Group) -> DivergedError:
             for side, each in sides[name].items():
                 sides[name][side] = each[:LISTED_MAX]
     return DivergedError(
-        "no replica contains all others: " + "; ".join(lines) + ". Choose which side stays with"
-        " --reference NAME; what the others have alone is moved aside, not deleted",
+        "no replica contains all others: " + "; ".join(lines) + ". Choose the side that stays with"
+        " --reference NAME; what only the others have is moved aside, not deleted",
         sides,
     )

@@ -1,4 +1,4 @@
-"""The states of a group, detected from its replicas' surveys; the steps between them."""
+"""The states of a group, detected from the surveys of its replicas, and the steps between them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,32 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.model.errors import RmqError
 from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.log_comparison import Relation, compare_logs
 
+if TYPE_CHECKING:
+    from rmqpy.upgrade.checks.replica import Replica
+    from rmqpy.upgrade.plan.plan import NodePlan
+    from rmqpy.upgrade.steps.plan_context import PlanContext
+
 MIGRATIONS = "rmqpy_migrations"
 
 
 class GroupState(Enum):
     DIVERGED = "diverged"
-    """No log contains all others."""
+    """The logs differ, and none contains all others."""
     LAGGING = "lagging"
-    """Logs differ, one contains all others."""
+    """The logs differ, and one contains all others."""
     ALIGNED = "aligned"
     SEALED = "sealed"
     JOINED = "joined"
     DLEDGER_ONLY = "dledger_only"
     MIXED = "mixed"
-    """Some have switched, some have not."""
+    """Some replicas have switched, some have not."""
 
 
 class Step(Protocol):
@@ -38,12 +43,18 @@ class Step(Protocol):
     FROM: frozenset[GroupState]
     TO: GroupState | None
     REASON: str
-    plan: Callable[..., object]
-    verify: Callable[..., list[str]]
+    plan: Callable[[PlanContext], list[NodePlan]]
+    verify: Callable[[PlanContext], list[str]]
+
+
+class AlignStep(Step, Protocol):
+    """The migration ``m0002_align``, which can also plan for a single replica."""
+
+    plan_replica: Callable[[PlanContext, Replica], NodePlan]
 
 
 def detect(group: Group) -> GroupState:
-    """What the group is now."""
+    """Return the state in which the group is now."""
     modes = {group.mode(replica) for replica in group.replicas}
     if modes == {Mode.JOINED}:
         return GroupState.JOINED
@@ -63,12 +74,12 @@ def detect(group: Group) -> GroupState:
 
 
 def load_step(name: str) -> Step:
-    """A migration by the name of its module."""
+    """Return a migration by the name of its module."""
     _make_importable()
     try:
         return cast(Step, importlib.import_module(f"{MIGRATIONS}.{name}"))
     except ModuleNotFoundError as error:
-        raise RmqError(f"there is no migration {name}: {error}") from None
+        raise RmqError(f"migration {name} does not exist: {error}") from None
 
 
 def _all_sealed(group: Group) -> bool:
@@ -77,7 +88,7 @@ def _all_sealed(group: Group) -> bool:
 
 
 def _make_importable() -> ModuleType:
-    """Installed as a package of its own; in a checkout it is the folder beside ours."""
+    """Return the package of the migrations: installed, or in a checkout next to ``rmqpy``."""
     try:
         return importlib.import_module(MIGRATIONS)
     except ModuleNotFoundError:
