@@ -1,4 +1,4 @@
-"""The leader's side of replication: one :class:`AuditProgress` a follower, the quorum's watermark.
+"""The leader's side of replication: one :class:`Progress` a follower, the quorum's watermark.
 
 A follower begins in COMPARE: the leader sends its last entry and goes back
 (:func:`next_comparison`) until it knows the last one that the follower has too. What the follower

@@ -165,5 +165,5 @@ class StoreFacts:
 
     def as_json(self) -> dict[str, Any]:
         """Return a tree of plain values, as JSON returns it."""
-        tree: dict[str, Any] = json.loads(json.dumps(asdict(self, value_serializer=_plain)))
+        tree: dict[str, Any] = json.loads(json.dumps(asdict(self, value_serializer=json_value)))
         return tree

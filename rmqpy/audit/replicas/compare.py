@@ -304,8 +304,11 @@ def _block(file: LogFileDigest, begin: int) -> str:
     return file.blocks[number] if number < len(file.blocks) else "nothing"
 
 
-def _first_block(one: LogFileDigest, two: LogFileDigest) -> tuple[int, int, bool] | None:
-    """Return (begin, end, decided) of the first block that differs or cannot be compared."""
+def first_block(one: LogFileDigest, two: LogFileDigest) -> tuple[int, int, bool] | None:
+    """Return (begin, end, decided) of the first block that the digests do not prove equal.
+
+    ``decided`` is False for a block in which one of the logs ends: only its bytes can tell.
+    """
     end = min(one.end, two.end)
     for number, (left, right) in enumerate(zip_longest(one.blocks, two.blocks)):
         begin = one.first_offset + number * BLOCK_SIZE
@@ -349,7 +352,7 @@ def _first_difference(one: LocalStore, two: LocalStore, where: Difference) -> Di
             views.append((view[offset - file.first_offset : stop], view, file.first_offset))
         (left, left_view, base), (right, right_view, _) = views
         if bytes(left) != bytes(right):
-            at = next(n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b)
+            at = first_different_byte(bytes(left), bytes(right))
             framing = logs[0].framing
             return evolve(
                 where,

@@ -39,6 +39,7 @@ from rmqpy.audit.facts.facts import Mode
 from rmqpy.audit.facts.file_md5 import FilePart
 from rmqpy.audit.facts.small_files import ConfigTable
 from rmqpy.audit.scan.directory import StoreDirectory, read_directory
+from rmqpy.audit.scan.findings import json_value
 from rmqpy.audit.scan.range_merge import FileDigests, LogResult
 from rmqpy.audit.scan.ranges import FrameGroup
 from rmqpy.codec.hashes import java_text
@@ -194,7 +195,7 @@ class Manifest:
 
     def encode(self) -> bytes:
         """Return the JSON form."""
-        tree = asdict(evolve(self, logs=()), value_serializer=_plain)
+        tree = asdict(evolve(self, logs=()), value_serializer=json_value)
         tree["logs"] = [
             {"kind": log.kind, "files": list(map(_log_file_tree, log.files))} for log in self.logs
         ]

@@ -286,9 +286,9 @@ class _Planner:
                 yield Action(kind=ActionKind.WRITE, file=file, position=place + 12, length=8)
         tiles_end = tiles[-1].offset + tiles[-1].size if tiles else finding.offset
         if to_end:
-            left = holder.end_offset - behind
+            left = holder.end_offset - tiles_end
             data = encode_blank(left)
-            yield self._write(holder, behind - holder.first_offset, data)
+            yield self._write(holder, tiles_end - holder.first_offset, data)
 
     def _write(self, file: LogFile, position: int, data: bytes) -> Action:
         return Action(

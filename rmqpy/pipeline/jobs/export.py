@@ -194,7 +194,7 @@ class Export:
             proven = chain.take(exported)
             if proven is not None:
                 self._take(proven)
-            self.plan.advance(exported.work.stop - exported.work.start)
+            self.plan.progress.advance(exported.work.stop - exported.work.start)
         self._finish()
 
     def _make_target(self) -> None:
@@ -209,7 +209,7 @@ class Export:
         limit = read_facts(files, plan.root).confirmed_end
         ranges, excluded = partition_store(directory, plan.range_bytes, limit)
         self.skipped += excluded
-        plan.expect(sum(work.stop - work.start for work in ranges))
+        plan.progress.expect(sum(work.stop - work.start for work in ranges))
         return ranges
 
     def _take(self, exported: ExportedRange) -> None:

@@ -29,6 +29,7 @@ from rmqpy.codec.layout import INDEX_ENTRY_SIZE
 from rmqpy.codec.packing import KEY
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.config.loading import StoreSettings
+from rmqpy.model.progress import NoProgress, Progress
 from rmqpy.pipeline.jobs.derived_files import (
     BuiltFile,
     ByteRange,

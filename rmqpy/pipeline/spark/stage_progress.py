@@ -47,7 +47,7 @@ class StageProgress:
 
 
 @contextmanager
-def watched_tasks(session: SparkSession, progress: AuditProgress) -> Iterator[None]:
+def watched_tasks(session: SparkSession, progress: Progress) -> Iterator[None]:
     """Report the tasks of the block; a session without a tracker (Spark Connect) reports
     nothing.
     """
