@@ -123,6 +123,13 @@ CHECKPOINT_SIZE: Final = 4096
 BATCH_HEADER_SIZE: Final = 20
 BATCH_ITEM_SIZE_MIN: Final = 22
 
+# Blocks, the unit in which logs are counted and compared
+BLOCK_SHIFT: Final = 16
+BLOCK_SIZE: Final = 1 << BLOCK_SHIFT
+"""Frames are counted by the 64 KiB block of the file in which they begin."""
+BLOCK_DIGEST_BYTES: Final = 16
+"""Size of the BLAKE2b digest of a block."""
+
 _BORN_HOST_V6: Final = 0x10
 _STORE_HOST_V6: Final = 0x20
 

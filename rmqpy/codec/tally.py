@@ -44,9 +44,9 @@ from typing import Final
 from attrs import define, field
 
 from rmqpy.codec import layout
-from rmqpy.codec.blocks import BLOCK_DIGEST_BYTES, BLOCK_SHIFT, BLOCK_SIZE
 from rmqpy.codec.entry import ENTRY_HEADER, encode_index_unit
 from rmqpy.codec.hashes import crc32, java_hash_of_bytes
+from rmqpy.codec.layout import BLOCK_DIGEST_BYTES, BLOCK_SHIFT, BLOCK_SIZE
 from rmqpy.codec.properties import PROPERTY_SEPARATOR, locate_property, well_formed
 from rmqpy.codec.scan import (
     StopReason,

@@ -21,7 +21,7 @@ from rmqpy.dledger.messages import (
     PushType,
 )
 from rmqpy.model.ids import Term
-from rmqpy.remoting.json_text import quote
+from rmqpy.remoting.fastjson import quote
 
 _NUMBER: Final = rb"(-?(?:0|[1-9][0-9]{0,17}))"
 _SHORT: Final = rb"(-?(?:0|[1-9][0-9]{0,8}))"

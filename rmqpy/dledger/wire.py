@@ -57,7 +57,7 @@ from rmqpy.dledger.push_text import (
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.remoting.fastjson import FastjsonDecodeError, dumps, loads
-from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, parse_decimal
+from rmqpy.remoting.java_values import INT32_MAX, INT64_MAX, parse_decimal
 
 RESPONSE_FRAME_CODE: Final = 200
 """Remoting code of every answer."""

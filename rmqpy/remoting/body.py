@@ -41,7 +41,6 @@ from attrs import NOTHING, AttrsInstance, define, fields
 
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError
-from rmqpy.remoting.annotations import Int64, wire_name, without_none
 from rmqpy.remoting.fastjson import (
     TOLERANT_REQUEST_MAX,
     FastjsonDecodeError,
@@ -49,8 +48,8 @@ from rmqpy.remoting.fastjson import (
     dumps,
     loads,
 )
-from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, check_range, parse_decimal
-from rmqpy.remoting.lazy_attrs import Value
+from rmqpy.remoting.java_values import INT32_MAX, INT64_MAX, check_range, parse_decimal
+from rmqpy.remoting.lazy_attrs import Int64, Value, wire_name, without_none
 
 Read: TypeAlias = Callable[[Any], Any]
 Write: TypeAlias = Callable[[Any], Any]

@@ -35,9 +35,8 @@ from attrs import NOTHING, AttrsInstance, define, fields
 
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError
-from rmqpy.remoting.annotations import Int64, named, wire_name, without_none
-from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, java_double, parse_decimal
-from rmqpy.remoting.lazy_attrs import Value
+from rmqpy.remoting.java_values import INT32_MAX, INT64_MAX, java_double, parse_decimal
+from rmqpy.remoting.lazy_attrs import Int64, Value, named, wire_name, without_none
 
 __all__ = ["CommandHeader", "HeaderField", "Int64", "header_fields", "named", "wire_names"]
 

@@ -46,11 +46,9 @@ from rmqpy.remoting.command import (
     RemotingCommand,
 )
 from rmqpy.remoting.command_header import CommandHeader, wire_names
-from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX
+from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX, quote
 from rmqpy.remoting.fastjson_reader import FastjsonDecodeError, FastjsonReader
-from rmqpy.remoting.java_number import INT32_MAX, java_double, parse_decimal
-from rmqpy.remoting.java_values import hashmap_ordered
-from rmqpy.remoting.json_text import quote
+from rmqpy.remoting.java_values import INT32_MAX, hashmap_ordered, java_double, parse_decimal
 
 MAX_FRAME: Final = 16_777_216
 """Largest frame, length word included (Java ``com.rocketmq.remoting.frameMaxLength``)."""

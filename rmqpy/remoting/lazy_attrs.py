@@ -8,12 +8,28 @@ reason equality and text are written once, here, by the attributes.
 from __future__ import annotations
 
 import threading
+import types
 from collections.abc import Callable
-from typing import Any, TypeVar, dataclass_transform
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    TypeAlias,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 
-from attrs import define, field
+from attrs import Attribute, define, field
 
 V = TypeVar("V", bound="type[Value]")
+
+Int64: TypeAlias = Annotated[int, "int64"]
+"""A Java long; plain ``int`` is a Java int."""
+
+_NAME: Final = "wire_name"
 
 
 class Value:
@@ -44,6 +60,29 @@ def lazy_define(*, kw_only: bool = False) -> Callable[[V], V]:
         return kind
 
     return put_off
+
+
+def named(name: str) -> dict[str, str]:
+    """Metadata of an attrs field whose name on the wire is not its camelCase form."""
+    return {_NAME: name}
+
+
+def wire_name(attribute: Attribute[Any]) -> str:
+    """``consumer_group`` as Java writes it, ``consumerGroup``, or as :func:`named` says."""
+    given = attribute.metadata.get(_NAME)
+    if given is not None:
+        return str(given)
+    first, *others = attribute.name.split("_")
+    return first + "".join(part[:1].upper() + part[1:] for part in others)
+
+
+def without_none(hint: Any) -> Any:
+    """``hint`` without ``| None``."""
+    if get_origin(hint) not in (types.UnionType, Union):
+        return hint
+    rest = [part for part in get_args(hint) if part is not type(None)]
+    assert len(rest) == 1, hint
+    return rest[0]
 
 
 _unmade: dict[type, bool] = {}

@@ -24,11 +24,10 @@ from attrs import define, field
 
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError
-from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.body import Body
 from rmqpy.remoting.fastjson import FastjsonDecodeError, dumps, loads
-from rmqpy.remoting.java_number import INT32_MAX, parse_decimal
-from rmqpy.remoting.lazy_attrs import lazy_define
+from rmqpy.remoting.java_values import INT32_MAX, parse_decimal
+from rmqpy.remoting.lazy_attrs import Int64, lazy_define
 
 SINGLE_TAG: Final = "SINGLE_TAG"
 MULTI_TAG: Final = "MULTI_TAG"
