@@ -201,7 +201,7 @@ def choice(of: type[Enum]) -> Kind:
         try:
             return of(text)
         except ValueError:
-            raise ValueError("not one of the allowed values") from None
+            raise ValueError("unknown value") from None
 
     return Kind(
         java_type=of.__name__,

@@ -110,7 +110,7 @@ def test_wrong_value_names_file_line_key_value_and_allowed(tmp_path: Path) -> No
     with pytest.raises(ConfigError) as caught:
         load_broker_configuration(path, {}, PLAIN)
     assert str(caught.value) == (
-        f"{path}:3: flushDiskType='sync': not one of the allowed values; allowed: ASYNC_FLUSH, SYNC_FLUSH"
+        f"{path}:3: flushDiskType='sync': unknown value; allowed: ASYNC_FLUSH, SYNC_FLUSH"
     )
 
 
