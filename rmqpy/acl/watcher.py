@@ -26,6 +26,7 @@ from attrs import define, field
 
 from rmqpy.acl.plain_acl_file import AccessFile, format_access_file, parse_access_file
 from rmqpy.acl.rules import EXAMPLE_SECRET, AccessRules
+from rmqpy.acl.signature import AccessChecker, AccessDemand
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.errors import ConfigError
 from rmqpy.model.files import FileSystem
@@ -61,6 +62,26 @@ def access_paths(home: str | None, plain_file: str) -> tuple[str, str]:
                 "path"
             )
     return str(main), str(main.parent / "acl")
+
+
+def watched_checker(
+    demands: Mapping[int, AccessDemand],
+    paths: tuple[str, str],
+    files: FileSystem,
+    scheduler: Scheduler,
+    *,
+    strict: bool,
+) -> tuple[AccessChecker, AccessFiles]:
+    """Return a checker of ``demands`` and the files at ``paths`` that supply its rules.
+
+    The checker has no rules until :meth:`AccessFiles.start`.
+    """
+    checker = AccessChecker(demands)
+
+    def use(rules: AccessRules) -> None:
+        checker.rules = rules
+
+    return checker, AccessFiles(*paths, files, scheduler, use, strict)
 
 
 @define(slots=True, eq=False, repr=False)

@@ -15,7 +15,7 @@ from attrs import define
 
 from rmqpy.acl.rules import AccessRules
 from rmqpy.acl.signature import ACCESS_KEY, AccessChecker
-from rmqpy.acl.watcher import AccessFiles, access_paths
+from rmqpy.acl.watcher import AccessFiles, access_paths, watched_checker
 from rmqpy.broker.processors.access_demands import broker_demands
 from rmqpy.broker.processors.admin.acl import AccessAdminProcessor
 from rmqpy.config.security import SecurityMode
@@ -46,16 +46,13 @@ class BrokerAccessControl:
     def of(cls, broker: BrokerServer, deps: BrokerDependencies) -> BrokerAccessControl:
         """For ``aclEnable=true``. Adds the account requests to ``broker``."""
         configuration = deps.configuration
-        keeper = AccessChecker(broker_demands(broker.store))
-        secure = configuration.security.security_mode is SecurityMode.SECURE
-        files = AccessFiles(
-            *access_paths(
-                configuration.broker.rocketmq_home, configuration.security.acl_plain_file
-            ),
+        security = configuration.security
+        keeper, files = watched_checker(
+            broker_demands(broker.store),
+            access_paths(configuration.broker.rocketmq_home, security.acl_plain_file),
             deps.files,
             deps.scheduler,
-            lambda rules: _use(keeper, rules),
-            secure,
+            strict=security.security_mode is SecurityMode.SECURE,
         )
         control = cls(broker, files, keeper)
         files.start()
@@ -114,7 +111,3 @@ class BrokerAccessControl:
             refusal.remark,
             f" ({more} more before it)" if more > 0 else "",
         )
-
-
-def _use(keeper: AccessChecker, rules: AccessRules) -> None:
-    keeper.rules = rules
