@@ -57,7 +57,7 @@ _TRUTH: Final = {"true": True, "false": False, "yes": True, "no": False, "on": T
 
 @define(slots=True, frozen=True, kw_only=True)
 class PlainAccount:
-    """One account as it stands in a file."""
+    """One account as it is in a file."""
 
     access_key: str
     secret_key: str = field(default="", repr=False)
@@ -142,7 +142,7 @@ class AccessFile:
 
 
 def parse_access_file(text: str, where: str) -> AccessFile:
-    """Raises ConfigError."""
+    """Raise ConfigError."""
     value = parse_yaml(text, where)
     if value in ("", None):
         return AccessFile()
@@ -157,7 +157,7 @@ def parse_access_file(text: str, where: str) -> AccessFile:
 
 
 def format_access_file(file: AccessFile) -> str:
-    """The text that Java and :func:`parse_access_file` read."""
+    """Return the text that Java and :func:`parse_access_file` read."""
     counter, timestamp = file.version
     content: dict[str, Any] = {
         WHITE: list(file.white),

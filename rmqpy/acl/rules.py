@@ -41,12 +41,12 @@ def parse_right(text: str | None) -> int:
 
 
 def is_right(text: str) -> bool:
-    """Whether ``text`` is one of Java's."""
+    """Return whether ``text`` is one of Java's."""
     return text.strip() in _TEXTS
 
 
 def retry_resource(group: str) -> str:
-    """The resource that stands for a group."""
+    """Return the resource that represents a group."""
     return group if group.startswith(RETRY_PREFIX) else RETRY_PREFIX + group
 
 
@@ -80,7 +80,7 @@ class Account:
     rights: Mapping[str, int] | None = None
 
     def lacks(self, needs: Iterable[RequiredPermission]) -> RequiredPermission | None:
-        """The first of ``needs`` that this account has not."""
+        """Return the first of ``needs`` that this account has not."""
         if self.rights is None and self.admin:
             return None
         rights = self.rights or {}

@@ -59,7 +59,7 @@ class Credentials:
     security_token: str | None = field(default=None, repr=False)
 
     def signed(self, request: RemotingCommand) -> RemotingCommand:
-        """``request`` with the fields that prove who sends it."""
+        """Return ``request`` with the fields that prove who sends it."""
         fields = dict(request.ext_fields)
         fields.pop(SIGNATURE, None)
         fields[ACCESS_KEY] = self.access_key
@@ -70,14 +70,14 @@ class Credentials:
 
 
 def signature(secret_key: str, fields: Mapping[str, str], body: bytes) -> str:
-    """The value of Signature for a request with these fields."""
+    """Return the value of Signature for a request with these fields."""
     values = [fields[key] for key in _signed_order(tuple(fields))]
     content = "".join(values).encode("utf-8", "replace") + body
     return b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()
 
 
 def verify_signature(account: Account, request: RemotingCommand) -> bool:
-    """Whether the request's signature is the account's."""
+    """Return whether the request's signature is the account's."""
     fields = {key: value for key, value in request.ext_fields.items() if key != UNIQUE_KEY_QUERY}
     wanted = signature(account.secret_key, fields, request.body)
     return hmac.compare_digest(
@@ -94,11 +94,11 @@ class AccessLevel(Enum):
     """An account; its rights on the resources decide."""
     ADMINISTRATOR = "administrator"
     SECRETS = "administrator, signed"
-    """As before, and no white address stands for a signature."""
+    """As before, and a white address does not replace the signature."""
 
 
 Resources = Callable[[RemotingCommand], Sequence[RequiredPermission]]
-"""What a request needs; raises Refusal for one that cannot be read."""
+"""What a request needs; raises RequestRejectedError for one that cannot be read."""
 
 
 def _nothing(_request: RemotingCommand) -> Sequence[RequiredPermission]:
@@ -123,7 +123,7 @@ class AccessChecker:
     allowed: int = 0
 
     def check(self, address: str, request: RemotingCommand) -> None:
-        """Raises Refusal unless the peer at ``address`` may do what it asks for."""
+        """Raise RequestRejectedError unless the peer at ``address`` may do what it asks for."""
         try:
             self._check(address, request)
         except RequestRejectedError:
@@ -132,7 +132,9 @@ class AccessChecker:
         self.allowed += 1
 
     def has_rights(self, access_key: str, request: RemotingCommand) -> bool:
-        """Whether an account may send this request to its topics and groups, if it has signed."""
+        """Return whether an account may send this request to its topics and groups, if it has
+        signed.
+        """
         declared = self.declared.get(request.code)
         account = self.rules.accounts.get(access_key)
         if declared is None or declared.level is not AccessLevel.ACCOUNT or account is None:
@@ -190,7 +192,7 @@ def _refusal(text: str) -> RequestRejectedError:
 
 @lru_cache(maxsize=ORDERS_KEPT)
 def _signed_order(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys whose values are signed, in order. Requests have few different sets of keys."""
+    """Return the keys whose values are signed, in order; requests have few different key sets."""
     return tuple(sorted((key for key in keys if key != SIGNATURE), key=_java_order))
 
 

@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 def access_paths(home: str | None, plain_file: str) -> tuple[str, str]:
-    """The main file and the folder of the others."""
+    """Return the main file and the directory of the others."""
     if home:
         main = PurePosixPath(home) / plain_file.lstrip("/")
     else:
@@ -226,6 +226,6 @@ def refuse_examples(path: str, file: AccessFile) -> None:
 
 
 def merged_rules(rules: list[AccessRules]) -> AccessRules:
-    """All together; of two accounts with one key the first counts."""
+    """Return all together; of two accounts with one key the first counts."""
     accounts = {key: account for each in reversed(rules) for key, account in each.accounts.items()}
     return AccessRules(accounts, tuple(white for each in rules for white in each.white_addresses))

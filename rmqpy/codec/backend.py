@@ -91,7 +91,7 @@ class _EncodeRun(Protocol):
 
 
 class PushDecoder(Protocol):
-    """Takes batch pushes that continue a log into what is staged behind its end, without a detour;
+    """Takes batch pushes that continue a log into what is staged after its end, without a detour;
     in C only. Its log is one of ``file_size`` bytes a data file.
     """
 
@@ -102,7 +102,7 @@ class PushDecoder(Protocol):
         ``rmqpy.store.files.staging``."""
 
     def allow(self, group: bytes, names: bytes, term: int) -> None:
-        """What a push has to say between its first and last index, and from there to its size; no
+        """What a push must say between its first and last index, and from there to its size; no
         entry may have a larger term. Before the first push.
         """
 

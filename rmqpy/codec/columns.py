@@ -2,7 +2,7 @@
 piece of memory, or pointed at.
 
 All functions exist in C too: take them from :mod:`rmqpy.codec.backend`. Positions count from the
-begin of the view, as in a :class:`rmqpy.codec.scan.Scan`.
+start of the view, as in a :class:`rmqpy.codec.scan.Scan`.
 """
 
 from __future__ import annotations

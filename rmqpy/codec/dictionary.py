@@ -21,7 +21,7 @@ class DictionaryColumn:
     texts: list[bytes]
 
     def to_list(self) -> list[bytes]:
-        """The text of every row; equal ones are one object."""
+        """Return the text of every row; equal ones are one object."""
         texts = self.texts
         return [texts[number] for number in self.numbers]
 

@@ -82,7 +82,7 @@ def encode_filler_head(rest: int) -> bytes:
 
 
 def decode_entry_header(view: Buffer, position: int, offset: int) -> EntryHeader:
-    """The entry at ``position`` of ``view``, whose place in the ledger is ``offset``. Raises
+    """Return the entry at ``position`` of ``view``, whose place in the ledger is ``offset``. Raises
     InvalidRecordError.
 
     Checked: magic, size against body length and against what ``view`` holds, pos against
@@ -118,7 +118,7 @@ def decode_entry_header(view: Buffer, position: int, offset: int) -> EntryHeader
 
 
 def is_filler(view: Buffer, position: int = 0) -> bool:
-    """Whether a filler begins at ``position``."""
+    """Return whether a filler begins at ``position``."""
     if len(view) - position < layout.ENTRY_FILLER_SIZE:
         return False
     magic, _ = _FILLER.unpack_from(view, position)
@@ -126,7 +126,7 @@ def is_filler(view: Buffer, position: int = 0) -> bool:
 
 
 def decode_index_unit(view: Buffer, position: int, offset: int) -> IndexUnit:
-    """The unit at ``position`` of ``view``, byte ``offset`` of the index. Raises
+    """Return the unit at ``position`` of ``view``, byte ``offset`` of the index. Raises
     InvalidRecordError.
 
     A unit's own index must say where it stands: ``offset`` is 32 times it.

@@ -57,7 +57,7 @@ class RunSpan:
 
 
 def entry_text(header: tuple[int, ...], body: bytes | bytearray | memoryview) -> bytes:
-    """An entry as an object; ``header`` has the fields of ``ENTRY_HEADER``."""
+    """Return an entry as an object; ``header`` has the fields of ``ENTRY_HEADER``."""
     magic, size, index, term, position, channel, chain_crc, body_crc, _ = header
     text = b2a_base64(body, newline=False)
     return _TEXT % (text, body_crc, chain_crc, channel, index, magic, position, size, term)
@@ -66,7 +66,7 @@ def entry_text(header: tuple[int, ...], body: bytes | bytearray | memoryview) ->
 def encode_run(
     view: memoryview, index: int, position: int, *, count_max: int, size_max: int
 ) -> tuple[RunSpan, bytes] | None:
-    """Entries from the begin of ``view`` on, which is ``position`` in the ledger and holds entry
+    """Entries from the start of ``view`` on, which is ``position`` in the ledger and holds entry
     ``index``: as long as they are whole and until they have ``size_max`` bytes. Their objects are
     separated by commas. None: not even the first is one that a run can have.
     """
@@ -97,8 +97,9 @@ def encode_run(
 
 
 def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | None:
-    """The list that begins at ``start``: where its entries belong, their bytes as a data file has
-    them, their index units, and where ``text`` goes on. None: it is no run in its usual form.
+    """Return the list that begins at ``start``: where its entries belong, their bytes as a data
+    file has them, their index units, and where ``text`` continues. None: it is no run in its usual
+    form.
     """
     if text[start : start + 1] != b"[":
         return None
@@ -114,7 +115,7 @@ def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | N
             body = a2b_base64(match[1], strict_mode=True)
         except Base64Error:
             return None
-        if b2a_base64(body, newline=False) != match[1]:  # bits behind the last byte
+        if b2a_base64(body, newline=False) != match[1]:  # bits after the last byte
             return None
         index, position, size, term = map(int, match.group(2, 3, 4, 5))
         if size != layout.ENTRY_HEADER_SIZE + len(body) or len(body) > ENTRY_BODY_MAX:
@@ -145,7 +146,7 @@ def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | N
 def _read_entry(
     view: memoryview, index: int, position: int
 ) -> tuple[tuple[int, ...], memoryview] | None:
-    """Header fields and body of a whole entry; what is always 0 has to be 0."""
+    """Header fields and body of a whole entry; what is always 0 must be 0."""
     if len(view) < layout.ENTRY_HEADER_SIZE:
         return None
     header = ENTRY_HEADER.unpack_from(view)

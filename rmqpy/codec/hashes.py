@@ -31,7 +31,7 @@ _POWERS = _powers()
 _WEIGHTS = tuple(
     (pow(31, length, 1 << 32), _POWERS[_CHUNK - length :]) for length in range(_CHUNK + 1)
 )
-"""By length of a text: what a hash in front of it is multiplied by, and the weight of each unit."""
+"""By length of a text: what a hash before it is multiplied by, and the weight of each unit."""
 _CHUNK_POWER = pow(31, _CHUNK, 1 << 32)
 
 

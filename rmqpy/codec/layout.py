@@ -6,7 +6,7 @@ Message record, version 1 (the only one that 4.9 writes; offsets hold for two IP
 ===  ==========================  ==========  ======  =============================================
  #   Java field                  size        offset  note
 ===  ==========================  ==========  ======  =============================================
- 1   TOTALSIZE                   4           0       the whole record
+ 1   TOTALSIZE                   4           0       the complete record
  2   MAGICCODE                   4           4       MESSAGE_MAGIC_V1
  3   BODYCRC                     4           8       CRC-32 of the body & 0x7FFFFFFF, 0 when empty
  4   QUEUEID                     4           12
@@ -135,7 +135,7 @@ _STORE_HOST_V6: Final = 0x20
 
 
 def store_timestamp_position(sys_flag: int) -> int:
-    """Where STORETIMESTAMP stands in a record with this SYSFLAG."""
+    """Return where STORETIMESTAMP is in a record with this SYSFLAG."""
     return STORE_TIMESTAMP_POSITION + (HOST_V6_EXTRA if sys_flag & _BORN_HOST_V6 else 0)
 
 

@@ -70,8 +70,8 @@ def encode_messages(drafts: Sequence[OutgoingMessage]) -> list[bytearray]:
 
 
 def encode_stored(message: StoredMessage) -> bytes:
-    """The version 1 record of a message that was stored and changed since: its own offsets and
-    times, ``properties`` as they are in the map.
+    """Return the version 1 record of a message that was stored and changed since: its own offsets
+    and times, ``properties`` as they are in the map.
     """
     draft = OutgoingMessage(
         topic=message.topic.encode(),
@@ -114,8 +114,9 @@ def set_offsets(
 
 
 def decode_message(view: Buffer, position: int = 0) -> StoredMessage:
-    """The record that begins at ``position``. Raises InvalidRecordError when the bytes are none;
-    the CRC is not checked.
+    """Return the record that begins at ``position``.
+
+    Raises InvalidRecordError when the bytes are none; the CRC is not checked.
     """
     data = memoryview(view)
     rest = len(data) - position
@@ -132,7 +133,7 @@ def decode_message(view: Buffer, position: int = 0) -> StoredMessage:
 
 
 def check_record(view: Buffer, offset: int) -> None:
-    """Whether ``view`` is one whole record, as far as its lengths (they have to add up) and the CRC
+    """Whether ``view`` is one complete record, as far as its lengths (they must add up) and the CRC
     of its body tell; ``offset`` is for the message. Raises InvalidRecordError.
     """
     length = len(view)
@@ -158,7 +159,7 @@ def check_record(view: Buffer, offset: int) -> None:
         found_crc = crc32(body) & layout.CRC_MASK
     if body_length and found_crc != expected:
         raise InvalidRecordError(offset, "BODYCRC", found_crc, expected)
-    # An empty body has no CRC: a length that became 0 is told by what stands behind it.
+    # An empty body has no CRC: a length that became 0 is told by what follows it.
     version = layout.TOPIC_LENGTH_SIZES[magic]
     topic = start + body_length + version
     topic_length = int.from_bytes(view[topic - version : topic], signed=True)
@@ -171,7 +172,7 @@ def check_record(view: Buffer, offset: int) -> None:
 
 
 def record_properties(record: Buffer) -> dict[str, str]:
-    """The properties of the record that begins at 0, without decoding the rest of it. Raises
+    """Return the properties of the record that begins at 0, without decoding the rest of it. Raises
     InvalidRecordError when the lengths cannot be right.
     """
     data = memoryview(record)
@@ -193,7 +194,7 @@ def record_properties(record: Buffer) -> dict[str, str]:
 
 
 def encode_blank(rest: int) -> bytes:
-    """The 8 bytes that close a file with ``rest`` bytes left; what stands behind them has no
+    """Return the 8 bytes that close a file with ``rest`` bytes left; what follows them has no
     meaning.
     """
     assert rest >= layout.BLANK_SIZE, f"no room for a BLANK: {rest} bytes left"

@@ -1,5 +1,5 @@
 """The C core behind the signatures of the Python functions. Imported by :mod:`rmqpy.codec.backend`
-only; ``ffi`` and ``lib`` themselves by the hot path of the broker.
+only; ``ffi`` and ``lib`` themselves by the fast path of the broker.
 
 One call a batch and one a range, never one a message. All memory is allocated here and kept alive
 over the call.

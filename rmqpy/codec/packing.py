@@ -1,7 +1,7 @@
-"""What consume queues and key index are built anew from: records of a scan, packed.
+"""What consume queues and key index are built again from: records of a scan, packed.
 
 ==============  =========================================================================
-units           20 bytes each as they stand in a consume queue, one run behind the other
+units           20 bytes each as they are in a consume queue, one run behind the other
 keys            key hash, physical offset, store time in ms: one for each key of a message
 ==============  =========================================================================
 
@@ -42,7 +42,7 @@ class PackedUnits:
 
 
 def pack_records(view: memoryview, scan: Scan, count: int, *, with_keys: bool) -> PackedUnits:
-    """The first ``count`` records of a scan of ``view``."""
+    """Return the first ``count`` records of a scan of ``view``."""
     firsts: list[tuple[int, int]] = []
     units: list[bytearray] = []
     open_runs: dict[tuple[bytes, int], int] = {}

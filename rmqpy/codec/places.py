@@ -15,11 +15,11 @@ __all__ = ["content_end", "magic_places"]
 _STEP: Final = 1 << 20
 _ZEROS: Final = bytes(_STEP)
 _SPLIT_MAX: Final = 3
-"""Bytes of a magic code that may stand behind the step in which it begins."""
+"""Bytes of a magic code that may follow the step in which it begins."""
 
 
 def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:
-    """Where the magic code of a record begins, between ``start`` and before ``stop``."""
+    """Yield where the magic code of a record begins, between ``start`` and before ``stop``."""
     while start < stop:
         chunk = bytes(view[start : min(start + _STEP, stop) + _SPLIT_MAX])
         places = []
@@ -33,7 +33,7 @@ def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:
 
 
 def content_end(view: memoryview, position: int = 0) -> int:
-    """Position behind the last byte that is not zero, at least ``position``."""
+    """Position after the last byte that is not zero, at least ``position``."""
     stop = len(view)
     while stop > position:
         start = max(position, stop - _STEP)

@@ -53,7 +53,7 @@ PROPERTY_TRACE_SWITCH: Final = "TRACE_ON"
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:
-    """The pairs of a property string, in the order of first appearance."""
+    """Return the pairs of a property string, in the order of first appearance."""
     found: dict[str, str] = {}
     for piece in java_text(raw).split("\x02"):
         name, separator, value = piece.partition("\x01")
@@ -63,7 +63,7 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The property string of ``properties``, in their order, without a trailing separator.
+    """Return the property string of ``properties``, in their order, without a trailing separator.
 
     Raises ValueError for a name or value that would be read back as something else.
     """
@@ -79,7 +79,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def locate_property(raw: bytes, key: bytes) -> tuple[int, int]:
-    """Where that value stands, as (start, end); (0, 0) when there is none."""
+    """Return where that value stands, as (start, end); (0, 0) when there is none."""
     head = key + NAME_VALUE_SEPARATOR
     position = len(raw)
     while (position := raw.rfind(head, 0, position)) >= 0:
@@ -94,8 +94,8 @@ def locate_property(raw: bytes, key: bytes) -> tuple[int, int]:
 
 
 def is_whole(raw: bytes) -> bool:
-    """Whether this was written to its end as a property string: UTF-8 as it always is, and no zeros
-    there, which is what a write leaves that was cut off. (A zero within is legal, if odd.)
+    """Return whether this was written to its end as a property string: UTF-8 as it always is, and
+    no zeros there, which is what a write leaves that was cut off. (A zero within is legal, if odd.)
 
     Tells a record from the torn tail of one, whose length fields and body CRC may still agree.
     """
@@ -107,6 +107,6 @@ def is_whole(raw: bytes) -> bool:
 
 
 def well_formed(raw: bytes) -> bool:
-    """Whether this is whole and each of its pieces has a name: what a broker writes."""
+    """Return whether this is whole and each of its pieces has a name: what a broker writes."""
     pieces = raw.removesuffix(PROPERTY_SEPARATOR).split(PROPERTY_SEPARATOR) if raw else []
     return is_whole(raw) and all(piece.find(NAME_VALUE_SEPARATOR) > 0 for piece in pieces)

@@ -1,7 +1,7 @@
-"""The checksum over a whole record that 5.x keeps in its properties (enabledAppendPropCRC).
+"""The checksum over a complete record that 5.x keeps in its properties (enabledAppendPropCRC).
 
 The last 20 bytes of PROPERTIES, which are the last of the record: ``__CRC32#`` 0x01, ten digits,
-0x02. The digits are the decimal CRC-32 (31 bits) of all bytes in front of them, the least
+0x02. The digits are the decimal CRC-32 (31 bits) of all bytes before them, the least
 significant digit first. 4.9 writes and reads records without it, and takes it for a property.
 
 It closes the gap that the body's own CRC leaves: every flipped bit of a record is found.
@@ -27,7 +27,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 def reserve(properties: bytes) -> bytes:
-    """A property string with room for the checksum at its end, and no older one inside."""
+    """Return a property string with room for the checksum at its end, and no older one inside."""
     if _HEAD in properties:
         pieces = properties.split(PROPERTY_SEPARATOR)
         properties = PROPERTY_SEPARATOR.join(p for p in pieces if not p.startswith(_HEAD))
@@ -43,7 +43,7 @@ def write(record: bytearray) -> None:
 
 
 def verify(record: Buffer) -> bool:
-    """Whether the record is as it was written, as far as it has a checksum."""
+    """Return whether the record is as it was written, as far as it has a checksum."""
     tail = bytes(record[-SIZE:])
     expected = _checksum(record)
     if tail == expected:

@@ -43,7 +43,7 @@ class StopReason(IntEnum):
     END = 0
     """The view ended behind a good record."""
     BLANK = 1
-    """The file's filler: go on with the next file."""
+    """The file's filler: continue with the next file."""
     ZERO = 2
     """Nothing was written here: size and magic are 0."""
     BAD_MAGIC = 3
@@ -54,12 +54,12 @@ class StopReason(IntEnum):
     BAD_FIELDS = 6
     BAD_CRC = 7
     LIMIT = 8
-    """``max_records`` were found; go on at ``end``."""
+    """``max_records`` were found; continue at ``end``."""
 
 
 @define(slots=True)
 class Scan:
-    """What was found, a column a field. Positions count from the begin of the view, offsets from
+    """What was found, a column a field. Positions count from the start of the view, offsets from
     0 of the log.
     """
 
@@ -97,7 +97,7 @@ class Scan:
     term: array[int]
     topic: list[bytes]
     end: int
-    """Offset behind the last good record and its framing: where the reason to stop stands."""
+    """Offset after the last good record and its framing: where the reason to stop stands."""
     stop: StopReason
 
     def __len__(self) -> int:
@@ -155,7 +155,9 @@ def scan_of_columns(
     stop: StopReason,
     number: NumberParts = dictionary_encode,
 ) -> Scan:
-    """A Scan of its columns of numbers; topics are cut from ``view``, equal ones are one object."""
+    """Return a Scan of its columns of numbers; topics are cut from ``view``, equal ones are one
+    object.
+    """
     topics = number(view, columns[_TOPIC_POSITION], columns[_TOPIC_LENGTH]).to_list()
     make = cast("Callable[..., Scan]", Scan)
     return make(*columns, topics, end, stop)
@@ -164,7 +166,7 @@ def scan_of_columns(
 def walk_records(
     view: memoryview, base_offset: int, stop: int, *, dledger: bool
 ) -> tuple[int, StopReason]:
-    """From the frame at the begin of ``view`` to the first that begins at or behind ``stop``: its
+    """From the frame at the start of ``view`` to the first that begins at or behind ``stop``: its
     offset and LIMIT, or where and why the walk ended before. Exists in C too.
     """
     end, why = base_offset, StopReason.LIMIT
@@ -180,8 +182,8 @@ def walk_records(
 def measure_record(
     data: memoryview, start: int, rest: int
 ) -> StopReason | tuple[tuple[Any, ...], int, int, int]:
-    """The record at ``start``, which may take ``rest`` bytes: its fields 1 to 15 and where body,
-    topic and properties begin (the last end with the record). Or why there is none.
+    """Return the record at ``start``, which may take ``rest`` bytes: its fields 1 to 15 and where
+    body, topic and properties begin (the last end with the record). Or why there is none.
     """
     size, magic = _SIZE_MAGIC.unpack_from(data, start)
     if magic not in layout.TOPIC_LENGTH_SIZES:
@@ -212,7 +214,7 @@ def measure_record(
 
 
 def record_ahead(view: memoryview, start: int) -> int | StopReason:
-    """The size that the record at ``start`` claims, or why none begins there."""
+    """Return the size that the record at ``start`` claims, or why none begins there."""
     if len(view) - start < layout.BLANK_SIZE:
         return StopReason.TRUNCATED
     size, magic = _SIZE_MAGIC.unpack_from(view, start)
@@ -224,7 +226,7 @@ def record_ahead(view: memoryview, start: int) -> int | StopReason:
 
 
 def entry_ahead(view: memoryview, start: int) -> int | StopReason:
-    """The size of the entry at ``start``, which ``view`` holds, or why none begins there."""
+    """Return the size of the entry at ``start``, which ``view`` holds, or why none begins there."""
     rest = len(view) - start
     if rest < layout.ENTRY_FILLER_SIZE:
         return StopReason.TRUNCATED
@@ -241,7 +243,7 @@ def entry_ahead(view: memoryview, start: int) -> int | StopReason:
 
 
 class _ScanWalk:
-    """One scan under way: ``position`` is behind the last good frame."""
+    """One scan under way: ``position`` is after the last good frame."""
 
     __slots__ = ("base_offset", "check_crc", "data", "position", "rows")
 

@@ -82,7 +82,7 @@ __all__ = [
 
 BUCKET_SHIFT: Final = 10
 EVENT_LIMIT: Final = 4096
-"""So many events and the walk pauses: the caller takes them and goes on."""
+"""So many events and the walk pauses: the caller takes them and continues."""
 
 EXT_ADDRESS_MAX: Final = -0x80000001
 """Tags codes up to this are addresses in a consume queue extension."""
@@ -136,7 +136,7 @@ class UnitRow:
     any_tags: bool = False
 
     def read(self, position: int, size: int) -> bytes | None:
-        """The unit at byte ``position`` of the row; None where no file holds it."""
+        """Return the unit at byte ``position`` of the row; None where no file holds it."""
         place = position - self.first
         if place < 0 or not self.file_size:
             return None
@@ -152,7 +152,7 @@ class TallyPlan:
     """What a walk checks. ``digests``: of messages; ``blocks``: those of 64 KiB blocks are made of
     what it walked over. ``units_of`` gives the consume queue of (topic, queue id), None when it
     has no files; without it consume queues are not looked at. ``keys``: physical offsets between
-    which the key index has to know messages (before the second).
+    which the key index must know messages (before the second).
     """
 
     dledger: bool
@@ -186,7 +186,7 @@ class QueueTally:
 
 @define(slots=True)
 class Tally:
-    """The counts of a walk so far; a walk that paused goes on with the same."""
+    """The counts of a walk so far; a walk that paused continues with the same."""
 
     plan: TallyPlan
     records: int = 0
@@ -214,7 +214,7 @@ class Tally:
     unit_rows: list[UnitRow | None] = field(factory=list)
 
     def queue_number(self, topic: bytes, queue_id: int) -> int:
-        """The number of a queue, which is a new one when it is not known yet."""
+        """Return the number of a queue, which is a new one when it is not known yet."""
         number = self.queue_numbers.get((topic, queue_id))
         if number is None:
             number = self.queue_numbers[topic, queue_id] = len(self.queues)
@@ -469,7 +469,9 @@ class _TallyWalk:
 
 
 def key_hashes(topic: bytes, raw_properties: bytes) -> list[int]:
-    """The hashes under which the key index knows a message: of UNIQ_KEY, then of each of KEYS."""
+    """Return the hashes under which the key index knows a message: of UNIQ_KEY, then of each of
+    KEYS.
+    """
     hashes = []
     start, stop = locate_property(raw_properties, b"UNIQ_KEY")
     if stop:

@@ -56,7 +56,7 @@ class IndexHeader:
 
     @classmethod
     def decode(cls, view: Buffer) -> IndexHeader:
-        """The header of a file; a fresh file's index count 0 is read as 1, as Java does."""
+        """Return the header of a file; a fresh file's index count 0 is read as 1, as Java does."""
         begin_ms, end_ms, begin, end, slots, count = INDEX_HEADER.unpack_from(view)
         return cls(
             begin_timestamp_ms=begin_ms,
@@ -119,12 +119,12 @@ def index_sizes_of(file_bytes: int) -> tuple[int, int] | None:
 
 
 def index_slot_position(key_hash: int, slot_count: int) -> int:
-    """Where the slot of a hash stands in the file."""
+    """Return where the slot of a hash is in the file."""
     return layout.INDEX_HEADER_SIZE + key_hash % slot_count * layout.INDEX_SLOT_SIZE
 
 
 def index_entry_position(number: int, slot_count: int) -> int:
-    """Where an entry stands in the file; numbers start at 1."""
+    """Return where an entry is in the file; numbers start at 1."""
     slots_end = layout.INDEX_HEADER_SIZE + slot_count * layout.INDEX_SLOT_SIZE
     return slots_end + number * layout.INDEX_ENTRY_SIZE
 

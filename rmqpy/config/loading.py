@@ -198,7 +198,8 @@ _NEVER_BY_REQUEST = re.compile(
 
 
 def updated_configuration(configuration: C, changes: Mapping[str, str]) -> C:
-    """``configuration`` with the keys of an admin request changed: all or, by a Refusal, none.
+    """Return ``configuration`` with the keys of an admin request changed: all or, by a
+    RequestRejectedError, none.
 
     Only keys that may change at run time pass. Unknown keys are ignored, as in Java, unless their
     name says that they would be of the kind that no request may ever change.
@@ -239,8 +240,8 @@ def effective_values(configuration: BrokerConfiguration | NamesrvConfiguration) 
 
 
 def effective_lines(configuration: BrokerConfiguration | NamesrvConfiguration) -> list[str]:
-    """``key=value`` lines as Java prints them: nothing escaped, keys without a value left out, and
-    of secrets only that they are there.
+    """Return ``key=value`` lines as Java prints them: nothing escaped, keys without a value left
+    out, and of secrets only that they are there.
     """
     facts = _all_facts(configuration)
     return [
@@ -253,7 +254,9 @@ def configuration_text(
     configuration: BrokerConfiguration | NamesrvConfiguration,
     unknown: Mapping[str, str] | None = None,
 ) -> str:
-    """The file that a changed configuration is written to; reading it gives the same settings."""
+    """Return the file that a changed configuration is written to; reading it gives the same
+    settings.
+    """
     return format_properties({**(unknown or {}), **effective_values(configuration)})
 
 
@@ -359,7 +362,7 @@ class _Reading:
                 self.take("securityMode=secure", name, text)
 
     def built(self) -> Any:
-        """The configuration of the values read so far."""
+        """Return the configuration of the values read so far."""
         return type(self._base)(
             **{
                 part: type(settings)(**self._defaults_of(part), **self.changes_of(type(settings)))
@@ -368,7 +371,7 @@ class _Reading:
         )
 
     def changes_of(self, settings: type[Any]) -> dict[str, Any]:
-        """The values that belong to one settings class, by attribute."""
+        """Return the values that belong to one settings class, by attribute."""
         return {
             facts.attribute: self.values[name]
             for name, facts in key_facts(settings).items()
@@ -376,7 +379,7 @@ class _Reading:
         }
 
     def fault(self, name: str, reason: str, allowed: str) -> ConfigError:
-        """The fault of a value that is wrong in view of other keys."""
+        """Return the fault of a value that is wrong in view of other keys."""
         if name not in self._texts:
             return ConfigError(f"{name} is not set: {reason}; allowed: {allowed}")
         return config_fault(self._where[name], name, self._texts[name], reason, allowed)

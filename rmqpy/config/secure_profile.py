@@ -34,7 +34,7 @@ SECURE_DEFAULTS: Final = {"registrationAddresses": "", "administrationAddresses"
 
 
 def secure_additions(texts: dict[str, str], known: set[str]) -> dict[str, str]:
-    """The values to add to those of the file (``texts``); raises ConfigError for one that
+    """Return the values to add to those of the file (``texts``); raises ConfigError for one that
     contradicts the mode. ``known``: the keys that this server has.
     """
     for name, wanted in SECURE_VALUES.items():

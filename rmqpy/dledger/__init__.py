@@ -21,7 +21,7 @@ virtual time):
 
 1. write what the turn's puts have staged; the log reports ``Stored``;
 2. ``step(Received(ticket, decode_request(…)))`` for each request that came in, ``Answered`` for
-   each answer, failure or time-out; ``tick(now_ms)`` when it is due;
+   each answer, failure or timeout; ``tick(now_ms)`` when it is due;
 3. ``take_ready()`` until it is None, and carry out each Ready in the order of its fields: hard
    state to disk and synced; entries dropped, then written; messages sent, all to one member in one
    write; the committed index told to the readers, the role to the broker; the marker appended;

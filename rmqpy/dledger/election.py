@@ -11,7 +11,7 @@ somebody knows a leader                          WAIT_TO_REVOTE         chance +
 no quorum answered                               WAIT_TO_REVOTE         chance
 no quorum with a log no longer than ours         WAIT_TO_REVOTE         chance + longest interval
 a quorum accepted                                PASSED                 leader
-a quorum accepted or has to reach this term      REVOTE_IMMEDIATELY     now
+a quorum accepted or must reach this term      REVOTE_IMMEDIATELY     now
 none of these                                    WAIT_TO_VOTE_NEXT      chance; in a new term
 ===============================================  =====================  ==========================
 
@@ -377,7 +377,7 @@ class Election:
             self.on_leader()
 
     def _in_vain(self, tally: VoteTally) -> bool:
-        """Whether a new term is due, now that a quorum has been heard and knows no leader."""
+        """Return whether a new term is due, now that a quorum has answered and knows no leader."""
         next_term = self.verdict is VoteParseResult.WAIT_TO_VOTE_NEXT
         return self._raising and next_term and tally.known_max_term <= tally.term
 

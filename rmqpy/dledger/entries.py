@@ -30,7 +30,7 @@ class Entry:
 
     @classmethod
     def of(cls, index: int, term: int, position: int, body: Buffer) -> Entry:
-        """An entry with the constants that every entry has."""
+        """Return an entry with the constants that every entry has."""
         header = EntryHeader(
             size=ENTRY_HEADER_SIZE + len(body),
             index=LedgerIndex(index),
@@ -61,7 +61,7 @@ class Entry:
         return self.header.position + self.header.size
 
     def encode_header(self) -> bytes:
-        """The 48 bytes in front of the body."""
+        """Return the 48 bytes before the body."""
         header = self.header
         return encode_entry_header(header.index, header.term, header.position, len(self.body))
 
@@ -144,7 +144,7 @@ Part = Entry | EntryRun
 
 
 def as_singletons(parts: Iterable[Part]) -> Iterator[Entry]:
-    """The entries of single ones and runs, one after the other."""
+    """Yield the entries of single ones and runs, one after the other."""
     for part in parts:
         if isinstance(part, EntryRun):
             yield from part

@@ -39,7 +39,7 @@ class EntryLog(Protocol):
 
     @property
     def end_offset(self) -> int:
-        """Offset behind the last entry; where the first one goes when there is none."""
+        """Offset after the last entry; where the first one goes when there is none."""
 
     def term_of(self, index: int) -> Term:
         """Term of a stored entry. Raises IndexError outside begin..end."""
@@ -56,7 +56,7 @@ class EntryLog(Protocol):
 def collect(
     entry: Callable[[int], Entry], first: int, last: int, size_max: int
 ) -> tuple[Entry, ...]:
-    """A batch, entry by entry."""
+    """Return a batch, entry by entry."""
     entries = [entry(first)]
     size = entries[0].size
     while size < size_max and first + len(entries) <= last:
@@ -66,8 +66,8 @@ def collect(
 
 
 def frame(end_offset: int, size: int, file_size: int) -> int:
-    """Where an entry of ``size`` bytes goes when the last one ends at ``end_offset``: there, or at
-    the begin of the next file when no filler would fit behind it.
+    """Return where an entry of ``size`` bytes goes when the last one ends at ``end_offset``: there,
+    or at the start of the next file when no filler would fit after it.
     """
     rest = file_size - end_offset % file_size
     return end_offset + rest if size + ENTRY_FILLER_SIZE > rest else end_offset
@@ -119,7 +119,7 @@ class LogView:
         return self._log.end_offset
 
     def has(self, index: int) -> bool:
-        """Whether there is an entry ``index``."""
+        """Return whether there is an entry ``index``."""
         return self.begin_index <= index <= self.end.index and index >= 0
 
     def term_of(self, index: int) -> Term:
@@ -139,7 +139,7 @@ class LogView:
         return self.term_of(index) if self.has(index) else None
 
     def entry(self, index: int) -> Entry:
-        """An entry that the log has."""
+        """Return an entry that the log has."""
         assert self.has(index), f"no entry {index}"
         if self._new and index >= first_of(self._new[0]):
             return self._new_entry(index)
@@ -152,11 +152,11 @@ class LogView:
         return self._log.batch(first, last, size_max)
 
     def end_offset_of(self, index: int) -> int:
-        """Offset behind entry ``index``, which is the end or has one behind it."""
+        """Offset behind entry ``index``, which is the end or has one after it."""
         return self.end_offset if index == self.end.index else self.entry(index).end_offset
 
     def append(self, part: Part) -> None:
-        """Put an entry, or a run of them, behind the end."""
+        """Put an entry, or a run of them, after the end."""
         end = self.end
         assert first_of(part) == end.index + 1, "entries are appended in order"
         assert last_of(part)[1] >= end.term, "terms never fall"

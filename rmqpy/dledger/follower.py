@@ -24,7 +24,7 @@ APPEND     index, term, position or size do not fit, or    INCONSISTENT_STATE, n
 =========  ==============================================  =========================================
 
 ``matched_index``: our entries up to it are the leader's. An entry of the leader's own term proves
-all before it, else a COMPARE, TRUNCATE or APPEND of this term has to. Only up to there do we append
+all before it, else a COMPARE, TRUNCATE or APPEND of this term must. Only up to there do we append
 and commit: the wire does not carry the term of the entry before.
 
 Invariants: nothing committed is dropped, except all of it for a leader whose log begins behind
@@ -64,7 +64,7 @@ HELD_MAX: Final = 2048
 @define(slots=True, frozen=True)
 class PushGrant:
     """What a batch push in its usual text may be that is taken without another look: of this leader
-    and term, its entries right behind the end of the log and within its file, of terms between that
+    and term, its entries right after the end of the log and within its file, of terms between that
     of the end and the leader's. It is appended and answered with SUCCESS.
     """
 
@@ -138,8 +138,8 @@ class Follower:
             self._settle(held, self._compare(request) if compare else self._truncate(request))
 
     def grant(self) -> PushGrant | None:
-        """The pushes that need no more decision, until something happens to this member; each of
-        them is reported by :meth:`on_appended`. None: :meth:`receive` decides about each.
+        """Return the pushes that need no more decision, until something happens to this member;
+        each of them is reported by :meth:`on_appended`. None: :meth:`receive` decides about each.
         """
         member, log = self.member, self.member.log
         if (
@@ -157,7 +157,7 @@ class Follower:
         return PushGrant(group, self_id, member.leader_id, member.term)
 
     def on_appended(self, last_index: int, commit_index: int) -> None:
-        """A push that was granted stands behind the end, which is ``last_index`` now."""
+        """A push that was granted follows the end, which is ``last_index`` now."""
         member = self.member
         self._matched, self._matched_term = last_index, member.hard_state.current_term
         if commit_index > member.committed_index:
@@ -324,7 +324,7 @@ class Follower:
             self._answer(held, _CODE.INCONSISTENT_STATE)
 
     def _fits(self, entry: Entry, term: Term) -> bool:
-        """Whether ``entry`` may stand behind our last one."""
+        """Return whether ``entry`` may follow our last one."""
         log = self.member.log
         end = log.end
         return (
@@ -335,7 +335,7 @@ class Follower:
         )
 
     def _run_fits(self, run: EntryRun, term: Term) -> bool:
-        """Whether all of a run may stand behind our last entry; False: look at each of them."""
+        """Return whether all of a run may follow our last entry; False: look at each of them."""
         file_size = self.member.log.file_size
         file_end = run.position - run.position % file_size + file_size
         return (

@@ -11,7 +11,7 @@ answers code 3 and is taken as it is, unverified. Body: JSON, members in alphabe
     least_version      lowest protocol version that is still understood
     old_log_digest     one digest of what is valid in each old file that was read so far, the last
                        file first, with commas between; "" where it cannot be told
-    old_log_end        offset behind the last old message, -1 likewise
+    old_log_end        offset after the last old message, -1 likewise
     peers              address by member id
     version            protocol version
 
@@ -67,7 +67,7 @@ class PeerHello:
 
 
 def decode_introduction(body: bytes) -> PeerHello:
-    """Raises RemoteProtocolError. What a later version says besides is ignored."""
+    """Raise RemoteProtocolError. What a later version says besides is ignored."""
     try:
         found = loads(body)
     except FastjsonDecodeError as fault:
@@ -112,7 +112,7 @@ def compare(own: PeerHello, other: PeerHello) -> PeerMismatch:
 
 
 def compare_old_logs(own: PeerHello, other: PeerHello) -> list[str]:
-    """Why the logs in front of the two DLedger logs are not the same; empty when they are."""
+    """Why the logs before the two DLedger logs are not the same; empty when they are."""
     if other.divided_offset == own.divided_offset:
         return _old_content(own, other)
     if min(other.divided_offset, own.divided_offset) >= 0:
@@ -130,7 +130,7 @@ def compare_old_logs(own: PeerHello, other: PeerHello) -> list[str]:
 
 
 def _old_content(own: PeerHello, other: PeerHello) -> list[str]:
-    """The same divided offset: does the same old log stand in front of it?"""
+    """The same divided offset: does the same old log stand before it?"""
     if "" in (own.old_log_digest, other.old_log_digest):
         return []
     mend = (

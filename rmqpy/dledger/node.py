@@ -6,7 +6,7 @@ whoever proposed it, in order of index, and reported by ``step(Stored(index))``;
 pushed and does it count. Nothing may be staged and unreported when a message is stepped; ``Stored``
 itself may come while a Ready is carried out. ``tick`` comes every 10 ms or so, with a time that
 never goes back. ``Ready.marker``, when there is one, is a proposal that the node makes itself: one
-well-formed record of an internal topic has to be appended by it.
+well-formed record of an internal topic must be appended by it.
 
 ====================  ==============================================================================
 event                 meaning
@@ -289,8 +289,8 @@ class Node:
         return None
 
     def grant_pushes(self) -> PushGrant | None:
-        """The pushes that may be appended and answered by whoever keeps the log, in their order and
-        before anything else happens; valid until ``changes`` grows.
+        """Return the pushes that may be appended and answered by whoever keeps the log, in their
+        order and before anything else happens; valid until ``changes`` grows.
         """
         return self._follower.grant() if self._member.outbox.has_at_most_committed else None
 
@@ -419,7 +419,7 @@ class Node:
             self._replication.pump()
 
     def _lead(self) -> None:
-        """Leadership is won: followers are compared anew, an old tail gets its marker."""
+        """Leadership is won: followers are compared again, an old tail gets its marker."""
         member = self._member
         end = member.log.end.index
         if not member.alone:

@@ -58,7 +58,7 @@ class Acknowledged:
 
 @define(slots=True, frozen=True)
 class Ready:
-    """What the caller has to do, in the order of the fields; all of it before the next call into
+    """What the caller must do, in the order of the fields; all of it before the next call into
     the node. None or empty: nothing of the kind.
     """
 
@@ -69,10 +69,10 @@ class Ready:
     """Drop the entries from this index on."""
 
     begin_again: bool = False
-    """Drop all entries; the first of ``entries`` stands at the begin of a data file."""
+    """Drop all entries; the first of ``entries`` is at the start of a data file."""
 
     entries: tuple[Part, ...] = ()
-    """Single entries and runs. Write behind the end, byte for byte, each at its position."""
+    """Single entries and runs. Write after the end, byte for byte, each at its position."""
 
     messages: tuple[Send | Reply, ...] = ()
     """Send, in this order for each peer."""
@@ -183,7 +183,7 @@ class Outbox:
         )
 
     def take(self, log: tuple[LedgerIndex | None, bool, tuple[Part, ...]]) -> Ready:
-        """All there is, with what the log asks for."""
+        """Return all there is, with what the log asks for."""
         truncate_from, begin_again, entries = log
         ready = Ready(
             hard_state=self.hard_state,

@@ -2,18 +2,18 @@
 
 A follower begins in COMPARE: the leader sends its last entry and goes back
 (:func:`next_comparison`) until it knows the last one that the follower has too. What the follower
-has behind it is cut off (TRUNCATE), then entries go out one after the other (APPEND), up to
+has after it is cut off (TRUNCATE), then entries go out one after the other (APPEND), up to
 ``push_window`` of them unanswered; the oldest is repeated after ``push_timeout_ms``. With nothing
 to push, a COMMIT a second carries the committed index.
 
 =========  ======================================  =====================================
 state      answer                                  next
 =========  ======================================  =====================================
-COMPARE    SUCCESS, and it is the follower's end   APPEND behind it
+COMPARE    SUCCESS, and it is the follower's end   APPEND after it
 COMPARE    SUCCESS, the next one is different      TRUNCATE to it
 COMPARE    SUCCESS or INCONSISTENT_STATE           COMPARE of another entry
 COMPARE    INCONSISTENT_STATE, nothing in common   TRUNCATE to the leader's first
-TRUNCATE   SUCCESS                                 APPEND behind it
+TRUNCATE   SUCCESS                                 APPEND after it
 APPEND     SUCCESS                                 APPEND; the match grows
 APPEND     INCONSISTENT_STATE (to a COMMIT too)    COMPARE from the leader's end
 COMPARE,   anything else, or nothing               COMPARE of the same entry, after
@@ -60,7 +60,7 @@ RETRY_MS: Final = 500
 
 COMMIT_INTERVAL_MS: Final = 1000
 ATTEMPTS: Final = 2
-"""Pushes of one entry before the follower is looked at anew."""
+"""Pushes of one entry before the follower is looked at again."""
 
 THROTTLE_WINDOW_MS: Final = 1000
 PUSH_WINDOW_BYTES: Final = 16 * 1024 * 1024
@@ -107,7 +107,7 @@ class MatchSearch:
     """The last entry known to be the same on both."""
 
     different: int = -1
-    """The first one behind it known not to be."""
+    """The first one after it known not to be."""
 
     step: int = 1
     """How far to go back next."""
@@ -163,11 +163,12 @@ class Progress:
 def next_comparison(
     index: int, equal: bool, search: MatchSearch, leader: IndexRange, follower: IndexRange
 ) -> tuple[PeerState, int, MatchSearch]:
-    """Where to go on, now that the follower's entry ``index`` is known to be the leader's or not.
+    """Return where to continue, now that the follower's entry ``index`` is known to be the leader's
+    or not.
 
     The wanted entry is the last one that both have. Steps back are doubled until an equal entry is
     found, then the gap to the last unequal one is halved: a long tail of a lost leader costs a few
-    questions instead of one an entry. Without a common entry the follower begins anew with the
+    questions instead of one an entry. Without a common entry the follower begins again with the
     leader's first.
     """
     if equal:
@@ -234,7 +235,7 @@ class Replication:
             member.commit(reached)
 
     def lag_of(self, peer: str) -> int:
-        """How many entries ``peer`` is behind."""
+        """Return how many entries ``peer`` is behind."""
         return self.stored_index - self.peers[peer].match
 
     def _compare(self, progress: Progress) -> None:
@@ -323,13 +324,13 @@ class Replication:
             )
 
     def _worth_waiting(self, progress: Progress) -> bool:
-        """Whether a small batch had better wait for an answer of the many that are under way: it
-        grows meanwhile, and each costs the follower as much as a large one.
+        """Return whether a small batch had better wait for an answer of the many that are under
+        way: it grows meanwhile, and each costs the follower as much as a large one.
         """
         if not self._batch_bytes(progress.peer):
             return False
         log = self.member.log
-        if not log.has(progress.next):  # its file has gone: compared anew
+        if not log.has(progress.next):  # its file has gone: compared again
             return False
         waiting_bytes = log.end_offset_of(self.stored_index) - log.entry(progress.next).position
         return waiting_bytes < self._batch_bytes(progress.peer)
@@ -345,7 +346,7 @@ class Replication:
         self._push_entries(progress, push, entries)
 
     def _collect(self, first: int, progress: Progress) -> Sequence[Entry]:
-        """The entries of the next push; none when it has to wait or the state has changed."""
+        """Return the entries of the next push; none when it must wait or the state has changed."""
         member = self.member
         if first < member.log.begin_index:
             progress.enter(PeerState.COMPARE, -1)
@@ -359,7 +360,7 @@ class Replication:
         return member.log.batch(first, self.stored_index, batch_bytes)
 
     def _batch_bytes(self, peer: str) -> int:
-        """A batch goes on growing below this."""
+        """A batch continues growing below this."""
         if peer in self.member.batching:
             return OWN_BATCH_BYTES
         return self.member.options.batch_push_bytes if self.member.options.batch_push else 0

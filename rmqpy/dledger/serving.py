@@ -32,7 +32,7 @@ def metadata(member: Member, request: MetadataRequest) -> MetadataResponse:
 
 
 def get_entry(member: Member, request: GetEntriesRequest) -> GetEntriesResponse:
-    """The entry at ``begin_index``, if it may be read here: from a leader, once committed."""
+    """Return the entry at ``begin_index`` if it may be read: from a leader, once committed."""
     index = request.begin_index
     if member.role is not Role.LEADER:
         code = _CODE.NOT_LEADER

@@ -1,7 +1,7 @@
 """The bodies of DLedger's remoting frames: JSON, entry bodies in Base64. Pure bytes and values.
 
 The frame around a body carries nothing but the request code; in answers the remoting code is always
-200 and the result stands in the body. Members are written in alphabetical order, absent ones left
+200 and the result is in the body. Members are written in alphabetical order, absent ones left
 out. The derived members of a push (batch, count, firstEntryIndex, lastEntryIndex, totalSize) are
 written and not read; ``totalSize`` counts batches only.
 
@@ -66,7 +66,7 @@ M = TypeVar("M", bound=DLedgerMessage)
 
 
 def encode(message: DLedgerMessage) -> bytes:
-    """The body of ``message``."""
+    """Return the body of ``message``."""
     if isinstance(message, PushEntryRequest):
         return _push_text(message)
     if isinstance(message, PushEntryResponse):
@@ -81,7 +81,7 @@ def encode(message: DLedgerMessage) -> bytes:
 
 
 def encode_in_pieces(message: DLedgerMessage) -> Sequence[bytes]:
-    """The body of ``message`` in pieces, where the entries of a push are one of them."""
+    """Return the body of ``message`` in pieces, where the entries of a push are one of them."""
     if isinstance(message, PushEntryRequest):
         entries = message.entries
         if isinstance(entries, EntryRun) and entries.text and message.batch:
@@ -90,7 +90,7 @@ def encode_in_pieces(message: DLedgerMessage) -> Sequence[bytes]:
 
 
 def decode_request(code: int, body: bytes | memoryview) -> Request:
-    """The request in a frame of ``code``. Raises RemoteProtocolError."""
+    """Return the request in a frame of ``code``. Raises RemoteProtocolError."""
     kind = REQUESTS.get(code)
     if kind is None:
         raise RemoteProtocolError(f"code {code} is no request of a DLedger member")
@@ -98,7 +98,7 @@ def decode_request(code: int, body: bytes | memoryview) -> Request:
 
 
 def decode_response(request: type[Request], body: bytes | memoryview) -> Response:
-    """The answer to a request of that type. Raises RemoteProtocolError."""
+    """Return the answer to a request of that type. Raises RemoteProtocolError."""
     return _decode(RESPONSES[request], body)
 
 
@@ -233,7 +233,7 @@ _USUAL_ZEROS: Final = ("bodyCrc", "chainCrc", "channel")
 
 
 def _usual_entry(value: Mapping[Any, Any]) -> Entry | None:
-    """An entry as every member writes it; None: look at it more closely."""
+    """Return an entry as every member writes it; None: look at it more closely."""
     try:
         body = a2b_base64(value["body"], strict_mode=True)
         index, term, position = value["index"], value["term"], value["pos"]

@@ -45,7 +45,7 @@ class CompareRange:
 
     @classmethod
     def of(cls, begin: int, end: int) -> CompareRange:
-        """The span in as many blocks as there may be."""
+        """Return the span in as many blocks as there may be."""
         return cls(begin, end, max(1, -(-(end - begin) // BLOCKS_MAX)))
 
     @property
@@ -61,7 +61,7 @@ ReadBytes = Callable[[int, int], bytes]
 
 
 def digests(span: CompareRange, read: ReadBytes) -> bytes:
-    """The digests of the blocks, one behind the other."""
+    """Return the digests of the blocks, one after the other."""
     return b"".join(
         hashlib.blake2b(read(start, end - start), digest_size=DIGEST_SIZE).digest()
         for start, end in span.blocks
@@ -106,7 +106,7 @@ class DivergenceSearch:
             self._differs = first
             self._probe()
         else:
-            self._agreed = max(self._agreed, first[0])  # the blocks in front of it do
+            self._agreed = max(self._agreed, first[0])  # the blocks before it do
             self.requested = CompareRange.of(*first)
 
     def _same(self, span: CompareRange) -> None:

@@ -84,7 +84,8 @@ class ReportReceiver:
         return len(self._pending)
 
     def receive(self, data: bytes | bytearray | memoryview) -> PhysicalOffset | None:
-        """The last complete report in what has arrived; those before it are superseded, unread.
+        """Return the last complete report in what has arrived; those before it are superseded,
+        unread.
 
         Raises RemoteProtocolError for an impossible one.
         """
@@ -115,10 +116,10 @@ class TransferReceiver:
         return len(self._pending)
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[TransferFrame]:
-        """The transfers that ``data`` completes, in order.
+        """Return the transfers that ``data`` completes, in order.
 
         Raises RemoteProtocolError for an impossible size or offset, then and ever after; the
-        frames in front of it in the same ``data`` come again from the next connection.
+        frames before it in the same ``data`` come again from the next connection.
         """
         if self._fault is not None:
             raise RemoteProtocolError(self._fault)

@@ -63,7 +63,7 @@ REDIAL_LONGEST_MS: Final = 60_000
 
 @define(slots=True, frozen=True, kw_only=True)
 class LinkSettings:
-    """``file_size`` is mappedFileSizeCommitLog and has to be the same at both ends; the others are
+    """``file_size`` is mappedFileSizeCommitLog and must be the same at both ends; the others are
     haTransferBatchSize, haSendHeartbeatInterval (heartbeats and reports), haHousekeepingInterval.
     """
 
@@ -74,7 +74,7 @@ class LinkSettings:
 
     @classmethod
     def from_settings(cls, store: StoreSettings) -> Self:
-        """The settings of a broker's replication links."""
+        """Return the settings of a broker's replication links."""
         return cls(
             file_size=store.mapped_file_size_commit_log,
             transfer_batch_size=store.ha_transfer_batch_size,
@@ -111,7 +111,7 @@ class LogRange:
 
 @define(slots=True, frozen=True)
 class MasterReady:
-    """What the master's caller has to do. ``acknowledged``: the slave has everything below."""
+    """What the master's caller must do. ``acknowledged``: the slave has everything below."""
 
     acknowledged: PhysicalOffset | None = None
     send: tuple[bytes, ...] = ()
@@ -120,7 +120,7 @@ class MasterReady:
 
 @define(slots=True, frozen=True)
 class SlaveReady:
-    """What the slave's caller has to do. ``append``: bytes that continue the log, each within one
+    """What the slave's caller must do. ``append``: bytes that continue the log, each within one
     file; an empty log begins at the offset of the first.
     """
 
@@ -317,7 +317,7 @@ class SlaveLink:
         return TransferFrame(PhysicalOffset(0), b"\0" + transfer.body)
 
     def _check(self, transfer: TransferFrame) -> None:
-        """Raises RemoteProtocolError for bytes that do not continue our log."""
+        """Raise RemoteProtocolError for bytes that do not continue our log."""
         offset, own = transfer.offset, self._received_end
         if own and offset != own:
             raise RemoteProtocolError(

@@ -141,22 +141,22 @@ def is_dlq_topic(name: str) -> bool:
 
 
 def retry_topic(group: str) -> str:
-    """The topic of the messages that ``group`` sent back."""
+    """Return the topic of the messages that ``group`` sent back."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """The topic of the messages that ``group`` gave up."""
+    """Return the topic of the messages that ``group`` gave up."""
     return DLQ_PREFIX + group
 
 
 def reply_topic(cluster: str) -> str:
-    """The topic of the replies of one cluster."""
+    """Return the topic of the replies of one cluster."""
     return f"{cluster}_{REPLY_TOPIC_POSTFIX}"
 
 
 def group_of_retry_topic(topic: str) -> str:
-    """The group behind a retry topic."""
+    """Return the group behind a retry topic."""
     assert is_retry_topic(topic), topic
     return topic[len(RETRY_PREFIX) :]
 

@@ -19,7 +19,7 @@ _PATHS = (".", "..")
 
 
 def is_name(name: str) -> bool:
-    """Whether a topic, broker or cluster may be called so."""
+    """Return whether a topic, broker or cluster may be called so."""
     return (
         0 < len(name) <= NAME_LENGTH_MAX
         and name.isprintable()

@@ -53,7 +53,7 @@ class NamesrvProcess:
         self.address = ""
 
     async def start(self) -> None:
-        """Raises StoreError for settings on disk that cannot be read, OSError for a port that is in
+        """Raise StoreError for settings on disk that cannot be read, OSError for a port that is in
         use.
         """
         self.name_server.start()

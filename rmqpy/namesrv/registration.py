@@ -56,7 +56,7 @@ class ReadRegistration:
 
 
 def read_registration(request: RemotingCommand) -> ReadRegistration:
-    """Raises Refusal naming what is wrong."""
+    """Raise RequestRejectedError naming what is wrong."""
     header = RegisterBrokerRequestHeader.decode(request.ext_fields)
     if header.body_crc32 and header.body_crc32 != body_crc32(request.body):
         raise _refused("crc32 not match")

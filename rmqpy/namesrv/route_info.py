@@ -117,7 +117,7 @@ class RouteInfoTable:
     # -- brokers come and go
 
     def needs_topics(self, registration: BrokerRegistration) -> bool:
-        """Whether the topics of this registration will be taken over."""
+        """Return whether the topics of this registration will be taken over."""
         if registration.broker_id != MASTER_ID:
             return False
         broker = self._brokers.get(registration.broker_name)

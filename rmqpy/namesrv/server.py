@@ -1,7 +1,7 @@
 """NameServer: the answers of a name server, from the tables of ``routes`` and ``kv_config``.
 
 An unknown code is answered with code 3 (Java's name server gives no answer, and its callers run
-into their time-outs). A slave learns its master, a broker the order topics, from the answer of 103.
+into their timeouts). A slave learns its master, a broker the order topics, from the answer of 103.
 
 Invariants: each request that is not oneway gets exactly one answer, unless its channel closes
 first; a refused request has changed nothing.
@@ -119,7 +119,7 @@ class NameServer:
         self._answers = self._answers_by_code()
 
     def start(self) -> None:
-        """Raises StoreError when there are settings on disk and they cannot be read, ConfigError
+        """Raise StoreError when there are settings on disk and they cannot be read, ConfigError
         for access files.
         """
         self.access.start()

@@ -54,7 +54,7 @@ class ClientLimits:
 
     @classmethod
     def from_settings(cls, settings: RemotingSettings) -> ClientLimits:
-        """The limits that the settings of a broker name for its outgoing connections."""
+        """Return the limits that the settings of a broker name for its outgoing connections."""
         idle_close_ms = settings.client_channel_max_idle_time_seconds * 1000
         return cls(
             connect_timeout_ms=settings.connect_timeout_millis,
@@ -146,7 +146,7 @@ class RemotingClient:
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_ms: int = 3_000
     ) -> RemotingCommand:
-        """The response, whatever its code; raises NetworkError."""
+        """Return the response, whatever its code; raises NetworkError."""
         answer: asyncio.Future[RemotingCommand] = self._scheduler.loop.create_future()
 
         def done(response: RemotingCommand | None, fault: RmqError | None) -> None:
@@ -200,7 +200,7 @@ class RemotingClient:
         return [link.address for link in self._links.values() if link.connection is not None]
 
     def sweep(self) -> None:
-        """Close what is idle or dead. Runs by itself every ``limits.sweep_ms``."""
+        """Close what is idle or dead. Runs on its own every ``limits.sweep_ms``."""
         now_ms = self._scheduler.monotonic_ms()
         for connection in list(self._by_connection):
             reason = connection.overdue(now_ms)
@@ -359,7 +359,7 @@ class RemotingClient:
     # -- links
 
     def _link(self, address: str) -> ServerLink:
-        """The link to ``address``, connecting or open."""
+        """Return the link to ``address``, connecting or open."""
         if self._closing:
             raise NetworkError(f"request to {address}: the client is closed")
         link = self._links.get(address)
@@ -447,7 +447,7 @@ class RemotingClient:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` as (host, port); raises NetworkError."""
+    """Return ``host:port`` or ``[v6]:port`` as (host, port); raises NetworkError."""
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -73,7 +73,7 @@ class ConnectionLimits:
 
     @classmethod
     def from_settings(cls, settings: ServerSettings) -> ConnectionLimits:
-        """The limits that the settings of a server name."""
+        """Return the limits that the settings of a server name."""
         return cls(
             idle_close_ms=settings.server_channel_max_idle_time_seconds * 1000,
             backlog=settings.server_socket_backlog,
@@ -341,7 +341,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         return waiting + len(self._out)
 
     def overdue(self, now_ms: int) -> str | None:
-        """Why this connection has to go now, or None. Called by the owner's sweep."""
+        """Why this connection must go now, or None. Called by the owner's sweep."""
         limits = self.owner.limits
         if self.closing_since_ms is not None:
             late = now_ms - self.closing_since_ms > limits.linger_ms

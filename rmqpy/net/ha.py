@@ -98,7 +98,7 @@ class HaServer:
         return any(slave.link.next_offset is not None for slave in self._slaves)
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Raises ConfigError when the address cannot be had."""
+        """Raise ConfigError when the address cannot be had."""
         try:
             self._server = await self._open(host, port)
         except OSError as error:

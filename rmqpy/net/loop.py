@@ -132,8 +132,10 @@ def run(main: Callable[[AsyncioScheduler], Coroutine[Any, Any, T]], *, uvloop: s
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM or SIGINT sets, for an orderly end. A second signal acts as it does
-    without us, so that a stop that hangs can be ended."""
+    """Return an event that SIGTERM or SIGINT sets, for an orderly end.
+
+    A second signal acts as it does without us, so that a stop that hangs can be ended.
+    """
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
 

@@ -16,7 +16,7 @@ a reply whose end is smaller than its predecessor's only leaves later than it co
 Invariants: every held reply is answered exactly once; none is released before its watermarks; the
 number of waiting replies never exceeds ``limit``. Writes of one release are joined per channel.
 ``release`` must be called once after ``hold`` in the same loop turn; from then on growth of a
-watermark releases by itself.
+watermark releases on its own.
 """
 
 from __future__ import annotations
@@ -107,13 +107,13 @@ class PendingReplies(Generic[Ticket]):
         return not any([lane.replies for lane in self._lanes.values()])
 
     def has_room(self, count: int) -> bool:
-        """Whether ``count`` more replies may wait. Ask before storing what they answer."""
+        """Return whether ``count`` more replies may wait. Ask before storing what they answer."""
         for lane in self._lanes.values():
             count += lane.count
         return count <= self._limit
 
     def waits_for(self, watermark: Watermark) -> bool:
-        """Whether some reply needs ``watermark`` to grow (group commit begins a flush then)."""
+        """Return whether a reply needs ``watermark`` to grow, so that group commit starts a flush."""
         return any(
             lane.replies and lane.replies[0].end > watermark.value
             for lane in self._lanes.values()
@@ -254,8 +254,8 @@ class _WatermarkQueue(Generic[Ticket]):
                 leaving[channel] = [waiting.reply]
 
     def status_behind(self, end: int) -> PutMessageStatus:
-        """The status of the last watermark that has not passed ``end`` (a replica outweighs the
-        disk).
+        """Return the status of the last watermark that has not passed ``end`` (a replica outweighs
+        the disk).
         """
         for mark, patience in zip(reversed(self.watermarks), reversed(self.patience), strict=True):
             if mark.value < end:

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True, kw_only=True)
 class TlsSide:
-    """The files of one side. ``verify``: the peer's certificate has to be signed by ``trust``."""
+    """The files of one side. ``verify``: the peer's certificate must be signed by ``trust``."""
 
     certificate: str | None = None
     key: str | None = None
@@ -147,7 +147,7 @@ def tls_of(
 
 
 def side_of_file(path: str | None) -> TlsSide:
-    """The client's side by the ``tls.client.*`` keys of a file of Java's form; None: trust
+    """Return the client's side by the ``tls.client.*`` keys of a file of Java's form; None: trust
     everybody, show nothing. Raises ConfigError.
     """
     if path is None:

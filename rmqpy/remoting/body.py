@@ -55,7 +55,7 @@ Read: TypeAlias = Callable[[Any], Any]
 Write: TypeAlias = Callable[[Any], Any]
 
 REQUEST_BYTES_MAX: Final = 512 * 1024
-"""Largest body of a request of clients; reading one takes up to a third of a second a MiB."""
+"""Largest body of a request of clients; reading one takes up to a third of a second per MiB."""
 
 
 class Body(Value):
@@ -64,13 +64,13 @@ class Body(Value):
     __slots__ = ()
 
     BYTES_MAX: ClassVar[int | None] = None
-    """Of bodies that any client may send: a larger one is refused unread, and a long one has to be
+    """Of bodies that any client may send: a larger one is refused unread, and a long one must be
     strict JSON.
     """
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview | str) -> Self:
-        """The body in ``data``; what cannot be one is refused, naming the member."""
+        """Return the body in ``data``; what cannot be one is refused, naming the member."""
         if cls.BYTES_MAX is not None and len(data) > cls.BYTES_MAX:
             raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR,
@@ -85,12 +85,12 @@ class Body(Value):
             ) from None
 
     def encode(self, *, pretty: bool = False, strict: bool = False) -> bytes:
-        """The JSON of this body: compact, or in the form of config files, or strict JSON."""
+        """Return the JSON of this body: compact, or in the form of config files, or strict JSON."""
         return dumps(self.to_json(), pretty=pretty, strict=strict)
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """The body in a decoded JSON value; raises BodyDecodeError."""
+        """Return the body in a decoded JSON value; raises BodyDecodeError."""
         if not isinstance(value, dict):
             raise BodyDecodeError(f"an object was expected, not {_shown(value)}")
         arguments: dict[str, object] = {}

@@ -38,9 +38,11 @@ class RequestHandler(Protocol):
     def handle(
         self, channel: Channel, commands: Sequence[RemotingCommand]
     ) -> Sequence[RemotingCommand] | None:
-        """All complete frames of one read, in order. Replies go out by ``channel.write``, now or
-        later. Returns the last ones of ``commands`` if they are to be handled in the next turn,
-        because this one has taken long enough: nothing is read from the channel until then.
+        """Return all complete frames of one read, in order.
+
+        Replies go out by ``channel.write``, now or later. Returns the last ones of ``commands`` if
+        they are to be handled in the next turn, because this one has taken long enough: nothing is
+        read from the channel until then.
 
         Must not raise: a fault of one request is answered to that request.
         """

@@ -53,7 +53,7 @@ LANGUAGE_CODES: Final[dict[str, int]] = {name: code for code, name in enumerate(
 
 
 def language_name(code: int) -> str | None:
-    """The enum name of a language code, None outside the table."""
+    """Return the enum name of a language code, None outside the table."""
     return LANGUAGES[code] if 0 <= code < len(LANGUAGES) else None
 
 
@@ -83,7 +83,7 @@ class RemotingCommand:
 
     @classmethod
     def request(cls, code: int, header: CommandHeader | None = None, body: bytes = b"") -> Self:
-        """A request; who sends it sets the opaque."""
+        """Return a request; who sends it sets the opaque."""
         return cls(
             int(code),
             ext_fields=header.encode() if header is not None else {},
@@ -100,7 +100,7 @@ class RemotingCommand:
         header: CommandHeader | None = None,
         body: bytes = b"",
     ) -> Self:
-        """The answer to ``request``: its opaque, its serialize type."""
+        """Return the answer to ``request``: its opaque, its serialize type."""
         return cls(
             int(code),
             opaque=request.opaque,

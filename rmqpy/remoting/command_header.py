@@ -54,7 +54,9 @@ class CommandHeader(Value):
 
     @classmethod
     def decode(cls, ext_fields: Mapping[str, str]) -> Self:
-        """The header in ``ext_fields``; a missing mandatory or an unreadable field is refused."""
+        """Return the header in ``ext_fields``; a missing mandatory or an unreadable field is
+        refused.
+        """
         values: dict[str, object] = {}
         name = ""
         try:
@@ -76,7 +78,7 @@ class CommandHeader(Value):
         return cls(**values)
 
     def encode(self) -> dict[str, str]:
-        """The ext fields in order of declaration, without the absent ones."""
+        """Return the ext fields in order of declaration, without the absent ones."""
         encoded: dict[str, str] = {}
         for item in header_fields(type(self)):
             value = getattr(self, item.attribute)
@@ -98,7 +100,7 @@ class HeaderField:
 
 
 def header_fields(header: type[CommandHeader]) -> tuple[HeaderField, ...]:
-    """The field table of ``header`` in order of declaration.
+    """Return the field table of ``header`` in order of declaration.
 
     Inherited fields come first, as in Java's reflection; in a fast codec header they come last, as
     Java writes them.
@@ -107,7 +109,7 @@ def header_fields(header: type[CommandHeader]) -> tuple[HeaderField, ...]:
 
 
 def wire_names(header: type[CommandHeader]) -> tuple[str, ...]:
-    """The names of the ext fields of ``header``, in the same order."""
+    """Return the names of the ext fields of ``header``, in the same order."""
     return _wire_names(cast(Hashable, header))
 
 

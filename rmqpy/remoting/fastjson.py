@@ -41,8 +41,8 @@ CONTAINERS_MAX: Final = 1_000_000
 """Most objects and arrays in one text; an empty one takes 30 times its bytes in memory."""
 
 TOLERANT_REQUEST_MAX: Final = 64 * 1024
-"""Longest text that is not strict JSON and comes from a stranger: the tolerant reader takes up to a
-second a MiB, and everybody waits.
+"""Longest text that is not strict JSON and originates from a stranger: the tolerant reader takes up
+to a second per MiB, and everybody waits.
 """
 
 _SHORT: Final = {
@@ -61,9 +61,10 @@ Parts: TypeAlias = list[str]
 
 
 def loads(data: bytes | bytearray | memoryview | str, tolerant_max: int | None = None) -> object:
-    """The value of ``data``; malformed UTF-8 is replaced, as Java does. Raises FastjsonDecodeError.
+    """Return the value of ``data``; malformed UTF-8 is replaced, as Java does. Raises
+    FastjsonDecodeError.
 
-    A text of more than ``tolerant_max`` characters has to be strict JSON.
+    A text of more than ``tolerant_max`` characters must be strict JSON.
     """
     text = data if isinstance(data, str) else str(data, "utf-8", "replace")
     containers = text.count("[") + text.count("{")
@@ -82,21 +83,21 @@ def loads(data: bytes | bytearray | memoryview | str, tolerant_max: int | None =
 
 
 def dumps(value: object, *, pretty: bool = False, strict: bool = False) -> bytes:
-    """``value`` (dict, list, tuple, str, int, float, bool, None, ObjectKey) as UTF-8."""
+    """Return ``value`` (dict, list, tuple, str, int, float, bool, None, ObjectKey) as UTF-8."""
     parts: Parts = []
     _Writer(parts, pretty, strict).write(value, 0)
     return "".join(parts).encode("utf-8", "replace")
 
 
 def quote(text: str) -> str:
-    """``text`` between double quotes."""
+    """Return ``text`` between double quotes."""
     if _SPECIAL.search(text) is None:
         return f'"{text}"'
     return f'"{_SPECIAL.sub(_escape, text)}"'
 
 
 def quote_strict(text: str) -> str:
-    """``text`` between double quotes, in ASCII."""
+    """Return ``text`` between double quotes, in ASCII."""
     return f'"{_SPECIAL_STRICT.sub(_escape_strict, text)}"'
 
 

@@ -89,7 +89,7 @@ class FastjsonReader:
         self._depth = 0
 
     def read(self) -> object:
-        """The one value of the text."""
+        """Return the one value of the text."""
         value = self._value()
         self._skip_gap()
         if self._position < len(self._text):
@@ -254,7 +254,7 @@ class FastjsonReader:
 
 
 def _frozen(value: object) -> object:
-    """``value`` as it can be part of a key."""
+    """Return ``value`` as it can be part of a key."""
     if isinstance(value, dict):
         members: dict[str, object] = {}
         for name, member in value.items():
@@ -268,7 +268,7 @@ def _frozen(value: object) -> object:
 
 
 def _joined(parts: list[str]) -> str:
-    """The string of ``parts``; surrogate pairs from ``\\u`` escapes become one character."""
+    """Return the string of ``parts``; surrogate pairs from ``\\u`` escapes become one character."""
     text = "".join(parts)
     if text.isascii() or not any("\ud800" <= char <= "\udfff" for part in parts for char in part):
         return text

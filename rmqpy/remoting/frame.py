@@ -80,7 +80,7 @@ _SHORT = Struct(">h")
 
 
 def is_head_whole(begin: bytes | bytearray | memoryview) -> bool:
-    """Whether the begin of an unfinished frame has all of its header: the rest is body."""
+    """Return whether the start of an unfinished frame has all of its header: the rest is body."""
     if len(begin) < LENGTH_BYTES + WORD_BYTES:
         return False
     (word,) = _WORD.unpack_from(begin, LENGTH_BYTES)
@@ -88,13 +88,13 @@ def is_head_whole(begin: bytes | bytearray | memoryview) -> bool:
 
 
 def encode_command(command: RemotingCommand) -> bytes:
-    """The complete frame of ``command``."""
+    """Return the complete frame of ``command``."""
     head = encode_head(command, len(command.body), command.opaque, command.flag)
     return b"".join((head, command.body))
 
 
 def encode_head(command: RemotingCommand, body_length: int, opaque: int, flag: int) -> bytes:
-    """The frame of ``command`` up to its body, which will have so many bytes; ``opaque`` and
+    """Return the frame of ``command`` up to its body, which will have so many bytes; ``opaque`` and
     ``flag`` stand instead of its own.
     """
     plain = command.remark is None and command.header_type is None and not command.ext_fields
@@ -119,7 +119,7 @@ def encode_head(command: RemotingCommand, body_length: int, opaque: int, flag: i
 
 
 def decode_command(frame: memoryview) -> RemotingCommand:
-    """The command in ``frame``, which is a frame without its length word."""
+    """Return the command in ``frame``, which is a frame without its length word."""
     frame_length = len(frame)
     if frame_length < WORD_BYTES:
         raise RemoteProtocolError(f"a frame of {frame_length} bytes has no header word")
@@ -151,7 +151,7 @@ def decode_command(frame: memoryview) -> RemotingCommand:
 
 
 def answer_frame(code: int, opaque: int, body: bytes) -> bytes:
-    """The complete frame of an answer that has nothing but a body, with a JSON header."""
+    """Return the complete frame of an answer that has nothing but a body, with a JSON header."""
     header = _PLAIN % (code, FLAG_RESPONSE, opaque, CURRENT_VERSION)
     size = len(header)
     return b"%b%b%b" % (_PREFIX.pack(WORD_BYTES + size + len(body), size), header, body)

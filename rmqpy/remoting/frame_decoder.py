@@ -40,9 +40,9 @@ class FrameDecoder:
         return is_head_whole(self._pending)
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
-        """The commands that ``data`` completes, in order.
+        """Return the commands that ``data`` completes, in order.
 
-        Raises RemoteProtocolError as soon as the peer broke the protocol; commands in front of the
+        Raises RemoteProtocolError as soon as the peer broke the protocol; commands before the
         fault in the same ``data`` are given up with the connection.
         """
         if self._fault is not None:
@@ -69,7 +69,7 @@ class FrameDecoder:
             raise
 
     def _only_frame(self, data: bytes | bytearray | memoryview) -> RemotingCommand | None:
-        """The command of ``data`` that is one frame, as it often is; else None."""
+        """Return the command of ``data`` that is one frame, as it often is; else None."""
         size = len(data)
         if not LENGTH_BYTES + WORD_BYTES <= size <= self._max_frame:
             return None

@@ -43,14 +43,14 @@ def parse_decimal(text: str, maximum: int) -> int:
 
 
 def check_range(value: int, maximum: int) -> int:
-    """``value`` if it fits between -maximum-1 and maximum; else ValueError."""
+    """Return ``value`` if it fits between -maximum-1 and maximum; else ValueError."""
     if not -maximum - 1 <= value <= maximum:
         raise ValueError(str(value)[:64])
     return value
 
 
 def java_double(value: float) -> str:
-    """``Double.toString``, with the shortest digits that read back as ``value``."""
+    """Return ``Double.toString``, with the shortest digits that read back as ``value``."""
     if isnan(value):
         return "NaN"
     if isinf(value):
@@ -62,7 +62,7 @@ def java_double(value: float) -> str:
 
 
 def java_hash_order(keys: Iterable[str], capacity: int = DEFAULT_CAPACITY) -> list[str]:
-    """``keys`` (distinct, in order of insertion) in the order of a HashMap."""
+    """Return ``keys`` (distinct, in order of insertion) in the order of a HashMap."""
     listed = list(keys)
     while len(listed) * 4 > capacity * 3:
         capacity *= 2
@@ -71,7 +71,7 @@ def java_hash_order(keys: Iterable[str], capacity: int = DEFAULT_CAPACITY) -> li
 
 
 def hashmap_ordered(fields: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """The items of ``fields`` in HashMap order; cheap for key sets that come again."""
+    """Return the items of ``fields`` in HashMap order; cheap for key sets that come again."""
     if len(fields) < 2:
         return fields.items()
     keys = tuple(fields)

@@ -49,7 +49,7 @@ class Value:
 
 @dataclass_transform(field_specifiers=(field,))
 def lazy_define(*, kw_only: bool = False) -> Callable[[V], V]:
-    """``attrs.define``, carried out with the first instance, or when attrs is asked for the
+    """Return ``attrs.define``, carried out with the first instance, or when attrs is asked for the
     attributes.
     """
 
@@ -68,7 +68,7 @@ def named(name: str) -> dict[str, str]:
 
 
 def wire_name(attribute: Attribute[Any]) -> str:
-    """``consumer_group`` as Java writes it, ``consumerGroup``, or as :func:`named` says."""
+    """Return ``consumer_group`` as Java writes it, ``consumerGroup``, or as :func:`named` says."""
     given = attribute.metadata.get(_NAME)
     if given is not None:
         return str(given)
@@ -77,7 +77,7 @@ def wire_name(attribute: Attribute[Any]) -> str:
 
 
 def without_none(hint: Any) -> Any:
-    """``hint`` without ``| None``."""
+    """Return ``hint`` without ``| None``."""
     if get_origin(hint) not in (types.UnionType, Union):
         return hint
     rest = [part for part in get_args(hint) if part is not type(None)]

@@ -53,7 +53,7 @@ class DriverStore(Protocol):
     def queue_ends(self) -> ExpiredQueueEnds: ...
 
     def delete_classic_prefix(self) -> None:
-        """Remove the commit log in front of the divide, if there still is one."""
+        """Remove the commit log before the divide, if there still is one."""
 
     def discard_through(self, index: int) -> None:
         """The leader has no entry up to ``index`` any more."""
@@ -65,13 +65,13 @@ class DriverStore(Protocol):
         """What ``queue_ends`` of another member wants to be told."""
 
     def put_record(self, record: bytes) -> PutResult:
-        """Append a whole record that somebody else has encoded."""
+        """Append a complete record that somebody else has encoded."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class DriverDependencies:
     """``on_role`` hears of every role at the right moment (see the module); ``flush`` begins to
-    make the log durable, unless that is under way; ``store_host`` stands in the marker; ``vouch``
+    make the log durable, unless that is under way; ``store_host`` is in the marker; ``vouch``
     says why a Java member may not be joined, ``lacks_tables`` whether this member would lead
     without knowing topics and offsets.
     """

@@ -26,7 +26,7 @@ again after each failure, as somebody else may have come back::
                                                      itself and fits
 
 A member introduces itself before it sends, so it has been judged by then. A Java member does not:
-with an old log in front of ours it has to be vouched for (a certificate, or the operator's word).
+with an old log before ours it must be vouched for (a certificate, or the operator's word).
 
 Invariants: nothing that cannot be read reaches the core; a line is logged once a cause and peer,
 not once a frame; nothing of ours is sent to a member whose files do not fit, and nothing of its is
@@ -146,7 +146,7 @@ class PeerLink:
 @define(slots=True, eq=False, repr=False)
 class PeerTransport:
     """See the module. ``introduce`` tells who this member is, ``queue_ends`` where its silent
-    queues go on (None where it does not lead), ``takes_batches`` is told who is one of ours,
+    queues continue (None where it does not lead), ``takes_batches`` is told who is one of ours,
     ``vouch`` says why a Java member may not be joined ("" when it may).
     """
 
@@ -358,7 +358,7 @@ class PeerTransport:
     # -------------------------------------------------------------------------------- incoming
 
     def receive(self, channel: Channel, command: RemotingCommand) -> Received | None:
-        """The request in a frame; None when it has been answered here."""
+        """Return the request in a frame; None when it has been answered here."""
         kind = REQUESTS.get(command.code)
         if command.code == RequestCode.RMQPY_DLEDGER_HANDSHAKE:
             self._write(channel, self._meet(command))
@@ -395,7 +395,7 @@ class PeerTransport:
         return Received(self._ticket, request)
 
     def _may_enter(self, way: PeerLink) -> bool:
-        """Whether what a member sends is taken; who was never judged is asked who it is."""
+        """Return whether what a member sends is taken; who was never judged is asked who it is."""
         if way.standing is PeerStatus.REFUSED:
             if self.clock.monotonic_ms() < way.ask_again_ms:
                 return False

@@ -56,7 +56,7 @@ class PushFastPath:
         self._changes = self._generation = -1
 
     def take(self, channel: Channel, command: RemotingCommand) -> bool:
-        """Whether the frame was a push that is staged now; else nothing has happened."""
+        """Return whether the frame was a push that is staged now; else nothing has happened."""
         if command.code != _PUSH or command.flag or command.serialize_type != SERIALIZE_JSON:
             return False
         node, taker = self._node, self._taker
@@ -79,7 +79,7 @@ class PushFastPath:
         return True
 
     def _renew(self, taker: PushDecoder) -> None:
-        """Something has happened to the member: ask anew what is granted."""
+        """Something has happened to the member: ask again what is granted."""
         self._changes = self._node.changes
         staging = self._staging
         if self._generation != staging.generation:

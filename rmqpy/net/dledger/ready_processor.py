@@ -80,7 +80,7 @@ class ReadyProcessor:
         self._led_term: Term | None = None
         """The term in which the broker was told that it leads."""
         self.is_cutting = False
-        """The log is being cut; it stays so while the disk stands in the way, for a while or until
+        """The log is being cut; it stays so while the disk is in the way, for a while or until
         a restart: its files and what is said of them may differ, and nobody is told anything."""
         self.stopped = False
         """Nothing is sent any more."""
@@ -167,7 +167,7 @@ class ReadyProcessor:
 
     def _drop_old_log(self, first: Part) -> None:
         """This member comes back so late that everything up to ``first`` has expired with the
-        leader: the log in front of the divide goes as its entries go.
+        leader: the log before the divide goes as its entries go.
         """
         divided = self._store.divided_offset
         if divided is None or first.position == divided:
@@ -250,7 +250,7 @@ class ReadyProcessor:
         self._entries.append(proposal.term, proposal.first_index, records, now_ms)
 
     def _append_for(self, append: ClientAppend) -> None:
-        """A client of DLedger's own protocol appends records. What stands in front of one that is
+        """A client of DLedger's own protocol appends records. What precedes one that is
         refused stays, as in Java.
         """
         for body in append.bodies:

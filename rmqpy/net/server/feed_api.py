@@ -1,4 +1,4 @@
-"""What receives and answers frames by itself, beside or instead of the connection's own receiver.
+"""What receives and answers frames on its own, beside or instead of the connection's own receiver.
 
 ``broker.hot`` implements :class:`Feed` on the C core; :mod:`rmqpy.net.server.feed_server` drives
 it.
@@ -35,7 +35,7 @@ class FeedStatus(IntEnum):
 
 
 class HotChannel(Channel, Protocol):
-    """A channel that the feed writes to by itself."""
+    """A channel that the feed writes to on its own."""
 
     def unsent(self, data: bytes) -> None:
         """The kernel did not take these bytes: they leave when it does."""
@@ -48,12 +48,12 @@ class PollSet(Protocol):
     """Watches connections, and receives from all that can be read at once."""
 
     receive: Callable[[Any, bool], int]
-    """``receive(core, begin)`` receives once from each that can be read at the begin, until one of
-    them ends with another status than DONE: it is the ``stopped_at`` one, and has to be seen to;
-    then ``receive`` goes on, until NONE_LEFT. APART: nothing was received from this one.
+    """``receive(core, begin)`` receives once from each that can be read at the start, until one of
+    them ends with another status than DONE: it is the ``stopped_at`` one, and must be seen to;
+    then ``receive`` continues, until NONE_LEFT. APART: nothing was received from this one.
     """
     flush_replies_early: Callable[[], bool]
-    """Send, before the turn ends, what was answered, unless something has to be committed first.
+    """Send, before the turn ends, what was answered, unless something must be committed first.
     False: nothing was sent.
     """
 
@@ -67,7 +67,7 @@ class PollSet(Protocol):
         ...
 
     def exclude(self, number: int, apart: bool) -> None:
-        """Something is kept for the next read of this connection: it is received by itself."""
+        """Something is kept for the next read of this connection: it is received on its own."""
         ...
 
     @property
@@ -76,7 +76,7 @@ class PollSet(Protocol):
         ...
 
     def drained(self) -> list[int]:
-        """Numbers of those that ``receive`` has come to since the begin."""
+        """Numbers of those that ``receive`` has come to since the start."""
         ...
 
 
@@ -85,7 +85,7 @@ class Feed(Protocol):
 
     core: Any
     needs_refresh: bool
-    """Others have handled frames in this turn: what the feed knows has to be refreshed."""
+    """Others have handled frames in this turn: what the feed knows must be refreshed."""
     receive: Callable[[Any, int, int], int] | None
     """``receive(core, number, have)`` gives a FeedStatus; None: who drives it receives, and gives
     what was received.

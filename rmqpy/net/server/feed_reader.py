@@ -4,7 +4,7 @@
 mode     when                                        who reads
 =======  ==========================================  =============================
 fast     a buffer's worth of frames                  the feed
-partial  the begin of a frame is kept                the feed, behind it
+partial  the start of a frame is kept                the feed, after it
 large    a frame larger than the feed's buffer       the connection's own receiver
 =======  ==========================================  =============================
 
@@ -129,7 +129,7 @@ class FeedReader:
         self.large = connection.receiver.pending_bytes > 0
 
     def _receive(self, data: bytes) -> None:
-        """The begin of a frame, to the connection's receiver."""
+        """The start of a frame, to the connection's receiver."""
         try:
             self.connection.receiver.receive(data)
         except RemoteProtocolError as fault:

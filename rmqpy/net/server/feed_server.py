@@ -1,4 +1,4 @@
-"""The server of the hot path: plain TCP, one C call for all connections that can be read.
+"""The server of the fast path: plain TCP, one C call for all connections that can be read.
 
 Instead of asyncio's transport a :class:`FastTransport` stands under each
 :class:`rmqpy.net.connection.RemotingConnection`. A :class:`PollSet` watches the descriptors and
@@ -10,7 +10,7 @@ Connections behind TLS, and all where the loop watches no descriptors, are recei
 go through the same feed (:mod:`rmqpy.net.server.feed_reader`).
 
 Replies of the feed leave at the end of the turn, behind the commit; the handler does that
-(``turn_ended``). Those of a turn that has nothing to commit leave at once, and it goes on for a
+(``turn_ended``). Those of a turn that has nothing to commit leave at once, and it continues for a
 moment.
 """
 
@@ -178,7 +178,7 @@ class FastServer(RemotingServer):
 
 
 def watches_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether the loop has ``add_reader``; Windows' does not."""
+    """Return whether the loop has ``add_reader``; Windows' does not."""
     return type(loop).add_reader is not asyncio.AbstractEventLoop.add_reader
 
 

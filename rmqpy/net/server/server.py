@@ -203,7 +203,7 @@ class RemotingServer:
             self._watch.stop()
 
     def sweep(self) -> None:
-        """Close what is idle, overdue or dead. Runs by itself every ``limits.sweep_ms``."""
+        """Close what is idle, overdue or dead. Runs on its own every ``limits.sweep_ms``."""
         now_ms = self._scheduler.monotonic_ms()
         for undecided in list(self._undecided):
             if now_ms - undecided.since_ms >= self.limits.idle_close_ms:
@@ -266,7 +266,7 @@ class RemotingServer:
         self._adopt(sock, self._connection, None)
 
     def tls_connection(self) -> RemotingConnection:
-        """The connection behind TLS."""
+        """Return the connection behind TLS."""
         return self._connection()
 
     def _accepted(self, sock: socket.socket) -> None:
