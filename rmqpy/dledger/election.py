@@ -11,7 +11,7 @@ somebody knows a leader                          WAIT_TO_REVOTE         chance +
 no quorum answered                               WAIT_TO_REVOTE         chance
 no quorum with a log no longer than ours         WAIT_TO_REVOTE         chance + longest interval
 a quorum accepted                                PASSED                 leader
-a quorum accepted or must reach this term      REVOTE_IMMEDIATELY     now
+a quorum accepted or must reach this term        REVOTE_IMMEDIATELY     now
 none of these                                    WAIT_TO_VOTE_NEXT      chance; in a new term
 ===============================================  =====================  ==========================
 
