@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class StreamedLog(Protocol):
-    """The log as its master streams it: bytes below ``confirm_offset``, announced by ``written``."""
+    """The log that a master streams: bytes below ``confirm_offset``, announced by ``written``."""
 
     written: Watermark
 
@@ -221,7 +221,7 @@ class _Slave(asyncio.Protocol):
             logger.info("slave %s disconnected%s", self._address, _because(self.link.closed))
 
     def pump(self) -> None:
-        """Carry out what the link requests now, once; the remainder is scheduled for the next turn."""
+        """Carry out the link's requests once; the remainder is scheduled for the next turn."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return

@@ -5,7 +5,7 @@ decides which watermarks must pass it (written, flushed, replicated, committed b
 broker decides how long each may take::
 
     hold ──► waiting ──► released   every watermark of the lane >= end
-                 ├─────► late       the timeouts of all lagging watermarks are over; the last decides
+                 ├─────► late       the timeouts of all lagging ones are over; the last decides
                  └─────► failed     fail(status): leadership lost, disk failed
 
 Replies that wait for the same watermarks form a *lane*: a queue in the order in which they were

@@ -283,7 +283,7 @@ def _monotonic_ms() -> int:
 async def adopt(
     factory: Callable[[], asyncio.BaseProtocol], sock: socket.socket, tls: TlsContext | None
 ) -> bool:
-    """Attach an accepted socket to a protocol, with TLS or plain; return False if it closed first."""
+    """Attach an accepted socket to a protocol, with TLS or plain; return False if it closed."""
     loop = asyncio.get_running_loop()
     try:
         if tls is None:
