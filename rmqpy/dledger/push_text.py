@@ -1,8 +1,8 @@
-"""Pushes of entries and their answers, as members of this kind write them: read and written without
-a detour by JSON values, for they are nearly all that a busy group says.
+"""Pushes of entries and their answers in rmqpy's usual form, read and written directly as text.
 
-Writing gives what :mod:`rmqpy.dledger.wire` would; reading takes the usual form only and leaves
-everything else, and everything odd, to it.
+They are nearly all of a busy group's traffic, so the detour through JSON values is avoided. Writing
+gives the same bytes as :mod:`rmqpy.dledger.wire`; reading accepts the usual form only and leaves
+every other form to that module.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def write_run(push: PushEntryRequest, run: EntryRun) -> tuple[bytes, bytes, byte
 def _rest_of(
     group: str | None, leader_id: str | None, local_id: str | None, remote_id: str | None
 ) -> bytes:
-    """What follows the entries of a batch push, with places for its numbers."""
+    """Return the text after the entries of a batch push, with placeholders for its numbers."""
     return b"".join(
         (
             b'],"code":%d,"commitIndex":%d,"count":%d,"firstEntryIndex":%d',
@@ -96,7 +96,7 @@ def _rest_of(
 
 
 def granted_texts(grant: PushGrant) -> tuple[bytes, bytes]:
-    """What a push that is granted says between its first and its last index, and from there to its
+    """Return the text of a granted push between its first and last index, and from there to its
     size.
     """
     leader_id = grant.leader_id
@@ -134,8 +134,8 @@ def write_answer(answer: PushEntryResponse) -> bytes:
 
 
 def taken_answer(group: str, term: int) -> bytes:
-    """Return the answer to a push that was granted, of the group and term, to be filled (``%``)
-    with the start of the log, the count, the end of the log and the first index.
+    """Return the answer to a granted push of the group and term as a template (``%``) for the start
+    of the log, the count, the end of the log and the first index.
     """
     name = _named(b"group", group).replace(b"%", b"%%")
     return b'{"beginIndex":%%d,"code":%d,"count":%%d,"endIndex":%%d,%b"index":%%d,"term":%d}' % (
@@ -146,8 +146,9 @@ def taken_answer(group: str, term: int) -> bytes:
 
 
 def take_run(body: bytes) -> tuple[EntryRun, int] | None:
-    """Return the entries of a batch push in one piece, and where ``body`` continues; None when they
-    do not stand where every member writes them, or not as it does.
+    """Return the entries of a batch push in one piece, and where ``body`` continues.
+
+    None means that they are not in the usual place or form.
     """
     found = decode_run(body, len(BATCH_HEAD) - 1) if body.startswith(BATCH_HEAD) else None
     if found is None:

@@ -1,5 +1,6 @@
-"""What the driver of a DLedger member is given: log, store, clock and network, and whom it tells of
-its role. It knows nothing else of the broker.
+"""The dependencies of a DLedger driver: log, store, clock, network, and the receiver of its role.
+
+The driver knows nothing else of the broker.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from rmqpy.store.queues.expired_ends import ExpiredQueueEnds
 from rmqpy.store.results import PutResult
 
 TICK_MS: Final = 10
-"""Period of the state loop (Java StateMaintainer)."""
+"""The period of the state loop (Java StateMaintainer)."""
 
 
 class DriverStore(Protocol):
-    """What a driver needs of the store besides its log; ``MessageStore`` has it."""
+    """The operations of the store that a driver needs in addition to the log (``MessageStore``)."""
 
     @property
     def failure(self) -> str | None:
-        """Why nothing is accepted any more."""
+        """The reason why nothing is accepted any more, or None."""
 
     @property
     def disk_full(self) -> bool: ...
@@ -37,15 +38,13 @@ class DriverStore(Protocol):
 
     @property
     def divided_offset(self) -> int | None:
-        """Where the old commit log ends, if there is one."""
+        """The offset at which the old commit log ends, if there is one."""
 
     def commit(self) -> None:
-        """Write what the puts have staged; a failure is told by ``failure``."""
+        """Write the staged puts; ``failure`` reports an error."""
 
     def log_write_failed(self, error: OSError) -> None:
-        """A write found the disk full; the next :meth:`commit` that finds room says that it is
-        over.
-        """
+        """Log that a write found the disk full; the next successful :meth:`commit` logs its end."""
 
     def fail(self, reason: str) -> None: ...
 
@@ -53,27 +52,29 @@ class DriverStore(Protocol):
     def queue_ends(self) -> ExpiredQueueEnds: ...
 
     def delete_classic_prefix(self) -> None:
-        """Remove the commit log before the divide, if there still is one."""
+        """Remove the commit log before the divide, if it still exists."""
 
     def discard_through(self, index: int) -> None:
-        """The leader has no entry up to ``index`` any more."""
+        """Discard entries up to ``index``, which the leader no longer has."""
 
     def on_log_reset(self) -> None:
-        """What was in the DLedger log is gone."""
+        """Handle the loss of all entries of the DLedger log."""
 
     def encode_queue_ends(self) -> bytes:
-        """What ``queue_ends`` of another member wants to be told."""
+        """Return the queue ends that other members request."""
 
     def put_record(self, record: bytes) -> PutResult:
-        """Append a complete record that somebody else has encoded."""
+        """Append a complete record that a client has encoded."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class DriverDependencies:
-    """``on_role`` hears of every role at the right moment (see the module); ``flush`` begins to
-    make the log durable, unless that is under way; ``store_host`` is in the marker; ``vouch``
-    says why a Java member may not be joined, ``lacks_tables`` whether this member would lead
-    without knowing topics and offsets.
+    """The collaborators of a driver.
+
+    ``on_role`` is called with every role at the right moment (see ``ready_processor``); ``flush``
+    starts to make the log durable unless that is in progress; ``store_host`` is written into the
+    marker; ``vouch`` returns why a Java member may not be joined, ``lacks_tables`` whether this
+    member would lead without knowing topics and offsets.
     """
 
     log: DLedgerCommitLog
