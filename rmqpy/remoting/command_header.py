@@ -1,4 +1,4 @@
-"""What all custom headers share: a table of fields made from the annotations of an attrs class.
+"""The base of all custom headers: a table of fields built from the annotations of an attrs class.
 
 The wire name of an attribute is its camelCase form unless :func:`named` says otherwise. The kind
 follows from the annotation:
@@ -9,7 +9,7 @@ annotation   text on the wire            not accepted on read
 str          itself
 int          decimal, 32 bits            other texts, out of range
 Int64        decimal, 64 bits            other texts, out of range
-bool         ``true`` / ``false``        nothing (all but "true" is false)
+bool         ``true`` / ``false``        nothing (all texts but "true" are false)
 float        Java ``Double.toString``    other texts
 ``| None``   left out when None
 ===========  ==========================  =====================================
@@ -45,7 +45,7 @@ Text = Callable[[Any], str]
 
 
 class CommandHeader(Value):
-    """Base of the custom headers; subclasses are keyword-only attrs classes named as in Java."""
+    """The base of custom headers; subclasses are keyword-only attrs classes named as in Java."""
 
     __slots__ = ()
 
@@ -54,9 +54,7 @@ class CommandHeader(Value):
 
     @classmethod
     def decode(cls, ext_fields: Mapping[str, str]) -> Self:
-        """Return the header in ``ext_fields``; a missing mandatory or an unreadable field is
-        refused.
-        """
+        """Return the header in ``ext_fields``; refuse missing or unreadable fields."""
         values: dict[str, object] = {}
         name = ""
         try:
@@ -89,7 +87,7 @@ class CommandHeader(Value):
 
 @define(slots=True, frozen=True)
 class HeaderField:
-    """One line of a header's field table."""
+    """One row of a header's field table."""
 
     attribute: str
     wire_name: str
@@ -115,7 +113,7 @@ def wire_names(header: type[CommandHeader]) -> tuple[str, ...]:
 
 @cache
 def _rows(header: Hashable) -> tuple[tuple[str, str, bool, Parse], ...]:
-    """What :meth:`CommandHeader.decode` needs of the table, for a loop over every request."""
+    """Return the part of the table that :meth:`CommandHeader.decode` needs for every request."""
     return tuple(
         (item.wire_name, item.attribute, item.mandatory, item.parse) for item in _table(header)
     )

@@ -1,4 +1,4 @@
-"""JSON as the Java side writes it (fastjson 1.2): bodies and the files under config/.
+"""JSON in the form of Java's fastjson 1.2: bodies and the files under config/.
 
 Read: strict JSON through the standard library, everything else by
 :mod:`rmqpy.remoting.fastjson_reader`. Keys of maps are ``str`` (a bare ``0`` becomes "0") or
@@ -38,11 +38,12 @@ from rmqpy.remoting.java_values import java_double
 __all__ = ["DEPTH_MAX", "FastjsonDecodeError", "ObjectKey", "dumps", "loads", "quote"]
 
 CONTAINERS_MAX: Final = 1_000_000
-"""Most objects and arrays in one text; an empty one takes 30 times its bytes in memory."""
+"""Maximum number of objects and arrays in a text; an empty one takes 30 times its size in memory.
+"""
 
 TOLERANT_REQUEST_MAX: Final = 64 * 1024
-"""Longest text that is not strict JSON and originates from a stranger: the tolerant reader takes up
-to a second per MiB, and everybody waits.
+"""Maximum length of a client's text that is not strict JSON: the tolerant reader takes up to a
+second per MiB, during which all other requests wait.
 """
 
 _SHORT: Final = {
@@ -111,7 +112,7 @@ class _Writer:
         self._quote: Callable[[str], str] = quote_strict if strict else quote
 
     def write(self, value: object, depth: int) -> None:
-        """Append ``value``, whose closing brace would stand at ``depth`` tabs."""
+        """Append ``value``; its closing brace is indented by ``depth`` tabs."""
         if isinstance(value, str):
             self._parts.append(self._quote(value))
         elif value is None:

@@ -25,7 +25,7 @@ INT32_MAX: Final = 0x7FFFFFFF
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 _DIGITS_MAX: Final = 40
 _SHORT_DIGITS: Final = 10
-"""Fewer digits fit any of the ranges."""
+"""A number with fewer digits fits any of the ranges."""
 
 DEFAULT_CAPACITY = 16
 _CACHED_KEYS_MAX = 64
@@ -33,7 +33,7 @@ _CACHED_CHARS_MAX = 1024
 
 
 def parse_decimal(text: str, maximum: int) -> int:
-    """``parseInt``/``parseLong``: sign and digits, -maximum-1 to maximum; else ValueError."""
+    """Return the result of ``parseInt``/``parseLong``: sign and digits, -maximum-1 to maximum."""
     if len(text) < _SHORT_DIGITS and text.isdecimal():
         return int(text)
     digits = text[1:] if text[:1] in ("-", "+") else text
@@ -71,7 +71,7 @@ def java_hash_order(keys: Iterable[str], capacity: int = DEFAULT_CAPACITY) -> li
 
 
 def hashmap_ordered(fields: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """Return the items of ``fields`` in HashMap order; cheap for key sets that come again."""
+    """Return the items of ``fields`` in HashMap order; cheap for recurring key sets."""
     if len(fields) < 2:
         return fields.items()
     keys = tuple(fields)
