@@ -1,20 +1,20 @@
-"""Who sent a request, and may it: signatures of access control 1.0, and the order of the checks.
+"""Authentication and authorization of requests: signatures of access control 1.0, order of checks.
 
 The signature is standard Base64 of HMAC-SHA1 over the values of all ext fields, sorted by key in
 Java's string order, then the body. A signer adds AccessKey (and SecurityToken) first; the key
-Signature is left out, and the verifier leaves out ``_UNIQUE_KEY_QUERY`` too, which clients add
-behind the signature.
+Signature is left out, and the verifier also leaves out ``_UNIQUE_KEY_QUERY``, which clients add
+after signing.
 
 ======  ===================================  =====================================================
 step    when                                 then
 ======  ===================================  =====================================================
 1       peer is in the global white list     allowed, except what touches secrets
-2       no AccessKey, or one of nobody       refused
+2       no AccessKey, or an unknown one      refused
 3       peer is the account's white address  no signature needed; topics and groups are open to
                                              it, administration only to an administrator
-4       the signature is another             refused
+4       the signature does not match         refused
 5       the level is above the account       refused
-6       a right is lacking                   refused
+6       a right is missing                   refused
 ======  ===================================  =====================================================
 
 Differs from Java 4.9.7: a code that nobody declared is refused (there: allowed), white addresses
@@ -47,19 +47,19 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 ORDERS_KEPT: Final = 256
 
 REFUSED: Final = "org.apache.rocketmq.acl.common.AclException: "
-"""How Java's refusals begin; scripts look for it."""
+"""The start of Java's refusals; scripts search for it."""
 
 
 @define(slots=True, frozen=True)
 class Credentials:
-    """What a client signs with."""
+    """The credentials with which a client signs."""
 
     access_key: str
     secret_key: str = field(repr=False)
     security_token: str | None = field(default=None, repr=False)
 
     def signed(self, request: RemotingCommand) -> RemotingCommand:
-        """Return ``request`` with the fields that prove who sends it."""
+        """Return ``request`` with the fields that authenticate its sender."""
         fields = dict(request.ext_fields)
         fields.pop(SIGNATURE, None)
         fields[ACCESS_KEY] = self.access_key
@@ -86,19 +86,19 @@ def verify_signature(account: Account, request: RemotingCommand) -> bool:
 
 
 class AccessLevel(Enum):
-    """Who may send a code at all."""
+    """The level that a sender of a request code needs."""
 
     ANYONE = "anyone"
     """Needs no account."""
     ACCOUNT = "account"
-    """An account; its rights on the resources decide."""
+    """Needs an account with rights on the resources."""
     ADMINISTRATOR = "administrator"
     SECRETS = "administrator, signed"
     """As before, and a white address does not replace the signature."""
 
 
 Resources = Callable[[RemotingCommand], Sequence[RequiredPermission]]
-"""What a request needs; raises RequestRejectedError for one that cannot be read."""
+"""Returns the permissions that a request needs; raises RequestRejectedError if unreadable."""
 
 
 def _nothing(_request: RemotingCommand) -> Sequence[RequiredPermission]:
@@ -115,7 +115,7 @@ class AccessDemand:
 
 @define(slots=True, eq=False, repr=False)
 class AccessChecker:
-    """Checks requests by ``declared`` and ``rules``; the latter may be replaced at any time."""
+    """The check of requests by ``declared`` and ``rules``, which may be replaced at any time."""
 
     declared: Mapping[int, AccessDemand]
     rules: AccessRules = field(factory=AccessRules)
@@ -123,7 +123,7 @@ class AccessChecker:
     allowed: int = 0
 
     def check(self, address: str, request: RemotingCommand) -> None:
-        """Raise RequestRejectedError unless the peer at ``address`` may do what it asks for."""
+        """Raise RequestRejectedError unless the peer at ``address`` may send ``request``."""
         try:
             self._check(address, request)
         except RequestRejectedError:

@@ -27,10 +27,10 @@ SECURE_VALUES: Final = {
     "tls.client.authServer": "true",
     "haTlsEnable": "true",
 }
-"""What a secure server has; a file that says otherwise is refused."""
+"""The values of a secure server; a file that contradicts them is refused."""
 
 SECURE_DEFAULTS: Final = {"registrationAddresses": "", "administrationAddresses": ""}
-"""What it has unless the file says otherwise; never everybody."""
+"""The defaults of a secure server; a file may set others, but never all addresses."""
 
 
 def secure_additions(texts: dict[str, str], known: set[str]) -> dict[str, str]:
