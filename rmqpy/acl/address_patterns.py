@@ -1,4 +1,5 @@
-"""Patterns of remote addresses in access files and allow-lists, by the rules of Java's ACL 1.0.
+"""Patterns of remote addresses in access files and allow-lists, following the rules of Java's ACL
+1.0.
 
 =============================  ==================================================================
 pattern                        matches
@@ -7,14 +8,14 @@ pattern                        matches
 ``*``, ``*.*.*.*``, ``*:…:*``  everything (the last with eight asterisks)
 ``a,b,c``                      each of these addresses
 ``192.168.0.{1,2,3}``          the set of last parts; IPv6 too
-``192.168.*.*``                the begin, then anything: asterisks at the end only
+``192.168.*.*``                this prefix, then anything: asterisks at the end only
 ``192.168.0.1-10``             a range, in the last part or in the one before asterisks; IPv6 too
 ``192.168.0.1``                this address
 =============================  ==================================================================
 
 IPv6 is compared in its full form, eight groups of four; an IPv4 address inside IPv6 (``::ffff:``)
-as IPv4. Anything else is refused when it is read: a pattern that nobody understands must not open
-or close a door.
+as IPv4. Any other pattern is refused when it is read: an unclear pattern must not allow or deny
+access.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from attrs import define, field
 _ALL: Final = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
 _PARTS_V4: Final = 4
 PEERS_KEPT: Final = 4096
-"""Addresses whose parts are remembered."""
+"""Number of addresses whose parts are cached."""
 
 _PARTS_V6: Final = 8
 _PART_MAX_V4: Final = 0xFF
@@ -41,19 +42,19 @@ _Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 @define(frozen=True)
 class AddressPattern:
-    """One pattern; ``text`` as it was written."""
+    """One pattern; ``text`` is its original form."""
 
     text: str
     _matches: Callable[[_Parts], bool] = field(eq=False, repr=False)
 
     def matches(self, address: str) -> bool:
-        """Whether the textual IP ``address`` is meant; what is no IP never is."""
+        """Return whether the textual IP ``address`` matches; a text that is no IP never does."""
         parts = _address(address)
         return parts is not None and self._matches(parts)
 
 
 def parse_pattern(text: str) -> AddressPattern:
-    """Raises ValueError that says what is wrong."""
+    """Parse one pattern; raise ValueError with the reason if it is invalid."""
     pattern = text.strip()
     if not pattern:
         return AddressPattern(text, lambda _: False)
@@ -69,12 +70,12 @@ def parse_pattern(text: str) -> AddressPattern:
 
 
 def parse_patterns(texts: Iterable[str]) -> tuple[AddressPattern, ...]:
-    """All of a list."""
+    """Parse all patterns of a list."""
     return tuple(parse_pattern(text) for text in texts)
 
 
 def any_matches(patterns: Iterable[AddressPattern], address: str) -> bool:
-    """Whether one of them means ``address``."""
+    """Return whether one of ``patterns`` matches ``address``."""
     return any(pattern.matches(address) for pattern in patterns)
 
 
@@ -103,7 +104,7 @@ def _one_of(texts: Iterable[str]) -> Callable[[_Parts], bool]:
 
 
 def _expanded(pattern: str) -> list[str]:
-    """The addresses of ``begin.{a,b}``."""
+    """Return the addresses of ``begin.{a,b}``."""
     separator = ":" if ":" in pattern else "."
     begin, _, last = pattern.rpartition(separator)
     if not last.startswith("{") or "{" in begin or not begin:
@@ -112,11 +113,11 @@ def _expanded(pattern: str) -> list[str]:
 
 
 def _ranges(pattern: str) -> _Ranges:
-    """A range for each part of the address; asterisks are the whole range."""
+    """Return a range for each part of the address; asterisks are the whole range."""
     v6 = ":" in pattern
     count, largest, base = (_PARTS_V6, _PART_MAX_V6, 16) if v6 else (_PARTS_V4, _PART_MAX_V4, 10)
     texts = pattern.split(":" if v6 else ".")
-    if v6 and "" in texts:  # :: stands for as many zeros as are missing
+    if v6 and "" in texts:  # :: represents as many zeros as are missing
         gap = texts.index("")
         rest = [text for text in texts if text]
         texts = rest[:gap] + ["0"] * (count - len(rest)) + rest[gap:]

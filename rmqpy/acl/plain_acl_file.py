@@ -3,7 +3,7 @@
 ============================  ====================================================================
 key                           shape
 ============================  ====================================================================
-``globalWhiteRemoteAddresses``  list of address patterns (:mod:`.access_addresses`)
+``globalWhiteRemoteAddresses``  list of address patterns (:mod:`.address_patterns`)
 ``accounts``                  list of maps: ``accessKey``, ``secretKey``, ``whiteRemoteAddress``,
                               ``admin``, ``defaultTopicPerm``, ``defaultGroupPerm``,
                               ``topicPerms`` and ``groupPerms`` (lists of ``name=PERM``)
@@ -41,7 +41,7 @@ WHITE: Final = "globalWhiteRemoteAddresses"
 ACCOUNTS: Final = "accounts"
 VERSION: Final = "dataVersion"
 BYTES_MAX: Final = 4 << 20
-"""Of one file."""
+"""Maximum size of one file."""
 
 _LISTS: Final = ("topicPerms", "groupPerms")
 _TEXTS: Final = (
@@ -57,7 +57,7 @@ _TRUTH: Final = {"true": True, "false": False, "yes": True, "no": False, "on": T
 
 @define(slots=True, frozen=True, kw_only=True)
 class PlainAccount:
-    """One account as it stands in a file."""
+    """One account in the form of a file."""
 
     access_key: str
     secret_key: str = field(default="", repr=False)
@@ -69,7 +69,7 @@ class PlainAccount:
     group_perms: tuple[str, ...] = ()
 
     def account(self, where: str) -> Account:
-        """What it means; raises ConfigError."""
+        """Return the account with its parsed rights; raise ConfigError if it is invalid."""
         for name, value in (("accessKey", self.access_key), ("secretKey", self.secret_key)):
             if len(value) < KEY_LENGTH_MIN:
                 raise ConfigError(
@@ -103,14 +103,14 @@ class PlainAccount:
 
 @define(slots=True, frozen=True, kw_only=True)
 class AccessFile:
-    """One file. ``version`` is (counter, timestamp in ms)."""
+    """The content of one file. ``version`` is (counter, timestamp in ms)."""
 
     white: tuple[str, ...] = ()
     accounts: tuple[PlainAccount, ...] = ()
     version: tuple[int, int] = (0, 0)
 
     def rules(self, where: str) -> AccessRules:
-        """What it means; the first of two accounts with one key counts. Raises ConfigError."""
+        """Return its rules; the first of two accounts with one key counts. Raises ConfigError."""
         accounts: dict[str, Account] = {}
         for plain in self.accounts:
             accounts.setdefault(plain.access_key, plain.account(where))
@@ -124,11 +124,11 @@ class AccessFile:
         return next((each for each in self.accounts if each.access_key == access_key), None)
 
     def changed(self, now_ms: int, **changes: Any) -> AccessFile:
-        """With other content and the next version."""
+        """Return a copy with ``changes`` and the next version."""
         return evolve(self, version=(self.version[0] + 1, now_ms), **changes)
 
     def with_account(self, account: PlainAccount, now_ms: int) -> AccessFile:
-        """With ``account`` in the place of the one with its key, or behind the others."""
+        """Return a copy in which ``account`` replaces the one with its key, or is the last one."""
         if self.find(account.access_key) is None:
             return self.changed(now_ms, accounts=(*self.accounts, account))
         accounts = [
@@ -142,7 +142,7 @@ class AccessFile:
 
 
 def parse_access_file(text: str, where: str) -> AccessFile:
-    """Raises ConfigError."""
+    """Parse the text of an access file; raise ConfigError if it is invalid."""
     value = parse_yaml(text, where)
     if value in ("", None):
         return AccessFile()
@@ -157,7 +157,7 @@ def parse_access_file(text: str, where: str) -> AccessFile:
 
 
 def format_access_file(file: AccessFile) -> str:
-    """The text that Java and :func:`parse_access_file` read."""
+    """Return the text that Java and :func:`parse_access_file` read."""
     counter, timestamp = file.version
     content: dict[str, Any] = {
         WHITE: list(file.white),
@@ -169,7 +169,7 @@ def format_access_file(file: AccessFile) -> str:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Maps, lists and texts; raises ConfigError."""
+    """Parse YAML into maps, lists and texts; raise ConfigError if it is invalid."""
     if len(text) > BYTES_MAX:
         raise ConfigError(f"{where}: larger than {BYTES_MAX} bytes")
     yaml = _yaml(where)

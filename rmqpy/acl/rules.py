@@ -1,4 +1,4 @@
-"""Accounts and what they may do: the rules of Java's access control 1.0, without files and wire.
+"""Accounts and their rights: the rules of Java's access control 1.0, without files and wire.
 
 Resources are topics, and groups under the name of their retry topic (``%RETRY%group``). A right is
 the bit field of an entry; DENY wins over all others, an entry over the default of its kind, and
@@ -22,7 +22,7 @@ from rmqpy.model.names import RETRY_PREFIX
 
 DENY: Final = 1
 ANY: Final = 2
-"""Either of the two below."""
+"""Either PUB or SUB."""
 PUB: Final = 4
 SUB: Final = 8
 
@@ -32,21 +32,21 @@ KEY_LENGTH_MIN: Final = 7
 """Java: access key and secret are longer than 6 characters."""
 
 EXAMPLE_SECRET: Final = "12345678"
-"""Of the accounts RocketMQ and rocketmq2 in the file that the Java broker is delivered with."""
+"""The secret of the accounts RocketMQ and rocketmq2 in the file that ships with the Java broker."""
 
 
 def parse_right(text: str | None) -> int:
-    """Java's texts; everything else denies."""
+    """Return the right of one of Java's texts; every other text means DENY."""
     return _TEXTS.get((text or "").strip(), DENY)
 
 
 def is_right(text: str) -> bool:
-    """Whether ``text`` is one of Java's."""
+    """Return whether ``text`` is one of Java's texts of rights."""
     return text.strip() in _TEXTS
 
 
 def retry_resource(group: str) -> str:
-    """The resource that stands for a group."""
+    """Return the resource that represents a group."""
     return group if group.startswith(RETRY_PREFIX) else RETRY_PREFIX + group
 
 
@@ -69,7 +69,7 @@ class RequiredPermission:
 
 @define(slots=True, frozen=True, kw_only=True)
 class Account:
-    """``rights``: by resource; None: no entries at all."""
+    """One account. ``rights`` are by resource; None means no entries at all."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -80,7 +80,7 @@ class Account:
     rights: Mapping[str, int] | None = None
 
     def lacks(self, needs: Iterable[RequiredPermission]) -> RequiredPermission | None:
-        """The first of ``needs`` that this account has not."""
+        """Return the first of ``needs`` that this account lacks."""
         if self.rights is None and self.admin:
             return None
         rights = self.rights or {}
@@ -93,7 +93,7 @@ class Account:
 
 @define(slots=True, frozen=True)
 class AccessRules:
-    """What all access files say together."""
+    """The merged rules of all access files."""
 
     accounts: Mapping[str, Account] = field(factory=dict)
     white_addresses: tuple[AddressPattern, ...] = ()

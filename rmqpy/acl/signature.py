@@ -1,20 +1,20 @@
-"""Who sent a request, and may it: signatures of access control 1.0, and the order of the checks.
+"""Authentication and authorization of requests: signatures of access control 1.0, order of checks.
 
 The signature is standard Base64 of HMAC-SHA1 over the values of all ext fields, sorted by key in
 Java's string order, then the body. A signer adds AccessKey (and SecurityToken) first; the key
-Signature is left out, and the verifier leaves out ``_UNIQUE_KEY_QUERY`` too, which clients add
-behind the signature.
+Signature is left out, and the verifier also leaves out ``_UNIQUE_KEY_QUERY``, which clients add
+after signing.
 
 ======  ===================================  =====================================================
 step    when                                 then
 ======  ===================================  =====================================================
 1       peer is in the global white list     allowed, except what touches secrets
-2       no AccessKey, or one of nobody       refused
+2       no AccessKey, or an unknown one      refused
 3       peer is the account's white address  no signature needed; topics and groups are open to
                                              it, administration only to an administrator
-4       the signature is another             refused
+4       the signature does not match         refused
 5       the level is above the account       refused
-6       a right is lacking                   refused
+6       a right is missing                   refused
 ======  ===================================  =====================================================
 
 Differs from Java 4.9.7: a code that nobody declared is refused (there: allowed), white addresses
@@ -47,19 +47,19 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 ORDERS_KEPT: Final = 256
 
 REFUSED: Final = "org.apache.rocketmq.acl.common.AclException: "
-"""How Java's refusals begin; scripts look for it."""
+"""The start of Java's refusals; scripts search for it."""
 
 
 @define(slots=True, frozen=True)
 class Credentials:
-    """What a client signs with."""
+    """The credentials with which a client signs."""
 
     access_key: str
     secret_key: str = field(repr=False)
     security_token: str | None = field(default=None, repr=False)
 
     def signed(self, request: RemotingCommand) -> RemotingCommand:
-        """``request`` with the fields that prove who sends it."""
+        """Return ``request`` with the fields that authenticate its sender."""
         fields = dict(request.ext_fields)
         fields.pop(SIGNATURE, None)
         fields[ACCESS_KEY] = self.access_key
@@ -70,14 +70,14 @@ class Credentials:
 
 
 def signature(secret_key: str, fields: Mapping[str, str], body: bytes) -> str:
-    """The value of Signature for a request with these fields."""
+    """Return the value of Signature for a request with these fields."""
     values = [fields[key] for key in _signed_order(tuple(fields))]
     content = "".join(values).encode("utf-8", "replace") + body
     return b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()
 
 
 def verify_signature(account: Account, request: RemotingCommand) -> bool:
-    """Whether the request's signature is the account's."""
+    """Return whether the request's signature is the account's."""
     fields = {key: value for key, value in request.ext_fields.items() if key != UNIQUE_KEY_QUERY}
     wanted = signature(account.secret_key, fields, request.body)
     return hmac.compare_digest(
@@ -86,19 +86,19 @@ def verify_signature(account: Account, request: RemotingCommand) -> bool:
 
 
 class AccessLevel(Enum):
-    """Who may send a code at all."""
+    """The level that a sender of a request code needs."""
 
     ANYONE = "anyone"
     """Needs no account."""
     ACCOUNT = "account"
-    """An account; its rights on the resources decide."""
+    """Needs an account with rights on the resources."""
     ADMINISTRATOR = "administrator"
     SECRETS = "administrator, signed"
-    """As before, and no white address stands for a signature."""
+    """As before, and a white address does not replace the signature."""
 
 
 Resources = Callable[[RemotingCommand], Sequence[RequiredPermission]]
-"""What a request needs; raises Refusal for one that cannot be read."""
+"""Returns the permissions that a request needs; raises RequestRejectedError if unreadable."""
 
 
 def _nothing(_request: RemotingCommand) -> Sequence[RequiredPermission]:
@@ -115,7 +115,7 @@ class AccessDemand:
 
 @define(slots=True, eq=False, repr=False)
 class AccessChecker:
-    """Checks requests by ``declared`` and ``rules``; the latter may be replaced at any time."""
+    """The check of requests by ``declared`` and ``rules``, which may be replaced at any time."""
 
     declared: Mapping[int, AccessDemand]
     rules: AccessRules = field(factory=AccessRules)
@@ -131,7 +131,7 @@ class AccessChecker:
         self.allowed += count
 
     def check(self, address: str, request: RemotingCommand) -> None:
-        """Raises Refusal unless the peer at ``address`` may do what it asks for."""
+        """Raise RequestRejectedError unless the peer at ``address`` may send ``request``."""
         try:
             self._check(address, request)
         except RequestRejectedError:
@@ -140,7 +140,9 @@ class AccessChecker:
         self.allowed += 1
 
     def has_rights(self, access_key: str, request: RemotingCommand) -> bool:
-        """Whether an account may send this request to its topics and groups, if it has signed."""
+        """Return whether an account may send this request to its topics and groups, if it has
+        signed.
+        """
         declared = self.declared.get(request.code)
         account = self.rules.accounts.get(access_key)
         if declared is None or declared.level is not AccessLevel.ACCOUNT or account is None:
@@ -198,7 +200,7 @@ def _refusal(text: str) -> RequestRejectedError:
 
 @lru_cache(maxsize=ORDERS_KEPT)
 def _signed_order(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys whose values are signed, in order. Requests have few different sets of keys."""
+    """Return the keys whose values are signed, in order; requests have few different key sets."""
     return tuple(sorted((key for key in keys if key != SIGNATURE), key=_java_order))
 
 

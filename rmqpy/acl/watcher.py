@@ -1,17 +1,17 @@
-"""The access files of a server: found, read, read again when they change, changed by requests.
+"""The access files of a server: located, read, reloaded when they change, changed by requests.
 
 ::
 
     <home>/conf/plain_acl.yml          the main file (key rocketmq.acl.plain.file)
     <home>/conf/acl/**/*.yml, *.yaml   more files; of two accounts with one key the first counts
 
-The main file comes first, the others in order of their paths. Content counts, not times: what is
-read is compared with what was read before. A change that cannot be understood leaves the rules as
-they were and is logged; at the start it stops the start.
+The main file is first, the others follow in order of their paths. A change is detected by content,
+not by time. A change that cannot be parsed leaves the rules unchanged and is logged; at the start
+it stops the start.
 
-Invariants: rules always come from one reading of all files; changes by requests are made one after
-the other, each of what the one before has left; no file outside of this list is ever read or
-written, whatever a request names.
+Invariants: rules are always the result of one reading of all files; changes by requests are applied
+one after the other, each to the result of the previous one; no file outside this list is ever read
+or written, regardless of the names in a request.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from attrs import define, field
 
 from rmqpy.acl.plain_acl_file import AccessFile, format_access_file, parse_access_file
 from rmqpy.acl.rules import EXAMPLE_SECRET, AccessRules
+from rmqpy.acl.signature import AccessChecker, AccessDemand
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.errors import ConfigError
 from rmqpy.model.files import FileSystem
@@ -33,24 +34,24 @@ from rmqpy.model.files import FileSystem
 RELOAD_MS: Final = 5_000
 FILES_MAX: Final = 1_000
 CHANGES_MAX: Final = 1_000
-"""Changes by requests that may wait for their turn."""
+"""Maximum number of waiting changes by requests."""
 DEPTH_MAX: Final = 8
 
 _SUFFIXES: Final = (".yml", ".yaml")
 _TOOLS: Final = "tools.yml"
-"""The credentials of mqadmin, beside the main file in Java's installation."""
+"""The credentials of mqadmin, next to the main file in Java's installation."""
 
 Change = Callable[[AccessFile], AccessFile]
-"""What a request makes of a file; may raise ConfigError."""
+"""Returns the changed content of a file; may raise ConfigError."""
 
 Done = Callable[[str | None], None]
-"""``done(None)``: in effect and on disk; ``done(reason)``: nothing has changed."""
+"""Called with None once a change is in effect and on disk, or with the reason of its failure."""
 
 logger = logging.getLogger(__name__)
 
 
 def access_paths(home: str | None, plain_file: str) -> tuple[str, str]:
-    """The main file and the folder of the others."""
+    """Return the paths of the main file and of the directory of the others."""
     if home:
         main = PurePosixPath(home) / plain_file.lstrip("/")
     else:
@@ -63,9 +64,29 @@ def access_paths(home: str | None, plain_file: str) -> tuple[str, str]:
     return str(main), str(main.parent / "acl")
 
 
+def watched_checker(
+    demands: Mapping[int, AccessDemand],
+    paths: tuple[str, str],
+    files: FileSystem,
+    scheduler: Scheduler,
+    *,
+    strict: bool,
+) -> tuple[AccessChecker, AccessFiles]:
+    """Return a checker of ``demands`` and the files at ``paths`` that supply its rules.
+
+    The checker has no rules until :meth:`AccessFiles.start`.
+    """
+    checker = AccessChecker(demands)
+
+    def use(rules: AccessRules) -> None:
+        checker.rules = rules
+
+    return checker, AccessFiles(*paths, files, scheduler, use, strict)
+
+
 @define(slots=True, eq=False, repr=False)
 class AccessFiles:
-    """``changed`` hears of new rules."""
+    """The access files of a server; ``changed`` is called with new rules."""
 
     main: str
     folder: str
@@ -82,7 +103,7 @@ class AccessFiles:
     _changing: bool = field(default=False, init=False)
 
     def start(self) -> None:
-        """Read all files; raises ConfigError when there is none, or one that is not understood."""
+        """Read all files; raise ConfigError if there is none or one of them is invalid."""
         raw = self._read()
         if not raw:
             raise ConfigError(
@@ -98,7 +119,7 @@ class AccessFiles:
             self._timer = None
 
     def change(self, path: str, change: Change, done: Done) -> None:
-        """Change one of the files, or the main one where it is not there yet."""
+        """Change one of the files, or create the main one."""
         assert path in self.read_files or path == self.main, path
         if len(self._changes) >= CHANGES_MAX:
             done(f"{CHANGES_MAX} changes wait already")
@@ -156,7 +177,7 @@ class AccessFiles:
     def _report(self, fault: str) -> None:
         if fault != self._fault:
             self._fault = fault
-            logger.error("the access rules stay as they were: %s", fault)
+            logger.error("keeping the current access rules, the files are invalid: %s", fault)
 
     def _take(self, raw: Mapping[str, bytes]) -> None:
         parsed, rules = {}, []
@@ -195,7 +216,7 @@ class AccessFiles:
 
 
 def refuse_examples(path: str, file: AccessFile) -> None:
-    """The accounts that every installation of the Java broker comes with are known to everybody."""
+    """Raise ConfigError for the publicly known accounts that ship with every Java broker."""
     for account in file.accounts:
         if account.secret_key == EXAMPLE_SECRET:
             raise ConfigError(
@@ -205,6 +226,6 @@ def refuse_examples(path: str, file: AccessFile) -> None:
 
 
 def merged_rules(rules: list[AccessRules]) -> AccessRules:
-    """All together; of two accounts with one key the first counts."""
+    """Return the merged rules; of two accounts with one key the first counts."""
     accounts = {key: account for each in reversed(rules) for key, account in each.accounts.items()}
     return AccessRules(accounts, tuple(white for each in rules for white in each.white_addresses))

@@ -1,5 +1,5 @@
-"""Bytes of records, entries and units, in both directions. Pure: bytes in, values out.
+"""The bytes of records, entries and units, encoded and decoded. Pure: bytes in, values out.
 
-``layout`` names every number of the formats, ``chosen`` exports the functions that exist twice (C
-and Python).
+``layout`` names every number of the formats, ``backend`` exports the functions that exist both in C
+and in Python.
 """

@@ -1,10 +1,10 @@
-"""The functions that exist twice, chosen once at import: in C where the extension is there, else
-in Python.
+"""The functions that exist in C and in Python, chosen once at import: C if the extension is
+available, otherwise Python.
 
-What only audits need is in :mod:`rmqpy.codec.tally_backend`.
+Functions that only audits need are in :mod:`rmqpy.codec.tally_backend`.
 
 ``RMQPY_PURE=1`` in the environment forces Python. ``implementation`` is ``"c"`` or ``"pure"``,
-``reason`` says why.
+``reason`` explains the choice.
 """
 
 from __future__ import annotations
@@ -91,25 +91,28 @@ class _EncodeRun(Protocol):
 
 
 class PushDecoder(Protocol):
-    """Takes batch pushes that continue a log into what is staged behind its end, without a detour;
-    in C only. Its log is one of ``file_size`` bytes a data file.
+    """A decoder that stages batch pushes directly after the end of a log; available in C only.
+
+    Each data file of the log has ``file_size`` bytes.
     """
 
     def __init__(self, file_size: int) -> None: ...
 
     def share(self, buffer: memoryview, units: memoryview, state: array[int]) -> None:
-        """Where entries and index units are staged; ``state``: see
-        ``rmqpy.store.files.staging``."""
+        """Set the memory in which entries and index units are staged; for ``state`` see
+        ``rmqpy.store.files.staging``.
+        """
 
     def allow(self, group: bytes, names: bytes, term: int) -> None:
-        """What a push has to say between its first and last index, and from there to its size; no
-        entry may have a larger term. Before the first push.
+        """Set the text that a push must have between its first and last index, and from there to
+        its size; no entry may have a larger term. Call before the first push.
         """
 
     def take(self, body: bytes) -> tuple[int, int, int] | None:
-        """First index, count and committed index of the push whose entries are staged now; None:
-        it is not what is allowed, or does not continue the log within its file, and nothing has
-        changed.
+        """Stage the entries of a push and return its first index, count and committed index.
+
+        None means that the push is not allowed or does not continue the log within its file;
+        nothing has changed then.
         """
 
 

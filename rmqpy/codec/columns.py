@@ -1,8 +1,8 @@
-"""Columns of messages: where the parts of scanned records stand, and many parts copied into one
-piece of memory, or pointed at.
+"""Columns of messages: the positions of the parts of scanned records, and many parts copied into
+one block of memory or referenced as views.
 
 All functions exist in C too: take them from :mod:`rmqpy.codec.backend`. Positions count from the
-begin of the view, as in a :class:`rmqpy.codec.scan.Scan`.
+start of the view, as in a :class:`rmqpy.codec.scan.Scan`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _VIEW: Final = struct.Struct("=i4sii")
 
 @define(slots=True)
 class RecordColumns:
-    """A column a part; hosts are address and port. ``crc_agrees`` is 0 unless asked for; the length
-    of TAGS is 0 without.
+    """One column per part; hosts are address and port. ``crc_agrees`` is 0 unless requested; the
+    length of TAGS is 0 if a message has none.
     """
 
     body_position: array[int]
@@ -61,8 +61,8 @@ PART_COUNT: Final = 10
 
 @define(slots=True)
 class PropertyParts:
-    """The properties of many messages. Those of message i are ``starts[i]`` to before
-    ``starts[i + 1]``: in the order of first appearance, of equal names the last value.
+    """The properties of many messages. Those of message i are items ``starts[i]`` up to
+    ``starts[i + 1]``, in the order of first appearance, with the last value of equal names.
     """
 
     starts: array[int]
@@ -75,7 +75,7 @@ class PropertyParts:
 def record_parts(
     view: memoryview, frames: Sequence[int], *, check_crc: bool, shift: int = 0
 ) -> RecordColumns:
-    """Of the records ``shift`` behind those positions, all of which are good."""
+    """Return the columns of the valid records that begin ``shift`` bytes after ``frames``."""
     rows = [_row(view, start + shift, check_crc) for start in frames]
     columns = zip(*rows, strict=True) if rows else [()] * PART_COUNT
     return RecordColumns(*(array("q", column) for column in columns))
@@ -105,15 +105,17 @@ def _row(view: memoryview, start: int, check_crc: bool) -> tuple[int, ...]:
 
 
 def gather(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> bytes:
-    """Those parts of the view back to back."""
+    """Return the concatenated parts of the view."""
     return b"".join(
         view[start : start + length] for start, length in zip(positions, lengths, strict=True)
     )
 
 
 def part_views(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> bytes:
-    """Those parts as Arrow's views into one buffer, which is the view: the length, then the part
-    itself up to 12 bytes, else its first four, the number of the buffer and the position.
+    """Return the parts as Arrow views into one buffer, which is the view.
+
+    A view is the length, then a part of up to 12 bytes itself, or its first four bytes, the number
+    of the buffer and the position.
     """
     return b"".join(
         _INLINE_VIEW.pack(length, bytes(view[start : start + length]))
@@ -126,7 +128,9 @@ def part_views(view: memoryview, positions: Sequence[int], lengths: Sequence[int
 def property_parts(
     view: memoryview, positions: Sequence[int], lengths: Sequence[int]
 ) -> PropertyParts | None:
-    """Of the property strings there. None: read each with ``decode_properties`` (always so in
-    Python; in C where a message has more than 23, or names that are not ASCII).
+    """Return the properties of the property strings at these positions.
+
+    None means that each must be read with ``decode_properties``: always in Python, in C if a
+    message has more than 23 properties or names that are not ASCII.
     """
     return None

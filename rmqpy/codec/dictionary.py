@@ -1,4 +1,4 @@
-"""Texts that repeat, as topics and hosts do: each is dealt with once, the rest are numbers.
+"""Dictionary encoding of repeating texts such as topics and hosts: each text once, then numbers.
 
 ``dictionary_encode`` exists in C too: take it from :mod:`rmqpy.codec.backend`.
 """
@@ -15,13 +15,13 @@ __all__ = ["DictionaryColumn", "NumberParts", "dictionary_encode"]
 
 @define(slots=True, frozen=True)
 class DictionaryColumn:
-    """``numbers``: of every row the place in ``texts``, which are in the order of appearance."""
+    """A column whose ``numbers`` are indexes into ``texts``, in the order of first appearance."""
 
     numbers: array[int]
     texts: list[bytes]
 
     def to_list(self) -> list[bytes]:
-        """The text of every row; equal ones are one object."""
+        """Return the text of every row; equal texts are the same object."""
         texts = self.texts
         return [texts[number] for number in self.numbers]
 
@@ -32,7 +32,7 @@ NumberParts = Callable[[memoryview, Sequence[int], Sequence[int]], DictionaryCol
 def dictionary_encode(
     view: memoryview, positions: Sequence[int], lengths: Sequence[int]
 ) -> DictionaryColumn:
-    """Equal parts of the view get equal numbers."""
+    """Encode parts of the view, so that equal parts have equal numbers."""
     known: dict[bytes, int] = {}
     numbers = array("i")
     for start, length in zip(positions, lengths, strict=True):

@@ -1,9 +1,9 @@
 """DLedger entries: header, framing of records, index unit, filler. Tables in
 :mod:`rmqpy.codec.layout`.
 
-Java never computes chainCrc and bodyCrc: they are written 0 and not checked, channel likewise.
-Files of the members of a group are equal byte for byte, hence the filler is zero to the end of
-the file.
+Java never computes chainCrc and bodyCrc: they are written as 0 and not checked, like channel. The
+files of a group's members are identical byte for byte, so the filler is zero up to the end of the
+file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FILLER: Final = struct.Struct(">ii")
 
 @define(slots=True, frozen=True, kw_only=True)
 class EntryHeader:
-    """The 48 bytes before an entry's body. ``size`` counts them too."""
+    """The 48 bytes before an entry's body. ``size`` includes them."""
 
     magic: int = layout.ENTRY_MAGIC
     size: int
@@ -54,7 +54,7 @@ class EntryHeader:
 
 @define(slots=True, frozen=True)
 class IndexUnit:
-    """Where an entry stands: unit number ``index`` of the index files."""
+    """The location of an entry: unit number ``index`` of the index files."""
 
     position: int
     size: int
@@ -71,20 +71,20 @@ def encode_entry_header(index: int, term: int, position: int, body_length: int) 
 
 
 def encode_index_unit(position: int, size: int, index: int, term: int) -> bytes:
-    """``size`` is that of the whole entry."""
+    """Return the index unit of an entry; ``size`` is that of the whole entry."""
     return INDEX_UNIT.pack(layout.ENTRY_MAGIC, position, size, index, term)
 
 
 def encode_filler_head(rest: int) -> bytes:
-    """What begins the filler of the last ``rest`` bytes of a data file; zeros follow."""
+    """Return the head of the filler of the last ``rest`` bytes of a data file; zeros follow."""
     assert rest >= layout.ENTRY_FILLER_SIZE, f"no room for a filler: {rest} bytes left"
     return _FILLER.pack(layout.ENTRY_FILLER_MAGIC, rest)
 
 
 def decode_entry_header(view: Buffer, position: int, offset: int) -> EntryHeader:
-    """The entry at ``position`` of ``view``, whose place in the ledger is ``offset``. Raises
-    InvalidRecordError.
+    """Return the header of the entry at ``position`` of ``view``; its ledger offset is ``offset``.
 
+    Raises InvalidRecordError.
     Checked: magic, size against body length and against what ``view`` holds, pos against
     ``offset``.
     """
@@ -118,10 +118,10 @@ def decode_entry_header(view: Buffer, position: int, offset: int) -> EntryHeader
 
 
 def decode_index_unit(view: Buffer, position: int, offset: int) -> IndexUnit:
-    """The unit at ``position`` of ``view``, byte ``offset`` of the index. Raises
-    InvalidRecordError.
+    """Return the unit at ``position`` of ``view``, byte ``offset`` of the index.
 
-    A unit's own index must say where it stands: ``offset`` is 32 times it.
+    Raises InvalidRecordError. A unit's own index must match its location: ``offset`` is 32 times
+    the index.
     """
     if len(view) - position < layout.INDEX_UNIT_SIZE:
         raise InvalidRecordError(offset, "index unit", f"{len(view) - position} bytes", "32")

@@ -1,15 +1,15 @@
-"""A run: entries one right behind the other in a data file, and how a batch push carries them.
+"""A run: consecutive entries of a data file, and their form in a batch push.
 
-The text is a JSON list in which each entry stands as fastjson writes it: names in alphabetical
+The text is a JSON list in which each entry has the form that fastjson writes: names in alphabetical
 order, no blanks, the body in Base64::
 
     [{"body":"aGk=","bodyCrc":0,"chainCrc":0,"channel":0,"index":2,"magic":1,"pos":100,"size":50,"term":3},…]
 
 Both directions exist in C too (``native/push.c``): take them from :mod:`rmqpy.codec.backend`.
 
-Invariants: indexes are dense, terms never fall, each entry begins where the one before ends; what
-cannot be one of a run ends it (writing) or is no run (reading): whoever asks looks at it then entry
-by entry.
+Invariants: indexes are dense, terms never fall, each entry begins where the previous one ends. An
+entry that cannot be part of a run ends it (writing) or makes the text no run (reading); the caller
+then handles it entry by entry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rmqpy.codec.message import check_record
 __all__ = ["RUN_COUNT_MAX", "RunSpan", "decode_run", "encode_run", "entry_text"]
 
 RUN_COUNT_MAX: Final = 8192
-"""Entries of a run."""
+"""Maximum number of entries in a run."""
 
 ENTRY_BODY_MAX: Final = layout.ENTRY_SIZE_MAX - layout.ENTRY_HEADER_SIZE
 _NUMBER: Final = rb"(0|[1-9][0-9]{0,17})"
@@ -45,7 +45,7 @@ _TEXT: Final = (
 
 @define(slots=True, frozen=True, kw_only=True)
 class RunSpan:
-    """Where the entries of a run stand. ``size`` is that of all, headers counted."""
+    """The location of a run's entries. ``size`` is their total, headers included."""
 
     first_index: int
     first_position: int
@@ -57,7 +57,7 @@ class RunSpan:
 
 
 def entry_text(header: tuple[int, ...], body: bytes | bytearray | memoryview) -> bytes:
-    """An entry as an object; ``header`` has the fields of ``ENTRY_HEADER``."""
+    """Return an entry as a JSON object; ``header`` has the fields of ``ENTRY_HEADER``."""
     magic, size, index, term, position, channel, chain_crc, body_crc, _ = header
     text = b2a_base64(body, newline=False)
     return _TEXT % (text, body_crc, chain_crc, channel, index, magic, position, size, term)
@@ -66,9 +66,11 @@ def entry_text(header: tuple[int, ...], body: bytes | bytearray | memoryview) ->
 def encode_run(
     view: memoryview, index: int, position: int, *, count_max: int, size_max: int
 ) -> tuple[RunSpan, bytes] | None:
-    """Entries from the begin of ``view`` on, which is ``position`` in the ledger and holds entry
-    ``index``: as long as they are whole and until they have ``size_max`` bytes. Their objects are
-    separated by commas. None: not even the first is one that a run can have.
+    """Return entries from the start of ``view``, which is ``position`` in the ledger and entry
+    ``index``, as JSON objects separated by commas.
+
+    The run has complete entries of up to ``size_max`` bytes. None means that not even the first can
+    be part of a run.
     """
     texts: list[bytes] = []
     terms: list[int] = []
@@ -97,8 +99,10 @@ def encode_run(
 
 
 def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | None:
-    """The list that begins at ``start``: where its entries belong, their bytes as a data file has
-    them, their index units, and where ``text`` goes on. None: it is no run in its usual form.
+    """Decode the list that begins at ``start``.
+
+    Return the location of its entries, their bytes as in a data file, their index units, and where
+    ``text`` continues; None if the list is no run in its usual form.
     """
     if text[start : start + 1] != b"[":
         return None
@@ -114,7 +118,7 @@ def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | N
             body = a2b_base64(match[1], strict_mode=True)
         except Base64Error:
             return None
-        if b2a_base64(body, newline=False) != match[1]:  # bits behind the last byte
+        if b2a_base64(body, newline=False) != match[1]:  # bits after the last byte
             return None
         index, position, size, term = map(int, match.group(2, 3, 4, 5))
         if size != layout.ENTRY_HEADER_SIZE + len(body) or len(body) > ENTRY_BODY_MAX:
@@ -145,7 +149,7 @@ def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | N
 def _read_entry(
     view: memoryview, index: int, position: int
 ) -> tuple[tuple[int, ...], memoryview] | None:
-    """Header fields and body of a whole entry; what is always 0 has to be 0."""
+    """Return header fields and body of a complete entry; fields that are always 0 must be 0."""
     if len(view) < layout.ENTRY_HEADER_SIZE:
         return None
     header = ENTRY_HEADER.unpack_from(view)

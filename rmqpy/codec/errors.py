@@ -1,4 +1,4 @@
-"""What is raised for bytes that are not what the format says."""
+"""The error for bytes that do not match the format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rmqpy.model.errors import RmqError
 
 
 class InvalidRecordError(RmqError, ValueError):
-    """Bytes that are no record, entry or unit. ``offset`` is where it begins, ``field`` Java's
+    """Bytes that are no record, entry or unit. ``offset`` is where they begin, ``field`` Java's
     name of the field.
     """
 

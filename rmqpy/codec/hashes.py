@@ -15,14 +15,14 @@ from sys import byteorder
 
 from rmqpy.codec.layout import CRC_MASK
 
-# A surrogate written as three bytes is one malformed sequence to Java, three to Python.
+# A surrogate encoded as three bytes is one malformed sequence to Java, three to Python.
 _ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _UTF16 = "utf-16-le" if byteorder == "little" else "utf-16-be"
 _CHUNK = 128
 
 
 def _powers() -> tuple[int, ...]:
-    """31**(_CHUNK-1) … 31**0, modulo 2**32: the weight of each unit of a chunk."""
+    """Return 31**(_CHUNK-1) … 31**0, modulo 2**32: the weight of each unit of a chunk."""
     return tuple(pow(31, exponent, 1 << 32) for exponent in range(_CHUNK - 1, -1, -1))
 
 
@@ -31,19 +31,19 @@ _CHUNK_POWER = pow(31, _CHUNK, 1 << 32)
 
 
 def java_string_hash(text: str) -> int:
-    """String.hashCode of ``text``: signed, 32 bits."""
+    """Return String.hashCode of ``text``: signed, 32 bits."""
     units: bytes | array[int]
     units = text.encode() if text.isascii() else array("H", text.encode(_UTF16, "surrogatepass"))
     return _signed(_weigh(units))
 
 
 def java_hash_of_bytes(raw: bytes) -> int:
-    """String.hashCode of the text that Java decodes from UTF-8 ``raw``."""
+    """Return String.hashCode of the text that Java decodes from UTF-8 ``raw``."""
     return _signed(_weigh(raw)) if raw.isascii() else java_string_hash(java_text(raw))
 
 
 def java_text(raw: bytes) -> str:
-    """``new String(raw, UTF_8)``: malformed bytes become U+FFFD, grouped as Java groups them."""
+    """Return ``new String(raw, UTF_8)``: malformed bytes become U+FFFD, grouped as in Java."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -51,7 +51,7 @@ def java_text(raw: bytes) -> str:
 
 
 def crc32(data: bytes | bytearray | memoryview) -> int:
-    """CRC-32 (IEEE) as RocketMQ stores it: the sign bit cleared."""
+    """Return the CRC-32 (IEEE) as RocketMQ stores it: with the sign bit cleared."""
     return zlib.crc32(data) & CRC_MASK
 
 

@@ -1,12 +1,12 @@
-"""Every number of the on-disk formats, once, named; Java's field names beside them. All integers
-big-endian, signed.
+"""Every number of the on-disk formats, defined once, with Java's field names. All integers are
+big-endian and signed.
 
 Message record, version 1 (the only one that 4.9 writes; offsets hold for two IPv4 hosts):
 
 ===  ==========================  ==========  ======  =============================================
  #   Java field                  size        offset  note
 ===  ==========================  ==========  ======  =============================================
- 1   TOTALSIZE                   4           0       the whole record
+ 1   TOTALSIZE                   4           0       the complete record
  2   MAGICCODE                   4           4       MESSAGE_MAGIC_V1
  3   BODYCRC                     4           8       CRC-32 of the body & 0x7FFFFFFF, 0 when empty
  4   QUEUEID                     4           12
@@ -28,7 +28,7 @@ Message record, version 1 (the only one that 4.9 writes; offsets hold for two IP
 20   PROPERTIES                  p                   see codec.properties
 ===  ==========================  ==========  ======  =============================================
 
-BLANK (filler at a file's tail): remaining length 4, BLANK_MAGIC 4, then whatever was there.
+BLANK (filler at the end of a file): remaining length 4, BLANK_MAGIC 4, then arbitrary bytes.
 
 Consume queue unit (20): physical offset 8, record size 4, tags code 8.
 
@@ -41,7 +41,7 @@ bodyLength 4, body. DLedger index unit (32): magic 4, pos 8, size 4, index 8, te
 filler: -1 4, remaining length 4, zeros.
 
 Checkpoint (4096): physicMsgTimestamp 8, logicsMsgTimestamp 8, indexMsgTimestamp 8, from 5.x
-masterFlushedOffset 8, confirmPhyOffset 8; the rest is zero.
+masterFlushedOffset 8, confirmPhyOffset 8; the remainder is zero.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from typing import Final
 MESSAGE_MAGIC_V1: Final = 0xDAA320A7
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB
 TOPIC_LENGTH_SIZES: Final[Mapping[int, int]] = {MESSAGE_MAGIC_V1: 1, MESSAGE_MAGIC_V2: 2}
-"""The versions of a record by their magic: bytes of the topic's length, all that differs. Whoever
-asks whether something is a record asks whether its magic is in here.
+"""The versions of a record by magic, with the size of the topic's length field, their only
+difference. A record is recognized by its magic being in this table.
 """
 MAGIC_BYTES: Final = tuple(magic.to_bytes(4) for magic in TOPIC_LENGTH_SIZES)
 MAGICS_TEXT: Final = " or ".join(f"{magic:#x}" for magic in TOPIC_LENGTH_SIZES)
@@ -69,13 +69,13 @@ SYS_FLAG_POSITION: Final = 36
 BORN_TIMESTAMP_POSITION: Final = 40
 BORN_HOST_POSITION: Final = 48
 STORE_TIMESTAMP_POSITION: Final = 56
-"""With an IPv4 born host; see :func:`store_timestamp_position`."""
+"""Valid with an IPv4 born host; see :func:`store_timestamp_position`."""
 HOST_V6_EXTRA: Final = 12
-"""How much longer a record is for each IPv6 host."""
+"""The bytes that each IPv6 host adds to a record."""
 BODY_POSITION: Final = 88
-"""With two IPv4 hosts."""
+"""Valid with two IPv4 hosts."""
 RECORD_SIZE_MIN: Final = 91
-"""Version 1, two IPv4 hosts, empty body, topic and properties."""
+"""The size in version 1, with two IPv4 hosts and empty body, topic and properties."""
 TOPIC_BYTES_MAX: Final = 127
 PROPERTIES_BYTES_MAX: Final = 32767
 CRC_MASK: Final = 0x7FFFFFFF
@@ -83,13 +83,13 @@ CRC_MASK: Final = 0x7FFFFFFF
 # BLANK
 BLANK_MAGIC: Final = 0xCBD43194
 BLANK_SIZE: Final = 8
-"""What a file must have left behind every record: END_FILE_MIN_BLANK_LENGTH."""
+"""The bytes that a file must have left after every record: END_FILE_MIN_BLANK_LENGTH."""
 
 # Consume queue
 QUEUE_UNIT_SIZE: Final = 20
 QUEUE_FILLER_SIZE: Final = 0x7FFFFFFF
-"""Record size in the units (0, this, 0) that stand before the first unit of a queue which does
-not begin at 0.
+"""Record size in the units (0, this, 0) that precede the first unit of a queue whose first offset
+is not 0.
 """
 
 # Index file
@@ -108,7 +108,7 @@ ENTRY_FILLER_MAGIC: Final = -1
 ENTRY_FILLER_SIZE: Final = 8
 ENTRY_HEADER_SIZE: Final = 48
 ENTRY_SIZE_MAX: Final = 4 * 1024 * 1024
-"""A Java member's encoding buffer: it cannot write a larger entry, header included."""
+"""The size of a Java member's encoding buffer: the largest entry it writes, header included."""
 ENTRY_INDEX_POSITION: Final = 8
 ENTRY_TERM_POSITION: Final = 16
 ENTRY_POS_POSITION: Final = 24
@@ -123,21 +123,28 @@ CHECKPOINT_SIZE: Final = 4096
 BATCH_HEADER_SIZE: Final = 20
 BATCH_ITEM_SIZE_MIN: Final = 22
 
+# Blocks, the unit in which logs are counted and compared
+BLOCK_SHIFT: Final = 16
+BLOCK_SIZE: Final = 1 << BLOCK_SHIFT
+"""Frames are counted by the 64 KiB block of the file in which they begin."""
+BLOCK_DIGEST_BYTES: Final = 16
+"""Size of the BLAKE2b digest of a block."""
+
 _BORN_HOST_V6: Final = 0x10
 _STORE_HOST_V6: Final = 0x20
 
 
 def store_timestamp_position(sys_flag: int) -> int:
-    """Where STORETIMESTAMP stands in a record with this SYSFLAG."""
+    """Return where STORETIMESTAMP is in a record with this SYSFLAG."""
     return STORE_TIMESTAMP_POSITION + (HOST_V6_EXTRA if sys_flag & _BORN_HOST_V6 else 0)
 
 
 def hosts_extra(sys_flag: int) -> int:
-    """Bytes that IPv6 hosts add to a record with this SYSFLAG."""
+    """Return the bytes that IPv6 hosts add to a record with this SYSFLAG."""
     extra = HOST_V6_EXTRA if sys_flag & _BORN_HOST_V6 else 0
     return extra + HOST_V6_EXTRA if sys_flag & _STORE_HOST_V6 else extra
 
 
 def record_size(sys_flag: int, body_bytes: int, topic_bytes: int, properties_bytes: int) -> int:
-    """TOTALSIZE of a version 1 record."""
+    """Return TOTALSIZE of a version 1 record."""
     return RECORD_SIZE_MIN + hosts_extra(sys_flag) + body_bytes + topic_bytes + properties_bytes

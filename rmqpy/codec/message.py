@@ -65,13 +65,13 @@ class BatchItem:
 
 
 def encode_messages(drafts: Sequence[OutgoingMessage]) -> list[bytearray]:
-    """One version 1 record a draft. Queue and physical offset and store timestamp are left 0."""
+    """Encode one version 1 record per draft, with offsets and store timestamp left 0."""
     return [_encode(draft) for draft in drafts]
 
 
 def encode_stored(message: StoredMessage) -> bytes:
-    """The version 1 record of a message that was stored and changed since: its own offsets and
-    times, ``properties`` as they are in the map.
+    """Return the version 1 record of a stored message that was changed: with its own offsets and
+    times, and ``properties`` from the map.
     """
     draft = OutgoingMessage(
         topic=message.topic.encode(),
@@ -100,8 +100,8 @@ def set_offsets(
     physical_offset: int,
     store_timestamp_ms: int,
 ) -> None:
-    """Write what only the log knows into the record that begins at ``position``. None leaves the
-    queue offset.
+    """Write the fields that only the log knows into the record at ``position``. None leaves the
+    queue offset unchanged.
     """
     if queue_offset is None:
         _LONG.pack_into(record, position + layout.PHYSICAL_OFFSET_POSITION, physical_offset)
@@ -114,8 +114,9 @@ def set_offsets(
 
 
 def decode_message(view: Buffer, position: int = 0) -> StoredMessage:
-    """The record that begins at ``position``. Raises InvalidRecordError when the bytes are none;
-    the CRC is not checked.
+    """Return the record that begins at ``position``.
+
+    Raises InvalidRecordError if the bytes are no record; the CRC is not checked.
     """
     data = memoryview(view)
     rest = len(data) - position
@@ -132,8 +133,9 @@ def decode_message(view: Buffer, position: int = 0) -> StoredMessage:
 
 
 def check_record(view: Buffer, offset: int) -> None:
-    """Whether ``view`` is one whole record, as far as its lengths (they have to add up) and the CRC
-    of its body tell; ``offset`` is for the message. Raises InvalidRecordError.
+    """Raise InvalidRecordError unless ``view`` is one complete record.
+
+    Its lengths must add up and the CRC of its body must match; ``offset`` is for the error message.
     """
     length = len(view)
     if length < layout.RECORD_SIZE_MIN:
@@ -158,7 +160,7 @@ def check_record(view: Buffer, offset: int) -> None:
         found_crc = crc32(body) & layout.CRC_MASK
     if body_length and found_crc != expected:
         raise InvalidRecordError(offset, "BODYCRC", found_crc, expected)
-    # An empty body has no CRC: a length that became 0 is told by what stands behind it.
+    # An empty body has no CRC: a length that became 0 is recognized by the fields after it.
     version = layout.TOPIC_LENGTH_SIZES[magic]
     topic = start + body_length + version
     topic_length = int.from_bytes(view[topic - version : topic], signed=True)
@@ -171,8 +173,9 @@ def check_record(view: Buffer, offset: int) -> None:
 
 
 def record_properties(record: Buffer) -> dict[str, str]:
-    """The properties of the record that begins at 0, without decoding the rest of it. Raises
-    InvalidRecordError when the lengths cannot be right.
+    """Return the properties of the record that begins at 0, without decoding the other fields.
+
+    Raises InvalidRecordError if the lengths cannot be right.
     """
     data = memoryview(record)
     if len(data) < layout.RECORD_SIZE_MIN:
@@ -193,7 +196,7 @@ def record_properties(record: Buffer) -> dict[str, str]:
 
 
 def encode_blank(rest: int) -> bytes:
-    """The 8 bytes that close a file with ``rest`` bytes left; what stands behind them has no
+    """Return the 8 bytes that close a file with ``rest`` bytes left; the bytes after them have no
     meaning.
     """
     assert rest >= layout.BLANK_SIZE, f"no room for a BLANK: {rest} bytes left"
@@ -213,7 +216,7 @@ def batch_records(body: Buffer) -> list[BatchItem]:
 
 
 def encode_batch_body(items: Iterable[BatchItem]) -> bytes:
-    """What a producer sends as body of a SEND_BATCH_MESSAGE request."""
+    """Return the body of a producer's SEND_BATCH_MESSAGE request."""
     parts: list[bytes | memoryview] = []
     for item in items:
         assert len(item.properties) <= layout.PROPERTIES_BYTES_MAX, "properties too long"
@@ -224,13 +227,13 @@ def encode_batch_body(items: Iterable[BatchItem]) -> bytes:
 
 
 def offset_msg_id(host: Host, physical_offset: int) -> str:
-    """Java's offsetMsgId: store host and physical offset in upper-case hex (32 or 56 digits)."""
+    """Return Java's offsetMsgId: store host and physical offset in upper-case hex (32 or 56)."""
     address, port = host
     return f"{address.hex()}{port:08x}{physical_offset:016x}".upper()
 
 
 def parse_offset_msg_id(text: str) -> tuple[Host, PhysicalOffset]:
-    """Store host and physical offset of an offsetMsgId. Raises ValueError with the reason."""
+    """Return store host and physical offset of an offsetMsgId; raise ValueError with the reason."""
     if len(text) not in (32, 56):
         raise ValueError(f"message id {text!r} has {len(text)} characters, expected 32 or 56")
     try:
@@ -277,7 +280,7 @@ def _encode(draft: OutgoingMessage) -> bytearray:
 
 
 def check_limits(draft: OutgoingMessage) -> None:
-    """What the store has checked before: nobody could read a record that breaks these limits."""
+    """Assert limits that the store has checked; a record that exceeds them would be unreadable."""
     sys_flag = draft.sys_flag
     assert (
         len(draft.topic) <= layout.TOPIC_BYTES_MAX

@@ -1,8 +1,8 @@
-"""The C core behind the signatures of the Python functions. Imported by :mod:`rmqpy.codec.backend`
-only; ``ffi`` and ``lib`` themselves by the hot path of the broker.
+"""The C core with the signatures of the Python functions.
 
-One call a batch and one a range, never one a message. All memory is allocated here and kept alive
-over the call.
+Imported by :mod:`rmqpy.codec.backend` only; ``ffi`` and ``lib`` are also used by the fast path of
+the broker. There is one call per batch or range, never one per message. All memory is allocated
+here and kept alive during the call.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ __all__ = [
 ]
 
 _CRC_MIN: Final = 2048
-"""Below so many bytes the call costs more than it saves."""
+"""The size below which a call costs more than it saves."""
 
 if (lib.RMQ_COLUMN_COUNT, lib.RMQ_PART_COUNT) != (COLUMN_COUNT, PART_COUNT):
-    raise ImportError("rmqpy._native was built from other sources than this rmqpy: build it again")
+    raise ImportError("rmqpy._native was built from different sources than this rmqpy: rebuild it")
 
 
 def crc32(data: bytes | bytearray | memoryview) -> int:
@@ -122,7 +122,7 @@ def content_end(view: memoryview, position: int = 0) -> int:
 
 
 _new = ffi.new_allocator(should_clear_after_alloc=False)
-"""Memory that costs nothing before it is written."""
+"""An allocator of memory that costs nothing before it is written."""
 
 
 def record_parts(

@@ -1,5 +1,5 @@
-"""The C functions behind :mod:`rmqpy.codec.entry_batch`, and what only exists in C: a push that
-goes straight into a log. For :mod:`rmqpy.codec.backend` only.
+"""The C functions of :mod:`rmqpy.codec.entry_batch`, and a decoder that exists in C only, which
+stages a push directly in a log. For :mod:`rmqpy.codec.backend` only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, INDEX_UNIT_SIZ
 __all__ = ["PushTaker", "decode_run", "encode_run"]
 
 _ENTRY_TEXT_MAX: Final = 256
-"""Of an entry without its body, and then some."""
+"""A generous bound of an entry's text without its body."""
 
 _ENTRY_TEXT_MIN: Final = 90
 
@@ -26,8 +26,8 @@ def encode_run(
 ) -> tuple[RunSpan, bytes] | None:
     """See :func:`rmqpy.codec.entry_batch.encode_run`."""
     run = ffi.new("rmq_run *")
-    # The last entry may begin just below size_max. What does not fit ends the run: unless it is
-    # the first, nobody notices.
+    # The last entry may begin just below size_max. An entry that does not fit ends the run, which
+    # has no effect unless it is the first.
     first_size = int.from_bytes(view[4:8], signed=True) if len(view) >= ENTRY_HEADER_SIZE else 0
     raw = min(len(view), size_max + min(max(first_size, 0), ENTRY_SIZE_MAX))
     target = run.target = _memory("uint8_t[]", raw * 2 + _ENTRY_TEXT_MAX * 2)
@@ -70,8 +70,8 @@ class PushTaker:
         self._alive: tuple[Any, ...] = ()
 
     def share(self, buffer: memoryview, units: memoryview, state: array[int]) -> None:
-        # Held is the memory itself: a memoryview that is held from outside must not be collected in
-        # a cycle, and nobody closes a member that crashes (in a simulator).
+        # Hold the memory itself: a memoryview that is held from outside must not be collected in
+        # a cycle, and a member that crashes (in a simulator) is never closed.
         grant = self._grant
         grant.staging = staging = ffi.from_buffer("uint8_t[]", buffer.obj)
         grant.units = unit_bytes = ffi.from_buffer("uint8_t[]", units.obj)

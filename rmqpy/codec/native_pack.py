@@ -1,6 +1,6 @@
-"""The C core behind :mod:`rmqpy.codec.packing`. Imported by :mod:`rmqpy.codec.backend` only.
+"""The C functions of :mod:`rmqpy.codec.packing`. Imported by :mod:`rmqpy.codec.backend` only.
 
-One call a scan, and one for as many keys as there are.
+There is one call per scan, and one for all keys.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rmqpy.codec.units import QUEUE_UNIT
 __all__ = ["pack_records", "put_packed_keys"]
 
 KEYS_A_RECORD: Final = 8
-"""Room for so many keys a record, on the average; what has more is done in Python."""
+"""The average number of keys per record that fit; scans with more are packed in Python."""
 _COLUMNS: Final = tuple(field.name for field in fields(Scan)[:COLUMN_COUNT])
 
 

@@ -1,8 +1,8 @@
-"""The C walk behind :func:`rmqpy.codec.tally.count_frames`; imported by
+"""The C version of :func:`rmqpy.codec.tally.count_frames`; imported by
 :mod:`rmqpy.codec.tally_backend` only.
 
-A call carries the tally over to C, walks until the range ends, something cannot be walked over or
-events wait, and carries it back. Queues that C does not know it asks for, once each.
+A call copies the tally to C, walks until the range ends, a frame cannot be walked over or events
+wait, and copies the tally back. C requests each queue that it does not know once.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Session:
         self.view = view
         self.tally = tally
         self.kept: list[Any] = []
-        """What C points to."""
+        """The memory that C points to, kept alive."""
         position, stop = places
         state = self.state = ffi.new("rmq_tally_state *")
         state.view = self._keep(ffi.from_buffer("uint8_t[]", view))
@@ -130,7 +130,7 @@ class _Session:
         files.count = len(views)
 
     def _make_queues(self) -> None:
-        """Room for twice the queues that are known, and all of these."""
+        """Allocate room for twice the known queues and copy them."""
         tally = self.tally
         self.room = max(_QUEUES_MIN, 2 * len(tally.queues))
         self.queues = ffi.new("rmq_tally_queue[]", self.room)

@@ -1,11 +1,11 @@
-"""What consume queues and key index are built anew from: records of a scan, packed.
+"""Packed records of a scan, from which consume queues and key index are rebuilt.
 
 ==============  =========================================================================
-units           20 bytes each as they stand in a consume queue, one run behind the other
+units           20 bytes each as they are in a consume queue, run after run
 keys            key hash, physical offset, store time in ms: one for each key of a message
 ==============  =========================================================================
 
-A run is what follows without a gap in one queue. Exists in C too (native/pack.c, native/index.c).
+A run is a sequence without gaps in one queue. Exists in C too (native/pack.c, native/index.c).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ KEY: Final = struct.Struct(">iqq")
 """Key hash, physical offset, store time in ms."""
 
 PackedRun = tuple[int, int, int, int]
-"""Row of the run's first record, queue offset of that, units, and the first one's number in
-``units``.
+"""Row of the run's first record, its queue offset, the number of units, and the index of the first
+one in ``units``.
 """
 
 
 @define(slots=True, frozen=True)
 class PackedUnits:
-    """Of a scan. Runs of one queue are in the order of the log."""
+    """The packed records of a scan. Runs of one queue are in the order of the log."""
 
     runs: list[PackedRun]
     units: bytes | memoryview
@@ -42,7 +42,7 @@ class PackedUnits:
 
 
 def pack_records(view: memoryview, scan: Scan, count: int, *, with_keys: bool) -> PackedUnits:
-    """The first ``count`` records of a scan of ``view``."""
+    """Pack the first ``count`` records of a scan of ``view``."""
     firsts: list[tuple[int, int]] = []
     units: list[bytearray] = []
     open_runs: dict[tuple[bytes, int], int] = {}
@@ -77,7 +77,7 @@ def _keys(view: memoryview, scan: Scan, count: int) -> bytes:
 
 
 def key_hashes(scan: Scan, view: memoryview, count: int) -> Iterator[tuple[int, list[int]]]:
-    """(row, hashes of the message's keys) of the first ``count`` records that the key index has."""
+    """Yield (row, key hashes) of the first ``count`` records as far as they have keys to index."""
     for row in range(count):
         if scan.sys_flag[row] & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
             continue
@@ -93,6 +93,6 @@ def key_hashes(scan: Scan, view: memoryview, count: int) -> Iterator[tuple[int, 
 
 
 def put_packed_keys(index: memoryview, slot_count: int, keys: bytes) -> None:
-    """Into an index file that has room for them."""
+    """Put packed keys into an index file that has room for them."""
     header = IndexHeader.decode(index)
     put_index_entries(index, slot_count, header, KEY.iter_unpack(keys))

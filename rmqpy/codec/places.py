@@ -1,4 +1,4 @@
-"""What is looked for in many bytes at a time: magic codes, and where the zeros begin.
+"""Search in large ranges of bytes: for magic codes, and for the start of trailing zeros.
 
 Both functions exist in C too: take them from :mod:`rmqpy.codec.backend`.
 """
@@ -15,11 +15,11 @@ __all__ = ["content_end", "magic_places"]
 _STEP: Final = 1 << 20
 _ZEROS: Final = bytes(_STEP)
 _SPLIT_MAX: Final = 3
-"""Bytes of a magic code that may stand behind the step in which it begins."""
+"""The bytes of a magic code that may extend beyond the step in which it begins."""
 
 
 def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:
-    """Where the magic code of a record begins, between ``start`` and before ``stop``."""
+    """Yield the positions of records' magic codes from ``start`` to before ``stop``, ascending."""
     while start < stop:
         chunk = bytes(view[start : min(start + _STEP, stop) + _SPLIT_MAX])
         places = []
@@ -33,7 +33,7 @@ def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:
 
 
 def content_end(view: memoryview, position: int = 0) -> int:
-    """Position behind the last byte that is not zero, at least ``position``."""
+    """Return the position after the last byte that is not zero, at least ``position``."""
     stop = len(view)
     while stop > position:
         start = max(position, stop - _STEP)

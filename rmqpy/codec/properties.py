@@ -1,8 +1,8 @@
 """The property string of a message: ``name \\x01 value`` pairs joined by ``\\x02``, UTF-8.
 
-4.9.7 writes no trailing ``\\x02``, older writers do. A piece counts only when its first ``\\x01``
-is neither its first nor its last byte, so empty names and values vanish on reading; of equal
-names the last wins.
+4.9.7 writes no trailing ``\\x02``, older writers do. A pair counts only if its first ``\\x01`` is
+neither its first nor its last byte, so empty names and values disappear on reading; of equal names
+the last one counts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PROPERTY_TRACE_SWITCH: Final = "TRACE_ON"
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:
-    """The pairs of a property string, in the order of first appearance."""
+    """Return the pairs of a property string, in the order of first appearance."""
     found: dict[str, str] = {}
     for piece in java_text(raw).split("\x02"):
         name, separator, value = piece.partition("\x01")
@@ -63,7 +63,7 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The property string of ``properties``, in their order, without a trailing separator.
+    """Return the property string of ``properties``, in their order, without a trailing separator.
 
     Raises ValueError for a name or value that would be read back as something else.
     """
@@ -79,7 +79,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def locate_property(raw: bytes, key: bytes) -> tuple[int, int]:
-    """Where that value stands, as (start, end); (0, 0) when there is none."""
+    """Return the position of a property's value as (start, end); (0, 0) if there is none."""
     head = key + NAME_VALUE_SEPARATOR
     position = len(raw)
     while (position := raw.rfind(head, 0, position)) >= 0:
@@ -94,10 +94,11 @@ def locate_property(raw: bytes, key: bytes) -> tuple[int, int]:
 
 
 def is_whole(raw: bytes) -> bool:
-    """Whether this was written to its end as a property string: UTF-8 as it always is, and no zeros
-    there, which is what a write leaves that was cut off. (A zero within is legal, if odd.)
+    """Return whether ``raw`` was written completely as a property string.
 
-    Tells a record from the torn tail of one, whose length fields and body CRC may still agree.
+    It is then UTF-8 without zeros at its end, which an interrupted write leaves. (A zero inside is
+    legal, if odd.) This distinguishes a record from the torn tail of one, whose length fields and
+    body CRC may still agree.
     """
     try:
         raw.decode()
@@ -107,6 +108,6 @@ def is_whole(raw: bytes) -> bool:
 
 
 def well_formed(raw: bytes) -> bool:
-    """Whether this is whole and each of its pieces has a name: what a broker writes."""
+    """Return whether ``raw`` is complete and each pair has a name, as brokers write it."""
     pieces = raw.removesuffix(PROPERTY_SEPARATOR).split(PROPERTY_SEPARATOR) if raw else []
     return is_whole(raw) and all(piece.find(NAME_VALUE_SEPARATOR) > 0 for piece in pieces)

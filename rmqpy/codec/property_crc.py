@@ -1,10 +1,10 @@
-"""The checksum over a whole record that 5.x keeps in its properties (enabledAppendPropCRC).
+"""The checksum over a complete record that 5.x keeps in its properties (enabledAppendPropCRC).
 
 The last 20 bytes of PROPERTIES, which are the last of the record: ``__CRC32#`` 0x01, ten digits,
-0x02. The digits are the decimal CRC-32 (31 bits) of all bytes in front of them, the least
-significant digit first. 4.9 writes and reads records without it, and takes it for a property.
+0x02. The digits are the decimal CRC-32 (31 bits) of all bytes before them, the least
+significant digit first. 4.9 writes records without it, and reads it as a normal property.
 
-It closes the gap that the body's own CRC leaves: every flipped bit of a record is found.
+It closes the gap left by the body's own CRC: every flipped bit of a record is detected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DIGITS: Final = 10
 SIZE: Final = 20
 _HEAD: Final = PROPERTY_CRC + NAME_VALUE_SEPARATOR
 _NEARLY_ALL: Final = 17
-"""So many equal bytes of 20 are no accident: the record had a checksum once."""
+"""The number of matching bytes of 20 that is no accident: the record once had a checksum."""
 
 assert len(_HEAD) + DIGITS + 1 == SIZE
 
@@ -27,7 +27,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 def reserve(properties: bytes) -> bytes:
-    """A property string with room for the checksum at its end, and no older one inside."""
+    """Return a property string with room for the checksum at its end, and no older one inside."""
     if _HEAD in properties:
         pieces = properties.split(PROPERTY_SEPARATOR)
         properties = PROPERTY_SEPARATOR.join(p for p in pieces if not p.startswith(_HEAD))
@@ -37,13 +37,13 @@ def reserve(properties: bytes) -> bytes:
 
 
 def write(record: bytearray) -> None:
-    """Write the checksum of a record whose fields are final; one without room stays as it is."""
+    """Write the checksum of a record whose fields are final; a record without room is unchanged."""
     if record[-SIZE : -SIZE + len(_HEAD)] == _HEAD:
         record[-SIZE:] = _checksum(record)
 
 
 def verify(record: Buffer) -> bool:
-    """Whether the record is as it was written, as far as it has a checksum."""
+    """Return whether the record matches its checksum; a record without one always does."""
     tail = bytes(record[-SIZE:])
     expected = _checksum(record)
     if tail == expected:

@@ -1,13 +1,13 @@
-"""Walk the records of one log file, classic or DLedger, and say exactly where and why the walk
+"""Walk the records of one log file, classic or DLedger, and report exactly where and why the walk
 ends.
 
-Used by dispatch (reput), recovery and audit alike. ``scan_records`` exists in C too: take it from
-:mod:`rmqpy.codec.backend`. Both give equal results on any bytes; the order of the checks below is
-part of that.
+Dispatch (reput), recovery and audit use it. ``scan_records`` exists in C too: take it from
+:mod:`rmqpy.codec.backend`. Both return equal results for any bytes, which includes the order of the
+checks below.
 
-A record is good when, in this order: its magic is known; TOTALSIZE is at least the smallest
+A record is valid if, in this order: its magic is known; TOTALSIZE is at least the smallest
 record (else BAD_SIZE) and within the view (else TRUNCATED); the lengths inside are not negative
-and add up to TOTALSIZE (else BAD_FIELDS); the body's CRC agrees, when asked for and when there is
+and add up to TOTALSIZE (else BAD_FIELDS); the body's CRC agrees, if requested and if there is
 a body (else BAD_CRC). In DLedger files the 48 bytes of the entry come first: magic 1, size, then
 (else BAD_FIELDS) body length, pos = own place, index = previous + 1, term not falling; the record
 must fill the body.
@@ -38,14 +38,14 @@ from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 
 
 class StopReason(IntEnum):
-    """Why a scan ended; at :attr:`Scan.end`. The numbers are the C code's too."""
+    """The reason why a scan ended at :attr:`Scan.end`. The C code uses the same numbers."""
 
     END = 0
-    """The view ended behind a good record."""
+    """The view ended after a valid record."""
     BLANK = 1
-    """The file's filler: go on with the next file."""
+    """The file's filler: continue with the next file."""
     ZERO = 2
-    """Nothing was written here: size and magic are 0."""
+    """Nothing has been written here: size and magic are 0."""
     BAD_MAGIC = 3
     BAD_SIZE = 4
     """TOTALSIZE (or the entry's size) is smaller than any record."""
@@ -54,17 +54,17 @@ class StopReason(IntEnum):
     BAD_FIELDS = 6
     BAD_CRC = 7
     LIMIT = 8
-    """``max_records`` were found; go on at ``end``."""
+    """``max_records`` were found; continue at ``end``."""
 
 
 @define(slots=True)
 class Scan:
-    """What was found, a column a field. Positions count from the begin of the view, offsets from
-    0 of the log.
+    """The result of a scan, one column per field. Positions count from the start of the view,
+    offsets from 0 of the log.
     """
 
     frame_offset: array[int]
-    """Where the record begins with its framing: the entry in a DLedger file, else equal to
+    """The start of the record's framing: the entry in a DLedger file, otherwise equal to
     ``offset``.
     """
     offset: array[int]
@@ -72,7 +72,7 @@ class Scan:
     queue_id: array[int]
     queue_offset: array[int]
     physical_offset: array[int]
-    """The field PHYSICALOFFSET; equal to ``offset`` in a sound log."""
+    """The field PHYSICALOFFSET; equal to ``offset`` in an intact log."""
     sys_flag: array[int]
     flag: array[int]
     born_timestamp_ms: array[int]
@@ -80,37 +80,39 @@ class Scan:
     reconsume_times: array[int]
     prepared_transaction_offset: array[int]
     tags_code: array[int]
-    """Hash of TAGS, 0 without. (The delay topic's tags code is a time and made by the store.)"""
+    """Hash of TAGS, 0 without. (The delay topic's tags code is a time, set by the store.)"""
     delay_level: array[int]
-    """DELAY as Java's parseInt reads it; 0 without, or when it is no number."""
+    """DELAY as Java's parseInt reads it; 0 if absent or not a number."""
     topic_position: array[int]
     topic_length: array[int]
     properties_position: array[int]
     properties_length: array[int]
     uniq_key_hash: array[int]
-    """Index key hash of ``topic#UNIQ_KEY``; -1 without."""
+    """Index key hash of ``topic#UNIQ_KEY``; -1 without UNIQ_KEY."""
     keys_position: array[int]
-    """Where the value of KEYS stands; length 0 without."""
+    """The position of the value of KEYS; its length is 0 without KEYS."""
     keys_length: array[int]
     entry_index: array[int]
-    """-1 in classic files, ``term`` likewise."""
+    """The entry's index; -1 in classic files, like ``term``."""
     term: array[int]
     topic: list[bytes]
     end: int
-    """Offset behind the last good record and its framing: where the reason to stop stands."""
+    """The offset after the last valid record and its framing, where the stop reason applies."""
     stop: StopReason
 
     def __len__(self) -> int:
         return len(self.offset)
 
     def misplaced(self) -> list[int]:
-        """Rows whose PHYSICALOFFSET is not their place."""
+        """Return the rows whose PHYSICALOFFSET does not match their offset."""
         places = zip(self.offset, self.physical_offset, strict=True)
         return [row for row, (offset, field) in enumerate(places) if offset != field]
 
 
 COLUMN_COUNT: Final = 23
-"""Columns of numbers: the fields of :class:`Scan` before ``topic``, in that order, in C as well."""
+"""Number of numeric columns: the fields of :class:`Scan` before ``topic``, in that order, also in
+C.
+"""
 
 SCAN_LIMIT: Final = 4096
 BASE_OFFSET_MAX: Final = 1 << 62
@@ -155,7 +157,9 @@ def scan_of_columns(
     stop: StopReason,
     number: NumberParts = dictionary_encode,
 ) -> Scan:
-    """A Scan of its columns of numbers; topics are cut from ``view``, equal ones are one object."""
+    """Return the Scan of numeric columns; topics are read from ``view``, equal ones are the same
+    object.
+    """
     topics = number(view, columns[_TOPIC_POSITION], columns[_TOPIC_LENGTH]).to_list()
     make = cast("Callable[..., Scan]", Scan)
     return make(*columns, topics, end, stop)
@@ -164,8 +168,9 @@ def scan_of_columns(
 def walk_records(
     view: memoryview, base_offset: int, stop: int, *, dledger: bool
 ) -> tuple[int, StopReason]:
-    """From the frame at the begin of ``view`` to the first that begins at or behind ``stop``: its
-    offset and LIMIT, or where and why the walk ended before. Exists in C too.
+    """Walk from the frame at the start of ``view`` to the first that begins at or after ``stop``.
+
+    Return its offset and LIMIT, or where and why the walk ended before. Exists in C too.
     """
     end, why = base_offset, StopReason.LIMIT
     while why is StopReason.LIMIT and end < stop:
@@ -180,8 +185,8 @@ def walk_records(
 def measure_record(
     data: memoryview, start: int, rest: int
 ) -> StopReason | tuple[tuple[Any, ...], int, int, int]:
-    """The record at ``start``, which may take ``rest`` bytes: its fields 1 to 15 and where body,
-    topic and properties begin (the last end with the record). Or why there is none.
+    """Return fields 1 to 15 of the record at ``start``, which may take ``rest`` bytes, and the
+    positions of body, topic and properties (which end with the record), or why there is no record.
     """
     size, magic = _SIZE_MAGIC.unpack_from(data, start)
     if magic not in layout.TOPIC_LENGTH_SIZES:
@@ -212,7 +217,7 @@ def measure_record(
 
 
 def record_ahead(view: memoryview, start: int) -> int | StopReason:
-    """The size that the record at ``start`` claims, or why none begins there."""
+    """Return the size that the record at ``start`` claims, or why there is no record."""
     if len(view) - start < layout.BLANK_SIZE:
         return StopReason.TRUNCATED
     size, magic = _SIZE_MAGIC.unpack_from(view, start)
@@ -224,7 +229,7 @@ def record_ahead(view: memoryview, start: int) -> int | StopReason:
 
 
 def entry_ahead(view: memoryview, start: int) -> int | StopReason:
-    """The size of the entry at ``start``, which ``view`` holds, or why none begins there."""
+    """Return the size of the complete entry at ``start``, or why there is no entry."""
     rest = len(view) - start
     if rest < layout.ENTRY_FILLER_SIZE:
         return StopReason.TRUNCATED
@@ -241,7 +246,7 @@ def entry_ahead(view: memoryview, start: int) -> int | StopReason:
 
 
 class _ScanWalk:
-    """One scan under way: ``position`` is behind the last good frame."""
+    """A scan in progress; ``position`` is after the last valid frame."""
 
     __slots__ = ("base_offset", "check_crc", "data", "position", "rows")
 
@@ -297,7 +302,7 @@ class _ScanWalk:
         return stop
 
     def _record(self, start: int, rest: int, index: int, term: int) -> StopReason | None:
-        """Check the record at ``start``, which may take ``rest`` bytes; add its row."""
+        """Check the record at ``start``, which may take ``rest`` bytes, and add its row."""
         data = self.data
         places = measure_record(data, start, rest)
         if isinstance(places, StopReason):
@@ -323,7 +328,7 @@ class _ScanWalk:
         return None
 
     def _from_properties(self, name: bytes, places: tuple[int, int, int]) -> tuple[int, ...]:
-        """Columns ``tags_code`` to ``keys_length``."""
+        """Return the columns ``tags_code`` to ``keys_length``."""
         topic, properties, end = places
         raw = bytes(self.data[properties:end])
         start, stop = locate_property(raw, b"TAGS")
@@ -353,13 +358,13 @@ def is_end_filler(view: memoryview, position: int, remaining: int, *, dledger: b
 
 
 def key_hash_of_bytes(topic: bytes, key: bytes) -> int:
-    """Index key hash of ``topic#key``, of their stored bytes."""
+    """Return the index key hash of ``topic#key`` from their stored bytes."""
     value = abs(java_hash_of_bytes(topic + b"#" + key))
     return value if value <= 0x7FFFFFFF else 0
 
 
 def _parse_int(raw: bytes) -> int:
-    """Integer.parseInt for ASCII digits; 0 where Java would throw."""
+    """Return the result of Integer.parseInt for ASCII digits; 0 where Java would throw."""
     match = _NUMBER.fullmatch(raw)
     value = int(match[1] + match[2]) if match else 0
     return value if -0x80000000 <= value <= 0x7FFFFFFF else 0

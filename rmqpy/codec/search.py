@@ -1,8 +1,8 @@
-"""Finding frames without walking to them: a frame says itself where it belongs.
+"""Search for frames without walking to them: a frame contains its own offset.
 
-A place in a log holds a whole frame when magic and lengths fit, the body has its CRC and
-PHYSICALOFFSET (of an entry: pos too) is that very place. Such a place is almost certainly a frame
-that was written there; a forged one inside a message's body is told apart only by walking to it.
+An offset of a log holds a complete frame if magic and lengths match, the body has its CRC, and
+PHYSICALOFFSET (for an entry also pos) equals that offset. It is then almost certainly a frame that
+was written there; a forged one inside a message's body is recognized only by walking to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["find_frames", "is_frame"]
 
 
 def is_frame(view: memoryview, base_offset: int, position: int, *, dledger: bool) -> bool:
-    """Whether a whole frame stands at ``position`` of a file that begins at ``base_offset``."""
+    """Return whether a complete frame is at ``position`` of a file starting at ``base_offset``."""
     if position < 0 or position >= len(view):
         return False
     offset = base_offset + position
@@ -27,7 +27,7 @@ def is_frame(view: memoryview, base_offset: int, position: int, *, dledger: bool
 def find_frames(
     view: memoryview, base_offset: int, start: int, stop: int, *, dledger: bool
 ) -> Iterator[int]:
-    """Positions from ``start`` to before ``stop`` where a whole frame stands, ascending."""
+    """Yield the positions of complete frames from ``start`` to before ``stop``, ascending."""
     head = layout.MAGIC_POSITION + (layout.ENTRY_HEADER_SIZE if dledger else 0)
     for place in magic_places(view, start + head, min(stop + head, len(view))):
         position = place - head

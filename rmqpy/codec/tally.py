@@ -1,11 +1,11 @@
 """Check every frame of a range of a log file and count it in its queue: the kernel of every audit.
 
-``count_frames`` exists in C too: take it from :mod:`rmqpy.codec.backend`. Both give equal tallies
-on any bytes.
+``count_frames`` exists in C too: take it from :mod:`rmqpy.codec.tally_backend`. Both give equal
+tallies for any bytes.
 
-The walk stops only where it cannot know where the next frame begins (:class:`StopReason`, as a
-scan, but an entry's pos, index and term are no reason to stop). Whatever else is wrong with a frame
-is an event, a row of six numbers ``(kind, frame offset, queue, found, expected, previous)``:
+The walk stops only where the start of the next frame is unknown (:class:`StopReason`, as in a scan,
+except that an entry's pos, index and term do not stop it). Every other problem of a frame is an
+event, a row of six numbers ``(kind, frame offset, queue, found, expected, previous)``:
 
 ==============  =============================  ================================================
 kind            found                          expected
@@ -24,14 +24,14 @@ ENTRY_RESERVED  0                              0
 ENTRY_UNIT      pos in the unit, -1 absent     the entry's place
 ==============  =============================  ================================================
 
-``queue`` is the number of the queue in the tally, -1 where it has none.
+``queue`` is the number of the queue in the tally, -1 if there is none.
 
-Digests of messages are sums, so that they do not depend on how a log is split: ``content`` of all
-that a message is (BODYCRC, QUEUEID, FLAG, QUEUEOFFSET, SYSFLAG, hosts, times, RECONSUMETIMES,
-BODYLENGTH and the set of its properties, apart from those whose value tells where the record
-stands), ``place`` of where it stands (PHYSICALOFFSET, PREPAREDTRANSACTIONOFFSET). Both are sums of
-64 bits over ``1 << BUCKET_SHIFT`` queue offsets, a bucket; messages without a place in a queue are
-summed in bucket -1.
+Digests of messages are sums, so they do not depend on the division of a log into ranges.
+``content`` covers the message itself (BODYCRC, QUEUEID, FLAG, QUEUEOFFSET, SYSFLAG, hosts, times,
+RECONSUMETIMES, BODYLENGTH and the set of its properties, except those that contain the record's
+location), ``place`` its location (PHYSICALOFFSET, PREPAREDTRANSACTIONOFFSET). Both are 64-bit sums
+over a bucket of ``1 << BUCKET_SHIFT`` queue offsets; messages without a queue offset are summed in
+bucket -1.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from typing import Final
 from attrs import define, field
 
 from rmqpy.codec import layout
-from rmqpy.codec.blocks import BLOCK_DIGEST_BYTES, BLOCK_SHIFT, BLOCK_SIZE
 from rmqpy.codec.entry import ENTRY_HEADER, encode_index_unit
 from rmqpy.codec.hashes import crc32, java_hash_of_bytes
+from rmqpy.codec.layout import BLOCK_DIGEST_BYTES, BLOCK_SHIFT, BLOCK_SIZE
 from rmqpy.codec.properties import PROPERTY_SEPARATOR, locate_property, well_formed
 from rmqpy.codec.scan import (
     StopReason,
@@ -82,7 +82,7 @@ __all__ = [
 
 BUCKET_SHIFT: Final = 10
 EVENT_LIMIT: Final = 4096
-"""So many events and the walk pauses: the caller takes them and goes on."""
+"""The number of events at which the walk pauses: the caller takes them and continues."""
 
 EXT_ADDRESS_MAX: Final = -0x80000001
 """Tags codes up to this are addresses in a consume queue extension."""
@@ -91,9 +91,10 @@ CHECKSUM_HEAD: Final = b"__CRC32#\x01"
 CHECKSUM_SIZE: Final = 20
 """The record checksum of 5.x, last in the properties: name, ten digits (lowest first), \\x02."""
 COVER_HEAD: Final = b"__RMQPY_ENTRY\x01"
-"""Covers the header of an entry that became part of a classic file (leaving DLedger)."""
+"""The name of the property that covers an entry header in a classic file (after leaving DLedger).
+"""
 PLACE_PROPERTIES: Final = frozenset(("__CRC32#", "__RMQPY_ENTRY"))
-"""Their values tell where a record stands: they are no part of what a message is."""
+"""Properties that depend on a record's location and are excluded from ``content``."""
 
 _MASK64: Final = (1 << 64) - 1
 _QUEUE_FACTOR: Final = 0x9E3779B97F4A7C15
@@ -103,7 +104,7 @@ _TOPIC: Final = re.compile(rb"[%|a-zA-Z0-9_-]+")
 
 
 class EventKind(IntEnum):
-    """What is wrong with a frame that can be walked over. The numbers are the C code's too."""
+    """The problem of a frame that can be walked over. The C code uses the same numbers."""
 
     BODY_CRC = 0
     PLACE = 1
@@ -124,8 +125,8 @@ Event = tuple[int, int, int, int, int, int]
 
 @define(slots=True, frozen=True)
 class UnitRow:
-    """Files of units (of a consume queue, or a DLedger index), mapped: file ``n`` begins at byte
-    ``first + n * file_size`` of the row. A view of None is a file that is not there.
+    """The mapped unit files of a consume queue or a DLedger index: file ``n`` begins at byte
+    ``first + n * file_size`` of the row. A view of None is a missing file.
 
     ``any_tags``: the tags code is not the hash of TAGS (delay topic).
     """
@@ -136,7 +137,7 @@ class UnitRow:
     any_tags: bool = False
 
     def read(self, position: int, size: int) -> bytes | None:
-        """The unit at byte ``position`` of the row; None where no file holds it."""
+        """Return the unit at byte ``position`` of the row; None if no file contains it."""
         place = position - self.first
         if place < 0 or not self.file_size:
             return None
@@ -149,10 +150,12 @@ class UnitRow:
 
 @define(slots=True, frozen=True, kw_only=True)
 class TallyPlan:
-    """What a walk checks. ``digests``: of messages; ``blocks``: those of 64 KiB blocks are made of
-    what it walked over. ``units_of`` gives the consume queue of (topic, queue id), None when it
-    has no files; without it consume queues are not looked at. ``keys``: physical offsets between
-    which the key index has to know messages (before the second).
+    """The checks of a walk.
+
+    ``digests``: compute digests of messages; ``blocks``: and of the 64 KiB blocks walked over.
+    ``units_of`` returns the consume queue of (topic, queue id), or None if it has no files; without
+    it consume queues are not checked. ``keys``: the range of physical offsets (end exclusive) whose
+    messages the key index must contain.
     """
 
     dledger: bool
@@ -166,8 +169,8 @@ class TallyPlan:
 
 @define(slots=True)
 class QueueTally:
-    """One queue in a range. ``next_queue_offset``: what the next message must have, -1 not known.
-    ``right_units`` counts messages whose consume queue unit is right.
+    """One queue in a range. ``next_queue_offset`` is that of the next message, -1 if unknown;
+    ``right_units`` counts messages whose consume queue unit is correct.
     """
 
     topic: bytes
@@ -186,7 +189,7 @@ class QueueTally:
 
 @define(slots=True)
 class Tally:
-    """The counts of a walk so far; a walk that paused goes on with the same."""
+    """The counts of a walk so far; a paused walk continues with the same object."""
 
     plan: TallyPlan
     records: int = 0
@@ -214,7 +217,7 @@ class Tally:
     unit_rows: list[UnitRow | None] = field(factory=list)
 
     def queue_number(self, topic: bytes, queue_id: int) -> int:
-        """The number of a queue, which is a new one when it is not known yet."""
+        """Return the number of a queue; an unknown queue gets the next one."""
         number = self.queue_numbers.get((topic, queue_id))
         if number is None:
             number = self.queue_numbers[topic, queue_id] = len(self.queues)
@@ -235,9 +238,10 @@ def mix64(value: int) -> int:
 def count_frames(
     view: memoryview, base_offset: int, position: int, stop: int, tally: Tally
 ) -> tuple[int, StopReason]:
-    """Walk the frames that begin at ``position`` or behind, before ``stop``, of a file whose first
-    byte is ``base_offset``. Returns where and why the walk ended: END at or behind ``stop``, LIMIT
-    when events wait to be taken.
+    """Walk the frames from ``position`` to before ``stop`` of a file whose first byte is
+    ``base_offset``.
+
+    Return where and why the walk ended: END at or after ``stop``, LIMIT if events wait to be taken.
     """
     walk = _TallyWalk(view, base_offset, tally)
     step = walk.entry if tally.plan.dledger else walk.classic
@@ -339,7 +343,7 @@ class _TallyWalk:
     def _record(
         self, start: int, record: int, places: tuple[tuple[int, ...], int, int, int]
     ) -> None:
-        """``start``: of the frame, ``record``: of the record in it."""
+        """Check and count a record; ``start`` is the start of its frame, ``record`` its own."""
         tally, view = self.tally, self.view
         fields, body, topic, properties = places
         size, magic, stored_crc, queue_id = fields[:4]
@@ -469,7 +473,7 @@ class _TallyWalk:
 
 
 def key_hashes(topic: bytes, raw_properties: bytes) -> list[int]:
-    """The hashes under which the key index knows a message: of UNIQ_KEY, then of each of KEYS."""
+    """Return the hashes of a message in the key index: of UNIQ_KEY, then of each of KEYS."""
     hashes = []
     start, stop = locate_property(raw_properties, b"UNIQ_KEY")
     if stop:
@@ -480,5 +484,5 @@ def key_hashes(topic: bytes, raw_properties: bytes) -> list[int]:
 
 
 def key_digest(place: int, key_hash: int) -> int:
-    """What one entry of the key index adds to the sum of all."""
+    """Return the value that one entry of the key index adds to the sum of all."""
     return mix64(place * _QUEUE_FACTOR + key_hash)

@@ -1,4 +1,4 @@
-"""The kernel of audits, in C or in Python as :mod:`rmqpy.codec.backend` has chosen."""
+"""The kernel of audits, in C or Python as chosen by :mod:`rmqpy.codec.backend`."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ INDEX_ENTRY: Final = struct.Struct(">iqii")
 _INT_MAX: Final = 0x7FFFFFFF
 
 ENTRIES_PER_SLOT: Final = 4
-"""Java's default ratio of maxIndexNum to maxHashSlotNum; one file size cannot tell both."""
+"""Java's default ratio of maxIndexNum to maxHashSlotNum; a file size alone cannot give both."""
 
 
 @define(slots=True, kw_only=True)
 class IndexHeader:
-    """Header of an index file. ``begin_*`` belong to the first entry, ``end_*`` to the last."""
+    """The header of an index file. ``begin_*`` belong to the first entry, ``end_*`` to the last."""
 
     begin_timestamp_ms: int = 0
     end_timestamp_ms: int = 0
@@ -52,7 +52,7 @@ class IndexHeader:
 
     @classmethod
     def decode(cls, view: Buffer) -> IndexHeader:
-        """The header of a file; a fresh file's index count 0 is read as 1, as Java does."""
+        """Return the header of a file; a fresh file's index count 0 is read as 1, as Java does."""
         begin_ms, end_ms, begin, end, slots, count = INDEX_HEADER.unpack_from(view)
         return cls(
             begin_timestamp_ms=begin_ms,
@@ -65,12 +65,12 @@ class IndexHeader:
 
 
 def queue_filler(count: int) -> bytes:
-    """Units that stand before the first real one of a queue which does not begin at 0."""
+    """Return the filler units before the first real one of a queue whose first offset is not 0."""
     return QUEUE_UNIT.pack(0, layout.QUEUE_FILLER_SIZE, 0) * count
 
 
 def index_key_hash(topic: str, key: str) -> int:
-    """Hash of an index key: never negative."""
+    """Return the hash of an index key, which is never negative."""
     return _index_hash(java_string_hash(f"{topic}#{key}"))
 
 
@@ -85,8 +85,8 @@ def index_file_size(slot_count: int, entry_count: int) -> int:
 
 
 def index_sizes_of(file_bytes: int) -> tuple[int, int] | None:
-    """Slots and entries of a file of this length, by Java's default ratio of the two; None when
-    that does not come out even.
+    """Return the slots and entries of a file of this length by Java's default ratio; None if the
+    length does not match it exactly.
     """
     slot = layout.INDEX_SLOT_SIZE + ENTRIES_PER_SLOT * layout.INDEX_ENTRY_SIZE
     slots, rest = divmod(file_bytes - layout.INDEX_HEADER_SIZE, slot)
@@ -94,34 +94,34 @@ def index_sizes_of(file_bytes: int) -> tuple[int, int] | None:
 
 
 def index_slot_position(key_hash: int, slot_count: int) -> int:
-    """Where the slot of a hash stands in the file."""
+    """Return the file position of the slot of a hash."""
     return layout.INDEX_HEADER_SIZE + key_hash % slot_count * layout.INDEX_SLOT_SIZE
 
 
 def index_entry_position(number: int, slot_count: int) -> int:
-    """Where an entry stands in the file; numbers start at 1."""
+    """Return the file position of an entry; numbers start at 1."""
     slots_end = layout.INDEX_HEADER_SIZE + slot_count * layout.INDEX_SLOT_SIZE
     return slots_end + number * layout.INDEX_ENTRY_SIZE
 
 
 def index_time_diff_s(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
-    """Whole seconds since the file's first entry, within 0 … 2**31-1; 0 while the file has no
-    first entry.
+    """Return the whole seconds since the file's first entry, within 0 … 2**31-1; 0 while the file
+    has no first entry.
     """
     if begin_timestamp_ms <= 0:
         return 0
-    # Towards zero, as Java divides; what is negative becomes 0 anyway.
+    # Java divides towards zero; negative values become 0 anyway.
     return min(max((store_timestamp_ms - begin_timestamp_ms) // 1000, 0), _INT_MAX)
 
 
 IndexEntry = tuple[int, int, int]
-"""Key hash, physical offset and store time (ms) of a message."""
+"""The key hash, physical offset and store time (ms) of a message."""
 
 
 def put_index_entries(
     index: memoryview, slot_count: int, header: IndexHeader, entries: Iterable[IndexEntry]
 ) -> None:
-    """Add entries to a file that has room for them: entry first, then its slot, at last the
+    """Add entries to a file that has room for them: each entry, then its slot, and finally the
     header, which is that of ``index``.
     """
     for key_hash, physical_offset, store_timestamp_ms in entries:

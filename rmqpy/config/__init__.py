@@ -1,4 +1,4 @@
-"""Configuration files of brokers and name servers: every key of Java, read, checked, printed.
+"""Configuration files of brokers and name servers: every key of Java is read, checked, printed.
 
 The tables of keys (``broker``, ``store``, ``dledger``, ``remoting``, ``security``) are the only
 place where a key is spelled. May import ``acl`` and below. Start reading in

@@ -1,13 +1,13 @@
-"""How a setting is declared: an attribute of an attrs class, all about its Java key in metadata.
+"""The declaration of a setting: an attribute of an attrs class with its Java key in the metadata.
 
-``key("mappedFileSizeCommitLog", default=1 << 30, minimum=1024, unit="bytes", doc=...)`` is both the
-default value of the attribute and the only place that knows the key, its text form, its range, its
-effect and its meaning. :mod:`rmqpy.config.loading` reads, prints and documents settings from
-nothing else.
+``key("mappedFileSizeCommitLog", 1 << 30, minimum=1024, unit="bytes", doc=...)`` is both the default
+value of the attribute and the only place that knows the key, its text form, its range, its effect
+and its meaning. :mod:`rmqpy.config.loading` and :mod:`rmqpy.config.reference_page` read, print and
+document settings from these declarations alone. The tables of keys are exempt from the formatter,
+which would give each argument a line.
 
-Java's names are kept in files whatever they are called; attributes are the snake_case of the key
-(part of the name ``DLeger`` is spelled ``dledger``). Times and sizes carry no unit in Java's names:
-``unit`` states it.
+Files use Java's names unchanged; an attribute is the snake_case form of the key (``DLeger`` in a
+name becomes ``dledger``). Java's names of times and sizes have no unit: ``unit`` states it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ JAVA_LONG_MAX = 2**63 - 1
 
 
 class Effect(Enum):
-    """What setting the key does here."""
+    """The effect of the key in rmqpy."""
 
     USED = "used"
     ACCEPTED = "accepted"
-    """Known, checked, stored and printed, but rmqpy behaves the same whatever it says."""
+    """Known, checked, stored and printed, but without influence on rmqpy's behaviour."""
     THREADS = "accepted (Java thread pool)"
-    """As ACCEPTED: sizes a pool, a pool's queue or a buffer that exists only in the Java broker."""
+    """As ACCEPTED; sizes a pool, a pool's queue or a buffer that exists only in the Java broker."""
     LATER = "not yet"
-    """As ACCEPTED, but only in this version: what the key is about is not built."""
+    """As ACCEPTED, but only in this version: the feature of the key is not implemented yet."""
     REFUSED = "only the default"
-    """Another value than the default asks for something that must not be ignored silently: start is
-    refused."""
+    """Any value other than the default requests something that must not be ignored silently, so the
+    start is refused."""
 
 
 class BrokerRole(Enum):
@@ -57,7 +57,7 @@ class FlushDiskType(Enum):
 
 @define(frozen=True, kw_only=True)
 class Kind:
-    """The text form of a value: ``parse`` raises ValueError whose text says what is allowed."""
+    """The text form of a value; ``parse`` raises ValueError with the reason."""
 
     java_type: str
     allowed: str
@@ -68,11 +68,11 @@ class Kind:
 
 @define(frozen=True, kw_only=True)
 class KeyFacts:
-    """What the table knows of one key. ``kind.allowed`` already includes the range of a number.
+    """The declaration of one key. ``kind.allowed`` already includes the range of a number.
 
-    ``runtime`` keys may be changed on a running server by an admin request; the list is short on
-    purpose: no path, address, role or access key is on it. The value of a ``secret`` key is shown
-    to nobody.
+    ``runtime`` keys may be changed on a running server by an admin request. The list is short on
+    purpose: it contains no path, address, role or access key. The value of a ``secret`` key is
+    never shown.
     """
 
     name: str
@@ -104,8 +104,8 @@ _METADATA = "rmqpy"
 
 def key(
     name: str,
-    *,
     default: V,
+    *,
     doc: str,
     unit: str = "",
     effect: Effect = Effect.USED,
@@ -118,10 +118,10 @@ def key(
     clamp: Callable[[V], V] | None = None,
     converter: Callable[[V], V] | None = None,
 ) -> V:
-    """Declare the setting of Java key ``name``; its kind follows from the default unless given.
+    """Declare the setting of Java key ``name``; its kind follows from the default if not passed.
 
-    ``clamp`` moves a value that Java would move too (reported), ``converter`` shapes every value
-    silently.
+    ``clamp`` limits a value that Java would limit too and is reported; ``converter`` adjusts every
+    value silently.
     """
     if kind is None:
         kind = _kind_of(default, minimum, maximum, long)
@@ -140,7 +140,7 @@ def key(
 
 
 def key_facts(settings: type[Any]) -> dict[str, KeyFacts]:
-    """The declared keys of a settings class, by Java name, in the order of declaration."""
+    """Return the declared keys of a settings class, by Java name, in the order of declaration."""
     facts: dict[str, KeyFacts] = {}
     for attribute in attrs.fields(settings):
         declared: _Declared = attribute.metadata[_METADATA]
@@ -166,7 +166,7 @@ _FACTORY: type = type(attrs.Factory(list))
 
 
 def printed(settings: Any) -> Mapping[str, str]:
-    """Java key to text for every value that is not null, in the order of declaration."""
+    """Return Java key and text of every value that is not null, in the order of declaration."""
     values = {
         name: (facts.kind, getattr(settings, facts.attribute))
         for name, facts in key_facts(type(settings)).items()
@@ -194,7 +194,7 @@ def _parse_boolean(text: str) -> bool:
     try:
         return {"true": True, "false": False}[text.lower()]
     except KeyError:
-        raise ValueError("not a truth value") from None
+        raise ValueError("not a boolean") from None
 
 
 def choice(of: type[Enum]) -> Kind:
@@ -202,7 +202,7 @@ def choice(of: type[Enum]) -> Kind:
         try:
             return of(text)
         except ValueError:
-            raise ValueError("no such choice") from None
+            raise ValueError("unknown value") from None
 
     return Kind(
         java_type=of.__name__,
@@ -222,7 +222,7 @@ TEXT = Kind(java_type="String", allowed="text", parse=str, print=str, trims=Fals
 
 
 def checked_text(allowed: str, check: Callable[[str], object]) -> Kind:
-    """A text that is kept as written, once ``check`` has read it without a ValueError."""
+    """Return the kind of a text that is stored as written if ``check`` raises no ValueError."""
 
     def parse(text: str) -> str:
         check(text)
@@ -247,7 +247,7 @@ def _kind_of(default: Any, minimum: int, maximum: int | None, long: bool) -> Kin
 
 
 def parse_hours(text: str) -> tuple[int, ...]:
-    """Hours of the day as in ``deleteWhen``: ``04`` or ``02;04;16``."""
+    """Return the hours of the day in ``text``, written as in ``deleteWhen``: ``02;04;16``."""
     if re.fullmatch(r"[0-9]{1,2}(;[0-9]{1,2})*", text) is None:
         raise ValueError("not a list of hours")
     hours = tuple(int(part) for part in text.split(";"))
@@ -268,7 +268,7 @@ _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 @lru_cache(maxsize=16)
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Delays in ms of levels 1, 2, … as in ``messageDelayLevel``: ``1s 5s 1m 2h 1d``."""
+    """Return the delays of levels 1, 2, … in ms, written as in ``messageDelayLevel``: ``1s 2h``."""
     levels = []
     for part in text.split(" "):
         match = re.fullmatch(r"([0-9]{1,9})([smhd])", part)
@@ -283,20 +283,20 @@ DELAY_LEVELS = checked_text("delays <number><s|m|h|d>, separated by one blank", 
 
 def _parse_folder(text: str) -> str:
     if not text or "," in text:
-        raise ValueError("a log in several folders is not supported" if text else "no folder")
+        raise ValueError("a log in several directories is not supported" if text else "empty")
     return text
 
 
-ONE_FOLDER = checked_text("one folder", _parse_folder)
+ONE_FOLDER = checked_text("one directory", _parse_folder)
 
 
 def host_and_port(address: str, port: int) -> str:
-    """``host:port``, an IPv6 address in brackets."""
+    """Return ``host:port``, with an IPv6 address in brackets."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host and port of ``host:port``; the host may be an IPv6 address in brackets."""
+    """Split ``host:port`` into host and port; the host may be an IPv6 address in brackets."""
     match = re.fullmatch(r"(\[[0-9a-fA-F:.%]+\]|[^\s:;\[\]]+):([0-9]{1,5})", text)
     if match is None or not 0 < int(match[2]) < 65536:
         raise ValueError(f"{text!r} is not host:port")
@@ -304,7 +304,7 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """The addresses of ``host:port;host:port``; empty pieces are dropped."""
+    """Return the addresses of ``host:port;host:port``; empty parts are dropped."""
     parts = tuple(part.strip() for part in text.split(";") if part.strip())
     if not parts:
         raise ValueError("no address")
@@ -320,7 +320,7 @@ ADDRESSES = checked_text("host:port, separated by ;", parse_addresses)
 
 @define(frozen=True)
 class DLedgerPeer:
-    """One member of a DLedger group: id, host and port of its own server."""
+    """One member of a DLedger group: its id, and host and port of its DLedger server."""
 
     peer_id: str
     host: str
@@ -336,13 +336,15 @@ _SELF_ID = re.compile(r"[a-zA-Z][0-9]{1,9}")
 
 
 def is_dledger_id(text: str) -> bool:
-    """One letter and a number: Java takes the number + 1 as broker id and dies on anything else."""
+    """Return whether ``text`` is one letter and a number; Java uses number + 1 as the broker id."""
     return _SELF_ID.fullmatch(text) is not None
 
 
 def parse_dledger_peers(text: str) -> tuple[DLedgerPeer, ...]:
-    """Members as in ``dLegerPeers``: ``n0-host:port;n1-host:port``. The id ends at the first
-    ``-``."""
+    """Return the members in ``text``, written as in ``dLegerPeers``: ``n0-host:port;n1-host:port``.
+
+    An id ends at the first ``-``.
+    """
     peers = []
     for part in text.split(";"):
         peer_id, dash, address = part.strip().partition("-")
@@ -359,5 +361,5 @@ def parse_dledger_peers(text: str) -> tuple[DLedgerPeer, ...]:
 
 
 def config_fault(where: str, name: str, text: str, reason: str, allowed: str) -> ConfigError:
-    """The one sentence shape of a wrong setting."""
+    """Return the error for a wrong setting, in the one form that all of them have."""
     return ConfigError(f"{where}: {name}={text!r}: {reason}; allowed: {allowed}")

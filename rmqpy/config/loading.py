@@ -1,7 +1,7 @@
-"""Settings of brokers and name servers: read in Java's form, checked, printed as Java prints them.
+"""Settings of brokers and name servers: read and printed in Java's form, and checked.
 
-The table of keys is ``config_keys_{broker,remoting,store}.py``; nothing here knows a key's range or
-default. Where a value may come from, the later wins:
+The tables of keys are in :mod:`rmqpy.config.broker`, ``store``, ``dledger``, ``remoting`` and
+``security``; no range or default is repeated here. Sources of a value, the later overrides:
 
 =====================  =============================================================================
 the table's default    Java 4.9.7's; ``storePathRootDir`` and the name server's files: in ``HOME``
@@ -77,14 +77,14 @@ __all__ = [
 LOOPBACK = "127.0.0.1"
 NAMESRV_PORT = 9876
 HIDDEN = "******"
-"""What is shown of a secret."""
+"""The text shown instead of a secret."""
 ELECTED_ID = -1
 """brokerId of a DLedger member until its group has elected a leader."""
 
 
 @define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
 class BrokerConfiguration:
-    """Everything a broker is told at start."""
+    """All settings of a broker."""
 
     broker: BrokerSettings = field(factory=BrokerSettings)
     remoting: RemotingSettings = field(factory=RemotingSettings)
@@ -95,7 +95,7 @@ class BrokerConfiguration:
 
 @define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
 class NamesrvConfiguration:
-    """Everything a name server is told at start."""
+    """All settings of a name server."""
 
     namesrv: NamesrvSettings = field(factory=NamesrvSettings)
     server: ServerSettings = field(factory=lambda: ServerSettings(listen_port=NAMESRV_PORT))
@@ -103,13 +103,13 @@ class NamesrvConfiguration:
 
     @property
     def bind_address(self) -> str:
-        """Where to listen: ``bindAddress``, else loopback."""
+        """The address to listen on: ``bindAddress``, or loopback if it is not set."""
         return self.server.bind_address or LOOPBACK
 
 
 @define(frozen=True, repr=False, unsafe_hash=False)
 class LoadedConfiguration:
-    """A broker's settings, and what the operator should know about how they came about.
+    """A broker's settings, and notes for the operator about their sources.
 
     ``unknown``: keys of the file that mean nothing here; kept when the file is written again, which
     is at ``path``, None where there is no file.
@@ -123,7 +123,7 @@ class LoadedConfiguration:
 
 @define(frozen=True, repr=False, unsafe_hash=False)
 class LoadedNamesrvConfiguration:
-    """The same of a name server."""
+    """A name server's settings, and notes for the operator about their sources."""
 
     configuration: NamesrvConfiguration
     notes: list[str]
@@ -135,7 +135,7 @@ def load_broker_configuration(
     overrides: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> LoadedConfiguration:
-    """Settings of a broker from a file (None: no file), command line and environment."""
+    """Load a broker's settings from a file (None: no file), command line and environment."""
     environment = environment or {}
     reading = _Reading(BrokerConfiguration())
     reading.take_file(path)
@@ -169,7 +169,7 @@ def load_namesrv_configuration(
     overrides: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> LoadedNamesrvConfiguration:
-    """Settings of a name server from a file (None: no file), command line and environment."""
+    """Load a name server's settings from a file (None: no file), command line and environment."""
     environment = environment or {}
     reading = _Reading(NamesrvConfiguration())
     reading.take_file(path)
@@ -198,7 +198,8 @@ _NEVER_BY_REQUEST = re.compile(
 
 
 def updated_configuration(configuration: C, changes: Mapping[str, str]) -> C:
-    """``configuration`` with the keys of an admin request changed: all or, by a Refusal, none.
+    """Return ``configuration`` with the keys of an admin request changed: all or, by a
+    RequestRejectedError, none.
 
     Only keys that may change at run time pass. Unknown keys are ignored, as in Java, unless their
     name says that they would be of the kind that no request may ever change.
@@ -231,7 +232,7 @@ def updated_configuration(configuration: C, changes: Mapping[str, str]) -> C:
 
 
 def effective_values(configuration: BrokerConfiguration | NamesrvConfiguration) -> dict[str, str]:
-    """Java key to text of every setting that is not null: what is stored and told to admins."""
+    """Return key and text of every setting that is not null, as stored and shown to admins."""
     values: dict[str, str] = {}
     for settings in _parts(configuration).values():
         values.update(printed(settings))
@@ -239,8 +240,8 @@ def effective_values(configuration: BrokerConfiguration | NamesrvConfiguration) 
 
 
 def effective_lines(configuration: BrokerConfiguration | NamesrvConfiguration) -> list[str]:
-    """``key=value`` lines as Java prints them: nothing escaped, keys without a value left out, and
-    of secrets only that they are there.
+    """Return ``key=value`` lines as Java prints them: nothing escaped, keys without a value left
+    out, and of secrets only that they are there.
     """
     facts = _all_facts(configuration)
     return [
@@ -253,7 +254,9 @@ def configuration_text(
     configuration: BrokerConfiguration | NamesrvConfiguration,
     unknown: Mapping[str, str] | None = None,
 ) -> str:
-    """The file that a changed configuration is written to; reading it gives the same settings."""
+    """Return the file that a changed configuration is written to; reading it gives the same
+    settings.
+    """
     return format_properties({**(unknown or {}), **effective_values(configuration)})
 
 
@@ -308,7 +311,7 @@ class _Reading:
             self.take("command line", name, text)
 
     def take(self, where: str, name: str, text: str) -> None:
-        """One assignment of any name."""
+        """Process one assignment of any name."""
         if name in _FORMER_NAMES:
             new_name = _FORMER_NAMES[name]
             self.notes.append(
@@ -331,7 +334,7 @@ class _Reading:
         self.values[name] = self._parsed(where, self._facts[name], text)
 
     def take_absent(self, name: str, environment: Mapping[str, str], variable: str) -> None:
-        """A key that nothing set so far is taken from the environment, if it is there."""
+        """Take a key that is not set yet from the environment, if it has the variable."""
         if name not in self.values and environment.get(variable):
             self.take(f"environment {variable}", name, environment[variable])
 
@@ -353,13 +356,13 @@ class _Reading:
         self.values[name] = str(Path(home) / relative)
 
     def secure(self) -> None:
-        """With ``securityMode=secure``: all that it means."""
+        """Apply all consequences of ``securityMode=secure``."""
         if self.values.get("securityMode") is SecurityMode.SECURE:
             for name, text in secure_additions(self._texts, set(self._facts)).items():
                 self.take("securityMode=secure", name, text)
 
     def built(self) -> Any:
-        """The configuration of the values read so far."""
+        """Return the configuration of the values read so far."""
         return type(self._base)(
             **{
                 part: type(settings)(**self._defaults_of(part), **self.changes_of(type(settings)))
@@ -368,7 +371,7 @@ class _Reading:
         )
 
     def changes_of(self, settings: type[Any]) -> dict[str, Any]:
-        """The values that belong to one settings class, by attribute."""
+        """Return the values that belong to one settings class, by attribute."""
         return {
             facts.attribute: self.values[name]
             for name, facts in key_facts(settings).items()
@@ -376,7 +379,7 @@ class _Reading:
         }
 
     def fault(self, name: str, reason: str, allowed: str) -> ConfigError:
-        """The fault of a value that is wrong in view of other keys."""
+        """Return the error of a value that contradicts other keys."""
         if name not in self._texts:
             return ConfigError(f"{name} is not set: {reason}; allowed: {allowed}")
         return config_fault(self._where[name], name, self._texts[name], reason, allowed)
@@ -388,7 +391,7 @@ class _Reading:
         return self._where[name]
 
     def note_what_has_no_effect(self) -> None:
-        """One note for all the pools of Java's threads, one each for the rest."""
+        """Add one note for all thread pools, and one for each other key without effect."""
         set_here = [
             self._facts[name]
             for name in self._texts

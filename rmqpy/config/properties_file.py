@@ -41,7 +41,7 @@ class Property:
 
 
 def decode_properties_bytes(raw: bytes) -> str:
-    """The text of a properties file in either encoding; a byte order mark is dropped."""
+    """Return the text of a properties file in either encoding; a byte order mark is dropped."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -49,7 +49,7 @@ def decode_properties_bytes(raw: bytes) -> str:
 
 
 def parse_properties(text: str, source: str = "properties") -> list[Property]:
-    """Every assignment in file order, repeated keys included (in Java the last one wins).
+    """Return every assignment in file order, repeated keys included (in Java the last one wins).
 
     ``source`` names the text in the :class:`ConfigError` of a malformed ``\\uXXXX``.
     """
@@ -78,7 +78,7 @@ def parse_properties(text: str, source: str = "properties") -> list[Property]:
 
 
 def format_properties(values: Mapping[str, str]) -> str:
-    """A text that :func:`parse_properties` and Java read back as ``values``, a line each."""
+    """Return a text that :func:`parse_properties` and Java read back as ``values``, a line each."""
     return "".join(f"{_escape(key, True)}={_escape(values[key], False)}\n" for key in values)
 
 

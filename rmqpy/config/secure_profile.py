@@ -27,14 +27,14 @@ SECURE_VALUES: Final = {
     "tls.client.authServer": "true",
     "haTlsEnable": "true",
 }
-"""What a secure server has; a file that says otherwise is refused."""
+"""The values of a secure server; a file that contradicts them is refused."""
 
 SECURE_DEFAULTS: Final = {"registrationAddresses": "", "administrationAddresses": ""}
-"""What it has unless the file says otherwise; never everybody."""
+"""The defaults of a secure server; a file may set others, but never all addresses."""
 
 
 def secure_additions(texts: dict[str, str], known: set[str]) -> dict[str, str]:
-    """The values to add to those of the file (``texts``); raises ConfigError for one that
+    """Return the values to add to those of the file (``texts``); raises ConfigError for one that
     contradicts the mode. ``known``: the keys that this server has.
     """
     for name, wanted in SECURE_VALUES.items():

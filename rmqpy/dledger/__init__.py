@@ -1,30 +1,30 @@
-"""The consensus core: plain state machines that own no socket, file, clock or dice.
+"""The consensus core: plain state machines that own no socket, file, clock or randomness.
 
 ===============  =======================================================================
 ``node``         one member: ``step``, ``tick``, ``propose`` in, ``Ready`` out
-``member``       what its parts share: role, term, vote, settings
+``member``       the state its parts share: role, term, vote, settings
 ``election``     votes, verdicts, the candidate
-``heartbeat``    the leader's beats, the follower's patience
-``replication``  the leader's side: a dispatcher a follower, the quorum
+``heartbeat``    the leader's heartbeats, the follower's timeout
+``replication``  the leader's side: one dispatcher per follower, the quorum
 ``follower``     the other side: pushes checked, ordered, stored
-``transfer``     leadership handed over
+``transfer``     transfer of leadership
 ``serving``      requests of DLedger's own clients
-``entry_log``    the ledger as the core sees it
-``outbox``       what is to be done, collected into a ``Ready``
+``entry_log``    the interface of the ledger that the core uses
+``outbox``       actions for the caller, collected into a ``Ready``
 ``messages``     requests and responses as values; ``wire`` has their bytes
 ``quorum``       the arithmetic of majorities
-``handshake``    what rmqpy members tell each other first
+``handshake``    the introduction that rmqpy members exchange first
 ===============  =======================================================================
 
-One turn of the caller (``net.dledger_driver`` on sockets and files, ``testing.cluster_of_nodes`` in
+One turn of the caller (``net.dledger.driver`` on sockets and files, ``tests/simulator`` in
 virtual time):
 
-1. write what the turn's puts have staged; the log reports ``Stored``;
-2. ``step(Received(ticket, decode_request(…)))`` for each request that came in, ``Answered`` for
-   each answer, failure or time-out; ``tick(now_ms)`` when it is due;
+1. write the entries that the turn's puts have staged; the log reports ``Stored``;
+2. ``step(Received(ticket, decode_request(…)))`` for each incoming request, ``Answered`` for
+   each answer, failure or timeout; ``tick(now_ms)`` when it is due;
 3. ``take_ready()`` until it is None, and carry out each Ready in the order of its fields: hard
    state to disk and synced; entries dropped, then written; messages sent, all to one member in one
-   write; the committed index told to the readers, the role to the broker; the marker appended;
-4. sync when it is due, and step ``Synced(end.index, end.term)`` with the end as it was when the
-   sync began.
+   write; the committed index passed to the readers, the role to the broker; the marker appended;
+4. sync when it is due, and step ``Synced(end.index, end.term)`` with the end at the time the
+   sync started.
 """

@@ -1,24 +1,24 @@
-"""How a leader is found: answering votes, judging one's own round, and the candidate's loop.
+"""Leader election: answering votes, evaluating a member's own round, and the candidate's loop.
 
-The orders of the checks are the protocol (DLedger 0.3.1.2). Log checks come before term checks, so
-that a candidate with an old log never moves terms.
+The order of the checks is the protocol (DLedger 0.3.1.2). Log checks precede term checks, so that a
+candidate with an old log never changes terms.
 
 ===============================================  =====================  ==========================
-answers of a round, first that fits              verdict                next round
+answers of a round, first match counts           verdict                next round
 ===============================================  =====================  ==========================
-a larger term is known                           WAIT_TO_VOTE_NEXT      chance; in the known term
-somebody knows a leader                          WAIT_TO_REVOTE         chance + the leak time
-no quorum answered                               WAIT_TO_REVOTE         chance
-no quorum with a log no longer than ours         WAIT_TO_REVOTE         chance + longest interval
+a larger term is known                           WAIT_TO_VOTE_NEXT      random; in the known term
+a member knows a leader                          WAIT_TO_REVOTE         random + the leak time
+no quorum answered                               WAIT_TO_REVOTE         random
+no quorum with a log no longer than ours         WAIT_TO_REVOTE         random + longest interval
 a quorum accepted                                PASSED                 leader
-a quorum accepted or has to reach this term      REVOTE_IMMEDIATELY     now
-none of these                                    WAIT_TO_VOTE_NEXT      chance; in a new term
+a quorum accepted or must reach this term        REVOTE_IMMEDIATELY     now
+none of these                                    WAIT_TO_VOTE_NEXT      random; in a new term
 ===============================================  =====================  ==========================
 
-Two rules are ours, and no peer can tell. A new term is entered only right after a round in the old
-one that a quorum answered and that was no success: whoever is cut off keeps its term, comes back
-with it, and deposes nobody. And a term that this member may have led before a restart is not led
-again, as entries of it may have been lost.
+Two rules are rmqpy's own and invisible to peers. A new term is entered only right after an
+unsuccessful round in the old term that a quorum answered: a member that is cut off keeps its term,
+returns with it, and deposes no leader. And a term that this member may have led before a restart is
+not led again, because entries of it may have been lost.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from rmqpy.dledger.quorum import is_quorum
 from rmqpy.model.ids import LedgerIndex, Term
 
 VOTE_WAIT_MS: Final = 2000
-"""A round waits this long for answers, and a chance of the longest vote interval on top."""
+"""A round waits this long for answers, plus a random part of the longest vote interval."""
 
 _ROUNDS_ALONE: Final = 3
-"""A group of one needs at most this many: its term may be behind its ledger, its vote taken."""
+"""Maximum rounds of a single-member group: its term may lag its ledger, its vote may be given."""
 
 
 class VoteParseResult(Enum):
@@ -59,7 +59,7 @@ class VoteParseResult(Enum):
 
 
 class VoteBackoff(Enum):
-    """How long to wait for the next round."""
+    """The kind of pause before the next round."""
 
     NONE = "NONE"
     NORMAL = "NORMAL"
@@ -69,7 +69,7 @@ class VoteBackoff(Enum):
 
 @define(slots=True, frozen=True)
 class Ballot:
-    """A request for a vote, as a voter looks at it."""
+    """The parts of a vote request that a voter checks."""
 
     candidate: str
     term: Term
@@ -78,7 +78,7 @@ class Ballot:
 
 @define(slots=True, frozen=True)
 class Voter:
-    """What a voter's answer depends on."""
+    """The state that a voter's answer depends on."""
 
     membership: Membership
     hard_state: HardState
@@ -94,8 +94,10 @@ class VoteAnswer:
 
 
 def answer_vote(voter: Voter, ballot: Ballot, *, from_self: bool = False) -> VoteAnswer:
-    """Changes nothing: on ACCEPT the caller makes the vote durable, on REJECT_TERM_NOT_READY it
-    becomes a candidate of the ballot's term.
+    """Return the answer to a ballot without changing anything.
+
+    On ACCEPT the caller makes the vote durable; on REJECT_TERM_NOT_READY it becomes a candidate of
+    the ballot's term.
     """
     term = voter.hard_state.current_term
     result = _answer(voter, ballot, from_self)
@@ -123,7 +125,7 @@ def _answer(voter: Voter, ballot: Ballot, from_self: bool) -> VoteResult:
         return VoteResult.REJECT_ALREADY_VOTED
     if ballot.term < own_end.term:
         return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
-    # The ledgers end in the same term here, or the candidate's in a later one.
+    # Here the ledgers end in the same term, or the candidate's ends in a later one.
     if (
         voter.taking_leadership
         and not from_self
@@ -136,7 +138,7 @@ def _answer(voter: Voter, ballot: Ballot, from_self: bool) -> VoteResult:
 
 @define(slots=True)
 class VoteTally:
-    """The answers of one round, own vote included."""
+    """The answers of one round, including the member's own vote."""
 
     member_count: int
     term: Term
@@ -147,7 +149,7 @@ class VoteTally:
     bigger_ledger: int = 0
     has_leader: bool = False
     can_pass: bool = True
-    """Whether the round may be won; else it only finds out whether a new term is due."""
+    """Whether the round may be won; if not, it only determines whether a new term is due."""
 
     def count(self, answer: VoteAnswer) -> None:
         result = answer.result
@@ -167,7 +169,7 @@ class VoteTally:
 
     @property
     def decided(self) -> bool:
-        """Whether more answers need not be waited for."""
+        """Whether the outcome is known without further answers."""
         if self.has_leader or is_quorum(self.accepted + self.not_ready, self.member_count):
             return True
         # A quorum that knows no leader is enough: a healthy one would have a quorum that knows it.
@@ -183,7 +185,7 @@ _TERM_IS_LARGER: Final = frozenset(
 
 
 def evaluate_round(tally: VoteTally) -> tuple[VoteParseResult, VoteBackoff]:
-    """What a round came to: the table above."""
+    """Evaluate a round as in the table above."""
     if tally.known_max_term > tally.term:
         return VoteParseResult.WAIT_TO_VOTE_NEXT, VoteBackoff.NORMAL
     if tally.has_leader:
@@ -208,20 +210,20 @@ class _VoteRound:
 
 @define(slots=True, eq=False, repr=False)
 class Election:
-    """The voter and the candidate in a member."""
+    """The voter and the candidate of a member."""
 
     member: Member
     on_leader: Callable[[], None]
     verdict: VoteParseResult = VoteParseResult.WAIT_TO_REVOTE
     next_vote_ms: int = -1
     increase_now: bool = False
-    """A larger term has been heard of: go there before anything else."""
+    """Whether a larger term is known and must be entered before anything else."""
 
     _spent_term: Term | None = None
-    """Term that this member may have led before it was restarted."""
+    """The term that this member may have led before it was restarted."""
 
     _raising: bool = False
-    """The next round that a quorum answers in vain is followed by a new term."""
+    """Whether the next unsuccessful round that a quorum answers is followed by a new term."""
 
     _round: _VoteRound | None = None
     counts: dict[VoteParseResult, int] = field(factory=dict)
@@ -233,7 +235,7 @@ class Election:
             self._raising = True
 
     def role_changed(self) -> None:
-        """A round that is under way belongs to the past."""
+        """Discard the current round after a change of role."""
         self._round = None
         if self.member.role is not Role.CANDIDATE:
             self.verdict = VoteParseResult.WAIT_TO_REVOTE
@@ -241,21 +243,23 @@ class Election:
             self._raising = self._spent_term == self.member.term
 
     def abort_round(self) -> None:
-        """This member may not lead now: votes that are still to come are for nothing."""
+        """Abort the round because this member may not lead; outstanding votes no longer count."""
         if self._round is not None and not self.member.alone:
             self._round = None
             self.next_vote_ms = self.member.now_ms + self._interval()
 
     def on_leader_timeout(self) -> None:
-        """A follower that stands for election: its vote of this term is given, so it looks for a
-        quorum after a pause by chance, and goes to the next term then.
+        """Stand for election as a follower whose leader timed out.
+
+        The vote of this term is given, so the member looks for a quorum after a random pause and
+        then enters the next term.
         """
         if not self.member.alone:
             self.verdict = VoteParseResult.WAIT_TO_VOTE_NEXT
             self.next_vote_ms = self.member.now_ms + self._interval()
 
     def answer(self, request: VoteRequest) -> VoteResponse:
-        """Vote, or say why not."""
+        """Return a vote, or the reason for its refusal."""
         member = self.member
         end = LedgerEnd(LedgerIndex(request.ledger_end_index), Term(request.ledger_end_term))
         answer = self._vote(Ballot(request.leader_id or "", request.term, end), from_self=False)
@@ -272,7 +276,7 @@ class Election:
         )
 
     def tick(self) -> None:
-        """The candidate's turn: close a round that has waited enough, or begin one."""
+        """Close a round that has waited long enough, or start one."""
         now_ms = self.member.now_ms
         if self.member.disk is DiskState.FAILED:
             return
@@ -316,7 +320,7 @@ class Election:
         asked = self._round = _VoteRound(tally, len(others), member.now_ms + wait_ms)
         own = self._vote(Ballot(member.self_id, member.term, end), from_self=True)
         tally.count(own)
-        # No term is led without the own vote, so that a restarted member knows from its vote which
+        # No term is led without the member's own vote, so that after a restart the vote shows which
         # term it may have led, and does not lead that one again.
         spent = self._spent_term == member.term
         tally.can_pass = own.result is VoteResult.ACCEPT and not spent
@@ -377,7 +381,7 @@ class Election:
             self.on_leader()
 
     def _in_vain(self, tally: VoteTally) -> bool:
-        """Whether a new term is due, now that a quorum has been heard and knows no leader."""
+        """Return whether a new term is due, now that a quorum has answered and knows no leader."""
         next_term = self.verdict is VoteParseResult.WAIT_TO_VOTE_NEXT
         return self._raising and next_term and tally.known_max_term <= tally.term
 

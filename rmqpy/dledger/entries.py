@@ -1,8 +1,8 @@
-"""Entries of the ledger: one alone, or the run of a batch push as one piece, which is never taken
-apart on the usual way.
+"""Entries of the ledger: single ones, and the run of a batch push in one piece, which is normally
+never split.
 
-A leader's run has the text of its entries, the same for every follower; a follower's has their
-bytes and index units as they go into its files. As a sequence it has entries like any other.
+A leader's run has the text of its entries, the same for every follower; a follower's run has their
+bytes and index units as written to its files. A run is also a sequence of entries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Entry:
 
     @classmethod
     def of(cls, index: int, term: int, position: int, body: Buffer) -> Entry:
-        """An entry with the constants that every entry has."""
+        """Return an entry with the constant fields set."""
         header = EntryHeader(
             size=ENTRY_HEADER_SIZE + len(body),
             index=LedgerIndex(index),
@@ -61,24 +61,24 @@ class Entry:
         return self.header.position + self.header.size
 
     def encode_header(self) -> bytes:
-        """The 48 bytes in front of the body."""
+        """Return the 48 bytes before the body."""
         header = self.header
         return encode_entry_header(header.index, header.term, header.position, len(self.body))
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class EntryRun(Sequence[Entry]):
-    """See the module."""
+    """Consecutive entries in one piece."""
 
     span: RunSpan
     data: bytes = b""
     """The entries, headers included; empty in a run that is only sent."""
 
     units: bytes = b""
-    """32 bytes an entry; empty in a run that is only sent."""
+    """32 bytes per entry; empty in a run that is only sent."""
 
     text: bytes = b""
-    """What stands between the brackets of a push; empty in a run that came in."""
+    """The text between the brackets of a push; empty in a run that was received."""
 
     @property
     def first_index(self) -> LedgerIndex:
@@ -94,12 +94,12 @@ class EntryRun(Sequence[Entry]):
 
     @property
     def position(self) -> int:
-        """Of the first entry."""
+        """The position of the first entry."""
         return self.span.first_position
 
     @property
     def size(self) -> int:
-        """Of all entries."""
+        """The size of all entries."""
         return self.span.size
 
     @property
@@ -144,7 +144,7 @@ Part = Entry | EntryRun
 
 
 def as_singletons(parts: Iterable[Part]) -> Iterator[Entry]:
-    """The entries of single ones and runs, one after the other."""
+    """Yield the entries of ``parts``, which are single entries and runs."""
     for part in parts:
         if isinstance(part, EntryRun):
             yield from part
@@ -153,12 +153,12 @@ def as_singletons(parts: Iterable[Part]) -> Iterator[Entry]:
 
 
 def first_of(part: Part) -> LedgerIndex:
-    """Index of the first entry."""
+    """Return the index of the first entry."""
     return part.first_index if isinstance(part, EntryRun) else part.index
 
 
 def last_of(part: Part) -> tuple[LedgerIndex, Term]:
-    """Index and term of the last entry."""
+    """Return the index and term of the last entry."""
     if isinstance(part, EntryRun):
         return part.last_index, part.last_term
     return part.index, part.term

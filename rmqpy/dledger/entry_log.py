@@ -1,13 +1,12 @@
-"""The log as the core sees it: an :class:`EntryLog` that others keep, and a view ahead of it.
+"""The log as the core sees it: an :class:`EntryLog` that the caller owns, and a view ahead of it.
 
-The core owns no log bytes. It reads entries through :class:`EntryLog` and asks for changes through
-``Ready``; :class:`LogView` answers as if those changes had been made already, so that several
+The core owns no log bytes. It reads entries through :class:`EntryLog` and requests changes through
+``Ready``; :class:`LogView` answers as if those changes were already carried out, so that several
 messages can be stepped before one ``Ready`` is carried out.
 
-The keeper's part (``store.entry_store`` on files, ``testing.memory_entries`` in memory): indexes
-are dense from ``begin_index`` to ``end.index``; ``entry`` answers for everything that has been
-stored; after ``reset`` the log holds nothing but the entries that come with it, the first of
-which begins a data file.
+Duties of an implementation (``store.ledger.entry_store`` on files): indexes are dense from
+``begin_index`` to ``end.index``; ``entry`` returns everything that has been stored; after ``reset``
+the log holds only the entries passed with it, the first of which begins a data file.
 """
 
 from __future__ import annotations
@@ -23,40 +22,40 @@ from rmqpy.model.ids import LedgerIndex, Term
 
 
 class EntryLog(Protocol):
-    """Reading side of a member's ledger."""
+    """The reading side of a member's ledger."""
 
     @property
     def file_size(self) -> int:
-        """Size of a data file: decides where an entry goes (:func:`frame`)."""
+        """The size of a data file, which decides where an entry goes (:func:`frame`)."""
 
     @property
     def begin_index(self) -> LedgerIndex:
-        """First entry; -1 when there is none."""
+        """The index of the first entry; -1 if there is none."""
 
     @property
     def end(self) -> LedgerEnd:
-        """Index and term of the last entry, staged ones counted; -1 and -1 when there is none."""
+        """Index and term of the last entry, staged ones included; -1 and -1 if there is none."""
 
     @property
     def end_offset(self) -> int:
-        """Offset behind the last entry; where the first one goes when there is none."""
+        """The offset after the last entry, or that of the first one if the log is empty."""
 
     def term_of(self, index: int) -> Term:
-        """Term of a stored entry. Raises IndexError outside begin..end."""
+        """Return the term of a stored entry. Raises IndexError outside begin..end."""
 
     def entry(self, index: int) -> tuple[EntryHeader, Buffer]:
-        """Header and body of a stored entry. Raises IndexError outside begin..end."""
+        """Return header and body of a stored entry. Raises IndexError outside begin..end."""
 
     def batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
-        """Stored entries from ``first`` on, none behind ``last``: until they have ``size_max``
-        bytes, or fewer; at least one. Raises IndexError outside begin..end.
+        """Return stored entries from ``first`` to at most ``last``, with at most ``size_max``
+        bytes, but at least one entry. Raises IndexError outside begin..end.
         """
 
 
 def collect(
     entry: Callable[[int], Entry], first: int, last: int, size_max: int
 ) -> tuple[Entry, ...]:
-    """A batch, entry by entry."""
+    """Return a batch that is built entry by entry."""
     entries = [entry(first)]
     size = entries[0].size
     while size < size_max and first + len(entries) <= last:
@@ -66,17 +65,18 @@ def collect(
 
 
 def frame(end_offset: int, size: int, file_size: int) -> int:
-    """Where an entry of ``size`` bytes goes when the last one ends at ``end_offset``: there, or at
-    the begin of the next file when no filler would fit behind it.
+    """Return the offset of an entry of ``size`` bytes if the last one ends at ``end_offset``.
+
+    It is that offset, or the start of the next file if no filler would fit after the entry.
     """
     rest = file_size - end_offset % file_size
     return end_offset + rest if size + ENTRY_FILLER_SIZE > rest else end_offset
 
 
 class LogView:
-    """An :class:`EntryLog` with the changes that are asked for and not yet carried out.
+    """An :class:`EntryLog` together with the changes that are requested but not yet carried out.
 
-    Invariant: what :meth:`take` has handed out is in the log before the next call.
+    Invariant: the changes that :meth:`take` has returned are in the log before the next call.
     """
 
     def __init__(self, log: EntryLog) -> None:
@@ -85,7 +85,7 @@ class LogView:
         self._again = False
         self._new: list[Part] = []
         self._new_end = LedgerEnd()
-        """The end, when there are new entries."""
+        """The end of the log if there are new entries."""
 
     @property
     def file_size(self) -> int:
@@ -119,18 +119,18 @@ class LogView:
         return self._log.end_offset
 
     def has(self, index: int) -> bool:
-        """Whether there is an entry ``index``."""
+        """Return whether the log has an entry ``index``."""
         return self.begin_index <= index <= self.end.index and index >= 0
 
     def term_of(self, index: int) -> Term:
-        """Term of an entry that the log has."""
+        """Return the term of an entry that the log has."""
         assert self.has(index), f"no entry {index}"
         if self._new and index >= first_of(self._new[0]):
             return self._new_entry(index).term
         return self._log.term_of(index)
 
     def term_if_there(self, index: int) -> Term | None:
-        """Term of an entry; None when the log does not have it."""
+        """Return the term of an entry; None if the log does not have it."""
         if not self._new and self._kept is None:
             try:
                 return self._log.term_of(index)
@@ -139,7 +139,7 @@ class LogView:
         return self.term_of(index) if self.has(index) else None
 
     def entry(self, index: int) -> Entry:
-        """An entry that the log has."""
+        """Return an entry that the log has."""
         assert self.has(index), f"no entry {index}"
         if self._new and index >= first_of(self._new[0]):
             return self._new_entry(index)
@@ -152,18 +152,18 @@ class LogView:
         return self._log.batch(first, last, size_max)
 
     def end_offset_of(self, index: int) -> int:
-        """Offset behind entry ``index``, which is the end or has one behind it."""
+        """Return the offset after entry ``index``, which is the last one or has a successor."""
         return self.end_offset if index == self.end.index else self.entry(index).end_offset
 
     def append(self, part: Part) -> None:
-        """Put an entry, or a run of them, behind the end."""
+        """Append an entry or a run of them."""
         end = self.end
         assert first_of(part) == end.index + 1, "entries are appended in order"
         assert last_of(part)[1] >= end.term, "terms never fall"
         self._add(part)
 
     def truncate_after(self, index: int) -> None:
-        """Drop everything behind ``index``, which stays."""
+        """Drop all entries after ``index``, which stays."""
         assert self.has(index), f"no entry {index} to keep"
         if self._new and index >= first_of(self._new[0]):
             self._keep_new(index)
@@ -173,7 +173,7 @@ class LogView:
                 self._kept = LedgerIndex(index)
 
     def reset(self, entry: Entry) -> None:
-        """Drop everything; ``entry`` is the first of what comes now."""
+        """Drop everything and start over with ``entry``."""
         assert entry.position % self.file_size == 0, "a log begins with a file"
         self._kept = None
         self._again = True
@@ -181,7 +181,7 @@ class LogView:
         self._add(entry)
 
     def take(self) -> tuple[LedgerIndex | None, bool, tuple[Part, ...]]:
-        """(first index to drop, drop everything, entries to append) since the last call."""
+        """Return (first index to drop, drop everything, entries to append) since the last call."""
         first = LedgerIndex(self._kept + 1) if self._kept is not None else None
         taken = first, self._again, tuple(self._new)
         self._kept, self._again, self._new = None, False, []
@@ -196,7 +196,7 @@ class LogView:
         return part[index - part.first_index] if isinstance(part, EntryRun) else part
 
     def _keep_new(self, index: int) -> None:
-        """Of the new ones those up to ``index``."""
+        """Keep only the new entries up to ``index``."""
         kept = [part for part in self._new if first_of(part) <= index]
         last = kept.pop()
         self._new = kept

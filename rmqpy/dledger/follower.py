@@ -1,4 +1,4 @@
-"""The follower's side of replication: what is pushed is checked, ordered, stored and answered.
+"""The follower's side of replication: pushes are checked, ordered, stored and answered.
 
 =========  ==============================================  =========================================
 push       condition                                       answer
@@ -10,8 +10,8 @@ COMPARE,   the same                                        INCONSISTENT_TERM, IN
 TRUNCATE                                                   nothing has been compared
 any        the disk is full or has failed (not COMMIT)     DISK_FULL, DISK_ERROR
 COMPARE    the entry is ours too / is not                  SUCCESS / INCONSISTENT_STATE
-TRUNCATE   it would replace what is committed              INCONSISTENT_STATE, and a notice
-TRUNCATE   else                                            SUCCESS; the entry is the last one, but
+TRUNCATE   it would replace committed entries              INCONSISTENT_STATE, and a notice
+TRUNCATE   otherwise                                       SUCCESS; the entry is the last, except
                                                            for those known to be the leader's
 COMMIT                                                     SUCCESS; INCONSISTENT_STATE when our tail
                                                            has not been compared with the leader's
@@ -23,11 +23,12 @@ APPEND     index, term, position or size do not fit, or    INCONSISTENT_STATE, n
            our tail has not been compared
 =========  ==============================================  =========================================
 
-``matched_index``: our entries up to it are the leader's. An entry of the leader's own term proves
-all before it, else a COMPARE, TRUNCATE or APPEND of this term has to. Only up to there do we append
-and commit: the wire does not carry the term of the entry before.
+``matched_index``: the follower's entries up to it equal the leader's. An entry of the leader's own
+term proves all entries before it; otherwise a COMPARE, TRUNCATE or APPEND of this term must. The
+follower appends and commits only up to there, because the wire does not carry the term of the
+preceding entry.
 
-Invariants: nothing committed is dropped, except all of it for a leader whose log begins behind
+Invariants: no committed entry is dropped, except all of them for a leader whose log begins after
 ours; a push is answered with SUCCESS only after its entries are in ``Ready.entries`` (or synced,
 with ``ack_after_sync``).
 """
@@ -54,18 +55,20 @@ from rmqpy.model.ids import Term
 _CODE = DLedgerResponseCode
 
 GAP_WAIT_MS: Final = 1000
-"""A push that waits longer for those before it makes the leader compare again."""
+"""If a push waits longer than this for its predecessors, the leader must compare again."""
 
 GAP_CHECK_MS: Final = 1000
 HELD_MAX: Final = 2048
-"""Pushes that may wait for a gap; a leader has at most a thousand under way."""
+"""Maximum number of pushes held for a gap; a leader has at most a thousand in flight."""
 
 
 @define(slots=True, frozen=True)
 class PushGrant:
-    """What a batch push in its usual text may be that is taken without another look: of this leader
-    and term, its entries right behind the end of the log and within its file, of terms between that
-    of the end and the leader's. It is appended and answered with SUCCESS.
+    """The conditions under which a batch push in its usual text is accepted without a decision.
+
+    It must be of this leader and term, and its entries must follow the end of the log within its
+    file, with terms between that of the end and the leader's. It is appended and answered with
+    SUCCESS.
     """
 
     group: str
@@ -83,19 +86,19 @@ class _HeldPush:
 
 @define(slots=True, eq=False, repr=False)
 class Follower:
-    """Handles the pushes to one member, whatever its role."""
+    """The handler of pushes to one member, whatever its role."""
 
     member: Member
     synced_index: int
-    """Entries up to it are known to survive a power failure; only used with ``ack_after_sync``."""
+    """The last index known to survive a power failure; only used with ``ack_after_sync``."""
 
     _matched: int = -1
     _matched_term: Term = NO_TERM
     _held: dict[int, _HeldPush] = field(factory=dict)
-    """Pushes behind a gap, by their first index."""
+    """Pushes held because of a gap, by their first index."""
 
     _unsynced: list[tuple[int, _HeldPush]] = field(factory=list)
-    """Answers that wait for the sync of an index."""
+    """The answers that wait for the sync of an index."""
 
     _next_check_ms: int = 0
 
@@ -107,7 +110,7 @@ class Follower:
         return min(self._matched, end.index) if self._matched_term == self.member.term else -1
 
     def role_changed(self) -> None:
-        """What waits is answered: we follow somebody else now, or nobody."""
+        """Answer all held pushes: the member follows another leader now, or none."""
         for held in self._held.values():
             self._answer(held, _CODE.NOT_FOLLOWER)
         for _, held in self._unsynced:
@@ -116,7 +119,7 @@ class Follower:
         self._unsynced.clear()
 
     def receive(self, ticket: int, request: PushEntryRequest) -> None:
-        """One push of a leader."""
+        """Handle one push of a leader."""
         member = self.member
         held = _HeldPush(ticket, request, member.now_ms)
         if member.role is not Role.FOLLOWER:
@@ -138,8 +141,8 @@ class Follower:
             self._settle(held, self._compare(request) if compare else self._truncate(request))
 
     def grant(self) -> PushGrant | None:
-        """The pushes that need no more decision, until something happens to this member; each of
-        them is reported by :meth:`on_appended`. None: :meth:`receive` decides about each.
+        """Return the pushes that need no more decision, until something happens to this member;
+        each of them is reported by :meth:`on_appended`. None: :meth:`receive` decides about each.
         """
         member, log = self.member, self.member.log
         if (
@@ -157,15 +160,17 @@ class Follower:
         return PushGrant(group, self_id, member.leader_id, member.term)
 
     def on_appended(self, last_index: int, commit_index: int) -> None:
-        """A push that was granted stands behind the end, which is ``last_index`` now."""
+        """Record a granted push; the log now ends at ``last_index``."""
         member = self.member
         self._matched, self._matched_term = last_index, member.hard_state.current_term
         if commit_index > member.committed_index:
             member.commit(commit_index if commit_index < last_index else last_index)
 
     def _stranger_code(self, request: PushEntryRequest) -> DLedgerResponseCode:
-        """To a leader that compares INCONSISTENT_STATE says that the entries differ; it would cut
-        off later what nobody has compared.
+        """Return the code for a push of another leader.
+
+        To a leader that compares, INCONSISTENT_STATE means that the entries differ; it would later
+        truncate entries that were never compared.
         """
         if request.type in (PushType.APPEND, PushType.COMMIT):
             return _CODE.INCONSISTENT_STATE
@@ -173,7 +178,7 @@ class Follower:
         return _CODE.INCONSISTENT_LEADER if same_term else _CODE.INCONSISTENT_TERM
 
     def synced(self, index: int) -> None:
-        """Entries up to ``index`` are durable."""
+        """Record that entries up to ``index`` are durable."""
         self.synced_index = index
         done = [held for last, held in self._unsynced if last <= index]
         self._unsynced = [waiting for waiting in self._unsynced if waiting[0] > index]
@@ -181,7 +186,7 @@ class Follower:
             self._answer(held, _CODE.SUCCESS)
 
     def tick(self) -> None:
-        """Look for gaps that nobody fills."""
+        """Find gaps that have not been filled in time."""
         member = self.member
         if member.now_ms < self._next_check_ms or not self._held:
             return
@@ -210,7 +215,7 @@ class Follower:
                 self._drain()
 
     def _drain(self) -> None:
-        """Handle what was held and is in order now, and what has become old."""
+        """Handle held pushes that are in order now, and those that have waited too long."""
         while self._held:
             end = self.member.log.end.index
             ready = end + 1 if end + 1 in self._held else min(self._held)
@@ -239,7 +244,7 @@ class Follower:
             if not self._fits(entry, request.term):
                 return False
             log.append(entry)
-            # All before it are the leader's, and it is too.
+            # This entry and all before it equal the leader's.
             self._matched, self._matched_term = entry.index, self.member.term
         if request.commit_index > self.member.committed_index:
             self._apply_commit(request.commit_index)
@@ -257,8 +262,8 @@ class Follower:
         member, entry = self.member, request.entries[0]
         log = member.log
         if self._equal(entry):
-            # A push that was late may have come since the leader compared: what is certainly the
-            # leader's stays, somebody may count on it.
+            # A late push may have arrived since the leader compared: entries that are certainly the
+            # leader's stay, because their acknowledgement may have been counted.
             kept = max(entry.index, self.matched_index, member.committed_index)
             log.truncate_after(kept)
         elif entry.index <= max(self.matched_index, member.committed_index):
@@ -278,7 +283,7 @@ class Follower:
         return True
 
     def _forget_synced(self, kept: int) -> None:
-        """Entries behind ``kept`` are gone, and whoever waits for their sync."""
+        """Drop the sync state of entries after ``kept``, and the answers that wait for it."""
         self.synced_index = min(self.synced_index, kept)
         for last, held in self._unsynced:
             if last > kept:
@@ -286,8 +291,8 @@ class Follower:
         self._unsynced = [waiting for waiting in self._unsynced if waiting[0] <= kept]
 
     def _replace_tail(self, entry: Entry, term: Term) -> bool:
-        """Make ``entry`` the last one: behind a prefix that is certainly the leader's, else as the
-        first of a new log.
+        """Make ``entry`` the last one: after a prefix that is certainly the leader's, or as the
+        first entry of a new log.
         """
         member = self.member
         log = member.log
@@ -324,7 +329,7 @@ class Follower:
             self._answer(held, _CODE.INCONSISTENT_STATE)
 
     def _fits(self, entry: Entry, term: Term) -> bool:
-        """Whether ``entry`` may stand behind our last one."""
+        """Return whether ``entry`` may follow the last entry."""
         log = self.member.log
         end = log.end
         return (
@@ -335,7 +340,7 @@ class Follower:
         )
 
     def _run_fits(self, run: EntryRun, term: Term) -> bool:
-        """Whether all of a run may stand behind our last entry; False: look at each of them."""
+        """Return whether a whole run may follow the last entry; if not, check entry by entry."""
         file_size = self.member.log.file_size
         file_end = run.position - run.position % file_size + file_size
         return (

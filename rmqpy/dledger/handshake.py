@@ -1,34 +1,33 @@
-"""The handshake of rmqpy members: who each is and how its files are made, before the first vote or
-push.
+"""The handshake of rmqpy members: identity and file layout of both, before the first vote or push.
 
-One request of ours (``RMQPY_DLEDGER_HANDSHAKE``), answered with the same body; a Java member
-answers code 3 and is taken as it is, unverified. Body: JSON, members in alphabetical order::
+It is one request of rmqpy's own (``RMQPY_DLEDGER_HANDSHAKE``), answered with the same body; a Java
+member answers code 3 and is accepted unverified. Body: JSON, members in alphabetical order::
 
     divided_offset     offset where the old commit log ends, -1 without one
-    end_index          last entry, -1 without one
+    end_index          last entry, -1 if there is none
     file_size          mappedFileSizeCommitLog
     group, member      names
-    least_version      lowest protocol version that is still understood
-    old_log_digest     one digest of what is valid in each old file that was read so far, the last
-                       file first, with commas between; "" where it cannot be told
-    old_log_end        offset behind the last old message, -1 likewise
+    least_version      lowest protocol version that the member still understands
+    old_log_digest     one digest of the valid part of each old file read so far, last file first,
+                       separated by commas; "" if unknown
+    old_log_end        offset after the last old message, -1 if there is none
     peers              address by member id
     version            protocol version
 
 =====================================  =================================================
-difference                             then
+difference                             consequence
 =====================================  =================================================
 group, or a version not understood     refused
 file size                              refused: positions would differ from then on
-both have an old log, other ends       refused: the same
-same divided offset, other old log     refused: acknowledged messages would be missing on one side
+both have an old log, different ends   refused: the same
+same divided offset, different logs    refused: acknowledged messages would be missing on one side
 one has an old log, the other neither  refused: its readers would miss the old messages
 that nor any entry
 peers table                            noted by name
 =====================================  =================================================
 
-Digests of the last two old files are there before the first vote, those of the others follow: a
-member that has read more introduces itself again.
+Digests of the last two old files are available before the first vote, those of the others follow: a
+member that has read more repeats its introduction.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _KINDS: Final = {"group": str, "member": str, "peers": dict, "old_log_digest": s
 
 @define(slots=True, frozen=True, kw_only=True)
 class PeerHello:
-    """What a member says of itself."""
+    """A member's introduction of itself."""
 
     group: str
     member: str
@@ -67,7 +66,7 @@ class PeerHello:
 
 
 def decode_introduction(body: bytes) -> PeerHello:
-    """Raises RemoteProtocolError. What a later version says besides is ignored."""
+    """Decode an introduction, ignoring members of later versions. Raises RemoteProtocolError."""
     try:
         found = loads(body)
     except FastjsonDecodeError as fault:
@@ -86,14 +85,14 @@ def decode_introduction(body: bytes) -> PeerHello:
 
 @define(slots=True, frozen=True)
 class PeerMismatch:
-    """Sentences; with a refusal the two do not speak with each other."""
+    """The differences as sentences; after a refusal the two members do not communicate."""
 
     refusals: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def compare(own: PeerHello, other: PeerHello) -> PeerMismatch:
-    """What makes the two unfit for each other, and what is merely odd."""
+    """Return the differences that rule out a connection, and those that are merely notable."""
     refusals: list[str] = []
     if other.group != own.group:
         refusals.append(f"it is a member of group {other.group}, this one of {own.group}")
@@ -112,7 +111,7 @@ def compare(own: PeerHello, other: PeerHello) -> PeerMismatch:
 
 
 def compare_old_logs(own: PeerHello, other: PeerHello) -> list[str]:
-    """Why the logs in front of the two DLedger logs are not the same; empty when they are."""
+    """Return why the logs before the two DLedger logs differ; empty if they are the same."""
     if other.divided_offset == own.divided_offset:
         return _old_content(own, other)
     if min(other.divided_offset, own.divided_offset) >= 0:
@@ -130,7 +129,7 @@ def compare_old_logs(own: PeerHello, other: PeerHello) -> list[str]:
 
 
 def _old_content(own: PeerHello, other: PeerHello) -> list[str]:
-    """The same divided offset: does the same old log stand in front of it?"""
+    """Compare the contents of two old logs that end at the same divided offset."""
     if "" in (own.old_log_digest, other.old_log_digest):
         return []
     mend = (
@@ -143,7 +142,7 @@ def _old_content(own: PeerHello, other: PeerHello) -> list[str]:
             f"its old messages end at {other.old_log_end}, ours at {own.old_log_end}: the old logs"
             f" differ from offset {first} on; {mend}"
         ]
-    # Earlier files may have expired, or not been read yet: what both have is compared.
+    # Earlier files may have expired or not been read yet: only files that both have are compared.
     files = zip(own.old_log_digest.split(","), other.old_log_digest.split(","), strict=False)
     differ = [number for number, (ours, theirs) in enumerate(files) if ours != theirs]
     if differ:

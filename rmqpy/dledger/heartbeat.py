@@ -1,18 +1,18 @@
-"""Heartbeats: how a leader stays one, and how the others notice that it does not.
+"""Heartbeats: how a leader keeps its role, and how followers detect its loss.
 
 =====================================  ============================================
-answers of a beat, first that fits     leader
+answers of a beat, first match         leader
 =====================================  ============================================
-a quorum says SUCCESS                  stays; the time of the beat is remembered
-with those not in this term a quorum   beats again at once
+a quorum answers SUCCESS               stays; the time of the beat is recorded
+a quorum including other terms         beats again immediately
 EXPIRED_TERM with a larger term        candidate of that term
 INCONSISTENT_LEADER                    candidate
 no quorum for the leak time            candidate
 =====================================  ============================================
 
 A member that has a larger term than a healthy leader cannot follow it, and its log may be too short
-to be elected. If it says so in ``max_heartbeat_leak`` beats in a row, the leader gives up its term:
-a short election brings the member back, where it would be lost to the group otherwise.
+to be elected. If it reports this in ``max_heartbeat_leak`` consecutive beats, the leader gives up
+its term: a short election brings back the member, which would otherwise be lost to the group.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class _Beat:
 
 @define(slots=True, eq=False, repr=False)
 class Heartbeat:
-    """Both ends: the leader's beats and the follower's patience."""
+    """Both ends: the leader's heartbeats and the follower's timeout."""
 
     member: Member
     election: Election
     heard_ms: int = 0
-    """When the leader was heard last (follower)."""
+    """The time of the leader's last sign of life (follower)."""
 
     peers_live: dict[str, bool] = field(factory=dict)
     _beat: _Beat | None = None
     _next_beat_ms: int = _NEVER
     _confirmed_ms: int = 0
     _ahead: dict[str, int] = field(factory=dict)
-    """Beats in a row that a member answered with a larger term."""
+    """The number of consecutive beats that a member answered with a larger term."""
 
     def role_changed(self) -> None:
         self._beat = None
@@ -72,7 +72,7 @@ class Heartbeat:
             self.peers_live.clear()
 
     def answer(self, request: HeartBeatRequest) -> HeartBeatResponse:
-        """A leader says that it lives."""
+        """Answer a leader's heartbeat."""
         member = self.member
         leader = request.leader_id or ""
         if leader not in member.membership.peers:
@@ -93,7 +93,7 @@ class Heartbeat:
         return HeartBeatResponse()
 
     def follower_tick(self) -> None:
-        """Stand for election when the leader has been silent for too long."""
+        """Stand for election if the leader has been silent for too long."""
         silent_ms = self.member.now_ms - self.heard_ms
         if silent_ms > self._patience_ms:
             self.member.outbox.notices.append(
@@ -104,7 +104,7 @@ class Heartbeat:
             self.election.on_leader_timeout()
 
     def leader_tick(self) -> None:
-        """Beat when it is time, judge a beat when it has waited enough."""
+        """Send a heartbeat when it is due, and evaluate one that has waited long enough."""
         if self.member.alone:
             return
         now_ms = self.member.now_ms

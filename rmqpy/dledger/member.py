@@ -1,14 +1,14 @@
-"""What a member knows of itself and its group (Java MemberState), and its transitions.
+"""The state of a member and its group (Java MemberState), and its transitions.
 
-``HardState`` must be durable before anything that follows from it leaves the process: a vote that
-is forgotten may be given twice.
+``HardState`` must be durable before any consequence of it leaves the process: a vote that is lost
+may be given twice.
 
 ==================  ===================  =========================================================
 transition          only if              effect
 ==================  ===================  =========================================================
 become_candidate    term ≥ current_term  known_max_term at least term; no leader, no transferee;
                                          current_term stays
-become_leader       candidate            leader is oneself
+become_leader       candidate            leader is the member itself
 become_follower     leader is a peer     leader known, no transferee; never changes the term
 next_term                                current_term the known maximum, or one more; no vote
 ==================  ===================  =========================================================
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rmqpy.dledger.outbox import Outbox
 
 RandomBelow = Callable[[int], int]
-"""``rng(n)``: any of 0 … n - 1."""
+"""A source of randomness: ``rng(n)`` returns one of 0 … n - 1."""
 
 NO_TERM: Final = Term(-1)
 
@@ -44,9 +44,11 @@ class Role(Enum):
 
 
 class DiskState(Enum):
-    """What the disk can do: ``FULL`` takes no entries, ``FAILED`` cannot even keep a vote. With an
-    entry that is ``DAMAGED`` a member follows and votes, but does not lead: others read it there.
-    Nor does one that ``LACKS_TABLES``: it would take from the others what only they know.
+    """The abilities of the disk: ``FULL`` accepts no entries, ``FAILED`` cannot even store a vote.
+
+    With a ``DAMAGED`` entry a member follows and votes but does not lead, because others would read
+    the entry from it. Neither does one that ``LACKS_TABLES``: as a leader it would deprive the
+    others of tables that only they have.
     """
 
     GOOD = "GOOD"
@@ -61,12 +63,12 @@ NOT_LEADING: Final = {
     DiskState.DAMAGED: "an entry is damaged",
     DiskState.LACKS_TABLES: "topics and offsets are not known",
 }
-"""With these a member does not lead, and why."""
+"""The states in which a member does not lead, and the reasons."""
 
 
 @define(slots=True, frozen=True)
 class Membership:
-    """The group as configured; ``peers`` are member ids, own one included. No membership change."""
+    """The configured group; ``peers`` are all member ids, its own included. It never changes."""
 
     group: str
     self_id: str
@@ -82,7 +84,7 @@ class Membership:
 
 @define(slots=True, frozen=True)
 class HardState:
-    """The persistent part: file ``currterm``. ``voted_for`` belongs to ``current_term``."""
+    """The persistent state, file ``currterm``. ``voted_for`` belongs to ``current_term``."""
 
     current_term: Term = Term(0)  # noqa: RUF009 (a NewType)
     voted_for: str | None = None
@@ -90,7 +92,7 @@ class HardState:
 
 @define(slots=True, frozen=True)
 class LedgerEnd:
-    """The last entry a member has; index -1 and term -1 when it has none."""
+    """The last entry of a member; index -1 and term -1 if it has none."""
 
     index: LedgerIndex = LedgerIndex(-1)  # noqa: RUF009 (a NewType)
     term: Term = NO_TERM
@@ -102,32 +104,34 @@ def _no_dice(_below: int) -> int:
 
 @define(slots=True, frozen=True, kw_only=True)
 class RaftOptions:
-    """The settings of a member, Java's key behind each. All members of a group should have the
-    same times: a follower that waits shorter than the leader beats deposes it again and again.
+    """The settings of a member, each with Java's key.
+
+    All members of a group should have the same times: a follower whose timeout is shorter than the
+    leader's heartbeat interval deposes it again and again.
     """
 
     rng: RandomBelow = field(default=_no_dice, repr=False)
-    """Source of chance for the vote intervals; split votes end only if members differ in it."""
+    """Source of randomness for vote intervals; split votes end only if members differ in it."""
 
     addresses: Mapping[str, str] = field(factory=dict)
-    """Address by member id, told to clients that ask for METADATA."""
+    """Address by member id, returned to clients that request METADATA."""
 
     election: bool = True
     """enableLeaderElector. Without it roles are not maintained: no votes, no heartbeats."""
 
     heartbeat_interval_ms: int = 2000
-    """heartBeatTimeIntervalMs: a leader beats this often, and waits this long for answers."""
+    """heartBeatTimeIntervalMs: a leader's heartbeat interval, and its timeout for answers."""
 
     max_heartbeat_leak: int = 3
-    """maxHeartBeatLeak: after so many intervals without a beat a follower stands for election, and
-    without a quorum of answers a leader steps down.
+    """maxHeartBeatLeak: after so many intervals without a heartbeat a follower stands for election,
+    and without a quorum of answers a leader steps down.
     """
 
     min_vote_interval_ms: int = 300
     """minVoteIntervalMs: shortest wait between two rounds of votes."""
 
     max_vote_interval_ms: int = 1000
-    """maxVoteIntervalMs: longest such wait; chance decides between the two."""
+    """maxVoteIntervalMs: longest such wait; the wait is random between the two."""
 
     min_take_leadership_vote_interval_ms: int = 30
     """minTakeLeadershipVoteIntervalMs: the same for the one that leadership is transferred to."""
@@ -139,7 +143,7 @@ class RaftOptions:
     """maxPendingRequestsNum: entries that may wait for their quorum."""
 
     ack_timeout_ms: int = 2500
-    """maxWaitAckTimeMs: after this a waiter is told so; the entry stays."""
+    """maxWaitAckTimeMs: timeout of a waiter, which is then notified; the entry stays."""
 
     push_timeout_ms: int = 1000
     """maxPushTimeOutMs: an unanswered push is sent again."""
@@ -148,7 +152,7 @@ class RaftOptions:
     """A request without an answer counts as failed."""
 
     push_window: int = 1000
-    """Pushes to one follower that may be unanswered."""
+    """Maximum number of unanswered pushes to one follower."""
 
     batch_push: bool = False
     """isEnableBatchPush. Must be off while members of DLedger 0.2.3 are in the group: they answer
@@ -156,11 +160,11 @@ class RaftOptions:
     """
 
     batch_push_bytes: int = 4096
-    """maxBatchPushSize: a batch is sent once it has this many bytes, or all there is."""
+    """maxBatchPushSize: a batch is sent once it has this size or every waiting entry."""
 
     throttle_point_bytes: int = 300 * 1024 * 1024
     """peerPushThrottlePoint: a follower that lags more (and more than ``push_window`` entries) gets
-    no more than ``push_quota_bytes`` a second.
+    no more than ``push_quota_bytes`` per second.
     """
 
     push_quota_bytes: int = 20 * 1024 * 1024
@@ -173,17 +177,17 @@ class RaftOptions:
     """maxLeadershipTransferWaitIndex: a successor may lag by fewer entries than this."""
 
     transfer_wait_ms: int = 1000
-    """leadershipTransferWaitTimeout: so long it may take to catch up."""
+    """leadershipTransferWaitTimeout: the time a successor has to catch up."""
 
     ack_after_sync: bool = False
-    """Count and confirm entries when they are synced, not when they are written. Java members
+    """Count and confirm entries once they are synced, not once they are written. Java members
     confirm what is written.
     """
 
 
 @define(slots=True, eq=False, repr=False)
 class Member:
-    """State that the parts of a node share. Only the transitions below change it."""
+    """The state that the parts of a node share. Only the transitions below change it."""
 
     membership: Membership
     options: RaftOptions
@@ -199,10 +203,10 @@ class Member:
     disk: DiskState = DiskState.GOOD
     now_ms: int = 0
     batching: set[str] = field(factory=set)
-    """Members known to take batches of any size, whatever ``batch_push`` says."""
+    """Members known to accept batches of any size, regardless of ``batch_push``."""
 
     role_changed: Callable[[], None] = field(default=lambda: None)
-    """Called after each transition, to let the parts of the old role end."""
+    """Called after each transition to end the parts of the old role."""
 
     @property
     def term(self) -> Term:
@@ -221,7 +225,7 @@ class Member:
         return self.term == self.term_to_take
 
     def become_candidate(self, term: Term) -> None:
-        """Look for a leader. A larger ``term`` is only noted: ``next_term`` goes there."""
+        """Become a candidate. A larger ``term`` is only recorded: ``next_term`` enters it."""
         if term < self.term:
             return
         self.known_max_term = max(self.known_max_term, term)
@@ -238,7 +242,7 @@ class Member:
         self._change(Role.FOLLOWER, leader)
 
     def next_term(self) -> None:
-        """Go to the largest term known, or one further."""
+        """Enter the largest known term, or the next one."""
         self.set_hard_state(HardState(Term(max(self.term + 1, self.known_max_term)), None))
 
     def vote_for(self, candidate: str) -> None:
@@ -251,7 +255,7 @@ class Member:
         self.hard_state = self.outbox.hard_state = hard_state
 
     def commit(self, index: int) -> None:
-        """A quorum has every entry up to ``index``."""
+        """Record that a quorum has every entry up to ``index``."""
         assert index > self.committed_index, "the committed index only grows"
         self.committed_index = self.outbox.committed_index = LedgerIndex(index)
 

@@ -1,5 +1,4 @@
-"""What the members of a group say to each other, as values. :mod:`rmqpy.dledger.wire` has the
-bytes.
+"""The messages between members of a group, as values; :mod:`rmqpy.dledger.wire` has their bytes.
 
 ======  ====================  =====================================  ============================
 code    request               sent by → to                           response
@@ -15,8 +14,8 @@ code    request               sent by → to                           response
 
 The base fields of each: ``remote_id`` is the receiver, ``local_id`` the sender, ``leader_id`` of a
 VoteRequest the candidate; ``code`` is 200 in requests and a :class:`DLedgerResponseCode` in
-responses (a number we do not know is kept as it is). None is a field that is absent. A response
-that begins from its request's base fields (votes, refusals) repeats that request's ids.
+responses (an unknown number is kept unchanged). None is an absent field. A response that starts
+from its request's base fields (votes, refusals) repeats the ids of the request.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from rmqpy.model.ids import Term
 
 
 class DLedgerResponseCode(IntEnum):
-    """Java DLedgerResponseCode: why a request was not done, in the body's ``code``."""
+    """Java DLedgerResponseCode: the result of a request, in the body's ``code``."""
 
     UNKNOWN = -1
     SUCCESS = 200
@@ -117,14 +116,14 @@ class DLedgerMessage:
 
 @define(slots=True, frozen=True, kw_only=True)
 class Request(DLedgerMessage):
-    """Base of the requests."""
+    """The base of all requests."""
 
     CODE: ClassVar[RequestCode]
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Response(DLedgerMessage):
-    """Base of the responses."""
+    """The base of all responses."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -135,13 +134,13 @@ class MetadataRequest(Request):
 @define(slots=True, frozen=True, kw_only=True)
 class MetadataResponse(Response):
     peers: Mapping[str, str] | None = None
-    """Address of each member by its id."""
+    """The address of each member by its id."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class AppendEntryRequest(Request):
-    """``batch_msgs`` stands instead of ``body`` (Java's BatchAppendEntryRequest, of which its own
-    server reads the single form only).
+    """A client's request to append; ``batch_msgs`` replaces ``body`` in Java's
+    BatchAppendEntryRequest, of which Java's server reads the single form only.
     """
 
     CODE = RequestCode.APPEND
@@ -150,7 +149,7 @@ class AppendEntryRequest(Request):
 
     @property
     def bodies(self) -> tuple[bytes, ...]:
-        """One an entry."""
+        """The bodies of all entries."""
         if self.batch_msgs is not None:
             return self.batch_msgs
         return (self.body,) if self.body else ()
@@ -199,8 +198,8 @@ class HeartBeatResponse(Response):
 
 @define(slots=True, frozen=True, kw_only=True)
 class PushEntryRequest(Request):
-    """``entries``: one for COMPARE, TRUNCATE and a single APPEND, none for COMMIT; with ``batch``
-    any number, consecutive.
+    """A leader's push: one entry for COMPARE, TRUNCATE and a single APPEND, none for COMMIT, any
+    number of consecutive ones with ``batch``.
     """
 
     CODE = RequestCode.PUSH
@@ -223,7 +222,7 @@ class PushEntryRequest(Request):
 
 @define(slots=True, frozen=True, kw_only=True)
 class PushEntryResponse(Response):
-    """``begin_index`` and ``end_index`` are the follower's at the time of answering. ``count`` is 0
+    """A follower's answer, with its ``begin_index`` and ``end_index`` at that time. ``count`` is 0
     in answers of old members.
     """
 
@@ -235,8 +234,8 @@ class PushEntryResponse(Response):
 
 @define(slots=True, frozen=True, kw_only=True)
 class LeadershipTransferRequest(Request):
-    """``transfer_id`` gives leadership, ``transferee_id`` takes it, once its ledger reaches
-    ``take_leadership_ledger_index``.
+    """A request that ``transferee_id`` take over leadership from ``transfer_id`` once its ledger
+    reaches ``take_leadership_ledger_index``.
     """
 
     CODE = RequestCode.LEADERSHIP_TRANSFER
@@ -259,7 +258,7 @@ RESPONSES: Final[Mapping[type[Request], type[Response]]] = {
     PushEntryRequest: PushEntryResponse,
     LeadershipTransferRequest: LeadershipTransferResponse,
 }
-"""Which response answers which request."""
+"""The response type of each request type."""
 
 REQUESTS: Final[Mapping[int, type[Request]]] = {int(kind.CODE): kind for kind in RESPONSES}
-"""The request types by their code."""
+"""The request types by code."""

@@ -1,37 +1,37 @@
 """One member of a group as a state machine: ``step``, ``tick``, ``propose`` in, :class:`Ready` out.
 
-The caller's part. After one or more steps and ticks: take :meth:`SqlNode.ready` and carry it
-out in the order of its fields, all of it, before the next call. What a leader proposes is stored by
-whoever proposed it, in order of index, and reported by ``step(Stored(index))``; only then is it
-pushed and does it count. Nothing may be staged and unreported when a message is stepped; ``Stored``
-itself may come while a Ready is carried out. ``tick`` comes every 10 ms or so, with a time that
-never goes back. ``Ready.marker``, when there is one, is a proposal that the node makes itself: one
-well-formed record of an internal topic has to be appended by it.
+The caller's duties. After one or more steps and ticks, take :meth:`Node.ready` and carry it out
+completely, in the order of its fields, before the next call. Entries that a leader proposes are
+stored by the proposer in order of index and reported by ``step(Stored(index))``; only then are they
+pushed and counted. No entry may be staged but unreported when a message is stepped; ``Stored``
+itself may be stepped while a Ready is carried out. ``tick`` is called about every 10 ms, with a
+time that never decreases. ``Ready.marker``, if present, is a proposal of the node itself: one
+well-formed record of an internal topic must be appended for it.
 
 ====================  ==============================================================================
 event                 meaning
 ====================  ==============================================================================
 Stored(index)         the log has every entry up to index
 Synced(index, term)   they are durable; term is that of the entry when the sync began. Once after
-                      the start too: what a killed process left need not be on the disk
-DiskReport(disk)      what the disk can do from now on
+                      the start too: the entries of a killed process may not be on disk
+DiskReport(disk)      the abilities of the disk from now on
 Received(t, message)  a request of another member or a client; a Reply with ticket t answers it
 Answered(t, message)  the answer to a Send with ticket t; None when there will be none
 ====================  ==============================================================================
 
-What is safer than in a Java member, and why the wire allows it:
+Differences from a Java member that make it safer, all possible with the same wire format:
 
-- ``hard_state`` comes before ``messages``: a vote is durable before anybody hears of it.
-- A leader commits by counting only entries of its own term. If its log ends above what it knows to
-  be committed it appends one marker, and refuses puts until that is committed.
+- ``hard_state`` precedes ``messages``: a vote is durable before any member receives it.
+- A leader commits by counting only entries of its own term. If its log ends above the index it
+  knows to be committed, it appends one marker and refuses puts until that is committed.
 - A leader without a quorum of heartbeats, with a failed disk or a damaged entry steps down.
-- A member that is cut off keeps its term (see :mod:`rmqpy.dledger.election`), so it deposes nobody
-  when it comes back.
-- A follower appends and commits only what it has compared with this leader's log, and never drops
-  what is committed.
+- A member that is cut off keeps its term (see :mod:`rmqpy.dledger.election`), so it deposes no
+  leader when it returns.
+- A follower appends and commits only entries that it has compared with this leader's log, and never
+  drops committed ones.
 
-Invariants: at most one vote a term; ``committed_index`` never falls and never passes what is
-stored; only a leader proposes, and indexes are dense.
+Invariants: at most one vote per term; ``committed_index`` never falls and never passes the last
+stored entry; only a leader proposes, and indexes are dense.
 """
 
 from __future__ import annotations
@@ -115,14 +115,14 @@ class Synced:
 
 @define(slots=True, frozen=True)
 class DiskReport:
-    """Local event: the disk has got better or worse."""
+    """Local event: the state of the disk has changed."""
 
     disk: DiskState
 
 
 @define(slots=True, frozen=True)
 class Received:
-    """A request came in; the answer carries its ticket."""
+    """An incoming request; its answer carries the ticket."""
 
     ticket: int
     request: Request
@@ -130,7 +130,7 @@ class Received:
 
 @define(slots=True, frozen=True)
 class Answered:
-    """The answer to one of our requests, or None."""
+    """The answer to a request of this member, or None."""
 
     ticket: int
     response: Response | None
@@ -147,7 +147,9 @@ class _Waiter:
 
 
 class Node:
-    """``log`` is the ledger; ``committed_index`` is what the checkpoint remembers (at most the
+    """One member of a group.
+
+    ``log`` is the ledger; ``committed_index`` is the index saved in the checkpoint (at most the
     end).
     """
 
@@ -175,7 +177,7 @@ class Node:
         self._ready_index = -1
         self._waiters: deque[_Waiter] = deque()
         self.changes = 0
-        """Grows with everything that may end a grant of pushes, or allow one."""
+        """A counter that grows with every change that may end or allow a grant of pushes."""
 
     @property
     def role(self) -> Role:
@@ -195,27 +197,27 @@ class Node:
 
     @property
     def progress(self) -> dict[str, tuple[str, int, int]]:
-        """(state, match, next) of each follower; empty unless this member leads."""
+        """The (state, match, next) of each follower; empty unless this member leads."""
         peers = self._replication.peers if self._replication is not None else {}
         return {name: (peer.state.value, peer.match, peer.next) for name, peer in peers.items()}
 
     @property
     def rounds(self) -> tuple[dict[VoteParseResult, int], int]:
-        """How many rounds of votes ended how, and when the next one may begin."""
+        """The number of vote rounds by outcome, and the time at which the next one may start."""
         return dict(self._election.counts), self._election.next_vote_ms
 
     def take_batches(self, peer: str, takes: bool) -> None:
-        """Whether ``peer`` is known to take batches of any size."""
+        """Record whether ``peer`` accepts batches of any size."""
         (self._member.batching.add if takes else self._member.batching.discard)(peer)
 
     @property
     def lags(self) -> dict[str, int]:
-        """How many entries each follower is behind; empty unless this member leads."""
+        """The number of entries each follower lags; empty unless this member leads."""
         peers = self._replication.peers if self._replication is not None else ()
         return {peer: self._lag_of(peer) for peer in peers}
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed."""
+        """Advance the time to ``now_ms``."""
         member = self._member
         assert now_ms >= member.now_ms, "time never goes back"
         self.changes += 1
@@ -234,7 +236,7 @@ class Node:
         self._pump()
 
     def step(self, event: Event) -> None:
-        """Something has happened."""
+        """Process one event."""
         self.changes += 1
         if isinstance(event, Answered):
             self._member.outbox.answered(event.ticket, event.response)
@@ -249,9 +251,7 @@ class Node:
         self._pump()
 
     def propose(self, count: int) -> Proposal | ProposalRejected:
-        """Ask to append ``count`` entries. With a Proposal they must be appended: the indexes are
-        taken.
-        """
+        """Reserve indexes for ``count`` entries. After a Proposal they must be appended."""
         assert count > 0
         assert not self._member.log.changed, "a Ready is to be carried out first"
         refused = self.refusal()
@@ -262,7 +262,7 @@ class Node:
         return Proposal(self._member.term, first)
 
     def grant(self) -> tuple[Proposal, int]:
-        """What ``propose`` would give now, and for how many entries in all; takes nothing."""
+        """Return what ``propose`` would return now, and for how many entries; reserve nothing."""
         member = self._member
         pending = self._proposed_index - member.committed_index
         room = max(0, member.options.pending_limit + 1 - pending) if not self.refusal() else 0
@@ -289,23 +289,26 @@ class Node:
         return None
 
     def grant_pushes(self) -> PushGrant | None:
-        """The pushes that may be appended and answered by whoever keeps the log, in their order and
-        before anything else happens; valid until ``changes`` grows.
+        """Return the pushes that may be appended and answered by whoever keeps the log, in their
+        order and before anything else happens; valid until ``changes`` grows.
         """
         return self._follower.grant() if self._member.outbox.has_at_most_committed else None
 
     def on_appended(self, last_index: LedgerIndex, commit_index: int) -> None:
-        """A push that was granted is staged; it must be written before the next call but this."""
+        """Record a granted push that is staged; it must be written before any other call."""
         self._follower.on_appended(last_index, commit_index)
 
     @property
     def counts_stored(self) -> bool:
-        """Whether it makes a difference what ``Stored`` says: to a leader."""
+        """Whether ``Stored`` has an effect, which is so on a leader."""
         return self._replication is not None
 
     def wait(self, index: LedgerIndex, token: int) -> None:
-        """Tell ``token`` by ``Ready.acknowledged`` what becomes of entry ``index``, which has been
-        proposed: committed, given up by a change of term, or not known in time. In order of index.
+        """Report the outcome of the proposed entry ``index`` to ``token`` by
+        ``Ready.acknowledged``.
+
+        The outcome is committed, abandoned by a change of term, or unknown in time. Call in order
+        of index.
         """
         member = self._member
         assert index <= self._proposed_index, "waits for what was never proposed"
@@ -318,7 +321,7 @@ class Node:
         self._release_waiters()
 
     def ready(self) -> Ready | None:
-        """What is to be done since the last call; None when nothing is."""
+        """Return the actions collected since the last call; None if there are none."""
         if self._waiters:
             self._release_waiters()
         member = self._member
@@ -328,8 +331,8 @@ class Node:
         return member.outbox.take(member.log.take())
 
     def take_next(self) -> Ready | LedgerIndex | None:
-        """What :meth:`ready` gives; the committed index alone, if nothing else stands there:
-        then that is all there is to carry out.
+        """Return what :meth:`ready` returns, or the committed index alone if that is the only
+        action.
         """
         outbox = self._member.outbox
         if self._waiters or not outbox.has_at_most_committed or self._member.log.changed:
@@ -381,7 +384,7 @@ class Node:
         elif isinstance(request, HeartBeatRequest):
             reply(ticket, self._heartbeat.answer(request))
         elif isinstance(request, VoteRequest):
-            # A vote that cannot be made durable is none; no answer counts as none.
+            # A vote that cannot be made durable does not count; it is left unanswered.
             failed = member.disk is DiskState.FAILED
             reply(ticket, None if failed else self._election.answer(request))
         elif isinstance(request, LeadershipTransferRequest):
@@ -419,7 +422,7 @@ class Node:
             self._replication.pump()
 
     def _lead(self) -> None:
-        """Leadership is won: followers are compared anew, an old tail gets its marker."""
+        """Start leading: compare all followers again, and append a marker to an old tail."""
         member = self._member
         end = member.log.end.index
         if not member.alone:
@@ -433,17 +436,17 @@ class Node:
             self._ready_index = end + 1
             self._want_marker()
         self._replication.count()
-        # Before the first push: whoever has not heard of the leader refuses it.
+        # Before the first push: a member that does not know the leader refuses it.
         self._heartbeat.leader_tick()
 
     def _want_marker(self) -> None:
-        """Take the index of the marker, now that it can be written."""
+        """Reserve the index of the marker, now that it can be written."""
         if self._proposed_index == self._ready_index - 1 and self._member.disk is DiskState.GOOD:
             self._proposed_index = LedgerIndex(self._ready_index)
             self._member.outbox.marker = Proposal(self._member.term, self._proposed_index)
 
     def _role_changed(self) -> None:
-        """Let the parts of the old role end. Called in the middle of a transition."""
+        """End the parts of the old role. Called in the middle of a transition."""
         if self._replication is not None:
             self._replication.ended = True
             self._replication = None

@@ -1,8 +1,8 @@
-"""What a node wants done: collected during ``step`` and ``tick``, handed out as one :class:`Ready`.
+"""The actions of a node, collected during ``step`` and ``tick`` and returned as one :class:`Ready`.
 
-Requests to other members carry a ticket; whoever carries them hands the answer back by
-``Answered(ticket, response)``, with None where there was none. The outbox remembers what each
-answer is for. Requests that come in carry a ticket of the caller's, given back in a :class:`Reply`.
+Requests to other members carry a ticket; the caller returns the answer by
+``Answered(ticket, response)``, with None if there was none. The outbox remembers what each answer
+is for. Incoming requests carry a ticket of the caller, which is returned in a :class:`Reply`.
 
 Invariant: each ticket is answered once: by its answer or, after ``rpc_timeout_ms``, by None.
 """
@@ -22,7 +22,7 @@ from rmqpy.model.ids import LedgerIndex
 
 @define(slots=True, frozen=True)
 class Send:
-    """A request to a member."""
+    """A request to another member."""
 
     to: str
     ticket: int
@@ -31,7 +31,7 @@ class Send:
 
 @define(slots=True, frozen=True)
 class Reply:
-    """The answer to a request that came in; None: it gets none, forget the ticket."""
+    """The answer to an incoming request; None means no answer, drop the ticket."""
 
     ticket: int
     response: Response | None
@@ -39,8 +39,9 @@ class Reply:
 
 @define(slots=True, frozen=True)
 class ClientAppend:
-    """A client of DLedger's own protocol wants ``bodies`` appended, in their order. Whoever keeps
-    the log checks them, proposes, stores, waits for the quorum and answers the ticket.
+    """A request of DLedger's own protocol to append ``bodies``, in their order.
+
+    The owner of the log checks them, proposes, stores, waits for the quorum and answers the ticket.
     """
 
     ticket: int
@@ -49,7 +50,7 @@ class ClientAppend:
 
 @define(slots=True, frozen=True)
 class Acknowledged:
-    """A waiter's answer: SUCCESS, TERM_CHANGED or WAIT_QUORUM_ACK_TIMEOUT."""
+    """The answer to a waiter: SUCCESS, TERM_CHANGED or WAIT_QUORUM_ACK_TIMEOUT."""
 
     token: int
     index: LedgerIndex
@@ -58,43 +59,43 @@ class Acknowledged:
 
 @define(slots=True, frozen=True)
 class Ready:
-    """What the caller has to do, in the order of the fields; all of it before the next call into
-    the node. None or empty: nothing of the kind.
+    """The actions for the caller, in the order of the fields; all of them before the next call into
+    the node. None or empty means no such action.
     """
 
     hard_state: HardState | None = None
-    """Make durable."""
+    """Make this state durable."""
 
     truncate_from: LedgerIndex | None = None
     """Drop the entries from this index on."""
 
     begin_again: bool = False
-    """Drop all entries; the first of ``entries`` stands at the begin of a data file."""
+    """Drop all entries; the first of ``entries`` is at the start of a data file."""
 
     entries: tuple[Part, ...] = ()
-    """Single entries and runs. Write behind the end, byte for byte, each at its position."""
+    """Write these entries and runs after the end, byte for byte, each at its position."""
 
     messages: tuple[Send | Reply, ...] = ()
-    """Send, in this order for each peer."""
+    """Send these messages, in this order for each peer."""
 
     committed_index: LedgerIndex | None = None
     """Readers may see everything up to it."""
 
     role: Role | None = None
-    """Tell the broker."""
+    """Report the role to the broker."""
 
     marker: Proposal | None = None
-    """Append one marker entry: the indexes are taken."""
+    """Append one marker entry; its index is reserved."""
 
     appends: tuple[ClientAppend, ...] = ()
     acknowledged: tuple[Acknowledged, ...] = ()
     notices: tuple[str, ...] = ()
-    """Sentences for the log of the operator."""
+    """Sentences for the operator's log."""
 
     @property
     def tells_only(self) -> bool:
-        """Whether there is nothing but messages and a committed index. The role and the term are
-        then what they were before.
+        """Whether there are only messages and a committed index, so that role and term are
+        unchanged.
         """
         return not (
             self.hard_state is not None
@@ -121,7 +122,7 @@ class _WaitingPush:
 
 @define(slots=True)
 class Outbox:
-    """See the module."""
+    """The collector of a node's actions, and the table of its open requests."""
 
     rpc_timeout_ms: int
     hard_state: HardState | None = None
@@ -151,13 +152,15 @@ class Outbox:
         self.messages.append(Reply(ticket, response))
 
     def answered(self, ticket: int, response: Response | None) -> None:
-        """An answer has come, or never will; one that is late or of the wrong kind is none."""
+        """Handle an answer, or its absence; a late answer or one of the wrong kind counts as
+        absent.
+        """
         waiting = self._waiting.pop(ticket, None)
         if waiting is not None:
             waiting.on_answer(response if isinstance(response, waiting.kind) else None)
 
     def expire(self, now_ms: int) -> None:
-        """Give up on what has waited too long."""
+        """Fail requests that have waited too long."""
         while self._waiting:
             ticket = next(iter(self._waiting))
             if self._waiting[ticket].deadline_ms > now_ms:
@@ -166,12 +169,12 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do, the log apart."""
+        """Whether there is nothing to do, except for the log."""
         return self.committed_index is None and self.has_at_most_committed
 
     @property
     def has_at_most_committed(self) -> bool:
-        """Whether there is nothing to do but to show readers what is committed."""
+        """Whether the only action is to report the committed index to readers."""
         return not (
             self.messages
             or self.hard_state is not None
@@ -183,7 +186,7 @@ class Outbox:
         )
 
     def take(self, log: tuple[LedgerIndex | None, bool, tuple[Part, ...]]) -> Ready:
-        """All there is, with what the log asks for."""
+        """Return all actions, together with those that the log requests."""
         truncate_from, begin_again, entries = log
         ready = Ready(
             hard_state=self.hard_state,

@@ -1,5 +1,6 @@
-"""What a log asks the node before it appends, and what it is told. (Apart from the rest of the
-consensus core, which only members of a group need.)
+"""The proposal of a log to the node before it appends, and the node's answer.
+
+This module is separate from the rest of the consensus core, which only members of a group need.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from rmqpy.model.ids import LedgerIndex, Term
 
 @define(slots=True, frozen=True)
 class Proposal:
-    """Leave to append entries ``first_index``, ``first_index`` + 1, … in ``term``."""
+    """Permission to append entries ``first_index``, ``first_index`` + 1, … in ``term``."""
 
     term: Term
     first_index: LedgerIndex
 
 
 class ProposalRejected(Enum):
-    """Why nothing may be appended now (DLedgerResponseCode numbers)."""
+    """The reason why nothing may be appended now (a DLedgerResponseCode number)."""
 
     NOT_LEADER = 404
     DISK_ERROR = 414

@@ -1,8 +1,8 @@
-"""Pushes of entries and their answers, as members of this kind write them: read and written without
-a detour by JSON values, for they are nearly all that a busy group says.
+"""Pushes of entries and their answers in rmqpy's usual form, read and written directly as text.
 
-Writing gives what :mod:`rmqpy.dledger.wire` would; reading takes the usual form only and leaves
-everything else, and everything odd, to it.
+They are nearly all of a busy group's traffic, so the detour through JSON values is avoided. Writing
+gives the same bytes as :mod:`rmqpy.dledger.wire`; reading accepts the usual form only and leaves
+every other form to that module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rmqpy.dledger.messages import (
     PushType,
 )
 from rmqpy.model.ids import Term
-from rmqpy.remoting.json_text import quote
+from rmqpy.remoting.fastjson import quote
 
 _NUMBER: Final = rb"(-?(?:0|[1-9][0-9]{0,17}))"
 _SHORT: Final = rb"(-?(?:0|[1-9][0-9]{0,8}))"
@@ -39,8 +39,8 @@ _ANSWER: Final = re.compile(
 
 
 def write_push(push: PushEntryRequest, entries: bytes, total_size: int) -> bytes:
-    """The body of a push; ``entries`` is the text of its entry or entries, ``total_size`` their
-    bytes in a batch.
+    """Return the body of a push; ``entries`` is the text of its entry or entries, ``total_size``
+    their bytes in a batch.
     """
     last = push.first_index + len(push.entries) - 1 if push.entries else -1
     single = b"" if push.batch or not push.entries else b'"entry":%b,' % entries
@@ -68,8 +68,8 @@ def write_push(push: PushEntryRequest, entries: bytes, total_size: int) -> bytes
 
 
 def write_run(push: PushEntryRequest, run: EntryRun) -> tuple[bytes, bytes, bytes]:
-    """The body of a batch push in pieces; the second one, nearly all of it, is the run's own text,
-    the same for every follower.
+    """Return the body of a batch push in pieces; the second one, nearly all of it, is the run's own
+    text, the same for every follower.
     """
     rest = _rest_of(push.group, push.leader_id, push.local_id, push.remote_id)
     span = run.span
@@ -83,7 +83,7 @@ def write_run(push: PushEntryRequest, run: EntryRun) -> tuple[bytes, bytes, byte
 def _rest_of(
     group: str | None, leader_id: str | None, local_id: str | None, remote_id: str | None
 ) -> bytes:
-    """What stands behind the entries of a batch push, with places for its numbers."""
+    """Return the text after the entries of a batch push, with placeholders for its numbers."""
     return b"".join(
         (
             b'],"code":%d,"commitIndex":%d,"count":%d,"firstEntryIndex":%d',
@@ -96,7 +96,7 @@ def _rest_of(
 
 
 def granted_texts(grant: PushGrant) -> tuple[bytes, bytes]:
-    """What a push that is granted says between its first and its last index, and from there to its
+    """Return the text of a granted push between its first and last index, and from there to its
     size.
     """
     leader_id = grant.leader_id
@@ -117,7 +117,7 @@ def _before_term(leader_id: str | None, local_id: str | None, remote_id: str | N
 
 
 def write_answer(answer: PushEntryResponse) -> bytes:
-    """The body of the answer to a push."""
+    """Return the body of the answer to a push."""
     index = b"" if answer.index is None else b'"index":%d,' % answer.index
     return b'{"beginIndex":%d,"code":%d,"count":%d,"endIndex":%d,%b%b%b%b%b"term":%d}' % (
         answer.begin_index,
@@ -134,8 +134,8 @@ def write_answer(answer: PushEntryResponse) -> bytes:
 
 
 def taken_answer(group: str, term: int) -> bytes:
-    """The answer to a push that was granted, of the group and term, to be filled (``%``) with the
-    begin of the log, the count, the end of the log and the first index.
+    """Return the answer to a granted push of the group and term as a template (``%``) for the start
+    of the log, the count, the end of the log and the first index.
     """
     name = _named(b"group", group).replace(b"%", b"%%")
     return b'{"beginIndex":%%d,"code":%d,"count":%%d,"endIndex":%%d,%b"index":%%d,"term":%d}' % (
@@ -146,8 +146,9 @@ def taken_answer(group: str, term: int) -> bytes:
 
 
 def take_run(body: bytes) -> tuple[EntryRun, int] | None:
-    """The entries of a batch push in one piece, and where ``body`` goes on; None when they do not
-    stand where every member writes them, or not as it does.
+    """Return the entries of a batch push in one piece, and where ``body`` continues.
+
+    None means that they are not in the usual place or form.
     """
     found = decode_run(body, len(BATCH_HEAD) - 1) if body.startswith(BATCH_HEAD) else None
     if found is None:
@@ -157,7 +158,7 @@ def take_run(body: bytes) -> tuple[EntryRun, int] | None:
 
 
 def read_push(body: bytes, run: EntryRun, end: int) -> PushEntryRequest | None:
-    """The batch push whose entries are ``run`` and whose other members begin at ``end``."""
+    """Return the batch push whose entries are ``run`` and whose other members begin at ``end``."""
     match = _PUSH_REST.fullmatch(body, end)
     if match is None:
         return None
@@ -177,7 +178,7 @@ def read_push(body: bytes, run: EntryRun, end: int) -> PushEntryRequest | None:
 
 
 def read_answer(body: bytes | memoryview) -> PushEntryResponse | None:
-    """The answer to a push."""
+    """Return the answer to a push."""
     match = _ANSWER.fullmatch(body)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Arithmetic of majorities: nothing else decides who has enough."""
+"""The arithmetic of majorities, which no other module repeats."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 
 def is_quorum(count: int, member_count: int) -> bool:
-    """Whether ``count`` members of ``member_count`` are a majority."""
+    """Return whether ``count`` members of ``member_count`` are a majority."""
     return count >= member_count // 2 + 1
 
 
 def quorum_index(watermarks: Collection[int]) -> int:
-    """The highest index that a majority has, given each member's own highest."""
+    """Return the highest index that a majority has, given each member's highest index."""
     assert watermarks, "a group has at least one member"
     return sorted(watermarks, reverse=True)[len(watermarks) // 2]

@@ -1,33 +1,33 @@
 """The leader's side of replication: one :class:`Progress` a follower, the quorum's watermark.
 
-A follower begins in COMPARE: the leader sends its last entry and goes back
-(:func:`next_comparison`) until it knows the last one that the follower has too. What the follower
-has behind it is cut off (TRUNCATE), then entries go out one after the other (APPEND), up to
+A follower starts in COMPARE: the leader sends its last entry and steps back
+(:func:`next_comparison`) until it knows the last one that the follower has too. Later entries of
+the follower are cut off (TRUNCATE), then entries are sent in order (APPEND), up to
 ``push_window`` of them unanswered; the oldest is repeated after ``push_timeout_ms``. With nothing
-to push, a COMMIT a second carries the committed index.
+to push, one COMMIT per second carries the committed index.
 
 =========  ======================================  =====================================
 state      answer                                  next
 =========  ======================================  =====================================
-COMPARE    SUCCESS, and it is the follower's end   APPEND behind it
+COMPARE    SUCCESS, and it is the follower's end   APPEND after it
 COMPARE    SUCCESS, the next one is different      TRUNCATE to it
 COMPARE    SUCCESS or INCONSISTENT_STATE           COMPARE of another entry
 COMPARE    INCONSISTENT_STATE, nothing in common   TRUNCATE to the leader's first
-TRUNCATE   SUCCESS                                 APPEND behind it
+TRUNCATE   SUCCESS                                 APPEND after it
 APPEND     SUCCESS                                 APPEND; the match grows
 APPEND     INCONSISTENT_STATE (to a COMMIT too)    COMPARE from the leader's end
 COMPARE,   anything else, or nothing               COMPARE of the same entry, after
 TRUNCATE                                           ``RETRY_MS``
 APPEND     anything else, or nothing               APPEND; the oldest is repeated, the second
-                                                   time in vain COMPARE
+                                                   time without success COMPARE
 =========  ======================================  =====================================
 
-An answer counts for the state in which it was asked, by ``generation``.
+An answer counts only for the state in which its request was sent (``generation``).
 
 Invariants: ``match < next``; ``match`` never falls while this member leads; nothing above the
 leader's own stored entries is pushed or counted. Only an entry of the leader's own term is
-committed by counting, those before it with it: an entry of an older term on a majority can still be
-overwritten by a leader that does not have it.
+committed by counting, earlier ones together with it: an entry of an older term on a majority can
+still be overwritten by a leader that does not have it.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ from rmqpy.dledger.quorum import quorum_index
 _CODE = DLedgerResponseCode
 
 RETRY_MS: Final = 500
-"""Pause after a COMPARE or TRUNCATE that went wrong."""
+"""The pause after a COMPARE or TRUNCATE that failed."""
 
 COMMIT_INTERVAL_MS: Final = 1000
 ATTEMPTS: Final = 2
-"""Pushes of one entry before the follower is looked at anew."""
+"""The number of pushes of one entry before the follower is compared again."""
 
 THROTTLE_WINDOW_MS: Final = 1000
 PUSH_WINDOW_BYTES: Final = 16 * 1024 * 1024
-"""Entries that may be unanswered, in bytes: no more is pushed, whatever the window says."""
+"""Maximum size of unanswered entries: no more is pushed, even within the window."""
 
 SMALL_BATCHES_MAX: Final = 2
-"""Unanswered pushes, above which a batch leaves only when it is full."""
+"""The number of unanswered pushes above which only full batches are sent."""
 
 OWN_BATCH_BYTES: Final = 512 * 1024
-"""Of a batch to a member that is known to take it."""
+"""The size of a batch to a member known to accept it."""
 
 
 class PeerState(Enum):
@@ -81,7 +81,7 @@ class PeerState(Enum):
 
 @define(slots=True, eq=False, repr=False)
 class _Push:
-    """Entries ``first`` to ``last``, which are unanswered; ``size`` in bytes."""
+    """An unanswered push of entries ``first`` to ``last``; ``size`` is in bytes."""
 
     first: int
     last: int
@@ -93,7 +93,7 @@ class _Push:
 
 @define(slots=True, frozen=True)
 class IndexRange:
-    """First and last index of a ledger; -1 and -1 when it is empty."""
+    """The first and last index of a ledger; -1 and -1 if it is empty."""
 
     begin: int
     end: int
@@ -101,16 +101,16 @@ class IndexRange:
 
 @define(slots=True, frozen=True)
 class MatchSearch:
-    """What comparing has found out so far; -1: nothing."""
+    """The results of comparing so far; -1 means unknown."""
 
     equal: int = -1
     """The last entry known to be the same on both."""
 
     different: int = -1
-    """The first one behind it known not to be."""
+    """The first entry after it known to be different."""
 
     step: int = 1
-    """How far to go back next."""
+    """The length of the next step back."""
 
 
 _FROM_END: Final = MatchSearch()
@@ -118,23 +118,23 @@ _FROM_END: Final = MatchSearch()
 
 @define(slots=True, eq=False, repr=False)
 class Progress:
-    """What the leader knows of one follower."""
+    """The state of one follower as the leader knows it."""
 
     peer: str
     state: PeerState = PeerState.COMPARE
     index: int = -1
-    """Entry to compare or to truncate to; -1: the leader's end."""
+    """The entry to compare or to truncate to; -1 is the leader's end."""
 
     match: int = -1
-    """The follower has everything up to it, as the leader has."""
+    """The index up to which the follower's entries equal the leader's."""
 
     next: int = 0
-    """Next entry to push, in APPEND."""
+    """The next entry to push in APPEND."""
 
     search: MatchSearch = _FROM_END
     generation: int = 0
     waiting: bool = False
-    """A COMPARE or TRUNCATE is unanswered."""
+    """Whether a COMPARE or TRUNCATE is unanswered."""
 
     retry_ms: int = 0
     pushed_ms: int = 0
@@ -147,7 +147,7 @@ class Progress:
     window_bytes: int = 0
 
     def enter(self, state: PeerState, index: int) -> None:
-        """Begin ``state`` at ``index``; answers to what was asked before do not count any more."""
+        """Enter ``state`` at ``index``; answers to earlier requests no longer count."""
         self.state = state
         self.index = index
         self.search = _FROM_END
@@ -163,11 +163,12 @@ class Progress:
 def next_comparison(
     index: int, equal: bool, search: MatchSearch, leader: IndexRange, follower: IndexRange
 ) -> tuple[PeerState, int, MatchSearch]:
-    """Where to go on, now that the follower's entry ``index`` is known to be the leader's or not.
+    """Return where to continue, now that the follower's entry ``index`` is known to be the leader's
+    or not.
 
     The wanted entry is the last one that both have. Steps back are doubled until an equal entry is
     found, then the gap to the last unequal one is halved: a long tail of a lost leader costs a few
-    questions instead of one an entry. Without a common entry the follower begins anew with the
+    questions instead of one per entry. Without a common entry the follower starts over with the
     leader's first.
     """
     if equal:
@@ -194,14 +195,14 @@ def next_comparison(
 
 @define(slots=True, eq=False, repr=False)
 class Replication:
-    """One reign: made when a member becomes leader, ``ended`` when it is no more."""
+    """One leadership: created when a member becomes leader, ``ended`` when it stops leading."""
 
     member: Member
     stored_index: int
-    """The leader's own entries; what may be pushed."""
+    """The last entry of the leader's own log, up to which it may push."""
 
     counted_index: int
-    """Those of them that count for the quorum: fewer only with ``ack_after_sync``."""
+    """The last entry that counts for the quorum; smaller only with ``ack_after_sync``."""
 
     peers: dict[str, Progress]
     ended: bool = False
@@ -212,7 +213,7 @@ class Replication:
         return cls(member, stored_index, counted_index, peers)
 
     def pump(self) -> None:
-        """Send whatever may be sent now."""
+        """Send everything that may be sent now."""
         for progress in self.peers.values():
             if progress.state is PeerState.APPEND:
                 self._append(progress)
@@ -220,7 +221,7 @@ class Replication:
                 self._compare(progress)
 
     def count(self) -> None:
-        """Commit what a quorum has, if its last entry is of this term."""
+        """Commit the entries that a quorum has, if the last of them is of this term."""
         member = self.member
         if not self.peers:
             if self.counted_index > member.committed_index:
@@ -234,7 +235,7 @@ class Replication:
             member.commit(reached)
 
     def lag_of(self, peer: str) -> int:
-        """How many entries ``peer`` is behind."""
+        """Return how many entries ``peer`` lags."""
         return self.stored_index - self.peers[peer].match
 
     def _compare(self, progress: Progress) -> None:
@@ -323,13 +324,14 @@ class Replication:
             )
 
     def _worth_waiting(self, progress: Progress) -> bool:
-        """Whether a small batch had better wait for an answer of the many that are under way: it
-        grows meanwhile, and each costs the follower as much as a large one.
+        """Return whether a small batch should wait for one of the outstanding answers.
+
+        It grows meanwhile, and a small batch costs the follower as much as a large one.
         """
         if not self._batch_bytes(progress.peer):
             return False
         log = self.member.log
-        if not log.has(progress.next):  # its file has gone: compared anew
+        if not log.has(progress.next):  # its file has gone: compared again
             return False
         waiting_bytes = log.end_offset_of(self.stored_index) - log.entry(progress.next).position
         return waiting_bytes < self._batch_bytes(progress.peer)
@@ -345,7 +347,7 @@ class Replication:
         self._push_entries(progress, push, entries)
 
     def _collect(self, first: int, progress: Progress) -> Sequence[Entry]:
-        """The entries of the next push; none when it has to wait or the state has changed."""
+        """Return the entries of the next push; none if it must wait or the state has changed."""
         member = self.member
         if first < member.log.begin_index:
             progress.enter(PeerState.COMPARE, -1)
@@ -359,7 +361,7 @@ class Replication:
         return member.log.batch(first, self.stored_index, batch_bytes)
 
     def _batch_bytes(self, peer: str) -> int:
-        """A batch goes on growing below this."""
+        """Return the size up to which a batch keeps growing."""
         if peer in self.member.batching:
             return OWN_BATCH_BYTES
         return self.member.options.batch_push_bytes if self.member.options.batch_push else 0
@@ -394,7 +396,7 @@ class Replication:
             outstanding = progress.outstanding
             while outstanding and outstanding[0].last <= progress.match:
                 progress.outstanding_bytes -= outstanding.popleft().size
-            if reached > self.member.committed_index:  # else no quorum has more than before
+            if reached > self.member.committed_index:  # otherwise no quorum has more than before
                 self.count()
 
     def _committed(self, progress: Progress, generation: int, response: Response | None) -> None:

@@ -1,8 +1,8 @@
-"""Requests of DLedger's own clients: where the leader is, one entry, one append.
+"""Requests of DLedger's own clients: the leader's address, one entry, one append.
 
 A member that does not lead answers GET and APPEND with NOT_LEADER and the leader's id. An append
-that passes is handed to whoever keeps the log (``Ready.appends``): this core owns no bytes, and in
-a broker's group only message records may become entries.
+that is accepted is passed to the owner of the log (``Ready.appends``): this core owns no bytes, and
+in a broker's group only message records may become entries.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _CODE = DLedgerResponseCode
 
 
 def metadata(member: Member, request: MetadataRequest) -> MetadataResponse:
-    """Who is in the group, and who leads it."""
+    """Return the members of the group and its leader."""
     return MetadataResponse(
         group=request.group, leader_id=member.leader_id, peers=member.options.addresses
     )
 
 
 def get_entry(member: Member, request: GetEntriesRequest) -> GetEntriesResponse:
-    """The entry at ``begin_index``, if it may be read here: from a leader, once committed."""
+    """Return the entry at ``begin_index`` if it may be read: from a leader, once committed."""
     index = request.begin_index
     if member.role is not Role.LEADER:
         code = _CODE.NOT_LEADER
@@ -57,7 +57,7 @@ def get_entry(member: Member, request: GetEntriesRequest) -> GetEntriesResponse:
 def refuse_append(
     member: Member, request: AppendEntryRequest, code: DLedgerResponseCode
 ) -> AppendEntryResponse:
-    """An append that is not done, and where to go instead."""
+    """Return the refusal of an append, with the member to ask instead."""
     return AppendEntryResponse(
         group=request.group,
         remote_id=request.remote_id,
@@ -71,7 +71,7 @@ def refuse_append(
 def accept_append(
     member: Member, ticket: int, request: AppendEntryRequest, refused: ProposalRejected | None
 ) -> None:
-    """Hand an append on, or refuse it."""
+    """Pass an append to the owner of the log, or refuse it."""
     code: DLedgerResponseCode | None = None
     if refused is not None:
         code = DLedgerResponseCode(refused.value)

@@ -1,8 +1,8 @@
-"""Handing leadership to a chosen member: on request of an operator, or to a preferred leader.
+"""Transfer of leadership to a chosen member: requested by an operator, or to a preferred leader.
 
-The leader refuses puts, asks the successor to take over once its ledger reaches the leader's end,
-and waits for its answer. The successor waits to have caught up, stands for election in the next
-term, and answers when it has won, or when somebody else leads.
+The leader refuses puts, requests the successor to take over once its ledger reaches the leader's
+end, and waits for its answer. The successor catches up, stands for election in the next term, and
+answers when it has won or when another member leads.
 
 ==================================  ============================================
 state                               ends
@@ -37,7 +37,7 @@ PREFERRED_CHECK_MS: Final = 1000
 
 @define(slots=True, eq=False, repr=False)
 class _Taking:
-    """A transfer to this member."""
+    """An ongoing transfer to this member."""
 
     ticket: int
     request: LeadershipTransferRequest
@@ -47,8 +47,8 @@ class _Taking:
 
 @define(slots=True, eq=False, repr=False)
 class LeadershipTransfer:
-    """Both ends. ``lag_of`` says how many entries a follower is behind (leader only);
-    ``live_peers`` whom the last heartbeats reached.
+    """Both ends of a transfer. ``lag_of`` returns how many entries a follower lags (leader only);
+    ``live_peers`` are the members that the last heartbeats reached.
     """
 
     member: Member
@@ -63,7 +63,7 @@ class LeadershipTransfer:
         self._check_taking()
 
     def receive(self, ticket: int, request: LeadershipTransferRequest) -> None:
-        """A request to give leadership, or to take it."""
+        """Handle a request to hand over leadership, or to take it over."""
         own = self.member.self_id
         if request.transfer_id == own:
             code = self._refusal(request)
@@ -77,7 +77,7 @@ class LeadershipTransfer:
             self._answer(ticket, _CODE.UNEXPECTED_ARGUMENT)
 
     def tick(self) -> None:
-        """Time-outs of the successor, the leader's look for a preferred one."""
+        """Check the timeouts of the successor; on the leader, look for a preferred leader."""
         self._check_taking()
         member = self.member
         if member.role is not Role.LEADER or member.now_ms < self._next_check_ms:
@@ -149,7 +149,7 @@ class LeadershipTransfer:
             self._answer(ticket, _CODE.INCONSISTENT_TERM)
         elif self._taking is not None:
             self._answer(ticket, _CODE.REPEATED_REQUEST)
-        elif member.disk in NOT_LEADING:  # it would only take the leader away
+        elif member.disk in NOT_LEADING:  # it would only depose the leader
             self._answer(ticket, _CODE.TAKE_LEADERSHIP_FAILED)
         else:
             deadline_ms = member.now_ms + member.options.transfer_wait_ms

@@ -1,9 +1,9 @@
 """The bodies of DLedger's remoting frames: JSON, entry bodies in Base64. Pure bytes and values.
 
-The frame around a body carries nothing but the request code; in answers the remoting code is always
-200 and the result stands in the body. Members are written in alphabetical order, absent ones left
+The frame around a body carries only the request code; in answers the remoting code is always
+200 and the result is in the body. Members are written in alphabetical order, absent ones left
 out. The derived members of a push (batch, count, firstEntryIndex, lastEntryIndex, totalSize) are
-written and not read; ``totalSize`` counts batches only.
+written but not read; ``totalSize`` counts batches only.
 
 ==========================  =============  =================================================
 message                     wire name      attribute
@@ -12,11 +12,11 @@ VoteResponse                voteResult     result
 AppendEntryResponse         pos            position
 PushEntryRequest            entry          entries[0], unless a batch; absent from a COMMIT
 PushEntryRequest            batchEntry     entries of a batch, else []
-every other attribute                      its camelCase
+every other attribute                      its camelCase form
 ==========================  =============  =================================================
 
-Invariants: whatever bytes come, decoding gives a message or raises RemoteProtocolError that names
-the field; an entry that was decoded has the size and magic that its body asks for.
+Invariants: for any bytes, decoding returns a message or raises a RemoteProtocolError that names the
+field; a decoded entry has the size and magic that match its body.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ from rmqpy.dledger.push_text import (
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.remoting.fastjson import FastjsonDecodeError, dumps, loads
-from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, parse_decimal
+from rmqpy.remoting.java_values import INT32_MAX, INT64_MAX, parse_decimal
 
 RESPONSE_FRAME_CODE: Final = 200
-"""Remoting code of every answer."""
+"""The remoting code of every answer."""
 
 M = TypeVar("M", bound=DLedgerMessage)
 
 
 def encode(message: DLedgerMessage) -> bytes:
-    """The body of ``message``."""
+    """Return the body of ``message``."""
     if isinstance(message, PushEntryRequest):
         return _push_text(message)
     if isinstance(message, PushEntryResponse):
@@ -81,7 +81,7 @@ def encode(message: DLedgerMessage) -> bytes:
 
 
 def encode_in_pieces(message: DLedgerMessage) -> Sequence[bytes]:
-    """The body of ``message`` in pieces, where the entries of a push are one of them."""
+    """Return the body of ``message`` in pieces, where the entries of a push are one of them."""
     if isinstance(message, PushEntryRequest):
         entries = message.entries
         if isinstance(entries, EntryRun) and entries.text and message.batch:
@@ -90,7 +90,7 @@ def encode_in_pieces(message: DLedgerMessage) -> Sequence[bytes]:
 
 
 def decode_request(code: int, body: bytes | memoryview) -> Request:
-    """The request in a frame of ``code``. Raises RemoteProtocolError."""
+    """Return the request in a frame of ``code``. Raises RemoteProtocolError."""
     kind = REQUESTS.get(code)
     if kind is None:
         raise RemoteProtocolError(f"code {code} is no request of a DLedger member")
@@ -98,7 +98,7 @@ def decode_request(code: int, body: bytes | memoryview) -> Request:
 
 
 def decode_response(request: type[Request], body: bytes | memoryview) -> Response:
-    """The answer to a request of that type. Raises RemoteProtocolError."""
+    """Return the answer to a request of that type. Raises RemoteProtocolError."""
     return _decode(RESPONSES[request], body)
 
 
@@ -132,11 +132,11 @@ def _decode(kind: type[M], body: bytes | memoryview) -> M:
 
 
 class _FieldError(Exception):
-    """A field has a value that it cannot have."""
+    """The error for a field with an impossible value."""
 
 
 class _WireField:
-    """One field of a message: its name on the wire and how it is read and written."""
+    """One field of a message: its name on the wire, its reader and its writer."""
 
     __slots__ = ("attribute", "read", "wire_name", "write")
 
@@ -233,7 +233,7 @@ _USUAL_ZEROS: Final = ("bodyCrc", "chainCrc", "channel")
 
 
 def _usual_entry(value: Mapping[Any, Any]) -> Entry | None:
-    """An entry as every member writes it; None: look at it more closely."""
+    """Return an entry in the usual form; None if it needs a closer check."""
     try:
         body = a2b_base64(value["body"], strict_mode=True)
         index, term, position = value["index"], value["term"], value["pos"]
@@ -302,7 +302,7 @@ def _write_entry(entry: Entry) -> dict[str, object]:
 
 
 def _push_text(push: PushEntryRequest) -> bytes:
-    """Entries are most of what a leader says: their text is put in as it is, not as values."""
+    """Return the text of a push; entries, most of a leader's traffic, are inserted as text."""
     entries = push.entries
     if isinstance(entries, EntryRun):
         return write_push(push, entries.text or _texts(entries), entries.size)
@@ -315,7 +315,7 @@ def _texts(entries: Sequence[Entry]) -> bytes:
 
 
 def _entry_text(entry: Entry) -> bytes:
-    """What ``dumps`` makes of :func:`_write_entry`."""
+    """Return the text that ``dumps`` returns for :func:`_write_entry`."""
     return entry_text(astuple(entry.header), entry.body)
 
 

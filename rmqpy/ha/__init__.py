@@ -1,4 +1,4 @@
-"""Classic replication: the bytes between a slave and its master, and both ends as states.
+"""Classic replication: the bytes between a slave and its master, and both ends as state machines.
 
-:mod:`.frames` knows the bytes, :mod:`.link` what to do with them. No socket, file or clock here.
+:mod:`.frames` has the bytes, :mod:`.link` the states. Neither has a socket, file or clock.
 """

@@ -1,18 +1,18 @@
-"""Where two logs part, found by asking for digests of few pieces of the other one.
+"""The search for the offset at which two logs diverge, by digests of a few blocks of the other.
 
 A log only grows, so two copies agree up to some offset and differ from there to the end of the
-shorter one. The search asks for the digests of a span in equal blocks (:class:`CompareRange`) and
-gets narrower with each answer::
+shorter one. The search requests the digests of a span in equal blocks (:class:`CompareRange`) and
+narrows it with each answer::
 
     tail ──same──► agree
      └──differs at its first byte──► halves (the last agreeing place below it)
                 └──differs further on──► narrow ──one byte──► parted
 
-Not seen: logs that differ somewhere and are the same again in the whole tail. No log gets so by
-itself.
+Not detected: logs that differ somewhere and are identical again in the whole tail. No log becomes
+like this on its own.
 
 Invariants: a span is at most ``SPAN_MAX`` bytes in at most ``BLOCKS_MAX`` blocks; the search ends
-after about 60 answers whatever they say.
+after about 60 answers, whatever their contents.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CompareRange:
 
     @classmethod
     def of(cls, begin: int, end: int) -> CompareRange:
-        """The span in as many blocks as there may be."""
+        """Return the span divided into as many blocks as allowed."""
         return cls(begin, end, max(1, -(-(end - begin) // BLOCKS_MAX)))
 
     @property
@@ -57,11 +57,11 @@ class CompareRange:
 
 
 ReadBytes = Callable[[int, int], bytes]
-"""So many bytes of a log from an offset on, across files; raises KeyError where it has not all."""
+"""Reads bytes of a log from an offset on, across files; raises KeyError if some are missing."""
 
 
 def digests(span: CompareRange, read: ReadBytes) -> bytes:
-    """The digests of the blocks, one behind the other."""
+    """Return the digests of the blocks, one after the other."""
     return b"".join(
         hashlib.blake2b(read(start, end - start), digest_size=DIGEST_SIZE).digest()
         for start, end in span.blocks
@@ -70,9 +70,10 @@ def digests(span: CompareRange, read: ReadBytes) -> bytes:
 
 @define(slots=True, eq=False, repr=False)
 class DivergenceSearch:
-    """Compares ``[begin, end)``, which both logs hold. Ask for ``requested``, hand in what came,
-    until
-    ``requested`` is None; then ``parted`` is the first differing offset, None: the logs agree.
+    """A comparison of ``[begin, end)``, which both logs hold.
+
+    Request ``requested`` and pass the answer to :meth:`take` until ``requested`` is None; then
+    ``parted`` is the first differing offset, or None if the logs agree.
     """
 
     begin: int
@@ -81,9 +82,9 @@ class DivergenceSearch:
     requested: CompareRange | None = field(default=None, init=False)
     parted: int | None = field(default=None, init=False)
     _agreed: int = field(init=False)
-    """The logs agree below (as far as a prefix can be told from a probe)."""
+    """The offset below which the logs agree (as far as probes can show)."""
     _differs: tuple[int, int] | None = field(default=None, init=False)
-    """They differ in this block, and perhaps before it."""
+    """The block in which they differ; they may differ before it too."""
 
     def __attrs_post_init__(self) -> None:
         self._agreed = self.begin
@@ -91,7 +92,7 @@ class DivergenceSearch:
             self.requested = CompareRange.of(max(self.begin, self.end - SPAN_MAX), self.end)
 
     def take(self, theirs: bytes) -> None:
-        """The digests of ``requested``. Raises ValueError when they cannot be."""
+        """Process the digests of ``requested``. Raises ValueError if their size is impossible."""
         span = self.requested
         assert span is not None
         blocks = span.blocks
@@ -106,7 +107,7 @@ class DivergenceSearch:
             self._differs = first
             self._probe()
         else:
-            self._agreed = max(self._agreed, first[0])  # the blocks in front of it do
+            self._agreed = max(self._agreed, first[0])  # the blocks before it do
             self.requested = CompareRange.of(*first)
 
     def _same(self, span: CompareRange) -> None:
@@ -117,11 +118,11 @@ class DivergenceSearch:
             self._probe()
 
     def _probe(self) -> None:
-        """Look in the middle between what agrees and what differs."""
+        """Probe the middle between the agreeing and the differing part."""
         assert self._differs is not None
         low, (high, end) = self._agreed, self._differs
         if end - low <= SPAN_MAX:
-            # near enough: from here on all in one span, the block that differs with it
+            # close enough: one span covers the remainder, including the differing block
             self.requested = CompareRange.of(low, end)
             return
         middle = low + (high - low) // 2

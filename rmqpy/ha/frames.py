@@ -1,4 +1,5 @@
-"""The two frames of classic replication, big-endian; nothing else is on the wire, no greeting.
+"""The two frames of classic replication, big-endian; the wire has nothing else, not even a
+greeting.
 
 Report, slave to master:
 
@@ -15,10 +16,10 @@ offset  bytes  field
 ======  =====  ==========================================
 0       8      physical offset of the first byte
 8       4      n, number of bytes; 0 is a heartbeat
-12      n      bytes of the log as they are
+12      n      bytes of the log, unchanged
 ======  =====  ==========================================
 
-Invariants: how the stream is cut makes no difference; a receiver keeps at most one unfinished
+Invariants: the split of the stream makes no difference; a receiver keeps at most one unfinished
 frame; an offset is never negative and a body ends within 63 bits.
 """
 
@@ -84,9 +85,9 @@ class ReportReceiver:
         return len(self._pending)
 
     def receive(self, data: bytes | bytearray | memoryview) -> PhysicalOffset | None:
-        """The last complete report in what has arrived; those before it are superseded, unread.
+        """Return the last complete report that has arrived; earlier ones are superseded unread.
 
-        Raises RemoteProtocolError for an impossible one.
+        Raises RemoteProtocolError for an impossible report.
         """
         pending = self._pending + data
         whole = len(pending) - len(pending) % REPORT_SIZE
@@ -107,18 +108,18 @@ class TransferReceiver:
     def __init__(self) -> None:
         self._pending = bytearray()
         self._needed = HEADER_SIZE
-        self._fault: str | None = None  # the text: an exception would keep its frames, and us
+        self._fault: str | None = None  # only the text: an exception would keep its frames alive
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of the unfinished frame."""
+        """The number of bytes of the unfinished frame."""
         return len(self._pending)
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[TransferFrame]:
-        """The transfers that ``data`` completes, in order.
+        """Return the transfers that ``data`` completes, in order.
 
-        Raises RemoteProtocolError for an impossible size or offset, then and ever after; the
-        frames in front of it in the same ``data`` come again from the next connection.
+        Raises RemoteProtocolError for an impossible size or offset, in this and every later call;
+        the frames before it in the same ``data`` are sent again on the next connection.
         """
         if self._fault is not None:
             raise RemoteProtocolError(self._fault)

@@ -1,5 +1,5 @@
-"""Both ends of one replication connection as states: bytes and time in, :class:`MasterReady` or
-:class:`SlaveReady` out.
+"""Both ends of a replication connection as state machines: bytes and time in,
+:class:`MasterReady` or :class:`SlaveReady` out.
 
 Master::
 
@@ -10,7 +10,7 @@ Master::
     0          begin at the start of the last file   (ignored as an acknowledgement)
     1..end     begin there, acknowledged             acknowledged; closed, if it was not sent
     > end      closed                                closed
-    < begin    closed: those files are gone          (ignored)
+    < begin    closed: those files no longer exist   (ignored)
 
 Slave::
 
@@ -21,15 +21,15 @@ Slave::
     at a file start   stored, reported               closed, unless it is E
     elsewhere         closed                         closed
 
-Both close after ``housekeeping_interval_ms`` without a byte from the other.
+Both close after ``housekeeping_interval_ms`` without a byte from the other end.
 
-The caller's part, after each call and whenever there is room to send: take ``take_ready`` and carry
-it out in the order of its fields. A link that has closed does nothing more. A slave's link is told
-of the bytes that it gave out by ``stored``, as soon as they are in the log.
+The caller's duties, after each call and whenever there is room to send: call ``take_ready`` and
+carry out its result in the order of its fields. A closed link does nothing more. The caller reports
+to a slave's link by ``stored`` as soon as the bytes it returned are in the log.
 
-Invariants: what a master sends is contiguous from where it began, never beyond the log's end,
-never across a file; a slave gives out only bytes that continue its log, and reports only what was
-stored; ``acknowledged_offset`` never falls.
+Invariants: a master sends contiguously from its first offset, never beyond the end of the log,
+never across a file; a slave returns only bytes that continue its log, and reports only stored ones;
+``acknowledged_offset`` never falls.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import PhysicalOffset
 
 ReadLog = Callable[[PhysicalOffset, int], bytes | memoryview | None]
-"""So many bytes of the log from an offset on; None where there is nothing any more."""
+"""Reads bytes of the log from an offset on; returns None if they no longer exist."""
 
 ROOM_DEFAULT: Final = 256 << 10
 
@@ -63,8 +63,9 @@ REDIAL_LONGEST_MS: Final = 60_000
 
 @define(slots=True, frozen=True, kw_only=True)
 class LinkSettings:
-    """``file_size`` is mappedFileSizeCommitLog and has to be the same at both ends; the others are
-    haTransferBatchSize, haSendHeartbeatInterval (heartbeats and reports), haHousekeepingInterval.
+    """The settings of both ends. ``file_size`` is mappedFileSizeCommitLog and must be equal at
+    both; the others are haTransferBatchSize, haSendHeartbeatInterval (heartbeats and reports) and
+    haHousekeepingInterval.
     """
 
     file_size: int
@@ -74,7 +75,7 @@ class LinkSettings:
 
     @classmethod
     def from_settings(cls, store: StoreSettings) -> Self:
-        """The settings of a broker's replication links."""
+        """Return the settings of a broker's replication links."""
         return cls(
             file_size=store.mapped_file_size_commit_log,
             transfer_batch_size=store.ha_transfer_batch_size,
@@ -87,22 +88,22 @@ class LinkSettings:
 
     @property
     def body_max(self) -> int:
-        """Bytes in one frame."""
+        """The maximum number of bytes in one frame."""
         return min(self.transfer_batch_size, BODY_MAX)
 
     def file_start(self, offset: int) -> PhysicalOffset:
-        """First offset of the file that ``offset`` is in."""
+        """Return the first offset of the file that contains ``offset``."""
         return PhysicalOffset(offset - offset % self.file_size)
 
     def file_end(self, offset: int) -> PhysicalOffset:
-        """Offset behind the file that ``offset`` is in."""
+        """Return the offset after the file that contains ``offset``."""
         return PhysicalOffset(self.file_start(offset) + self.file_size)
 
 
 @define(slots=True, frozen=True)
 class LogRange:
-    """What a master's log holds: ``begin`` is the start of its first file, ``end`` what readers may
-    see.
+    """The range of a master's log: ``begin`` is the start of its first file, ``end`` the end of the
+    readable part.
     """
 
     begin: PhysicalOffset
@@ -111,7 +112,7 @@ class LogRange:
 
 @define(slots=True, frozen=True)
 class MasterReady:
-    """What the master's caller has to do. ``acknowledged``: the slave has everything below."""
+    """The actions for the master's caller. The slave has everything below ``acknowledged``."""
 
     acknowledged: PhysicalOffset | None = None
     send: tuple[bytes, ...] = ()
@@ -120,8 +121,8 @@ class MasterReady:
 
 @define(slots=True, frozen=True)
 class SlaveReady:
-    """What the slave's caller has to do. ``append``: bytes that continue the log, each within one
-    file; an empty log begins at the offset of the first.
+    """The actions for the slave's caller. ``append``: bytes that continue the log, each within one
+    file; an empty log starts at the offset of the first.
     """
 
     append: tuple[TransferFrame, ...] = ()
@@ -130,7 +131,7 @@ class SlaveReady:
 
 
 class MasterLink:
-    """One slave, seen from its master. ``read`` must give what lies in the range last told."""
+    """A slave as seen from its master. ``read`` must return bytes of the last reported range."""
 
     def __init__(self, settings: LinkSettings, log: LogRange, read: ReadLog, now_ms: int) -> None:
         self._settings = settings
@@ -141,13 +142,13 @@ class MasterLink:
         self._news: PhysicalOffset | None = None
         self._told_close = False
         self.next_offset: PhysicalOffset | None = None
-        """What is sent next; None before the first report."""
+        """The offset sent next; None before the first report."""
         self.acknowledged_offset: PhysicalOffset | None = None
         self.closed: str | None = None
-        """Why this link is over."""
+        """The reason why this link is closed, or None."""
 
     def receive(self, data: bytes | bytearray | memoryview, now_ms: int) -> None:
-        """Bytes from the slave."""
+        """Process bytes from the slave."""
         self._now_ms = now_ms
         if self.closed is not None:
             return
@@ -161,21 +162,21 @@ class MasterLink:
             self._take_report(reported)
 
     def log_grown(self, log: LogRange, now_ms: int) -> None:
-        """The log has grown, or lost its first files."""
+        """Update the range of a log that has grown or lost its first files."""
         assert log.end >= self._log.end, "a log does not shrink under a link"
         self._now_ms = now_ms
         self._log = log
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed."""
+        """Advance the time to ``now_ms``."""
         self._now_ms = now_ms
         silent_ms = now_ms - self._read_ms
         if silent_ms >= self._settings.housekeeping_interval_ms:
             self._close(f"the slave has been silent for {silent_ms} ms")
 
     def take_ready(self, room: int = ROOM_DEFAULT) -> MasterReady | None:
-        """What is to be done; None when nothing is. About ``room`` bytes are sent at the most, more
-        come with the next call.
+        """Return the next actions; None if there are none. At most about ``room`` bytes are sent,
+        more with the next call.
         """
         send = () if self.closed is not None else tuple(self._frames(room))
         acknowledged, self._news = self._news, None
@@ -237,12 +238,13 @@ class MasterLink:
 
 
 class SlaveLink:
-    """The master, seen from a slave that has just connected.
+    """The master as seen from a slave that has just connected.
 
-    ``end`` is where the slave's log ends, 0 when it is empty. ``begin_at``: from where an empty
-    slave wants everything (a file start of the master's log); None: the last file only, which is
-    what a report of 0 means. So a log that begins at 0 cannot be asked for; its second byte can,
-    and the first is known: it is the highest of a record's size, 0 below 16 MiB.
+    ``end`` is the end of the slave's log, 0 if it is empty. ``begin_at`` is the offset from which
+    an empty slave requests everything (a file start of the master's log), or None for the last file
+    only, which is the meaning of a report of 0. A log that begins at 0 therefore cannot be
+    requested from its first byte; its second byte can, and the first is known: it is the highest
+    byte of a record's size, 0 below 16 MiB.
     """
 
     def __init__(
@@ -264,12 +266,12 @@ class SlaveLink:
         self._send = encode_report(first_report)
         self._told_close = False
         self.was_of_use = False
-        """Whether anything came over this link."""
+        """Whether the link has received anything."""
         self.closed: str | None = None
-        """Why this link is over."""
+        """The reason why this link is closed, or None."""
 
     def receive(self, data: bytes | bytearray | memoryview, now_ms: int) -> None:
-        """Bytes from the master."""
+        """Process bytes from the master."""
         self._now_ms = now_ms
         if self.closed is not None:
             return
@@ -285,7 +287,7 @@ class SlaveLink:
             self._close(str(fault))
 
     def stored(self, end: PhysicalOffset, now_ms: int) -> None:
-        """The log ends there now: bytes that were given out are in it, and are reported."""
+        """Record the new end of the log, which contains the returned bytes, and report it."""
         assert self._stored_end < end <= self._received_end, (self._stored_end, end)
         self._now_ms = now_ms
         self.was_of_use = True
@@ -293,7 +295,7 @@ class SlaveLink:
         self._report()
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed."""
+        """Advance the time to ``now_ms``."""
         self._now_ms = now_ms
         silent_ms = now_ms - self._read_ms
         if silent_ms >= self._settings.housekeeping_interval_ms:
@@ -302,7 +304,7 @@ class SlaveLink:
             self._report()
 
     def take_ready(self) -> SlaveReady | None:
-        """What is to be done since the last call; None when nothing is."""
+        """Return the actions since the last call; None if there are none."""
         append, self._append = tuple(self._append), []
         send, self._send = (b"" if self.closed is not None else self._send), b""
         close = None if self._told_close else self.closed
@@ -317,7 +319,7 @@ class SlaveLink:
         return TransferFrame(PhysicalOffset(0), b"\0" + transfer.body)
 
     def _check(self, transfer: TransferFrame) -> None:
-        """Raises RemoteProtocolError for bytes that do not continue our log."""
+        """Raise RemoteProtocolError for bytes that do not continue this log."""
         offset, own = transfer.offset, self._received_end
         if own and offset != own:
             raise RemoteProtocolError(
@@ -354,13 +356,14 @@ class SlaveLink:
 
 @define(slots=True, eq=False, repr=False)
 class ReconnectBackoff:
-    """When a slave connects again: at once behind a link that was of use, else later and later."""
+    """The delay before a reconnect: none after a link that was useful, otherwise increasing."""
 
     _delay_ms: int = field(default=0, init=False)
 
     def after(self, link: SlaveLink | None) -> int:
-        """Milliseconds until the next attempt. ``link`` has ended; None: there was no
-        connection."""
+        """Return the milliseconds until the next attempt after ``link`` has closed; None if there
+        was no connection.
+        """
         if link is not None and link.was_of_use:
             self._delay_ms = 0
             return 0

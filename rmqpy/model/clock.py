@@ -18,7 +18,7 @@ class Clock(Protocol):
         """Wall clock, ms since 1970 (store timestamps, data versions). May jump."""
 
     def monotonic_ms(self) -> int:
-        """Never goes back; for time-outs and intervals only."""
+        """Never goes back; for timeouts and intervals only."""
 
 
 class Timer(Protocol):

@@ -1,4 +1,4 @@
-"""Who is at fault, and what has to happen. Programming errors are ``assert``s, never these."""
+"""Who is at fault, and what must happen. Programming errors are ``assert``s, never these."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ class StoreFile(Protocol):
         """Write all of ``data`` at ``position``; raises OSError."""
 
     def data_end(self, position: int) -> int:
-        """An offset behind which there are only zeros, at least ``position``: found without reading
-        what was never written.
+        """Return an offset behind which there are only zeros, at least ``position``: found without
+        reading what was never written.
         """
 
     def reserve(self, position: int, length: int) -> None:
@@ -44,7 +44,7 @@ class StoreFile(Protocol):
 
     def sync(self) -> None:
         """Return when all bytes written before are durable (fdatasync); the file's name is the
-        folder's matter. May run in a worker thread; does nothing once the file is closed.
+        directory's matter. May run in a worker thread; does nothing once the file is closed.
         """
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class FileSystem(Protocol):
 
     def open(self, path: str, *, size: int | None = None) -> StoreFile:
         """Open a file read-write; with ``size`` create it, sparse zeros of that many bytes, and its
-        folders.
+        directories.
         """
 
     def open_readonly(self, path: str) -> StoreFile: ...
@@ -69,7 +69,7 @@ class FileSystem(Protocol):
         """Whole content; raises FileNotFoundError."""
 
     def replace_bytes(self, path: str, data: bytes) -> None:
-        """Write, fsync, rename over, fsync the folder: afterwards the old or the new content is
+        """Write, fsync, rename over, fsync the directory: afterwards the old or the new content is
         there, never less.
         """
 
@@ -78,7 +78,7 @@ class FileSystem(Protocol):
     def is_dir(self, path: str) -> bool: ...
 
     def list_dir(self, path: str) -> list[str]:
-        """Sorted names; empty when there is no such folder."""
+        """Sorted names; empty when there is no such directory."""
 
     def size_of(self, path: str) -> int: ...
 
@@ -90,17 +90,17 @@ class FileSystem(Protocol):
     def make_dirs(self, path: str) -> None: ...
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file, or a folder with all in it, another name in the same file system."""
+        """Give a file, or a directory with all in it, another name in the same file system."""
 
     def unlink(self, path: str) -> None:
         """Remove a file; harmless when it is not there."""
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder and all in it, durably; harmless when it is not there."""
+        """Remove a directory and all in it, durably; harmless when it is not there."""
 
     def sync_dir(self, path: str) -> None:
-        """Make the names in this folder durable: creations and removals, and, where the folder
-        itself is new, its own name.
+        """Make the names in this directory durable: creations and removals, and, where the
+        directory itself is new, its own name.
         """
 
     def lock(self, path: str) -> FileLock:
@@ -109,7 +109,7 @@ class FileSystem(Protocol):
         """
 
     def open_to_others(self, path: str) -> bool:
-        """Whether a file can be read or written by users beside its owner and group."""
+        """Return whether a file can be read or written by users beside its owner and group."""
 
     def disk_usage(self, path: str) -> tuple[int, int]:
         """(total, free) bytes of the file system that holds ``path``, as far as this process may

@@ -30,10 +30,12 @@ PULL_LITE = 0x10
 
 
 def transaction_type(sys_flag: int) -> int:
-    """The transaction bits of a message: 0 none, 4 prepared, 8 commit, 12 rollback."""
+    """Return the transaction bits of a message: 0 none, 4 prepared, 8 commit, 12 rollback."""
     return sys_flag & TRANSACTION_MASK
 
 
 def has_queue_unit(sys_flag: int) -> bool:
-    """Whether a message gets a consume queue unit and a queue offset (types none and commit do)."""
+    """Return whether a message gets a consume queue unit and a queue offset (types none and commit
+    do).
+    """
     return sys_flag & TRANSACTION_MASK in (TRANSACTION_NOT_TYPE, TRANSACTION_COMMIT)

@@ -1,4 +1,4 @@
-"""A message on its way into a log, and one read from it."""
+"""A message to be written to a log, and one read from a log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Host = tuple[bytes, int]
 
 @define(slots=True, kw_only=True)
 class OutgoingMessage:
-    """What the log needs to make a record of (Java MessageExtBrokerInner).
+    """The content of a record to be written (Java MessageExtBrokerInner).
 
     ``properties`` is the encoded property string (UTF-8, ``key\\x01value\\x02…``), ready to be
     stored. ``sys_flag`` must carry BORN_HOST_V6/STORE_HOST_V6 exactly where the host has 16 bytes.

@@ -1,4 +1,4 @@
-"""Names of topics and groups: which are allowed, which are the system's own.
+"""Names of topics and groups: the allowed ones and those of the system.
 
 ==========  ==================================================  ==========
 name        characters                                          length
@@ -87,7 +87,7 @@ INITIAL_GROUPS: Final = (
     ONSAPI_PERMISSION_GROUP,
     ONSAPI_OWNER_GROUP,
 )
-"""Groups that a broker has before anyone asks."""
+"""Groups that a broker has from the start."""
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
@@ -141,22 +141,22 @@ def is_dlq_topic(name: str) -> bool:
 
 
 def retry_topic(group: str) -> str:
-    """The topic of the messages that ``group`` sent back."""
+    """Return the topic of messages that ``group`` has sent back."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """The topic of the messages that ``group`` gave up."""
+    """Return the topic of messages that ``group`` has failed to consume."""
     return DLQ_PREFIX + group
 
 
 def reply_topic(cluster: str) -> str:
-    """The topic of the replies of one cluster."""
+    """Return the topic of the replies of one cluster."""
     return f"{cluster}_{REPLY_TOPIC_POSTFIX}"
 
 
 def group_of_retry_topic(topic: str) -> str:
-    """The group behind a retry topic."""
+    """Return the group of a retry topic."""
     assert is_retry_topic(topic), topic
     return topic[len(RETRY_PREFIX) :]
 

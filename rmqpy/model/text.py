@@ -1,10 +1,10 @@
-"""How many bytes, for people."""
+"""Byte counts in a readable form."""
 
 from __future__ import annotations
 
 
 def format_bytes(count: int) -> str:
-    """As Java's tools print sizes: ``512 B``, ``1.5 KiB``."""
+    """Return a size as Java's tools print it: ``512 B``, ``1.5 KiB``."""
     if count < 1024:
         return f"{count} B"
     step = min((count.bit_length() - 1) // 10, len("KMGTPE"))

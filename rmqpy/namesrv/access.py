@@ -1,13 +1,13 @@
-"""Who may register with a name server, administrate it, and read from it.
+"""Which peers may register with a name server, administrate it, and read from it.
 
-Java's name server obeys everybody. Here an address opens a door, or a signature does:
+Java's name server obeys every peer. rmqpy's requires a listed address or a signature:
 
 ================  ==================================  ==============================================
-request           without namesrvAclEnable            with it
+request           without namesrvAclEnable            with namesrvAclEnable
 ================  ==================================  ==============================================
-registrations     from registrationAddresses          from there, or signed by an administrator
-administration    from administrationAddresses        from there, or signed by an administrator
-reading           anybody                             signed by an account
+registrations     from registrationAddresses          from these, or signed by an administrator
+administration    from administrationAddresses        from these, or signed by an administrator
+reading           from anywhere                       signed by an account
 ================  ==================================  ==============================================
 
 Registration by signature needs an administrator's key in the broker's
@@ -23,9 +23,8 @@ from typing import Final
 from attrs import define
 
 from rmqpy.acl.address_patterns import AddressPattern, any_matches
-from rmqpy.acl.rules import AccessRules
 from rmqpy.acl.signature import AccessChecker, AccessDemand, AccessLevel
-from rmqpy.acl.watcher import AccessFiles, access_paths
+from rmqpy.acl.watcher import AccessFiles, access_paths, watched_checker
 from rmqpy.config.loading import NamesrvConfiguration
 from rmqpy.config.security import SecurityMode, split_patterns
 from rmqpy.model.clock import Scheduler
@@ -74,16 +73,19 @@ NAMESRV_DEMANDS: Final[Mapping[int, AccessDemand]] = {
     **{code: AccessDemand(AccessLevel.ADMINISTRATOR) for code in REGISTRATION | ADMINISTRATION},
     **{code: AccessDemand(AccessLevel.ACCOUNT) for code in READING},
 }
-"""Every code that a name server answers; others are refused where access is controlled."""
+"""Every code that a name server answers; with access control all others are refused."""
 
 
 @define(slots=True, eq=False, repr=False)
 class NamesrvAccess:
-    """``check`` raises Refusal; ``start`` reads the access files and raises ConfigError."""
+    """The access control of a name server.
+
+    ``check`` raises RequestRejectedError; ``start`` reads the access files and raises ConfigError.
+    """
 
     _registrars: tuple[AddressPattern, ...]
     _administrators: tuple[AddressPattern, ...]
-    _keeper: AccessChecker | None
+    _checker: AccessChecker | None
     _files: AccessFiles | None
 
     @classmethod
@@ -95,20 +97,14 @@ class NamesrvAccess:
         administrators = split_patterns(settings.administration_addresses)
         if not settings.namesrv_acl_enable:
             return cls(registrars, administrators, None, None)
-        keeper = AccessChecker(NAMESRV_DEMANDS)
-
-        def use(rules: AccessRules) -> None:
-            keeper.rules = rules
-
-        secure = security.security_mode is SecurityMode.SECURE
-        access_files = AccessFiles(
-            *access_paths(settings.rocketmq_home, security.acl_plain_file),
+        checker, access_files = watched_checker(
+            NAMESRV_DEMANDS,
+            access_paths(settings.rocketmq_home, security.acl_plain_file),
             files,
             scheduler,
-            use,
-            secure,
+            strict=security.security_mode is SecurityMode.SECURE,
         )
-        return cls(registrars, administrators, keeper, access_files)
+        return cls(registrars, administrators, checker, access_files)
 
     def start(self) -> None:
         if self._files is not None:
@@ -119,20 +115,21 @@ class NamesrvAccess:
             self._files.stop()
 
     def check(self, channel: Channel, request: RemotingCommand) -> None:
+        """Raise RequestRejectedError unless the peer may send ``request``."""
         address = channel.peer[0]
         if request.code in REGISTRATION:
-            doors, what, key = self._registrars, "register", "registrationAddresses"
+            allowed, what, key = self._registrars, "register", "registrationAddresses"
         elif request.code in ADMINISTRATION:
-            doors, what, key = self._administrators, "administrate", "administrationAddresses"
-        elif self._keeper is None:
+            allowed, what, key = self._administrators, "administrate", "administrationAddresses"
+        elif self._checker is None:
             return
         else:
-            self._keeper.check(address, request)
+            self._checker.check(address, request)
             return
-        if any_matches(doors, address):
+        if any_matches(allowed, address):
             return
-        if self._keeper is None:
+        if self._checker is None:
             raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION, f"{address} may not {what} here: it is not in {key}"
             )
-        self._keeper.check(address, request)
+        self._checker.check(address, request)

@@ -1,6 +1,6 @@
 """The key/value settings of admins: namespace -> key -> value, kept in kvConfig.json.
 
-The one namespace that the name server looks at itself is ``ORDER_TOPIC_CONFIG`` (topic ->
+The only namespace that the name server itself uses is ``ORDER_TOPIC_CONFIG`` (topic ->
 ``broker:queues;...``): it goes to brokers with the answer of their registration and into routes.
 
 Invariant: the file always holds the table of the last change that was answered with success.
@@ -23,14 +23,14 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 @define(slots=True, eq=False, repr=False)
 class KvConfig:
-    """The table in memory; a change is seen at once and ``done`` is called when it is on disk."""
+    """The table; a change is visible at once, and ``done`` is called when it is on disk."""
 
     _file: DeferredFileWriter
     _entries_max: int
     _table: dict[str, dict[str, str]] = field(factory=dict)
 
     def load(self, files: FileSystem) -> None:
-        """Take over the file or its backup; raises StoreError when neither is readable."""
+        """Load the file or its backup; raise StoreError if neither is readable."""
         saved = read_with_backup(files, self._file.path, KVConfigSerializeWrapper.decode)
         if saved is not None:
             self._table = saved.config_table
@@ -48,7 +48,9 @@ class KvConfig:
         self._save(done)
 
     def delete(self, namespace: str, key: str, done: Saved) -> None:
-        """Success also when there is no such key; an empty namespace stays, as in Java."""
+        """Delete a key, also successfully if it does not exist; an empty namespace stays, as in
+        Java.
+        """
         self._file.check_not_full()
         if self._table.get(namespace, {}).pop(key, None) is None:
             done(None)

@@ -1,4 +1,4 @@
-"""What a peer may call a topic, a broker, a cluster, an address, a setting.
+"""The names that peers may give to topics, brokers, clusters, addresses and settings.
 
 The Java name server checks nothing. Brokers and clusters give their own names to topics, host names
 with dots among them, so the rule here is wider than the one for topics that users create: any
@@ -11,7 +11,7 @@ from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError
 
 NAME_LENGTH_MAX = 262
-"""The longest name in good faith: ``%RETRY%`` and a group of 255."""
+"""The longest legitimate name: ``%RETRY%`` and a group of 255."""
 
 VALUE_LENGTH_MAX = 64 * 1024
 
@@ -19,7 +19,7 @@ _PATHS = (".", "..")
 
 
 def is_name(name: str) -> bool:
-    """Whether a topic, broker or cluster may be called so."""
+    """Return whether a topic, broker or cluster may have this name."""
     return (
         0 < len(name) <= NAME_LENGTH_MAX
         and name.isprintable()

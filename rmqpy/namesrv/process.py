@@ -1,4 +1,4 @@
-"""A name server as a process or inside one."""
+"""A name server as a process of its own or inside another one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def _run_until_stopped(
 
 
 class NamesrvProcess:
-    """A running name server; ``address`` is there after :meth:`start`."""
+    """A running name server; ``address`` is set by :meth:`start`."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class NamesrvProcess:
         self.address = ""
 
     async def start(self) -> None:
-        """Raises StoreError for settings on disk that cannot be read, OSError for a port that is in
+        """Raise StoreError for settings on disk that cannot be read, OSError for a port that is in
         use.
         """
         self.name_server.start()

@@ -56,7 +56,7 @@ class ReadRegistration:
 
 
 def read_registration(request: RemotingCommand) -> ReadRegistration:
-    """Raises Refusal naming what is wrong."""
+    """Read a registration; raise RequestRejectedError with the reason if it is invalid."""
     header = RegisterBrokerRequestHeader.decode(request.ext_fields)
     if header.body_crc32 and header.body_crc32 != body_crc32(request.body):
         raise _refused("crc32 not match")
@@ -130,7 +130,7 @@ def _object(what: str, value: object) -> dict[object, object]:
 
 
 def _allowed(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
-    """A name that no topic may have is left out, not the broker with all its other topics."""
+    """Drop topics with invalid names, instead of refusing the broker with all its other topics."""
     allowed = {name: config for name, config in topics.items() if is_name(name)}
     if len(allowed) != len(topics):
         logger.warning("%d topics with impossible names were left out", len(topics) - len(allowed))

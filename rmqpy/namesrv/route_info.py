@@ -1,4 +1,4 @@
-"""The route tables: pure state, one method a request, time handed in.
+"""The route tables: pure state, one method per request, time passed in.
 
 =================  ===========================================  ===================================
 table              key -> value                                 filled and emptied by
@@ -55,7 +55,7 @@ _UNIT_FLAGS = UNIT_FLAG | UNIT_SUB_FLAG
 
 @define(slots=True, frozen=True)
 class NamesrvLimits:
-    """How much the tables take in; a registration beyond is refused and changes nothing."""
+    """The limits of the tables; a registration beyond them is refused and changes nothing."""
 
     addresses: int = 10_000
     topics: int = 200_000
@@ -64,12 +64,12 @@ class NamesrvLimits:
 
 
 OWNER_ALIVE_MS = 45_000
-"""Brokers register every 30 s; who has not for so long may be replaced by another address."""
+"""Brokers register every 30 s; one that is silent for this time may be replaced by another."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class BrokerRegistration:
-    """What a broker says of itself. ``topics`` None: not looked at, see ``needs_topics``."""
+    """The registration of a broker. ``topics`` is None if not decoded, see ``needs_topics``."""
 
     cluster: str
     broker_name: str
@@ -84,7 +84,7 @@ class BrokerRegistration:
 
 @define(slots=True)
 class BrokerLiveInfo:
-    """One address that registered and has not gone."""
+    """One registered address."""
 
     broker_name: str
     last_ms: int
@@ -96,7 +96,7 @@ class BrokerLiveInfo:
 
 @define(slots=True, frozen=True)
 class Registered:
-    """What a slave is told of its master."""
+    """The addresses of its master that a slave receives."""
 
     master_address: str | None = None
     ha_address: str | None = None
@@ -117,7 +117,7 @@ class RouteInfoTable:
     # -- brokers come and go
 
     def needs_topics(self, registration: BrokerRegistration) -> bool:
-        """Whether the topics of this registration will be taken over."""
+        """Return whether the topics of this registration will be taken over."""
         if registration.broker_id != MASTER_ID:
             return False
         broker = self._brokers.get(registration.broker_name)
@@ -151,20 +151,20 @@ class RouteInfoTable:
         return Registered(master, live.ha_address) if live is not None else Registered()
 
     def unregister(self, broker_name: str, broker_id: int, address: str) -> None:
-        """Take out one address. An id that belongs to another address by now stays."""
+        """Remove one address. An id that belongs to another address by this time stays."""
         broker = self._brokers.get(broker_name)
         if broker is not None and broker.broker_addrs.get(broker_id) == address:
             self._remove(address)
 
     def channel_closed(self, channel: Channel) -> list[str]:
-        """Take out every address that registered over ``channel`` last; which ones they were."""
+        """Remove and return every address that registered over ``channel`` last."""
         gone = [address for address, live in self._live.items() if live.channel is channel]
         for address in gone:
             self._remove(address)
         return gone
 
     def tick(self, now_ms: int) -> list[tuple[str, Channel]]:
-        """Take out who has not registered in time; their addresses and channels, to be closed."""
+        """Remove overdue brokers; return their addresses and the channels to close."""
         late = [
             (address, live.channel)
             for address, live in self._live.items()
@@ -185,7 +185,7 @@ class RouteInfoTable:
         return live.data_version if live is not None else None
 
     def touch(self, address: str, now_ms: int) -> None:
-        """A broker said that nothing changed: as good as a registration."""
+        """Renew a broker that reported no change, which is equivalent to a registration."""
         live = self._live.get(address)
         if live is not None:
             live.last_ms = now_ms
@@ -199,7 +199,7 @@ class RouteInfoTable:
         return self._set_perms(broker_name, lambda perm: PERM_READ | PERM_WRITE)
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
-        """Forget a topic, or only its queues in one cluster."""
+        """Remove a topic, or only its queues in one cluster."""
         if not cluster:
             if self._topics.pop(topic, None) is not None:
                 self.version += 1
@@ -210,7 +210,7 @@ class RouteInfoTable:
     # -- answers
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """None without queues or without a broker that has an address."""
+        """Return the route of a topic; None without queues or a broker with an address."""
         queues = self._topics.get(topic)
         if not queues:
             return None
@@ -244,7 +244,7 @@ class RouteInfoTable:
         )
 
     def system_topics(self) -> TopicList:
-        """Clusters and broker names, which are topics everywhere, and any broker's address."""
+        """Return cluster and broker names, which are always topics, and any broker's address."""
         names: dict[str, None] = {}
         for cluster, brokers in self._clusters.items():
             names[cluster] = None
@@ -263,8 +263,10 @@ class RouteInfoTable:
     # -- inside
 
     def _check_taken(self, registration: BrokerRegistration, now_ms: int) -> None:
-        """The place of an owner that is alive is not given to an address that nobody knows. Who is
-        of the broker already (a new leader, a slave that becomes master) may change its place.
+        """Refuse an unknown address for an id whose owner is alive.
+
+        An address that already belongs to the broker (a new leader, a slave that becomes master)
+        may change its id.
         """
         broker = self._brokers.get(registration.broker_name)
         if broker is None or registration.address in broker.broker_addrs.values():
@@ -290,7 +292,7 @@ class RouteInfoTable:
             raise _too_many(f"{limits.topics} topics")
 
     def _place(self, registration: BrokerRegistration) -> None:
-        """Put id -> address, and make room for it."""
+        """Enter id -> address, removing conflicting entries."""
         name, address = registration.broker_name, registration.address
         before = self._live.get(address)
         if before is not None and before.broker_name != name:
@@ -339,7 +341,7 @@ class RouteInfoTable:
             del self._filter_servers[registration.address]
 
     def _remove(self, address: str) -> None:
-        """Take an address out of every table; with the last address of a name, the name."""
+        """Remove an address from every table, and the broker name with its last address."""
         live = self._live.pop(address)
         self._filter_servers.pop(address, None)
         self.version += 1

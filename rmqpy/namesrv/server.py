@@ -1,7 +1,7 @@
-"""NameServer: the answers of a name server, from the tables of ``routes`` and ``kv_config``.
+"""NameServer: the answers of a name server, from the tables of ``route_info`` and ``kv_config``.
 
 An unknown code is answered with code 3 (Java's name server gives no answer, and its callers run
-into their time-outs). A slave learns its master, a broker the order topics, from the answer of 103.
+into their timeouts). A slave learns its master, a broker the order topics, from the answer of 103.
 
 Invariants: each request that is not oneway gets exactly one answer, unless its channel closes
 first; a refused request has changed nothing.
@@ -60,10 +60,10 @@ FIRST_SCAN_MS = 5_000
 SCAN_PERIOD_MS = 10_000
 
 VERSION_STRICT_JSON = 401
-"""V4_9_4: from here on callers read routes as strict JSON."""
+"""V4_9_4: from this version on, callers read routes as strict JSON."""
 
 ROUTES_CACHED = 4_096
-"""Encoded routes kept until a table changes."""
+"""Maximum number of encoded routes cached until a table changes."""
 
 NO_ROUTE = (
     "No topic route info in name server for the topic: {}\n"
@@ -71,12 +71,12 @@ NO_ROUTE = (
 )
 
 Answer = Callable[[Channel, RemotingCommand], RemotingCommand | None]
-"""The response, or None when it is sent later."""
+"""Returns the response, or None if it is sent later."""
 
 
 @define(slots=True)
 class NameServerCounts:
-    """What happened since the start."""
+    """Counters since the start."""
 
     refused: int = 0
     failures: int = 0
@@ -85,7 +85,7 @@ class NameServerCounts:
 
 @define(slots=True, eq=False, repr=False)
 class NameServer:
-    """A ``RequestHandler``. ``start()`` reads kvConfig.json and begins to watch the brokers.
+    """The ``RequestHandler``. ``start()`` reads kvConfig.json and starts to monitor the brokers.
 
     ``unknown`` are keys of the settings file that mean nothing here; kept when it is written again.
     """
@@ -119,7 +119,7 @@ class NameServer:
         self._answers = self._answers_by_code()
 
     def start(self) -> None:
-        """Raises StoreError when there are settings on disk and they cannot be read, ConfigError
+        """Raise StoreError when there are settings on disk and they cannot be read, ConfigError
         for access files.
         """
         self.access.start()
@@ -142,15 +142,15 @@ class NameServer:
             response = self._answer(channel, command)
             if response is not None:
                 self._reply(channel, command, response)
-            if channel.closed:  # cut off: it asks for more than it reads
+            if channel.closed:  # disconnected: it requests more than it reads
                 break
 
     def turn_ended(self) -> None:
-        """Nothing is collected over a turn."""
+        """Do nothing: no state is collected during a turn."""
 
     def channel_closed(self, channel: Channel) -> None:
         for address in self.routes.channel_closed(channel):
-            logger.warning("broker %s is gone: its connection was closed", address)
+            logger.warning("removed broker %s: its connection was closed", address)
 
     # -- walking a request
 
@@ -183,7 +183,7 @@ class NameServer:
         self._timer = self.scheduler.call_later(SCAN_PERIOD_MS, self._scan)
         for address, channel in self.routes.tick(self.scheduler.monotonic_ms()):
             self.counts.expired += 1
-            logger.warning("broker %s is gone: it did not register in time", address)
+            logger.warning("removed broker %s: it did not register in time", address)
             channel.close()
 
     def _answers_by_code(self) -> dict[int, Answer]:
@@ -289,14 +289,14 @@ class NameServer:
     def _wipe_write_perm(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
         header = WipeWritePermOfBrokerRequestHeader.decode(command.ext_fields)
         count = self.routes.wipe_write_perm(header.broker_name)
-        logger.info("write permission taken from %d topics of %s", count, header.broker_name)
+        logger.info("removed the write permission of %d topics of %s", count, header.broker_name)
         answer = WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count)
         return RemotingCommand.response_to(command, header=answer)
 
     def _add_write_perm(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
         header = AddWritePermOfBrokerRequestHeader.decode(command.ext_fields)
         count = self.routes.add_write_perm(header.broker_name)
-        logger.info("write permission given to %d topics of %s", count, header.broker_name)
+        logger.info("restored the write permission of %d topics of %s", count, header.broker_name)
         answer = AddWritePermOfBrokerResponseHeader(add_topic_count=count)
         return RemotingCommand.response_to(command, header=answer)
 

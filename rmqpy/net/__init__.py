@@ -1,4 +1,4 @@
-"""The I/O rim: sockets, the event loop, threads and signals. Decides nothing.
+"""The I/O edge: sockets, the event loop, threads and signals. It makes no protocol decisions.
 
 =================== =================================================================
 ``dledger``, ``ha`` drivers that carry out what the protocol cores ask for

@@ -1,11 +1,11 @@
-"""RemotingClient: outgoing requests, one connection an address, answers matched by opaque.
+"""Outgoing requests: one connection per address, answers matched by opaque.
 
 States of a link::
 
     state       request does            leaves by
     (none)      opens one: connecting   -
     connecting  queues its frame        connected -> open; failed or too late -> none, all fail
-    open        writes its frame        closed by anyone -> none, all its pending requests fail
+    open        writes its frame        closed by either side -> none, all its pending requests fail
 
 Invariants: ``done`` is called exactly once for every request, never from inside ``request``; an
 answer counts only on the link that carried the request; at most ``limits.pending_requests`` wait.
@@ -39,11 +39,12 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True)
 class ClientLimits:
-    """``pending_requests`` bounds the response table, ``links`` the addresses connected at a time.
+    """Bounds of a client: ``pending_requests`` of the response table, ``links`` of open
+    connections.
 
     ``close_socket_if_timeout``: an ``invoke`` that got no answer in time closes its connection
     (Java ``com.rocketmq.remoting.client.closeSocketIfTimeout``); a callback request closes it only
-    when nothing at all has come since it was sent.
+    when nothing at all has arrived since it was sent.
     """
 
     connect_timeout_ms: int = 3_000
@@ -54,7 +55,7 @@ class ClientLimits:
 
     @classmethod
     def from_settings(cls, settings: RemotingSettings) -> ClientLimits:
-        """The limits that the settings of a broker name for its outgoing connections."""
+        """Return the limits of outgoing connections from the settings of a broker."""
         idle_close_ms = settings.client_channel_max_idle_time_seconds * 1000
         return cls(
             connect_timeout_ms=settings.connect_timeout_millis,
@@ -65,21 +66,22 @@ class ClientLimits:
 
 @define(slots=True, eq=False, repr=False)
 class ServerLink:
-    """The way to one address."""
+    """The connection to one address, open or connecting."""
 
     address: str
     connection: RemotingConnection | None = None
     waiting: list[bytes] = field(factory=list)
     pending: dict[int, Pending] = field(factory=dict)
     watch: asyncio.TimerHandle | None = None
-    """Looks at ``watch_ms`` who has waited too long: one timer for all of them."""
+    """The timer that fires at ``watch_ms`` and fails overdue requests: one timer for all of them.
+    """
 
     watch_ms: int = 0
 
 
 @define(slots=True, eq=False, repr=False)
 class Pending:
-    """One request without an answer yet."""
+    """A request that has no answer yet."""
 
     timeout_ms: int
     done: Reply
@@ -92,9 +94,9 @@ class Pending:
 
 
 class RemotingClient:
-    """``remoting.channel.Network``, and the same as coroutines.
+    """The implementation of ``remoting.channel.Network``, with coroutines for the same operations.
 
-    ``handler`` gets the requests that peers send over our connections.
+    ``handler`` receives the requests that peers send over these connections.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class RemotingClient:
     ) -> None:
         self.handler: RequestHandler | None = None
         self.credentials = credentials
-        """What every request is signed with; None: unsigned."""
+        """The credentials that sign every request; None leaves requests unsigned."""
         self._tls = tls
         self.limits = limits.connection
         self.turns = LoopTurns(scheduler, self._turn_ended)
@@ -146,7 +148,7 @@ class RemotingClient:
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_ms: int = 3_000
     ) -> RemotingCommand:
-        """The response, whatever its code; raises NetworkError."""
+        """Return the response, whatever its code; raises NetworkError."""
         answer: asyncio.Future[RemotingCommand] = self._scheduler.loop.create_future()
 
         def done(response: RemotingCommand | None, fault: RmqError | None) -> None:
@@ -171,7 +173,7 @@ class RemotingClient:
         self._send(link, frame, self._scheduler.monotonic_ms())
 
     async def close(self) -> None:
-        """Fail what is pending, let queued frames leave, close all."""
+        """Fail pending requests, flush queued frames and close all connections."""
         self._closing = True
         for task in list(self._connecting):
             task.cancel()
@@ -200,7 +202,7 @@ class RemotingClient:
         return [link.address for link in self._links.values() if link.connection is not None]
 
     def sweep(self) -> None:
-        """Close what is idle or dead. Runs by itself every ``limits.sweep_ms``."""
+        """Close idle and dead connections. Called automatically every ``limits.sweep_ms``."""
         now_ms = self._scheduler.monotonic_ms()
         for connection in list(self._by_connection):
             reason = connection.overdue(now_ms)
@@ -213,7 +215,7 @@ class RemotingClient:
     def connected(self, connection: RemotingConnection) -> None:
         if self._sweep_timer is None:
             self._plan_sweep()
-        link = self._by_connection.get(connection)  # None: given up in the last moment
+        link = self._by_connection.get(connection)  # None: abandoned at the last moment
         if link is None or self._closing or self._links.get(link.address) is not link:
             connection.abort()
             return
@@ -272,11 +274,11 @@ class RemotingClient:
     def _frame(
         self, command: RemotingCommand, flag: int, pieces: Sequence[bytes]
     ) -> Sequence[bytes]:
-        """In one piece, or its head and the pieces of its body."""
+        """Return the frame in one piece, or its head and the pieces of its body."""
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         flag |= command.flag & ~(FLAG_RESPONSE | FLAG_ONEWAY)
         if self.credentials is not None:
-            if pieces:  # a signature is over the whole body
+            if pieces:  # the signature covers the whole body
                 command, pieces = evolve(command, body=b"".join(pieces)), ()
             command = self.credentials.signed(command)
         if pieces:
@@ -285,7 +287,7 @@ class RemotingClient:
         return (encode_head(command, len(body), self._opaque, flag) + body,)
 
     def _watch(self, link: ServerLink, delay_ms: int) -> None:
-        """Look after so long who has waited too long for an answer."""
+        """Schedule a check for overdue requests in ``delay_ms``."""
         if link.watch is not None:
             link.watch.cancel()
         link.watch_ms = self._scheduler.monotonic_ms() + delay_ms
@@ -309,14 +311,16 @@ class RemotingClient:
         pending = self._by_connection[connection].pending.pop(response.opaque, None)
         if pending is None:
             logger.info(
-                "an answer of %s:%d to no request, opaque %d", *connection.peer, response.opaque
+                "ignored an answer of %s:%d to no request, opaque %d",
+                *connection.peer,
+                response.opaque,
             )
             return
         self._finish(pending, response, None)
 
     def _on_timeout(self, link: ServerLink, opaque: int) -> None:
         pending = link.pending.pop(opaque, None)
-        if pending is None:  # the link was dropped for one before it
+        if pending is None:  # the link was dropped because of an earlier answer
             return
         connection = link.connection
         text = f"{link.address} did not answer within {pending.timeout_ms} ms"
@@ -328,7 +332,7 @@ class RemotingClient:
             self._drop(link, NetworkError(f"the connection to {link.address} was closed: {text}"))
 
     def _fail(self, link: ServerLink, fault: NetworkError) -> None:
-        """The link is gone: forget it and tell everyone who waits on it."""
+        """Remove a closed link and fail every request that waits on it."""
         if self._links.get(link.address) is link:
             del self._links[link.address]
         pending, link.pending = link.pending, {}
@@ -342,7 +346,9 @@ class RemotingClient:
             self._finish(each, None, fault)
 
     def _drop(self, link: ServerLink, fault: NetworkError) -> None:
-        """End a link that may be open. Not from inside ``request``: calls back at once."""
+        """Close a link that may be open. It calls back immediately, so never from inside
+        ``request``.
+        """
         if link.connection is not None:
             link.connection.close()
         self._fail(link, fault)
@@ -359,7 +365,7 @@ class RemotingClient:
     # -- links
 
     def _link(self, address: str) -> ServerLink:
-        """The link to ``address``, connecting or open."""
+        """Return the link to ``address``, connecting or open."""
         if self._closing:
             raise NetworkError(f"request to {address}: the client is closed")
         link = self._links.get(address)
@@ -396,12 +402,12 @@ class RemotingClient:
         except (OSError, ValueError) as error:  # ValueError: a host name that cannot be looked up
             self._fail(link, NetworkError(f"connect to {link.address}: {error}"))
         finally:
-            if not usable:  # it may have been opened; uvloop then forgets to tell of its end
+            if not usable:  # it may be open already; uvloop then never reports its end
                 connection.abort()
                 self.lost(connection)
 
     async def _connected(self, link: ServerLink) -> None:
-        """Wait for the end of connecting; raises NetworkError when it failed."""
+        """Wait until the link is connected; raise NetworkError if connecting failed."""
         while link.connection is None:
             if self._links.get(link.address) is not link:
                 raise NetworkError(f"connect to {link.address} failed")
@@ -426,7 +432,9 @@ class RemotingClient:
 
     def _serve(self, connection: RemotingConnection, requests: list[RemotingCommand]) -> None:
         if self.handler is None:
-            logger.info("%d requests of %s:%d to nobody", len(requests), *connection.peer)
+            logger.info(
+                "ignored %d requests from %s:%d: no handler is set", len(requests), *connection.peer
+            )
             return
         self.turns.handled()
         try:
@@ -447,7 +455,7 @@ class RemotingClient:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` as (host, port); raises NetworkError."""
+    """Return ``host:port`` or ``[v6]:port`` as (host, port); raises NetworkError."""
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

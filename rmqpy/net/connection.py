@@ -1,4 +1,4 @@
-"""One TCP connection as a ``remoting.channel.Channel``, the same for a server and for a client.
+"""One TCP connection as a ``remoting.channel.Channel``, used by servers and clients alike.
 
 States of a connection::
 
@@ -10,11 +10,12 @@ States of a connection::
     closing   close(), fault of the peer         no     flush   connection_lost, linger deadline
     lost      connection_lost                    no     no      -
 
-Writes are collected and go to the kernel once at the end of the loop turn (:class:`LoopTurns`), so
-that all replies of a turn to one peer are one system call, behind the commit of the handler.
+Writes are collected and passed to the kernel once, at the end of the loop turn
+(:class:`LoopTurns`), so that all replies of a turn to one peer are one system call, after the
+commit of the handler.
 
-Invariants: ``closed`` never goes back; for each ``connected`` the owner hears
-``lost`` exactly once; not more than ``limits.pending_bytes`` wait for one peer, else it is cut off.
+Invariants: ``closed`` never becomes false again; each ``connected`` is followed by exactly one
+``lost``; a peer for which more than ``limits.pending_bytes`` wait is disconnected.
 """
 
 from __future__ import annotations
@@ -34,27 +35,27 @@ from rmqpy.remoting.frame import MAX_FRAME
 from rmqpy.remoting.frame_decoder import FrameDecoder
 
 READ_SIZE = 128 * 1024
-"""Bytes of one read, usually; the buffer is shared by all connections of an owner."""
+"""The usual size of one read; the buffer is shared by all connections of an owner."""
 
 FLUSH_AT = 256 * 1024
-"""Collected replies beyond this go to the transport before the turn ends."""
+"""The size from which collected replies are passed to the transport before the turn ends."""
 
 
 @define(slots=True, frozen=True)
 class ConnectionLimits:
     """Bounds of every connection. Times in ms, sizes in bytes.
 
-    ``idle_close_ms``: closed after so long without traffic in either direction.
-    ``head_deadline_ms``: an unfinished frame may be so old until its header is there, and
-    ``frame_deadline_ms`` until all of it is; then its sender is cut off.
-    ``read_bytes``: of one read at the most.
-    ``turn_bytes``: read from one peer in one loop turn before the others have theirs.
-    ``high_water``/``low_water``: while more waits for a peer than the first, nothing is read from
-    it, until less than the second waits.
-    ``pending_bytes``/``pending_bytes_all``: who lets more wait is cut off; the second counts all
-    peers above their high water together.
-    ``backlog``: connections that may wait to be accepted.
-    ``linger_ms``: after ``close`` the queued bytes have so long to leave.
+    ``idle_close_ms``: time without traffic in either direction after which a connection is closed.
+    ``head_deadline_ms`` and ``frame_deadline_ms``: maximum age of an unfinished frame until its
+    header and until all of it has arrived; after that its sender is disconnected.
+    ``read_bytes``: maximum size of one read.
+    ``turn_bytes``: maximum read from one peer in one loop turn before the others have theirs.
+    ``high_water``/``low_water``: once more than the first waits for a peer, nothing is read from
+    it until less than the second waits.
+    ``pending_bytes``/``pending_bytes_all``: a peer for which more waits is disconnected; the second
+    counts all peers above their high water together.
+    ``backlog``: number of connections that may wait to be accepted.
+    ``linger_ms``: time that queued bytes have to leave after ``close``.
     """
 
     max_frame: int = MAX_FRAME
@@ -73,7 +74,7 @@ class ConnectionLimits:
 
     @classmethod
     def from_settings(cls, settings: ServerSettings) -> ConnectionLimits:
-        """The limits that the settings of a server name."""
+        """Return the limits from the settings of a server."""
         return cls(
             idle_close_ms=settings.server_channel_max_idle_time_seconds * 1000,
             backlog=settings.server_socket_backlog,
@@ -84,14 +85,14 @@ class ConnectionLimits:
 
     @property
     def sweep_ms(self) -> int:
-        """How often deadlines are looked at: late by a quarter of the shortest at the most."""
+        """The interval of deadline checks: at most a quarter of the shortest deadline too late."""
         deadlines = (self.frame_deadline_ms, self.head_deadline_ms, self.linger_ms)
         shortest = min(self.idle_close_ms, *deadlines)
         return max(10, min(5_000, shortest // 4))
 
 
 class ConnectionOwner(Protocol):
-    """What a connection tells of itself."""
+    """The receiver of a connection's events."""
 
     @property
     def limits(self) -> ConnectionLimits: ...
@@ -102,18 +103,18 @@ class ConnectionOwner(Protocol):
     def connected(self, connection: RemotingConnection) -> None: ...
 
     def received(self, connection: RemotingConnection, commands: list[RemotingCommand]) -> None:
-        """All complete frames of one read, at least one."""
+        """Handle all complete frames of one read, at least one."""
         ...
 
     def faulted(self, connection: RemotingConnection, fault: RemoteProtocolError) -> None:
-        """The peer broke the protocol; the connection is being closed."""
+        """Handle a protocol error of the peer; the connection is being closed."""
 
     def lost(self, connection: RemotingConnection) -> None: ...
 
 
 @define(slots=True, eq=False, repr=False)
 class UnreadMark:
-    """``left`` bytes that are not read yet were there at ``seen_ms``
+    """A record that ``left`` unread bytes were present at ``seen_ms``
     (:mod:`rmqpy.net.server.stall_detector`)."""
 
     seen_ms: int
@@ -121,17 +122,17 @@ class UnreadMark:
 
 
 class Markable(Protocol):
-    """A connection whose unread bytes are marked."""
+    """A connection whose unread bytes can be marked."""
 
     def marked(self, seen_ms: int, unread: int) -> None: ...
 
 
 class LoopTurns:
-    """The end of a loop turn: commit, then flush, then let the held ones read again.
+    """The end of a loop turn: commit, then flush, then let held connections read again.
 
     The first read of a turn asks the loop for a callback; the loop runs it after all reads of that
-    turn and before the next ones. So ``turn_ended`` runs once however many connections were read.
-    A ``patient`` one lets one more turn of the loop pass before it.
+    turn and before the next ones, so ``turn_ended`` runs once, however many connections were read.
+    If ``patient``, it runs one loop turn later.
     """
 
     def __init__(
@@ -142,8 +143,8 @@ class LoopTurns:
         *,
         patient: bool = False,
     ) -> None:
-        """``patient``: ``turn_ended`` costs more than a look at the sockets; what comes with those
-        that are there already is waited for.
+        """Set up the turns; ``patient`` if ``turn_ended`` costs more than another look at the
+        sockets, so that requests arriving together are waited for.
         """
         self.scheduler = scheduler
         self.number = 0
@@ -152,7 +153,7 @@ class LoopTurns:
         self.committing = False
         """Whether the loop is in ``turn_ended``."""
         self.found: tuple[int, int, Sequence[tuple[Markable, int]]] | None = None
-        """By whoever watches a commit: its turn, when, and the bytes that waited then."""
+        """Set by the watcher of a commit: its turn, the time, and the bytes that waited then."""
         self._turn_ended = turn_ended
         self._patient = patient
         self._waited = False
@@ -209,7 +210,7 @@ class LoopTurns:
                 connection.marked(seen_ms, count)
 
     def _guard(self, step: Callable[[], None]) -> None:
-        """One step that fails must not keep the other connections from their replies."""
+        """Run one step; its failure must not keep other connections from their replies."""
         try:
             step()
         except Exception as error:  # noqa: BLE001 - supervision: logged and counted
@@ -218,7 +219,7 @@ class LoopTurns:
 
 @define(slots=True, eq=False, repr=False)
 class RemotingConnection(asyncio.BufferedProtocol):
-    """A ``Channel``. Made by the protocol factory of an owner, or by hand for a client."""
+    """A ``Channel``, created by the protocol factory of an owner, or directly for a client."""
 
     owner: ConnectionOwner
     turns: LoopTurns
@@ -231,12 +232,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
     last_read_ms: int = 0
     partial_since_ms: int | None = None
     partial_head: bool = False
-    """Of the unfinished frame not even the header is whole."""
+    """Whether even the header of the unfinished frame is incomplete."""
 
     closing_since_ms: int | None = None
     mark: UnreadMark | None = None
     waited_ms: int = 0
-    """How long the frames that are being received have waited, as far as is known."""
+    """The known waiting time of the frames that are being received."""
     _transport: asyncio.Transport | None = None
     _out: bytearray = field(factory=bytearray)
     _turn: int = -1
@@ -263,7 +264,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self.flush()
 
     def write_pieces(self, pieces: Sequence[bytes], now_ms: int) -> None:
-        """A frame in pieces: to the transport as they are, behind what was collected."""
+        """Write a frame in pieces to the transport, after everything collected before."""
         if self.closed or self._transport is None:
             return
         if self._out:
@@ -283,10 +284,10 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def mark_unread(self) -> None:
-        """A read has filled its buffer. Nobody asks here how long the rest waits."""
+        """Note that a read filled its buffer. The waiting time of the remainder is not measured."""
 
     def taken(self, nbytes: int) -> int:
-        """So many marked bytes were read now; how long they have waited, in ms."""
+        """Note that ``nbytes`` marked bytes were read; return how long they waited, in ms."""
         mark = self.mark
         assert mark is not None and nbytes <= mark.left
         mark.left -= nbytes
@@ -297,7 +298,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     # -- owner and Turns
 
     def abort(self) -> None:
-        """Close at once; what is queued is dropped."""
+        """Close immediately; queued bytes are dropped."""
         self.closed = True
         self._out = bytearray()
         if self._transport is not None:
@@ -306,7 +307,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         if not self._out or self._transport is None or self.closed:
             return
-        out, self._out = self._out, bytearray()  # the transport may keep what it is given
+        out, self._out = self._out, bytearray()  # the transport may keep the buffer it receives
         self._hand_over(out)
 
     def _hand_over(self, out: bytes | bytearray) -> None:
@@ -322,7 +323,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         return bool(self._postponed)
 
     def postpone(self, commands: Sequence[RemotingCommand]) -> None:
-        """Let the owner receive these in the next turn; nothing is read before."""
+        """Deliver ``commands`` to the owner in the next turn; nothing is read before that."""
         self._postponed = commands
         self.turns.held(self)
         self._choose_reading()
@@ -336,18 +337,18 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     @property
     def pending_bytes(self) -> int:
-        """Written by us, not yet taken by the kernel."""
+        """The number of bytes written but not yet accepted by the kernel."""
         waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return waiting + len(self._out)
 
     def overdue(self, now_ms: int) -> str | None:
-        """Why this connection has to go now, or None. Called by the owner's sweep."""
+        """Return why this connection must be closed, or None. Called by the owner's sweep."""
         limits = self.owner.limits
         if self.closing_since_ms is not None:
             late = now_ms - self.closing_since_ms > limits.linger_ms
             return "its last bytes were not taken" if late else None
         waiting = self.pending_bytes
-        if waiting != self._swept_bytes:  # a slow reader is a reader
+        if waiting != self._swept_bytes:  # a slow reader still reads
             self._swept_bytes = waiting
             self.last_traffic_ms = now_ms
         if now_ms - self.last_traffic_ms >= limits.idle_close_ms:
@@ -368,7 +369,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(limits.high_water, limits.low_water)
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = transport.get_extra_info("peername")
-        self.peer = (peer[0], peer[1]) if peer else ("", 0)  # None: it has gone already
+        self.peer = (peer[0], peer[1]) if peer else ("", 0)  # None: already disconnected
         self.local_port = transport.get_extra_info("sockname")[1]
         self.last_traffic_ms = self.turns.scheduler.monotonic_ms()
         self.opened = True
@@ -383,7 +384,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self.take_in(self.turns.buffer[:nbytes])
 
     def take_in(self, data: memoryview) -> None:
-        """Bytes for the receiver; the frames that they complete, to the owner."""
+        """Pass bytes to the receiver and the frames they complete to the owner."""
         now_ms = self.turns.scheduler.monotonic_ms()
         self.last_traffic_ms = self.last_read_ms = now_ms
         try:
@@ -402,7 +403,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self.owner.received(self, commands)
 
     def use_budget(self, nbytes: int) -> None:
-        """So many bytes were read; beyond ``limits.turn_bytes`` the others have their turn."""
+        """Count bytes read; beyond ``limits.turn_bytes`` other connections have their turn."""
         if self._turn != self.turns.number:
             self._turn = self.turns.number
             self._turn_bytes = 0

@@ -1,13 +1,13 @@
-"""Sockets under the links of classic replication (:mod:`rmqpy.ha.link`): who accepts slaves, and
-who connects to a master.
+"""The sockets of classic replication (:mod:`rmqpy.ha.link`): accepting slaves, and connecting to a
+master.
 
-:class:`HaServer` streams the log to every slave and keeps the watermark ``replicated``: what at
-least one slave has. :func:`dial` makes one connection to a master; when to try, and whom, is its
-caller's matter.
+:class:`HaServer` streams the log to every slave and maintains the watermark ``replicated``: the
+offset that at least one slave has reached. :func:`dial` opens one connection to a master; its
+caller decides when to try, and which master.
 
-Invariants: not more than ``ROOM_BYTES`` wait for one slave; a turn of the loop gives each slave at
-most as much; not more than ``SLAVES_MAX`` connections are open; ``ended`` of a dialled connection
-is called exactly once.
+Invariants: at most ``ROOM_BYTES`` wait for one slave; a loop turn gives each slave at most that
+much; at most ``SLAVES_MAX`` connections are open; ``ended`` of a dialled connection is called
+exactly once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rmqpy.store.files.watermark import Watermark
 
 ROOM_BYTES: Final = 1 << 20
 SLAVES_MAX: Final = 64
-"""Connections at the port at a time; those that never report are closed by housekeeping."""
+"""Maximum number of open connections; housekeeping closes those that never report."""
 TICK_MS: Final = 500
 CONNECT_TIMEOUT_MS: Final = 5_000
 
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class StreamedLog(Protocol):
-    """What a master reads of its log: bytes below ``confirm_offset``, which ``written`` tells."""
+    """The log that a master streams: bytes below ``confirm_offset``, announced by ``written``."""
 
     written: Watermark
 
@@ -55,7 +55,7 @@ class StreamedLog(Protocol):
 
 @define(slots=True, frozen=True)
 class SlaveView:
-    """One slave as its master sees it. ``acknowledged``: it has everything below."""
+    """One slave as its master sees it. It has everything below ``acknowledged``."""
 
     address: str
     connected_ms: int
@@ -64,7 +64,7 @@ class SlaveView:
 
 
 class HaServer:
-    """``await listen(host, port)`` once, ``await close()`` at the end."""
+    """The replication port of a master: ``await listen`` once, ``await close`` at the end."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class HaServer:
         self.replicated = Watermark("replicated")
         self.turned_away = 0
         self.last_refused = ""
-        """Which connection was closed last because of what its slave said, and why."""
+        """The last connection that was closed because of an invalid report, and the reason."""
         self._server: Listener | None = None
         self._handshakes: set[asyncio.Task[None]] = set()
         self._slaves: set[_Slave] = set()
@@ -89,7 +89,7 @@ class HaServer:
 
     @property
     def slaves(self) -> list[SlaveView]:
-        """The slaves that have reported, in order of their addresses."""
+        """The slaves that have reported, sorted by address."""
         views = [slave.view for slave in self._slaves if slave.link.next_offset is not None]
         return sorted(views, key=lambda view: view.address)
 
@@ -98,7 +98,7 @@ class HaServer:
         return any(slave.link.next_offset is not None for slave in self._slaves)
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Raises ConfigError when the address cannot be had."""
+        """Listen on the address and return it; raise ConfigError if it cannot be bound."""
         try:
             self._server = await self._open(host, port)
         except OSError as error:
@@ -116,7 +116,7 @@ class HaServer:
         return await open_sockets(loop, (host, port), SLAVES_MAX, self._accepted)
 
     def _accepted(self, sock: socket.socket) -> None:
-        """Of a port that speaks TLS only."""
+        """Handle a connection of a port that accepts TLS only."""
         tls = self.doors.tls
         assert tls is not None
         if len(self._handshakes) >= SLAVES_MAX:
@@ -132,7 +132,7 @@ class HaServer:
         task.add_done_callback(self._handshakes.discard)
 
     async def close(self) -> None:
-        """Let all slaves go; they connect again by themselves."""
+        """Disconnect all slaves; they reconnect on their own."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -148,7 +148,7 @@ class HaServer:
         return LogRange(self.log.min_offset, self.log.confirm_offset)
 
     def enter(self, slave: _Slave) -> bool:
-        """False when there are too many."""
+        """Add a slave; return False if there are too many."""
         if len(self._slaves) >= SLAVES_MAX or self._server is None:
             self.turned_away += 1
             return False
@@ -177,7 +177,7 @@ class HaServer:
 
 
 class _Slave(asyncio.Protocol):
-    """One connection of a slave."""
+    """The connection of one slave."""
 
     def __init__(self, server: HaServer) -> None:
         self._server = server
@@ -218,10 +218,10 @@ class _Slave(asyncio.Protocol):
         if self._transport is not None:
             self._transport = None
             self._server.leave(self)
-            logger.info("slave %s has gone%s", self._address, _because(self.link.closed))
+            logger.info("slave %s disconnected%s", self._address, _because(self.link.closed))
 
     def pump(self) -> None:
-        """Carry out what the link wants now, once; more is planned for the next turn."""
+        """Carry out the link's requests once; the remainder is scheduled for the next turn."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -261,23 +261,25 @@ class _Slave(asyncio.Protocol):
 
 
 class HaClientHandler(Protocol):
-    """Who dials a master: makes the link, takes the bytes, hears of the end."""
+    """The caller of :func:`dial`: it creates the link, stores the bytes, and is notified of the
+    end.
+    """
 
     def connected(self, now_ms: int) -> SlaveLink:
-        """There is a connection: the link for it."""
+        """Return the link for a connection that was just opened."""
 
     def store(self, transfer: TransferFrame) -> None:
-        """Take bytes that continue the log. Raises StoreError when that cannot be."""
+        """Append bytes that continue the log; raise StoreError if that is impossible."""
 
     def ended(self, link: SlaveLink | None, reason: str) -> None:
-        """The connection is over, or never was (``link`` None)."""
+        """Handle the end of the connection, or its failure to open (``link`` is None)."""
 
 
 class HaConnection(Protocol):
-    """A connection to a master, made or being made."""
+    """A connection to a master, open or being opened."""
 
     def close(self) -> None:
-        """Let go of it; ``ended`` is not called any more. Harmless twice."""
+        """Close it without calling ``ended``. Safe to call twice."""
 
 
 def dial(
@@ -331,7 +333,7 @@ class _Connector:
 
 @define(slots=True, eq=False, repr=False)
 class _Master(asyncio.Protocol):
-    """The connection to the master."""
+    """The protocol of the connection to the master."""
 
     follower: HaClientHandler
     scheduler: AsyncioScheduler

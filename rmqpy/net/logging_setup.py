@@ -1,4 +1,4 @@
-"""Logs: one line an event, for people or (``--log-json``) for machines.
+"""Log setup: one line per event, for people or (``--log-json``) for machines.
 
 A traceback stays on its event's line: line breaks inside an event are written as ``\\n``.
 """
@@ -12,7 +12,7 @@ from typing import TextIO
 
 
 class PlainLines(logging.Formatter):
-    """``2026-01-31 12:00:00,123 INFO rmqpy.net.server.server: text``."""
+    """The plain format: ``2026-01-31 12:00:00,123 INFO rmqpy.net.server.server: text``."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -22,7 +22,7 @@ class PlainLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time (ms since 1970), level, logger, text and, where there is one,
+    """One JSON object per line: time (ms since 1970), level, logger, text and, if there is one,
     fault.
     """
 

@@ -1,8 +1,8 @@
-"""The asyncio loop as a ``model.runtime.Scheduler``, supervision, the way in and out of a process.
+"""The asyncio loop as a ``model.clock.Scheduler``, supervision, process start and stop.
 
 Invariants:
 
-* An exception of a callback never stops the loop and never disappears: it is logged with its
+* An exception in a callback never stops the loop and never disappears: it is logged with its
   traceback and counted in ``Supervisor.failures``.
 * ``done`` of ``run_blocking`` runs in the loop, exactly once, also when the pool refuses the work.
 * After ``AsyncioScheduler.close()`` no worker thread of this scheduler is alive.
@@ -34,7 +34,7 @@ UVLOOP_CHOICES = ("auto", "on", "off")
 
 @define(slots=True)
 class Supervisor:
-    """Where exceptions end up that nobody expected."""
+    """The collector of unexpected exceptions."""
 
     failures: int = 0
 
@@ -45,14 +45,14 @@ class Supervisor:
 
 @define(slots=True, frozen=True)
 class BlockingLimits:
-    """Threads for ``run_blocking``, and how much work may wait for one of them."""
+    """The number of threads for ``run_blocking``, and how much work may wait for one of them."""
 
     threads: int = 4
     waiting: int = 1024
 
 
 class AsyncioScheduler:
-    """``model.runtime.Scheduler`` on the running loop."""
+    """A ``model.clock.Scheduler`` on the running loop."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class AsyncioScheduler:
         )
 
     async def close(self) -> None:
-        """Wait for the work that runs, then let the threads go."""
+        """Wait for running work, then end the threads."""
         self._closing = True
         while self._blocking:
             self._blocking_ended.clear()
@@ -123,17 +123,19 @@ class AsyncioScheduler:
 
 
 def run(main: Callable[[AsyncioScheduler], Coroutine[Any, Any, T]], *, uvloop: str = "auto") -> T:
-    """Run ``main(scheduler)`` on a fresh loop to its end; what it returns or raises is the outcome.
+    """Run ``main(scheduler)`` on a new loop to completion; return or raise what it does.
 
-    ``uvloop``: ``auto`` takes uvloop where installed, ``on`` insists, ``off`` is plain asyncio.
+    ``uvloop``: ``auto`` uses uvloop if installed, ``on`` requires it, ``off`` is plain asyncio.
     """
     with asyncio.Runner(loop_factory=_loop_factory(uvloop)) as runner:
         return runner.run(_main_with_scheduler(main))
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM or SIGINT sets, for an orderly end. A second signal acts as it does
-    without us, so that a stop that hangs can be ended."""
+    """Return an event that SIGTERM or SIGINT sets, for an orderly stop.
+
+    A second signal has its default effect, so that a stop that hangs can be aborted.
+    """
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
 

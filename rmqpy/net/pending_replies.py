@@ -1,12 +1,11 @@
-"""The reply gate: a reply leaves when the watermarks of its mode have passed the log offset that it
-needs.
+"""Pending replies: a reply is sent once the watermarks of its mode have passed its log offset.
 
-One mechanism for every mode. A put returns where the message ends; which watermarks must pass that
-point (written, flushed, replicated, committed by a quorum) is the store's word, how long each may
-take is the broker's::
+There is one mechanism for every mode. A put returns the offset at which the message ends; the store
+decides which watermarks must pass it (written, flushed, replicated, committed by a quorum), and the
+broker decides how long each may take::
 
     hold ──► waiting ──► released   every watermark of the lane >= end
-                 ├─────► late       the time of all that are behind is over; the last decides
+                 ├─────► late       the timeouts of all lagging ones are over; the last decides
                  └─────► failed     fail(status): leadership lost, disk failed
 
 Replies that wait for the same watermarks form a *lane*: a queue in the order in which they were
@@ -16,7 +15,7 @@ a reply whose end is smaller than its predecessor's only leaves later than it co
 Invariants: every held reply is answered exactly once; none is released before its watermarks; the
 number of waiting replies never exceeds ``limit``. Writes of one release are joined per channel.
 ``release`` must be called once after ``hold`` in the same loop turn; from then on growth of a
-watermark releases by itself.
+watermark releases on its own.
 """
 
 from __future__ import annotations
@@ -36,25 +35,25 @@ from rmqpy.store.files.watermark import Watermark
 Ticket = TypeVar("Ticket")
 
 WAITING_LIMIT = 200_000
-"""Replies that may wait at once; beyond it requests are refused before anything is stored."""
+"""Maximum number of waiting replies; above it requests are refused before anything is stored."""
 
 
 @define(slots=True, frozen=True)
 class AckTimeout:
-    """How long a reply waits for a watermark, and what it says when the time is over."""
+    """How long a reply waits for a watermark, and its status after that time."""
 
     timeout_ms: int
     status: PutMessageStatus
 
 
 UNNAMED_PATIENCE = AckTimeout(10_000, PutMessageStatus.UNKNOWN_ERROR)
-"""For a watermark that the broker gave no patience of its own."""
+"""The timeout of a watermark for which the broker has not set one."""
 
 
 @define(slots=True, eq=False, repr=False)
 class PendingReply(Generic[Ticket]):
-    """One encoded reply. ``ticket`` is what the broker needs to build another one when this one
-    must not be sent.
+    """One encoded reply. From ``ticket`` the broker builds another one if this one must not be
+    sent.
     """
 
     channel: Channel
@@ -63,15 +62,15 @@ class PendingReply(Generic[Ticket]):
     ticket: Ticket
     held_ms: int = 0
     count: int = 1
-    """How many requests it answers: replies that need nearly the same end may wait as one."""
+    """The number of requests it answers: replies with nearly the same end may wait as one."""
 
 
 LateReply = Callable[[Ticket, PutMessageStatus], bytes]
-"""The frame that answers a reply which was not released."""
+"""The function that returns the frame sent in place of a reply that was not released."""
 
 
 class PendingReplies(Generic[Ticket]):
-    """See the module's text. ``late`` builds the frames of late and failed replies."""
+    """Replies that wait for watermarks. ``late`` builds the frames of late and failed replies."""
 
     def __init__(
         self,
@@ -91,14 +90,14 @@ class PendingReplies(Generic[Ticket]):
         self.failed_count = 0
 
     def change_patience(self, patience: Mapping[str, AckTimeout]) -> None:
-        """From the next reply on."""
+        """Change the timeouts of replies held from now on."""
         self._patience = dict(patience)
         for lane in self._lanes.values():
             lane.patience = self._patience_of(lane.watermarks)
 
     @property
     def waiting(self) -> int:
-        """Replies that wait now."""
+        """The number of waiting replies."""
         return sum(lane.count for lane in self._lanes.values())
 
     @property
@@ -107,13 +106,13 @@ class PendingReplies(Generic[Ticket]):
         return not any([lane.replies for lane in self._lanes.values()])
 
     def has_room(self, count: int) -> bool:
-        """Whether ``count`` more replies may wait. Ask before storing what they answer."""
+        """Return whether ``count`` more replies may wait. Check before storing what they answer."""
         for lane in self._lanes.values():
             count += lane.count
         return count <= self._limit
 
     def waits_for(self, watermark: Watermark) -> bool:
-        """Whether some reply needs ``watermark`` to grow (group commit begins a flush then)."""
+        """Return whether a reply needs ``watermark`` to grow (group commit then starts a flush)."""
         return any(
             lane.replies and lane.replies[0].end > watermark.value
             for lane in self._lanes.values()
@@ -123,7 +122,7 @@ class PendingReplies(Generic[Ticket]):
     def hold(
         self, watermarks: Sequence[Watermark], replies: Iterable[PendingReply[Ticket]]
     ) -> None:
-        """Keep ``replies`` until all of ``watermarks`` have passed their ends."""
+        """Hold ``replies`` until all of ``watermarks`` have passed their ends."""
         lane = self._lane(tuple(watermarks))
         now_ms = self._scheduler.monotonic_ms()
         for waiting in replies:
@@ -132,7 +131,7 @@ class PendingReplies(Generic[Ticket]):
             lane.count += waiting.count
 
     def release(self) -> None:
-        """Send whatever may leave; the rest gets its deadline watched."""
+        """Send every reply that may leave and watch the deadlines of the others."""
         for lane in self._lanes.values():
             if lane.replies:
                 break
@@ -145,7 +144,7 @@ class PendingReplies(Generic[Ticket]):
         self._watch_deadline()
 
     def fail(self, status: PutMessageStatus) -> None:
-        """Answer every waiting reply that has not been earned with ``status``."""
+        """Answer every reply whose watermarks have not passed with ``status``."""
         self.release()
         leaving: _Leaving = {}
         for lane in self._lanes.values():
@@ -211,9 +210,9 @@ class _WatermarkQueue(Generic[Ticket]):
     count: int = 0
 
     def deadline_ms(self, waiting: PendingReply[Ticket]) -> int:
-        """When ``waiting`` is late: the longest patience among the watermarks that are behind.
+        """Return when ``waiting`` is late: the longest timeout among the lagging watermarks.
 
-        It never falls along the lane: a reply lacks no watermark that the next one has.
+        It never decreases along the lane: a reply lacks no watermark that the next one has.
         """
         behind = [
             patience.timeout_ms
@@ -223,8 +222,8 @@ class _WatermarkQueue(Generic[Ticket]):
         return waiting.held_ms + max(behind, default=0)
 
     def check_ms(self, now_ms: int) -> int:
-        """When to look at the head again: the first patience of the lane that ends later than now,
-        for a watermark that is behind now may have passed by then.
+        """Return when to check the head again: the first timeout of the lane that ends later than
+        now, because a watermark that lags now may have passed until then.
         """
         held_ms = self.replies[0].held_ms
         ends = (held_ms + patience.timeout_ms for patience in self.patience)
@@ -254,8 +253,8 @@ class _WatermarkQueue(Generic[Ticket]):
                 leaving[channel] = [waiting.reply]
 
     def status_behind(self, end: int) -> PutMessageStatus:
-        """The status of the last watermark that has not passed ``end`` (a replica outweighs the
-        disk).
+        """Return the status of the last watermark that has not passed ``end`` (a replica outweighs
+        the disk).
         """
         for mark, patience in zip(reversed(self.watermarks), reversed(self.patience), strict=True):
             if mark.value < end:
@@ -277,4 +276,4 @@ def _write(leaving: _Leaving) -> None:
 
 
 SendGate = PendingReplies[RemotingCommand | bytes]
-"""The replies to sends; a ticket is the reply as a command, or the frames of several."""
+"""The pending replies to sends; a ticket is the reply as a command, or the frames of several."""

@@ -1,5 +1,5 @@
-"""TLS by Java's keys: contexts from PEM files, made again when the files change; which connections
-are TLS.
+"""TLS configured by Java's keys: contexts from PEM files, reloaded when the files change, and the
+choice between TLS and plain per connection.
 
 ==============  =====================================  ==========================================
 tls.server.mode  first byte 0x16 (a TLS handshake)     any other first byte
@@ -10,8 +10,8 @@ permissive      TLS; closed where there is no          plain
 enforcing       TLS                                    closed
 ==============  =====================================  ==========================================
 
-Files are looked at again with the first new connection after ``WATCH_MS``. What cannot be loaded (a
-certificate that is replaced before its key) leaves the context as it was, and is tried again.
+The files are checked again with the first new connection after ``WATCH_MS``. Files that cannot be
+loaded (a certificate replaced before its key) leave the context unchanged and are tried again.
 Host names are not compared with certificates, as in Java: the certificates of
 ``trustCertPath`` decide.
 """
@@ -37,7 +37,7 @@ from rmqpy.model.errors import ConfigError
 WATCH_MS: Final = 5_000
 HANDSHAKE_S: Final = 10.0
 FIRST_BYTE: Final = 0x16
-"""Of a TLS handshake; the length of a frame begins with 0 or 1."""
+"""The first byte of a TLS handshake; the length of a frame begins with 0 or 1."""
 
 DEFAULT_FILE: Final = "/etc/rocketmq/tls.properties"
 
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True, kw_only=True)
 class TlsSide:
-    """The files of one side. ``verify``: the peer's certificate has to be signed by ``trust``."""
+    """The files of one side. With ``verify`` the peer's certificate must be signed by ``trust``."""
 
     certificate: str | None = None
     key: str | None = None
@@ -62,7 +62,7 @@ class TlsSide:
 
 @define(slots=True, eq=False, repr=False)
 class TlsContext:
-    """``current()`` is the context for a new connection."""
+    """A reloading TLS context; ``current()`` returns it for a new connection."""
 
     side: TlsSide
     server: bool
@@ -90,10 +90,12 @@ class TlsContext:
         try:
             self._context = _context(self.side, self.server)
         except ConfigError as fault:
-            logger.warning("the certificates stay as they were for now: %s", fault)
+            logger.warning(
+                "keeping the current certificates, the new ones cannot be loaded: %s", fault
+            )
             return
         self._seen = seen
-        logger.info("certificates loaded again: %s", ", ".join(self.side.files))
+        logger.info("reloaded the certificates: %s", ", ".join(self.side.files))
 
     def _fingerprint(self) -> tuple[object, ...]:
         marks: list[object] = []
@@ -109,7 +111,7 @@ class TlsContext:
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class ServerTls:
-    """TLS of a listening port."""
+    """The TLS settings of a listening port."""
 
     mode: TlsMode
     context: TlsContext
@@ -117,20 +119,21 @@ class ServerTls:
 
 @define(slots=True, frozen=True)
 class Tls:
-    """What a process uses: at its ports, and for its own connections. None: plain."""
+    """The TLS of a process: at its ports, and for its own connections. None means plain."""
 
     server: ServerTls | None = None
     client: TlsContext | None = None
     replication: ServerTls | None = None
     to_master: TlsContext | None = None
-    """Of the classic replication."""
+    """The context for classic replication."""
 
 
 def tls_of(
     security: SecuritySettings, *, outgoing: bool = False, now_ms: Callable[[], int] | None = None
 ) -> Tls:
-    """By the keys of a server; ``outgoing``: TLS on its own connections whatever they say. Raises
-    ConfigError.
+    """Return the TLS of a server from its keys; raise ConfigError if they are inconsistent.
+
+    ``outgoing`` enables TLS on its own connections regardless of the keys.
     """
     now_ms = now_ms or _monotonic_ms
     settings = _with_file(security)
@@ -147,8 +150,9 @@ def tls_of(
 
 
 def side_of_file(path: str | None) -> TlsSide:
-    """The client's side by the ``tls.client.*`` keys of a file of Java's form; None: trust
-    everybody, show nothing. Raises ConfigError.
+    """Return the client side from the ``tls.client.*`` keys of a file in Java's format.
+
+    Without a file every server is trusted and no certificate is presented. Raises ConfigError.
     """
     if path is None:
         return TlsSide()
@@ -156,7 +160,7 @@ def side_of_file(path: str | None) -> TlsSide:
 
 
 def client_tls(side: TlsSide) -> TlsContext:
-    """For a client that has no configuration file. Raises ConfigError."""
+    """Return the context of a client without a configuration file. Raises ConfigError."""
     return TlsContext(side, False, _monotonic_ms)
 
 
@@ -237,7 +241,7 @@ _IN_FILE: Final = {
     "tls.client.authServer": "tls_client_auth_server",
     "tls.client.trustCertPath": "tls_client_trust_cert_path",
 }
-"""What Java reads of ``tls.config.file``; its file wins over the system properties."""
+"""The keys that Java reads from ``tls.config.file``, which overrides the system properties."""
 
 
 def _with_file(security: SecuritySettings) -> SecuritySettings:
@@ -279,7 +283,7 @@ def _monotonic_ms() -> int:
 async def adopt(
     factory: Callable[[], asyncio.BaseProtocol], sock: socket.socket, tls: TlsContext | None
 ) -> bool:
-    """Give an accepted socket to a protocol, behind TLS or plain; False when it ended before."""
+    """Attach an accepted socket to a protocol, with TLS or plain; return False if it closed."""
     loop = asyncio.get_running_loop()
     try:
         if tls is None:
@@ -289,7 +293,7 @@ async def adopt(
                 factory, sock, ssl=tls.current(), ssl_handshake_timeout=HANDSHAKE_S
             )
     except (OSError, TimeoutError) as error:  # an SSLError is an OSError
-        logger.info("a connection ended in its TLS handshake: %s", error)
+        logger.info("TLS handshake of a connection failed: %s", error)
         sock.close()
         return False
     return True
@@ -297,9 +301,7 @@ async def adopt(
 
 @define(slots=True, eq=False, repr=False)
 class TlsSniffer:
-    """A socket of which nobody knows yet whether it speaks TLS: its first byte tells, and stays to
-    be read.
-    """
+    """A socket whose first byte decides whether it speaks TLS; the byte is left to be read."""
 
     sock: socket.socket
     since_ms: int

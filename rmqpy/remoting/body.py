@@ -1,4 +1,4 @@
-"""What all typed bodies share: JSON to attrs objects and back, by the annotations of the class.
+"""The base of all typed bodies: JSON to attrs objects and back, by the annotations of the class.
 
 ==================  ==========================  ==========================================
 annotation          JSON                        also read
@@ -41,7 +41,6 @@ from attrs import NOTHING, AttrsInstance, define, fields
 
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError
-from rmqpy.remoting.annotations import Int64, wire_name, without_none
 from rmqpy.remoting.fastjson import (
     TOLERANT_REQUEST_MAX,
     FastjsonDecodeError,
@@ -49,29 +48,29 @@ from rmqpy.remoting.fastjson import (
     dumps,
     loads,
 )
-from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, check_range, parse_decimal
-from rmqpy.remoting.lazy_attrs import Value
+from rmqpy.remoting.java_values import INT32_MAX, INT64_MAX, check_range, parse_decimal
+from rmqpy.remoting.lazy_attrs import Int64, Value, wire_name, without_none
 
 Read: TypeAlias = Callable[[Any], Any]
 Write: TypeAlias = Callable[[Any], Any]
 
 REQUEST_BYTES_MAX: Final = 512 * 1024
-"""Largest body of a request of clients; reading one takes up to a third of a second a MiB."""
+"""The largest body of a client's request; reading takes up to a third of a second per MiB."""
 
 
 class Body(Value):
-    """Base of the typed bodies; subclasses are keyword-capable attrs classes named as in Java."""
+    """The base of typed bodies; subclasses are attrs classes named as in Java."""
 
     __slots__ = ()
 
     BYTES_MAX: ClassVar[int | None] = None
-    """Of bodies that any client may send: a larger one is refused unread, and a long one has to be
-    strict JSON.
+    """The limit of bodies that any client may send: a larger one is refused unread, and a long one
+    must be strict JSON.
     """
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview | str) -> Self:
-        """The body in ``data``; what cannot be one is refused, naming the member."""
+        """Return the body in ``data``; refuse invalid data with the name of the member."""
         if cls.BYTES_MAX is not None and len(data) > cls.BYTES_MAX:
             raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR,
@@ -86,12 +85,12 @@ class Body(Value):
             ) from None
 
     def encode(self, *, pretty: bool = False, strict: bool = False) -> bytes:
-        """The JSON of this body: compact, or in the form of config files, or strict JSON."""
+        """Return the JSON of this body: compact, or in the form of config files, or strict JSON."""
         return dumps(self.to_json(), pretty=pretty, strict=strict)
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """The body in a decoded JSON value; raises BodyDecodeError."""
+        """Return the body in a decoded JSON value; raise BodyDecodeError if it does not fit."""
         if not isinstance(value, dict):
             raise BodyDecodeError(f"an object was expected, not {_shown(value)}")
         arguments: dict[str, object] = {}
@@ -108,7 +107,7 @@ class Body(Value):
         return cls(**arguments)
 
     def to_json(self) -> dict[Any, object]:
-        """What ``encode`` writes, as plain values."""
+        """Return the plain values that ``encode`` writes."""
         encoded: dict[Any, object] = {}
         for member in _members(cast(Hashable, type(self))):
             value = getattr(self, member.attribute)

@@ -1,4 +1,4 @@
-"""What a processor sees of a connection, and what a service sees of the network. No socket here.
+"""The interfaces of a connection, for processors, and of the network, for services; no sockets.
 
 ``net.server`` and ``net.client`` implement these on asyncio, ``testing`` in memory.
 """
@@ -13,53 +13,53 @@ from rmqpy.remoting.command import RemotingCommand
 
 
 class Channel(Protocol):
-    """One connection. Identity is identity of the object."""
+    """One connection, identified by object identity."""
 
     @property
     def peer(self) -> tuple[str, int]:
-        """Remote address: textual IP (v4 or v6, no brackets) and port."""
+        """The remote address: textual IP (v4 or v6, no brackets) and port."""
 
     @property
     def closed(self) -> bool:
-        """No more bytes will go out."""
+        """Whether no more bytes will be sent."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Queue complete frames; silently dropped when closed. ``data`` may be reused after the
-        call returns.
+        """Queue complete frames; they are dropped silently if closed. ``data`` may be reused after
+        the call returns.
         """
 
     def close(self) -> None:
-        """Send what is queued, then close. Harmless twice."""
+        """Send queued bytes, then close. Safe to call twice."""
 
 
 class RequestHandler(Protocol):
-    """The upper half of a server."""
+    """The handler of a server's requests."""
 
     def handle(
         self, channel: Channel, commands: Sequence[RemotingCommand]
     ) -> Sequence[RemotingCommand] | None:
-        """All complete frames of one read, in order. Replies go out by ``channel.write``, now or
-        later. Returns the last ones of ``commands`` if they are to be handled in the next turn,
-        because this one has taken long enough: nothing is read from the channel until then.
+        """Handle all complete frames of one read, in order.
 
-        Must not raise: a fault of one request is answered to that request.
+        Replies are sent by ``channel.write``, now or later. Returns the last ones of ``commands``
+        if they are to be handled in the next turn, because this one has taken long enough: nothing
+        is read from the channel until then.
+
+        It must not raise: an error of one request is answered to that request.
         """
 
     def turn_ended(self) -> None:
-        """Called once at the end of each loop turn in which ``handle`` ran on any channel: the time
-        to commit.
-        """
+        """Commit. Called once per loop turn in which ``handle`` ran on any channel."""
 
     def channel_closed(self, channel: Channel) -> None:
-        """The connection is gone; called exactly once a channel."""
+        """Handle the end of a connection. Called exactly once per channel."""
 
 
 Reply = Callable[[RemotingCommand | None, RmqError | None], None]
-"""``done(response, None)`` or ``done(None, fault)``, exactly once."""
+"""The callback of a request: ``done(response, None)`` or ``done(None, fault)``, exactly once."""
 
 
 class Network(Protocol):
-    """Outgoing requests, multiplexed on one connection an address."""
+    """Outgoing requests, multiplexed on one connection per address."""
 
     def request(
         self,
@@ -69,9 +69,9 @@ class Network(Protocol):
         done: Reply,
         pieces: Sequence[bytes] = (),
     ) -> None:
-        """Send ``command`` to ``host:port``; the network gives it a fresh opaque. ``pieces`` stand
-        instead of its body: one after the other, not copied together where that can be helped.
+        """Send ``command`` to ``host:port``; the network gives it a new opaque. ``pieces`` replace
+        its body; they are sent in order and copied together only if unavoidable.
         """
 
     def oneway(self, address: str, command: RemotingCommand) -> None:
-        """Send and forget; a failure is logged by the network."""
+        """Send a command without an answer; the network logs a failure."""

@@ -1,8 +1,8 @@
-"""RemotingCommand: one request or response, whatever its serialize type.
+"""RemotingCommand: one request or response, independent of its serialize type.
 
-Invariants: ``language`` is the code of the enum (LANGUAGES has the names), also where a peer sent a
-code that we do not know; a name that we do not know is LANGUAGE_UNKNOWN. ``body`` is empty where
-Java has null. An ext field is never None: absent is absent.
+Invariants: ``language`` is the code of the enum (LANGUAGES has the names), even if a peer sent an
+unknown code; an unknown name is LANGUAGE_UNKNOWN. ``body`` is empty where Java has null. An ext
+field is never None: it is absent instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CURRENT_VERSION: Final = 407
 """V4_9_7, sent in requests and responses."""
 
 _V4_0_0_SNAPSHOT: Final = 212
-"""From here on the numbers are regular: ten patches a minor version, a snapshot before each."""
+"""The first regular number: ten patches per minor version, with a snapshot before each."""
 
 LANGUAGE_JAVA: Final = 0
 LANGUAGE_CPP: Final = 1
@@ -31,7 +31,7 @@ LANGUAGE_PYTHON: Final = 3
 LANGUAGE_OTHER: Final = 7
 LANGUAGE_GO: Final = 9
 LANGUAGE_UNKNOWN: Final = 255
-"""A name outside the table; read from JSON, written as no language at all."""
+"""The code of a name outside the table; read from JSON, not written at all."""
 
 LANGUAGES: Final[tuple[str, ...]] = (
     "JAVA",
@@ -53,7 +53,7 @@ LANGUAGE_CODES: Final[dict[str, int]] = {name: code for code, name in enumerate(
 
 
 def language_name(code: int) -> str | None:
-    """The enum name of a language code, None outside the table."""
+    """Return the enum name of a language code, None outside the table."""
     return LANGUAGES[code] if 0 <= code < len(LANGUAGES) else None
 
 
@@ -71,7 +71,9 @@ class RemotingCommand:
     body: bytes = field(default=b"", repr=lambda body: f"<{len(body)} bytes>")
     serialize_type: int = SERIALIZE_JSON
     header_type: type[CommandHeader] | None = field(default=None, eq=False, kw_only=True)
-    """What ``ext_fields`` was made from; decides the form only (order, ``{}`` or nothing)."""
+    """The type that ``ext_fields`` was built from; decides only the form (order, ``{}`` or
+    nothing).
+    """
 
     @property
     def is_response(self) -> bool:
@@ -83,7 +85,7 @@ class RemotingCommand:
 
     @classmethod
     def request(cls, code: int, header: CommandHeader | None = None, body: bytes = b"") -> Self:
-        """A request; who sends it sets the opaque."""
+        """Return a request; its sender sets the opaque."""
         return cls(
             int(code),
             ext_fields=header.encode() if header is not None else {},
@@ -100,7 +102,7 @@ class RemotingCommand:
         header: CommandHeader | None = None,
         body: bytes = b"",
     ) -> Self:
-        """The answer to ``request``: its opaque, its serialize type."""
+        """Return the answer to ``request``, with its opaque and its serialize type."""
         return cls(
             int(code),
             opaque=request.opaque,
@@ -114,7 +116,7 @@ class RemotingCommand:
 
 
 def version_text(version: int) -> str:
-    """Java's name of a client or broker version, ``V4_9_7``; the few before 4.0 by number."""
+    """Return Java's name of a version such as ``V4_9_7``; the few before 4.0 by number."""
     if version < _V4_0_0_SNAPSHOT:
         return f"V3({version})"
     minor, rest = divmod(version - _V4_0_0_SNAPSHOT, 20)

@@ -1,4 +1,4 @@
-"""What all custom headers share: a table of fields made from the annotations of an attrs class.
+"""The base of all custom headers: a table of fields built from the annotations of an attrs class.
 
 The wire name of an attribute is its camelCase form unless :func:`named` says otherwise. The kind
 follows from the annotation:
@@ -9,7 +9,7 @@ annotation   text on the wire            not accepted on read
 str          itself
 int          decimal, 32 bits            other texts, out of range
 Int64        decimal, 64 bits            other texts, out of range
-bool         ``true`` / ``false``        nothing (all but "true" is false)
+bool         ``true`` / ``false``        nothing (all texts but "true" are false)
 float        Java ``Double.toString``    other texts
 ``| None``   left out when None
 ===========  ==========================  =====================================
@@ -35,9 +35,8 @@ from attrs import NOTHING, AttrsInstance, define, fields
 
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError
-from rmqpy.remoting.annotations import Int64, named, wire_name, without_none
-from rmqpy.remoting.java_number import INT32_MAX, INT64_MAX, java_double, parse_decimal
-from rmqpy.remoting.lazy_attrs import Value
+from rmqpy.remoting.java_values import INT32_MAX, INT64_MAX, java_double, parse_decimal
+from rmqpy.remoting.lazy_attrs import Int64, Value, named, wire_name, without_none
 
 __all__ = ["CommandHeader", "HeaderField", "Int64", "header_fields", "named", "wire_names"]
 
@@ -46,7 +45,7 @@ Text = Callable[[Any], str]
 
 
 class CommandHeader(Value):
-    """Base of the custom headers; subclasses are keyword-only attrs classes named as in Java."""
+    """The base of custom headers; subclasses are keyword-only attrs classes named as in Java."""
 
     __slots__ = ()
 
@@ -55,7 +54,7 @@ class CommandHeader(Value):
 
     @classmethod
     def decode(cls, ext_fields: Mapping[str, str]) -> Self:
-        """The header in ``ext_fields``; a missing mandatory or an unreadable field is refused."""
+        """Return the header in ``ext_fields``; refuse missing or unreadable fields."""
         values: dict[str, object] = {}
         name = ""
         try:
@@ -77,7 +76,7 @@ class CommandHeader(Value):
         return cls(**values)
 
     def encode(self) -> dict[str, str]:
-        """The ext fields in order of declaration, without the absent ones."""
+        """Return the ext fields in order of declaration, without the absent ones."""
         encoded: dict[str, str] = {}
         for item in header_fields(type(self)):
             value = getattr(self, item.attribute)
@@ -88,7 +87,7 @@ class CommandHeader(Value):
 
 @define(slots=True, frozen=True)
 class HeaderField:
-    """One line of a header's field table."""
+    """One row of a header's field table."""
 
     attribute: str
     wire_name: str
@@ -99,7 +98,7 @@ class HeaderField:
 
 
 def header_fields(header: type[CommandHeader]) -> tuple[HeaderField, ...]:
-    """The field table of ``header`` in order of declaration.
+    """Return the field table of ``header`` in order of declaration.
 
     Inherited fields come first, as in Java's reflection; in a fast codec header they come last, as
     Java writes them.
@@ -108,13 +107,13 @@ def header_fields(header: type[CommandHeader]) -> tuple[HeaderField, ...]:
 
 
 def wire_names(header: type[CommandHeader]) -> tuple[str, ...]:
-    """The names of the ext fields of ``header``, in the same order."""
+    """Return the names of the ext fields of ``header``, in the same order."""
     return _wire_names(cast(Hashable, header))
 
 
 @cache
 def _rows(header: Hashable) -> tuple[tuple[str, str, bool, Parse], ...]:
-    """What :meth:`CommandHeader.decode` needs of the table, for a loop over every request."""
+    """Return the part of the table that :meth:`CommandHeader.decode` needs for every request."""
     return tuple(
         (item.wire_name, item.attribute, item.mandatory, item.parse) for item in _table(header)
     )

@@ -1,4 +1,4 @@
-"""JSON as the Java side writes it (fastjson 1.2): bodies and the files under config/.
+"""JSON in the form of Java's fastjson 1.2: bodies and the files under config/.
 
 Read: strict JSON through the standard library, everything else by
 :mod:`rmqpy.remoting.fastjson_reader`. Keys of maps are ``str`` (a bare ``0`` becomes "0") or
@@ -18,35 +18,54 @@ maps          order of the dict   sorted by key
 ``pretty`` is the form of the config files: tab indented, members on lines of their own, but bare
 and object keys stay on the line of their brace; a list is spread over lines, a tuple (a Java set or
 array) is not.
+
+String literals escape the quote, the backslash, ``\\b \\t \\n \\f \\r``, and as ``\\uXXXX`` in
+upper case the other control characters up to U+001F, U+007F to U+009F, U+2028 and U+2029.
+Everything else is written as it is. The strict form also escapes the slash and everything outside
+ASCII.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn, TypeAlias
 
 from rmqpy.remoting.fastjson_reader import DEPTH_MAX, FastjsonDecodeError, FastjsonReader, ObjectKey
-from rmqpy.remoting.java_number import java_double
-from rmqpy.remoting.json_text import quote, quote_strict
+from rmqpy.remoting.java_values import java_double
 
-__all__ = ["DEPTH_MAX", "FastjsonDecodeError", "ObjectKey", "dumps", "loads"]
+__all__ = ["DEPTH_MAX", "FastjsonDecodeError", "ObjectKey", "dumps", "loads", "quote"]
 
 CONTAINERS_MAX: Final = 1_000_000
-"""Most objects and arrays in one text; an empty one takes 30 times its bytes in memory."""
+"""Maximum number of objects and arrays in a text; an empty one takes 30 times its size in memory.
+"""
 
 TOLERANT_REQUEST_MAX: Final = 64 * 1024
-"""Longest text that is not strict JSON and comes from a stranger: the tolerant reader takes up to a
-second a MiB, and everybody waits.
+"""Maximum length of a client's text that is not strict JSON: the tolerant reader takes up to a
+second per MiB, during which all other requests wait.
 """
+
+_SHORT: Final = {
+    '"': '\\"',
+    "\\": "\\\\",
+    "\b": "\\b",
+    "\t": "\\t",
+    "\n": "\\n",
+    "\f": "\\f",
+    "\r": "\\r",
+}
+_SPECIAL = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029]')
+_SPECIAL_STRICT = re.compile('["/\\\\\x00-\x1f]|[^\x00-\x7e]')
 
 Parts: TypeAlias = list[str]
 
 
 def loads(data: bytes | bytearray | memoryview | str, tolerant_max: int | None = None) -> object:
-    """The value of ``data``; malformed UTF-8 is replaced, as Java does. Raises FastjsonDecodeError.
+    """Return the value of ``data``; malformed UTF-8 is replaced, as Java does. Raises
+    FastjsonDecodeError.
 
-    A text of more than ``tolerant_max`` characters has to be strict JSON.
+    A text of more than ``tolerant_max`` characters must be strict JSON.
     """
     text = data if isinstance(data, str) else str(data, "utf-8", "replace")
     containers = text.count("[") + text.count("{")
@@ -65,10 +84,22 @@ def loads(data: bytes | bytearray | memoryview | str, tolerant_max: int | None =
 
 
 def dumps(value: object, *, pretty: bool = False, strict: bool = False) -> bytes:
-    """``value`` (dict, list, tuple, str, int, float, bool, None, ObjectKey) as UTF-8."""
+    """Return ``value`` (dict, list, tuple, str, int, float, bool, None, ObjectKey) as UTF-8."""
     parts: Parts = []
     _Writer(parts, pretty, strict).write(value, 0)
     return "".join(parts).encode("utf-8", "replace")
+
+
+def quote(text: str) -> str:
+    """Return ``text`` between double quotes."""
+    if _SPECIAL.search(text) is None:
+        return f'"{text}"'
+    return f'"{_SPECIAL.sub(_escape, text)}"'
+
+
+def quote_strict(text: str) -> str:
+    """Return ``text`` between double quotes, in ASCII."""
+    return f'"{_SPECIAL_STRICT.sub(_escape_strict, text)}"'
 
 
 class _Writer:
@@ -81,7 +112,7 @@ class _Writer:
         self._quote: Callable[[str], str] = quote_strict if strict else quote
 
     def write(self, value: object, depth: int) -> None:
-        """Append ``value``, whose closing brace would stand at ``depth`` tabs."""
+        """Append ``value``; its closing brace is indented by ``depth`` tabs."""
         if isinstance(value, str):
             self._parts.append(self._quote(value))
         elif value is None:
@@ -143,6 +174,21 @@ class _Writer:
 
     def _line(self, depth: int) -> None:
         self._parts.append("\n" + "\t" * depth)
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match.group()
+    return _SHORT.get(char) or f"\\u{ord(char):04X}"
+
+
+def _escape_strict(match: re.Match[str]) -> str:
+    char = match.group()
+    if char == "/":
+        return "\\/"
+    if ord(char) <= 0xFFFF:
+        return _escape(match)
+    beyond = ord(char) - 0x10000
+    return f"\\u{0xD800 | beyond >> 10:04X}\\u{0xDC00 | beyond & 0x3FF:04X}"
 
 
 def _is_mixed(value: Mapping[Any, object]) -> bool:

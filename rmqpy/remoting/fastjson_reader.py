@@ -7,7 +7,7 @@ beyond strict JSON         becomes
 ``{{"topic":"T"}:7}``      an :class:`ObjectKey`
 ``{a:1}``                  the key "a"
 ``'text'``                 a string
-``[1,2,]``  ``{"a":1,}``   as without the last comma
+``[1,2,]``  ``{"a":1,}``   the same without the last comma
 ``/* … */``  ``// …``      nothing
 ``12L`` (B, S, F, D)       the number
 ``undefined`` ``NaN``      None
@@ -25,7 +25,7 @@ from typing import Final, NoReturn
 from attrs import define
 
 DEPTH_MAX: Final = 64
-"""Deepest nesting of objects and arrays; the deepest real body has 6."""
+"""Maximum nesting of objects and arrays; the deepest real body has 6 levels."""
 
 _GAP = re.compile(r"[ \t\r\n\f\b\ufeff]*")
 _NUMBER = re.compile(r"(-?[0-9]+)(\.[0-9]*)?([eE][+-]?[0-9]+)?[LSBFD]?")
@@ -57,7 +57,7 @@ _NUMBER_CHARS_MAX: Final = 400
 
 
 class FastjsonDecodeError(ValueError):
-    """A text that even fastjson could not read."""
+    """The error for a text that even fastjson could not read."""
 
     def __init__(self, problem: str, position: int) -> None:
         super().__init__(f"{problem} at character {position}")
@@ -66,7 +66,7 @@ class FastjsonDecodeError(ValueError):
 
 @define(slots=True, frozen=True)
 class ObjectKey:
-    """An object as the key of a map: its members by name; objects inside are ObjectKeys too."""
+    """An object used as the key of a map: its members by name; inner objects are ObjectKeys too."""
 
     members: tuple[tuple[str, object], ...]
 
@@ -79,7 +79,7 @@ class ObjectKey:
 
 
 class FastjsonReader:
-    """One pass over one text."""
+    """A reader for one pass over one text."""
 
     __slots__ = ("_depth", "_position", "_text")
 
@@ -89,7 +89,7 @@ class FastjsonReader:
         self._depth = 0
 
     def read(self) -> object:
-        """The one value of the text."""
+        """Return the one value of the text."""
         value = self._value()
         self._skip_gap()
         if self._position < len(self._text):
@@ -254,7 +254,7 @@ class FastjsonReader:
 
 
 def _frozen(value: object) -> object:
-    """``value`` as it can be part of a key."""
+    """Return a hashable form of ``value`` for use in a key."""
     if isinstance(value, dict):
         members: dict[str, object] = {}
         for name, member in value.items():
@@ -268,7 +268,7 @@ def _frozen(value: object) -> object:
 
 
 def _joined(parts: list[str]) -> str:
-    """The string of ``parts``; surrogate pairs from ``\\u`` escapes become one character."""
+    """Return the string of ``parts``; surrogate pairs from ``\\u`` escapes become one character."""
     text = "".join(parts)
     if text.isascii() or not any("\ud800" <= char <= "\udfff" for part in parts for char in part):
         return text

@@ -1,9 +1,9 @@
-"""Frames: bytes of one RemotingCommand, both serialize types.
+"""Frames: the bytes of one RemotingCommand, in both serialize types.
 
 ======  =====  ============================================================
 offset  bytes  field
 ======  =====  ============================================================
-0       4      length of what follows
+0       4      length of all following fields
 4       1      serialize type: 0 JSON, 1 ROCKETMQ
 5       3      header length
 8       n      header
@@ -17,9 +17,8 @@ field is absent; the last duplicate wins.
 JSON header: one object with alphabetical keys; every ext value is a string (numbers and booleans
 are taken as their text on read).
 
-Invariants: whatever bytes come, decoding returns a command or raises RemoteProtocolError, and
-allocates no
-more than a small multiple of the header. Encoding gives the bytes of Java: ext fields in HashMap
+Invariants: for any bytes, decoding returns a command or raises RemoteProtocolError, and allocates
+at most a small multiple of the header. Encoding gives the same bytes as Java: ext fields in HashMap
 order, except for the fast codec headers in a ROCKETMQ frame.
 """
 
@@ -46,17 +45,16 @@ from rmqpy.remoting.command import (
     RemotingCommand,
 )
 from rmqpy.remoting.command_header import CommandHeader, wire_names
-from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX
+from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX, quote
 from rmqpy.remoting.fastjson_reader import FastjsonDecodeError, FastjsonReader
-from rmqpy.remoting.java_number import INT32_MAX, java_double, parse_decimal
-from rmqpy.remoting.java_values import hashmap_ordered
-from rmqpy.remoting.json_text import quote
+from rmqpy.remoting.java_values import INT32_MAX, hashmap_ordered, java_double, parse_decimal
 
 MAX_FRAME: Final = 16_777_216
-"""Largest frame, length word included (Java ``com.rocketmq.remoting.frameMaxLength``)."""
+"""The largest frame, length word included (Java ``com.rocketmq.remoting.frameMaxLength``)."""
 
 MAX_HEADER: Final = 1 << 20
-"""Largest header read; Java knows no such bound, but a parsed header takes many times its bytes."""
+"""The largest header read; Java has no such bound, but a parsed header takes many times its size.
+"""
 
 LENGTH_BYTES: Final = 4
 WORD_BYTES: Final = 4
@@ -66,7 +64,7 @@ _PLAIN: Final = (
     b'{"code":%d,"flag":%d,"language":"JAVA","opaque":%d,"serializeTypeCurrentRPC":"JSON",'
     b'"version":%d}'
 )
-"""The header of a command that has nothing but a body: nearly all that members of a group say."""
+"""The header of a command with only a body, the usual traffic between members of a group."""
 
 _PLAIN_NUMBER: Final = rb"(0|1[0-9]{9}|[1-9][0-9]{0,8})"
 _PLAIN_HEADER: Final = re.compile(
@@ -82,7 +80,7 @@ _SHORT = Struct(">h")
 
 
 def is_head_whole(begin: bytes | bytearray | memoryview) -> bool:
-    """Whether the begin of an unfinished frame has all of its header: the rest is body."""
+    """Return whether the start of an unfinished frame contains its complete header."""
     if len(begin) < LENGTH_BYTES + WORD_BYTES:
         return False
     (word,) = _WORD.unpack_from(begin, LENGTH_BYTES)
@@ -90,14 +88,14 @@ def is_head_whole(begin: bytes | bytearray | memoryview) -> bool:
 
 
 def encode_command(command: RemotingCommand) -> bytes:
-    """The complete frame of ``command``."""
+    """Return the complete frame of ``command``."""
     head = encode_head(command, len(command.body), command.opaque, command.flag)
     return b"".join((head, command.body))
 
 
 def encode_head(command: RemotingCommand, body_length: int, opaque: int, flag: int) -> bytes:
-    """The frame of ``command`` up to its body, which will have so many bytes; ``opaque`` and
-    ``flag`` stand instead of its own.
+    """Return the frame of ``command`` up to its body of ``body_length`` bytes; ``opaque`` and
+    ``flag`` replace its own.
     """
     plain = command.remark is None and command.header_type is None and not command.ext_fields
     if command.serialize_type == SERIALIZE_JSON:
@@ -121,7 +119,7 @@ def encode_head(command: RemotingCommand, body_length: int, opaque: int, flag: i
 
 
 def decode_command(frame: memoryview) -> RemotingCommand:
-    """The command in ``frame``, which is a frame without its length word."""
+    """Return the command in ``frame``, which does not include the length word."""
     frame_length = len(frame)
     if frame_length < WORD_BYTES:
         raise RemoteProtocolError(f"a frame of {frame_length} bytes has no header word")
@@ -153,7 +151,7 @@ def decode_command(frame: memoryview) -> RemotingCommand:
 
 
 def answer_frame(code: int, opaque: int, body: bytes) -> bytes:
-    """The complete frame of an answer that has nothing but a body, with a JSON header."""
+    """Return the complete frame of an answer with only a body, with a JSON header."""
     header = _PLAIN % (code, FLAG_RESPONSE, opaque, CURRENT_VERSION)
     size = len(header)
     return b"%b%b%b" % (_PREFIX.pack(WORD_BYTES + size + len(body), size), header, body)
@@ -350,5 +348,5 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON value")
 
 
-# Numbers with a fraction keep their text: ext values are strings, and no other key may have one.
+# Numbers with a fraction keep their text: only ext values may have one, and those are strings.
 _JSON = json.JSONDecoder(parse_float=str, parse_constant=_no_constant, strict=False)

@@ -1,8 +1,8 @@
-"""FrameReceiver: the incoming half of one connection, bytes in, commands out.
+"""The incoming half of one connection: bytes in, commands out.
 
-Invariants: how the stream is cut makes no difference; at most one unfinished frame is kept, so that
-memory follows the bytes received and never the length that a peer claims; after a fault the
-receiver is dead and repeats the fault.
+Invariants: the split of the stream makes no difference; at most one unfinished frame is kept, so
+memory depends on the bytes received and never on the length that a peer claims; after an error the
+decoder accepts nothing more and repeats the error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LENGTH: Final = Struct(">I")
 
 
 class FrameDecoder:
-    """Cuts a byte stream into commands."""
+    """A decoder that splits a byte stream into commands."""
 
     __slots__ = ("_fault", "_max_frame", "_needed", "_pending")
 
@@ -27,23 +27,23 @@ class FrameDecoder:
         self._max_frame = max_frame
         self._pending = bytearray()
         self._needed = LENGTH_BYTES
-        self._fault: str | None = None  # the text: an exception would keep its frames, and us
+        self._fault: str | None = None  # only the text: an exception would keep its frames alive
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of the unfinished frame."""
+        """The number of bytes of the unfinished frame."""
         return len(self._pending)
 
     @property
     def is_head_whole(self) -> bool:
-        """Whether all of the unfinished frame's header is there."""
+        """Whether the unfinished frame has its complete header."""
         return is_head_whole(self._pending)
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
-        """The commands that ``data`` completes, in order.
+        """Return the commands that ``data`` completes, in order.
 
-        Raises RemoteProtocolError as soon as the peer broke the protocol; commands in front of the
-        fault in the same ``data`` are given up with the connection.
+        Raises RemoteProtocolError as soon as the peer broke the protocol; commands before the
+        fault in the same ``data`` are dropped with the connection.
         """
         if self._fault is not None:
             raise RemoteProtocolError(self._fault)
@@ -69,7 +69,7 @@ class FrameDecoder:
             raise
 
     def _only_frame(self, data: bytes | bytearray | memoryview) -> RemotingCommand | None:
-        """The command of ``data`` that is one frame, as it often is; else None."""
+        """Return the command if ``data`` is exactly one frame, as it often is; otherwise None."""
         size = len(data)
         if not LENGTH_BYTES + WORD_BYTES <= size <= self._max_frame:
             return None

@@ -1,14 +1,14 @@
-"""The order of java.util.HashMap with String keys: the order of ext fields on the wire.
+"""Numbers as Java's parse and toString methods treat them, and the order of ``java.util.HashMap``.
 
-The order has no meaning for a reader; writing it makes our frames equal to recorded ones, byte for
-byte.
+Ext fields travel in the order of a HashMap with String keys. The order has no meaning for a reader;
+keeping it makes rmqpy's frames equal to recorded ones, byte for byte.
 
 ==========  ===============================================================
 hash        ``String.hashCode``: 31 * h + UTF-16 unit, wrapped to 32 bits
 spread      h ^ (h >>> 16)
 bucket      spread & (capacity - 1)
 capacity    16, doubled whenever the size passes 0.75 * capacity
-in a bucket order of insertion (splitting on growth keeps it)
+in a bucket order of insertion (a split on growth preserves it)
 ==========  ===============================================================
 
 Buckets of more than 7 keys, which Java turns into trees, still iterate in order of insertion here.
@@ -18,14 +18,51 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from math import isinf, isnan
+from typing import Final
+
+INT32_MAX: Final = 0x7FFFFFFF
+INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
+_DIGITS_MAX: Final = 40
+_SHORT_DIGITS: Final = 10
+"""A number with fewer digits fits any of the ranges."""
 
 DEFAULT_CAPACITY = 16
 _CACHED_KEYS_MAX = 64
 _CACHED_CHARS_MAX = 1024
 
 
+def parse_decimal(text: str, maximum: int) -> int:
+    """Return the result of ``parseInt``/``parseLong``: sign and digits, -maximum-1 to maximum."""
+    if len(text) < _SHORT_DIGITS and text.isdecimal():
+        return int(text)
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not digits.isdecimal() or len(digits) > _DIGITS_MAX:
+        raise ValueError(text[:64])
+    return check_range(int(text), maximum)
+
+
+def check_range(value: int, maximum: int) -> int:
+    """Return ``value`` if it fits between -maximum-1 and maximum; else ValueError."""
+    if not -maximum - 1 <= value <= maximum:
+        raise ValueError(str(value)[:64])
+    return value
+
+
+def java_double(value: float) -> str:
+    """Return ``Double.toString``, with the shortest digits that read back as ``value``."""
+    if isnan(value):
+        return "NaN"
+    if isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    mantissa, exponent = _scientific(value)
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
+
+
 def java_hash_order(keys: Iterable[str], capacity: int = DEFAULT_CAPACITY) -> list[str]:
-    """``keys`` (distinct, in order of insertion) in the order of a HashMap."""
+    """Return ``keys`` (distinct, in order of insertion) in the order of a HashMap."""
     listed = list(keys)
     while len(listed) * 4 > capacity * 3:
         capacity *= 2
@@ -34,13 +71,22 @@ def java_hash_order(keys: Iterable[str], capacity: int = DEFAULT_CAPACITY) -> li
 
 
 def hashmap_ordered(fields: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """The items of ``fields`` in HashMap order; cheap for key sets that come again."""
+    """Return the items of ``fields`` in HashMap order; cheap for recurring key sets."""
     if len(fields) < 2:
         return fields.items()
     keys = tuple(fields)
     if len(keys) > _CACHED_KEYS_MAX or sum(map(len, keys)) > _CACHED_CHARS_MAX:
         return [(key, fields[key]) for key in java_hash_order(keys)]
     return [(key, fields[key]) for key in _cached_order(keys)]
+
+
+def _scientific(value: float) -> tuple[str, str]:
+    for digits in range(17):
+        text = f"{value:.{digits}e}"
+        if float(text) == value:
+            break
+    mantissa, exponent = text.split("e")
+    return mantissa, exponent
 
 
 @lru_cache(maxsize=1024)

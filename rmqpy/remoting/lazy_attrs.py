@@ -1,23 +1,39 @@
-"""What headers and bodies have in common: attrs classes that are made when they are first used.
+"""The base of headers and bodies: attrs classes that are built on first use, and their wire names.
 
-attrs compiles methods for each class, a third of a millisecond. There are 130 of these small ones,
-and a broker that starts uses two: making all of them was an eighth of its start. For the same
-reason equality and text are written once, here, by the attributes.
+attrs compiles methods for each class, which takes a third of a millisecond. There are 130 of these
+small classes, and a starting broker uses two: building all of them was an eighth of its start time.
+For the same reason equality and repr are implemented once, here, from the attributes.
 """
 
 from __future__ import annotations
 
 import threading
+import types
 from collections.abc import Callable
-from typing import Any, TypeVar, dataclass_transform
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    TypeAlias,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 
-from attrs import define, field
+from attrs import Attribute, define, field
 
 V = TypeVar("V", bound="type[Value]")
 
+Int64: TypeAlias = Annotated[int, "int64"]
+"""The annotation of a Java long; plain ``int`` is a Java int."""
+
+_NAME: Final = "wire_name"
+
 
 class Value:
-    """Base of classes that are :func:`lazy_define`, or made with ``eq=False, repr=False``."""
+    """The base of classes defined by :func:`lazy_define` or with ``eq=False, repr=False``."""
 
     __slots__ = ()
 
@@ -33,8 +49,8 @@ class Value:
 
 @dataclass_transform(field_specifiers=(field,))
 def lazy_define(*, kw_only: bool = False) -> Callable[[V], V]:
-    """``attrs.define``, carried out with the first instance, or when attrs is asked for the
-    attributes.
+    """Return a decorator like ``attrs.define`` that runs with the first instance, or when the attrs
+    attributes are first read.
     """
 
     def put_off(kind: V) -> V:
@@ -46,15 +62,38 @@ def lazy_define(*, kw_only: bool = False) -> Callable[[V], V]:
     return put_off
 
 
+def named(name: str) -> dict[str, str]:
+    """Return the metadata of a field whose name on the wire is not its camelCase form."""
+    return {_NAME: name}
+
+
+def wire_name(attribute: Attribute[Any]) -> str:
+    """Return the wire name of a field: Java's camelCase form, or the name set by :func:`named`."""
+    given = attribute.metadata.get(_NAME)
+    if given is not None:
+        return str(given)
+    first, *others = attribute.name.split("_")
+    return first + "".join(part[:1].upper() + part[1:] for part in others)
+
+
+def without_none(hint: Any) -> Any:
+    """Return ``hint`` without ``| None``."""
+    if get_origin(hint) not in (types.UnionType, Union):
+        return hint
+    rest = [part for part in get_args(hint) if part is not type(None)]
+    assert len(rest) == 1, hint
+    return rest[0]
+
+
 _unmade: dict[type, bool] = {}
-"""Those that wait, and whether they are keyword-only."""
+"""The classes that are not built yet, and whether they are keyword-only."""
 
 _making = threading.RLock()
-"""Who comes second waits until the class is whole."""
+"""A second thread waits until the class is complete."""
 
 
 class _FirstAttributes:
-    """``__attrs_attrs__`` of a class that waits: subclasses ask for it too."""
+    """The ``__attrs_attrs__`` of a class that is not built yet; subclasses read it too."""
 
     def __get__(self, instance: object, owner: type[Value]) -> Any:
         _make(owner)
@@ -67,7 +106,7 @@ def _first_init(self: Value, *args: Any, **kwargs: Any) -> None:
 
 
 def _make(asked: type[Value]) -> None:
-    """Make what the class inherits, and the class."""
+    """Build the base classes of ``asked``, and the class itself."""
     with _making:
         for kind in reversed(asked.__mro__):
             kw_only = _unmade.pop(kind, None)

@@ -110,7 +110,7 @@ def test_wrong_value_names_file_line_key_value_and_allowed(tmp_path: Path) -> No
     with pytest.raises(ConfigError) as caught:
         load_broker_configuration(path, {}, PLAIN)
     assert str(caught.value) == (
-        f"{path}:3: flushDiskType='sync': no such choice; allowed: ASYNC_FLUSH, SYNC_FLUSH"
+        f"{path}:3: flushDiskType='sync': unknown value; allowed: ASYNC_FLUSH, SYNC_FLUSH"
     )
 
 
@@ -123,7 +123,7 @@ def test_wrong_value_names_file_line_key_value_and_allowed(tmp_path: Path) -> No
         ("mappedFileSizeCommitLog", "1073741824L", "allowed: 1024 … 2^31-1 (bytes)"),
         ("mappedFileSizeCommitLog", "2147483648", "out of range"),
         ("flushDelayOffsetInterval", "9223372036854775808", "allowed: 1 … 2^63-1 (ms)"),
-        ("slaveReadEnable", "yes", "not a truth value; allowed: true, false"),
+        ("slaveReadEnable", "yes", "not a boolean; allowed: true, false"),
         ("deleteWhen", "24", "no such hour"),
         ("deleteWhen", "4,16", "not a list of hours"),
         ("messageDelayLevel", "1s 5x", "'5x' is not a delay"),
@@ -131,8 +131,8 @@ def test_wrong_value_names_file_line_key_value_and_allowed(tmp_path: Path) -> No
         ("namesrvAddr", "a:1;b", "'b' is not host:port; allowed: host:port, separated by ;"),
         ("namesrvAddr", ";", "no address"),
         ("haTransferBatchSize", "4194304", "out of range"),
-        ("storePathCommitLog", "/a,/b", "several folders is not supported"),
-        ("messageStorePlugIn", "com.example.Plug", "cannot be loaded here; allowed: nothing"),
+        ("storePathCommitLog", "/a,/b", "several directories is not supported"),
+        ("messageStorePlugIn", "com.example.Plug", "rmqpy cannot load them; allowed: nothing"),
         ("securityMode", "safe", "allowed: compatible, secure"),
         ("tls.server.mode", "on", "allowed: disabled, permissive, enforcing"),
         ("innerClientAuthenticationCredentials", "{}", "accessKey and secretKey"),

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting import bodies
-from rmqpy.remoting.annotations import wire_name
 from rmqpy.remoting.bodies import (
     REQUEST_BODIES,
     RESPONSE_BODIES,
@@ -52,6 +51,7 @@ from rmqpy.remoting.bodies import (
     body_crc32,
 )
 from rmqpy.remoting.fastjson import dumps
+from rmqpy.remoting.lazy_attrs import wire_name
 
 FILES: list[tuple[type[Body], str]] = [
     (TopicConfigSerializeWrapper, "topics.json"),

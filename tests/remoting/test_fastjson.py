@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqpy.remoting.fastjson import DEPTH_MAX, FastjsonDecodeError, ObjectKey, dumps, loads
-from rmqpy.remoting.java_number import java_double
+from rmqpy.remoting.java_values import java_double
 
 QUEUE = ObjectKey.of({"topic": "T", "brokerName": "b", "queueId": 1})
 

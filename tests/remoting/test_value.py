@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from attrs import define, field, fields
 
-from rmqpy.remoting.annotations import Int64, named
 from rmqpy.remoting.body import Body
 from rmqpy.remoting.command_header import CommandHeader, wire_names
-from rmqpy.remoting.lazy_attrs import lazy_define
+from rmqpy.remoting.lazy_attrs import Int64, lazy_define, named
 
 
 @lazy_define()

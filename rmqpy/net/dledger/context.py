@@ -1,5 +1,6 @@
-"""What the driver of a DLedger member is given: log, store, clock and network, and whom it tells of
-its role. It knows nothing else of the broker.
+"""The dependencies of a DLedger driver: log, store, clock, network, and the receiver of its role.
+
+The driver knows nothing else of the broker.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rmqpy.store.health import StoreHealth
 from rmqpy.store.queues.expired_ends import ExpiredQueueEnds
 
 TICK_MS: Final = 10
-"""Period of the state loop (Java StateMaintainer)."""
+"""The period of the state loop (Java StateMaintainer)."""
 
 
 class DriverStore(Protocol):
@@ -53,10 +54,12 @@ class DriverStore(Protocol):
 
 @define(slots=True, frozen=True, kw_only=True)
 class DriverDependencies:
-    """``on_role`` hears of every role at the right moment (see the module); ``flush`` begins to
-    make the log durable, unless that is under way; ``store_host`` stands in the marker; ``vouch``
-    says why a Java member may not be joined, ``lacks_tables`` whether this member would lead
-    without knowing topics and offsets.
+    """The collaborators of a driver.
+
+    ``on_role`` is called with every role at the right moment (see ``ready_processor``); ``flush``
+    starts to make the log durable unless that is in progress; ``store_host`` is written into the
+    marker; ``vouch`` returns why a Java member may not be joined, ``lacks_tables`` whether this
+    member would lead without knowing topics and offsets.
     """
 
     log: DLedgerCommitLog

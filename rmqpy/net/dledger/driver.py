@@ -1,27 +1,25 @@
-"""DLedgerDriver: tells the DLedger core what happens to one member of a group, and has carried out
-what it asks.
+"""The driver of one DLedger member: it passes events to the core and has its decisions carried out.
 
-The core (``dledger.node``) computes, the entry store keeps bytes, ``net.dledger_peers`` speaks with
-the other members, ``net.dledger_carrier`` does with both what was decided. The driver knows only
-the scheduler, the network and the channels that it is given, so a simulator runs it as it is.
+The core (``dledger.node``) computes, the entry store keeps bytes, :mod:`.peers` communicates with
+the other members, and :mod:`.ready_processor` carries out decisions with both. The driver knows
+only the scheduler, the network and the channels that are passed in, so a simulator runs it
+unchanged.
 
 =======================  ======================================================================
 when                     what
 =======================  ======================================================================
-the turn's puts are      ``Stored``: what they appended is pushed, all of it to a member at once
+the turn's puts are      ``Stored``: the appended entries are pushed, to each member together
 written
-frames of the peers'     pushes that are granted go by :mod:`rmqpy.net.dledger.push_fast_path`; the
-others port                     are ``Received`` each; then one Ready for all of them
+frames of the peers'     granted pushes go through :mod:`rmqpy.net.dledger.push_fast_path`; the
+port                     others are ``Received``; then one Ready for all of them
 answers of members       ``Answered`` for all of a loop turn, then one Ready
 a sync has ended         ``Synced``
 every ``TICK_MS``        the state of the disk, then ``tick`` (a group of one: until it leads)
 =======================  ======================================================================
 
-Invariants: nothing is staged and unreported when the core is stepped. While the disk has no room
-for a Ready (:mod:`rmqpy.net.dledger.ready_processor`), nothing else happens: the member is as if
-it were
-paused. Once a Ready could not be carried out for any other reason it neither votes nor answers any
-more.
+Invariants: no entry is staged but unreported when the core is stepped. While the disk has no room
+for a Ready (:mod:`rmqpy.net.dledger.ready_processor`), the member is effectively paused. Once a
+Ready could not be carried out for any other reason, the member neither votes nor answers any more.
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 
 class DLedgerDriver:
-    """See the module. A ``RequestHandler`` for the peers' port, and the log's ``Proposer``."""
+    """The driver: the ``RequestHandler`` of the peers' port, and the ``Proposer`` of the log."""
 
     def __init__(
         self, membership: Membership, options: RaftOptions, deps: DriverDependencies
@@ -104,13 +102,11 @@ class DLedgerDriver:
         self.disk = DiskState.GOOD
         self._scrub = Scrub(self.entries, self._fetch)
         self.events: deque[tuple[int, str]] = deque(maxlen=EVENTS_MAX)
-        """(wall clock, sentence): what became of the role, and why."""
+        """The changes of role and their reasons, as (wall clock, sentence)."""
         self.grants = 1
-        """Counts whatever may change what the core would grant."""
+        """A counter of changes that may affect the core's grants."""
         self._busy = False
-        """While it is set, nothing is carried out by those who are called in between; who sets it
-        is called by the loop, never by another one who has.
-        """
+        """Whether a method called by the loop is active; nested calls then carry out nothing."""
         self._planned = self._saving = self._granted = False
 
     def introduce(self) -> PeerHello:
@@ -138,7 +134,7 @@ class DLedgerDriver:
         self.entries.on_flushed = self._entries_flushed
         self.entries.on_damage = self._damage_met
         end = self.entries.end
-        if end.index >= 0:  # recovery has made sure of it
+        if end.index >= 0:  # recovery has ensured this
             self._step(Synced(end.index, end.term))
         if not self._alone:
             self._deps.on_role(self.node.role)
@@ -150,8 +146,8 @@ class DLedgerDriver:
         self._tick()
 
     def _read_old_log(self) -> None:
-        """The next file of the old log, where it may block; once all are read, every member is met
-        again.
+        """Read the next file of the old log in a worker thread; once all are read, repeat every
+        handshake.
         """
         old_log = self._store.opened.old_log
         work = None if old_log is None else old_log.next_digest_task()
@@ -172,7 +168,7 @@ class DLedgerDriver:
         self._scheduler.run_blocking(work, read)
 
     def stop(self) -> None:
-        """Take part no more. What is stored still counts in a group of one."""
+        """Stop taking part. In a group of one, stored entries still count."""
         self.carrier.stopped = True
         for timer in self._timers.values():
             timer.cancel()
@@ -180,7 +176,7 @@ class DLedgerDriver:
     # --------------------------------------------------------------------------------- proposer
 
     def propose(self, count: int) -> Proposal | ProposalRejected:
-        # Behind a grant the answers wait: they may end the leadership in which it was given.
+        # Answers wait until granted pushes are handled: they may end the leadership of the grant.
         granted, self._granted = self._granted, False
         self.grants += 1
         if self._planned and not self._busy and not granted:
@@ -210,7 +206,7 @@ class DLedgerDriver:
                 if self._lane.take(channel, command) or command.is_response:
                     continue
                 if not self.carrier.finish():
-                    break  # as if the rest had come while nothing can be written
+                    break  # the remaining frames count as arrived while nothing can be written
                 received = self.peers.receive(channel, command)
                 if received is not None:
                     self._step(received)
@@ -219,15 +215,15 @@ class DLedgerDriver:
         self._carry_out()
 
     def turn_ended(self) -> None:
-        """Everything was done at the end of ``handle``."""
+        """Do nothing: everything was done at the end of ``handle``."""
 
     def channel_closed(self, channel: Channel) -> None:
-        """Its requests are answered into the void."""
+        """Do nothing: answers to requests of a closed channel are dropped."""
 
     # ----------------------------------------------------------------------------------- events
 
     def _plan_tick(self) -> None:
-        """A leader that is alone has nothing to wait for but its disk."""
+        """Schedule the next tick; a single leader needs ticks only for its disk."""
         if self._alone and self.node.role is Role.LEADER and self.disk is DiskState.GOOD:
             return
         if "tick" not in self._timers and not self.carrier.stopped:
@@ -271,7 +267,7 @@ class DLedgerDriver:
         self._carry_out()
 
     def _answered(self, answer: Answered) -> None:
-        """An answer to one of our requests; all of a turn are stepped together."""
+        """Collect an answer to a request of this member; all of a turn are stepped together."""
         self._inbox.append(answer)
         if not self._planned:
             self._planned = True
@@ -292,7 +288,7 @@ class DLedgerDriver:
         self._carry_out()
 
     def _before_steps(self) -> bool:
-        """What is staged is reported, and so is the disk. False: the core may not be stepped."""
+        """Report staged entries and the disk; return False if the core must not be stepped."""
         self.grants += 1
         self._store.appender.commit()
         if self.carrier.dead or not self.carrier.finish():
@@ -322,21 +318,21 @@ class DLedgerDriver:
             self._entry_damaged(fault)
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """One call that may meet a damaged entry."""
+        """Make one call that may encounter a damaged entry."""
         try:
             step()
         except CorruptEntryError as fault:
             self._entry_damaged(fault)
 
     def _entry_damaged(self, fault: CorruptEntryError) -> None:
-        """Who has one does not lead until it is whole."""
+        """Stop leading until the damaged entry is repaired."""
         self._scrub.on_damage_found(fault)
         if not self._alone and self.disk is not DiskState.FAILED:
             self.disk = DiskState.DAMAGED
             self.node.step(DiskReport(DiskState.DAMAGED))
 
     def _want_queue_ends(self, now_ms: int) -> None:
-        """Ask the leader, every second, until it answers."""
+        """Request the queue ends from the leader every second until it answers."""
         leader = self.node.leader_id
         if leader is None or leader == self.membership.self_id or now_ms < self._ask_ends_ms:
             return
@@ -356,7 +352,7 @@ class DLedgerDriver:
             logger.error("the ends of silent queues are not known yet: %s", error)
 
     def _damage_met(self, fault: CorruptEntryError) -> bool:
-        """A reader has met it; the next tick does what follows."""
+        """Record a damaged entry that a reader found; the next tick handles it."""
         if self._alone:
             return False
         self._scrub.on_damage_found(fault)
@@ -364,11 +360,11 @@ class DLedgerDriver:
 
     @property
     def damaged(self) -> frozenset[int]:
-        """Indexes of entries that wait for a whole copy."""
+        """The indexes of damaged entries that wait for an intact copy."""
         return frozenset(self._scrub.damaged)
 
     def _fetch(self, index: int, done: Callable[[Entry | None], None]) -> bool:
-        """Ask the leader for an entry; False when there is none to ask."""
+        """Request an entry from the leader; return False if there is no leader."""
         leader = self.node.leader_id
         if leader is None or leader == self.membership.self_id:
             return False
@@ -376,7 +372,7 @@ class DLedgerDriver:
         return True
 
     def _expired(self, index: int) -> None:
-        """The leader has let go of an entry that is damaged here."""
+        """Handle a damaged entry that the leader has already expired."""
         if self.carrier.is_over or index not in self._scrub.damaged:
             return
         self._note(f"entry {index} is damaged here and has expired with the leader: it goes")
@@ -388,7 +384,7 @@ class DLedgerDriver:
     # ------------------------------------------------------------------------------ carrying out
 
     def _carry_out(self) -> None:
-        """Do all that the core asks, unless somebody who is busy does it at his end."""
+        """Carry out all decisions of the core, unless an outer call will do so at its end."""
         if self._busy or self.carrier.dead:
             return
         self.grants += 1

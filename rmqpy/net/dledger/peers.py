@@ -1,20 +1,20 @@
-"""The wire of a member: its requests to the others, theirs to it, and the answers both ways.
+"""The wire of a member: requests to and from other members, and the answers in both directions.
 
-``send`` takes a request of the core to its member and brings the answer back as ``Answered``, None
-where there is none. ``receive`` makes a ``Received`` of a frame; the answer goes back to where it
-came from. All answers of a turn to one connection leave in one write.
+``send`` sends a request of the core to its member and returns the answer as ``Answered``, with None
+if there is none. ``receive`` turns a frame into a ``Received``; the answer returns to the sender.
+All answers of a turn to one connection leave in one write.
 
 =========================================  =====================================================
-a frame                                    gets
+frame                                      answer
 =========================================  =====================================================
-a request that can be read                 the core's answer, remoting code 200
-a request that cannot                      its response with UNEXPECTED_ARGUMENT
+a readable request                         the core's answer, remoting code 200
+an unreadable request                      its response with UNEXPECTED_ARGUMENT
 PULL (51003; Java has no handler either)   remoting code 1
 any other code                             remoting code 3
 =========================================  =====================================================
 
-Before anything else is sent to a member it is asked for its handshake (``dledger.handshake``), and
-again after each failure, as somebody else may have come back::
+Before anything else is sent to a member, its handshake is requested (``dledger.handshake``), and
+again after each failure, because a different process may have returned::
 
     state     a send         its requests            leaves by
     unknown   waits, asks    taken, once it was      an answer; no answer -> unknown, what waits
@@ -25,12 +25,13 @@ again after each failure, as somebody else may have come back::
     refused   gets None      UNEXPECTED_MEMBER       after ``REFUSED_MS``, or when it introduces
                                                      itself and fits
 
-A member introduces itself before it sends, so it has been judged by then. A Java member does not:
-with an old log in front of ours it has to be vouched for (a certificate, or the operator's word).
+A member introduces itself before it sends, so it has been judged before its first request. A Java
+member does not: with an old log before this one it must be vouched for (by a certificate or the
+operator).
 
-Invariants: nothing that cannot be read reaches the core; a line is logged once a cause and peer,
-not once a frame; nothing of ours is sent to a member whose files do not fit, and nothing of its is
-taken; where there is an old log, no vote and no entry of a member that was not judged.
+Invariants: no unreadable request reaches the core; a line is logged once per cause and peer, not
+once per frame; nothing is sent to or accepted from a member whose files do not match; if there is
+an old log, no vote and no entry of an unjudged member is accepted.
 """
 
 from __future__ import annotations
@@ -76,10 +77,10 @@ from rmqpy.remoting.frame import encode_command
 _CODE = DLedgerResponseCode
 
 SAID_MAX: Final = 256
-"""Causes that are remembered as logged."""
+"""Maximum number of causes remembered as logged."""
 
 WAITING_MAX: Final = 64
-"""Requests to one member that may wait for its handshake."""
+"""Maximum number of requests to one member that wait for its handshake."""
 
 REFUSED_MS: Final = 10_000
 
@@ -90,7 +91,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True)
 class PendingRequest:
-    """A request of somebody that has no answer yet."""
+    """A received request that has no answer yet."""
 
     channel: Channel
     command: RemotingCommand
@@ -99,7 +100,7 @@ class PendingRequest:
 
 
 class OncePerCauseLog:
-    """Logs a sentence the first time that it is about this; the oldest causes are forgotten."""
+    """A logger that logs each cause only once; the oldest causes are forgotten."""
 
     def __init__(self) -> None:
         self._said: dict[object, None] = {}
@@ -112,13 +113,13 @@ class OncePerCauseLog:
             logger.warning(text, *arguments)
 
     def forget(self, cause: object) -> None:
-        """It is over: the next time is news again."""
+        """Forget ``cause``, so that its next occurrence is logged again."""
         if self._said:
             self._said.pop(cause, None)
 
 
 class PeerStatus(Enum):
-    """What is known of a member."""
+    """The state of the handshake with a member."""
 
     UNKNOWN = "unknown"
     VERIFIED = "verified"
@@ -128,15 +129,15 @@ class PeerStatus(Enum):
 
 @define(slots=True, eq=False, repr=False)
 class PeerLink:
-    """One member, seen from here."""
+    """Another member as seen from this one."""
 
     name: str
     standing: PeerStatus = PeerStatus.UNKNOWN
     reason: str = ""
-    """Why it is refused."""
+    """The reason for its refusal."""
 
     judged: bool = False
-    """Was found to fit since this one runs."""
+    """Whether it has been found to match since this process started."""
 
     ask_again_ms: int = 0
     asking: bool = False
@@ -145,9 +146,11 @@ class PeerLink:
 
 @define(slots=True, eq=False, repr=False)
 class PeerTransport:
-    """See the module. ``introduce`` tells who this member is, ``queue_ends`` where its silent
-    queues go on (None where it does not lead), ``takes_batches`` is told who is one of ours,
-    ``vouch`` says why a Java member may not be joined ("" when it may).
+    """The requests and answers between this member and the others.
+
+    ``introduce`` returns this member's introduction, ``queue_ends`` the next offsets of its silent
+    queues (None if it does not lead), ``vouch`` why a Java member may not be joined ("" if it may);
+    ``takes_batches`` is called with each rmqpy member.
     """
 
     membership: Membership
@@ -171,7 +174,7 @@ class PeerTransport:
     # -------------------------------------------------------------------------------- outgoing
 
     def send(self, send: Send) -> None:
-        """A request of the core."""
+        """Send a request of the core."""
         way = self.ways[send.to]
         if way.standing is PeerStatus.REFUSED:
             if self.clock.monotonic_ms() < way.ask_again_ms:
@@ -188,7 +191,7 @@ class PeerTransport:
                 self._ask(way)
 
     def _ask(self, way: PeerLink) -> None:
-        """For the handshake of a member."""
+        """Request the handshake of a member."""
         way.asking = True
         self.network.request(
             self.options.addresses[way.name],
@@ -222,7 +225,7 @@ class PeerTransport:
                 self.answered(Answered(send.ticket, None))
 
     def _judge(self, way: PeerLink, body: bytes | None) -> None:
-        """``body`` is its introduction; None: it is a Java member."""
+        """Judge a member by its introduction ``body``; None means a Java member."""
         if body is None:
             missing = self.vouch(way.name)
             if missing:
@@ -252,7 +255,7 @@ class PeerTransport:
         self.takes_batches(way.name, True)
 
     def renew_handshake(self) -> None:
-        """This member can say more of itself: all are met again before anything else is sent."""
+        """Repeat the handshake with every member before anything else is sent, with new facts."""
         for way in self.ways.values():
             if way.standing is PeerStatus.VERIFIED:
                 way.standing = PeerStatus.UNKNOWN
@@ -281,7 +284,9 @@ class PeerTransport:
         done: Callable[[Entry | None], None],
         expired: Callable[[], None],
     ) -> None:
-        """One entry of the leader; None when it does not come, ``expired`` when it never will."""
+        """Fetch an entry of the leader; ``done(None)`` on failure, ``expired`` if it no longer
+        exists.
+        """
         request = GetEntriesRequest(
             group=self.membership.group,
             remote_id=member,
@@ -305,8 +310,8 @@ class PeerTransport:
         self.network.request(address, command, timeout_ms, came)
 
     def ask_queue_ends(self, member: str, done: Callable[[bytes], None]) -> None:
-        """``done`` gets the answer, b"" from a member that cannot know the question; nothing when
-        none comes.
+        """Request queue ends; ``done`` receives the answer, b"" from a member that does not know
+        the request, and is not called without an answer.
         """
 
         def came(command: RemotingCommand | None, _fault: RmqError | None) -> None:
@@ -358,7 +363,7 @@ class PeerTransport:
     # -------------------------------------------------------------------------------- incoming
 
     def receive(self, channel: Channel, command: RemotingCommand) -> Received | None:
-        """The request in a frame; None when it has been answered here."""
+        """Return the request in a frame; None if it was answered here."""
         kind = REQUESTS.get(command.code)
         if command.code == RequestCode.RMQPY_DLEDGER_HANDSHAKE:
             self._write(channel, self._meet(command))
@@ -395,7 +400,9 @@ class PeerTransport:
         return Received(self._ticket, request)
 
     def _may_enter(self, way: PeerLink) -> bool:
-        """Whether what a member sends is taken; who was never judged is asked who it is."""
+        """Return whether requests of a member are accepted; request the handshake of an unjudged
+        one.
+        """
         if way.standing is PeerStatus.REFUSED:
             if self.clock.monotonic_ms() < way.ask_again_ms:
                 return False
@@ -407,7 +414,7 @@ class PeerTransport:
         return False
 
     def _meet(self, command: RemotingCommand) -> bytes:
-        """A member introduces itself: so does this one, and both judge."""
+        """Judge a member that introduces itself, and return the introduction of this one."""
         try:
             other = decode_introduction(command.body)
         except RemoteProtocolError as wrong:
@@ -432,7 +439,7 @@ class PeerTransport:
         return encode_command(RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=ends))
 
     def reply(self, reply: Reply) -> None:
-        """The core's answer; it leaves with :meth:`write_replies`."""
+        """Queue the core's answer, which :meth:`write_replies` sends."""
         asked = self._asked.pop(reply.ticket, None)
         if asked is None or reply.response is None:
             return
@@ -460,11 +467,11 @@ class PeerTransport:
     # -------------------------------------------------------------- appends of DLedger's clients
 
     def appended(self, ticket: int, physical_offset: int) -> None:
-        """The record of a client stands there, and waits for its quorum."""
+        """Record where a client's record was appended; it waits for its quorum."""
         self._asked[ticket].physical_offset = physical_offset
 
     def reply_append(self, told: Acknowledged) -> None:
-        """What became of it."""
+        """Answer a client's append with its outcome."""
         asked = self._asked.pop(told.token)
         success = told.code is _CODE.SUCCESS
         self._answer_append(asked, told.code, told.index if success else -1)

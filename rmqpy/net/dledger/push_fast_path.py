@@ -1,20 +1,18 @@
-"""PushLane: batch pushes that the core has granted, from a frame to the end of the log in one C
-call.
+"""The fast path of batch pushes that the core has granted: from a frame to the log in one C call.
 
-It is a short way for what a follower nearly always gets, not another rule: what is taken here would
-have been appended and answered with SUCCESS by ``dledger.follower``, byte for byte the same. What
-is not granted, or not in its usual text, goes the ordinary way, and all of it does where there is
-no C core::
+It is a shortcut for a follower's usual traffic, not another rule: ``dledger.follower`` would have
+appended the same bytes and answered SUCCESS. Pushes that are not granted, or not in the usual text,
+take the normal path, as do all pushes without the C core::
 
-    frame ──► granted? ──► staged by C ──► node.took ──► receipt
+    frame ──► granted? ──► staged by C ──► node.on_appended ──► receipt
                  │ no
                  ▼
               peers.receive, node.step, Ready
 
-A *receipt* is the answer that may leave when what is staged is written; the carrier sees to that.
+A *receipt* is the answer that may leave once the staged entries are written (``ready_processor``).
 
-Invariants: pushes and other frames keep their order (who steps the core has the receipts carried
-out first); a push of a member whose files may not fit is not taken.
+Invariants: pushes and other frames keep their order (receipts are handled before the core is
+stepped); a push of a member whose files may not match is not taken.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ _PUSH: Final = int(RequestCode.PUSH)
 
 
 class PushFastPath:
-    """See the module. ``receipts``: channels and the frames that they get, in order."""
+    """The fast path of pushes. ``receipts``: channels and the frames for them, in order."""
 
     def __init__(self, node: Node, entries: EntryStore, peers: PeerTransport) -> None:
         self.receipts: list[tuple[Channel, bytes]] = []
@@ -51,12 +49,12 @@ class PushFastPath:
             self._taker = push_taker(entries.file_size)
         self._grant: PushGrant | None = None
         self._way: PeerLink | None = None
-        """The leader's; None: nothing is granted."""
+        """The link to the leader; None if nothing is granted."""
         self._answer = b""
         self._changes = self._generation = -1
 
     def take(self, channel: Channel, command: RemotingCommand) -> bool:
-        """Whether the frame was a push that is staged now; else nothing has happened."""
+        """Stage a granted push; return False, without any effect, for every other frame."""
         if command.code != _PUSH or command.flag or command.serialize_type != SERIALIZE_JSON:
             return False
         node, taker = self._node, self._taker
@@ -79,7 +77,7 @@ class PushFastPath:
         return True
 
     def _renew(self, taker: PushDecoder) -> None:
-        """Something has happened to the member: ask anew what is granted."""
+        """Fetch the current grant after a change of the member's state."""
         self._changes = self._node.changes
         staging = self._staging
         if self._generation != staging.generation:

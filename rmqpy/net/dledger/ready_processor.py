@@ -1,23 +1,23 @@
-"""ReadyCarrier: carries out what the DLedger core asks, one Ready after the other.
+"""The processor that carries out the decisions of the DLedger core, one Ready after the other.
 
 ========================  =====================================================================
-in this order             what
+step, in this order       effect
 ========================  =====================================================================
-the vote is kept          hard state to the disk; the broker is told that it leads no more
-the log is cut            from an entry on, or all of it
+the vote is stored        hard state to the disk; the broker is notified that it no longer leads
+the log is truncated      from an entry on, or completely
 entries are written
-the others are told       members, readers, the broker
+others are notified       members, readers, the broker
 the marker is appended    by a new leader
 clients are served        of DLedger's own protocol
 ========================  =====================================================================
 
-Before the Ready: pushes that were taken without one are written, and then answered.
+Before the Ready, pushes that were taken without one are written and then answered.
 
-Invariants: a hard state is durable before anything that follows from it is done; a Ready is carried
-out in the order of its fields, save that the loss of leadership is told first: what waits for a
-quorum of the old term must not take the entries of a new one for its own. A step that finds no room
-on the disk is done again later, the ones before it are not; a Ready that cannot be carried out for
-any other reason is the end of this member until a restart.
+Invariants: a hard state is durable before any consequence of it; a Ready is carried out in the
+order of its fields, except that the loss of leadership is reported first: waiters for a quorum of
+the old term must not mistake the entries of a new one for their own. A step that finds no room on
+the disk is repeated later, but not the steps before it; if a Ready cannot be carried out for any
+other reason, the member is out of action until a restart.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 
 
 class ReadyProcessor:
-    """See the module. ``receipts`` are those of :mod:`rmqpy.net.dledger.push_fast_path`; ``note``
-    is told in a sentence what an operator should know later.
+    """The processor of a Ready. ``receipts`` are those of :mod:`rmqpy.net.dledger.push_fast_path`;
+    ``note`` receives a sentence about each event that operators may want to look up later.
     """
 
     def __init__(
@@ -65,9 +65,7 @@ class ReadyProcessor:
         self._receipts = receipts
         self._note = note
         self._under_way: Ready | LedgerIndex | None = None
-        """Is not carried out to its end. An index: of a Ready that has nothing but that committed
-        index.
-        """
+        """The Ready that is not finished yet; an index if that committed index is all it has."""
         self._steps_done = 0
         self._steps = (
             self._keep_vote,
@@ -78,34 +76,37 @@ class ReadyProcessor:
             self._settle_clients,
         )
         self._led_term: Term | None = None
-        """The term in which the broker was told that it leads."""
+        """The term in which the broker was notified that it leads."""
         self.is_cutting = False
-        """The log is being cut; it stays so while the disk stands in the way, for a while or until
-        a restart: its files and what is said of them may differ, and nobody is told anything."""
+        """Whether the log is being truncated.
+
+        It stays set while the disk prevents completion, possibly until a restart: files and their
+        description may differ, so nothing is reported meanwhile.
+        """
         self.stopped = False
-        """Nothing is sent any more."""
+        """Whether sending has stopped."""
         self.dead = False
-        """The core and the files may not agree any more."""
+        """Whether the core and the files may no longer agree."""
 
     @property
     def is_over(self) -> bool:
-        """Whether this member takes part no more."""
+        """Whether this member no longer takes part."""
         return self.stopped or self.dead
 
     @property
     def leads(self) -> bool:
-        """Whether the broker has been told that it does."""
+        """Whether the broker has been notified that it leads."""
         return self._led_term is not None
 
     def process_all(self) -> None:
-        """Carry out what is under way, and all that the core asks then."""
+        """Finish the current Ready, then carry out all further decisions of the core."""
         while self.finish():
             self._under_way = self._node.take_next()
             if self._under_way is None:
                 return
 
     def finish(self) -> bool:
-        """Carry out what is under way; False when it cannot be done now, or never."""
+        """Finish the current Ready; return False if that is impossible now or permanently."""
         ready = self._under_way
         if ready is None and not self._receipts:
             return True
@@ -130,7 +131,7 @@ class ReadyProcessor:
         return True
 
     def _give_receipts(self) -> None:
-        """Write what the lane has staged; then its answers may leave."""
+        """Write the pushes staged by the fast path; then their answers may leave."""
         self._entries.commit()
         for channel, frame in self._receipts:
             channel.write(frame)
@@ -167,7 +168,7 @@ class ReadyProcessor:
 
     def _drop_old_log(self, first: Part) -> None:
         """This member comes back so late that everything up to ``first`` has expired with the
-        leader: the log in front of the divide goes as its entries go.
+        leader: the log before the divide goes as its entries go.
         """
         divided = self._store.opened.divided_offset
         if divided is None or first.position == divided:
@@ -250,7 +251,7 @@ class ReadyProcessor:
         self._entries.append(proposal.term, proposal.first_index, records, now_ms)
 
     def _append_for(self, append: ClientAppend) -> None:
-        """A client of DLedger's own protocol appends records. What stands in front of one that is
+        """A client of DLedger's own protocol appends records. What precedes one that is
         refused stays, as in Java.
         """
         for body in append.bodies:
@@ -271,7 +272,7 @@ class ReadyProcessor:
         self._peers.refuse_append(append.ticket, code)
 
     def _die(self, error: Exception) -> None:
-        """The core and the files may not agree any more."""
+        """Whether the core and the files may no longer agree."""
         self.dead = True
         if isinstance(error, (OSError, StoreError)):
             logger.error("this member leaves its group until a restart: %s", error)

@@ -1,7 +1,8 @@
-"""What receives and answers frames by itself, beside or instead of the connection's own receiver.
+"""The interface of a feed, which receives and answers frames in addition to or instead of the
+connection's own receiver.
 
-``broker.hot`` implements :class:`Feed` on the C core; :mod:`rmqpy.net.server.feed_server` drives
-it.
+``broker.fastpath`` implements :class:`Feed` on the C core; :mod:`rmqpy.net.server.feed_server`
+drives it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 
 FEED_BYTES: Final = 256 * 1024
-"""What a feed takes at a time; a larger frame is read by the connection's own receiver."""
+"""The size of a feed's buffer; larger frames are read by the connection's own receiver."""
 
 
 class FeedStatus(IntEnum):
-    """What a call of the feed ended with."""
+    """The outcome of a call of the feed."""
 
     DONE = 0
     PARTIAL = 1
@@ -38,50 +39,54 @@ class FeedChannel(Channel, Protocol):
     """A channel that the feed writes to by itself."""
 
     def unsent(self, data: bytes) -> None:
-        """The kernel did not take these bytes: they leave when it does."""
+        """Queue bytes that the kernel did not accept; they are sent once it does."""
 
     def send_failed(self, code: int) -> None:
-        """Sending failed with this errno."""
+        """Handle a send that failed with errno ``code``."""
 
 
 class PollSet(Protocol):
-    """Watches connections, and receives from all that can be read at once."""
+    """A set of watched connections that receives from all readable ones in one call."""
 
     receive: Callable[[Any, bool], int]
-    """``receive(core, begin)`` receives once from each that can be read at the begin, until one of
-    them ends with another status than DONE: it is the ``stopped_at`` one, and has to be seen to;
-    then ``receive`` goes on, until NONE_LEFT. APART: nothing was received from this one.
+    """``receive(core, begin)`` receives once from each connection that was readable at the start.
+
+    It stops when one of them ends with a status other than DONE: that one is ``stopped_at`` and
+    must be handled; then ``receive`` continues, until NONE_LEFT. APART means that nothing was
+    received from it.
     """
     flush_replies_early: Callable[[], bool]
-    """Send, before the turn ends, what was answered, unless something has to be committed first.
-    False: nothing was sent.
+    """Send replies before the turn ends, unless a commit must come first. Returns False if nothing
+    was sent.
     """
 
     @property
     def fd(self) -> int:
-        """Readable while one of the watched connections is; valid from the first ``watch`` on."""
+        """The descriptor that is readable while a watched connection is; valid after a first
+        ``watch``.
+        """
         ...
 
     def watch(self, number: int, wanted: bool) -> None:
-        """Whether the connection is among them. Raises OSError."""
+        """Start or stop watching a connection. Raises OSError."""
         ...
 
     def exclude(self, number: int, apart: bool) -> None:
-        """Something is kept for the next read of this connection: it is received by itself."""
+        """Receive a connection separately, because data is kept for its next read."""
         ...
 
     @property
     def stopped_at(self) -> int:
-        """Number of the one that ``receive`` has come to last."""
+        """The number of the connection that ``receive`` handled last."""
         ...
 
     def drained(self) -> list[int]:
-        """Numbers of those that ``receive`` has come to since the begin."""
+        """Return the numbers of the connections that ``receive`` has handled since the start."""
         ...
 
 
 class Feed(Protocol):
-    """Receives and answers; ``broker.hot`` implements it."""
+    """A receiver that also answers; ``broker.fastpath`` implements it."""
 
     core: Any
     needs_refresh: bool
@@ -91,7 +96,7 @@ class Feed(Protocol):
 
     @property
     def ready(self) -> PollSet | None:
-        """None: who drives it watches the descriptors."""
+        """The set of watched connections; None if the driver watches the descriptors."""
         ...
 
     @property
@@ -99,14 +104,16 @@ class Feed(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether the last ``receive`` has filled the buffer: there may be more."""
+        """Whether the last ``receive`` filled the buffer, so that more may be waiting."""
         ...
 
     def pause(self, held: bool) -> None:
-        """While it is held back it hands back every frame."""
+        """Hold the feed, which then hands back every frame, or release it."""
 
     def refresh(self) -> None:
-        """Before the first frame of a turn, and when others have handled frames in it."""
+        """Refresh the feed's state: before the first frame of a turn and after frames of other
+        code.
+        """
         ...
 
     def attach(self, channel: FeedChannel, fd: int) -> int: ...

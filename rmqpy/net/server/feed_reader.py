@@ -1,19 +1,19 @@
-"""The bytes of one connection on their way through a feed, whoever receives them.
+"""The bytes of one connection on their way through a feed, independent of the receiver.
 
 =======  ==========================================  =============================
-mode     when                                        who reads
+mode     when                                        reader
 =======  ==========================================  =============================
 fast     a buffer's worth of frames                  the feed
-partial  the begin of a frame is kept                the feed, behind it
+partial  the start of a frame is kept                the feed, after it
 large    a frame larger than the feed's buffer       the connection's own receiver
 =======  ==========================================  =============================
 
 :class:`rmqpy.net.server.feed_server.FastTransport` drives it with a plain socket,
 :class:`FedConnection`
-with what a transport of asyncio has received: TLS, and loops that cannot watch descriptors.
+with bytes that an asyncio transport has received: TLS, and loops that cannot watch descriptors.
 
-Invariants: frames reach feed and handler in the order in which they came; nothing is fed once the
-connection has ended, or while requests of it wait for the next turn.
+Invariants: frames reach feed and handler in the order of arrival; nothing is fed after the
+connection has closed, or while its requests wait for the next turn.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES, decode_command, is_he
 
 
 class FeedOwner(Protocol):
-    """The server, as the connections of a feed use it."""
+    """The part of the server that the connections of a feed use."""
 
     feed: Feed
     now_ms: int
     turn_open: bool
 
     def open_turn(self) -> None:
-        """The first read of a turn, or the first since others changed what the feed knows."""
+        """Prepare for the first read of a turn, or the first one after the state became stale."""
 
     def end_turn_early(self) -> None:
-        """The feed has no room for more replies: commit and let them go now."""
+        """Commit and send the replies now, because the feed has no room for more."""
 
 
 @define(slots=True, eq=False, repr=False)
 class FeedReader:
-    """See the module's text. ``number`` is the feed's of the connection; below 0: it has none."""
+    """A connection's reader; ``number`` is its number in the feed, negative if it has none."""
 
     owner: FeedOwner
     connection: RemotingConnection
     number: int = -1
     rest: bytes = b""
-    """Bytes that wait for more, or for the next turn."""
+    """The bytes that wait for more bytes or for the next turn."""
     large: bool = False
 
     def attach(self, channel: FeedChannel, fd: int) -> None:
         self.number = self.owner.feed.attach(channel, fd)
 
     def detach(self) -> None:
-        """The connection ends; harmless twice."""
+        """Detach from the feed at the end of the connection. Safe to call twice."""
         self.rest = b""
         if self.number >= 0:
             self.owner.feed.detach(self.number)
@@ -69,7 +69,7 @@ class FeedReader:
             owner.open_turn()
 
     def take(self, data: memoryview) -> None:
-        """What somebody has received."""
+        """Process received bytes."""
         feed, connection = self.owner.feed, self.connection
         while len(data) and self.number >= 0 and not connection.closed:
             if connection.postponing:
@@ -87,14 +87,14 @@ class FeedReader:
             self.resume(feed.resume(self.number))
 
     def take_again(self) -> None:
-        """What was kept when requests were postponed, without anything new."""
+        """Process the bytes that were kept when requests were postponed."""
         rest, self.rest = self.rest, b""
         if rest:
             self.open_turn()
             self.take(memoryview(rest))
 
     def resume(self, status: int) -> None:
-        """Until the buffer is used up; ``status`` is what the feed has ended with last."""
+        """Continue until the buffer is used up; ``status`` is the feed's last outcome."""
         feed, connection = self.owner.feed, self.connection
         while status > FeedStatus.PARTIAL:
             if status == FeedStatus.COLD:
@@ -109,14 +109,14 @@ class FeedReader:
                 assert connection.closed, "the receiver takes what the feed refused"
             if self.number < 0 or connection.closed:
                 return
-            if connection.postponing:  # what is left of the buffer waits with them
+            if connection.postponing:  # the remaining bytes wait with them
                 status = FeedStatus.PARTIAL if feed.rest() else FeedStatus.DONE
                 break
             status = feed.resume(self.number)
         self._keep_rest(status)
 
     def begin_large(self) -> None:
-        """The connection's receiver takes over a frame; its length may be a fault."""
+        """Pass a large frame to the connection's receiver; its length may be invalid."""
         rest, self.rest = self.rest, b""
         self.large = True
         self._receive(rest)
@@ -129,7 +129,7 @@ class FeedReader:
         self.large = connection.receiver.pending_bytes > 0
 
     def _receive(self, data: bytes) -> None:
-        """The begin of a frame, to the connection's receiver."""
+        """Pass the start of a frame to the connection's receiver."""
         try:
             self.connection.receiver.receive(data)
         except RemoteProtocolError as fault:

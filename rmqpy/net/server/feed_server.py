@@ -1,17 +1,15 @@
-"""The server of the hot path: plain TCP, one C call for all connections that can be read.
+"""The server of the fast path: plain TCP, one C call for all readable connections.
 
-Instead of asyncio's transport a :class:`FastTransport` stands under each
-:class:`rmqpy.net.connection.RemotingConnection`. A :class:`PollSet` watches the descriptors and
-lets a
-:class:`Feed` receive and answer; only frames that the feed hands back become commands. Without one
-(no epoll, no C) the loop watches each with ``add_reader``, and there is a call for each. Limits,
-deadlines, back-pressure and counters are those of the ordinary server, because they are its code.
-Connections behind TLS, and all where the loop watches no descriptors, are received by asyncio and
-go through the same feed (:mod:`rmqpy.net.server.feed_reader`).
+Each :class:`rmqpy.net.connection.RemotingConnection` has a :class:`FastTransport` instead of
+asyncio's transport. A :class:`PollSet` watches the descriptors and lets a :class:`Feed` receive and
+answer; only frames that the feed hands back become commands. Without one (no epoll, no C) the loop
+watches each descriptor with ``add_reader``, with one call per connection. Limits, deadlines,
+back-pressure and counters are those of the ordinary server, whose code is used. TLS connections,
+and all connections of a loop that cannot watch descriptors, are received by asyncio and go through
+the same feed (:mod:`rmqpy.net.server.feed_reader`).
 
-Replies of the feed leave at the end of the turn, behind the commit; the handler does that
-(``turn_ended``). Those of a turn that has nothing to commit leave at once, and it goes on for a
-moment.
+Replies of the feed leave at the end of the turn, after the commit, in the handler's ``turn_ended``.
+If a turn has nothing to commit they leave immediately, and the turn continues for a moment.
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ from rmqpy.remoting.frame import LENGTH_BYTES
 from rmqpy.remoting.frame_decoder import FrameDecoder
 
 AGAIN_MS = 1
-"""A turn that stores nothing looks at the sockets again until it is as old: what surrounds a turn
-costs more than a few pulls.
+"""The age up to which a turn that stores nothing polls the sockets again, because the overhead of a
+turn exceeds the cost of a few pulls.
 """
 
 logger = logging.getLogger(__name__)
@@ -55,8 +53,10 @@ class FastServer(RemotingServer):
         own_sockets: bool | None = None,
         patient: bool = False,
     ) -> None:
-        """``own_sockets`` False: asyncio accepts and receives. None: where its loop watches no
-        descriptors. ``patient``: a turn takes what arrives one loop turn later as well
+        """Create the server.
+
+        ``own_sockets`` False: asyncio accepts and receives; None: only if its loop cannot watch
+        descriptors. ``patient``: a turn also includes what arrives one loop turn later
         (``LoopTurns``).
         """
         super().__init__(handler, scheduler, limits, doors)
@@ -78,19 +78,19 @@ class FastServer(RemotingServer):
         self.feed.close()
 
     def open_turn(self) -> None:
-        """The first read of a turn."""
+        """Prepare for the first read of a turn."""
         self.turn_open = True
         self.now_ms = self._scheduler.monotonic_ms()
         self.turns.handled()
         self.feed.refresh()
 
     def end_turn_early(self) -> None:
-        """The feed has no room for more replies: commit and let them go now."""
+        """Commit and send the replies now, because the feed has no room for more."""
         self._handler.turn_ended()
         self.feed.refresh()
 
     def watch(self, transport: FastTransport, number: int) -> None:
-        """Let a transport hear when it can be read. Raises OSError."""
+        """Notify a transport when it is readable. Raises OSError."""
         if self._ready is None:
             self.loop.add_reader(transport.fd, transport.readable)
             return
@@ -101,18 +101,18 @@ class FastServer(RemotingServer):
             self.loop.add_reader(self._ready_fd, self._readable)
 
     def unwatch(self, transport: FastTransport, number: int) -> None:
-        """The reverse of ``watch``; what is being read in this turn still is."""
+        """Stop watching a transport; reads of the current turn still complete."""
         if self._ready is None:
             self.loop.remove_reader(transport.fd)
         else:
             self._ready.watch(number, False)
 
     def forget(self, number: int) -> None:
-        """The connection has ended."""
+        """Remove a closed connection."""
         self._transports.pop(number, None)
 
     def exclude(self, number: int, apart: bool) -> None:
-        """Whether the next read of a connection is that of its transport."""
+        """Set whether the transport itself does the next read of a connection."""
         if self._ready is not None:
             self._ready.exclude(number, apart)
 
@@ -133,13 +133,13 @@ class FastServer(RemotingServer):
             transport.abort()
 
     def _connection(self) -> RemotingConnection:
-        """One that asyncio receives for."""
+        """Return a connection for which asyncio receives."""
         connection = FedConnection(self, self.turns, FrameDecoder(self.limits.max_frame))
         connection.reader = FeedReader(self, connection)
         return connection
 
     def _readable(self) -> None:
-        """Some of the watched connections are."""
+        """Handle readable watched connections."""
         ready = self._ready
         assert ready is not None
         if not self.turn_open or self.feed.needs_refresh:
@@ -152,7 +152,7 @@ class FastServer(RemotingServer):
             more = self._receive_from_all(ready)
 
     def _receive_from_all(self, ready: PollSet) -> bool:
-        """Once from each that can be read now; False: there was none."""
+        """Receive once from each readable connection; return False if there was none."""
         feed, transports = self.feed, self._transports
         status = ready.receive(feed.core, True)
         while status != FeedStatus.NONE_LEFT:
@@ -178,13 +178,13 @@ class FastServer(RemotingServer):
 
 
 def watches_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether the loop has ``add_reader``; Windows' does not."""
+    """Return whether the loop has ``add_reader``; the one of Windows does not."""
     return type(loop).add_reader is not asyncio.AbstractEventLoop.add_reader
 
 
 @define(slots=True, eq=False, repr=False)
 class FastConnection(ServedConnection):
-    """A connection on a ``FastTransport``, whose unread bytes may be marked."""
+    """A connection on a ``FastTransport`` whose unread bytes can be marked."""
 
     def marked(self, seen_ms: int, unread: int) -> None:
         super().marked(seen_ms, unread)
@@ -231,11 +231,11 @@ class FastTransport(asyncio.Transport):
         self._congested = self._paused = self._closing = self._writing = False
 
     def start(self) -> None:
-        """Begin to read, unless the connection was turned away."""
+        """Start reading, unless the connection was rejected."""
         if self._closing:
             return
         self._reader.attach(self, self.fd)
-        self._paused = True  # nothing is to be undone where it cannot be watched
+        self._paused = True  # a connection that cannot be watched must not be unwatched
         self._server.watch(self, self._reader.number)
         self._paused = False
 
@@ -284,7 +284,7 @@ class FastTransport(asyncio.Transport):
         return self._closing
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Of the gate as a channel, of the connection as a transport: what does not leave waits."""
+        """Write for the reply gate and the connection; bytes that cannot be sent wait."""
         if self._closing or not data:
             return
         if not self._buffer:
@@ -328,7 +328,7 @@ class FastTransport(asyncio.Transport):
     # -- reading
 
     def readable(self) -> None:
-        """Receive, whatever is kept for that."""
+        """Receive from this connection."""
         server, reader, connection = self._server, self._reader, self.connection
         if not server.turn_open or server.feed.needs_refresh:
             server.open_turn()
@@ -344,7 +344,7 @@ class FastTransport(asyncio.Transport):
         self.received(status)
 
     def received(self, status: int) -> None:
-        """The feed has ended with this status."""
+        """Handle the status that the feed has returned."""
         reader, connection = self._reader, self.connection
         if status >= FeedStatus.CLOSED:
             self._stop(status)
@@ -358,19 +358,19 @@ class FastTransport(asyncio.Transport):
         self.choose_reader()
 
     def choose_reader(self) -> None:
-        """Who receives next: this one, or the ready set together with the others."""
+        """Choose the next receiver: this transport, or the poll set for all connections."""
         reader = self._reader
         if reader.number >= 0:
             apart = bool(reader.rest) or reader.large or self.connection.mark is not None
             self._server.exclude(reader.number, apart)
 
     def _receive_marked(self, connection: RemotingConnection) -> int:
-        """Bytes that wait since their mark and no others: those that wait too long are not hot."""
+        """Receive only bytes up to their mark: those that wait too long leave the fast path."""
         server, reader, mark = self._server, self._reader, connection.mark
         assert mark is not None
         rest = reader.rest
         if reader.large or (rest and not server.feed.unread(rest)):
-            connection.mark = None  # in a large frame it is not counted
+            connection.mark = None  # not measured in a large frame
             return self._receive_large() if reader.large else self._receive_behind()
         try:
             data = self._sock.recv(min(mark.left, FEED_BYTES - len(rest)))
@@ -433,7 +433,7 @@ class FastTransport(asyncio.Transport):
             self._end(OSError(self._core.wanted, "receiving failed"))
 
     def _peer_ended(self) -> None:
-        """The peer has closed its half; what we owe it still leaves."""
+        """Handle the peer's end of stream; pending replies are still sent."""
         self.connection.eof_received()
         self.close()
 
@@ -484,7 +484,7 @@ class FastTransport(asyncio.Transport):
             self._reader.detach()
 
     def _end(self, error: OSError | None) -> None:
-        """At once; what is queued is dropped."""
+        """End immediately; queued bytes are dropped."""
         if self.fd < 0:
             return
         if not self._closing:

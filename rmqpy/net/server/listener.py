@@ -1,6 +1,7 @@
-"""Listening sockets whose accepted connections are given on as they are, without a transport.
+"""Listening sockets that pass accepted sockets on without a transport.
 
-Has what an ``asyncio.Server`` has for :class:`rmqpy.net.server.server.RemotingServer`.
+The interface is the part of ``asyncio.Server`` that
+:class:`rmqpy.net.server.server.RemotingServer` uses.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from attrs import define, field
 logger = logging.getLogger(__name__)
 
 ACCEPTED_AT_ONCE: Final = 64
-"""Connections taken in one turn before others have theirs."""
+"""Maximum number of connections accepted in one turn."""
 ACCEPT_PAUSE_MS: Final = 1000
-"""No connections are accepted for so long when descriptors or memory ran out."""
+"""The pause in accepting connections after descriptors or memory ran out."""
 
 _NO_MORE_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _GONE = (errno.ECONNABORTED, errno.EPROTO)
 
 Accepted = Callable[[socket.socket], None]
-"""Takes a connected socket, which is set not to block."""
+"""The receiver of a connected, non-blocking socket."""
 
 
 async def open_sockets(
     loop: asyncio.AbstractEventLoop, address: tuple[str, int], backlog: int, accepted: Accepted
 ) -> SocketListener:
-    """Listen on every address that ``address`` means; raises OSError."""
+    """Listen on every address that ``address`` resolves to; raise OSError."""
     host, port = address
     found = await loop.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,10 +1,11 @@
-"""RemotingServer: listening sockets, and the frames of all their connections to one handler.
+"""The remoting server: listening sockets, and one handler for the frames of all connections.
 
-Several ports (a broker's main and fast port) share one server, one handler and one turn; a channel
-tells them apart by ``local_port``.
+Several ports (a broker's main and fast port) share one server, one handler and one turn; the
+``local_port`` of a channel distinguishes them.
 
-Invariants: the handler hears ``channel_closed`` exactly once for every channel whose frames it was
-given or could have been given; a connection beyond ``limits.max_connections`` never reaches it.
+Invariants: ``channel_closed`` of the handler is called exactly once for every channel whose frames
+it has received or could have received; a connection beyond ``limits.max_connections`` never reaches
+it.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from rmqpy.remoting.frame_decoder import FrameDecoder
 logger = logging.getLogger(__name__)
 
 LOG_PERIOD_MS = 60_000
-"""A full server says so once in this time, with the number of connections turned away."""
+"""The interval at which a full server logs the number of connections it has rejected."""
 LISTEN_PORT = "listenPort (a broker also takes the port 2 below) or bindAddress"
-"""What to change when a port of the server cannot be had."""
+"""The setting to change if a port of the server is not available."""
 
 
 class Listener(Protocol):
-    """What ``listen`` opens; an ``asyncio.Server`` is one."""
+    """The listening sockets that ``listen`` opens; an ``asyncio.Server`` is one."""
 
     @property
     def sockets(self) -> Sequence[Any]: ...
@@ -48,24 +49,25 @@ class Listener(Protocol):
 
 
 def allow_all(_address: str) -> bool:
-    """No address is turned away."""
+    """Return True: no address is rejected."""
     return True
 
 
 @define(slots=True, eq=False, repr=False)
 class ServerCounts:
-    """What happened since the start; for runtime info and tests."""
+    """Counters since the start, for runtime info and tests."""
 
     accepted: int = 0
     turned_away: int = 0
     refused: int = 0
-    """Not admitted: by their address, or plain where TLS is demanded."""
+    """The number of connections refused because of their address, or plain where TLS is required.
+    """
     faults: int = 0
     overdue: int = 0
 
 
 def listen_fault(host: str, port: int, error: OSError, setting: str) -> ConfigError:
-    """Why there is no listening on a port; the loop hides the system's word in its own sentence."""
+    """Return the error of a failed listen, with the system's reason extracted from the loop's."""
     number = error.errno or 0
     reason = os.strerror(number) if number in errno.errorcode else error.strerror or str(error)
     return ConfigError(
@@ -75,30 +77,30 @@ def listen_fault(host: str, port: int, error: OSError, setting: str) -> ConfigEr
 
 
 class OverloadFilter(Protocol):
-    """Who answers requests that have waited too long, instead of the handler."""
+    """A filter that answers requests that have waited too long, instead of the handler."""
 
     @property
     def patience_ms(self) -> int:
-        """Requests that have waited less long are all handled."""
+        """The waiting time below which all requests are handled."""
         ...
 
     def sift(
         self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int
     ) -> list[RemotingCommand]:
-        """Those that are to be handled all the same."""
+        """Return the requests that are to be handled nevertheless."""
         ...
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class ListenerSecurity:
-    """Who may come in: ``allows`` a textual IP; ``tls`` None: plain connections only."""
+    """The admission rules of a listener: ``allows`` an address; without ``tls`` plain only."""
 
     tls: ServerTls | None = None
     allows: Callable[[str], bool] = allow_all
 
 
 class RemotingServer:
-    """``await listen(host, port)`` once or more, ``await close()`` at the end."""
+    """A server: ``await listen(host, port)`` once or more, ``await close()`` at the end."""
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class RemotingServer:
         self.sieve: OverloadFilter | None = None
         self._watch: StallDetector | None = None
         self.own_sockets = doors.tls is not None
-        """Whether connections are accepted here; asyncio does it otherwise."""
+        """Whether this server accepts connections itself instead of asyncio."""
         self._doors = doors
         self._undecided: set[TlsSniffer] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -128,8 +130,9 @@ class RemotingServer:
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     def set_overload_filter(self, sieve: OverloadFilter, watch: StallDetector) -> None:
-        """Before ``listen``: how long requests wait is told to ``sieve``. The first of the servers
-        of one ``watch`` to close ends it.
+        """Pass the waiting times of requests to ``sieve``. Call before ``listen``.
+
+        ``watch`` ends when the first of its servers closes.
         """
         self.sieve, self._watch = sieve, watch
         watch.add(self.turns, lambda: self._connections)
@@ -137,8 +140,8 @@ class RemotingServer:
     async def listen(self, host: str, port: int, setting: str = LISTEN_PORT) -> tuple[str, int]:
         """Accept on ``host`` (an address or name) and ``port`` (0: any free).
 
-        Returns the address that it became. Raises ConfigError when the address cannot be had; it
-        tells to change ``setting``.
+        Returns the actual address. Raises a ConfigError that recommends changing ``setting`` if the
+        address is not available.
         """
         assert not self._closing
         try:
@@ -153,7 +156,7 @@ class RemotingServer:
         return _address(server.sockets[0].getsockname())
 
     async def open_listener(self, host: str, port: int) -> Listener:
-        """Sockets that listen, and the connections that come of them."""
+        """Open the listening sockets, whose connections this server handles."""
         if self.own_sockets:
             return await open_sockets(
                 self._scheduler.loop, (host, port), self.limits.backlog, self._accepted
@@ -164,7 +167,7 @@ class RemotingServer:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Every (address, port) that is listened on."""
+        """Every (address, port) on which the server listens."""
         return [
             _address(each.getsockname()) for server in self._listening for each in server.sockets
         ]
@@ -174,7 +177,7 @@ class RemotingServer:
         return len(self._connections)
 
     async def close(self) -> None:
-        """Accept no more, let queued replies leave (at most ``limits.linger_ms``), close all."""
+        """Stop accepting, flush queued replies (at most ``limits.linger_ms``), close all."""
         self._closing = True
         for server in self._listening:
             server.close()
@@ -203,7 +206,7 @@ class RemotingServer:
             self._watch.stop()
 
     def sweep(self) -> None:
-        """Close what is idle, overdue or dead. Runs by itself every ``limits.sweep_ms``."""
+        """Close idle, overdue and dead connections. Called every ``limits.sweep_ms``."""
         now_ms = self._scheduler.monotonic_ms()
         for undecided in list(self._undecided):
             if now_ms - undecided.since_ms >= self.limits.idle_close_ms:
@@ -262,11 +265,11 @@ class RemotingServer:
     # -- sockets that are accepted here
 
     def take_plain(self, sock: socket.socket) -> None:
-        """A connection without TLS."""
+        """Handle an accepted connection without TLS."""
         self._adopt(sock, self._connection, None)
 
     def tls_connection(self) -> RemotingConnection:
-        """The connection behind TLS."""
+        """Return a new connection for a TLS transport."""
         return self._connection()
 
     def _accepted(self, sock: socket.socket) -> None:

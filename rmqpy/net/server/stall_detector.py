@@ -1,20 +1,20 @@
-"""How long requests have waited before they are read: the age of Java's request queues.
+"""The waiting time of requests before they are read, the counterpart of Java's queue ages.
 
-Requests wait in the kernel's buffers here, which tell nobody when something came. A *mark* of a
-connection says that so many unread bytes were there at a time; what it covers has waited since then
-at least. Marks are made where something can have waited:
+In rmqpy requests wait in the kernel's buffers, which do not record arrival times. A *mark* of a
+connection states how many unread bytes were present at a time; these bytes have waited at least
+since then. Marks are set where requests can have waited:
 
 ================================  ==================================================================
 when                              by
 ================================  ==================================================================
-a read has filled its buffer      the connection: there is more
-a commit does not come to an end  a thread that looks each ``LOOK_MS`` whether the loop is in the
-                                  same commit still; no connection is read meanwhile
+a read has filled its buffer      the connection: more bytes are waiting
+a commit takes long               a thread that checks every ``LOOK_MS`` whether the loop is in the
+                                  same commit; no connection is read meanwhile
 ================================  ==================================================================
 
-Invariants: an age is never too high: only whole frames whose last byte was there at the mark are
-said to be so old; the thread changes nothing but ``LoopTurns.found``, which the loop takes over at
-the end of that commit and of no other.
+Invariants: an age is never too high, because it applies only to complete frames whose last byte was
+present at the mark; the thread changes only ``LoopTurns.found``, which the loop takes over at the
+end of that commit and of no other.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ LOOK_MS: Final = 50
 
 @define(slots=True, eq=False, repr=False)
 class ServedConnection(RemotingConnection):
-    """A connection of a server, whose bytes may be marked."""
+    """A connection of a server whose bytes can be marked."""
 
     def unread_bytes(self) -> int:
-        """What the kernel has for us now; 0 where that does not say how much of it are frames."""
+        """Return the unread bytes in the kernel; 0 if their number says nothing about frames."""
         transport = self._transport
         if transport is None or transport.get_extra_info("ssl_object") is not None:
             return 0
         try:
             return _recv_queue_bytes(transport.get_extra_info("socket").fileno())
         except OSError:
-            return 0  # it has just ended
+            return 0  # it has just closed
 
     def mark_unread(self) -> None:
-        """A read has left something."""
+        """Mark the bytes that a read has left."""
         unread = self.unread_bytes()
         if unread:
             self.marked(self.turns.scheduler.monotonic_ms(), unread)
@@ -72,9 +72,7 @@ class ServedConnection(RemotingConnection):
 
 @define(slots=True, eq=False, repr=False)
 class StallDetector:
-    """The thread of the module's text, for the servers of one loop: whichever of them commits, none
-    is read.
-    """
+    """The marking thread for all servers of one loop: while one of them commits, none is read."""
 
     _turns: list[LoopTurns] = field(factory=list, init=False)
     _connections: list[Callable[[], Iterable[RemotingConnection]]] = field(factory=list, init=False)
@@ -85,25 +83,25 @@ class StallDetector:
     def add(
         self, turns: LoopTurns, connections: Callable[[], Iterable[RemotingConnection]]
     ) -> None:
-        """A server, before its first connection."""
+        """Add a server before its first connection."""
         self._connections.append(connections)
         self._turns.append(turns)
 
     def start(self) -> None:
-        """Harmless twice."""
+        """Start the thread. Safe to call twice."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="stall watch", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the thread has ended. Harmless twice, and without a start."""
+        """Stop the thread and wait for its end. Safe to call twice, and without a start."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def check(self) -> None:
-        """Mark what waits if the loop is in the same commit as at the last look."""
+        """Mark the waiting bytes if the loop is in the same commit as at the last check."""
         turns = next((each for each in self._turns if each.committing), None)
         if turns is None:
             self._last = None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from attrs import field
 
-from rmqpy.remoting.annotations import Int64, named
 from rmqpy.remoting.bodies.queues import MessageQueue
 from rmqpy.remoting.body import REQUEST_BYTES_MAX, Body
-from rmqpy.remoting.lazy_attrs import lazy_define
+from rmqpy.remoting.lazy_attrs import Int64, lazy_define, named
 
 CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
 CONSUME_PASSIVELY = "CONSUME_PASSIVELY"

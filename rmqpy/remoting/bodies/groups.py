@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from attrs import define, field
 
-from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.bodies.topics import DataVersion
 from rmqpy.remoting.body import REQUEST_BYTES_MAX, Body
-from rmqpy.remoting.lazy_attrs import lazy_define
+from rmqpy.remoting.lazy_attrs import Int64, lazy_define
 
 
 @define(slots=True, eq=False, repr=False)

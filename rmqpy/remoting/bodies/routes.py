@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from attrs import define, field
 
-from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.body import Body
-from rmqpy.remoting.lazy_attrs import lazy_define
+from rmqpy.remoting.lazy_attrs import Int64, lazy_define
 
 
 @define(slots=True, eq=False, repr=False)

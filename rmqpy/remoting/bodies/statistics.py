@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from attrs import field
 
-from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.bodies.clients import SubscriptionData
 from rmqpy.remoting.bodies.queues import MessageQueue
 from rmqpy.remoting.body import Body
-from rmqpy.remoting.lazy_attrs import lazy_define
+from rmqpy.remoting.lazy_attrs import Int64, lazy_define
 
 
 @lazy_define()

@@ -24,11 +24,10 @@ from attrs import define, field
 
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError
-from rmqpy.remoting.annotations import Int64
 from rmqpy.remoting.body import Body
 from rmqpy.remoting.fastjson import FastjsonDecodeError, dumps, loads
-from rmqpy.remoting.java_number import INT32_MAX, parse_decimal
-from rmqpy.remoting.lazy_attrs import lazy_define
+from rmqpy.remoting.java_values import INT32_MAX, parse_decimal
+from rmqpy.remoting.lazy_attrs import Int64, lazy_define
 
 SINGLE_TAG: Final = "SINGLE_TAG"
 MULTI_TAG: Final = "MULTI_TAG"
@@ -48,7 +47,7 @@ _LENGTH = Struct(">i")
 
 
 def body_crc32(body: bytes) -> int:
-    """``bodyCrc32`` of REGISTER_BROKER: CRC-32 without the sign bit."""
+    """Return ``bodyCrc32`` of REGISTER_BROKER: CRC-32 without the sign bit."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
@@ -61,7 +60,7 @@ class DataVersion(Body):
     state_version: Int64 | None = None
 
     def next(self, now_ms: int) -> DataVersion:
-        """The version after a change of the table (a new value; this one stays)."""
+        """Return the version after a change of the table (a new value; this one stays)."""
         return DataVersion(now_ms, self.counter + 1, self.state_version)
 
     def same_as(self, other: DataVersion) -> bool:
@@ -83,7 +82,7 @@ class TopicConfig(Body):
     attributes: dict[str, str] | None = None
 
     def encode_line(self) -> bytes:
-        """The five blank separated fields of the compressed registration."""
+        """Return the five blank separated fields of the compressed registration."""
         return (
             f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} "
             f"{self.topic_filter_type}"

@@ -22,7 +22,7 @@ from typing import Any
 from attrs import define, field
 
 from rmqpy.codec.backend import scan_records
-from rmqpy.codec.blocks import BLOCK_DIGEST_BYTES, BLOCK_SIZE
+from rmqpy.codec.layout import BLOCK_DIGEST_BYTES, BLOCK_SIZE
 from rmqpy.codec.scan import StopReason
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.mapped_files import MappedFiles
