@@ -37,7 +37,7 @@ from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_r
 from rmqpy.codec.tally import QueueTally, TallyPlan
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
-from rmqpy.model.progress import NoProgress
+from rmqpy.model.progress import NoProgress, Progress
 from rmqpy.store.files.log_recovery import Framing
 
 __all__ = [
