@@ -228,6 +228,7 @@ def test_an_undeclared_code_is_open_to_nobody(broker: Guarded) -> None:
     assert refused(broker.ask(7777, by=None, address="10.8.8.8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", sorted({*ADMINISTRATION, *SECRETS}))
 def test_a_plain_user_administrates_nothing(broker: Guarded, code: int) -> None:
     assert refused(broker.ask(code)) or broker.ask(code).code == 3

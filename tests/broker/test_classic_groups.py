@@ -128,6 +128,7 @@ def info(process: BrokerRuntime) -> dict[str, str]:
     return process.broker.replication.runtime_info()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_javas_sample_configurations_start_and_replicate(tmp_path: Path, sample: str) -> None:
     """Only paths and ports are changed."""
@@ -190,6 +191,7 @@ class StaleNameServer:
     def channel_closed(self, channel: Channel) -> None: ...
 
 
+@pytest.mark.slow
 def test_of_three_name_servers_one_is_dead_and_one_stale(tmp_path: Path) -> None:
     async def main() -> None:
         async with grounded(tmp_path) as ground:
@@ -215,6 +217,7 @@ def test_of_three_name_servers_one_is_dead_and_one_stale(tmp_path: Path) -> None
     in_loop(main)
 
 
+@pytest.mark.slow
 def test_a_slave_whose_log_has_parted_is_not_streamed_onto(tmp_path: Path) -> None:
     """It was a master for a while, as happens when people switch by hand."""
 

@@ -205,6 +205,7 @@ def test_a_clock_that_was_set_back_does_not_stop_delivery(kit: Kit) -> None:
     assert len(messages(kit, "T")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "part", "waiting"),
     [("A-classic-clean-v497", "store", b"al"), ("B-master-slave-v497", "master", b"bl")],

@@ -117,6 +117,7 @@ def at(manifest: dict[str, Any], topic: str, place: int = 0) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "part"), STORES)
 def test_delays_and_half_messages(
     build: Build,
@@ -218,6 +219,7 @@ def test_a_retry_that_java_left_waiting(
     kit.store.shutdown()
 
 
+@pytest.mark.slow
 def test_delays_are_delivered_behind_the_switch_as_java_delivered_them(
     golden_copy: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
 ) -> None:

@@ -155,6 +155,7 @@ def check(store: Path, expected: list[dict[str, Any]], settings: dict[str, str])
     return divided
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "node"), CLASSIC)
 def test_a_classic_store_is_served_and_again_after_the_switch(
     name: str,
@@ -171,6 +172,7 @@ def test_a_classic_store_is_served_and_again_after_the_switch(
     assert check(store, messages, member("n0")) == divided
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "node"), DLEDGER)
 def test_a_dledger_store_is_served(
     name: str,

@@ -637,6 +637,7 @@ def test_java_members_take_no_batches_and_are_taken_as_they_are(group: Group) ->
     assert all(b'"batchEntry":[]' in push for push in pushes)
 
 
+@pytest.mark.slow
 def test_a_restarted_member_without_an_old_log_asks_for_no_certificate(group: Group) -> None:
     """Its log begins at 0, or further on when files have expired: Java members are joined again."""
     leader = group.elect()
@@ -682,6 +683,7 @@ PLACES_IN_ENTRY = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [3, 0], ids=["in the middle", "the first"])
 @pytest.mark.parametrize("field", PLACES_IN_ENTRY)
 def test_a_damaged_entry_met_at_the_start_is_fetched(
@@ -713,6 +715,7 @@ def test_a_damaged_entry_met_at_the_start_is_fetched(
         assert len(group.read(member)) == 22
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", PLACES_IN_ENTRY)
 def test_a_damaged_last_entry_is_a_torn_tail(group: Group, field: str) -> None:
     """Whatever of it is wrong, the member goes on behind the one before; a term that is too large
@@ -738,6 +741,7 @@ def test_a_damaged_last_entry_is_a_torn_tail(group: Group, field: str) -> None:
         assert len(group.read(member)) == 22
 
 
+@pytest.mark.slow
 def test_a_member_with_a_damaged_entry_does_not_lead(group: Group) -> None:
     """It has the longest log, and waits until another member leads and gives it the entry."""
     leader = group.elect()
@@ -760,6 +764,7 @@ def test_a_member_with_a_damaged_entry_does_not_lead(group: Group) -> None:
     equal_ledgers(group)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["leader", "follower"])
 def test_a_damaged_entry_is_fetched_again(
     group: Group, who: str, caplog: pytest.LogCaptureFixture
@@ -794,6 +799,7 @@ def test_a_damaged_entry_is_fetched_again(
         assert len(group.read(member)) == 21
 
 
+@pytest.mark.slow
 def test_what_was_granted_is_proposed_before_answers_are_looked_at(group: Group) -> None:
     """They may end the leadership; what C has appended meanwhile was granted before."""
     leader = group.elect()

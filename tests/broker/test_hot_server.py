@@ -134,6 +134,7 @@ def serving(
     return serve
 
 
+@pytest.mark.slow
 def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:
     async def main(connect: Any, kit: Kit, server: Any) -> None:
         clients = [await connect() for _ in range(3)]
@@ -157,6 +158,7 @@ def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:
     serving(main)
 
 
+@pytest.mark.slow
 def test_known_sends_do_not_reach_the_processors(
     serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +179,7 @@ def test_known_sends_do_not_reach_the_processors(
     serving(main)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("serving", [way for way in WAYS if way.startswith("c-")], indirect=True)
 def test_with_access_control_only_what_is_signed_is_taken(
     serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
@@ -290,6 +293,7 @@ def test_a_turn_ends_however_much_is_pulled(
     serving(main)
 
 
+@pytest.mark.slow
 def test_a_message_larger_than_the_buffer(serving: Callable[..., None]) -> None:
     async def main(connect: Any, kit: Kit, server: Any) -> None:
         client = await connect()
@@ -304,6 +308,7 @@ def test_a_message_larger_than_the_buffer(serving: Callable[..., None]) -> None:
     serving(main)
 
 
+@pytest.mark.slow
 def test_a_peer_that_does_not_read_is_not_read(serving: Callable[..., None]) -> None:
     """Its replies wait, bounded; the others are served; when it reads, all are there."""
 
@@ -332,6 +337,7 @@ def test_a_peer_that_does_not_read_is_not_read(serving: Callable[..., None]) -> 
     serving(main, limits={"high_water": 64 * 1024, "low_water": 16 * 1024})
 
 
+@pytest.mark.slow
 def test_no_reply_overtakes_what_waits_for_a_slow_reader(serving: Callable[..., None]) -> None:
     """Replies of many turns, to a peer whose socket takes a part of a frame now and then."""
 
@@ -377,6 +383,7 @@ def test_replies_wait_for_the_disk(serving: Callable[..., None]) -> None:
     serving(main, flush_disk_type=FlushDiskType.SYNC_FLUSH)
 
 
+@pytest.mark.slow
 def test_a_connection_that_ends_takes_nobody_along(serving: Callable[..., None]) -> None:
     async def main(connect: Any, kit: Kit, server: Any) -> None:
         first, second = await connect(), await connect()

@@ -23,6 +23,7 @@ def view(kit: Kit, name: str, key: str) -> BrokerStatsData | None:
     return BrokerStatsData.decode(answer.body)
 
 
+@pytest.mark.slow
 def test_puts_by_topic_and_queue(kit: Kit) -> None:
     assert view(kit, "TOPIC_PUT_NUMS", "T") is None
     for number in range(30):

@@ -277,6 +277,7 @@ def test_a_certificate_vouches(subjects: list[Subject], says: str) -> None:
     assert PeerCertificateCheck(files, word, lambda: OWN).reason_not_trusted("n1") == ""
 
 
+@pytest.mark.slow
 def test_a_member_that_was_away_until_all_it_had_expired_begins_anew() -> None:
     """Its old log goes as its entries go, whatever the age of these files by its own clock."""
     world = World(evolve(PLAN, old_messages=5, queues=1))
@@ -305,6 +306,7 @@ def test_a_member_that_was_away_until_all_it_had_expired_begins_anew() -> None:
     world.read_all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old_messages", [0, 5])
 def test_damage_that_has_expired_with_the_others_goes(old_messages: int) -> None:
     """Nobody has a copy of it; while it stayed nothing behind it was read, and no file expired."""

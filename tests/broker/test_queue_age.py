@@ -43,6 +43,7 @@ def test_others_wait_as_long_as_they_must(kit: Kit) -> None:
     assert sift(kit, 60_000, 11, flag=1) == ([11], []), "an answer of a client's"
 
 
+@pytest.mark.slow
 def test_the_settings_are_followed_at_once(build: Build) -> None:
     kit = build(broker_fast_failure_enable=False)
     assert kit.broker.queue_age.patience_ms == NEVER_MS

@@ -149,6 +149,7 @@ def test_our_answers_are_javas(replay: Replay) -> None:
     assert {14, 17, 29, 30, 31, 34, 35, 310} <= set(compared)
 
 
+@pytest.mark.slow
 def test_members_are_told_where_java_told_them(replay: Replay) -> None:
     told = {key for key in replay.java_notices if key[1] in replay.groups}
     assert told <= set(replay.notices)

@@ -169,6 +169,7 @@ def create(broker: BrokerRuntime) -> None:
     broker.broker.topics.put(TopicConfig("Orders", 2, 2))
 
 
+@pytest.mark.slow
 def test_a_master_and_its_slave(secured: Callable[[Any], None]) -> None:
     """Registration and synchronisation are signed, the log travels behind TLS, SYNC_MASTER waits
     for it.
@@ -190,6 +191,7 @@ def test_a_master_and_its_slave(secured: Callable[[Any], None]) -> None:
     secured(test)
 
 
+@pytest.mark.slow
 def test_a_dledger_group(secured: Callable[[Any], None]) -> None:
     async def test(ground: Ground) -> None:
         block = free_port_block(3)

@@ -79,6 +79,7 @@ def test_one_broken_request_harms_no_other(kit: Kit, monkeypatch: pytest.MonkeyP
     assert not kit.channel.closed
 
 
+@pytest.mark.slow
 def test_an_answer_too_large_for_a_frame_is_an_error(kit: Kit) -> None:
     for number in range(3):
         kit.broker.groups.find_or_create(f"G{number}")
@@ -256,6 +257,7 @@ BODIES = [
 ]
 
 
+@pytest.mark.slow
 @settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

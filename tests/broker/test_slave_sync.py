@@ -174,6 +174,7 @@ def test_a_topic_that_the_master_deletes_goes(pair: Any) -> None:
     assert both.topics.wrapper() == both.master.broker.topics.wrapper()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, DLEDGER], ids=["classic", "dledger"])
 def test_a_fuller_set_is_not_replaced_by_an_emptier_one_of_a_younger_master(
     pair: Any, settings: dict[str, Any]
@@ -247,6 +248,7 @@ def test_requests_stand_alone_and_faults_are_shown(pair: Any) -> None:
     assert list(both.slave.broker.slave_sync.runtime_info()) == ["slaveSync"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"dataVersion":7}'])
 def test_what_cannot_be_read_changes_nothing(pair: Any, body: bytes) -> None:
     both = pair()

@@ -26,6 +26,7 @@ SENDS = 400
 AT_ONCE = 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_plain_and_tls_senders_share_a_queue(mode: str, tmp_path: Path, tls_folder: Path) -> None:
     certificate = {

@@ -296,6 +296,7 @@ def test_a_round_that_cannot_write_is_done_again(build: Callable[..., Any]) -> N
     assert len(messages(kit, HALF)) == 2 and committed(kit) == (1, -1)
 
 
+@pytest.mark.slow
 def test_many_half_messages_are_walked_in_steps(build: Callable[..., Any]) -> None:
     kit = build(transaction_check_interval=10_000, mapped_file_size_commit_log=1 << 20)
     for number in range(300):
@@ -339,6 +340,7 @@ def test_the_question_is_javas_byte_for_byte() -> None:
         assert encode_command(ours) == bytes.fromhex(row)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "part"),
     [("A-classic-clean-v497", "store"), ("B-master-slave-v497", "master"),

@@ -44,6 +44,7 @@ QUIET = GroupPlan(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, BATCH))
 def test_no_promise_is_broken(first: int) -> None:
     puts = elections = 0
@@ -71,6 +72,7 @@ def test_a_seed_replays_exactly() -> None:
     assert len(runs[0][0]) > 5
 
 
+@pytest.mark.slow
 def test_without_faults_everything_is_acknowledged_and_one_leader_stays() -> None:
     cluster = NodeCluster(1, QUIET)
     cluster.run()
@@ -81,6 +83,7 @@ def test_without_faults_everything_is_acknowledged_and_one_leader_stays() -> Non
     assert not host.waiting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", [3, 5])
 def test_who_was_cut_off_for_long_deposes_nobody(members: int) -> None:
     cluster = NodeCluster(3, evolve(QUIET, members=members, put_interval_ms=0))
@@ -141,6 +144,7 @@ def test_a_member_stuck_in_a_larger_term_comes_back() -> None:
     cluster.settle()
 
 
+@pytest.mark.slow
 def test_power_failures_without_syncing_are_not_survived() -> None:
     """What ack_after_sync is for: it is off here, and the checkers see what is lost."""
 
@@ -322,6 +326,7 @@ def first_violation(seeds: range) -> str | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(MUTANTS))
 def test_a_planted_bug_is_found_by_the_checkers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MUTANTS[name](monkeypatch)
@@ -370,6 +375,7 @@ def test_the_checker_knows_each_violation() -> None:
         checker.restarts("n0", 1)
 
 
+@pytest.mark.slow
 def test_all_verdicts_come_about() -> None:
     seen: set[VoteParseResult] = set()
     for seed in range(40):

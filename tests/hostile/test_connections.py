@@ -44,6 +44,7 @@ async def accepted(site: Any, count: int) -> None:
         await asyncio.sleep(0.001)
 
 
+@pytest.mark.slow
 def test_2000_idle_connections_cost_little(besiege: Besiege, resident: Callable[[], int]) -> None:
     hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if 0 <= hard_limit < 3 * IDLE:
@@ -66,6 +67,7 @@ def test_2000_idle_connections_cost_little(besiege: Besiege, resident: Callable[
     besiege(test)
 
 
+@pytest.mark.slow
 def test_slow_senders_get_their_answer_and_keep_nobody_waiting(besiege: Besiege) -> None:
     async def test(site: Any) -> None:
         frame = encode_command(send_request("Slow", 0, [b"byte by byte"]))
@@ -89,6 +91,7 @@ def test_slow_senders_get_their_answer_and_keep_nobody_waiting(besiege: Besiege)
     besiege(test)
 
 
+@pytest.mark.slow
 def test_memory_follows_what_was_sent_not_what_was_announced(
     besiege: Besiege, resident: Callable[[], int]
 ) -> None:
@@ -114,6 +117,7 @@ def test_memory_follows_what_was_sent_not_what_was_announced(
     besiege(test)
 
 
+@pytest.mark.slow
 def test_a_reader_of_nothing_is_bounded(
     besiege: Besiege, resident: Callable[[], int], connect: Callable[[str], Awaitable[Client]]
 ) -> None:
@@ -144,6 +148,7 @@ def test_a_reader_of_nothing_is_bounded(
     besiege(test)
 
 
+@pytest.mark.slow
 def test_strange_json_does_not_stop_the_loop(
     besiege: Besiege, connect: Callable[[str], Awaitable[Client]]
 ) -> None:

@@ -27,6 +27,7 @@ PEERS = 4
 HEAVY_PART = 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_siege(kind: str, besiege: Callable[[Any], None]) -> None:
     count = FRAMES // len(KINDS) // (HEAVY_PART if kind in HEAVY_KINDS else 1)
@@ -56,6 +57,7 @@ def test_a_siege(kind: str, besiege: Callable[[Any], None]) -> None:
     assert not wrong, f"{len(wrong)} of {count}, seed {SEED}: {told}"
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_frames() -> None:
     for kind in KINDS:
         first = [frame.data for frame in hostile_frames(kind, 5, 3)]

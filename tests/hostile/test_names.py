@@ -154,6 +154,7 @@ def outside_of_tables(folder: Path) -> set[str]:
     return {path for path in contents(folder) if not path.startswith("store/config/")}
 
 
+@pytest.mark.slow
 def test_no_other_entry_lets_a_name_into_a_table_or_onto_the_disk(
     besiege: Callable[[Any], None], connect: Callable[..., Any]
 ) -> None:

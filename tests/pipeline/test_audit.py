@@ -69,6 +69,7 @@ def sums_of(report: Any) -> dict[str, tuple[str, str, int]]:
     return {file["file"]: (file["md5"], file["valid_md5"], file["valid_bytes"]) for file in files}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["A-classic-clean-v497", "C-upgraded-v497/n0"])
 def test_md5_as_java_manifests_say_and_of_what_is_valid(
     name: str,

@@ -491,6 +491,7 @@ def normal(expected: Told, log: Log) -> Told:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "flip"), [*flips()])
 def test_a_flipped_bit(
     name: str,
@@ -516,6 +517,7 @@ def test_a_flipped_bit(
         assert pair["first"]["begin"] in (flip.place(log), log.at(ROW))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "damage"), [*larger()])
 def test_larger_damage(
     name: str, damage: Callable[[Store], Told], stores: dict[str, Store], report: Report

@@ -83,6 +83,7 @@ def rebuilt(tmp_path: Path) -> Callable[..., Rebuild]:
     return build
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("range_bytes", [1 << 30, 8192, 1000])
 @pytest.mark.parametrize("name", STORES)
 def test_what_java_wrote(
@@ -231,6 +232,7 @@ def test_lost_queues_are_installed_and_taken_back(
     assert not list((store / "rmqpy/upgrade").glob("keep-*"))
 
 
+@pytest.mark.slow
 def test_a_log_that_was_written_to_since(
     copy_of: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,6 +254,7 @@ class KilledError(Exception):
     """The process ends here."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize("renames", range(4))
 def test_interrupted_before_every_rename(
@@ -292,6 +295,7 @@ def test_interrupted_before_every_rename(
     assert derived(store) == before
 
 
+@pytest.mark.slow
 def test_a_wrong_upgrade_of_java(
     copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -332,6 +336,7 @@ def test_damage_is_told(
     assert patched == javas[different]
 
 
+@pytest.mark.slow
 def test_a_body_full_of_records(
     copy_of: Callable[[str], Path], rebuilt: Callable[..., Rebuild], tmp_path: Path
 ) -> None:
@@ -383,6 +388,7 @@ def test_a_queue_whose_messages_have_expired_says_where_it_goes_on(
                 assert ours[place : place + 20] == data[place : place + 20]
 
 
+@pytest.mark.slow
 def test_deleted_topics_do_not_come_back(
     copy_of: Callable[[str], Path], rebuilt: Callable[..., Rebuild], tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def saved(run: Run, tmp_path: Path) -> Callable[[Path], Path]:
     return save
 
 
+@pytest.mark.slow
 def test_manifests_of_other_hosts(
     run: Run, store_of: Callable[[str], Path], saved: Callable[[Path], Path]
 ) -> None:
@@ -125,6 +126,7 @@ def test_manifests_of_other_hosts(
     assert code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [100, 32000])
 def test_a_difference_in_the_block_of_an_end(
     place: int,
@@ -198,6 +200,7 @@ def test_certify_and_verify_say_the_same(run: Run, store_of: Callable[[str], Pat
     assert json.loads(certified[1]) == json.loads(verified[1])
 
 
+@pytest.mark.slow
 def test_a_certificate_against_a_manifest_of_before(
     run: Run, store_of: Callable[[str], Path], saved: Callable[[Path], Path]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from attrs import evolve
 from simulator.checkers import GroupWatch
 from simulator.disks import SimulatedDisk
@@ -68,6 +69,7 @@ def test_hours_that_pass_leave_everything_durable() -> None:
     assert disk.read_bytes(PATH).rstrip(b"\0") == b"entry more"
 
 
+@pytest.mark.slow
 def test_damage_is_mended_while_messages_come_and_go() -> None:
     """Bits flip often, and nothing else goes wrong: all of them are found and mended in time."""
     plan = SimulationPlan(

@@ -25,6 +25,7 @@ def run(plan: SimulationPlan) -> Outcome:
         raise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_no_promise_is_broken_by_a_group(seed: int) -> None:
     outcome = run(plan_of(seed))
@@ -32,17 +33,20 @@ def test_no_promise_is_broken_by_a_group(seed: int) -> None:
     assert outcome.stored and outcome.read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_no_promise_is_broken_by_a_single_broker(seed: int) -> None:
     outcome = run(single_broker_plan(seed))
     assert outcome.operations >= 500 and outcome.stored and outcome.read
 
 
+@pytest.mark.slow
 def test_a_lone_leader_takes_messages_when_its_disk_has_room_again() -> None:
     """It has nothing to wait for and stopped its clock, with a full disk in mind."""
     run(single_broker_plan(27))
 
 
+@pytest.mark.slow
 def test_a_seed_replays_exactly() -> None:
     plan = evolve(plan_of(7), duration_ms=20_000)
     first, second = World(plan, trace=[]), World(plan, trace=[])
@@ -50,6 +54,7 @@ def test_a_seed_replays_exactly() -> None:
     assert first.trace == second.trace and first.trace
 
 
+@pytest.mark.slow
 def test_a_seed_is_the_same_story_with_and_without_the_c_core() -> None:
     """One with everything in it: an old log, power failures, flips, hours, transfers, routes."""
     told = []
@@ -67,6 +72,7 @@ def test_a_seed_is_the_same_story_with_and_without_the_c_core() -> None:
     assert told[0] == told[1] and "digest=" in told[0]
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_story() -> None:
     assert run(evolve(QUIET, seed=2)).digest != run(evolve(QUIET, seed=3)).digest
 
@@ -85,11 +91,13 @@ def test_what_the_plan_derived_is_printed() -> None:
         assert name in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [16, 21])
 def test_a_clock_that_was_set_back_and_a_power_failure_lose_no_message(seed: int) -> None:
     run(single_broker_plan(seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [612, 5380])
 def test_a_disk_that_fails_while_entries_are_dropped(seed: int) -> None:
     """The member is held up in the middle of it; nobody is told what its files say meanwhile."""

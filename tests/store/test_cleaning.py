@@ -239,6 +239,7 @@ def test_a_file_that_cannot_be_removed_holds_up_the_others(rig: Rig, kit: Kit) -
     store.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["kill", "crash"])
 def test_dying_at_every_operation_of_a_round(kit: Kit, end: str) -> None:
     """The next start finds a log without a gap, queues that agree with it, and goes on."""
@@ -446,6 +447,7 @@ def test_force_takes_the_old_files_whatever_their_age(kit: Kit) -> None:
     store.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half_gone", [False, True])
 def test_the_old_log_is_dropped_whole_and_leaves_no_gap(kit: Kit, half_gone: bool) -> None:
     """Wherever that is interrupted, the next start finds what it can go on with: also while the

@@ -145,6 +145,7 @@ class History:
         return bytes(record[88 : 88 + len(message.body)]) == message.body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_kills_and_power_losses_at_random(rig: Rig, kit: Kit, seed: int) -> None:
     """After a kill everything committed is there, after a power loss everything flushed; the queues
@@ -170,6 +171,7 @@ def test_kills_and_power_losses_at_random(rig: Rig, kit: Kit, seed: int) -> None
         history.rig = history.rig.after(files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["kill", "crash"])
 @pytest.mark.parametrize("flag", [False, True], ids=["classic", "dledger"])
 def test_dying_at_every_operation_of_a_run(kit: Kit, flag: bool, end: str) -> None:
@@ -194,6 +196,7 @@ def test_dying_at_every_operation_of_a_run(kit: Kit, flag: bool, end: str) -> No
     pytest.fail("the run never ends")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["kill", "crash"])
 @pytest.mark.parametrize("flag", [False, True], ids=["classic", "dledger"])
 def test_dying_at_every_operation_of_a_recovery(kit: Kit, flag: bool, end: str) -> None:

@@ -73,6 +73,7 @@ def test_missing_index_files(rig: Rig, missing: str) -> None:
     assert units(rig) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1, 40, 63, 64, 78, 79])
 @pytest.mark.parametrize("clean", [True, False])
 def test_an_index_unit_that_differs(rig: Rig, number: int, clean: bool) -> None:

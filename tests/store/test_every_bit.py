@@ -50,6 +50,7 @@ def outcome(rig: Any, kit: Kit, place: int, bit: int, whole: dict[Any, list[byte
         store.close_without_flush()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crc", [True, False], ids=["checksum", "plain"])
 def test_flips(kit: Kit, crc: bool) -> None:
     rig, offsets = log_of(kit, crc)
@@ -225,6 +226,7 @@ def check_bits(log: Log, bits: range) -> None:
         assert set(unnoticed) == UNCOVERED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crc", [True, False], ids=["checksum", "plain"])
 def test_a_sample_of_the_bits_of_64_kib(kit: Kit, crc: bool) -> None:
     check_bits(Log.of(kit, crc), range(0, 8 * LOG_BYTES, SAMPLE_STEP))

@@ -207,6 +207,7 @@ def settled(rig: Any, kit: Kit) -> tuple[Any, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSIC)
 @pytest.mark.parametrize("end", ["kill", "crash"])
 def test_interrupted_at_every_operation(
@@ -261,6 +262,7 @@ def test_interrupted_with_messages_only_in_the_page_cache(kit: Kit) -> None:
     store.shutdown()
 
 
+@pytest.mark.slow
 def test_queues_that_lost_their_tails_before_and_during_the_flip(kit: Kit) -> None:
     """Power fails in classic mode, and again in the flip before anything was dispatched: the queues
     of the classic part are whole in the end. How far back to begin is the checkpoint's word, also

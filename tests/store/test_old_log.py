@@ -119,6 +119,7 @@ def test_a_file_that_goes_while_it_waits_ends_the_mark(
     assert old_log.next_digest_task() is None and old_log.mark.digest.count(",") == 1
 
 
+@pytest.mark.slow
 def test_a_manifest_says_the_same(golden: Callable[[str], Path], kit: Kit) -> None:
     store = golden("C-upgraded-v497") / "n0"
     old_log = opened(loaded(store, kit, "/s"), "/s")

@@ -257,6 +257,7 @@ def test_an_index_that_meets_a_damaged_entry_waits_for_it(
     store.shutdown()
 
 
+@pytest.mark.slow
 def test_an_index_far_behind_follows_in_steps(kit: Kit) -> None:
     """Serving does not wait for it, and nothing is indexed twice or left out; a clean stop in
     between loses nothing.

@@ -62,6 +62,7 @@ def pulled(store: Any, offset: int, count: int = 32) -> tuple[Any, list[int], in
     return page.status, found, page.next_begin_offset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", DAMAGES)
 def test_the_pull_goes_on(rig: Rig, kit: Kit, how: str) -> None:
     store = filled(rig)
@@ -89,6 +90,7 @@ def test_the_pull_goes_on(rig: Rig, kit: Kit, how: str) -> None:
     store.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", DAMAGES)
 def test_after_a_kill(rig: Rig, kit: Kit, how: str) -> None:
     """Units in front of the one that was met are wrong, too; the start is killed once more."""

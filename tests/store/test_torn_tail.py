@@ -51,6 +51,7 @@ def frame_of(rig: Any, offset: int) -> int:
     return offset - (48 if rig.flag else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("junk", list(JUNK))
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
 def test_the_last_record_cut_at_every_byte(rig: Rig, kit: Kit, junk: str, clean: bool) -> None:
@@ -121,6 +122,7 @@ def test_the_first_entry_behind_the_divide_cut(kit: Kit) -> None:
     rig.open().shutdown()
 
 
+@pytest.mark.slow
 def test_the_last_record_is_the_last_of_a_scan(rig: Rig, kit: Kit) -> None:
     """A scan returns at most 4096 records. The torn one is row 4096, and row 1 of the next scan."""
     rig.changes |= {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 60000}

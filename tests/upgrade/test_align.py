@@ -81,6 +81,7 @@ def write_confs(root: Path, names: tuple[str, ...]) -> None:
         )
 
 
+@pytest.mark.slow
 def test_by_the_book_two_become_three(
     golden_copy: Callable[[str], Path], golden: Callable[[str], Path]
 ) -> None:
@@ -159,6 +160,7 @@ def late_slave(store: Path) -> None:
     shutil.rmtree(store / "index")
 
 
+@pytest.mark.slow
 def test_a_slave_that_joined_late_gets_the_front_and_its_queues(
     golden_copy: Callable[[str], Path],
 ) -> None:
@@ -172,6 +174,7 @@ def test_a_slave_that_joined_late_gets_the_front_and_its_queues(
     assert {"queues-match", "same-log", "index-match"}.isdisjoint(bad_checks(after))
 
 
+@pytest.mark.slow
 def test_a_gap_in_the_same_file_of_a_joined_group(golden_copy: Callable[[str], Path]) -> None:
     root, names = golden_copy("X-gap_same_file-v497"), ("n0", "n1", "n2")
     made = situation(root, names)
@@ -205,6 +208,7 @@ def before_the_wrong_start(store: Path, member: str) -> None:
     opened.shutdown()
 
 
+@pytest.mark.slow
 def test_a_gap_in_the_same_file_is_certified_before_the_wrong_start(
     golden_copy: Callable[[str], Path],
 ) -> None:
@@ -245,6 +249,7 @@ def diverge(root: Path) -> int:
     return 196608 + scan.offset[-3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", ["master", "slave"])
 def test_a_divergence_is_the_operators_choice(
     golden_copy: Callable[[str], Path], chosen: str
@@ -267,6 +272,7 @@ def test_a_divergence_is_the_operators_choice(
     assert certificate_of(after).is_equal
 
 
+@pytest.mark.slow
 def test_the_longer_side_is_cut_and_kept(golden_copy: Callable[[str], Path]) -> None:
     root, names = golden_copy("B-lagging-slave-v497"), ("master", "slave")
     before = tree_of(root / "master")
@@ -337,6 +343,7 @@ def copy_sparse(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "check", "mended"),
     [
@@ -363,6 +370,7 @@ def test_wrong_upgrades_are_refused_or_mended(
     assert not {"same-log", "same-divide", "tables-there"} & bad_checks(after)
 
 
+@pytest.mark.slow
 def test_file_size_changed_and_roll_back_are_refused(
     golden_copy: Callable[[str], Path],
 ) -> None:
@@ -398,6 +406,7 @@ def write_with_the_flag_off(root: Path, member: str, kit: Kit) -> None:
     hidden.rename(store / f"dledger-{member}")
 
 
+@pytest.mark.slow
 def test_messages_written_while_the_flag_was_off(
     golden_copy: Callable[[str], Path], kit: Kit
 ) -> None:
@@ -419,6 +428,7 @@ def test_messages_written_while_the_flag_was_off(
     assert list((root / "n0/rmqpy/upgrade").rglob("cut/0*")), "kept, not deleted"
 
 
+@pytest.mark.slow
 def test_entries_that_begin_inside_the_old_log_are_not_aligned(
     golden_copy: Callable[[str], Path],
 ) -> None:
@@ -515,6 +525,7 @@ def kill_everywhere(kit: Kit, files: Any, rigs: tuple[Any, Any], plan: Plan, nod
     raise AssertionError
 
 
+@pytest.mark.slow
 def test_apply_killed_before_every_operation(kit: Kit) -> None:
     rigs = small_group(kit)
     files = rigs[0].files

@@ -173,6 +173,7 @@ def test_h8_bytes_behind_the_last_message_are_a_note(pair: Pair) -> None:
     assert "tail-bytes" in pair.noted()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old_files", [True, False])
 def test_h9_h10_the_flag_is_turned_off_again(joined: Pair, old_files: bool) -> None:
     joined.conf("n0", MEMBER.format(self_id="n0").replace("true", "false"))
@@ -264,6 +265,7 @@ def test_h17_pending_transactions_are_told(pair: Pair) -> None:
     assert "half-messages" in pair.noted()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("self_id", ["broker-1", "n", "1", "no"])
 def test_h18_an_id_that_java_cannot_read(pair: Pair, self_id: str) -> None:
     pair.conf("master", MEMBER.format(self_id=self_id))
@@ -290,6 +292,7 @@ def test_h20_our_vote_survives_a_loss_of_power(kit: Kit) -> None:
     opened.close_without_flush()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("committed", "is_finding"), [(100_000, True), (3, False)])
 def test_h21_h22_the_committed_index(joined: Pair, committed: int, is_finding: bool) -> None:
     path = joined.path("n1", "dledger-n1/checkpoint")

@@ -70,6 +70,7 @@ def values(records: dict[Any, list[bytes]], file_size: int) -> dict[Any, list[tu
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old", [0, 30])
 @pytest.mark.parametrize("piece_bytes", [1, 1000, 1 << 20])
 def test_every_message_is_there_afterwards(kit: Kit, old: int, piece_bytes: int) -> None:
@@ -175,6 +176,7 @@ def test_times_of_the_log_stay(kit: Kit) -> None:
     assert log and set(log.values()) == {5000}
 
 
+@pytest.mark.slow
 def test_killed_before_every_operation_and_resumed(kit: Kit) -> None:
     """Each point of a kill, then: to the end; and: back."""
     joined = upgraded(kit, 12, 40)
@@ -200,6 +202,7 @@ def test_killed_before_every_operation_and_resumed(kit: Kit) -> None:
     assert dies_at > 100
 
 
+@pytest.mark.slow
 def test_killed_while_taking_back(kit: Kit) -> None:
     joined = upgraded(kit, 12, 20)
     plan, tree = leaving(joined), joined.tree()

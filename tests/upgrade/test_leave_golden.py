@@ -61,6 +61,7 @@ def tree_of(root: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 def test_a_java_group_leaves(
     name: str,
@@ -94,6 +95,7 @@ def test_a_java_group_leaves(
     assert len(found) >= len({(m["topic"], m["queueOffset"]) for m in said})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 def test_and_back_to_the_byte(name: str, golden_copy: Callable[[str], Path], kit: Kit) -> None:
     root = golden_copy(name)
@@ -104,6 +106,7 @@ def test_and_back_to_the_byte(name: str, golden_copy: Callable[[str], Path], kit
     assert tree_of(root / "n1") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 def test_consume_queues_follow(name: str, golden_copy: Callable[[str], Path], kit: Kit) -> None:
     """Unit by unit: those of the entries have the new place and size, the tags codes stay (delivery

@@ -158,6 +158,7 @@ def go_back(trio: Trio) -> None:
     trio.finalize()
 
 
+@pytest.mark.slow
 def test_there_back_and_there_again_with_certificates(trio: Trio) -> None:
     divides = []
     for turn in range(2):
@@ -178,6 +179,7 @@ def test_there_back_and_there_again_with_certificates(trio: Trio) -> None:
     assert records[0] == records[1] == records[2]
 
 
+@pytest.mark.slow
 def test_what_a_stage_has_changed_is_not_certified(trio: Trio) -> None:
     go_there(trio)
     trio.write(NAMES, *range(100, 120))

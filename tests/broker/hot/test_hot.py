@@ -102,6 +102,7 @@ def test_no_pull_is_hot_while_slow_readers_are_looked_for(
     assert both[1].handed_back[11] == 5
 
 
+@pytest.mark.slow
 def test_what_is_held_back_is_answered_by_python(
     pair: Callable[..., Any], assert_same: Callable[[Pair], None]
 ) -> None:
@@ -216,6 +217,7 @@ def test_replies_that_are_late_say_so(pair: Callable[..., Any]) -> None:
         assert evolve(after, code=0, header_type=None) == evolve(sent, header_type=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subscription", ["*", "tag that nothing has"])
 @pytest.mark.parametrize(
     ("place", "value"),

@@ -89,6 +89,7 @@ def frames(draw: st.DrawFn) -> bytes:
     return bytes(encode_command(command))
 
 
+@pytest.mark.slow
 @given(
     some=st.lists(frames(), min_size=1, max_size=FRAMES_MAX),
     cuts=st.lists(st.integers(1, 700), max_size=12),
@@ -160,6 +161,7 @@ def _changed_headers(header: bytes) -> list[bytes]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("like", [HEADER, PULL_HEADER], ids=["send", "pull"])
 def test_equal_on_headers_that_are_nearly_known(
     pair: Callable[..., Any], assert_same: Callable[[Pair], None], like: bytes
@@ -201,6 +203,7 @@ PROPERTY_TEXTS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"flush_disk_type": FlushDiskType.SYNC_FLUSH}])
 def test_equal_on_properties_of_the_same_names(
     pair: Callable[..., Any], assert_same: Callable[[Pair], None], settings: dict[str, Any]

@@ -308,6 +308,7 @@ def _run(pair: Callable[..., Pair], stream: Stream, frames: int = FRAMES) -> Non
             side.kit.scheduler.advance(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_equal_on_random_streams(
     pair: Callable[..., Any], assert_same: Callable[[Pair], None], seed: int
@@ -324,6 +325,7 @@ def access_of(side: Any) -> dict[str, str]:
     return counts
 
 
+@pytest.mark.slow
 @KNOWS_ACCOUNTS
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_equal_on_random_signed_streams(
