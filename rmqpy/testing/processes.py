@@ -193,7 +193,12 @@ class BrokerSpec:
 
 
 class Site(Protocol):
-    """Makes servers of one implementation; none of them is started yet."""
+    """A factory of servers of one implementation; it does not start them."""
+
+    @property
+    def root(self) -> Path:
+        """The folder below which each server has a directory."""
+        ...
 
     def namesrv(self, name: str, port: int) -> ServerProcess: ...
 

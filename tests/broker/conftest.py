@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.broker import Build, Kit, MemoryNetwork, configured
+from harness.broker import BrokerHarness, BuildBroker, MemoryNetwork, configured
 
 from rmqpy.broker.assembly.server import BrokerDependencies, BrokerServer
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
@@ -17,7 +17,7 @@ from rmqpy.testing.memory_files import MemoryFiles
 
 
 @pytest.fixture
-def build() -> Build:
+def build() -> BuildBroker:
     """Makes brokers; keyword arguments are settings of whichever part has them."""
 
     def make(
@@ -27,7 +27,7 @@ def build() -> Build:
         host: str = "10.0.0.2",
         settings_path: str | None = None,
         **values: Any,
-    ) -> Kit:
+    ) -> BrokerHarness:
         scheduler = scheduler or ManualScheduler()
         files = files or MemoryFiles()
         settings_file = None
@@ -59,11 +59,11 @@ def build() -> Build:
         if start:
             broker.start()
         channel = MemoryChannel(peer=("10.0.0.1", 1234))
-        return Kit(scheduler, files, network, store, broker, channel, picked)
+        return BrokerHarness(scheduler, files, network, store, broker, channel, picked)
 
     return make
 
 
 @pytest.fixture
-def kit(build: Build) -> Kit:
+def kit(build: BuildBroker) -> BrokerHarness:
     return build()

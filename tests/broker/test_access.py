@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from attrs import define
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.acl.plain_acl_file import parse_access_file
 from rmqpy.acl.signature import REFUSED, Credentials
@@ -56,7 +55,7 @@ Answer = RemotingCommand
 class Guarded:
     """A broker with access control; requests are signed by whom one says."""
 
-    kit: Any
+    kit: BrokerHarness
 
     def ask(
         self,
@@ -98,7 +97,7 @@ def files() -> MemoryFiles:
 
 
 @pytest.fixture
-def broker(build: Build, files: MemoryFiles) -> Guarded:
+def broker(build: BuildBroker, files: MemoryFiles) -> Guarded:
     guarded = Guarded(build(files=files, acl_enable=True, rocketmq_home=HOME))
     for topic in ("Open", "Secret"):
         assert guarded.send(topic, ADMIN).code == 0
@@ -302,7 +301,7 @@ def test_a_foreign_retry_topic_is_not_written_under_the_own_group(broker: Guarde
 
 
 def test_topics_that_hold_messages_of_others_are_for_administrators(
-    build: Build, files: MemoryFiles
+    build: BuildBroker, files: MemoryFiles
 ) -> None:
     files.put(
         PLAIN_FILE,
@@ -430,7 +429,7 @@ def test_a_changed_file_counts_within_seconds_and_a_broken_one_does_not(
 
 
 def test_the_folder_adds_files_and_the_first_of_two_accounts_counts(
-    build: Build, files: MemoryFiles
+    build: BuildBroker, files: MemoryFiles
 ) -> None:
     files.put(
         f"{HOME}/conf/acl/team/b.yaml",
@@ -444,11 +443,11 @@ def test_the_folder_adds_files_and_the_first_of_two_accounts_counts(
     assert broker.send("Open").code == 0
 
 
-def test_no_file_no_start(build: Build) -> None:
+def test_no_file_no_start(build: BuildBroker) -> None:
     with pytest.raises(ConfigError, match="plain_acl"):
         build(acl_enable=True, rocketmq_home=HOME)
 
 
-def test_without_access_control_account_requests_are_unknown(kit: Kit) -> None:
+def test_without_access_control_account_requests_are_unknown(kit: BrokerHarness) -> None:
     for code in SECRETS:
         assert kit.ask(code).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

@@ -5,16 +5,16 @@ from __future__ import annotations
 import errno
 
 import pytest
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 HOUR_MS = 3_600_000
 
 
-def log_files(kit: Kit) -> list[str]:
+def log_files(kit: BrokerHarness) -> list[str]:
     return sorted(path for path in kit.files.nodes if "/commitlog/" in path)
 
 
-def test_request_329_deletes_expired_files(build: Build) -> None:
+def test_request_329_deletes_expired_files(build: BuildBroker) -> None:
     kit = build(mapped_file_size_commit_log=4096, delete_when=())
     kit.files.now_ms = kit.scheduler.now_ms()
     for _ in range(40):
@@ -32,7 +32,7 @@ def test_request_329_deletes_expired_files(build: Build) -> None:
     assert kit.send().code == 0
 
 
-def test_files_wait_for_the_consume_queues_to_be_durable(build: Build) -> None:
+def test_files_wait_for_the_consume_queues_to_be_durable(build: BuildBroker) -> None:
     """A power failure takes what was not synced: the units of messages whose files have gone."""
     kit = build(
         mapped_file_size_commit_log=4096, delete_when=(), flush_interval_consume_queue=10**9
@@ -53,7 +53,7 @@ def test_files_wait_for_the_consume_queues_to_be_durable(build: Build) -> None:
     assert len(log_files(kit)) > 2
 
 
-def test_requests_306_and_316(build: Build) -> None:
+def test_requests_306_and_316(build: BuildBroker) -> None:
     kit = build(mapped_file_size_commit_log=4096, delete_when=())
     kit.files.now_ms = kit.scheduler.now_ms()
     kit.send(topic="Idle")
@@ -72,7 +72,7 @@ def test_requests_306_and_316(build: Build) -> None:
     assert {topic for topic, _ in kit.store.queues()} == {"T"}
 
 
-def test_a_disk_without_room_and_with_room_again(kit: Kit) -> None:
+def test_a_disk_without_room_and_with_room_again(kit: BrokerHarness) -> None:
     """Code 14 for those who wait and those who come, pulls go on, then everything by itself."""
     assert kit.send(b"first").code == 0
     kit.files.fail_write("/commitlog/", errno.ENOSPC)
@@ -90,7 +90,7 @@ def test_a_disk_without_room_and_with_room_again(kit: Kit) -> None:
     assert b"last" in page.body
 
 
-def test_a_failed_sync_is_the_end_of_writing(build: Build) -> None:
+def test_a_failed_sync_is_the_end_of_writing(build: BuildBroker) -> None:
     """SYNC_FLUSH: the sender is told at once, not after a timeout; nobody is acknowledged later."""
     from rmqpy.config.loading import FlushDiskType
 
@@ -106,7 +106,7 @@ def test_a_failed_sync_is_the_end_of_writing(build: Build) -> None:
 
 
 def test_offsets_are_not_decided_by_queues_that_are_not_whole(
-    build: Build, monkeypatch: pytest.MonkeyPatch
+    build: BuildBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kit = build()
     for _ in range(20):

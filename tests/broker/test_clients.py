@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.state.queue_locks import QueueLockTable
 from rmqpy.remoting.bodies import (
@@ -30,14 +30,14 @@ def take_notices(channel: MemoryChannel) -> list[str]:
     return [command.ext_fields["consumerGroup"] for command in commands]
 
 
-def consumer_ids(kit: Kit, group: str = "CG") -> list[str]:
+def consumer_ids(kit: BrokerHarness, group: str = "CG") -> list[str]:
     answer = kit.ask(38, GetConsumerListByGroupRequestHeader(consumer_group=group))
     if answer.code == 1:
         return []
     return GetConsumerListByGroupResponseBody.decode(answer.body).consumer_id_list
 
 
-def test_a_heartbeat_registers_and_prepares_the_group(kit: Kit) -> None:
+def test_a_heartbeat_registers_and_prepares_the_group(kit: BrokerHarness) -> None:
     answer = kit.heartbeat()
     assert (answer.code, answer.version) == (0, 407)
     assert consumer_ids(kit) == ["c1"]
@@ -46,12 +46,12 @@ def test_a_heartbeat_registers_and_prepares_the_group(kit: Kit) -> None:
     assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
 
 
-def test_nobody_online_is_an_error(kit: Kit) -> None:
+def test_nobody_online_is_an_error(kit: BrokerHarness) -> None:
     answer = kit.ask(38, GetConsumerListByGroupRequestHeader(consumer_group="CG"))
     assert answer.code == 1 and "CG" in answer.remark
 
 
-def test_members_hear_of_joining_leaving_and_changed_topics(kit: Kit) -> None:
+def test_members_hear_of_joining_leaving_and_changed_topics(kit: BrokerHarness) -> None:
     first, second = MemoryChannel(), MemoryChannel()
     kit.heartbeat(first, "c1")
     assert take_notices(first) == []
@@ -71,7 +71,7 @@ def test_members_hear_of_joining_leaving_and_changed_topics(kit: Kit) -> None:
     assert consumer_ids(kit) == ["c1"]
 
 
-def test_the_newcomer_is_told_too(kit: Kit) -> None:
+def test_the_newcomer_is_told_too(kit: BrokerHarness) -> None:
     channel = MemoryChannel()
     kit.tell(heartbeat_command("c1", "CG"), channel=channel)
     codes = [command.code for command in channel.take()]
@@ -83,7 +83,7 @@ def heartbeat_command(client_id: str, group: str) -> RemotingCommand:
     return RemotingCommand.request(34, None, body.encode())
 
 
-def test_an_older_subscription_does_not_replace_a_newer_one(kit: Kit) -> None:
+def test_an_older_subscription_does_not_replace_a_newer_one(kit: BrokerHarness) -> None:
     kit.heartbeat(subscriptions=(SubscriptionData("T", "new", sub_version=9),))
     kit.heartbeat(
         MemoryChannel(), "c2", subscriptions=(SubscriptionData("T", "old", sub_version=8),)
@@ -94,7 +94,7 @@ def test_an_older_subscription_does_not_replace_a_newer_one(kit: Kit) -> None:
     assert group.subscription("T").sub_string == "new"
 
 
-def test_notices_can_be_switched_off(build: Build) -> None:
+def test_notices_can_be_switched_off(build: BuildBroker) -> None:
     kit = build(notify_consumer_ids_changed_enable=False)
     first = MemoryChannel()
     kit.heartbeat(first, "c1")
@@ -107,7 +107,7 @@ def test_notices_can_be_switched_off(build: Build) -> None:
     assert first.take() == []
 
 
-def test_unregister_takes_the_group_away_with_its_last_member(kit: Kit) -> None:
+def test_unregister_takes_the_group_away_with_its_last_member(kit: BrokerHarness) -> None:
     kit.heartbeat(producer="PG")
     kit.ask(35, UnregisterClientRequestHeader(client_id="c1", consumer_group="CG"))
     assert kit.broker.clients.consumer_group("CG") is None
@@ -117,7 +117,7 @@ def test_unregister_takes_the_group_away_with_its_last_member(kit: Kit) -> None:
     assert kit.broker.clients._groups_of == {}
 
 
-def test_silent_clients_are_closed_after_two_minutes(kit: Kit) -> None:
+def test_silent_clients_are_closed_after_two_minutes(kit: BrokerHarness) -> None:
     silent, living = MemoryChannel(), MemoryChannel()
     kit.heartbeat(silent, "c1", producer="PG")
     kit.heartbeat(living, "c2")
@@ -131,7 +131,7 @@ def test_silent_clients_are_closed_after_two_minutes(kit: Kit) -> None:
     assert take_notices(living) == ["CG"]
 
 
-def test_a_wrong_group_name_is_refused_and_leaves_nothing_behind(kit: Kit) -> None:
+def test_a_wrong_group_name_is_refused_and_leaves_nothing_behind(kit: BrokerHarness) -> None:
     answer = kit.heartbeat(group="../../x")
     assert answer.code == 1
     assert kit.broker.clients.consumer_group("../../x") is None
@@ -139,7 +139,7 @@ def test_a_wrong_group_name_is_refused_and_leaves_nothing_behind(kit: Kit) -> No
     assert not [path for path in kit.files.nodes if ".." in path]
 
 
-def test_names_without_measure_are_refused(kit: Kit) -> None:
+def test_names_without_measure_are_refused(kit: BrokerHarness) -> None:
     assert kit.heartbeat(client_id="c" * 513).code == 1
     for body in (
         LockBatchRequestBody("CG", "c" * 513, [QUEUE]),
@@ -150,19 +150,19 @@ def test_names_without_measure_are_refused(kit: Kit) -> None:
     assert len(kit.broker.locks) == 0
 
 
-def test_rubbish_is_refused(kit: Kit) -> None:
+def test_rubbish_is_refused(kit: BrokerHarness) -> None:
     for body in (b"", b"[]", b'{"clientID":1', b'{"consumerDataSet":[{}],"clientID":"x"}'):
         answer = kit.ask(34, None, body)
         assert answer.code == 1 and "HeartbeatData" in answer.remark
 
 
-def test_a_group_name_too_long_for_a_retry_topic_still_registers(kit: Kit) -> None:
+def test_a_group_name_too_long_for_a_retry_topic_still_registers(kit: BrokerHarness) -> None:
     group = "g" * 200
     assert kit.heartbeat(group=group).code == 0
     assert kit.broker.topics.get("%RETRY%" + group) is None
 
 
-def test_expressions_that_are_not_tags_are_told_before(kit: Kit) -> None:
+def test_expressions_that_are_not_tags_are_told_before(kit: BrokerHarness) -> None:
     for kind, code in (("TAG", 0), ("SQL92", 1)):
         body = CheckClientRequestBody("c", "CG", SubscriptionData("T", "a", expression_type=kind))
         assert kit.ask(46, None, body.encode()).code == code
@@ -174,12 +174,12 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 OTHER = MessageQueue("T", "broker-a", 1)
 
 
-def lock(kit: Kit, client: str, *queues: MessageQueue) -> list[MessageQueue]:
+def lock(kit: BrokerHarness, client: str, *queues: MessageQueue) -> list[MessageQueue]:
     body = LockBatchRequestBody("CG", client, list(queues)).encode()
     return LockBatchResponseBody.decode(kit.ask(41, None, body).body).lock_ok_mq_set
 
 
-def test_a_queue_belongs_to_one_client_of_a_group(kit: Kit) -> None:
+def test_a_queue_belongs_to_one_client_of_a_group(kit: BrokerHarness) -> None:
     assert lock(kit, "c1", QUEUE) == [QUEUE]
     assert lock(kit, "c2", QUEUE, OTHER) == [OTHER]
     assert lock(kit, "c1", QUEUE) == [QUEUE]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.broker import Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.services import schedule
 from rmqpy.codec.hashes import crc32
@@ -22,24 +22,24 @@ from rmqpy.testing.manual_scheduler import ManualScheduler
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 
 
-def messages(kit: Kit, topic: str, queue_id: int = 0) -> list[StoredMessage]:
+def messages(kit: BrokerHarness, topic: str, queue_id: int = 0) -> list[StoredMessage]:
     end = kit.store.max_queue_offset(topic, queue_id)
     start = kit.store.min_queue_offset(topic, queue_id)
     units = kit.store.queue_units(topic, queue_id, start, end - start)
     return [decode_message(kit.store.message_at(unit[0])) for unit in units]
 
 
-def send_delayed(kit: Kit, level: int, name: str = "U", **fields: Any) -> RemotingCommand:
+def send_delayed(kit: BrokerHarness, level: int, name: str = "U", **fields: Any) -> RemotingCommand:
     properties = f"UNIQ_KEY\x01{name}\x02WAIT\x01true\x02DELAY\x01{level}"
     return kit.send(name.encode(), properties=properties, **fields)
 
 
-def saved_offsets(kit: Kit, root: str = "/store") -> dict[int, int]:
+def saved_offsets(kit: BrokerHarness, root: str = "/store") -> dict[int, int]:
     raw = kit.files.read_bytes(f"{root}/config/delayOffset.json")
     return DelayOffsetSerializeWrapper.decode(raw).offset_table
 
 
-def stop(kit: Kit) -> None:
+def stop(kit: BrokerHarness) -> None:
     """A whole stop: the name servers answer, the tables are saved."""
     stopped: list[bool] = []
     kit.broker.stop(lambda: stopped.append(True))
@@ -49,7 +49,7 @@ def stop(kit: Kit) -> None:
     assert stopped
 
 
-def test_a_delayed_message_waits_in_the_queue_of_its_level(kit: Kit) -> None:
+def test_a_delayed_message_waits_in_the_queue_of_its_level(kit: BrokerHarness) -> None:
     answer = send_delayed(kit, 3, queue_id=2)
     assert answer.code == 0
     assert (answer.ext_fields["queueId"], answer.ext_fields["queueOffset"]) == ("2", "0")
@@ -63,7 +63,7 @@ def test_a_delayed_message_waits_in_the_queue_of_its_level(kit: Kit) -> None:
     assert messages(kit, "T", 2) == []
 
 
-def test_it_comes_when_it_is_due_with_everything_that_it_had(kit: Kit) -> None:
+def test_it_comes_when_it_is_due_with_everything_that_it_had(kit: BrokerHarness) -> None:
     send_delayed(kit, 2, queue_id=1, flag=7)
     kit.scheduler.advance(4_990)
     assert messages(kit, "T", 1) == []
@@ -76,7 +76,7 @@ def test_it_comes_when_it_is_due_with_everything_that_it_had(kit: Kit) -> None:
     assert come.raw_properties == waiting.raw_properties
 
 
-def test_a_suspended_pull_hears_of_a_delivery(kit: Kit) -> None:
+def test_a_suspended_pull_hears_of_a_delivery(kit: BrokerHarness) -> None:
     send_delayed(kit, 1)
     kit.tell(kit.pull_command(sys_flag=6))
     assert kit.channel.take() == []
@@ -85,13 +85,13 @@ def test_a_suspended_pull_hears_of_a_delivery(kit: Kit) -> None:
     assert answer.code == 0 and decode_message(answer.body).body == b"U"
 
 
-def test_levels_above_the_last_are_the_last(kit: Kit) -> None:
+def test_levels_above_the_last_are_the_last(kit: BrokerHarness) -> None:
     send_delayed(kit, 99)
     (waiting,) = messages(kit, SCHEDULE, 17)
     assert waiting.properties["DELAY"] == "18"
 
 
-def test_other_levels_can_be_configured(build: Callable[..., Any]) -> None:
+def test_other_levels_can_be_configured(build: BuildBroker) -> None:
     kit = build(message_delay_level="2s 1m")
     send_delayed(kit, 1)
     kit.scheduler.advance(2_100)
@@ -99,7 +99,7 @@ def test_other_levels_can_be_configured(build: Callable[..., Any]) -> None:
 
 
 def test_a_level_is_delivered_in_order_and_in_short_steps(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
+    kit: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedule, "STEP_MESSAGES", 4)
     for number in range(10):
@@ -114,7 +114,7 @@ def test_a_level_is_delivered_in_order_and_in_short_steps(
     assert kit.broker.delay_offsets.get(1) == 10
 
 
-def test_progress_is_saved_and_answered(kit: Kit) -> None:
+def test_progress_is_saved_and_answered(kit: BrokerHarness) -> None:
     send_delayed(kit, 1)
     kit.scheduler.advance(11_000)
     assert saved_offsets(kit) == {1: 1}
@@ -125,7 +125,7 @@ def test_progress_is_saved_and_answered(kit: Kit) -> None:
     assert saved_offsets(kit) == {1: 2}
 
 
-def again(kit: Kit, build: Callable[..., Any], **settings: Any) -> Any:
+def again(kit: BrokerHarness, build: BuildBroker, **settings: Any) -> Any:
     """The same store under another broker; the first one could not save its tables."""
     kit.broker.services.stop()
     kit.store.shutdown()
@@ -133,7 +133,7 @@ def again(kit: Kit, build: Callable[..., Any], **settings: Any) -> Any:
 
 
 def test_what_was_delivered_is_found_when_the_progress_was_not_saved(
-    kit: Kit, build: Callable[..., Any]
+    kit: BrokerHarness, build: BuildBroker
 ) -> None:
     for number in range(5):
         send_delayed(kit, 1, f"U{number}", queue_id=number % 2)
@@ -150,7 +150,7 @@ def test_what_was_delivered_is_found_when_the_progress_was_not_saved(
     assert second.broker.delay_offsets.get(1) == 8
 
 
-def test_what_was_not_delivered_is_delivered_later(kit: Kit, build: Callable[..., Any]) -> None:
+def test_what_was_not_delivered_is_delivered_later(kit: BrokerHarness, build: BuildBroker) -> None:
     for number in range(3):
         send_delayed(kit, 1, f"U{number}")
     second = again(kit, build)
@@ -158,7 +158,7 @@ def test_what_was_not_delivered_is_delivered_later(kit: Kit, build: Callable[...
     assert [m.body for m in messages(second, "T")] == [b"U0", b"U1", b"U2"]
 
 
-def test_a_slave_delivers_nothing_and_goes_on_when_it_is_master(kit: Kit) -> None:
+def test_a_slave_delivers_nothing_and_goes_on_when_it_is_master(kit: BrokerHarness) -> None:
     kit.broker.services.stop()
     send_delayed(kit, 1)
     kit.scheduler.advance(60_000)
@@ -169,14 +169,14 @@ def test_a_slave_delivers_nothing_and_goes_on_when_it_is_master(kit: Kit) -> Non
     assert len(messages(kit, "T")) == 1
 
 
-def test_of_two_opinions_on_the_progress_the_larger_wins(kit: Kit) -> None:
+def test_of_two_opinions_on_the_progress_the_larger_wins(kit: BrokerHarness) -> None:
     offsets = kit.broker.delay_offsets
     offsets.advance(1, 7)
     offsets.merge(DelayOffsetSerializeWrapper(offset_table={1: 3, 2: 4}))
     assert (offsets.get(1), offsets.get(2)) == (7, 4)
 
 
-def test_an_offset_that_the_queue_does_not_have_is_corrected(kit: Kit) -> None:
+def test_an_offset_that_the_queue_does_not_have_is_corrected(kit: BrokerHarness) -> None:
     kit.broker.services.stop()
     kit.broker.delay_offsets.advance(1, 9)
     send_delayed(kit, 1, "first")
@@ -188,7 +188,7 @@ def test_an_offset_that_the_queue_does_not_have_is_corrected(kit: Kit) -> None:
     assert kit.broker.delay_offsets.get(1) == 2
 
 
-def test_a_store_that_takes_nothing_is_asked_again(kit: Kit) -> None:
+def test_a_store_that_takes_nothing_is_asked_again(kit: BrokerHarness) -> None:
     send_delayed(kit, 1)
     kit.store.set_role(slave=True)
     kit.scheduler.advance(5_000)
@@ -198,7 +198,7 @@ def test_a_store_that_takes_nothing_is_asked_again(kit: Kit) -> None:
     assert kit.broker.delay_offsets.get(1) == 1
 
 
-def test_a_clock_that_was_set_back_does_not_stop_delivery(kit: Kit) -> None:
+def test_a_clock_that_was_set_back_does_not_stop_delivery(kit: BrokerHarness) -> None:
     send_delayed(kit, 1)
     kit.scheduler.jump_wall_clock(-3_600_000)
     kit.scheduler.advance(1_100)
@@ -211,7 +211,7 @@ def test_a_clock_that_was_set_back_does_not_stop_delivery(kit: Kit) -> None:
     [("A-classic-clean-v497", "store", b"al"), ("B-master-slave-v497", "master", b"bl")],
 )
 def test_pending_delays_of_a_java_broker_are_delivered_as_java_delivers_them(
-    build: Callable[..., Any],
+    build: BuildBroker,
     golden_copy: Callable[[str], Path],
     manifest: Callable[[str], dict[str, Any]],
     name: str,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -133,7 +133,7 @@ def subscription(text: str, version: int = 1, topic: str = "T") -> SubscriptionD
     )
 
 
-def fill(kit: Kit) -> None:
+def fill(kit: BrokerHarness) -> None:
     for number in range(6):
         kit.send(b"%d" % number, properties=f"n\x01{number}\x02TAGS\x01t")
 
@@ -147,7 +147,7 @@ def bodies(answer: RemotingCommand) -> list[bytes]:
     return found
 
 
-def test_a_pull_gets_what_the_registered_filter_wants(build: Build) -> None:
+def test_a_pull_gets_what_the_registered_filter_wants(build: BuildBroker) -> None:
     kit = build(enable_property_filter=True)
     fill(kit)
     kit.heartbeat(subscriptions=(subscription("n > 3 OR n = 0"),))
@@ -156,7 +156,7 @@ def test_a_pull_gets_what_the_registered_filter_wants(build: Build) -> None:
     assert answer.ext_fields["nextBeginOffset"] == "6"
 
 
-def test_nothing_matched_is_told_with_where_to_go_on(build: Build) -> None:
+def test_nothing_matched_is_told_with_where_to_go_on(build: BuildBroker) -> None:
     kit = build(enable_property_filter=True)
     fill(kit)
     kit.heartbeat(subscriptions=(subscription("n > 30"),))
@@ -164,7 +164,7 @@ def test_nothing_matched_is_told_with_where_to_go_on(build: Build) -> None:
     assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (20, "6")
 
 
-def test_an_expression_in_the_request(build: Build) -> None:
+def test_an_expression_in_the_request(build: BuildBroker) -> None:
     kit = build(enable_property_filter=True)
     fill(kit)
     answer = kit.pull(sys_flag=4, subscription="n = 2", expression_type="SQL92")
@@ -173,7 +173,7 @@ def test_an_expression_in_the_request(build: Build) -> None:
     assert kit.pull(sys_flag=4, subscription="n = 2", expression_type="ABC").code == 23
 
 
-def test_a_waiting_pull_is_woken_by_what_it_wants_only(build: Build) -> None:
+def test_a_waiting_pull_is_woken_by_what_it_wants_only(build: BuildBroker) -> None:
     kit = build(enable_property_filter=True)
     fill(kit)
     kit.heartbeat(subscriptions=(subscription("n = 7"),))
@@ -194,14 +194,14 @@ def test_a_waiting_pull_is_woken_by_what_it_wants_only(build: Build) -> None:
         (True, "n > 3", 2, 25),
     ],
 )
-def test_refusals(build: Build, enabled: bool, text: str, version: int, code: int) -> None:
+def test_refusals(build: BuildBroker, enabled: bool, text: str, version: int, code: int) -> None:
     kit = build(enable_property_filter=enabled)
     fill(kit)
     kit.heartbeat(subscriptions=(subscription(text),))
     assert kit.pull(sys_flag=0, sub_version=version).code == code
 
 
-def test_a_newer_expression_replaces_an_older_one(build: Build) -> None:
+def test_a_newer_expression_replaces_an_older_one(build: BuildBroker) -> None:
     kit = build(enable_property_filter=True)
     fill(kit)
     for text, version, expected in (
@@ -226,7 +226,7 @@ def test_a_newer_expression_replaces_an_older_one(build: Build) -> None:
     ],
 )
 def test_a_client_may_ask_first(
-    build: Build, enabled: bool, expression_type: str, text: str, code: int
+    build: BuildBroker, enabled: bool, expression_type: str, text: str, code: int
 ) -> None:
     kit = build(enable_property_filter=enabled)
     data = SubscriptionData(topic="T", sub_string=text, expression_type=expression_type)
@@ -234,7 +234,7 @@ def test_a_client_may_ask_first(
     assert kit.ask(46, body=body.encode()).code == code
 
 
-def test_filters_are_kept_over_a_restart_and_forgotten_later(build: Build) -> None:
+def test_filters_are_kept_over_a_restart_and_forgotten_later(build: BuildBroker) -> None:
     kit = build(enable_property_filter=True, filter_data_clean_time_span=100_000)
     kit.heartbeat(subscriptions=(subscription("n = 1", 5),))
     kit.scheduler.advance(11_000)
@@ -252,7 +252,7 @@ def test_filters_are_kept_over_a_restart_and_forgotten_later(build: Build) -> No
     assert again.broker.filters.get("CG", "T") is None
 
 
-def test_retries_may_be_filtered_by_the_topic_they_came_from(build: Build) -> None:
+def test_retries_may_be_filtered_by_the_topic_they_came_from(build: BuildBroker) -> None:
     kit = build(enable_property_filter=True, filter_support_retry=True)
     kit.heartbeat(
         subscriptions=(
@@ -268,13 +268,13 @@ def test_retries_may_be_filtered_by_the_topic_they_came_from(build: Build) -> No
 
 
 @pytest.mark.parametrize("code", [301, 302])
-def test_classes_that_filter_are_no_requests(kit: Kit, code: int) -> None:
+def test_classes_that_filter_are_no_requests(kit: BrokerHarness, code: int) -> None:
     """Java has forgotten them too: who subscribes with a class gets every message."""
     answer = kit.ask(code)
     assert answer.code == 3 and answer.remark == f" request type {code} not supported"
 
 
-def test_who_subscribes_with_a_class_gets_every_message(kit: Kit) -> None:
+def test_who_subscribes_with_a_class_gets_every_message(kit: BrokerHarness) -> None:
     by_class = SubscriptionData("T", "org.example.Filter", sub_version=1, class_filter_mode=True)
     kit.heartbeat(group="CG", subscriptions=(by_class,))
     kit.send(b"one", properties="TAGS\x01TagA")

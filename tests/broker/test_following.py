@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from attrs import define, field
-from harness.broker import Build
+from harness.broker import BrokerHarness, BuildBroker
 
-from rmqpy.broker.processors.admin.replication_queries import LogCompareProcessor
+from rmqpy.broker.processors.admin.replication_queries import LogCompareProcessor, ReadableLog
 from rmqpy.broker.replication.ha_follower import FollowingSurroundings, HaFollower
 from rmqpy.broker.replication.master_discovery import MasterDiscovery
 from rmqpy.broker.replication.master_log_check import frame_start
@@ -21,6 +22,7 @@ from rmqpy.model.errors import NetworkError
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.remoting.bodies import KVTable
 from rmqpy.remoting.command import RemotingCommand
+from rmqpy.store.message_store import MessageStore
 from rmqpy.testing.memory_channel import MemoryChannel
 
 FILE = 1 << 16
@@ -37,7 +39,7 @@ class Dialled:
     """A connection that the test plays."""
 
     address: tuple[str, int]
-    follower: Any
+    follower: SlaveLink
     closed: bool = False
 
     def close(self) -> None:
@@ -51,7 +53,7 @@ class FakeMaster:
     settings: dict[str, str] = field(factory=dict)
     begin: int = 0
     end: int = 0
-    log: Any = None
+    log: ReadableLog | None = None
     dead: bool = False
 
     def answer(self, command: RemotingCommand) -> RemotingCommand:
@@ -77,7 +79,7 @@ class FakeMaster:
 
 @define
 class Scene:
-    kit: Any
+    kit: BrokerHarness
     following: HaFollower
     choice: MasterDiscovery
     masters: dict[str, FakeMaster]
@@ -116,15 +118,18 @@ class Scene:
         return self.dialled[-1].follower.connected(self.kit.scheduler.monotonic_ms())
 
 
+MakeScene = Callable[..., Scene]
+
+
 @pytest.fixture
-def scene(build: Build) -> Any:
+def scene(build: BuildBroker) -> MakeScene:
     def make(masters: dict[str, FakeMaster], **settings: Any) -> Scene:
         kit = build(broker_role=BrokerRole.SLAVE, broker_id=1, **settings)
         kit.store.set_role(slave=True)
         choice = MasterDiscovery(kit.broker.identity)
         dialled: list[Dialled] = []
 
-        def dial(address: tuple[str, int], follower: Any) -> Dialled:
+        def dial(address: tuple[str, int], follower: SlaveLink) -> Dialled:
             dialled.append(Dialled(address, follower))
             return dialled[-1]
 
@@ -144,7 +149,7 @@ def scene(build: Build) -> Any:
     return make
 
 
-def master_log(build: Build, count: int) -> Any:
+def master_log(build: BuildBroker, count: int) -> MessageStore:
     """A master's store with messages."""
     kit = build(start=False)
     for number in range(count):
@@ -152,7 +157,7 @@ def master_log(build: Build, count: int) -> Any:
     return kit.store
 
 
-def copy(store: Any, scene: Scene, end: int, begin: int = 0) -> None:
+def copy(store: MessageStore, scene: Scene, end: int, begin: int = 0) -> None:
     """Bytes of a master's log, as a slave takes them."""
     for start in range(begin, end, 1000):
         stop = min(start + 1000, end)
@@ -161,7 +166,7 @@ def copy(store: Any, scene: Scene, end: int, begin: int = 0) -> None:
         )
 
 
-def test_a_slave_follows_the_master_that_a_name_server_names(scene: Any) -> None:
+def test_a_slave_follows_the_master_that_a_name_server_names(scene: MakeScene) -> None:
     made = scene({"m1": FakeMaster()})
     made.run(500)
     assert made.dialled == [] and "no name server names a master" in made.state
@@ -198,7 +203,7 @@ def test_a_slave_follows_the_master_that_a_name_server_names(scene: Any) -> None
     ],
 )
 def test_what_is_not_our_master_is_refused_by_name(
-    scene: Any, build: Build, master: FakeMaster, reason: str
+    scene: MakeScene, build: BuildBroker, master: FakeMaster, reason: str
 ) -> None:
     made = scene({"m1": master})
     store = master_log(build, 10)
@@ -216,7 +221,9 @@ def test_what_is_not_our_master_is_refused_by_name(
     assert 2 <= tries <= 12, "later and later"
 
 
-def test_a_log_that_has_parted_is_refused_with_the_offset(scene: Any, build: Build) -> None:
+def test_a_log_that_has_parted_is_refused_with_the_offset(
+    scene: MakeScene, build: BuildBroker
+) -> None:
     theirs, ours = master_log(build, 40), master_log(build, 30)
     made = scene({"m1": FakeMaster(end=theirs.max_physical_offset, log=theirs)})
     copy(ours, made, ours.max_physical_offset)
@@ -249,7 +256,9 @@ def test_a_log_that_has_parted_is_refused_with_the_offset(scene: Any, build: Bui
         assert frame_start(ours, place) == begins[3]
 
 
-def test_a_java_master_cannot_be_asked_and_the_slave_says_so(scene: Any, build: Build) -> None:
+def test_a_java_master_cannot_be_asked_and_the_slave_says_so(
+    scene: MakeScene, build: BuildBroker
+) -> None:
     store = master_log(build, 10)
     made = scene({"m1": FakeMaster(end=store.max_physical_offset)})
     copy(store, made, store.max_physical_offset)
@@ -259,7 +268,9 @@ def test_a_java_master_cannot_be_asked_and_the_slave_says_so(scene: Any, build: 
     assert "not compared" in made.following.runtime_info()["haLogsCompared"]
 
 
-def test_what_is_stored_can_be_read_and_half_a_record_waits(scene: Any, build: Build) -> None:
+def test_what_is_stored_can_be_read_and_half_a_record_waits(
+    scene: MakeScene, build: BuildBroker
+) -> None:
     store = master_log(build, 10)
     made = scene({})
     queue = ("T", 0)
@@ -275,7 +286,7 @@ def test_what_is_stored_can_be_read_and_half_a_record_waits(scene: Any, build: B
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-def test_a_stop_inside_a_record_is_a_clean_one(scene: Any, build: Build) -> None:
+def test_a_stop_inside_a_record_is_a_clean_one(scene: MakeScene, build: BuildBroker) -> None:
     store = master_log(build, 10)
     made = scene({})
     copy(store, made, store.max_physical_offset - 30)
@@ -286,7 +297,7 @@ def test_a_stop_inside_a_record_is_a_clean_one(scene: Any, build: Build) -> None
     assert again.store.max_queue_offset("T", 0) == 9
 
 
-def test_bytes_that_are_no_record_stop_the_slave_and_say_where(scene: Any) -> None:
+def test_bytes_that_are_no_record_stop_the_slave_and_say_where(scene: MakeScene) -> None:
     made = scene({"m1": FakeMaster(end=500)})
     made.following.store(TransferFrame(PhysicalOffset(0), b"\xff" * 100))
     made.kit.broker.dispatch()
@@ -297,7 +308,7 @@ def test_bytes_that_are_no_record_stop_the_slave_and_say_where(scene: Any) -> No
     assert made.state.startswith("stopped: dispatching")
 
 
-def test_an_empty_slave_begins_where_its_master_sends(scene: Any, build: Build) -> None:
+def test_an_empty_slave_begins_where_its_master_sends(scene: MakeScene, build: BuildBroker) -> None:
     master = build(start=False)
     while master.store.max_physical_offset < 2 * FILE:
         master.send(b"m" * 5000)
@@ -321,7 +332,7 @@ def test_an_empty_slave_begins_where_its_master_sends(scene: Any, build: Build) 
     [(0, 3 * FILE, 1), (FILE, 3 * FILE, FILE), (0, FILE - 1, 0), (2 * FILE, 2 * FILE + 5, 0)],
 )
 def test_an_empty_slave_can_ask_for_everything(
-    scene: Any, begin: int, end: int, report: int
+    scene: MakeScene, begin: int, end: int, report: int
 ) -> None:
     made = scene({"m1": FakeMaster(begin=begin, end=end)}, ha_fetch_from_beginning=True)
     made.tell(0, "m1")
@@ -330,7 +341,7 @@ def test_an_empty_slave_can_ask_for_everything(
     assert ready is not None and ready.send == encode_report(report)
 
 
-def test_of_two_good_masters_none_is_taken(scene: Any) -> None:
+def test_of_two_good_masters_none_is_taken(scene: MakeScene) -> None:
     made = scene({"m1": FakeMaster(), "m2": FakeMaster()})
     made.following.stop()
     made.tell(0, "m1")
@@ -347,7 +358,7 @@ def test_of_two_good_masters_none_is_taken(scene: Any) -> None:
     assert [dialled.address for dialled in made.dialled] == [("m1", 10912)]
 
 
-def test_a_stale_name_server_does_not_lead_away_from_a_master_that_works(scene: Any) -> None:
+def test_a_stale_name_server_does_not_lead_away_from_a_master_that_works(scene: MakeScene) -> None:
     made = scene({"m1": FakeMaster(), "m2": FakeMaster()})
     made.tell(0, "m1")
     made.run(200)
@@ -359,7 +370,7 @@ def test_a_stale_name_server_does_not_lead_away_from_a_master_that_works(scene: 
         assert made.dialled[-1].address == ("m1", 10912)
 
 
-def test_a_dead_master_is_left_when_another_one_is_named(scene: Any) -> None:
+def test_a_dead_master_is_left_when_another_one_is_named(scene: MakeScene) -> None:
     made = scene({"m1": FakeMaster(), "m2": FakeMaster()})
     made.tell(0, "m1")
     made.run(200)
@@ -371,7 +382,7 @@ def test_a_dead_master_is_left_when_another_one_is_named(scene: Any) -> None:
     assert made.dialled[-1].address == ("m2", 10912)
 
 
-def test_a_stopped_slave_stores_and_tries_nothing(scene: Any) -> None:
+def test_a_stopped_slave_stores_and_tries_nothing(scene: MakeScene) -> None:
     made = scene({"m1": FakeMaster()})
     made.tell(0, "m1")
     made.run(200)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.codec.hashes import crc32
@@ -54,7 +54,7 @@ def cut(root: Path, offset: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def opened(build: Callable[..., Any], root: Path, now_ms: int) -> Any:
+def opened(build: BuildBroker, root: Path, now_ms: int) -> Any:
     return build(
         files=OsFileSystem(),
         scheduler=ManualScheduler(start_ms=now_ms),
@@ -79,7 +79,7 @@ def as_java(message: dict[str, Any]) -> dict[str, Any]:
     return {name: message[name] for name in names} | {"sysFlag": message["sysFlag"]}
 
 
-def we_made(kit: Kit, topics: Iterable[str], since: int) -> list[dict[str, Any]]:
+def we_made(kit: BrokerHarness, topics: Iterable[str], since: int) -> list[dict[str, Any]]:
     return [as_ours(m) for m in in_order(kit, topics) if m.physical_offset >= since]
 
 
@@ -97,7 +97,7 @@ def as_ours(message: StoredMessage) -> dict[str, Any]:
     }
 
 
-def in_order(kit: Kit, topics: Iterable[str]) -> list[StoredMessage]:
+def in_order(kit: BrokerHarness, topics: Iterable[str]) -> list[StoredMessage]:
     found = []
     for topic, queue_id in kit.store.queues():
         if topic in topics:
@@ -120,7 +120,7 @@ def at(manifest: dict[str, Any], topic: str, place: int = 0) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "part"), STORES)
 def test_delays_and_half_messages(
-    build: Build,
+    build: BuildBroker,
     golden_copy: Callable[[str], Path],
     manifest: Callable[[str], dict[str, Any]],
     name: str,
@@ -153,7 +153,7 @@ def test_delays_and_half_messages(
     kit.store.shutdown()
 
 
-def answer(kit: Kit, question: RemotingCommand) -> None:
+def answer(kit: BrokerHarness, question: RemotingCommand) -> None:
     header = CheckTransactionStateRequestHeader.decode(question.ext_fields)
     half = decode_message(memoryview(question.body))
     known = half.properties["txp"] == "u"
@@ -172,7 +172,7 @@ def answer(kit: Kit, question: RemotingCommand) -> None:
 
 @pytest.mark.parametrize(("name", "part"), STORES)
 def test_retries_and_dead_letters(
-    build: Build,
+    build: BuildBroker,
     golden_copy: Callable[[str], Path],
     manifest: Callable[[str], dict[str, Any]],
     name: str,
@@ -204,7 +204,9 @@ def test_retries_and_dead_letters(
 
 
 def test_a_retry_that_java_left_waiting(
-    build: Build, golden_copy: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
+    build: BuildBroker,
+    golden_copy: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
 ) -> None:
     """5.3.3 had given back three messages that nobody had fetched yet: the group goes on there."""
     root = golden_copy("A-classic-clean-v533") / "store"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.broker import Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.acl.signature import Credentials
 from rmqpy.codec import backend
@@ -18,6 +18,7 @@ from rmqpy.config.security import TlsMode
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.net.server.feed_api import FeedStatus
+from rmqpy.net.server.feed_server import FastServer
 from rmqpy.net.server.server import ListenerSecurity
 from rmqpy.net.tls import ServerTls, TlsContext, TlsSide, client_tls
 from rmqpy.remoting.command import RemotingCommand
@@ -43,6 +44,9 @@ class Client:
             self.answers += self.receiver.receive(data)
         taken, self.answers = self.answers[:count], self.answers[count:]
         return taken
+
+
+Connect = Callable[..., Awaitable[Client]]
 
 
 def send(opaque: int, queue_id: int = 0, body: bytes = b"x" * 100, binary: bool = False) -> bytes:
@@ -88,7 +92,7 @@ WAYS += ["c-auto-asyncio", "pure-off-asyncio", "c-off-tls", "c-auto-tls", "pure-
 
 @pytest.fixture(params=WAYS)
 def serving(
-    request: pytest.FixtureRequest, build: Callable[..., Any], tls_folder: Path
+    request: pytest.FixtureRequest, build: BuildBroker, tls_folder: Path
 ) -> Callable[..., None]:
     """Runs ``main(connect, kit, server)`` against a broker whose main port is the hot path's: in C
     or in Python; on asyncio's loop or on uvloop's where that is installed; with sockets of its
@@ -136,7 +140,7 @@ def serving(
 
 @pytest.mark.slow
 def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:
-    async def main(connect: Any, kit: Kit, server: Any) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
         clients = [await connect() for _ in range(3)]
         data = [
             b"".join(send(n, queue_id=number, binary=n % 2 == 1) for n in range(300))
@@ -162,7 +166,7 @@ def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:
 def test_known_sends_do_not_reach_the_processors(
     serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main(connect: Any, kit: Kit, server: Any) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
         handled = []
         handle = kit.broker.handle
         monkeypatch.setattr(
@@ -194,7 +198,7 @@ def test_with_access_control_only_what_is_signed_is_taken(
     def signed(credentials: Credentials, opaque: int) -> bytes:
         return encode_command(credentials.signed(decode_command(send(opaque)[4:])))
 
-    async def main(connect: Any, kit: Kit, server: Any) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
         handled = []
         handle = kit.broker.handle
         monkeypatch.setattr(
@@ -215,7 +219,7 @@ def test_with_access_control_only_what_is_signed_is_taken(
 
 
 def test_what_was_sent_is_pulled(serving: Callable[..., None]) -> None:
-    async def main(connect: Any, kit: Kit, server: Any) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
         client = await connect()
         client.writer.write(b"".join(send(n, body=b"%d" % n) for n in range(500)))
         await client.read(500)
@@ -243,7 +247,7 @@ def test_pulls_leave_before_the_turn_ends(
 ) -> None:
     """Unless a message of the same turn has to be written first."""
 
-    async def main(connect: Any, kit: Kit, server: Any) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
         if server.feed.ready is None:
             pytest.skip("no epoll here")
         client = await connect()
@@ -269,7 +273,7 @@ def test_pulls_leave_before_the_turn_ends(
 def test_a_turn_ends_however_much_is_pulled(
     serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main(connect: Any, kit: Kit, server: Any) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
         ready = server.feed.ready
         if ready is None:
             pytest.skip("no epoll here")
@@ -295,7 +299,7 @@ def test_a_turn_ends_however_much_is_pulled(
 
 @pytest.mark.slow
 def test_a_message_larger_than_the_buffer(serving: Callable[..., None]) -> None:
-    async def main(connect: Any, kit: Kit, server: Any) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
         client = await connect()
         for round_ in range(2):
             large = send(1, body=bytes(600_000))
@@ -312,7 +316,7 @@ def test_a_message_larger_than_the_buffer(serving: Callable[..., None]) -> None:
 def test_a_peer_that_does_not_read_is_not_read(serving: Callable[..., None]) -> None:
     """Its replies wait, bounded; the others are served; when it reads, all are there."""
 
-    async def main(connect: Any, kit: Kit, server: Any) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
         first = await connect()
         first.writer.write(b"".join(send(n, body=bytes(2000)) for n in range(64)))
         await first.read(64)
@@ -341,7 +345,7 @@ def test_a_peer_that_does_not_read_is_not_read(serving: Callable[..., None]) -> 
 def test_no_reply_overtakes_what_waits_for_a_slow_reader(serving: Callable[..., None]) -> None:
     """Replies of many turns, to a peer whose socket takes a part of a frame now and then."""
 
-    async def main(connect: Any, kit: Kit, server: Any) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
         first = await connect()
         first.writer.write(b"".join(send(n, body=bytes(2000)) for n in range(64)))
         await first.read(64)
@@ -367,7 +371,7 @@ def test_no_reply_overtakes_what_waits_for_a_slow_reader(serving: Callable[..., 
 def test_replies_wait_for_the_disk(serving: Callable[..., None]) -> None:
     from rmqpy.config.keys import FlushDiskType
 
-    async def main(connect: Any, kit: Kit, server: Any) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
         client = await connect()
         client.writer.write(b"".join(send(n) for n in range(40)))
         reading = asyncio.ensure_future(client.read(40))
@@ -385,7 +389,7 @@ def test_replies_wait_for_the_disk(serving: Callable[..., None]) -> None:
 
 @pytest.mark.slow
 def test_a_connection_that_ends_takes_nobody_along(serving: Callable[..., None]) -> None:
-    async def main(connect: Any, kit: Kit, server: Any) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
         first, second = await connect(), await connect()
         for number in range(20):
             gone = await connect()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.remoting.bodies import BrokerStatsData, KVTable
 from rmqpy.remoting.headers import (
@@ -14,7 +14,7 @@ from rmqpy.remoting.headers import (
 )
 
 
-def view(kit: Kit, name: str, key: str) -> BrokerStatsData | None:
+def view(kit: BrokerHarness, name: str, key: str) -> BrokerStatsData | None:
     answer = kit.ask(315, ViewBrokerStatsDataRequestHeader(stats_name=name, stats_key=key))
     if answer.code:
         assert answer.code == 1
@@ -24,7 +24,7 @@ def view(kit: Kit, name: str, key: str) -> BrokerStatsData | None:
 
 
 @pytest.mark.slow
-def test_puts_by_topic_and_queue(kit: Kit) -> None:
+def test_puts_by_topic_and_queue(kit: BrokerHarness) -> None:
     assert view(kit, "TOPIC_PUT_NUMS", "T") is None
     for number in range(30):
         kit.send(b"x" * number, queue_id=number % 2)
@@ -45,7 +45,7 @@ def test_puts_by_topic_and_queue(kit: Kit) -> None:
     assert view(kit, "TOPIC_PUT_NUMS", "T").stats_day.sum == 30
 
 
-def test_reads_by_group(kit: Kit) -> None:
+def test_reads_by_group(kit: BrokerHarness) -> None:
     for _ in range(10):
         kit.send(b"x" * 100)
     kit.scheduler.advance(10_500)
@@ -60,7 +60,7 @@ def test_reads_by_group(kit: Kit) -> None:
     assert view(kit, "BROKER_GET_NUMS", "C").stats_minute.sum == 10
 
 
-def test_the_time_that_reads_take(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_that_reads_take(kit: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         kit.send(b"x", queue_id=1)
     read = kit.store.get_message
@@ -81,14 +81,16 @@ def test_the_time_that_reads_take(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> 
     assert not kit.broker.statistics.read_latency
 
 
-def test_messages_sent_back(kit: Kit) -> None:
+def test_messages_sent_back(kit: BrokerHarness) -> None:
     kit.send(b"x")
     kit.ask(36, ConsumerSendMsgBackRequestHeader(offset=0, group="CG", delay_level=1))
     kit.scheduler.advance(10_500)
     assert view(kit, "SNDBCK_PUT_NUMS", "T@CG").stats_minute.sum == 1
 
 
-def test_what_was_there_before_the_start_does_not_count(kit: Kit, build: Build) -> None:
+def test_what_was_there_before_the_start_does_not_count(
+    kit: BrokerHarness, build: BuildBroker
+) -> None:
     kit.send(b"x")
     kit.store.shutdown()
     again = build(files=kit.files, scheduler=kit.scheduler)
@@ -99,7 +101,9 @@ def test_what_was_there_before_the_start_does_not_count(kit: Kit, build: Build) 
     assert view(again, "TOPIC_PUT_NUMS", "T").stats_minute.sum == 1
 
 
-def test_many_units_are_counted_in_steps(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_units_are_counted_in_steps(
+    kit: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("rmqpy.broker.state.broker_stats.STEP_UNITS", 7)
     for _ in range(50):
         kit.send(b"x")
@@ -109,7 +113,7 @@ def test_many_units_are_counted_in_steps(kit: Kit, monkeypatch: pytest.MonkeyPat
     assert view(kit, "TOPIC_PUT_NUMS", "T").stats_minute.sum == 50
 
 
-def test_the_runtime_information_tells_the_delay_levels(kit: Kit) -> None:
+def test_the_runtime_information_tells_the_delay_levels(kit: BrokerHarness) -> None:
     for _ in range(2):
         kit.send(properties="DELAY\x011")
         kit.scheduler.advance(1_200)

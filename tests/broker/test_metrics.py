@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from harness.broker import Build
+from harness.broker import BuildBroker
 
 from rmqpy.broker.assembly.metrics import metrics_text
 from rmqpy.client import Message, Producer, PullConsumer
@@ -98,7 +98,7 @@ def test_the_page_of_a_member_of_a_group(tmp_path: Path) -> None:
     assert committed[1] == end[1] >= 4.0
 
 
-def test_labels_are_escaped(build: Build) -> None:
+def test_labels_are_escaped(build: BuildBroker) -> None:
     kit = build(broker_cluster_name='a "quoted" \\ name')
     line = next(
         line for line in metrics_text(kit.broker).splitlines() if "rocketmq_broker_tps{" in line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.state.persistence import TableFile, TableWriter
 from rmqpy.model.errors import StoreError
@@ -22,27 +22,29 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 FILE = "/store/config/consumerOffset.json"
 
 
-def update(kit: Kit, offset: int, queue_id: int = 0, topic: str = "T", group: str = "CG") -> int:
+def update(
+    kit: BrokerHarness, offset: int, queue_id: int = 0, topic: str = "T", group: str = "CG"
+) -> int:
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
     )
     return int(kit.ask(15, header).code)
 
 
-def query(kit: Kit, queue_id: int = 0) -> tuple[int, str | None]:
+def query(kit: BrokerHarness, queue_id: int = 0) -> tuple[int, str | None]:
     header = QueryConsumerOffsetRequestHeader(consumer_group="CG", topic="T", queue_id=queue_id)
     answer = kit.ask(14, header)
     return answer.code, answer.ext_fields.get("offset")
 
 
-def test_what_is_committed_is_answered_smaller_offsets_too(kit: Kit) -> None:
+def test_what_is_committed_is_answered_smaller_offsets_too(kit: BrokerHarness) -> None:
     assert update(kit, 7) == 0
     assert query(kit) == (0, "7")
     assert update(kit, 3) == 0
     assert query(kit) == (0, "3")
 
 
-def test_a_oneway_update_is_done_silently(kit: Kit) -> None:
+def test_a_oneway_update_is_done_silently(kit: BrokerHarness) -> None:
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group="CG", topic="T", queue_id=0, commit_offset=5
     )
@@ -53,7 +55,7 @@ def test_a_oneway_update_is_done_silently(kit: Kit) -> None:
     assert kit.broker.offsets.get("CG", "T", 0) == 5
 
 
-def test_an_unknown_offset_is_zero_where_the_queue_begins_in_memory(build: Build) -> None:
+def test_an_unknown_offset_is_zero_where_the_queue_begins_in_memory(build: BuildBroker) -> None:
     kit = build()
     assert query(kit) == (0, "0"), "an empty queue"
     kit.send()
@@ -64,7 +66,7 @@ def test_an_unknown_offset_is_zero_where_the_queue_begins_in_memory(build: Build
     assert query(kit) == (22, None)
 
 
-def test_names_and_numbers_are_checked(kit: Kit) -> None:
+def test_names_and_numbers_are_checked(kit: BrokerHarness) -> None:
     assert update(kit, 1, topic="a@b") == 1
     assert update(kit, 1, group="../x") == 1
     assert update(kit, 1, queue_id=-1) == 1
@@ -72,13 +74,13 @@ def test_names_and_numbers_are_checked(kit: Kit) -> None:
     assert kit.ask(43).body == b'{"offsetTable":{}}'
 
 
-def test_all_offsets_in_javas_form(kit: Kit) -> None:
+def test_all_offsets_in_javas_form(kit: BrokerHarness) -> None:
     update(kit, 5)
     update(kit, 6, queue_id=1)
     assert kit.ask(43).body == b'{"offsetTable":{"T@CG":{0:5,1:6}}}'
 
 
-def test_offsets_are_saved_each_interval_and_at_the_stop(build: Build) -> None:
+def test_offsets_are_saved_each_interval_and_at_the_stop(build: BuildBroker) -> None:
     kit = build()
     update(kit, 5)
     assert FILE not in kit.files.nodes
@@ -98,7 +100,7 @@ def test_offsets_are_saved_each_interval_and_at_the_stop(build: Build) -> None:
     assert query(again) == (0, "6")
 
 
-def test_unchanged_offsets_are_not_written(kit: Kit) -> None:
+def test_unchanged_offsets_are_not_written(kit: BrokerHarness) -> None:
     update(kit, 5)
     kit.scheduler.advance(5000)
     kit.files.fail_write("consumerOffset")
@@ -107,7 +109,7 @@ def test_unchanged_offsets_are_not_written(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("version", ["config_v497", "config_v533"])
-def test_javas_files_are_read(build: Build, version: str) -> None:
+def test_javas_files_are_read(build: BuildBroker, version: str) -> None:
     files = MemoryFiles()
     for path in (GOLDEN / version).iterdir():
         files.replace_bytes(f"/store/config/{path.name}", path.read_bytes())
@@ -119,7 +121,7 @@ def test_javas_files_are_read(build: Build, version: str) -> None:
     assert kit.broker.topics.data_version.counter > 0
 
 
-def test_what_we_write_of_javas_tables_is_what_java_wrote(build: Build) -> None:
+def test_what_we_write_of_javas_tables_is_what_java_wrote(build: BuildBroker) -> None:
     files = MemoryFiles()
     source = GOLDEN / "config_v497"
     for path in source.iterdir():

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.services.pull_hold import HeldPullRequest, PullRequestHold
 from rmqpy.codec.hashes import java_string_hash
@@ -45,7 +45,7 @@ def subscription(topic: str, *tags: str, version: int = 10) -> SubscriptionData:
 # -------------------------------------------------------------------------------------- outcomes
 
 
-def test_found(kit: Kit) -> None:
+def test_found(kit: BrokerHarness) -> None:
     for number in range(3):
         kit.send(b"m%d" % number)
     answer = kit.pull(queue_offset=1)
@@ -59,7 +59,7 @@ def test_found(kit: Kit) -> None:
     assert bodies(answer) == [b"m1", b"m2"]
 
 
-def test_a_lite_pull_is_a_pull(kit: Kit) -> None:
+def test_a_lite_pull_is_a_pull(kit: BrokerHarness) -> None:
     kit.send(b"m")
     command = kit.pull_command()
     command.code = 361
@@ -78,7 +78,7 @@ def test_a_lite_pull_is_a_pull(kit: Kit) -> None:
     ],
 )
 def test_outcomes(
-    kit: Kit, sent: int, offset: int, code: int, status: str, next_offset: str
+    kit: BrokerHarness, sent: int, offset: int, code: int, status: str, next_offset: str
 ) -> None:
     kit.broker.topics.create_for_group("T", 4)
     for _ in range(sent):
@@ -89,14 +89,14 @@ def test_outcomes(
     assert answer.body == b""
 
 
-def test_no_matched_message_asks_to_go_on(kit: Kit) -> None:
+def test_no_matched_message_asks_to_go_on(kit: BrokerHarness) -> None:
     kit.send(properties="TAGS\x01TagA")
     answer = kit.pull(subscription="TagB")
     assert (answer.code, answer.remark) == (20, "NO_MATCHED_MESSAGE")
     assert answer.ext_fields["nextBeginOffset"] == "1"
 
 
-def test_tags_select_by_their_hash(kit: Kit) -> None:
+def test_tags_select_by_their_hash(kit: BrokerHarness) -> None:
     for tag in ("TagA", "TagB", "TagC"):
         kit.send(tag.encode(), properties=f"TAGS\x01{tag}")
     assert bodies(kit.pull(subscription="TagA || TagC")) == [b"TagA", b"TagC"]
@@ -104,7 +104,7 @@ def test_tags_select_by_their_hash(kit: Kit) -> None:
     assert bodies(kit.pull(sys_flag=0, sub_version=10)) == [b"TagB"]
 
 
-def test_a_moved_offset_is_recorded_as_an_event(kit: Kit) -> None:
+def test_a_moved_offset_is_recorded_as_an_event(kit: BrokerHarness) -> None:
     kit.send()
     assert kit.pull(queue_offset=9).code == 21
     found = kit.store.get_message("g", "OFFSET_MOVED_EVENT", 0, 0, 32, None)
@@ -118,7 +118,7 @@ def test_a_moved_offset_is_recorded_as_an_event(kit: Kit) -> None:
     assert event.properties["TAGS"] == event.properties["KEYS"] == "CG"
 
 
-def test_the_first_pass_commits_the_offset(kit: Kit) -> None:
+def test_the_first_pass_commits_the_offset(kit: BrokerHarness) -> None:
     kit.send()
     kit.pull(sys_flag=SUBSCRIPTION, commit_offset=1)
     assert kit.broker.offsets.get("CG", "T", 0) == -1
@@ -126,7 +126,7 @@ def test_the_first_pass_commits_the_offset(kit: Kit) -> None:
     assert kit.broker.offsets.get("CG", "T", 0) == 1
 
 
-def test_a_resumed_pull_commits_no_offset(kit: Kit) -> None:
+def test_a_resumed_pull_commits_no_offset(kit: BrokerHarness) -> None:
     kit.send()
     flags = SUBSCRIPTION | SUSPEND | COMMIT
     kit.tell(kit.pull_command(sys_flag=flags, queue_offset=1, commit_offset=1))
@@ -136,7 +136,7 @@ def test_a_resumed_pull_commits_no_offset(kit: Kit) -> None:
     assert kit.broker.offsets.get("CG", "T", 0) == 7
 
 
-def test_a_slave_gives_what_it_has_and_names_the_master(build: Build) -> None:
+def test_a_slave_gives_what_it_has_and_names_the_master(build: BuildBroker) -> None:
     kit = build()
     kit.send(b"m")
     kit.broker.identity.role = BrokerRole.SLAVE
@@ -147,7 +147,7 @@ def test_a_slave_gives_what_it_has_and_names_the_master(build: Build) -> None:
     assert kit.broker.offsets.get("CG", "T", 0) == -1
 
 
-def test_a_reader_that_waits_at_a_leader_misses_nothing_when_it_follows(build: Build) -> None:
+def test_a_reader_that_waits_at_a_leader_misses_nothing_when_it_follows(build: BuildBroker) -> None:
     """The message that wakes it comes when the broker is a slave already."""
     kit = build()
     kit.send(b"first")
@@ -160,7 +160,7 @@ def test_a_reader_that_waits_at_a_leader_misses_nothing_when_it_follows(build: B
     assert (bodies(answer), end) in (([b"second"], "2"), ([], "1"))
 
 
-def test_a_slave_that_may_be_read_answers_but_moves_nobody(build: Build) -> None:
+def test_a_slave_that_may_be_read_answers_but_moves_nobody(build: BuildBroker) -> None:
     kit = build(slave_read_enable=True)
     kit.send(b"m")
     kit.broker.identity.role = BrokerRole.SLAVE
@@ -174,7 +174,7 @@ def test_a_slave_that_may_be_read_answers_but_moves_nobody(build: Build) -> None
 # ---------------------------------------------------------------------------------------- checks
 
 
-def test_checks_in_order(build: Build) -> None:
+def test_checks_in_order(build: BuildBroker) -> None:
     kit = build(auto_create_subscription_group=False, broker_permission=2)
     broker = kit.broker
 
@@ -215,20 +215,20 @@ def group(name: str, **values: Any) -> Any:
     return SubscriptionGroupConfig(name, **values)
 
 
-def build_readable(kit: Kit) -> Any:
+def build_readable(kit: BrokerHarness) -> Any:
     from attrs import evolve
 
     configuration = kit.broker.identity.configuration
     return evolve(configuration, broker=evolve(configuration.broker, broker_permission=6))
 
 
-def test_a_wrong_group_name_creates_nothing(kit: Kit) -> None:
+def test_a_wrong_group_name_creates_nothing(kit: BrokerHarness) -> None:
     kit.send()
     assert kit.pull(consumer_group="../x").code == 1
     assert "../x" not in kit.broker.groups.groups
 
 
-def test_an_sql_subscription_of_a_heartbeat_is_refused(kit: Kit) -> None:
+def test_an_sql_subscription_of_a_heartbeat_is_refused(kit: BrokerHarness) -> None:
     kit.send()
     wanted = subscription("T")
     wanted.expression_type = "SQL92"
@@ -239,13 +239,13 @@ def test_an_sql_subscription_of_a_heartbeat_is_refused(kit: Kit) -> None:
 # ---------------------------------------------------------------------------------- long polling
 
 
-def suspended(kit: Kit, **fields: Any) -> None:
+def suspended(kit: BrokerHarness, **fields: Any) -> None:
     kit.tell(kit.pull_command(**{"sys_flag": SUBSCRIPTION | SUSPEND, **fields}))
     assert kit.channel.take() == []
     assert kit.broker.hold.count == 1
 
 
-def test_an_arrival_wakes_who_waits_once_with_all_messages_of_the_turn(kit: Kit) -> None:
+def test_an_arrival_wakes_who_waits_once_with_all_messages_of_the_turn(kit: BrokerHarness) -> None:
     kit.send()
     suspended(kit, queue_offset=1)
     sender = MemoryChannel()
@@ -255,7 +255,7 @@ def test_an_arrival_wakes_who_waits_once_with_all_messages_of_the_turn(kit: Kit)
     assert kit.broker.hold.count == 0
 
 
-def test_messages_of_other_queues_and_tags_wake_nobody(kit: Kit) -> None:
+def test_messages_of_other_queues_and_tags_wake_nobody(kit: BrokerHarness) -> None:
     kit.send()
     suspended(kit, queue_offset=1, subscription="TagB")
     sender = MemoryChannel()
@@ -269,7 +269,7 @@ def test_messages_of_other_queues_and_tags_wake_nobody(kit: Kit) -> None:
     assert bodies(kit.channel.take_one()) == [b"mine"]
 
 
-def test_the_sweep_tells_who_is_behind_that_nothing_matched(kit: Kit) -> None:
+def test_the_sweep_tells_who_is_behind_that_nothing_matched(kit: BrokerHarness) -> None:
     kit.send()
     suspended(kit, queue_offset=1, subscription="TagB")
     kit.tell(kit.send_command(b"other", properties="TAGS\x01TagA"), channel=MemoryChannel())
@@ -279,7 +279,7 @@ def test_the_sweep_tells_who_is_behind_that_nothing_matched(kit: Kit) -> None:
     assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (20, "2")
 
 
-def test_a_pull_waits_as_long_as_it_said(kit: Kit) -> None:
+def test_a_pull_waits_as_long_as_it_said(kit: BrokerHarness) -> None:
     kit.send()
     suspended(kit, queue_offset=1, suspend_timeout_millis=12_000)
     kit.scheduler.advance(14_999)
@@ -290,7 +290,7 @@ def test_a_pull_waits_as_long_as_it_said(kit: Kit) -> None:
     assert answer.ext_fields["nextBeginOffset"] == "1"
 
 
-def test_short_polling(build: Build) -> None:
+def test_short_polling(build: BuildBroker) -> None:
     kit = build(long_polling_enable=False)
     kit.send()
     suspended(kit, queue_offset=1)
@@ -298,26 +298,26 @@ def test_short_polling(build: Build) -> None:
     assert kit.channel.take_one().code == 19
 
 
-def test_an_empty_queue_can_be_waited_for(kit: Kit) -> None:
+def test_an_empty_queue_can_be_waited_for(kit: BrokerHarness) -> None:
     kit.broker.topics.create_for_group("T", 4)
     suspended(kit)
     kit.tell(kit.send_command(b"first"), channel=MemoryChannel())
     assert bodies(kit.channel.take_one()) == [b"first"]
 
 
-def test_without_the_flag_nobody_waits(kit: Kit) -> None:
+def test_without_the_flag_nobody_waits(kit: BrokerHarness) -> None:
     kit.send()
     assert kit.pull(queue_offset=1).code == 19
     assert kit.broker.hold.count == 0
 
 
-def test_errors_do_not_wait(kit: Kit) -> None:
+def test_errors_do_not_wait(kit: BrokerHarness) -> None:
     assert kit.pull(sys_flag=SUBSCRIPTION | SUSPEND, topic="Nowhere").code == 17
     kit.send()
     assert kit.pull(sys_flag=SUBSCRIPTION | SUSPEND, queue_offset=9).code == 21
 
 
-def test_a_closed_connection_is_forgotten(kit: Kit) -> None:
+def test_a_closed_connection_is_forgotten(kit: BrokerHarness) -> None:
     kit.send()
     suspended(kit, queue_offset=1)
     kit.channel.close()
@@ -328,7 +328,7 @@ def test_a_closed_connection_is_forgotten(kit: Kit) -> None:
     assert kit.broker.statistics.counters.get_miss == before, "nothing is read for nobody"
 
 
-def test_a_topic_that_vanished_meanwhile_is_an_error(kit: Kit) -> None:
+def test_a_topic_that_vanished_meanwhile_is_an_error(kit: BrokerHarness) -> None:
     kit.send()
     suspended(kit, queue_offset=1)
     kit.broker.topics.delete("T")
@@ -336,14 +336,14 @@ def test_a_topic_that_vanished_meanwhile_is_an_error(kit: Kit) -> None:
     assert kit.channel.take_one().code == 17
 
 
-def test_a_full_hold_answers_at_once(kit: Kit) -> None:
+def test_a_full_hold_answers_at_once(kit: BrokerHarness) -> None:
     kit.send()
     kit.broker.hold._limit = 1
     suspended(kit, queue_offset=1)
     assert kit.pull(sys_flag=SUBSCRIPTION | SUSPEND, queue_offset=1).code == 19
 
 
-def test_a_message_confirmed_outside_of_a_turn_wakes_too(kit: Kit) -> None:
+def test_a_message_confirmed_outside_of_a_turn_wakes_too(kit: BrokerHarness) -> None:
     """As when a quorum confirms: the watermark grows without a request."""
     kit.send()
     suspended(kit, queue_offset=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.base.turn_slice import SLICE_MS
 from rmqpy.broker.processors.fast_failure import NEVER_MS
@@ -13,7 +13,9 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel
 
 
-def sift(kit: Kit, waited_ms: int, *codes: int, flag: int = 0) -> tuple[list[int], list[Any]]:
+def sift(
+    kit: BrokerHarness, waited_ms: int, *codes: int, flag: int = 0
+) -> tuple[list[int], list[Any]]:
     """The codes that are left, and the answers."""
     channel = MemoryChannel()
     commands = [RemotingCommand(code, number, flag) for number, code in enumerate(codes)]
@@ -25,7 +27,7 @@ def sift(kit: Kit, waited_ms: int, *codes: int, flag: int = 0) -> tuple[list[int
     ("code", "limit_ms"),
     [(10, 200), (310, 200), (320, 200), (36, 200), (11, 5_000), (34, 31_000), (37, 3_000)],
 )
-def test_the_limits_of_java(kit: Kit, code: int, limit_ms: int) -> None:
+def test_the_limits_of_java(kit: BrokerHarness, code: int, limit_ms: int) -> None:
     assert sift(kit, limit_ms - 1, code) == ([code], [])
     kept, (answer,) = sift(kit, limit_ms, code)
     assert (kept, answer.code) == ([], 2)
@@ -35,7 +37,7 @@ def test_the_limits_of_java(kit: Kit, code: int, limit_ms: int) -> None:
     )
 
 
-def test_others_wait_as_long_as_they_must(kit: Kit) -> None:
+def test_others_wait_as_long_as_they_must(kit: BrokerHarness) -> None:
     kept, answers = sift(kit, 60_000, 15, 310, 28, 41)
     assert kept == [15, 28, 41]
     assert [(answer.opaque, answer.code) for answer in answers] == [(1, 2)]
@@ -44,7 +46,7 @@ def test_others_wait_as_long_as_they_must(kit: Kit) -> None:
 
 
 @pytest.mark.slow
-def test_the_settings_are_followed_at_once(build: Build) -> None:
+def test_the_settings_are_followed_at_once(build: BuildBroker) -> None:
     kit = build(broker_fast_failure_enable=False)
     assert kit.broker.queue_age.patience_ms == NEVER_MS
     assert sift(kit, 60_000, 310) == ([310], [])
@@ -53,7 +55,7 @@ def test_the_settings_are_followed_at_once(build: Build) -> None:
     assert sift(kit, 7, 310)[0] == []
 
 
-def test_refusing_takes_a_slice_of_a_turn(kit: Kit) -> None:
+def test_refusing_takes_a_slice_of_a_turn(kit: BrokerHarness) -> None:
     assert sift(kit, 300, 310)[0] == []
     kit.scheduler.advance(SLICE_MS)
     assert sift(kit, 300, 310)[0] == [310]
@@ -62,7 +64,7 @@ def test_refusing_takes_a_slice_of_a_turn(kit: Kit) -> None:
     assert kit.broker.queue_age.refused == 2
 
 
-def make_write_slow(kit: Kit, monkeypatch: Any, ms: int) -> None:
+def make_write_slow(kit: BrokerHarness, monkeypatch: Any, ms: int) -> None:
     """The next write of the log takes so long; it stores one message."""
     commit = kit.store.log.commit
 
@@ -76,7 +78,7 @@ def make_write_slow(kit: Kit, monkeypatch: Any, ms: int) -> None:
 
 
 def test_sends_that_wait_behind_a_slow_write_are_refused(
-    build: Build, monkeypatch: pytest.MonkeyPatch
+    build: BuildBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kit = build(os_page_cache_busy_time_out_mills=300)
     assert sift(kit, 199, 310, 11) == ([310, 11], [])
@@ -99,7 +101,7 @@ def test_sends_that_wait_behind_a_slow_write_are_refused(
 
 @pytest.mark.parametrize("fast_failure", [True, False])
 def test_sends_that_come_behind_a_slow_write_are_rejected(
-    build: Build, monkeypatch: pytest.MonkeyPatch, fast_failure: bool
+    build: BuildBroker, monkeypatch: pytest.MonkeyPatch, fast_failure: bool
 ) -> None:
     kit = build(os_page_cache_busy_time_out_mills=300, broker_fast_failure_enable=fast_failure)
     make_write_slow(kit, monkeypatch, 301)

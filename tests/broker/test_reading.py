@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.broker import Kit
+from harness.broker import BrokerHarness
 
 from rmqpy.broker.state.statistics import Statistics
 from rmqpy.codec.message import decode_message
@@ -39,13 +39,13 @@ from rmqpy.remoting.headers import (
 START_MS = 1_700_000_000_000
 
 
-def send_three(kit: Kit) -> None:
+def send_three(kit: BrokerHarness) -> None:
     for number in range(3):
         kit.send(b"m%d" % number, properties=f"UNIQ_KEY\x01U{number}\x02KEYS\x01k{number} all")
         kit.scheduler.advance(1000)
 
 
-def test_offsets_of_a_queue(kit: Kit) -> None:
+def test_offsets_of_a_queue(kit: BrokerHarness) -> None:
     send_three(kit)
     maximum = kit.ask(30, GetMaxOffsetRequestHeader(topic="T", queue_id=0))
     minimum = kit.ask(31, GetMinOffsetRequestHeader(topic="T", queue_id=0))
@@ -58,26 +58,26 @@ def test_offsets_of_a_queue(kit: Kit) -> None:
 @pytest.mark.parametrize(
     ("after_ms", "offset"), [(-5000, "0"), (0, "0"), (999, "1"), (1000, "1"), (9999, "2")]
 )
-def test_offset_by_time(kit: Kit, after_ms: int, offset: str) -> None:
+def test_offset_by_time(kit: BrokerHarness, after_ms: int, offset: str) -> None:
     send_three(kit)
     header = SearchOffsetRequestHeader(topic="T", queue_id=0, timestamp=START_MS + after_ms)
     assert kit.ask(29, header).ext_fields == {"offset": offset}
 
 
-def test_earliest_store_time(kit: Kit) -> None:
+def test_earliest_store_time(kit: BrokerHarness) -> None:
     header = GetEarliestMsgStoretimeRequestHeader(topic="T", queue_id=0)
     assert kit.ask(32, header).ext_fields == {"timestamp": "-1"}
     send_three(kit)
     assert kit.ask(32, header).ext_fields == {"timestamp": str(START_MS)}
 
 
-def test_earliest_store_time_is_the_queues_own(kit: Kit) -> None:
+def test_earliest_store_time_is_the_queues_own(kit: BrokerHarness) -> None:
     send_three(kit)
     header = GetEarliestMsgStoretimeRequestHeader(topic="T", queue_id=1)
     assert kit.ask(32, header).ext_fields == {"timestamp": "-1"}
 
 
-def query(kit: Kit, key: str, max_num: int = 32, unique: bool | None = None) -> Any:
+def query(kit: BrokerHarness, key: str, max_num: int = 32, unique: bool | None = None) -> Any:
     header = QueryMessageRequestHeader(
         topic="T",
         key=key,
@@ -98,7 +98,7 @@ def found_bodies(body: bytes) -> list[bytes]:
     return found
 
 
-def test_query_by_key(kit: Kit) -> None:
+def test_query_by_key(kit: BrokerHarness) -> None:
     send_three(kit)
     answer = query(kit, "k1")
     assert answer.code == 0 and found_bodies(answer.body) == [b"m1"]
@@ -109,7 +109,7 @@ def test_query_by_key(kit: Kit) -> None:
     assert query(kit, "nowhere").code == 22
 
 
-def test_view_by_offset(kit: Kit) -> None:
+def test_view_by_offset(kit: BrokerHarness) -> None:
     send_three(kit)
     second = kit.store.get_message("g", "T", 0, 1, 1, None).messages[0]
     offset = decode_message(second).physical_offset
@@ -122,7 +122,7 @@ def test_view_by_offset(kit: Kit) -> None:
 # ------------------------------------------------------------------------------------- positions
 
 
-def test_topic_stats(kit: Kit) -> None:
+def test_topic_stats(kit: BrokerHarness) -> None:
     send_three(kit)
     answer = kit.ask(202, GetTopicStatsInfoRequestHeader(topic="T"))
     table = TopicStatsTable.decode(answer.body).offset_table
@@ -132,7 +132,7 @@ def test_topic_stats(kit: Kit) -> None:
     assert kit.ask(202, GetTopicStatsInfoRequestHeader(topic="U")).code == 17
 
 
-def test_consume_stats(kit: Kit) -> None:
+def test_consume_stats(kit: BrokerHarness) -> None:
     send_three(kit)
     kit.broker.offsets.commit("CG", "T", 0, 2)
     answer = kit.ask(208, GetConsumeStatsRequestHeader(consumer_group="CG"))
@@ -145,7 +145,7 @@ def test_consume_stats(kit: Kit) -> None:
     assert ConsumeStats.decode(answer.body).offset_table == {}, "it no longer subscribes"
 
 
-def test_groups_of_a_topic(kit: Kit) -> None:
+def test_groups_of_a_topic(kit: BrokerHarness) -> None:
     kit.heartbeat(group="G1", subscriptions=(SubscriptionData("T", "*"),))
     kit.broker.offsets.commit("G2", "T", 0, 2)
     kit.broker.offsets.commit("G3", "U", 0, 2)
@@ -153,7 +153,7 @@ def test_groups_of_a_topic(kit: Kit) -> None:
     assert GroupList.decode(answer.body).group_list == ["G1", "G2"]
 
 
-def test_connections(kit: Kit) -> None:
+def test_connections(kit: BrokerHarness) -> None:
     header = GetConsumerConnectionListRequestHeader(consumer_group="CG")
     answer = kit.ask(203, header)
     assert (answer.code, answer.remark) == (206, "the consumer group[CG] not online")
@@ -228,7 +228,7 @@ RUNTIME_KEYS = [
 ]
 
 
-def test_runtime_information(kit: Kit) -> None:
+def test_runtime_information(kit: BrokerHarness) -> None:
     send_three(kit)
     kit.pull()
     kit.scheduler.advance(12_000)
@@ -244,7 +244,7 @@ def test_runtime_information(kit: Kit) -> None:
     assert table["commitLogDirCapacity"] == "Total : 1024.0 GiB, Free : 512.0 GiB."
 
 
-def test_settings_are_told(kit: Kit) -> None:
+def test_settings_are_told(kit: BrokerHarness) -> None:
     answer = kit.ask(26)
     lines = answer.body.decode().splitlines()
     assert "brokerName=broker-a" in lines and "listenPort=10911" in lines

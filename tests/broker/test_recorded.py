@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from attrs import define, field
-from harness.broker import Build
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.codec.message import decode_message
 from rmqpy.remoting.bodies import HeartbeatData
@@ -66,7 +66,7 @@ class Answered:
 class Replay:
     """One conversation against one broker of ours."""
 
-    kit: Any
+    kit: BrokerHarness
     channels: dict[int, MemoryChannel] = field(factory=dict)
     requests: dict[tuple[int, int], RemotingCommand] = field(factory=dict)
     answers: dict[tuple[int, int], RemotingCommand] = field(factory=dict)
@@ -118,7 +118,7 @@ class Replay:
 
 
 @pytest.fixture(params=["clients", "clients-binary", "tools"])
-def replay(request: pytest.FixtureRequest, build: Build) -> Replay:
+def replay(request: pytest.FixtureRequest, build: BuildBroker) -> Replay:
     text = lzma.decompress((CONVERSATIONS / f"{request.param}.jsonl.xz").read_bytes())
     rows = [json.loads(line) for line in text.splitlines()]
     kit = build(

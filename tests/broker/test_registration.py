@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.assembly.addresses import Addresses, AddressSettings, choose_addresses
 from rmqpy.config.loading import BrokerRole
@@ -30,7 +30,7 @@ TOPIC = CreateTopicRequestHeader(
 SERVERS = ["10.0.0.8:9876", "10.0.0.9:9876"]
 
 
-def test_a_broker_registers_at_once_with_everybody(kit: Kit) -> None:
+def test_a_broker_registers_at_once_with_everybody(kit: BrokerHarness) -> None:
     taken = kit.network.take()
     assert [address for address, _, _ in taken] == SERVERS
     command = taken[0][1]
@@ -50,7 +50,7 @@ def test_a_broker_registers_at_once_with_everybody(kit: Kit) -> None:
     assert wrapper.data_version == kit.broker.topics.data_version
 
 
-def test_it_registers_again_after_ten_seconds_and_then_each_period(kit: Kit) -> None:
+def test_it_registers_again_after_ten_seconds_and_then_each_period(kit: BrokerHarness) -> None:
     kit.network.take()
     kit.scheduler.advance(9_999)
     assert kit.network.take() == []
@@ -62,7 +62,7 @@ def test_it_registers_again_after_ten_seconds_and_then_each_period(kit: Kit) -> 
     assert len(kit.network.take()) == 2
 
 
-def test_a_name_server_that_does_not_answer_holds_up_nobody(kit: Kit) -> None:
+def test_a_name_server_that_does_not_answer_holds_up_nobody(kit: BrokerHarness) -> None:
     (_, _, fail), (_, command, answer) = kit.network.take()
     header = RegisterBrokerResponseHeader(ha_server_addr="h:1", master_addr="m:2")
     answer(RemotingCommand.response_to(command, header=header), None)
@@ -72,7 +72,7 @@ def test_a_name_server_that_does_not_answer_holds_up_nobody(kit: Kit) -> None:
     assert len(kit.network.take()) == 2
 
 
-def test_the_first_answer_of_a_round_counts(kit: Kit) -> None:
+def test_the_first_answer_of_a_round_counts(kit: BrokerHarness) -> None:
     kit.send(topic="A")
     kit.send(topic="B")
     (_, first, answer_first), (_, second, answer_second) = kit.network.take()
@@ -86,14 +86,14 @@ def test_the_first_answer_of_a_round_counts(kit: Kit) -> None:
     assert kit.broker.registration.last_answer.master_address == ""
 
 
-def test_refusals_and_rubbish_are_survived(kit: Kit) -> None:
+def test_refusals_and_rubbish_are_survived(kit: BrokerHarness) -> None:
     (_, first, answer_first), (_, second, answer_second) = kit.network.take()
     answer_first(RemotingCommand.response_to(first, 1, "crc32 not match"), None)
     answer_second(RemotingCommand.response_to(second, body=b"["), None)
     assert kit.broker.registration.last_answer is None
 
 
-def test_new_topics_are_announced_once_a_turn(kit: Kit) -> None:
+def test_new_topics_are_announced_once_a_turn(kit: BrokerHarness) -> None:
     kit.tell(kit.send_command(topic="A"), kit.send_command(topic="B"))
     kit.scheduler.run_until_idle()
     assert [address for address, _ in kit.network.oneways] == SERVERS
@@ -102,7 +102,7 @@ def test_new_topics_are_announced_once_a_turn(kit: Kit) -> None:
     assert {"A", "B"} <= set(table)
 
 
-def test_who_makes_a_topic_is_answered_when_all_name_servers_know_it(kit: Kit) -> None:
+def test_who_makes_a_topic_is_answered_when_all_name_servers_know_it(kit: BrokerHarness) -> None:
     kit.network.take()
     kit.tell(RemotingCommand.request(17, TOPIC))
     kit.scheduler.run_until_idle()
@@ -117,7 +117,7 @@ def test_who_makes_a_topic_is_answered_when_all_name_servers_know_it(kit: Kit) -
 
 
 def test_a_name_server_that_refuses_a_new_topic_is_named(
-    kit: Kit, caplog: pytest.LogCaptureFixture
+    kit: BrokerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     kit.network.take()
     kit.tell(RemotingCommand.request(17, TOPIC))
@@ -128,21 +128,21 @@ def test_a_name_server_that_refuses_a_new_topic_is_named(
     assert [SERVERS[0] in each and "not you" in each for each in caplog.messages] == [True, False]
 
 
-def test_who_makes_a_topic_is_answered_when_the_broker_stops(kit: Kit) -> None:
+def test_who_makes_a_topic_is_answered_when_the_broker_stops(kit: BrokerHarness) -> None:
     kit.network.take()
     kit.tell(RemotingCommand.request(17, TOPIC))
     kit.broker.registration.stop(lambda: None)
     assert kit.channel.take_one().code == 0
 
 
-def test_who_makes_a_topic_without_name_servers_is_answered(build: Build) -> None:
+def test_who_makes_a_topic_without_name_servers_is_answered(build: BuildBroker) -> None:
     kit = build(namesrv_addr=None)
     kit.tell(RemotingCommand.request(17, TOPIC))
     kit.scheduler.run_until_idle()
     assert kit.channel.take_one().code == 0
 
 
-def test_compressed_registration(build: Build) -> None:
+def test_compressed_registration(build: BuildBroker) -> None:
     kit = build(compressed_register=True)
     _, command, _ = kit.network.take()[0]
     header = RegisterBrokerRequestHeader.decode(command.ext_fields)
@@ -151,7 +151,7 @@ def test_compressed_registration(build: Build) -> None:
     assert "TBW102" in body.topic_config_serialize_wrapper.topic_config_table
 
 
-def test_the_permission_of_the_broker_covers_its_topics(build: Build) -> None:
+def test_the_permission_of_the_broker_covers_its_topics(build: BuildBroker) -> None:
     kit = build(broker_permission=4)
     _, command, _ = kit.network.take()[0]
     table = RegisterBrokerBody.decode(
@@ -161,7 +161,7 @@ def test_the_permission_of_the_broker_covers_its_topics(build: Build) -> None:
     assert kit.broker.topics.get("TBW102").perm == 7
 
 
-def test_without_force_only_who_needs_it_gets_the_table(build: Build) -> None:
+def test_without_force_only_who_needs_it_gets_the_table(build: BuildBroker) -> None:
     kit = build(force_register=False)
     (_, first, answer_first), (_, second, answer_second) = kit.network.take()
     assert (first.code, second.code) == (322, 322)
@@ -172,7 +172,7 @@ def test_without_force_only_who_needs_it_gets_the_table(build: Build) -> None:
     assert (address, command.code) == (SERVERS[1], 103)
 
 
-def test_a_slave_registers_with_its_id_and_learns_its_master(build: Build) -> None:
+def test_a_slave_registers_with_its_id_and_learns_its_master(build: BuildBroker) -> None:
     kit = build(broker_role=BrokerRole.SLAVE, broker_id=1)
     _, command, answer = kit.network.take()[0]
     assert command.ext_fields["brokerId"] == "1"
@@ -183,11 +183,11 @@ def test_a_slave_registers_with_its_id_and_learns_its_master(build: Build) -> No
     assert heard == ["h:1"]
 
 
-def test_masters_have_id_zero_whatever_the_file_says(build: Build) -> None:
+def test_masters_have_id_zero_whatever_the_file_says(build: BuildBroker) -> None:
     assert build(broker_id=3).broker.identity.broker_id == 0
 
 
-def test_a_member_of_a_group_registers_when_it_has_a_role(build: Build) -> None:
+def test_a_member_of_a_group_registers_when_it_has_a_role(build: BuildBroker) -> None:
     kit = build(
         start=False,
         enable_dledger_commit_log=True,
@@ -202,7 +202,7 @@ def test_a_member_of_a_group_registers_when_it_has_a_role(build: Build) -> None:
     assert len(kit.network.take()) == 2
 
 
-def test_stopping_unregisters_and_waits_for_the_answers(kit: Kit) -> None:
+def test_stopping_unregisters_and_waits_for_the_answers(kit: BrokerHarness) -> None:
     kit.network.take()
     stopped: list[bool] = []
     kit.broker.stop(lambda: stopped.append(True))
@@ -222,7 +222,7 @@ def test_stopping_unregisters_and_waits_for_the_answers(kit: Kit) -> None:
     assert kit.network.take() == []
 
 
-def test_without_name_servers_a_broker_runs_alone(build: Build) -> None:
+def test_without_name_servers_a_broker_runs_alone(build: BuildBroker) -> None:
     kit = build(namesrv_addr=None)
     assert kit.network.take() == []
     stopped: list[bool] = []
@@ -271,7 +271,7 @@ def test_addresses(
         assert chosen.warning is not None and named in chosen.warning
 
 
-def test_the_told_address_must_be_an_ip_address(build: Build) -> None:
+def test_the_told_address_must_be_an_ip_address(build: BuildBroker) -> None:
     from rmqpy.broker.base.context import BrokerContext
 
     kit = build()

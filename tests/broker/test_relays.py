@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.codec.message import decode_message
 from rmqpy.remoting.bodies import (
@@ -31,7 +31,7 @@ from rmqpy.testing.memory_channel import MemoryChannel
 SUBSCRIPTIONS = (SubscriptionData(topic="T", sub_string="*"),)
 
 
-def member(kit: Kit, client_id: str, port: int = 1) -> MemoryChannel:
+def member(kit: BrokerHarness, client_id: str, port: int = 1) -> MemoryChannel:
     channel = MemoryChannel(peer=("10.0.0.5", port))
     kit.heartbeat(channel, client_id, subscriptions=SUBSCRIPTIONS)
     return channel
@@ -43,21 +43,23 @@ def question(channel: MemoryChannel) -> RemotingCommand:
     return found
 
 
-def answer(kit: Kit, channel: MemoryChannel, asked: RemotingCommand, **fields: Any) -> None:
+def answer(
+    kit: BrokerHarness, channel: MemoryChannel, asked: RemotingCommand, **fields: Any
+) -> None:
     response = RemotingCommand.response_to(asked)
     for name, value in fields.items():
         setattr(response, name, value)
     kit.tell(response, channel=channel)
 
 
-def running_info(kit: Kit, client_id: str = "c1") -> None:
+def running_info(kit: BrokerHarness, client_id: str = "c1") -> None:
     header = GetConsumerRunningInfoRequestHeader(
         consumer_group="CG", client_id=client_id, jstack_enable=True
     )
     kit.tell(RemotingCommand.request(307, header))
 
 
-def test_running_info_comes_from_the_client(kit: Kit) -> None:
+def test_running_info_comes_from_the_client(kit: BrokerHarness) -> None:
     channel = member(kit, "c1")
     running_info(kit)
     asked = question(channel)
@@ -73,7 +75,7 @@ def test_running_info_comes_from_the_client(kit: Kit) -> None:
     assert kit.channel.take() == []
 
 
-def test_who_does_not_answer_in_time(kit: Kit) -> None:
+def test_who_does_not_answer_in_time(kit: BrokerHarness) -> None:
     channel = member(kit, "c1")
     running_info(kit)
     kit.scheduler.advance(9_999)
@@ -84,14 +86,14 @@ def test_who_does_not_answer_in_time(kit: Kit) -> None:
     assert kit.channel.take() == []
 
 
-def test_who_goes_without_an_answer(kit: Kit) -> None:
+def test_who_goes_without_an_answer(kit: BrokerHarness) -> None:
     channel = member(kit, "c1")
     running_info(kit)
     kit.broker.channel_closed(channel)
     assert kit.channel.take_one().code == 207
 
 
-def test_only_the_connection_that_was_asked_answers(kit: Kit) -> None:
+def test_only_the_connection_that_was_asked_answers(kit: BrokerHarness) -> None:
     channel = member(kit, "c1")
     running_info(kit)
     asked = question(channel)
@@ -102,14 +104,14 @@ def test_only_the_connection_that_was_asked_answers(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("client_id", ["c2", ""])
-def test_who_is_not_online_is_not_asked(kit: Kit, client_id: str) -> None:
+def test_who_is_not_online_is_not_asked(kit: BrokerHarness, client_id: str) -> None:
     member(kit, "c1")
     running_info(kit, client_id)
     got = kit.channel.take_one()
     assert got.code == 1 and "not online" in got.remark
 
 
-def test_a_message_is_consumed_directly(kit: Kit) -> None:
+def test_a_message_is_consumed_directly(kit: BrokerHarness) -> None:
     sent = kit.send(b"now")
     channel = member(kit, "c1")
     header = ConsumeMessageDirectlyResultRequestHeader(
@@ -127,7 +129,9 @@ def test_a_message_is_consumed_directly(kit: Kit) -> None:
     assert kit.ask(309, header).code == 1
 
 
-def reset(kit: Kit, timestamp: int, force: bool = True, language: int = 0) -> RemotingCommand:
+def reset(
+    kit: BrokerHarness, timestamp: int, force: bool = True, language: int = 0
+) -> RemotingCommand:
     header = ResetOffsetRequestHeader(topic="T", group="CG", timestamp=timestamp, is_force=force)
     request = RemotingCommand.request(222, header)
     request.language = language
@@ -136,12 +140,12 @@ def reset(kit: Kit, timestamp: int, force: bool = True, language: int = 0) -> Re
     return got
 
 
-def consumed(kit: Kit, offset: int) -> None:
+def consumed(kit: BrokerHarness, offset: int) -> None:
     for queue_id in range(4):
         kit.broker.offsets.commit("CG", "T", queue_id, offset if queue_id == 0 else 0)
 
 
-def filled(kit: Kit) -> int:
+def filled(kit: BrokerHarness) -> int:
     """Five messages a second apart in queue 0; the time of the third."""
     times = []
     for number in range(5):
@@ -156,7 +160,7 @@ def filled(kit: Kit) -> int:
     [(2, True, 4, 2), (2, True, 1, 2), (2, False, 4, 2), (2, False, 1, 1), (-1, True, 1, 5)],
 )
 def test_offsets_are_reset_by_the_members(
-    kit: Kit, at: int, force: bool, committed: int, chosen: int
+    kit: BrokerHarness, at: int, force: bool, committed: int, chosen: int
 ) -> None:
     third_ms = filled(kit)
     consumed(kit, committed)
@@ -174,7 +178,7 @@ def test_offsets_are_reset_by_the_members(
     assert kit.broker.offsets.get("CG", "T", 0) == committed
 
 
-def test_the_list_form_for_cpp(kit: Kit) -> None:
+def test_the_list_form_for_cpp(kit: BrokerHarness) -> None:
     filled(kit)
     consumed(kit, 1)
     channel = member(kit, "c1")
@@ -183,7 +187,7 @@ def test_the_list_form_for_cpp(kit: Kit) -> None:
     assert [(row.queue_id, row.offset) for row in rows] == [(0, 5), (1, 0), (2, 0), (3, 0)]
 
 
-def test_resets_that_cannot_be(kit: Kit) -> None:
+def test_resets_that_cannot_be(kit: BrokerHarness) -> None:
     assert reset(kit, -1).code == 1
     filled(kit)
     assert reset(kit, -1).remark == "THe consumer group <CG> not exist"
@@ -191,7 +195,7 @@ def test_resets_that_cannot_be(kit: Kit) -> None:
     assert reset(kit, -1).code == 206
 
 
-def test_status_of_all_members_or_one(kit: Kit) -> None:
+def test_status_of_all_members_or_one(kit: BrokerHarness) -> None:
     filled(kit)
     channels = {f"c{number}": member(kit, f"c{number}", number) for number in (1, 2)}
     queue = MessageQueue("T", "broker-a", 0)
@@ -210,7 +214,7 @@ def test_status_of_all_members_or_one(kit: Kit) -> None:
     assert ask("nobody") == {}
 
 
-def test_status_of_who_is_silent_is_left_out(kit: Kit) -> None:
+def test_status_of_who_is_silent_is_left_out(kit: BrokerHarness) -> None:
     member(kit, "c1")
     kit.tell(RemotingCommand.request(223, GetConsumerStatusRequestHeader(topic="T", group="CG")))
     kit.scheduler.advance(5_000)
@@ -220,7 +224,7 @@ def test_status_of_who_is_silent_is_left_out(kit: Kit) -> None:
     assert kit.ask(223, header).code == 1
 
 
-def test_offsets_are_cloned(kit: Kit) -> None:
+def test_offsets_are_cloned(kit: BrokerHarness) -> None:
     filled(kit)
     consumed(kit, 3)
     header = CloneGroupOffsetRequestHeader(src_group="CG", dest_group="Other", topic="T")
@@ -238,13 +242,13 @@ def stored_at(offset: int) -> str:
     return f"0A00000200002A9F{offset:016X}"
 
 
-def reply(kit: Kit, properties: str, code: int = 325) -> None:
+def reply(kit: BrokerHarness, properties: str, code: int = 325) -> None:
     command = kit.send_command(b"yes", code=310, topic="C_REPLY_TOPIC", properties=properties)
     command.code = code
     kit.tell(command)
 
 
-def test_a_reply_is_pushed_to_who_asked(kit: Kit) -> None:
+def test_a_reply_is_pushed_to_who_asked(kit: BrokerHarness) -> None:
     asker = MemoryChannel(peer=("10.0.0.6", 7))
     kit.heartbeat(asker, "asker", group=None, producer="PG")
     reply(kit, "MSG_TYPE\x01reply\x02REPLY_TO_CLIENT\x01asker\x02CORRELATION_ID\x0142")
@@ -269,20 +273,20 @@ def test_a_reply_is_pushed_to_who_asked(kit: Kit) -> None:
         ("REPLY_TO_CLIENT\x01gone", "push reply message fail, channel of <gone> not found."),
     ],
 )
-def test_a_reply_that_nobody_waits_for(kit: Kit, properties: str, remark: str) -> None:
+def test_a_reply_that_nobody_waits_for(kit: BrokerHarness, properties: str, remark: str) -> None:
     reply(kit, properties)
     got = kit.channel.take_one()
     assert (got.code, got.remark) == (1, remark)
     assert kit.store.max_queue_offset("C_REPLY_TOPIC", 0) == 1
 
 
-def test_replies_need_not_be_stored(build: Build) -> None:
+def test_replies_need_not_be_stored(build: BuildBroker) -> None:
     kit = build(store_reply_message_enable=False)
     reply(kit, "K\x01v")
     assert kit.store.max_queue_offset("C_REPLY_TOPIC", 0) == 0
 
 
-def test_an_asker_that_does_not_take_it(kit: Kit) -> None:
+def test_an_asker_that_does_not_take_it(kit: BrokerHarness) -> None:
     asker = MemoryChannel(peer=("10.0.0.6", 7))
     kit.heartbeat(asker, "asker", group=None, producer="PG")
     reply(kit, "REPLY_TO_CLIENT\x01asker")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from attrs import define
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.processors.put_status import remark_of, response_for
 from rmqpy.broker.services.flush import COMPANY_MS
@@ -22,7 +22,7 @@ from rmqpy.store.results import PutResult
 STORE_HOST = (bytes([10, 0, 0, 2]), 10911)
 
 
-def stored(kit: Kit, physical_offset: int) -> StoredMessage:
+def stored(kit: BrokerHarness, physical_offset: int) -> StoredMessage:
     record = kit.store.message_at(physical_offset)
     assert record is not None
     return decode_message(record)
@@ -36,7 +36,7 @@ def batch(*bodies: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("code", [10, 310])
-def test_a_message_is_stored_and_answered(kit: Kit, code: int) -> None:
+def test_a_message_is_stored_and_answered(kit: BrokerHarness, code: int) -> None:
     answer = kit.send(b"hello", code=code, queue_id=1, flag=7, reconsume_times=2)
     assert answer.code == 0 and answer.remark is None
     assert answer.ext_fields == {
@@ -55,12 +55,12 @@ def test_a_message_is_stored_and_answered(kit: Kit, code: int) -> None:
     assert message.store_timestamp_ms == kit.scheduler.now_ms()
 
 
-def test_cluster_is_added_and_wait_is_taken_out(kit: Kit) -> None:
+def test_cluster_is_added_and_wait_is_taken_out(kit: BrokerHarness) -> None:
     kit.send(properties="UNIQ_KEY\x01U\x02WAIT\x01true\x02seq\x010")
     assert stored(kit, 0).raw_properties == b"UNIQ_KEY\x01U\x02CLUSTER\x01C\x02seq\x010"
 
 
-def test_the_sends_of_a_turn_are_answered_in_one_write(kit: Kit) -> None:
+def test_the_sends_of_a_turn_are_answered_in_one_write(kit: BrokerHarness) -> None:
     kit.tell(*(kit.send_command(b"%d" % number, queue_id=0) for number in range(5)))
     answers = kit.channel.take()
     assert [answer.ext_fields["queueOffset"] for answer in answers] == ["0", "1", "2", "3", "4"]
@@ -69,20 +69,20 @@ def test_the_sends_of_a_turn_are_answered_in_one_write(kit: Kit) -> None:
     assert counters.put_bytes == kit.store.max_physical_offset
 
 
-def test_nothing_is_answered_before_the_turn_ends(kit: Kit) -> None:
+def test_nothing_is_answered_before_the_turn_ends(kit: BrokerHarness) -> None:
     kit.broker.handle(kit.channel, [kit.send_command()])
     assert kit.channel.take() == []
     kit.broker.turn_ended()
     assert kit.channel.take_one().code == 0
 
 
-def test_a_oneway_send_is_stored_and_not_answered(kit: Kit) -> None:
+def test_a_oneway_send_is_stored_and_not_answered(kit: BrokerHarness) -> None:
     kit.tell(kit.send_command(b"quiet", oneway=True))
     assert kit.channel.take() == []
     assert stored(kit, 0).body == b"quiet"
 
 
-def test_a_batch_gets_consecutive_offsets_and_the_headers_properties(kit: Kit) -> None:
+def test_a_batch_gets_consecutive_offsets_and_the_headers_properties(kit: BrokerHarness) -> None:
     kit.send(b"before")
     answer = kit.send(batch(b"b1", b"b2"), code=320, batch=True, properties="WAIT\x01true")
     assert answer.code == 0 and answer.ext_fields["queueOffset"] == "1"
@@ -95,14 +95,14 @@ def test_a_batch_gets_consecutive_offsets_and_the_headers_properties(kit: Kit) -
     assert stored(kit, second).queue_offset == 2
 
 
-def test_the_header_field_decides_on_the_batch_path_not_the_code(kit: Kit) -> None:
+def test_the_header_field_decides_on_the_batch_path_not_the_code(kit: BrokerHarness) -> None:
     answer = kit.send(batch(b"b1", b"b2"), code=310, batch=True)
     assert answer.ext_fields["msgId"].count(",") == 1
     answer = kit.send(b"no batch", code=320, batch=False)
     assert "," not in answer.ext_fields["msgId"]
 
 
-def test_a_batch_between_single_messages_keeps_its_place(kit: Kit) -> None:
+def test_a_batch_between_single_messages_keeps_its_place(kit: BrokerHarness) -> None:
     kit.tell(
         kit.send_command(b"1"),
         kit.send_command(batch(b"2", b"3"), code=320, batch=True),
@@ -115,32 +115,32 @@ def test_a_batch_between_single_messages_keeps_its_place(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0\0\x40rubbish", batch(b"a")[:-1]])
-def test_a_batch_that_cannot_be_split_is_illegal(kit: Kit, body: bytes) -> None:
+def test_a_batch_that_cannot_be_split_is_illegal(kit: BrokerHarness, body: bytes) -> None:
     assert kit.send(body, code=320, batch=True).code == 13
     assert kit.store.max_physical_offset == 0
 
 
-def test_an_unknown_topic_is_made_from_its_pattern(kit: Kit) -> None:
+def test_an_unknown_topic_is_made_from_its_pattern(kit: BrokerHarness) -> None:
     assert kit.send(topic="New", default_topic_queue_nums=3).code == 0
     topic = kit.broker.topics.get("New")
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (3, 3, 6)
 
 
-def test_a_negative_queue_id_is_picked_at_random(kit: Kit) -> None:
+def test_a_negative_queue_id_is_picked_at_random(kit: BrokerHarness) -> None:
     answer = kit.send(queue_id=-1)
     assert kit.picked_queue == [4]
     assert answer.ext_fields["queueId"] == "3"
     assert stored(kit, 0).queue_id == 3
 
 
-def test_a_multi_tag_topic_marks_its_messages(kit: Kit) -> None:
+def test_a_multi_tag_topic_marks_its_messages(kit: BrokerHarness) -> None:
     kit.send()
     kit.broker.topics.get("T").topic_filter_type = "MULTI_TAG"
     answer = kit.send()
     assert stored(kit, int(answer.ext_fields["msgId"][16:], 16)).sys_flag == 2
 
 
-def test_ipv6_hosts_set_their_bits(kit: Kit) -> None:
+def test_ipv6_hosts_set_their_bits(kit: BrokerHarness) -> None:
     kit.channel.peer = ("2001:db8::1", 99)
     kit.send()
     message = stored(kit, 0)
@@ -148,7 +148,7 @@ def test_ipv6_hosts_set_their_bits(kit: Kit) -> None:
     assert message.born_host == (bytes.fromhex("20010db8000000000000000000000001"), 99)
 
 
-def test_an_ipv4_address_inside_an_ipv6_one_is_the_ipv4_address(kit: Kit) -> None:
+def test_an_ipv4_address_inside_an_ipv6_one_is_the_ipv4_address(kit: BrokerHarness) -> None:
     kit.channel.peer = ("::ffff:10.0.0.7", 99)
     kit.send()
     assert stored(kit, 0).born_host == (bytes([10, 0, 0, 7]), 99)
@@ -176,7 +176,7 @@ def test_an_ipv4_address_inside_an_ipv6_one_is_the_ipv4_address(kit: Kit) -> Non
         ({"properties": "K\x01" + "v" * 32760}, 13),
     ],
 )
-def test_refusals(kit: Kit, fields: dict[str, Any], code: int) -> None:
+def test_refusals(kit: BrokerHarness, fields: dict[str, Any], code: int) -> None:
     answer = kit.send(**fields)
     assert (answer.code, bool(answer.remark)) == (code, True)
     assert answer.ext_fields == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
@@ -184,28 +184,28 @@ def test_refusals(kit: Kit, fields: dict[str, Any], code: int) -> None:
     assert "commitlog/.." not in " ".join(kit.files.nodes)
 
 
-def test_delay_level_zero_is_no_delay(kit: Kit) -> None:
+def test_delay_level_zero_is_no_delay(kit: BrokerHarness) -> None:
     assert kit.send(properties="DELAY\x010").code == 0
 
 
-def test_the_body_may_not_be_larger_than_the_limit(build: Build) -> None:
+def test_the_body_may_not_be_larger_than_the_limit(build: BuildBroker) -> None:
     kit = build(max_message_size=1000)
     answer = kit.send(b"x" * 1001)
     assert answer.code == 13 and "limit 1000B" in answer.remark
     assert kit.send(batch(*[b"x" * 400] * 3), code=320, batch=True).code == 13
 
 
-def test_transactions_can_be_forbidden(build: Build) -> None:
+def test_transactions_can_be_forbidden(build: BuildBroker) -> None:
     kit = build(reject_transaction_message=True)
     assert kit.send(properties="TRAN_MSG\x01true").code == 16
 
 
-def test_automatic_creation_can_be_forbidden(build: Build) -> None:
+def test_automatic_creation_can_be_forbidden(build: BuildBroker) -> None:
     kit = build(auto_create_topic_enable=False)
     assert kit.send().code == 17
 
 
-def test_a_broker_that_does_not_accept_yet_says_until_when(build: Build) -> None:
+def test_a_broker_that_does_not_accept_yet_says_until_when(build: BuildBroker) -> None:
     kit = build(start_accept_send_request_time_stamp=1_700_000_001_000)
     answer = kit.send()
     assert answer.code == 1 and "1700000001000" in answer.remark
@@ -213,14 +213,14 @@ def test_a_broker_that_does_not_accept_yet_says_until_when(build: Build) -> None
     assert kit.send().code == 0
 
 
-def test_without_write_permission_only_ordered_topics_are_refused(build: Build) -> None:
+def test_without_write_permission_only_ordered_topics_are_refused(build: BuildBroker) -> None:
     kit = build(broker_permission=4)
     assert kit.send().code == 0
     kit.broker.topics.set_ordered(["T"])
     assert kit.send().code == 16
 
 
-def test_missing_and_wrong_fields_are_named(kit: Kit) -> None:
+def test_missing_and_wrong_fields_are_named(kit: BrokerHarness) -> None:
     command = kit.send_command()
     del command.ext_fields["b"]
     kit.tell(command)
@@ -251,7 +251,7 @@ def test_every_put_status_has_its_answer() -> None:
 
 
 def test_a_warning_of_the_store_carries_the_place_of_the_message(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
+    kit: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put = kit.store.put
 
@@ -272,13 +272,13 @@ def test_a_warning_of_the_store_carries_the_place_of_the_message(
     assert answer.ext_fields["msgId"] == "0A00000200002A9F0000000000000000"
 
 
-def test_a_slave_creates_no_topics(kit: Kit) -> None:
+def test_a_slave_creates_no_topics(kit: BrokerHarness) -> None:
     kit.broker.identity.role = BrokerRole.SLAVE
     assert kit.send(topic="New").code == 14
     assert "New" not in kit.broker.topics
 
 
-def test_a_refusal_of_the_store_is_answered_at_once(kit: Kit) -> None:
+def test_a_refusal_of_the_store_is_answered_at_once(kit: BrokerHarness) -> None:
     kit.store.set_role(slave=True)
     answer = kit.send()
     assert answer.code == 14
@@ -286,7 +286,7 @@ def test_a_refusal_of_the_store_is_answered_at_once(kit: Kit) -> None:
 
 
 def test_a_put_that_raises_is_answered_and_the_broker_lives(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
+    kit: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(drafts: Any, batch: bool = False) -> list[PutResult]:
         raise RuntimeError("planted")
@@ -300,7 +300,7 @@ def test_a_put_that_raises_is_answered_and_the_broker_lives(
     assert kit.send().code == 0
 
 
-def test_a_failed_write_fails_everybody_who_waits(kit: Kit) -> None:
+def test_a_failed_write_fails_everybody_who_waits(kit: BrokerHarness) -> None:
     kit.send()
     kit.files.fail_write("commitlog")
     answer = kit.send()
@@ -310,7 +310,7 @@ def test_a_failed_write_fails_everybody_who_waits(kit: Kit) -> None:
     assert kit.send().code == 14, "nothing is accepted any more"
 
 
-def test_too_many_waiting_senders_are_turned_away(kit: Kit) -> None:
+def test_too_many_waiting_senders_are_turned_away(kit: BrokerHarness) -> None:
     kit.broker.gate._limit = 2
     kit.broker.handle(kit.channel, [kit.send_command(), kit.send_command()])
     kit.broker.handle(kit.channel, [kit.send_command()])
@@ -322,7 +322,7 @@ def test_too_many_waiting_senders_are_turned_away(kit: Kit) -> None:
 # ----------------------------------------------------------------------------------- SYNC_MASTER
 
 
-def test_a_synchronous_master_without_slaves_says_so(build: Build) -> None:
+def test_a_synchronous_master_without_slaves_says_so(build: BuildBroker) -> None:
     """As Java's: the message is stored, its place is told, the code is a warning."""
     kit = build(broker_role=BrokerRole.SYNC_MASTER)
     answer = kit.send()
@@ -342,14 +342,14 @@ class Slaves:
     slaves: tuple[SlaveView, ...] = ()
 
 
-def with_slaves(build: Build, **settings: Any) -> tuple[Any, Slaves]:
+def with_slaves(build: BuildBroker, **settings: Any) -> tuple[Any, Slaves]:
     kit = build(broker_role=BrokerRole.SYNC_MASTER, **settings)
     slaves = Slaves(Watermark("replicated"))
     kit.broker.replication.slaves = slaves
     return kit, slaves
 
 
-def test_a_synchronous_master_answers_when_a_slave_has_it(build: Build) -> None:
+def test_a_synchronous_master_answers_when_a_slave_has_it(build: BuildBroker) -> None:
     kit, slaves = with_slaves(build)
     kit.tell(kit.send_command(b"first"), kit.send_command(b"second"))
     assert answers(kit) == []
@@ -360,12 +360,12 @@ def test_a_synchronous_master_answers_when_a_slave_has_it(build: Build) -> None:
     assert [answer.code for answer in answers(kit)] == [0]
 
 
-def test_a_send_that_waits_for_nothing_does_not_wait_for_slaves(build: Build) -> None:
+def test_a_send_that_waits_for_nothing_does_not_wait_for_slaves(build: BuildBroker) -> None:
     kit, _ = with_slaves(build)
     assert kit.send(properties="WAIT\x01false").code == 0
 
 
-def test_a_slave_that_does_not_acknowledge_in_time_costs_a_warning(build: Build) -> None:
+def test_a_slave_that_does_not_acknowledge_in_time_costs_a_warning(build: BuildBroker) -> None:
     kit, _ = with_slaves(build, slave_timeout=700)
     kit.tell(kit.send_command())
     kit.scheduler.advance(699)
@@ -376,7 +376,7 @@ def test_a_slave_that_does_not_acknowledge_in_time_costs_a_warning(build: Build)
     assert late.ext_fields["queueOffset"] == "0"
 
 
-def test_a_slave_too_far_behind_is_not_waited_for(build: Build) -> None:
+def test_a_slave_too_far_behind_is_not_waited_for(build: BuildBroker) -> None:
     kit, slaves = with_slaves(build, ha_slave_fallbehind_max=300)
     kit.tell(kit.send_command(b"x" * 50))
     slaves.replicated.advance(kit.store.max_physical_offset)
@@ -387,7 +387,7 @@ def test_a_slave_too_far_behind_is_not_waited_for(build: Build) -> None:
     assert kit.send().code == 11
 
 
-def test_a_slave_that_comes_back_is_waited_for_again(build: Build) -> None:
+def test_a_slave_that_comes_back_is_waited_for_again(build: BuildBroker) -> None:
     kit, slaves = with_slaves(build)
     slaves.has_slaves = False
     assert kit.send().code == 11
@@ -399,7 +399,7 @@ def test_a_slave_that_comes_back_is_waited_for_again(build: Build) -> None:
     assert [answer.code for answer in answers(kit)] == [0]
 
 
-def test_a_master_tells_of_its_slaves(build: Build) -> None:
+def test_a_master_tells_of_its_slaves(build: BuildBroker) -> None:
     kit, slaves = with_slaves(build)
     slaves.slaves = (SlaveView("10.0.0.3:5000", 12_000, 0, 100),)
     kit.tell(kit.send_command())
@@ -414,12 +414,12 @@ def test_a_master_tells_of_its_slaves(build: Build) -> None:
 # ------------------------------------------------------------------------------------ SYNC_FLUSH
 
 
-def answers(kit: Kit) -> list[RemotingCommand]:
+def answers(kit: BrokerHarness) -> list[RemotingCommand]:
     taken: list[RemotingCommand] = kit.channel.take()
     return taken
 
 
-def test_sync_flush_answers_after_the_flush_that_it_begins(build: Build) -> None:
+def test_sync_flush_answers_after_the_flush_that_it_begins(build: BuildBroker) -> None:
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.scheduler.blocking_ms = 7
     kit.tell(kit.send_command(b"first"))
@@ -433,7 +433,7 @@ def test_sync_flush_answers_after_the_flush_that_it_begins(build: Build) -> None
     assert kit.store.flushed_offset == kit.store.max_physical_offset
 
 
-def test_the_next_flush_begins_when_the_same_number_waits_again(build: Build) -> None:
+def test_the_next_flush_begins_when_the_same_number_waits_again(build: BuildBroker) -> None:
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.scheduler.blocking_ms = 7
     kit.tell(kit.send_command(b"first"))
@@ -445,7 +445,7 @@ def test_the_next_flush_begins_when_the_same_number_waits_again(build: Build) ->
     assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["1", "2"]
 
 
-def test_who_waits_for_company_is_flushed_before_the_stop(build: Build) -> None:
+def test_who_waits_for_company_is_flushed_before_the_stop(build: BuildBroker) -> None:
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.scheduler.blocking_ms = 7
     kit.tell(kit.send_command(b"first"))
@@ -461,12 +461,12 @@ def test_who_waits_for_company_is_flushed_before_the_stop(build: Build) -> None:
     assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["1"]
 
 
-def test_sync_flush_does_not_make_wait_false_wait(build: Build) -> None:
+def test_sync_flush_does_not_make_wait_false_wait(build: BuildBroker) -> None:
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     assert kit.send(properties="WAIT\x01false").code == 0
 
 
-def test_a_slow_flush_is_answered_as_a_warning_with_the_place(build: Build) -> None:
+def test_a_slow_flush_is_answered_as_a_warning_with_the_place(build: BuildBroker) -> None:
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=3000)
     kit.scheduler.blocking_ms = 4000
     kit.tell(kit.send_command())
@@ -478,7 +478,7 @@ def test_a_slow_flush_is_answered_as_a_warning_with_the_place(build: Build) -> N
     assert answers(kit) == []
 
 
-def test_a_failed_flush_is_final(build: Build) -> None:
+def test_a_failed_flush_is_final(build: BuildBroker) -> None:
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.files.fail_sync("commitlog")
     kit.tell(kit.send_command())
@@ -489,7 +489,7 @@ def test_a_failed_flush_is_final(build: Build) -> None:
     assert kit.send().code == 14
 
 
-def test_async_flush_runs_on_its_interval(kit: Kit) -> None:
+def test_async_flush_runs_on_its_interval(kit: BrokerHarness) -> None:
     kit.send()
     assert kit.store.flushed_offset == 0
     kit.scheduler.advance(500)
@@ -497,7 +497,7 @@ def test_async_flush_runs_on_its_interval(kit: Kit) -> None:
 
 
 def test_who_sends_behind_a_slow_write_is_refused(
-    build: Build, monkeypatch: pytest.MonkeyPatch
+    build: BuildBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kit = build(os_page_cache_busy_time_out_mills=300)
     commit = kit.store.log.commit
@@ -517,7 +517,7 @@ def test_who_sends_behind_a_slow_write_is_refused(
     assert kit.store.max_queue_offset("T", 0) == 3
 
 
-def test_no_more_replies_wait_than_may(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_replies_wait_than_may(kit: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(type(kit.broker.gate), "has_room", lambda _gate, _count: False)
         answer = kit.send(b"too many")

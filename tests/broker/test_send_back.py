@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.codec.message import decode_message
 from rmqpy.model.message import StoredMessage
@@ -16,13 +16,13 @@ from rmqpy.remoting.headers import ConsumerSendMsgBackRequestHeader
 RETRY, DLQ = "%RETRY%CG", "%DLQ%CG"
 
 
-def messages(kit: Kit, topic: str, queue_id: int = 0) -> list[StoredMessage]:
+def messages(kit: BrokerHarness, topic: str, queue_id: int = 0) -> list[StoredMessage]:
     end = kit.store.max_queue_offset(topic, queue_id)
     units = kit.store.queue_units(topic, queue_id, 0, end)
     return [decode_message(kit.store.message_at(unit[0])) for unit in units]
 
 
-def send_back(kit: Kit, offset: int, level: int = 0, **fields: Any) -> RemotingCommand:
+def send_back(kit: BrokerHarness, offset: int, level: int = 0, **fields: Any) -> RemotingCommand:
     header = ConsumerSendMsgBackRequestHeader(
         **{"offset": offset, "group": "CG", "delay_level": level, **fields}
     )
@@ -30,7 +30,7 @@ def send_back(kit: Kit, offset: int, level: int = 0, **fields: Any) -> RemotingC
     return answer
 
 
-def test_a_message_comes_back_through_its_delay_level(kit: Kit) -> None:
+def test_a_message_comes_back_through_its_delay_level(kit: BrokerHarness) -> None:
     kit.send(b"once", properties="UNIQ_KEY\x01U\x02KEYS\x01k\x02TAGS\x01a", flag=9)
     kit.channel.peer = ("10.0.0.77", 4321)
     assert send_back(kit, 0).code == 0
@@ -55,7 +55,7 @@ def test_a_message_comes_back_through_its_delay_level(kit: Kit) -> None:
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
 
 
-def test_each_round_waits_a_level_longer_and_remembers_the_first_id(kit: Kit) -> None:
+def test_each_round_waits_a_level_longer_and_remembers_the_first_id(kit: BrokerHarness) -> None:
     kit.send(b"once", properties="UNIQ_KEY\x01U")
     send_back(kit, 0)
     kit.scheduler.advance(10_200)
@@ -78,7 +78,7 @@ def test_each_round_waits_a_level_longer_and_remembers_the_first_id(kit: Kit) ->
     ],
 )
 def test_what_came_back_too_often_is_a_dead_letter(
-    kit: Kit, fields: dict[str, Any], topic: str
+    kit: BrokerHarness, fields: dict[str, Any], topic: str
 ) -> None:
     kit.send(b"once")
     assert send_back(kit, 0, **fields).code == 0
@@ -90,7 +90,7 @@ def test_what_came_back_too_often_is_a_dead_letter(
         assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
 
 
-def test_the_group_says_how_often_and_into_how_many_queues(kit: Kit) -> None:
+def test_the_group_says_how_often_and_into_how_many_queues(kit: BrokerHarness) -> None:
     kit.broker.groups.put(
         SubscriptionGroupConfig(group_name="CG", retry_queue_nums=3, retry_max_times=0)
     )
@@ -100,7 +100,7 @@ def test_the_group_says_how_often_and_into_how_many_queues(kit: Kit) -> None:
     assert kit.broker.topics.get(RETRY).read_queue_nums == 3
 
 
-def test_a_consumer_that_is_too_old_has_no_say(kit: Kit) -> None:
+def test_a_consumer_that_is_too_old_has_no_say(kit: BrokerHarness) -> None:
     kit.send(b"once")
     header = ConsumerSendMsgBackRequestHeader(
         offset=0, group="CG", delay_level=1, max_reconsume_times=0
@@ -112,7 +112,7 @@ def test_a_consumer_that_is_too_old_has_no_say(kit: Kit) -> None:
     assert messages(kit, DLQ) == []
 
 
-def test_a_group_without_retry_queues_drops_them(kit: Kit) -> None:
+def test_a_group_without_retry_queues_drops_them(kit: BrokerHarness) -> None:
     kit.broker.groups.put(SubscriptionGroupConfig(group_name="CG", retry_queue_nums=0))
     kit.send(b"once")
     end = kit.store.max_physical_offset
@@ -128,14 +128,14 @@ def test_a_group_without_retry_queues_drops_them(kit: Kit) -> None:
         ({"broker_permission": 4}, 0, 16),
     ],
 )
-def test_refusals(build: Build, settings: dict[str, Any], offset: int, code: int) -> None:
+def test_refusals(build: BuildBroker, settings: dict[str, Any], offset: int, code: int) -> None:
     kit = build(**settings)
     kit.send(b"once")
     answer = send_back(kit, offset)
     assert (answer.code, bool(answer.remark)) == (code, True)
 
 
-def test_the_answer_waits_until_the_message_is_stored(kit: Kit) -> None:
+def test_the_answer_waits_until_the_message_is_stored(kit: BrokerHarness) -> None:
     kit.send(b"once")
     header = ConsumerSendMsgBackRequestHeader(offset=0, group="CG", delay_level=1)
     kit.broker.handle(kit.channel, [RemotingCommand.request(36, header)])
@@ -144,7 +144,7 @@ def test_the_answer_waits_until_the_message_is_stored(kit: Kit) -> None:
     assert kit.channel.take_one().code == 0
 
 
-def test_a_oneway_is_done_and_not_answered(kit: Kit) -> None:
+def test_a_oneway_is_done_and_not_answered(kit: BrokerHarness) -> None:
     kit.send(b"once")
     header = ConsumerSendMsgBackRequestHeader(offset=0, group="CG", delay_level=1)
     request = RemotingCommand.request(36, header)
@@ -154,14 +154,14 @@ def test_a_oneway_is_done_and_not_answered(kit: Kit) -> None:
     assert len(messages(kit, "SCHEDULE_TOPIC_XXXX")) == 1
 
 
-def test_a_store_that_takes_nothing_is_told_by_name(kit: Kit) -> None:
+def test_a_store_that_takes_nothing_is_told_by_name(kit: BrokerHarness) -> None:
     kit.send(b"once")
     kit.store.set_role(slave=True)
     answer = send_back(kit, 0)
     assert (answer.code, answer.remark) == (1, "SERVICE_NOT_AVAILABLE")
 
 
-def test_leadership_that_is_lost_answers_who_waits(kit: Kit) -> None:
+def test_leadership_that_is_lost_answers_who_waits(kit: BrokerHarness) -> None:
     kit.send(b"once")
     header = ConsumerSendMsgBackRequestHeader(offset=0, group="CG", delay_level=1)
     kit.broker.handle(kit.channel, [RemotingCommand.request(36, header)])
@@ -174,7 +174,7 @@ def test_leadership_that_is_lost_answers_who_waits(kit: Kit) -> None:
 # what consumers send to the retry topic themselves, when sending back fails
 
 
-def test_a_consumer_may_send_to_its_retry_topic(kit: Kit) -> None:
+def test_a_consumer_may_send_to_its_retry_topic(kit: BrokerHarness) -> None:
     answer = kit.send(
         b"again",
         topic=RETRY,
@@ -188,7 +188,7 @@ def test_a_consumer_may_send_to_its_retry_topic(kit: Kit) -> None:
     assert (back.reconsume_times, back.body) == (1, b"again")
 
 
-def test_once_too_often_it_becomes_a_dead_letter(kit: Kit) -> None:
+def test_once_too_often_it_becomes_a_dead_letter(kit: BrokerHarness) -> None:
     answer = kit.send(b"again", topic=RETRY, reconsume_times=2, max_reconsume_times=2)
     assert answer.code == 0
     assert [m.body for m in messages(kit, DLQ)] == [b"again"]
@@ -197,6 +197,6 @@ def test_once_too_often_it_becomes_a_dead_letter(kit: Kit) -> None:
     assert len(messages(kit, DLQ)) == 2
 
 
-def test_the_group_of_a_retry_topic_must_be_known(build: Build) -> None:
+def test_the_group_of_a_retry_topic_must_be_known(build: BuildBroker) -> None:
     kit = build(auto_create_subscription_group=False)
     assert kit.send(topic=RETRY).code == 26

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,31 +21,31 @@ from rmqpy.testing.memory_channel import MemoryChannel
 
 
 @pytest.mark.parametrize("code", [0, 13, 22, 27, 54, 210, 351, 901, 12345])
-def test_unknown_codes(kit: Kit, code: int) -> None:
+def test_unknown_codes(kit: BrokerHarness, code: int) -> None:
     answer = kit.ask(code)
     assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
 
 
-def test_an_unknown_oneway_request_is_answered_all_the_same(kit: Kit) -> None:
+def test_an_unknown_oneway_request_is_answered_all_the_same(kit: BrokerHarness) -> None:
     command = RemotingCommand.request(12345)
     command.flag |= FLAG_ONEWAY
     kit.tell(command)
     assert kit.channel.take_one().code == 3
 
 
-def test_a_refused_oneway_request_is_silent(kit: Kit) -> None:
+def test_a_refused_oneway_request_is_silent(kit: BrokerHarness) -> None:
     command = RemotingCommand.request(37)
     command.flag |= FLAG_ONEWAY
     kit.tell(command)
     assert kit.channel.take() == []
 
 
-def test_answers_to_nobodys_question_are_ignored(kit: Kit) -> None:
+def test_answers_to_nobodys_question_are_ignored(kit: BrokerHarness) -> None:
     kit.tell(RemotingCommand(0, opaque=77, flag=FLAG_RESPONSE))
     assert kit.channel.take() == []
 
 
-def test_the_fast_port_does_everything_but_pull(kit: Kit) -> None:
+def test_the_fast_port_does_everything_but_pull(kit: BrokerHarness) -> None:
     port = kit.broker.fast_port
     port.handle(kit.channel, [kit.send_command(), kit.pull_command()])
     port.turn_ended()
@@ -54,7 +54,7 @@ def test_the_fast_port_does_everything_but_pull(kit: Kit) -> None:
     port.channel_closed(kit.channel)
 
 
-def test_replies_have_opaque_and_form_of_the_request(kit: Kit) -> None:
+def test_replies_have_opaque_and_form_of_the_request(kit: BrokerHarness) -> None:
     command = kit.send_command()
     command.opaque, command.serialize_type = 4711, SERIALIZE_ROCKETMQ
     unknown = RemotingCommand(12345, opaque=4712, serialize_type=SERIALIZE_ROCKETMQ)
@@ -66,7 +66,9 @@ def test_replies_have_opaque_and_form_of_the_request(kit: Kit) -> None:
     assert {answer.version for answer in answers.values()} == {407}
 
 
-def test_one_broken_request_harms_no_other(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_broken_request_harms_no_other(
+    kit: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: Any) -> None:
         raise KeyError("planted")
 
@@ -80,7 +82,7 @@ def test_one_broken_request_harms_no_other(kit: Kit, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_an_answer_too_large_for_a_frame_is_an_error(kit: Kit) -> None:
+def test_an_answer_too_large_for_a_frame_is_an_error(kit: BrokerHarness) -> None:
     for number in range(3):
         kit.broker.groups.find_or_create(f"G{number}")
     kit.broker.groups.get("G0").group_name = "x" * (17 << 20)
@@ -89,7 +91,7 @@ def test_an_answer_too_large_for_a_frame_is_an_error(kit: Kit) -> None:
 
 
 def test_a_failed_dispatch_stops_the_store_not_the_broker(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
+    kit: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kit.send()
 
@@ -104,7 +106,7 @@ def test_a_failed_dispatch_stops_the_store_not_the_broker(
 
 
 def test_periodic_work_that_fails_is_done_again(
-    build: Build, monkeypatch: pytest.MonkeyPatch
+    build: BuildBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kit = build(start=False)
     calls: list[int] = []
@@ -119,7 +121,7 @@ def test_periodic_work_that_fails_is_done_again(
     assert len(calls) == 3
 
 
-def test_a_full_disk_is_noticed_and_forgiven(kit: Kit) -> None:
+def test_a_full_disk_is_noticed_and_forgiven(kit: BrokerHarness) -> None:
     kit.files.free_bytes = kit.files.total_bytes // 20
     kit.scheduler.advance(10_000)
     assert kit.send().code == 14
@@ -128,14 +130,14 @@ def test_a_full_disk_is_noticed_and_forgiven(kit: Kit) -> None:
     assert kit.send().code == 0
 
 
-def test_a_lost_leadership_answers_who_waits(kit: Kit) -> None:
+def test_a_lost_leadership_answers_who_waits(kit: BrokerHarness) -> None:
     kit.broker.handle(kit.channel, [kit.send_command()])
     kit.broker.leadership_lost()
     answer = kit.channel.take_one()
     assert answer.code == 14 and "msgId" not in answer.ext_fields
 
 
-def test_a_stopped_broker_plans_nothing(kit: Kit) -> None:
+def test_a_stopped_broker_plans_nothing(kit: BrokerHarness) -> None:
     kit.broker.stop(lambda: None)
     for _, command, done in kit.network.take():
         if command.code == 104:
@@ -144,14 +146,14 @@ def test_a_stopped_broker_plans_nothing(kit: Kit) -> None:
     assert kit.scheduler.waiting == 0
 
 
-def test_channel_closed_takes_the_member_away(kit: Kit) -> None:
+def test_channel_closed_takes_the_member_away(kit: BrokerHarness) -> None:
     channel = MemoryChannel()
     kit.heartbeat(channel)
     kit.broker.channel_closed(channel)
     assert kit.broker.clients.consumer_group("CG") is None
 
 
-def test_a_stop_waits_for_the_flush_and_the_writes_that_run(build: Build) -> None:
+def test_a_stop_waits_for_the_flush_and_the_writes_that_run(build: BuildBroker) -> None:
     kit = build(namesrv_addr=None, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.scheduler.blocking_ms = 50
     kit.tell(kit.send_command())
@@ -166,7 +168,7 @@ def test_a_stop_waits_for_the_flush_and_the_writes_that_run(build: Build) -> Non
     assert kit.scheduler.waiting == 0
 
 
-def test_what_cannot_be_acknowledged_any_more_is_answered_at_the_stop(build: Build) -> None:
+def test_what_cannot_be_acknowledged_any_more_is_answered_at_the_stop(build: BuildBroker) -> None:
     kit = build(namesrv_addr=None, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.scheduler.blocking_ms = 50
     kit.tell(kit.send_command(b"flushed"))
@@ -176,7 +178,7 @@ def test_what_cannot_be_acknowledged_any_more_is_answered_at_the_stop(build: Bui
     assert [answer.code for answer in kit.channel.take()] == [0, 14]
 
 
-def test_a_table_that_cannot_be_written_does_not_hold_up_the_stop(build: Build) -> None:
+def test_a_table_that_cannot_be_written_does_not_hold_up_the_stop(build: BuildBroker) -> None:
     kit = build(namesrv_addr=None)
     kit.files.fail_write("/config/")
     stopped: list[bool] = []
@@ -185,7 +187,7 @@ def test_a_table_that_cannot_be_written_does_not_hold_up_the_stop(build: Build) 
     assert stopped == [True]
 
 
-def test_a_broker_restarted_on_its_store_goes_on(build: Build) -> None:
+def test_a_broker_restarted_on_its_store_goes_on(build: BuildBroker) -> None:
     kit = build(namesrv_addr=None)
     kit.send(b"before")
     kit.broker.stop(lambda: None)
@@ -196,7 +198,7 @@ def test_a_broker_restarted_on_its_store_goes_on(build: Build) -> None:
     assert again.pull().ext_fields["nextBeginOffset"] == "2"
 
 
-def test_messages_of_a_killed_broker_are_there_after_it(build: Build) -> None:
+def test_messages_of_a_killed_broker_are_there_after_it(build: BuildBroker) -> None:
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.tell(kit.send_command(b"acknowledged"))
     kit.scheduler.run_until_idle()
@@ -207,7 +209,7 @@ def test_messages_of_a_killed_broker_are_there_after_it(build: Build) -> None:
     assert again.pull(max_msg_nums=1).body.count(b"acknowledged") == 1
 
 
-def test_derived_files_are_flushed_beside_the_loop(kit: Kit) -> None:
+def test_derived_files_are_flushed_beside_the_loop(kit: BrokerHarness) -> None:
     kit.send()
     kit.scheduler.blocking_ms = 20
     kit.scheduler.advance(60_000)
@@ -218,7 +220,7 @@ def test_derived_files_are_flushed_beside_the_loop(kit: Kit) -> None:
     assert node.durable and node.durable[:20] == bytes(node.data[:20])
 
 
-def test_derived_files_that_cannot_be_flushed_stop_the_store(kit: Kit) -> None:
+def test_derived_files_that_cannot_be_flushed_stop_the_store(kit: BrokerHarness) -> None:
     kit.send()
     kit.files.fail_sync("/consumequeue/")
     kit.scheduler.advance(60_000)
@@ -262,7 +264,9 @@ BODIES = [
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_whatever_a_request_says_it_gets_one_answer(kit: Kit, data: st.DataObject) -> None:
+def test_whatever_a_request_says_it_gets_one_answer(
+    kit: BrokerHarness, data: st.DataObject
+) -> None:
     """No header and no body makes the broker raise, stay silent or leave its folder.
 
     One broker for all examples: what one leaves behind is there for the next.
@@ -285,7 +289,7 @@ def test_whatever_a_request_says_it_gets_one_answer(kit: Kit, data: st.DataObjec
     assert not [path for path in kit.files.nodes if ".." in path or "\0" in path]
 
 
-def test_requests_of_tools_take_a_slice_of_a_turn(build: Build) -> None:
+def test_requests_of_tools_take_a_slice_of_a_turn(build: BuildBroker) -> None:
     """What is not begun in time is handed back, with what stands behind it; sends are not."""
     kit = build()
     asked: list[int] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.config.properties_file import parse_properties
 from rmqpy.model.codes import RequestCode
@@ -13,12 +13,14 @@ from rmqpy.remoting.command import RemotingCommand
 UPDATE, READ = RequestCode.UPDATE_BROKER_CONFIG, RequestCode.GET_BROKER_CONFIG
 
 
-def settings(kit: Kit) -> dict[str, str]:
+def settings(kit: BrokerHarness) -> dict[str, str]:
     body = kit.ask(READ).body.decode()
     return {each.key: each.value for each in parse_properties(body)}
 
 
-def test_a_change_is_in_effect_at_once_and_only_in_memory_without_a_file(kit: Kit) -> None:
+def test_a_change_is_in_effect_at_once_and_only_in_memory_without_a_file(
+    kit: BrokerHarness,
+) -> None:
     assert settings(kit)["maxMessageSize"] == "4194304"
     answer = kit.ask(UPDATE, body=b"autoCreateTopicEnable=false\nmaxMessageSize=1000\n")
     assert answer.code == 0 and "there is no configuration file" in answer.remark
@@ -28,7 +30,7 @@ def test_a_change_is_in_effect_at_once_and_only_in_memory_without_a_file(kit: Ki
     assert kit.send(topic="TBW102", body=b"x" * 500).code == 0
 
 
-def test_the_version_tells_changes_apart(kit: Kit) -> None:
+def test_the_version_tells_changes_apart(kit: BrokerHarness) -> None:
     def version() -> DataVersion:
         return DataVersion.decode(kit.ask(READ).ext_fields["version"].encode())
 
@@ -38,7 +40,7 @@ def test_the_version_tells_changes_apart(kit: Kit) -> None:
     assert version() == DataVersion(before.timestamp, before.counter + 1)
 
 
-def test_it_is_answered_when_it_stands_in_the_file(build: Build) -> None:
+def test_it_is_answered_when_it_stands_in_the_file(build: BuildBroker) -> None:
     kit = build(settings_path="/conf/broker.conf")
     kit.tell(RemotingCommand.request(UPDATE, None, b"fileReservedTime=48"))
     assert kit.channel.take() == []
@@ -48,7 +50,7 @@ def test_it_is_answered_when_it_stands_in_the_file(build: Build) -> None:
     assert "fileReservedTime=48\n" in text and "own=1\n" in text
 
 
-def test_all_or_nothing(kit: Kit) -> None:
+def test_all_or_nothing(kit: BrokerHarness) -> None:
     before = settings(kit)
     answer = kit.ask(UPDATE, body=b"fileReservedTime=48\nstorePathRootDir=/elsewhere\n")
     assert answer.code == 16 and "storePathRootDir" in answer.remark
@@ -58,7 +60,7 @@ def test_all_or_nothing(kit: Kit) -> None:
     assert settings(kit) == before
 
 
-def test_name_servers_hear_of_a_changed_permission(kit: Kit) -> None:
+def test_name_servers_hear_of_a_changed_permission(kit: BrokerHarness) -> None:
     kit.network.take()
     kit.ask(UPDATE, body=b"brokerPermission=4")
     assert {command.code for _, command, _ in kit.network.take()} == {RequestCode.REGISTER_BROKER}
@@ -66,12 +68,12 @@ def test_name_servers_hear_of_a_changed_permission(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"notAKey=1", b"traceOn=true"])
-def test_what_changes_nothing_is_done(kit: Kit, body: bytes) -> None:
+def test_what_changes_nothing_is_done(kit: BrokerHarness, body: bytes) -> None:
     answer = kit.ask(UPDATE, body=body)
     assert (answer.code, answer.remark) == (0, None)
 
 
-def test_a_changed_period_counts_from_its_next_turn(build: Build) -> None:
+def test_a_changed_period_counts_from_its_next_turn(build: BuildBroker) -> None:
     kit = build()
     kit.ask(UPDATE, body=b"flushConsumerOffsetInterval=60000")
     kit.scheduler.advance(5_000)

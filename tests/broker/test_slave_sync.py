@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from attrs import define, field
-from harness.broker import Build
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.replication.metadata_sync import FIRST_MS, LOOK_MS, PERIOD_MS
 from rmqpy.broker.services.registration import RegistrationAnswer
+from rmqpy.broker.state.topics import TopicTable
 from rmqpy.config.loading import BrokerRole
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkError
@@ -35,8 +37,8 @@ DLEDGER = {
 
 @define
 class Pair:
-    master: Any
-    slave: Any
+    master: BrokerHarness
+    slave: BrokerHarness
     asked: list[tuple[str, int]]
     dead: bool = False
     is_java: bool = True
@@ -71,12 +73,15 @@ class Pair:
                 self.slave.scheduler.run_until_idle()
 
     @property
-    def topics(self) -> Any:
+    def topics(self) -> TopicTable:
         return self.slave.broker.topics
 
 
+MakePair = Callable[..., Pair]
+
+
 @pytest.fixture
-def pair(build: Build) -> Any:
+def pair(build: BuildBroker) -> MakePair:
     def make(**settings: Any) -> Pair:
         master = build()
         role = {} if settings else {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
@@ -89,7 +94,7 @@ def pair(build: Build) -> Any:
     return make
 
 
-def test_everything_arrives_from_the_ports_java_asks(pair: Any) -> None:
+def test_everything_arrives_from_the_ports_java_asks(pair: MakePair) -> None:
     both = pair()
     master = both.master.broker
     master.topics.put(TopicConfig("T", 3, 3))
@@ -117,7 +122,7 @@ def test_everything_arrives_from_the_ports_java_asks(pair: Any) -> None:
     assert slave.slave_sync.runtime_info()["slaveSync"] == "20 s ago"
 
 
-def test_the_rounds_are_javas(pair: Any) -> None:
+def test_the_rounds_are_javas(pair: MakePair) -> None:
     both = pair()
     both.run(FIRST_MS)
     assert both.asked == [], "nobody is named"
@@ -133,7 +138,7 @@ def test_the_rounds_are_javas(pair: Any) -> None:
     assert len(both.asked) == 8, "the same name is no news"
 
 
-def test_name_servers_are_asked_again_while_there_is_no_master_that_answers(pair: Any) -> None:
+def test_name_servers_are_asked_again_while_there_is_no_master_that_answers(pair: MakePair) -> None:
     both = pair()
     both.run(FIRST_MS - 1)
     servers = both.registered
@@ -152,7 +157,7 @@ def test_name_servers_are_asked_again_while_there_is_no_master_that_answers(pair
     assert both.registered - before <= servers, "the periodic one at the most"
 
 
-def test_a_master_syncs_nothing(pair: Any) -> None:
+def test_a_master_syncs_nothing(pair: MakePair) -> None:
     both = pair()
     both.slave.broker.identity.role = BrokerRole.ASYNC_MASTER
     both.name()
@@ -161,7 +166,7 @@ def test_a_master_syncs_nothing(pair: Any) -> None:
     assert both.slave.broker.slave_sync.runtime_info() == {}
 
 
-def test_a_topic_that_the_master_deletes_goes(pair: Any) -> None:
+def test_a_topic_that_the_master_deletes_goes(pair: MakePair) -> None:
     both = pair()
     both.master.broker.topics.put(TopicConfig("T"))
     both.name()
@@ -177,7 +182,7 @@ def test_a_topic_that_the_master_deletes_goes(pair: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, DLEDGER], ids=["classic", "dledger"])
 def test_a_fuller_set_is_not_replaced_by_an_emptier_one_of_a_younger_master(
-    pair: Any, settings: dict[str, Any]
+    pair: MakePair, settings: dict[str, Any]
 ) -> None:
     both = pair(**settings)
     for number in range(6):
@@ -211,7 +216,7 @@ def test_a_fuller_set_is_not_replaced_by_an_emptier_one_of_a_younger_master(
     assert "later3" not in both.topics and "T0" in both.topics
 
 
-def test_in_a_dledger_group_only_what_a_leader_had_may_go(pair: Any) -> None:
+def test_in_a_dledger_group_only_what_a_leader_had_may_go(pair: MakePair) -> None:
     """Whatever its version says."""
     both = pair(**DLEDGER)
     both.topics.put(TopicConfig("T"))
@@ -223,7 +228,7 @@ def test_in_a_dledger_group_only_what_a_leader_had_may_go(pair: Any) -> None:
     assert {"T", "other49"} <= set(both.topics.topics)
 
 
-def test_a_classic_slave_that_was_away_loses_what_its_master_has_deleted(pair: Any) -> None:
+def test_a_classic_slave_that_was_away_loses_what_its_master_has_deleted(pair: MakePair) -> None:
     both = pair()
     both.master.broker.topics.put(TopicConfig("T"))
     both.topics.replace(both.master.broker.topics.wrapper(), (), both.topics.data_version.next(0))
@@ -235,7 +240,7 @@ def test_a_classic_slave_that_was_away_loses_what_its_master_has_deleted(pair: A
     assert "T" not in both.topics
 
 
-def test_requests_stand_alone_and_faults_are_shown(pair: Any) -> None:
+def test_requests_stand_alone_and_faults_are_shown(pair: MakePair) -> None:
     both = pair()
     both.dead = True
     both.name()
@@ -250,7 +255,7 @@ def test_requests_stand_alone_and_faults_are_shown(pair: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"dataVersion":7}'])
-def test_what_cannot_be_read_changes_nothing(pair: Any, body: bytes) -> None:
+def test_what_cannot_be_read_changes_nothing(pair: MakePair, body: bytes) -> None:
     both = pair()
     both.topics.put(TopicConfig("T"))
     before = both.topics.wrapper()
@@ -264,7 +269,7 @@ def test_what_cannot_be_read_changes_nothing(pair: Any, body: bytes) -> None:
     assert "slaveSyncFault_21" in faults
 
 
-def test_a_master_without_a_table_says_so(pair: Any) -> None:
+def test_a_master_without_a_table_says_so(pair: MakePair) -> None:
     both = pair()
     both.name()
     both.slave.scheduler.run_until_idle()
@@ -278,7 +283,7 @@ def test_a_master_without_a_table_says_so(pair: Any) -> None:
     assert "No delay offset in this broker" in fault
 
 
-def test_a_master_of_ours_is_asked_for_changes_each_second(pair: Any) -> None:
+def test_a_master_of_ours_is_asked_for_changes_each_second(pair: MakePair) -> None:
     both = pair(**DLEDGER)
     both.is_java = False
     both.name()
@@ -294,7 +299,7 @@ def test_a_master_of_ours_is_asked_for_changes_each_second(pair: Any) -> None:
     assert "just-made" in both.slave.broker.groups.groups
 
 
-def test_what_has_not_changed_is_not_sent_again(pair: Any) -> None:
+def test_what_has_not_changed_is_not_sent_again(pair: MakePair) -> None:
     both = pair()
     both.is_java = False
     both.name()
@@ -315,7 +320,7 @@ def test_what_has_not_changed_is_not_sent_again(pair: Any) -> None:
     assert bodies == [0, 0]
 
 
-def test_who_gives_the_whole_table_is_asked_as_often_as_by_java(pair: Any) -> None:
+def test_who_gives_the_whole_table_is_asked_as_often_as_by_java(pair: MakePair) -> None:
     both = pair()
     both.name()
     both.run(0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.processors.slow_consumers import PERIOD_MS
 from rmqpy.config.loading import BrokerRole
@@ -15,7 +15,7 @@ THRESHOLD = 1_000
 
 
 @pytest.fixture
-def guarded(build: Build) -> Kit:
+def guarded(build: BuildBroker) -> BrokerHarness:
     """A broker that takes the right from who reads a kilobyte behind, with five messages of 500."""
     kit = build(
         disable_consume_if_consumer_read_slowly=True, consumer_fallbehind_threshold=THRESHOLD
@@ -25,12 +25,12 @@ def guarded(build: Build) -> Kit:
     return kit
 
 
-def may_consume(kit: Kit, group: str = "CG") -> bool:
+def may_consume(kit: BrokerHarness, group: str = "CG") -> bool:
     enabled: bool = kit.broker.groups.get(group).consume_enable
     return enabled
 
 
-def test_a_group_that_reads_far_behind_is_disabled(guarded: Kit) -> None:
+def test_a_group_that_reads_far_behind_is_disabled(guarded: BrokerHarness) -> None:
     assert guarded.pull(max_msg_nums=1).code == 0
     assert guarded.pull(max_msg_nums=32, consumer_group="quick").code == 0
     guarded.scheduler.advance(PERIOD_MS)
@@ -40,7 +40,7 @@ def test_a_group_that_reads_far_behind_is_disabled(guarded: Kit) -> None:
     assert guarded.pull(consumer_group="quick").code == 0
 
 
-def test_only_the_last_read_of_a_queue_counts(guarded: Kit) -> None:
+def test_only_the_last_read_of_a_queue_counts(guarded: BrokerHarness) -> None:
     guarded.pull(max_msg_nums=1)
     guarded.pull(queue_offset=4)
     guarded.scheduler.advance(PERIOD_MS)
@@ -51,7 +51,7 @@ def test_only_the_last_read_of_a_queue_counts(guarded: Kit) -> None:
     assert may_consume(guarded), "it has read to the end"
 
 
-def test_who_gets_the_right_back_keeps_it_until_it_reads(guarded: Kit) -> None:
+def test_who_gets_the_right_back_keeps_it_until_it_reads(guarded: BrokerHarness) -> None:
     guarded.pull(max_msg_nums=1)
     guarded.scheduler.advance(PERIOD_MS)
     groups = guarded.broker.groups
@@ -76,7 +76,9 @@ def test_who_gets_the_right_back_keeps_it_until_it_reads(guarded: Kit) -> None:
     ],
     ids=["off", "nothing remembered", "not so far"],
 )
-def test_other_settings_leave_everybody_in_peace(build: Build, settings: dict[str, Any]) -> None:
+def test_other_settings_leave_everybody_in_peace(
+    build: BuildBroker, settings: dict[str, Any]
+) -> None:
     kit = build(**settings)
     for _ in range(5):
         kit.send(b"x" * 500)
@@ -85,7 +87,7 @@ def test_other_settings_leave_everybody_in_peace(build: Build, settings: dict[st
     assert may_consume(kit)
 
 
-def test_a_slave_leaves_it_to_its_master(guarded: Kit) -> None:
+def test_a_slave_leaves_it_to_its_master(guarded: BrokerHarness) -> None:
     guarded.pull(max_msg_nums=1)
     guarded.broker.identity.role = BrokerRole.SLAVE
     guarded.scheduler.advance(PERIOD_MS)

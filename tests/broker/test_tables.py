@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.broker import Build, Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.state import topics as topics_module
 from rmqpy.config.loading import BrokerRole
@@ -27,7 +27,7 @@ from rmqpy.remoting.headers import (
 TOPICS = "/store/config/topics.json"
 
 
-def put_topic(kit: Kit, topic: str = "T", **values: Any) -> Any:
+def put_topic(kit: BrokerHarness, topic: str = "T", **values: Any) -> Any:
     fields: dict[str, Any] = {
         "topic": topic,
         "default_topic": "TBW102",
@@ -44,7 +44,7 @@ def put_topic(kit: Kit, topic: str = "T", **values: Any) -> Any:
     return kit.channel.take_one()
 
 
-def test_system_topics_at_the_start(build: Build) -> None:
+def test_system_topics_at_the_start(build: BuildBroker) -> None:
     kit = build(trace_topic_enable=True)
     found = {
         name: (topic.read_queue_nums, topic.write_queue_nums, topic.perm)
@@ -65,7 +65,7 @@ def test_system_topics_at_the_start(build: Build) -> None:
     assert set(listed) == set(found) | names.SYSTEM_TOPICS
 
 
-def test_topics_that_are_not_wanted_are_not_there(build: Build) -> None:
+def test_topics_that_are_not_wanted_are_not_there(build: BuildBroker) -> None:
     kit = build(
         auto_create_topic_enable=False, cluster_topic_enable=False, broker_topic_enable=False
     )
@@ -74,7 +74,7 @@ def test_topics_that_are_not_wanted_are_not_there(build: Build) -> None:
     assert kit.broker.topics.get("broker-a").perm == 1
 
 
-def test_the_table_is_told_as_it_is_after_each_change(kit: Kit) -> None:
+def test_the_table_is_told_as_it_is_after_each_change(kit: BrokerHarness) -> None:
     for change in (
         lambda: put_topic(kit, topic="One"),
         lambda: put_topic(kit, topic="One", perm=4),
@@ -87,7 +87,7 @@ def test_the_table_is_told_as_it_is_after_each_change(kit: Kit) -> None:
             assert kit.ask(21).body == kit.broker.topics.wrapper().encode()
 
 
-def test_an_administrators_topic(kit: Kit) -> None:
+def test_an_administrators_topic(kit: BrokerHarness) -> None:
     before = kit.broker.topics.data_version
     kit.scheduler.advance(5)
     assert put_topic(kit, read_queue_nums=2, write_queue_nums=3, perm=4, order=True).code == 0
@@ -113,14 +113,14 @@ def test_an_administrators_topic(kit: Kit) -> None:
         ("T", {"topic_filter_type": "EVERYTHING"}),
     ],
 )
-def test_wrong_topics_are_refused(kit: Kit, topic: str, values: dict[str, Any]) -> None:
+def test_wrong_topics_are_refused(kit: BrokerHarness, topic: str, values: dict[str, Any]) -> None:
     version = kit.broker.topics.data_version
     answer = put_topic(kit, topic, **values)
     assert answer.code == 1 and answer.remark
     assert kit.broker.topics.data_version == version
 
 
-def test_a_slave_changes_nothing(kit: Kit) -> None:
+def test_a_slave_changes_nothing(kit: BrokerHarness) -> None:
     kit.broker.identity.role = BrokerRole.SLAVE
     assert put_topic(kit).code == 1
     assert kit.ask(200, None, SubscriptionGroupConfig("G").encode()).code == 1
@@ -128,7 +128,7 @@ def test_a_slave_changes_nothing(kit: Kit) -> None:
     assert "T" not in kit.broker.topics
 
 
-def test_deleting_a_topic_takes_its_queues(kit: Kit) -> None:
+def test_deleting_a_topic_takes_its_queues(kit: BrokerHarness) -> None:
     kit.send()
     assert ("T", 0) in kit.store.queues()
     assert kit.ask(215, DeleteTopicRequestHeader(topic="T")).code == 0
@@ -137,7 +137,7 @@ def test_deleting_a_topic_takes_its_queues(kit: Kit) -> None:
     assert kit.ask(215, DeleteTopicRequestHeader(topic="TBW102")).code == 1
 
 
-def test_topics_are_saved_with_a_backup_and_come_back(build: Build) -> None:
+def test_topics_are_saved_with_a_backup_and_come_back(build: BuildBroker) -> None:
     kit = build()
     kit.send(topic="One")
     kit.scheduler.run_until_idle()
@@ -155,7 +155,7 @@ def test_topics_are_saved_with_a_backup_and_come_back(build: Build) -> None:
     assert "One" in build(files=kit.files).broker.topics
 
 
-def test_names_against_the_rule_in_a_saved_table_are_left_out(build: Build) -> None:
+def test_names_against_the_rule_in_a_saved_table_are_left_out(build: BuildBroker) -> None:
     kit = build()
     wrapper = kit.broker.topics.wrapper()
     wrapper.topic_config_table = {"../x": TopicConfig("../x"), "good": TopicConfig("good")}
@@ -172,20 +172,20 @@ def test_names_against_the_rule_in_a_saved_table_are_left_out(build: Build) -> N
 
 
 def test_clients_cannot_create_topics_without_end(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
+    kit: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topics_module, "CREATED_TOPICS_LIMIT", 2)
     assert [kit.send(topic=name).code for name in ("a", "b", "c")] == [0, 0, 17]
     assert put_topic(kit, "c").code == 0, "an administrator can"
 
 
-def test_the_pattern_of_a_topic_must_be_inheritable(build: Build) -> None:
+def test_the_pattern_of_a_topic_must_be_inheritable(build: BuildBroker) -> None:
     kit = build()
     kit.broker.topics.get("TBW102").perm = 6
     assert kit.send().code == 17
 
 
-def test_ordered_topics_come_from_the_name_servers(kit: Kit) -> None:
+def test_ordered_topics_come_from_the_name_servers(kit: BrokerHarness) -> None:
     put_topic(kit, "A")
     put_topic(kit, "B")
     version = kit.broker.topics.data_version.counter
@@ -200,7 +200,7 @@ def test_ordered_topics_come_from_the_name_servers(kit: Kit) -> None:
 # ---------------------------------------------------------------------------------------- groups
 
 
-def test_groups_at_the_start(kit: Kit) -> None:
+def test_groups_at_the_start(kit: BrokerHarness) -> None:
     wrapper = SubscriptionGroupWrapper.decode(kit.ask(201).body)
     assert sorted(wrapper.subscription_group_table) == [
         "CID_ONS-HTTP-PROXY",
@@ -214,7 +214,7 @@ def test_groups_at_the_start(kit: Kit) -> None:
     assert wrapper.data_version.counter == 0
 
 
-def test_an_administrators_group(kit: Kit) -> None:
+def test_an_administrators_group(kit: BrokerHarness) -> None:
     config = SubscriptionGroupConfig("G", consume_broadcast_enable=False, retry_max_times=3)
     assert kit.ask(200, None, config.encode()).code == 0
     assert kit.broker.groups.get("G") == config
@@ -231,13 +231,13 @@ def test_an_administrators_group(kit: Kit) -> None:
     assert kit.broker.offsets.get("G", "T", 0) == -1
 
 
-def test_wrong_groups_are_refused(kit: Kit) -> None:
+def test_wrong_groups_are_refused(kit: BrokerHarness) -> None:
     for body in (b"{}", b"[]", b'{"groupName":"a/b"}', b'{"groupName":"g","retryQueueNums":-1}'):
         assert kit.ask(200, None, body).code == 1
     assert kit.broker.groups.data_version.counter == 0
 
 
-def test_without_a_readable_table_the_queues_tell_the_topics(build: Build) -> None:
+def test_without_a_readable_table_the_queues_tell_the_topics(build: BuildBroker) -> None:
     kit = build()
     put_topic(kit, "Orders", read_queue_nums=3, write_queue_nums=3)
     kit.send(topic="Orders", queue_id=2)
@@ -255,7 +255,7 @@ def test_without_a_readable_table_the_queues_tell_the_topics(build: Build) -> No
     assert again.pull(topic="Orders", queue_id=2).code == 0
 
 
-def test_a_table_that_is_gone_is_made_from_the_queues(build: Build) -> None:
+def test_a_table_that_is_gone_is_made_from_the_queues(build: BuildBroker) -> None:
     kit = build()
     kit.send(topic="Orders", default_topic_queue_nums=2, queue_id=1)
     kit.scheduler.run_until_idle()

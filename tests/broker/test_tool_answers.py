@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.broker import Kit
+from harness.broker import BrokerHarness
 
 from rmqpy.model.codes import RequestCode
 from rmqpy.remoting.bodies import (
@@ -22,7 +22,7 @@ from rmqpy.remoting.headers import (
 )
 
 
-def test_how_far_every_group_of_a_broker_has_come(kit: Kit) -> None:
+def test_how_far_every_group_of_a_broker_has_come(kit: BrokerHarness) -> None:
     for _ in range(3):
         kit.send(topic="TBW102")
     kit.heartbeat(group="CG", subscriptions=(SubscriptionData("TBW102", "*"),))
@@ -42,7 +42,7 @@ def test_how_far_every_group_of_a_broker_has_come(kit: Kit) -> None:
     assert ConsumeStatsList.decode(ordered.body).total_diff == 0
 
 
-def test_times_of_queues(kit: Kit) -> None:
+def test_times_of_queues(kit: BrokerHarness) -> None:
     start_ms = kit.scheduler.now_ms()
     for _ in range(3):
         kit.send(topic="TBW102")
@@ -60,12 +60,12 @@ def test_times_of_queues(kit: Kit) -> None:
     assert kit.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, header).code == 17
 
 
-def units(kit: Kit, **fields: Any) -> Any:
+def units(kit: BrokerHarness, **fields: Any) -> Any:
     values = {"topic": "TBW102", "queue_id": 0, "index": 0, "count": 10, **fields}
     return kit.ask(RequestCode.QUERY_CONSUME_QUEUE, QueryConsumeQueueRequestHeader(**values))
 
 
-def test_units_of_a_queue(kit: Kit) -> None:
+def test_units_of_a_queue(kit: BrokerHarness) -> None:
     for _ in range(3):
         kit.send(topic="TBW102", properties="TAGS\x01TagA")
     body = QueryConsumeQueueResponseBody.decode(units(kit, index=1, count=1).body)
@@ -80,7 +80,7 @@ def test_units_of_a_queue(kit: Kit) -> None:
     assert (behind.code, behind.remark) == (0, "Index 3 of 0@TBW102 is not exist!")
 
 
-def test_units_as_a_group_sees_them(kit: Kit) -> None:
+def test_units_as_a_group_sees_them(kit: BrokerHarness) -> None:
     kit.send(topic="TBW102")
     offline = QueryConsumeQueueResponseBody.decode(units(kit, consumer_group="CG").body)
     assert offline.filter_data == "CG@TBW102 is not online!"

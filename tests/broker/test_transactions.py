@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.broker import Kit
+from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.services.half_messages import op_message
 from rmqpy.broker.services.transaction_check import check_request
@@ -31,7 +31,7 @@ GIVEN_UP = "TRANS_CHECK_MAX_TIME_TOPIC"
 ROUND_MS = 60_000
 
 
-def messages(kit: Kit, topic: str, queue_id: int = 0) -> list[StoredMessage]:
+def messages(kit: BrokerHarness, topic: str, queue_id: int = 0) -> list[StoredMessage]:
     end = kit.store.max_queue_offset(topic, queue_id)
     start = kit.store.min_queue_offset(topic, queue_id)
     found = []
@@ -42,7 +42,9 @@ def messages(kit: Kit, topic: str, queue_id: int = 0) -> list[StoredMessage]:
     return found
 
 
-def send_half(kit: Kit, name: str = "U", more: str = "", **fields: Any) -> RemotingCommand:
+def send_half(
+    kit: BrokerHarness, name: str = "U", more: str = "", **fields: Any
+) -> RemotingCommand:
     properties = f"TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01{name}\x02WAIT\x01true{more}"
     values = {
         "properties": properties,
@@ -65,16 +67,16 @@ def end_header(half: StoredMessage, what: int, **fields: Any) -> EndTransactionR
     return EndTransactionRequestHeader(**{**values, **fields})
 
 
-def committed(kit: Kit) -> tuple[int, int]:
+def committed(kit: BrokerHarness) -> tuple[int, int]:
     offsets = kit.broker.offsets
     return tuple(offsets.get("CID_RMQ_SYS_TRANS", topic, 0) for topic in (HALF, OP))
 
 
-def questions(kit: Kit) -> list[RemotingCommand]:
+def questions(kit: BrokerHarness) -> list[RemotingCommand]:
     return [command for command in kit.channel.take() if command.code == 39]
 
 
-def test_a_half_message_waits_in_the_half_topic(kit: Kit) -> None:
+def test_a_half_message_waits_in_the_half_topic(kit: BrokerHarness) -> None:
     answer = send_half(kit, queue_id=2)
     assert answer.code == 0
     assert (answer.ext_fields["queueId"], answer.ext_fields["queueOffset"]) == ("2", "0")
@@ -92,7 +94,7 @@ def test_a_half_message_waits_in_the_half_topic(kit: Kit) -> None:
     assert messages(kit, "T", 2) == []
 
 
-def test_commit_gives_the_message_and_notes_it(kit: Kit) -> None:
+def test_commit_gives_the_message_and_notes_it(kit: BrokerHarness) -> None:
     send_half(kit, queue_id=1, flag=5)
     (half,) = messages(kit, HALF)
     assert kit.ask(37, end_header(half, TRANSACTION_COMMIT)).code == 0
@@ -106,7 +108,7 @@ def test_commit_gives_the_message_and_notes_it(kit: Kit) -> None:
     assert (op.body, op.raw_properties, op.sys_flag) == (b"0", b"WAIT\x01true\x02TAGS\x01d", 0)
 
 
-def test_rollback_only_notes_it(kit: Kit) -> None:
+def test_rollback_only_notes_it(kit: BrokerHarness) -> None:
     send_half(kit)
     (half,) = messages(kit, HALF)
     assert kit.ask(37, end_header(half, TRANSACTION_ROLLBACK)).code == 0
@@ -114,7 +116,7 @@ def test_rollback_only_notes_it(kit: Kit) -> None:
     assert [op.body for op in messages(kit, OP)] == [b"0"]
 
 
-def test_unknown_changes_nothing(kit: Kit) -> None:
+def test_unknown_changes_nothing(kit: BrokerHarness) -> None:
     send_half(kit)
     (half,) = messages(kit, HALF)
     assert kit.ask(37, end_header(half, 0)).code == 0
@@ -130,7 +132,9 @@ def test_unknown_changes_nothing(kit: Kit) -> None:
         ({"commit_log_offset": 99_999}, "Find prepared transaction message failed"),
     ],
 )
-def test_an_end_must_name_its_half_message(kit: Kit, fields: dict[str, Any], remark: str) -> None:
+def test_an_end_must_name_its_half_message(
+    kit: BrokerHarness, fields: dict[str, Any], remark: str
+) -> None:
     send_half(kit)
     (half,) = messages(kit, HALF)
     answer = kit.ask(37, end_header(half, TRANSACTION_COMMIT, **fields))
@@ -138,21 +142,21 @@ def test_an_end_must_name_its_half_message(kit: Kit, fields: dict[str, Any], rem
     assert messages(kit, OP) == []
 
 
-def test_an_ordinary_message_cannot_be_committed(kit: Kit) -> None:
+def test_an_ordinary_message_cannot_be_committed(kit: BrokerHarness) -> None:
     kit.send(properties="PGROUP\x01PG\x02REAL_TOPIC\x01T\x02REAL_QID\x010")
     (message,) = messages(kit, "T")
     assert kit.ask(37, end_header(message, TRANSACTION_COMMIT)).code == 1
     assert len(messages(kit, "T")) == 1
 
 
-def test_a_slave_ends_nothing(kit: Kit) -> None:
+def test_a_slave_ends_nothing(kit: BrokerHarness) -> None:
     send_half(kit)
     (half,) = messages(kit, HALF)
     kit.broker.identity.role = type(kit.broker.identity.role).SLAVE
     assert kit.ask(37, end_header(half, TRANSACTION_COMMIT)).code == 11
 
 
-def test_the_delay_of_a_transaction_begins_with_its_commit(kit: Kit) -> None:
+def test_the_delay_of_a_transaction_begins_with_its_commit(kit: BrokerHarness) -> None:
     send_half(kit, more="\x02DELAY\x011")
     (half,) = messages(kit, HALF)
     kit.scheduler.advance(5_000)
@@ -163,7 +167,7 @@ def test_the_delay_of_a_transaction_begins_with_its_commit(kit: Kit) -> None:
     assert final.sys_flag == 8
 
 
-def test_an_ended_transaction_is_not_asked_about(kit: Kit) -> None:
+def test_an_ended_transaction_is_not_asked_about(kit: BrokerHarness) -> None:
     kit.heartbeat(group=None, producer="PG")
     send_half(kit, "a")
     send_half(kit, "b")
@@ -175,7 +179,7 @@ def test_an_ended_transaction_is_not_asked_about(kit: Kit) -> None:
     assert len(messages(kit, HALF)) == 2
 
 
-def test_a_producer_is_asked_and_its_answer_counts(kit: Kit) -> None:
+def test_a_producer_is_asked_and_its_answer_counts(kit: BrokerHarness) -> None:
     kit.heartbeat(group=None, producer="PG")
     send_half(kit, queue_id=3)
     kit.scheduler.advance(ROUND_MS + 1_000)
@@ -197,7 +201,7 @@ def test_a_producer_is_asked_and_its_answer_counts(kit: Kit) -> None:
     assert committed(kit) == (2, 1)
 
 
-def test_young_messages_are_asked_about_later(build: Callable[..., Any]) -> None:
+def test_young_messages_are_asked_about_later(build: BuildBroker) -> None:
     kit = build(transaction_check_interval=10_000, transaction_time_out=25_000)
     kit.heartbeat(group=None, producer="PG")
     send_half(kit)
@@ -207,7 +211,7 @@ def test_young_messages_are_asked_about_later(build: Callable[..., Any]) -> None
     assert len(questions(kit)) == 1
 
 
-def test_after_enough_questions_it_is_given_up(build: Callable[..., Any]) -> None:
+def test_after_enough_questions_it_is_given_up(build: BuildBroker) -> None:
     kit = build(transaction_check_interval=2_000, transaction_time_out=1_000,
                 transaction_check_max=3)  # fmt: skip
     kit.heartbeat(group=None, producer="PG")
@@ -221,13 +225,13 @@ def test_after_enough_questions_it_is_given_up(build: Callable[..., Any]) -> Non
     assert committed(kit) == (4, -1)
 
 
-def test_what_is_older_than_the_log_is_kept_is_given_up_at_once(kit: Kit) -> None:
+def test_what_is_older_than_the_log_is_kept_is_given_up_at_once(kit: BrokerHarness) -> None:
     send_half(kit, born_timestamp=kit.scheduler.now_ms() - 73 * 3_600_000)
     kit.scheduler.advance(ROUND_MS + 1_000)
     assert len(messages(kit, GIVEN_UP)) == 1
 
 
-def test_a_message_with_its_own_immunity_lets_others_pass(build: Callable[..., Any]) -> None:
+def test_a_message_with_its_own_immunity_lets_others_pass(build: BuildBroker) -> None:
     kit = build(transaction_check_interval=10_000)
     kit.heartbeat(group=None, producer="PG")
     send_half(kit, "late", "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0135")
@@ -241,7 +245,7 @@ def test_a_message_with_its_own_immunity_lets_others_pass(build: Callable[..., A
     assert b"late" not in [decode_message(q.body).body for q in questions(kit)]
 
 
-def test_without_a_producer_the_times_count_all_the_same(build: Callable[..., Any]) -> None:
+def test_without_a_producer_the_times_count_all_the_same(build: BuildBroker) -> None:
     kit = build(transaction_check_interval=10_000)
     send_half(kit)
     kit.scheduler.advance(25_000)
@@ -250,7 +254,7 @@ def test_without_a_producer_the_times_count_all_the_same(build: Callable[..., An
     ]  # fmt: skip
 
 
-def test_producers_are_asked_in_turn(build: Callable[..., Any]) -> None:
+def test_producers_are_asked_in_turn(build: BuildBroker) -> None:
     kit = build(transaction_check_interval=10_000)
     others = [MemoryChannel(peer=("10.0.0.9", port)) for port in (1, 2)]
     for number, channel in enumerate(others):
@@ -261,7 +265,7 @@ def test_producers_are_asked_in_turn(build: Callable[..., Any]) -> None:
     assert [len(channel.take()) for channel in others] == [2, 2]
 
 
-def test_op_messages_of_5x_name_many(kit: Kit) -> None:
+def test_op_messages_of_5x_name_many(kit: BrokerHarness) -> None:
     for number in range(3):
         send_half(kit, f"U{number}")
     op = op_message(0, 0, kit.broker.identity, kit.scheduler.now_ms())
@@ -272,7 +276,7 @@ def test_op_messages_of_5x_name_many(kit: Kit) -> None:
     assert committed(kit) == (3, 1)
 
 
-def test_a_slave_asks_nobody(kit: Kit) -> None:
+def test_a_slave_asks_nobody(kit: BrokerHarness) -> None:
     kit.heartbeat(group=None, producer="PG")
     send_half(kit)
     kit.broker.services.stop()
@@ -284,7 +288,7 @@ def test_a_slave_asks_nobody(kit: Kit) -> None:
     assert len(questions(kit)) == 1
 
 
-def test_a_round_that_cannot_write_is_done_again(build: Callable[..., Any]) -> None:
+def test_a_round_that_cannot_write_is_done_again(build: BuildBroker) -> None:
     kit = build(transaction_check_interval=10_000)
     send_half(kit, "a")
     kit.scheduler.advance(8_000)
@@ -297,7 +301,7 @@ def test_a_round_that_cannot_write_is_done_again(build: Callable[..., Any]) -> N
 
 
 @pytest.mark.slow
-def test_many_half_messages_are_walked_in_steps(build: Callable[..., Any]) -> None:
+def test_many_half_messages_are_walked_in_steps(build: BuildBroker) -> None:
     kit = build(transaction_check_interval=10_000, mapped_file_size_commit_log=1 << 20)
     for number in range(300):
         send_half(kit, f"U{number}")
@@ -308,7 +312,7 @@ def test_many_half_messages_are_walked_in_steps(build: Callable[..., Any]) -> No
     assert committed(kit) == (300, 150)
 
 
-def test_a_given_up_message_can_be_taken_up_again(build: Callable[..., Any]) -> None:
+def test_a_given_up_message_can_be_taken_up_again(build: BuildBroker) -> None:
     kit = build(transaction_check_interval=10_000, transaction_check_max=0)
     send_half(kit)
     kit.scheduler.advance(11_000)
@@ -347,7 +351,7 @@ def test_the_question_is_javas_byte_for_byte() -> None:
      ("A-classic-clean-v533", "store")],
 )  # fmt: skip
 def test_half_messages_of_a_java_broker_are_resolved(
-    build: Callable[..., Any], golden_copy: Callable[[str], Path], name: str, part: str
+    build: BuildBroker, golden_copy: Callable[[str], Path], name: str, part: str
 ) -> None:
     root = str(golden_copy(name) / part)
     probe = build(files=OsFileSystem(), scheduler=ManualScheduler(start_ms=1_800_000_000_000),
@@ -367,7 +371,7 @@ def test_half_messages_of_a_java_broker_are_resolved(
     probe.store.shutdown()
 
 
-def half_without_end(kit: Kit, since: int) -> list[str]:
+def half_without_end(kit: BrokerHarness, since: int) -> list[str]:
     ops = {int(text) for op in messages(kit, OP) for text in op.body.decode().split(",") if text}
     return [
         half.properties["UNIQ_KEY"]

@@ -63,7 +63,7 @@ class MemoryNetwork:
 
 
 @define
-class Kit:
+class BrokerHarness:
     """The broker and everything around it."""
 
     scheduler: ManualScheduler
@@ -165,7 +165,7 @@ class Kit:
         return next(answer for answer in answers if answer.is_response)
 
 
-Build = Callable[..., Kit]
+BuildBroker = Callable[..., BrokerHarness]
 
 
 def configured(values: dict[str, Any]) -> BrokerConfiguration:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from fuzz.frames import (
@@ -20,6 +19,7 @@ from fuzz.frames import (
     hostile_frames,
 )
 from fuzz.peer import HostilePeer
+from harness.hostile import Besiege, BesiegedSite
 
 FRAMES = int(os.environ.get("RMQPY_HOSTILE_FRAMES", "5700"))
 SEED = int(os.environ.get("RMQPY_HOSTILE_SEED", "1"))
@@ -29,7 +29,7 @@ HEAVY_PART = 10
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_siege(kind: str, besiege: Callable[[Any], None]) -> None:
+def test_a_siege(kind: str, besiege: Besiege) -> None:
     count = FRAMES // len(KINDS) // (HEAVY_PART if kind in HEAVY_KINDS else 1)
     wrong: list[tuple[int, Expected, HostileFrame]] = []
 
@@ -42,7 +42,7 @@ def test_a_siege(kind: str, besiege: Callable[[Any], None]) -> None:
                 wrong.append((number, seen, frame))
         await peer.close()
 
-    async def test(site: Any) -> None:
+    async def test(site: BesiegedSite) -> None:
         frames = [enumerate(hostile_frames(kind, SEED, count)) for _ in site.addresses]
         attacks = [
             attack(address, source)

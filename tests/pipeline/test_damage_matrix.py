@@ -11,13 +11,16 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from attrs import define, field
 
 from rmqpy.cli import main
 from rmqpy.codec.backend import scan_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CLASSIC = "A-classic-clean-v497/store"
@@ -536,7 +539,7 @@ def test_on_spark(
     damage: Callable[[Store], Told],
     stores: dict[str, Store],
     report: Report,
-    spark: Any,
+    spark: SparkSession,
 ) -> None:
     store = stores[name]
     with damaged(store, damage):

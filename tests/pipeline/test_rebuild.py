@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from attrs import define, evolve, field
@@ -25,6 +25,9 @@ from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.upgrade.plan import operations
 from rmqpy.upgrade.steps.plan_context import settings_of_facts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 STORES = [
     "A-classic-clean-v497",
@@ -129,7 +132,7 @@ def test_on_spark(
     store_of: Callable[[str], Path],
     rebuilt: Callable[..., Rebuild],
     tmp_path: Path,
-    spark: Any,
+    spark: SparkSession,
 ) -> None:
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
@@ -146,7 +149,7 @@ def test_a_worker_killed_behind_its_write(
     store_of: Callable[[str], Path],
     rebuilt: Callable[..., Rebuild],
     tmp_path: Path,
-    spark: Any,
+    spark: SparkSession,
 ) -> None:
     """While ranges are packed, or while queues are written."""
     from rmqpy.pipeline.spark.distributed_map import map_on_spark

@@ -8,17 +8,18 @@ import json
 from typing import Any
 
 import pytest
-from harness.store import Kit, Rig
+from harness.store import MakeStoreRig, StoreRig, bodies_of
 
 from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
+from rmqpy.store.message_store import MessageStore
 
 POINT = "rmqpy/recovery-point"
 COUNT = 60
 
 
 @pytest.fixture
-def rig(kit: Kit) -> Rig:
-    return kit.rig()
+def rig(make_rig: MakeStoreRig) -> StoreRig:
+    return make_rig()
 
 
 @pytest.fixture
@@ -29,14 +30,14 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmqpy.store.dispatcher.STEP_RECORDS", 3)
 
 
-def filled(rig: Any) -> Any:
+def filled(rig: StoreRig) -> MessageStore:
     store = rig.open()
     for number in range(COUNT):
         rig.put(store, number)
     return store
 
 
-def settle(store: Any) -> int:
+def settle(store: MessageStore) -> int:
     turns = 0
     while store.dispatch_behind_bytes:
         store.dispatch()
@@ -44,7 +45,7 @@ def settle(store: Any) -> int:
     return turns
 
 
-def after_kill(rig: Any, *, flush: bool = False) -> Any:
+def after_kill(rig: StoreRig, *, flush: bool = False) -> StoreRig:
     store = filled(rig)
     if flush:
         rig.flush(store)
@@ -55,7 +56,7 @@ def after_kill(rig: Any, *, flush: bool = False) -> Any:
 
 
 @pytest.mark.usefixtures("slow")
-def test_messages_are_taken_at_once_with_the_right_offsets(rig: Rig, kit: Kit) -> None:
+def test_messages_are_taken_at_once_with_the_right_offsets(rig: StoreRig) -> None:
     rig = after_kill(rig)
     store = rig.open()
     assert store.dispatch_behind_bytes and store.is_rebuilding_queues
@@ -66,12 +67,12 @@ def test_messages_are_taken_at_once_with_the_right_offsets(rig: Rig, kit: Kit) -
     store.commit()
     assert settle(store) > 10
     assert not store.is_rebuilding_queues
-    assert kit.bodies(store) == {rig.draft(number).body for number in range(COUNT + 3)}
+    assert bodies_of(store) == {rig.draft(number).body for number in range(COUNT + 3)}
     store.shutdown()
 
 
 @pytest.mark.usefixtures("slow")
-def test_nobody_is_told_a_wrong_offset(rig: Rig) -> None:
+def test_nobody_is_told_a_wrong_offset(rig: StoreRig) -> None:
     """A consumer in the middle waits; one whose messages are there gets them."""
     rig = after_kill(rig)
     store = rig.open()
@@ -93,7 +94,7 @@ def test_nobody_is_told_a_wrong_offset(rig: Rig) -> None:
 
 
 @pytest.mark.usefixtures("slow")
-def test_far_behind_messages_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_far_behind_messages_wait(rig: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmqpy.store.appender.SCANNED_AHEAD", 2000)
     rig = after_kill(rig)
     store = rig.open()
@@ -110,7 +111,7 @@ def test_far_behind_messages_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> 
     store.shutdown()
 
 
-def test_a_point_spares_the_walk(rig: Rig, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_spares_the_walk(rig: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = after_kill(rig, flush=True)
     offset = json.loads(rig.tree()[POINT])["offset"]
     assert offset > 0
@@ -126,12 +127,12 @@ def test_a_point_spares_the_walk(rig: Rig, kit: Kit, monkeypatch: pytest.MonkeyP
     store = rig.open()
     assert min(scanned) == offset
     assert store.flushed_offset == offset, "the rest is not known to be durable"
-    assert kit.bodies(store) == {rig.draft(number).body for number in range(COUNT + 10)}
+    assert bodies_of(store) == {rig.draft(number).body for number in range(COUNT + 10)}
     store.shutdown()
 
 
 @pytest.mark.parametrize("change", ["tail", "offset", "junk", "beyond"])
-def test_a_point_that_is_not_about_this_log(rig: Rig, kit: Kit, change: str) -> None:
+def test_a_point_that_is_not_about_this_log(rig: StoreRig, change: str) -> None:
     rig = after_kill(rig, flush=True)
     point = json.loads(rig.tree()[POINT])
     if change == "tail":
@@ -143,13 +144,13 @@ def test_a_point_that_is_not_about_this_log(rig: Rig, kit: Kit, change: str) -> 
     text = b"{" if change == "junk" else json.dumps(point).encode()
     rig.files.put(f"{rig.root}/{POINT}", text)
     store = rig.open()
-    assert kit.bodies(store) == {rig.draft(number).body for number in range(COUNT + 10)}
+    assert bodies_of(store) == {rig.draft(number).body for number in range(COUNT + 10)}
     store.shutdown()
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("lost", ["queue", "topic", "last file", "all"])
-def test_lost_queues_are_built_again(rig: Rig, kit: Kit, clean: bool, lost: str) -> None:
+def test_lost_queues_are_built_again(rig: StoreRig, clean: bool, lost: str) -> None:
     """Java builds a queue again only from the furthest offset that any queue knows."""
     store = filled(rig)
     if clean:
@@ -172,13 +173,13 @@ def test_lost_queues_are_built_again(rig: Rig, kit: Kit, clean: bool, lost: str)
         rig.files.remove_tree(f"{rig.root}/{folder}".rstrip("/"))
     store = rig.open()
     assert any("built again" in note for note in store.opened.notes)
-    assert kit.bodies(store) == {rig.draft(number).body for number in range(COUNT)}
+    assert bodies_of(store) == {rig.draft(number).body for number in range(COUNT)}
     (result,) = store.put([rig.draft(COUNT + 1)])
     assert result.queue_offset == COUNT // 2
     store.shutdown()
 
 
-def test_a_deleted_topic_does_not_come_back(rig: Rig) -> None:
+def test_a_deleted_topic_does_not_come_back(rig: StoreRig) -> None:
     store = filled(rig)
     rig.flush(store)
     store.flush_queues()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.store import Kit, Rig
+from harness.store import CrashingFiles, KilledError, MakeStoreRig, StoreRig, bodies_of, read_all
 
 from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
+from rmqpy.store.message_store import MessageStore
 from rmqpy.store.retention import FILES_A_ROUND, HOUR_MS, MANUAL_ROUNDS, CleaningPause
 
 DAY_MS = 24 * HOUR_MS
@@ -19,11 +21,11 @@ BODY = b"x" * 700
 
 
 @pytest.fixture
-def rig(kit: Kit) -> Rig:
-    return kit.rig(changes={"delete_when": (), "file_reserved_time": 72})
+def rig(make_rig: MakeStoreRig) -> StoreRig:
+    return make_rig(changes={"delete_when": (), "file_reserved_time": 72})
 
 
-def fill(rig: Any, store: Any, numbers: range) -> None:
+def fill(rig: StoreRig, store: MessageStore, numbers: range) -> None:
     for number in numbers:
         rig.files.now_ms = rig.clock.now_ms()
         rig.put(store, number, body=BODY + b"%d" % number)
@@ -31,7 +33,7 @@ def fill(rig: Any, store: Any, numbers: range) -> None:
     store.flush_queues()
 
 
-def clean(rig: Any, store: Any) -> list[int]:
+def clean(rig: StoreRig, store: MessageStore) -> list[int]:
     """A whole round; the pauses it made."""
     steps = store.cleaning.round(rig.settings(), rig.clock.now_ms())
     pauses, error = [], None
@@ -50,15 +52,15 @@ def clean(rig: Any, store: Any) -> list[int]:
             error = failed
 
 
-def names(rig: Any, part: str = "commitlog/") -> list[int]:
+def names(rig: StoreRig, part: str = "commitlog/") -> list[int]:
     return [int(path.rpartition("/")[2]) for path in sorted(rig.tree()) if path.startswith(part)]
 
 
-def use(rig: Any, ratio: float) -> None:
+def use(rig: StoreRig, ratio: float) -> None:
     rig.files.free_bytes = int(rig.files.total_bytes * (1 - ratio))
 
 
-def test_nothing_goes_before_its_time(rig: Rig) -> None:
+def test_nothing_goes_before_its_time(rig: StoreRig) -> None:
     store = rig.open()
     fill(rig, store, range(30))
     before = rig.tree()
@@ -68,7 +70,7 @@ def test_nothing_goes_before_its_time(rig: Rig) -> None:
     store.shutdown()
 
 
-def test_expired_files_go_at_the_hour(rig: Rig, kit: Kit) -> None:
+def test_expired_files_go_at_the_hour(rig: StoreRig) -> None:
     store = rig.open()
     fill(rig, store, range(30))
     files = names(rig)
@@ -83,7 +85,7 @@ def test_expired_files_go_at_the_hour(rig: Rig, kit: Kit) -> None:
     assert kept == last[-len(kept) :] and 1 <= len(kept) <= 2
     assert pauses[: len(files) - 3] == [100] * (len(files) - 3)
     assert store.min_physical_offset == kept[0]
-    for records in kit.read_all(store).values():
+    for records in read_all(store).values():
         assert records
     for queue_id in range(2):
         low = store.min_queue_offset("Topic", queue_id)
@@ -97,7 +99,7 @@ def test_expired_files_go_at_the_hour(rig: Rig, kit: Kit) -> None:
     store.shutdown()
 
 
-def test_ten_files_a_round(rig: Rig) -> None:
+def test_ten_files_a_round(rig: StoreRig) -> None:
     store = rig.open()
     fill(rig, store, range(80))
     count = len(names(rig))
@@ -115,7 +117,7 @@ def test_ten_files_a_round(rig: Rig) -> None:
     store.shutdown()
 
 
-def test_the_disk_decides(rig: Rig) -> None:
+def test_the_disk_decides(rig: StoreRig) -> None:
     store = rig.open()
     fill(rig, store, range(40))
     count = len(names(rig))
@@ -142,7 +144,7 @@ def test_the_disk_decides(rig: Rig) -> None:
     store.shutdown()
 
 
-def test_queues_and_index_follow(rig: Rig, kit: Kit) -> None:
+def test_queues_and_index_follow(rig: StoreRig) -> None:
     store = rig.open()
     fill(rig, store, range(130))
     rig.clock.advance(4 * DAY_MS)
@@ -160,14 +162,14 @@ def test_queues_and_index_follow(rig: Rig, kit: Kit) -> None:
     assert 1 <= len(names(rig, "index/")) <= 2
     assert not store.query_message("Topic", "key0", 64, 0, 1 << 50).messages
     assert store.query_message("Topic", "key133", 64, 0, 1 << 50).messages
-    before = kit.read_all(store)
+    before = read_all(store)
     rig = rig.after(rig.files.kill())
     store = rig.open()
-    assert kit.read_all(store) == before
+    assert read_all(store) == before
     store.shutdown()
 
 
-def test_no_file_goes_whose_units_are_not_on_disk(rig: Rig) -> None:
+def test_no_file_goes_whose_units_are_not_on_disk(rig: StoreRig) -> None:
     """A power failure would leave a silent queue without its end, and no record to make it from."""
     store = rig.open()
     fill(rig, store, range(15))
@@ -187,11 +189,11 @@ def test_no_file_goes_whose_units_are_not_on_disk(rig: Rig) -> None:
     store.close_without_flush()
 
 
-def test_a_reader_keeps_what_it_holds(kit: Kit, tmp_path: Path) -> None:
+def test_a_reader_keeps_what_it_holds(make_rig: MakeStoreRig, tmp_path: Path) -> None:
     """On the real disk: a view into a file that is removed meanwhile."""
     from rmqpy.store.files.disk import OsFileSystem
 
-    rig = kit.rig(OsFileSystem(), str(tmp_path / "s"), changes={"delete_when": ()})
+    rig = make_rig(OsFileSystem(), str(tmp_path / "s"), changes={"delete_when": ()})
     store = rig.open()
     for number in range(20):
         rig.put(store, number, body=BODY)
@@ -210,13 +212,13 @@ def test_a_reader_keeps_what_it_holds(kit: Kit, tmp_path: Path) -> None:
     store.shutdown()
 
 
-def test_a_file_that_cannot_be_removed_holds_up_the_others(rig: Rig, kit: Kit) -> None:
-    class Stubborn(kit.DyingFiles):  # type: ignore[misc]
+def test_a_file_that_cannot_be_removed_holds_up_the_others(rig: StoreRig) -> None:
+    class Stubborn(CrashingFiles):  # type: ignore[misc]
         stubborn = True
 
         def unlink(self, path: str) -> None:
             if self.stubborn and "/commitlog/" in path:
-                raise OSError(kit.EIO, "planted", path)
+                raise OSError(errno.EIO, "planted", path)
             super().unlink(path)
 
     rig.files = Stubborn()
@@ -241,11 +243,11 @@ def test_a_file_that_cannot_be_removed_holds_up_the_others(rig: Rig, kit: Kit) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["kill", "crash"])
-def test_dying_at_every_operation_of_a_round(kit: Kit, end: str) -> None:
+def test_dying_at_every_operation_of_a_round(make_rig: MakeStoreRig, end: str) -> None:
     """The next start finds a log without a gap, queues that agree with it, and goes on."""
     operations = 0
     while True:
-        rig = kit.rig(kit.DyingFiles(), changes={"delete_when": ()})
+        rig = make_rig(CrashingFiles(), changes={"delete_when": ()})
         store = rig.open()
         fill(rig, store, range(60))
         store.flush_queues()
@@ -255,17 +257,17 @@ def test_dying_at_every_operation_of_a_round(kit: Kit, end: str) -> None:
         try:
             clean(rig, store)
             done = True
-        except kit.Interrupted:
+        except KilledError:
             done = False
         after = rig.after(getattr(rig.files, end)())
         store = after.open()
-        bodies = kit.bodies(store)
+        bodies = bodies_of(store)
         present = sorted(int(body[len(BODY) :]) for body in bodies)
         assert present == list(range(60 - len(present), 60))
         store.cleaning.delete_manually()
         clean(after, store)
         rig.put(store, 70)
-        assert rig.draft(70).body in kit.bodies(store)
+        assert rig.draft(70).body in bodies_of(store)
         store.shutdown()
         if done:
             break
@@ -273,9 +275,9 @@ def test_dying_at_every_operation_of_a_round(kit: Kit, end: str) -> None:
     assert operations > 20
 
 
-def test_a_log_that_changes_during_a_pause_is_looked_at_again(kit: Kit) -> None:
+def test_a_log_that_changes_during_a_pause_is_looked_at_again(make_rig: MakeStoreRig) -> None:
     """The log of a member begins again with one file while its cleaning rests between two."""
-    rig = kit.rig(changes={"delete_when": ()})
+    rig = make_rig(changes={"delete_when": ()})
     rig.flag = True
     store = rig.open()
     fill(rig, store, range(20))
@@ -293,9 +295,9 @@ def test_a_log_that_changes_during_a_pause_is_looked_at_again(kit: Kit) -> None:
     store.close_without_flush()
 
 
-def test_a_file_that_is_written_to_during_a_pause_stays(kit: Kit) -> None:
+def test_a_file_that_is_written_to_during_a_pause_stays(make_rig: MakeStoreRig) -> None:
     """A damaged entry of it was mended meanwhile."""
-    rig = kit.rig(changes={"delete_when": ()})
+    rig = make_rig(changes={"delete_when": ()})
     store = rig.open()
     fill(rig, store, range(20))
     files = names(rig)
@@ -314,9 +316,11 @@ def test_a_file_that_is_written_to_during_a_pause_stays(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("damaged", ["header", "unit"])
-def test_damage_at_the_begin_of_a_file_does_not_end_cleaning(kit: Kit, damaged: str) -> None:
+def test_damage_at_the_begin_of_a_file_does_not_end_cleaning(
+    make_rig: MakeStoreRig, damaged: str
+) -> None:
     """Which entry comes first then is told by its header or by its index unit."""
-    rig = kit.rig(changes={"delete_when": ()})
+    rig = make_rig(changes={"delete_when": ()})
     rig.flag = True
     store = rig.open()
     fill(rig, store, range(20))
@@ -343,8 +347,8 @@ def test_damage_at_the_begin_of_a_file_does_not_end_cleaning(kit: Kit, damaged: 
 # Across the divide
 
 
-def joined(kit: Kit, **changes: Any) -> tuple[Any, Any]:
-    rig = kit.rig(changes={"delete_when": (), **changes})
+def joined(make_rig: MakeStoreRig, **changes: Any) -> tuple[StoreRig, MessageStore]:
+    rig = make_rig(changes={"delete_when": (), **changes})
     store = rig.open()
     fill(rig, store, range(20))
     store.shutdown()
@@ -354,8 +358,8 @@ def joined(kit: Kit, **changes: Any) -> tuple[Any, Any]:
     return rig, store
 
 
-def test_old_files_go_first_and_the_divide_stays(kit: Kit) -> None:
-    rig, store = joined(kit)
+def test_old_files_go_first_and_the_divide_stays(make_rig: MakeStoreRig) -> None:
+    rig, store = joined(make_rig)
     divided = store.divided_offset
     new = names(rig, DATA)
     assert len(new) > 3 and names(rig)
@@ -372,17 +376,17 @@ def test_old_files_go_first_and_the_divide_stays(kit: Kit) -> None:
     assert names(rig) == []
     assert store.min_physical_offset >= divided
     assert names(rig, DATA)[0] == divided or not names(rig)
-    before = kit.read_all(store)
+    before = read_all(store)
     store.shutdown()
     store = rig.open()
-    assert kit.read_all(store) == before
+    assert read_all(store) == before
     fill(rig, store, range(40, 42))
     store.shutdown()
 
 
-def test_the_last_old_file_stays_until_the_new_log_has_an_entry(kit: Kit) -> None:
+def test_the_last_old_file_stays_until_the_new_log_has_an_entry(make_rig: MakeStoreRig) -> None:
     """An empty member whose old log has gone would have forgotten where the divide is."""
-    rig = kit.rig(changes={"delete_when": ()})
+    rig = make_rig(changes={"delete_when": ()})
     store = rig.open()
     fill(rig, store, range(20))
     store.shutdown()
@@ -408,8 +412,8 @@ def test_the_last_old_file_stays_until_the_new_log_has_an_entry(kit: Kit) -> Non
     store.shutdown()
 
 
-def test_the_new_log_is_kept_an_hour_longer(kit: Kit) -> None:
-    rig, store = joined(kit)
+def test_the_new_log_is_kept_an_hour_longer(make_rig: MakeStoreRig) -> None:
+    rig, store = joined(make_rig)
     rig.clock.advance(3 * DAY_MS)
     store.cleaning.delete_manually()
     for _ in range(3):
@@ -421,12 +425,12 @@ def test_the_new_log_is_kept_an_hour_longer(kit: Kit) -> None:
     left = names(rig, DATA)
     assert left == new[-len(left) :] and len(left) < len(new)
     assert store.entries.begin_index > 0
-    before = kit.read_all(store)
+    before = read_all(store)
     for records in before.values():
         assert records
     store.shutdown()
     store = rig.open()
-    assert kit.read_all(store) == before
+    assert read_all(store) == before
     assert store.min_physical_offset == left[0]
     fill(rig, store, range(40, 44))
     store.shutdown()
@@ -434,8 +438,8 @@ def test_the_new_log_is_kept_an_hour_longer(kit: Kit) -> None:
     store.shutdown()
 
 
-def test_force_takes_the_old_files_whatever_their_age(kit: Kit) -> None:
-    rig, store = joined(kit)
+def test_force_takes_the_old_files_whatever_their_age(make_rig: MakeStoreRig) -> None:
+    rig, store = joined(make_rig)
     use(rig, 0.88)
     new = names(rig, DATA)
     clean(rig, store)
@@ -449,13 +453,15 @@ def test_force_takes_the_old_files_whatever_their_age(kit: Kit) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("half_gone", [False, True])
-def test_the_old_log_is_dropped_whole_and_leaves_no_gap(kit: Kit, half_gone: bool) -> None:
+def test_the_old_log_is_dropped_whole_and_leaves_no_gap(
+    make_rig: MakeStoreRig, half_gone: bool
+) -> None:
     """Wherever that is interrupted, the next start finds what it can go on with: also while the
     first file, which has left the row already, is on its way off the disk.
     """
     operations = 0
     while True:
-        rig = kit.rig(kit.DyingFiles(), changes={"delete_when": ()})
+        rig = make_rig(CrashingFiles(), changes={"delete_when": ()})
         store = rig.open()
         fill(rig, store, range(20))
         store.shutdown()
@@ -473,7 +479,7 @@ def test_the_old_log_is_dropped_whole_and_leaves_no_gap(kit: Kit, half_gone: boo
         try:
             store.delete_classic_prefix()
             done = True
-        except kit.Interrupted:
+        except KilledError:
             done = False
         if done:
             assert names(rig) == [] and store.min_physical_offset == divided
@@ -483,7 +489,7 @@ def test_the_old_log_is_dropped_whole_and_leaves_no_gap(kit: Kit, half_gone: boo
         assert left == old[len(old) - len(left) :]
         assert store.min_physical_offset == (left[0] if left else divided)
         fill(after, store, range(40, 42))
-        assert {BODY + b"%d" % number for number in range(20, 42)} <= set(kit.bodies(store))
+        assert {BODY + b"%d" % number for number in range(20, 42)} <= set(bodies_of(store))
         store.shutdown()
         if done:
             break
@@ -494,7 +500,7 @@ def test_the_old_log_is_dropped_whole_and_leaves_no_gap(kit: Kit, half_gone: boo
 # Queues
 
 
-def test_queues_whose_messages_are_gone(rig: Rig) -> None:
+def test_queues_whose_messages_are_gone(rig: StoreRig) -> None:
     store = rig.open()
     for number in range(4):
         rig.put(store, number, topic=b"Idle", queue_id=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.store import Kit, Rig
+from harness.store import FILE_SIZE, MakeStoreRig, StoreRig, bodies_of
 
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.message import encode_messages
@@ -18,9 +18,11 @@ MODES = ("classic", "dledger", "joined")
 
 
 @pytest.fixture(params=MODES)
-def rig(request: pytest.FixtureRequest, kit: Kit, any_files: tuple[FileSystem, str]) -> Rig:
+def rig(
+    request: pytest.FixtureRequest, make_rig: MakeStoreRig, any_files: tuple[FileSystem, str]
+) -> StoreRig:
     files, root = any_files
-    made = kit.rig(files, root)
+    made = make_rig(files, root)
     if request.param == "joined":
         store = made.open()
         made.put(store, 9001, 9002)
@@ -30,7 +32,7 @@ def rig(request: pytest.FixtureRequest, kit: Kit, any_files: tuple[FileSystem, s
 
 
 @pytest.fixture
-def store(rig: Rig) -> Any:
+def store(rig: StoreRig) -> MessageStore:
     opened = rig.open()
     yield opened
     opened.close_without_flush()
@@ -40,12 +42,12 @@ def framed(log_flag: bool, record: bytearray) -> int:
     return len(record) + (48 if log_flag else 0)
 
 
-def append(rig: Any, store: MessageStore, *numbers: int) -> tuple[Any, list[bytearray]]:
+def append(rig: StoreRig, store: MessageStore, *numbers: int) -> tuple[Any, list[bytearray]]:
     records = encode_messages([rig.draft(number) for number in numbers])
     return store.log.append(records, 1_700_000_000_123), records
 
 
-def test_an_empty_log(rig: Rig, store: Any) -> None:
+def test_an_empty_log(rig: StoreRig, store: MessageStore) -> None:
     log = store.log
     base = store.divided_offset or 0
     assert log.max_offset == log.confirm_offset == base
@@ -56,7 +58,7 @@ def test_an_empty_log(rig: Rig, store: Any) -> None:
     assert list(log.ranges(base)) == []
 
 
-def test_nothing_is_readable_before_commit(rig: Rig, store: Any) -> None:
+def test_nothing_is_readable_before_commit(rig: StoreRig, store: MessageStore) -> None:
     log = store.log
     base = log.max_offset
     appended, records = append(rig, store, 1, 2)
@@ -75,7 +77,7 @@ def test_nothing_is_readable_before_commit(rig: Rig, store: Any) -> None:
     assert log.read(appended.physical_offsets[1], len(records[1]) + 1) is None
 
 
-def test_what_was_written_last_is_read_without_its_file(rig: Rig, store: Any) -> None:
+def test_what_was_written_last_is_read_without_its_file(rig: StoreRig, store: MessageStore) -> None:
     """As long as nothing else is staged, and for just these bytes."""
     log = store.log
     staging = log.staging if not rig.flag else store.dledger.entries.staging
@@ -101,7 +103,7 @@ def test_what_was_written_last_is_read_without_its_file(rig: Rig, store: Any) ->
     assert log.recent(start) is None
 
 
-def test_the_watermark_that_a_reply_waits_for(rig: Rig, store: Any) -> None:
+def test_the_watermark_that_a_reply_waits_for(rig: StoreRig, store: MessageStore) -> None:
     (mark,) = store.acknowledged(True)
     assert mark.name == ("committed" if rig.flag else "written")
     news: list[int] = []
@@ -112,7 +114,7 @@ def test_the_watermark_that_a_reply_waits_for(rig: Rig, store: Any) -> None:
     assert news[-1] == mark.value == appended.end
 
 
-def test_rolling_to_the_next_file(rig: Rig, store: Any, kit: Kit) -> None:
+def test_rolling_to_the_next_file(rig: StoreRig, store: MessageStore) -> None:
     """Every file is closed by a filler, no record straddles two files or touches the last 8 bytes,
     and what ``ranges`` shows is exactly what was appended.
     """
@@ -126,13 +128,13 @@ def test_rolling_to_the_next_file(rig: Rig, store: Any, kit: Kit) -> None:
         if number % 7 == 0:
             log.commit()
     log.commit()
-    assert log.max_offset - start > 3 * kit.FILE_SIZE
+    assert log.max_offset - start > 3 * FILE_SIZE
     for offset, size in zip(offsets, sizes, strict=True):
-        assert offset // kit.FILE_SIZE == (offset + size + 7) // kit.FILE_SIZE
+        assert offset // FILE_SIZE == (offset + size + 7) // FILE_SIZE
     seen = []
     for piece in log.ranges(start):
-        assert piece.file_end % kit.FILE_SIZE == 0
-        assert piece.offset // kit.FILE_SIZE == (piece.file_end - 1) // kit.FILE_SIZE
+        assert piece.file_end % FILE_SIZE == 0
+        assert piece.offset // FILE_SIZE == (piece.file_end - 1) // FILE_SIZE
         scan = scan_records(piece.view, piece.offset, dledger=piece.dledger, check_crc=True)
         assert scan.stop in (StopReason.BLANK, StopReason.END)
         assert scan.misplaced() == []
@@ -140,7 +142,7 @@ def test_rolling_to_the_next_file(rig: Rig, store: Any, kit: Kit) -> None:
     assert seen == offsets
 
 
-def test_ranges_begin_at_any_record(rig: Rig, store: Any) -> None:
+def test_ranges_begin_at_any_record(rig: StoreRig, store: MessageStore) -> None:
     log = store.log
     start = log.max_offset
     for number in range(60):
@@ -158,18 +160,20 @@ def test_ranges_begin_at_any_record(rig: Rig, store: Any) -> None:
 
 
 @pytest.mark.parametrize(("extra", "same_file"), [(0, True), (1, False)])
-def test_a_record_fits_exactly(rig: Rig, store: Any, kit: Kit, extra: int, same_file: bool) -> None:
+def test_a_record_fits_exactly(
+    rig: StoreRig, store: MessageStore, extra: int, same_file: bool
+) -> None:
     """A record may leave 8 bytes and no less: one byte more and it goes to the next file."""
     log = store.log
     append(rig, store, 3)
     first = log.max_offset
-    room = kit.FILE_SIZE - first % kit.FILE_SIZE
+    room = FILE_SIZE - first % FILE_SIZE
     overhead = 91 + len(b"Topic") + (48 if rig.flag else 0)
     draft = rig.draft(1, body=b"x" * (room - 8 - overhead + extra), properties=b"")
     appended = log.append(encode_messages([draft]), 1)
     assert appended.status is PutMessageStatus.PUT_OK
-    assert (appended.physical_offsets[0] // kit.FILE_SIZE == first // kit.FILE_SIZE) is same_file
-    assert (appended.end % kit.FILE_SIZE == kit.FILE_SIZE - 8) is same_file
+    assert (appended.physical_offsets[0] // FILE_SIZE == first // FILE_SIZE) is same_file
+    assert (appended.end % FILE_SIZE == FILE_SIZE - 8) is same_file
     append(rig, store, 2)
     log.commit()
     found, stops = 0, []
@@ -181,22 +185,22 @@ def test_a_record_fits_exactly(rig: Rig, store: Any, kit: Kit, extra: int, same_
     assert stops == [StopReason.BLANK, StopReason.END]
 
 
-def test_a_record_larger_than_a_file_is_refused(rig: Rig, store: Any, kit: Kit) -> None:
+def test_a_record_larger_than_a_file_is_refused(rig: StoreRig, store: MessageStore) -> None:
     log = store.log
     before = log.max_offset
-    draft = rig.draft(1, body=b"x" * kit.FILE_SIZE)
+    draft = rig.draft(1, body=b"x" * FILE_SIZE)
     appended = log.append(encode_messages([draft]), 1)
     assert appended.status is PutMessageStatus.MESSAGE_ILLEGAL
-    assert str(kit.FILE_SIZE) in appended.remark or str(kit.FILE_SIZE - 8) in appended.remark
+    assert str(FILE_SIZE) in appended.remark or str(FILE_SIZE - 8) in appended.remark
     assert log.max_offset == before
     appended, _ = append(rig, store, 1)
     assert appended.status is PutMessageStatus.PUT_OK
 
 
-def test_a_batch_is_all_or_none(rig: Rig, store: Any, kit: Kit) -> None:
+def test_a_batch_is_all_or_none(rig: StoreRig, store: MessageStore) -> None:
     log = store.log
     before = log.max_offset
-    drafts = [rig.draft(1), rig.draft(2, body=b"x" * kit.FILE_SIZE)]
+    drafts = [rig.draft(1), rig.draft(2, body=b"x" * FILE_SIZE)]
     appended = log.append(encode_messages(drafts), 1)
     assert appended.status is PutMessageStatus.MESSAGE_ILLEGAL
     assert log.max_offset == before
@@ -207,7 +211,7 @@ def test_a_batch_is_all_or_none(rig: Rig, store: Any, kit: Kit) -> None:
         assert bytes(log.read(offset, len(record))) == bytes(record)
 
 
-def test_a_batch_that_rolls(store: Any, rig: Rig, kit: Kit) -> None:
+def test_a_batch_that_rolls(store: MessageStore, rig: StoreRig) -> None:
     """Classic: the batch goes to the next file as a whole. DLedger: entry by entry, as every member
     places entries by the same rule.
     """
@@ -216,13 +220,13 @@ def test_a_batch_that_rolls(store: Any, rig: Rig, kit: Kit) -> None:
     batch = encode_messages([rig.draft(number, body=b"y" * 500) for number in range(3)])
     appended = log.append(batch, 1)
     log.commit()
-    files = [offset // kit.FILE_SIZE for offset in appended.physical_offsets]
+    files = [offset // FILE_SIZE for offset in appended.physical_offsets]
     assert len(set(files)) == (2 if rig.flag else 1)
     for offset, record in zip(appended.physical_offsets, batch, strict=True):
         assert bytes(log.read(offset, len(record))) == bytes(record)
 
 
-def test_flushing(rig: Rig, store: Any) -> None:
+def test_flushing(rig: StoreRig, store: MessageStore) -> None:
     log = store.log
     before = log.flushed_offset
     appended, _ = append(rig, store, 1)
@@ -243,7 +247,7 @@ def test_flushing(rig: Rig, store: Any) -> None:
     assert log.flush_task() is None
 
 
-def test_flushing_over_many_files(rig: Rig, store: Any, kit: Kit) -> None:
+def test_flushing_over_many_files(rig: StoreRig, store: MessageStore) -> None:
     log = store.log
     for number in range(110):
         append(rig, store, number)
@@ -258,19 +262,19 @@ def test_flushing_over_many_files(rig: Rig, store: Any, kit: Kit) -> None:
         assert after.max_physical_offset == log.max_offset
 
 
-def test_reopening_gives_the_same_log(rig: Rig, kit: Kit) -> None:
+def test_reopening_gives_the_same_log(rig: StoreRig) -> None:
     store = rig.open()
     offsets = []
     for number in range(50):
         offsets += rig.put(store, number)
-    end, bodies = store.max_physical_offset, kit.bodies(store)
+    end, bodies = store.max_physical_offset, bodies_of(store)
     divided = store.divided_offset
     store.shutdown()
     assert store.failure is None
     again = rig.open()
     assert again.max_physical_offset == end == again.confirm_offset
     assert again.divided_offset == divided
-    assert kit.bodies(again) == bodies
+    assert bodies_of(again) == bodies
     for offset in offsets:
         record = again.message_at(offset)
         assert record is not None and int.from_bytes(record[28:36]) == offset
@@ -279,7 +283,7 @@ def test_reopening_gives_the_same_log(rig: Rig, kit: Kit) -> None:
     again.shutdown()
 
 
-def test_an_empty_log_reopened(rig: Rig, kit: Kit) -> None:
+def test_an_empty_log_reopened(rig: StoreRig) -> None:
     """Twice: the first DLedger file is there, without an entry."""
     store = rig.open()
     divided, end = store.divided_offset, store.max_physical_offset
@@ -290,11 +294,11 @@ def test_an_empty_log_reopened(rig: Rig, kit: Kit) -> None:
         store.shutdown()
     store = rig.open()
     rig.put(store, 1)
-    assert kit.bodies(store) >= {rig.draft(1).body}
+    assert bodies_of(store) >= {rig.draft(1).body}
     store.shutdown()
 
 
-def test_puts_in_the_turn_of_a_kill(rig: Rig, kit: Kit) -> None:
+def test_puts_in_the_turn_of_a_kill(rig: StoreRig) -> None:
     """What was committed is there, what was only staged is not, and its queue offset is given to
     the next message.
     """

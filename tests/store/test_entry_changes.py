@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from harness.store import Kit, Rig
+from harness.store import MakeStoreRig, StoreRig, bodies_of
 
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.codec.message import encode_messages, set_offsets
@@ -20,6 +20,8 @@ from rmqpy.dledger.messages import Entry
 from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.model.message import OutgoingMessage
 from rmqpy.store.ledger.entry_reader import CorruptEntryError
+from rmqpy.store.ledger.entry_store import EntryStore
+from rmqpy.store.message_store import MessageStore
 
 DATA = "/store/dledger-n0/data"
 INDEX = "/store/dledger-n0/index"
@@ -28,9 +30,9 @@ INDEX_FILE_SIZE = 32 * 16
 
 
 @pytest.fixture
-def leader(kit: Kit) -> list[Entry]:
+def leader(make_rig: MakeStoreRig) -> list[Entry]:
     """Forty entries as another member has them: they fill several files."""
-    made = kit.rig(flag=True)
+    made = make_rig(flag=True)
     store = made.open()
     for number in range(40):
         made.put(store, number)
@@ -40,15 +42,15 @@ def leader(kit: Kit) -> list[Entry]:
 
 
 @pytest.fixture
-def rig(kit: Kit) -> Rig:
-    return kit.rig(flag=True)
+def rig(make_rig: MakeStoreRig) -> StoreRig:
+    return make_rig(flag=True)
 
 
-def opened(rig: Any) -> Any:
+def opened(rig: StoreRig) -> MessageStore:
     return rig.open(lead=False)
 
 
-def take(entries: Any, new: list[Entry]) -> None:
+def take(entries: EntryStore, new: list[Entry]) -> None:
     entries.receive(new)
     entries.commit()
 
@@ -70,7 +72,7 @@ def shortest(size_max: int) -> bytearray:
     return record
 
 
-def bytes_of(rig: Any, folder: str) -> dict[str, bytes]:
+def bytes_of(rig: StoreRig, folder: str) -> dict[str, bytes]:
     return {
         path: bytes(node.data).rstrip(b"\0")
         for path, node in rig.files.nodes.items()
@@ -96,7 +98,9 @@ def with_term(entries: list[Entry], term: int) -> list[Entry]:
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 40])
-def test_what_is_received_is_what_was_sent(rig: Rig, leader: list[Entry], at_once: int) -> None:
+def test_what_is_received_is_what_was_sent(
+    rig: StoreRig, leader: list[Entry], at_once: int
+) -> None:
     store = opened(rig)
     entries = store.entries
     for start in range(0, 40, at_once):
@@ -111,7 +115,7 @@ def test_what_is_received_is_what_was_sent(rig: Rig, leader: list[Entry], at_onc
 
 
 @pytest.mark.parametrize("kept", [1, 5, 14, 15, 16, 30, 39])
-def test_a_tail_is_cut_and_replaced(rig: Rig, leader: list[Entry], kept: int) -> None:
+def test_a_tail_is_cut_and_replaced(rig: StoreRig, leader: list[Entry], kept: int) -> None:
     store = opened(rig)
     entries = store.entries
     take(entries, leader)
@@ -141,7 +145,7 @@ def test_a_tail_is_cut_and_replaced(rig: Rig, leader: list[Entry], kept: int) ->
         store.close_without_flush()
 
 
-def test_nothing_committed_is_cut(rig: Rig, leader: list[Entry]) -> None:
+def test_nothing_committed_is_cut(rig: StoreRig, leader: list[Entry]) -> None:
     store = opened(rig)
     take(store.entries, leader)
     store.entries.commit_to(LedgerIndex(20))
@@ -154,7 +158,7 @@ def test_nothing_committed_is_cut(rig: Rig, leader: list[Entry]) -> None:
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("had", [0, 20], ids=["nothing", "readable"])
 def test_an_empty_log_begins_again_at_an_earlier_file(
-    rig: Rig, kit: Kit, leader: list[Entry], had: int, restart: bool
+    rig: StoreRig, leader: list[Entry], had: int, restart: bool
 ) -> None:
     """One leader's log began late, the next one's at 0: all of it is readable then."""
     store = opened(rig)
@@ -176,13 +180,13 @@ def test_an_empty_log_begins_again_at_an_earlier_file(
     store.entries.commit_to(LedgerIndex(39))
     store.dispatch()
     assert store.min_queue_offset("Topic", 0) == store.min_queue_offset("Topic", 1) == 0
-    assert kit.bodies(store) == {rig.draft(number).body for number in range(40)}
+    assert bodies_of(store) == {rig.draft(number).body for number in range(40)}
     store.close_without_flush()
 
 
 @pytest.mark.parametrize("under_way", [False, True])
 def test_a_power_failure_behind_a_log_that_began_again_hides_no_message(
-    rig: Rig, kit: Kit, leader: list[Entry], under_way: bool
+    rig: StoreRig, leader: list[Entry], under_way: bool
 ) -> None:
     """A flush has told of all in front of a later begin. Of the earlier begin's entries nothing is
     on disk but the log, and the units of one queue, which the system has written by itself; the
@@ -219,11 +223,11 @@ def test_a_power_failure_behind_a_log_that_began_again_hides_no_message(
     store = opened(rig.after(rig.files.crash()))
     store.entries.commit_to(LedgerIndex(39))
     store.dispatch()
-    assert kit.bodies(store) == {rig.draft(number).body for number in range(40)}
+    assert bodies_of(store) == {rig.draft(number).body for number in range(40)}
     store.close_without_flush()
 
 
-def test_a_log_begins_again_at_a_later_file(rig: Rig, leader: list[Entry]) -> None:
+def test_a_log_begins_again_at_a_later_file(rig: StoreRig, leader: list[Entry]) -> None:
     store = opened(rig)
     entries = store.entries
     take(entries, leader[:5])
@@ -241,7 +245,7 @@ def test_a_log_begins_again_at_a_later_file(rig: Rig, leader: list[Entry]) -> No
     store.close_without_flush()
 
 
-def test_a_roll_without_an_entry_is_taken_back(rig: Rig, leader: list[Entry]) -> None:
+def test_a_roll_without_an_entry_is_taken_back(rig: StoreRig, leader: list[Entry]) -> None:
     """A crash between the filler and the entry behind it: the next entry stands where all members
     place it.
     """
@@ -269,7 +273,7 @@ def test_a_roll_without_an_entry_is_taken_back(rig: Rig, leader: list[Entry]) ->
     store.close_without_flush()
 
 
-def test_a_damaged_entry_is_named_and_mended(rig: Rig, leader: list[Entry]) -> None:
+def test_a_damaged_entry_is_named_and_mended(rig: StoreRig, leader: list[Entry]) -> None:
     store = opened(rig)
     entries = store.entries
     take(entries, leader)
@@ -285,7 +289,7 @@ def test_a_damaged_entry_is_named_and_mended(rig: Rig, leader: list[Entry]) -> N
     store.close_without_flush()
 
 
-def test_an_index_unit_that_is_gone_is_named(rig: Rig, leader: list[Entry]) -> None:
+def test_an_index_unit_that_is_gone_is_named(rig: StoreRig, leader: list[Entry]) -> None:
     store = opened(rig)
     take(store.entries, leader)
     node = rig.files.nodes[f"{INDEX}/{0:020d}"]
@@ -301,7 +305,7 @@ def test_an_index_unit_that_is_gone_is_named(rig: Rig, leader: list[Entry]) -> N
 
 
 def test_a_check_takes_a_file_at_a_time_and_names_what_is_damaged(
-    rig: Rig, leader: list[Entry]
+    rig: StoreRig, leader: list[Entry]
 ) -> None:
     store = opened(rig)
     entries = store.entries
@@ -327,7 +331,7 @@ def test_a_check_takes_a_file_at_a_time_and_names_what_is_damaged(
     store.close_without_flush()
 
 
-def test_a_sync_that_is_under_way_while_the_tail_is_cut(rig: Rig, leader: list[Entry]) -> None:
+def test_a_sync_that_is_under_way_while_the_tail_is_cut(rig: StoreRig, leader: list[Entry]) -> None:
     """What stands there afterwards is not covered by it."""
     store = opened(rig)
     entries = store.entries
@@ -349,7 +353,9 @@ def test_a_sync_that_is_under_way_while_the_tail_is_cut(rig: Rig, leader: list[E
     store.close_without_flush()
 
 
-def test_a_sync_counts_no_entry_whose_unit_found_no_room(rig: Rig, leader: list[Entry]) -> None:
+def test_a_sync_counts_no_entry_whose_unit_found_no_room(
+    rig: StoreRig, leader: list[Entry]
+) -> None:
     """Else no sync would ever tell of it: all that it has to write is written."""
     store = opened(rig)
     entries = store.entries
@@ -378,7 +384,7 @@ def test_a_sync_counts_no_entry_whose_unit_found_no_room(rig: Rig, leader: list[
 MEMBERS = "n0-127.0.0.1:1;n1-127.0.0.1:2;n2-127.0.0.1:3"
 
 
-def reopened(rig: Any, members: str) -> Any:
+def reopened(rig: StoreRig, members: str) -> Any:
     """As a member of a group."""
     return opened(evolve(rig, changes={"dledger_peers": members}))
 
@@ -386,7 +392,7 @@ def reopened(rig: Any, members: str) -> Any:
 @pytest.mark.parametrize("wrong", ["header", "unit"])
 @pytest.mark.parametrize("index", [0, 7, 20, 38])
 def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
-    rig: Rig, leader: list[Entry], index: int, wrong: str
+    rig: StoreRig, leader: list[Entry], index: int, wrong: str
 ) -> None:
     """Both terms may be right by what stands around it: whoever believed the wrong one would have
     another log than the others, and not know."""
@@ -419,7 +425,7 @@ def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
 @pytest.mark.parametrize("place_of_byte", [16 + 7, 12 + 3, 3])
 @pytest.mark.parametrize("count", [1, 2])
 def test_damaged_entries_at_the_end_are_a_torn_tail(
-    rig: Rig, leader: list[Entry], count: int, place_of_byte: int
+    rig: StoreRig, leader: list[Entry], count: int, place_of_byte: int
 ) -> None:
     """Term, index or magic: nothing that is whole follows, so nothing waits for them."""
     store = opened(rig)

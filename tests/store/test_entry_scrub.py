@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from harness.store import Kit
+from harness.store import MakeStoreRig
 
 from rmqpy.dledger.messages import Entry
 from rmqpy.model.ids import LedgerIndex
 from rmqpy.store.ledger.entry_reader import CorruptEntryError
 from rmqpy.store.ledger.entry_scrub import PERIOD_MS, REST_MS, RETRY_MS, Scrub
+from rmqpy.store.message_store import MessageStore
 
 FILE_SIZE = 4096
 
 
 @pytest.fixture
-def store(kit: Kit) -> Any:
-    rig = kit.rig(flag=True)
+def store(make_rig: MakeStoreRig) -> MessageStore:
+    rig = make_rig(flag=True)
     store = rig.open()
     for number in range(40):
         rig.put(store, number)
@@ -27,14 +27,14 @@ def store(kit: Kit) -> Any:
     store.close_without_flush()
 
 
-def flip(store: Any, index: int) -> None:
+def flip(store: MessageStore, index: int) -> None:
     header, _ = store.entries.entry(index)
     name, at = divmod(header.position + 48 + 90, FILE_SIZE)
     path = f"/store/dledger-n0/data/{name * FILE_SIZE:020d}"
     store.rig.files.nodes[path].data[at] ^= 1
 
 
-def test_what_is_found_is_asked_for_until_it_is_whole(store: Any) -> None:
+def test_what_is_found_is_asked_for_until_it_is_whole(store: MessageStore) -> None:
     entries = store.entries
     whole = Entry(*entries.entry(30))
     whole = Entry(whole.header, bytes(whole.body))
@@ -56,7 +56,7 @@ def test_what_is_found_is_asked_for_until_it_is_whole(store: Any) -> None:
     assert len(asked) == 2
 
 
-def test_old_entries_are_looked_at_again_while_new_ones_come(store: Any) -> None:
+def test_old_entries_are_looked_at_again_while_new_ones_come(store: MessageStore) -> None:
     scrub = Scrub(store.entries, lambda index, done: True)
     scrub.tick(0)
     flip(store, 5)
@@ -65,7 +65,7 @@ def test_old_entries_are_looked_at_again_while_new_ones_come(store: Any) -> None
         scrub.tick(REST_MS)
 
 
-def test_nobody_asks_for_what_has_expired_or_was_cut_off(store: Any) -> None:
+def test_nobody_asks_for_what_has_expired_or_was_cut_off(store: MessageStore) -> None:
     asked: list[int] = []
     scrub = Scrub(store.entries, lambda index, done: asked.append(index) is None)
     for index in (3, 39):

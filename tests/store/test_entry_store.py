@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import struct
 from itertools import pairwise
-from typing import Any
 
 import pytest
-from harness.store import Kit, Rig
+from harness.store import MakeStoreRig, StoreRig
 
 from rmqpy.dledger.entries import Entry
 from rmqpy.dledger.member import HardState
@@ -20,9 +19,9 @@ UNITS_PER_FILE = 16
 
 
 @pytest.fixture
-def rig(kit: Kit) -> Rig:
+def rig(make_rig: MakeStoreRig) -> StoreRig:
     """80 entries in five data files and five index files, stopped cleanly."""
-    made = kit.rig(flag=True)
+    made = make_rig(flag=True)
     store = made.open()
     for number in range(80):
         made.put(store, number)
@@ -30,13 +29,13 @@ def rig(kit: Kit) -> Rig:
     return made
 
 
-def units(rig: Any) -> list[tuple[int, ...]]:
+def units(rig: StoreRig) -> list[tuple[int, ...]]:
     names = sorted(path for path in rig.files.nodes if path.startswith(INDEX))
     raw = b"".join(bytes(rig.files.nodes[name].data) for name in names)
     return [unit for unit in UNIT.iter_unpack(raw) if any(unit)]
 
 
-def check(rig: Any, count: int) -> list[tuple[int, ...]]:
+def check(rig: StoreRig, count: int) -> list[tuple[int, ...]]:
     """The index agrees with the entries; every one can be had by its number."""
     store = rig.open()
     entries = store.entries
@@ -55,7 +54,7 @@ def check(rig: Any, count: int) -> list[tuple[int, ...]]:
     return found
 
 
-def test_index_units(rig: Rig) -> None:
+def test_index_units(rig: StoreRig) -> None:
     found = check(rig, 80)
     assert len([path for path in rig.files.nodes if path.startswith(INDEX)]) == 5
     for before, unit in pairwise(found):
@@ -64,7 +63,7 @@ def test_index_units(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("missing", ["all", "last", "two"])
-def test_missing_index_files(rig: Rig, missing: str) -> None:
+def test_missing_index_files(rig: StoreRig, missing: str) -> None:
     whole = units(rig)
     names = sorted(path for path in rig.files.nodes if path.startswith(INDEX))
     for name in {"all": names, "last": names[-1:], "two": names[-2:]}[missing]:
@@ -76,7 +75,7 @@ def test_missing_index_files(rig: Rig, missing: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1, 40, 63, 64, 78, 79])
 @pytest.mark.parametrize("clean", [True, False])
-def test_an_index_unit_that_differs(rig: Rig, number: int, clean: bool) -> None:
+def test_an_index_unit_that_differs(rig: StoreRig, number: int, clean: bool) -> None:
     """Found where recovery looks: in the last three data files; or at a file's first entry."""
     whole = units(rig)
     if not clean:
@@ -90,7 +89,7 @@ def test_an_index_unit_that_differs(rig: Rig, number: int, clean: bool) -> None:
     store.shutdown()
 
 
-def test_units_behind_the_last_entry_are_cleared(rig: Rig) -> None:
+def test_units_behind_the_last_entry_are_cleared(rig: StoreRig) -> None:
     whole = units(rig)
     rig.files.put(f"{INDEX}/{5 * 512:020d}", UNIT.pack(1, 5, 5, 80, 0).ljust(512, b"\0"))
     check(rig, 80)
@@ -101,14 +100,14 @@ def test_units_behind_the_last_entry_are_cleared(rig: Rig) -> None:
     check(rig, 90)
 
 
-def test_an_index_file_of_another_size(rig: Rig) -> None:
+def test_an_index_file_of_another_size(rig: StoreRig) -> None:
     rig.files.put(f"{INDEX}/{4 * 512:020d}", bytes(500))
     with pytest.raises(StoreError, match="500 bytes"):
         rig.open()
 
 
 @pytest.mark.parametrize("size_max", [1, 700, 1 << 20])
-def test_batches_one_behind_the_other_are_what_they_are_alone(rig: Rig, size_max: int) -> None:
+def test_batches_one_behind_the_other_are_what_they_are_alone(rig: StoreRig, size_max: int) -> None:
     entries = rig.open().entries
     one_by_one = [Entry(*entries.entry(number)) for number in range(80)]
     first = 0
@@ -122,7 +121,7 @@ def test_batches_one_behind_the_other_are_what_they_are_alone(rig: Rig, size_max
         assert entries.end_of(first - 1) == one_by_one[first - 1].end_offset
 
 
-def test_a_cut_forgets_where_the_last_batch_ended(rig: Rig) -> None:
+def test_a_cut_forgets_where_the_last_batch_ended(rig: StoreRig) -> None:
     entries = rig.open().entries
     entries.batch(70, 75, 1 << 20)
     entries.committed_index = 70
@@ -137,7 +136,7 @@ def test_a_cut_forgets_where_the_last_batch_ended(rig: Rig) -> None:
     assert (header.term, bytes(body)) == (9, record)
 
 
-def test_the_checkpoint(rig: Rig) -> None:
+def test_the_checkpoint(rig: StoreRig) -> None:
     assert rig.tree()["dledger-n0/checkpoint"] == b"committedIndex=79\nendIndex=79\n"
     path = "/store/dledger-n0/checkpoint"
     for text, committed in (
@@ -153,7 +152,7 @@ def test_the_checkpoint(rig: Rig) -> None:
         store.close_without_flush()
 
 
-def test_the_term(rig: Rig) -> None:
+def test_the_term(rig: StoreRig) -> None:
     store = rig.open()
     entries = store.entries
     entries.member_files.save_hard_state(HardState(Term(7), "n2"))
@@ -168,7 +167,7 @@ def test_the_term(rig: Rig) -> None:
     store.shutdown()
 
 
-def test_a_flush_covers_every_index_file(rig: Rig) -> None:
+def test_a_flush_covers_every_index_file(rig: StoreRig) -> None:
     """Units that spread over two index files since the last flush: both are durable after it."""
     store = rig.open()
     rig.flush(store)

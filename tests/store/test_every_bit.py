@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from attrs import define
-from harness.store import Kit
+from harness.store import MakeStoreRig, StoreRig, read_all
 
 from rmqpy.codec import layout, property_crc
 from rmqpy.model.errors import StoreError
@@ -23,8 +23,8 @@ COUNT = 5
 FILE = "commitlog/00000000000000000000"
 
 
-def log_of(kit: Kit, crc: bool) -> tuple[Any, list[int]]:
-    rig = kit.rig(changes={"enabled_append_prop_crc": crc})
+def log_of(make_rig: MakeStoreRig, crc: bool) -> tuple[Any, list[int]]:
+    rig = make_rig(changes={"enabled_append_prop_crc": crc})
     store = rig.open()
     offsets = [rig.put(store, number)[0] for number in range(COUNT)]
     offsets.append(store.max_physical_offset)
@@ -32,7 +32,7 @@ def log_of(kit: Kit, crc: bool) -> tuple[Any, list[int]]:
     return rig, offsets
 
 
-def outcome(rig: Any, kit: Kit, place: int, bit: int, whole: dict[Any, list[bytes]]) -> str:
+def outcome(rig: StoreRig, place: int, bit: int, whole: dict[Any, list[bytes]]) -> str:
     after = rig.after(rig.files.kill())
     node = after.files.nodes[f"{rig.root}/{FILE}"]
     node.data[place] ^= 1 << bit
@@ -43,7 +43,7 @@ def outcome(rig: Any, kit: Kit, place: int, bit: int, whole: dict[Any, list[byte
     try:
         if store.opened.notes:
             return "cut"
-        return "same" if kit.read_all(store) == whole else "changed"
+        return "same" if read_all(store) == whole else "changed"
     except AssertionError:
         return "changed"
     finally:
@@ -52,15 +52,15 @@ def outcome(rig: Any, kit: Kit, place: int, bit: int, whole: dict[Any, list[byte
 
 @pytest.mark.slow
 @pytest.mark.parametrize("crc", [True, False], ids=["checksum", "plain"])
-def test_flips(kit: Kit, crc: bool) -> None:
-    rig, offsets = log_of(kit, crc)
+def test_flips(make_rig: MakeStoreRig, crc: bool) -> None:
+    rig, offsets = log_of(make_rig, crc)
     store = rig.open()
-    whole = kit.read_all(store)
+    whole = read_all(store)
     store.shutdown()
     last = offsets[-2]
     seen: dict[str, int] = {}
     for place in range(offsets[-1]):
-        found = outcome(rig, kit, place, place % 8, whole)
+        found = outcome(rig, place, place % 8, whole)
         seen[found] = seen.get(found, 0) + 1
         if crc:
             # The last record cannot be told from a torn one: it may be cut off, and is kept.
@@ -70,9 +70,9 @@ def test_flips(kit: Kit, crc: bool) -> None:
     assert seen["refused"] > offsets[-1] // 5
 
 
-def test_the_bytes_are_those_of_5(kit: Kit) -> None:
+def test_the_bytes_are_those_of_5(make_rig: MakeStoreRig) -> None:
     """``__CRC32#``, ten digits from the right, over everything in front of them."""
-    rig, offsets = log_of(kit, True)
+    rig, offsets = log_of(make_rig, True)
     store = rig.open()
     record = bytearray(store.message_at(offsets[0]))
     store.shutdown()
@@ -95,8 +95,8 @@ def test_an_older_checksum_is_replaced() -> None:
     assert len(once) == len(b"a\x01b\x02") + property_crc.SIZE
 
 
-def test_records_without_it_are_not_judged(kit: Kit) -> None:
-    rig, offsets = log_of(kit, False)
+def test_records_without_it_are_not_judged(make_rig: MakeStoreRig) -> None:
+    rig, offsets = log_of(make_rig, False)
     rig.changes["enabled_append_prop_crc"] = True
     store = rig.open()
     assert store.opened.notes == []
@@ -124,9 +124,9 @@ class Log:
     crc: bool
 
     @classmethod
-    def of(cls, kit: Kit, crc: bool) -> Log:
+    def of(cls, make_rig: MakeStoreRig, crc: bool) -> Log:
         changes = {"enabled_append_prop_crc": crc, "mapped_file_size_commit_log": LOG_BYTES}
-        rig = kit.rig(changes=changes)
+        rig = make_rig(changes=changes)
         store = rig.open()
         offsets: list[int] = []
         while not offsets or offsets[-1] < LOG_BYTES - 1000:
@@ -228,11 +228,11 @@ def check_bits(log: Log, bits: range) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("crc", [True, False], ids=["checksum", "plain"])
-def test_a_sample_of_the_bits_of_64_kib(kit: Kit, crc: bool) -> None:
-    check_bits(Log.of(kit, crc), range(0, 8 * LOG_BYTES, SAMPLE_STEP))
+def test_a_sample_of_the_bits_of_64_kib(make_rig: MakeStoreRig, crc: bool) -> None:
+    check_bits(Log.of(make_rig, crc), range(0, 8 * LOG_BYTES, SAMPLE_STEP))
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize("crc", [True, False], ids=["checksum", "plain"])
-def test_every_bit_of_64_kib(kit: Kit, crc: bool) -> None:
-    check_bits(Log.of(kit, crc), range(8 * LOG_BYTES))
+def test_every_bit_of_64_kib(make_rig: MakeStoreRig, crc: bool) -> None:
+    check_bits(Log.of(make_rig, crc), range(8 * LOG_BYTES))

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.store import Kit
+from harness.store import (
+    FILE_SIZE,
+    CrashingFiles,
+    KilledError,
+    MakeStoreRig,
+    StoreRig,
+    bodies_of,
+    load_folder,
+    read_all,
+)
 
 from rmqpy.model.errors import StoreError
 from rmqpy.store.files.disk import OsFileSystem
@@ -29,10 +38,15 @@ def folder(name: str, golden: Callable[[str], Path]) -> Path:
     return Path(golden(name)) / ("master" if name.startswith("B") else "store")
 
 
-def loaded(name: str, golden: Callable[[str], Path], kit: Kit, files: Any = None) -> Any:
+def loaded(
+    name: str,
+    golden: Callable[[str], Path],
+    make_rig: MakeStoreRig,
+    files: MemoryFiles | None = None,
+) -> StoreRig:
     files = MemoryFiles() if files is None else files
-    kit.load(folder(name, golden), files, ROOT)
-    return kit.rig(files, ROOT, changes=dict(GOLDEN))
+    load_folder(folder(name, golden), files, ROOT)
+    return make_rig(files, ROOT, changes=dict(GOLDEN))
 
 
 @pytest.mark.parametrize("name", CLASSIC)
@@ -40,10 +54,10 @@ def test_everything_is_there_afterwards(
     name: str,
     golden: Callable[[str], Path],
     golden_copy: Callable[[str], Path],
-    kit: Kit,
+    make_rig: MakeStoreRig,
     manifest: Callable[[str], dict[str, Any]],
 ) -> None:
-    rig = kit.rig(
+    rig = make_rig(
         OsFileSystem(), os.fspath(golden_copy(name) / "store"), changes=dict(GOLDEN), flag=True
     )
     store = rig.open()
@@ -73,13 +87,15 @@ def test_everything_is_there_afterwards(
 
 
 @pytest.mark.parametrize("node", ["n0", "n1"])
-def test_the_sealed_files_equal_javas(node: str, golden: Callable[[str], Path], kit: Kit) -> None:
+def test_the_sealed_files_equal_javas(
+    node: str, golden: Callable[[str], Path], make_rig: MakeStoreRig
+) -> None:
     """Java made C of B the same way: its old commit log files are ours, byte by byte."""
     files = MemoryFiles()
     # n0 was the master, n1 the slave.
     source = Path(golden("B-master-slave-v497")) / ("master" if node == "n0" else "slave")
-    kit.load(source, files, ROOT)
-    rig = kit.rig(files, ROOT, changes=dict(GOLDEN), flag=True)
+    load_folder(source, files, ROOT)
+    rig = make_rig(files, ROOT, changes=dict(GOLDEN), flag=True)
     store = rig.open()
     assert store.divided_offset == DIVIDED
     store.shutdown()
@@ -97,8 +113,8 @@ def test_the_sealed_files_equal_javas(node: str, golden: Callable[[str], Path], 
     assert f"dledger-n0/data/{DIVIDED:020d}" in rig.tree()
 
 
-def test_a_store_without_a_record_begins_at_0(kit: Kit) -> None:
-    rig = kit.rig()
+def test_a_store_without_a_record_begins_at_0(make_rig: MakeStoreRig) -> None:
+    rig = make_rig()
     rig.open().shutdown()
     rig.flag = True
     store = rig.open()
@@ -107,10 +123,10 @@ def test_a_store_without_a_record_begins_at_0(kit: Kit) -> None:
     store.shutdown()
 
 
-def test_an_all_zero_log_file_is_no_log(kit: Kit) -> None:
+def test_an_all_zero_log_file_is_no_log(make_rig: MakeStoreRig) -> None:
     """A file that was made ahead of the first message, and never written."""
-    rig = kit.rig(flag=True)
-    rig.files.put(f"{ROOT}/commitlog/{0:020d}", bytes(kit.FILE_SIZE))
+    rig = make_rig(flag=True)
+    rig.files.put(f"{ROOT}/commitlog/{0:020d}", bytes(FILE_SIZE))
     store = rig.open()
     assert store.divided_offset is None
     assert rig.put(store, 1) == [48]
@@ -120,23 +136,25 @@ def test_an_all_zero_log_file_is_no_log(kit: Kit) -> None:
 
 
 def test_a_file_made_ahead_does_not_move_the_divide(
-    golden: Callable[[str], Path], kit: Kit
+    golden: Callable[[str], Path], make_rig: MakeStoreRig
 ) -> None:
     """H6: an all-zero file behind a closed one. Without it the divide is the same."""
-    rig = kit.rig()
+    rig = make_rig()
     store = rig.open()
-    while store.max_physical_offset < kit.FILE_SIZE + 100:
+    while store.max_physical_offset < FILE_SIZE + 100:
         rig.put(store, 1)
     store.shutdown()
-    rig.files.put(f"{ROOT}/commitlog/{2 * kit.FILE_SIZE:020d}", bytes(kit.FILE_SIZE))
+    rig.files.put(f"{ROOT}/commitlog/{2 * FILE_SIZE:020d}", bytes(FILE_SIZE))
     rig.flag = True
     store = rig.open()
-    assert store.divided_offset == 2 * kit.FILE_SIZE
+    assert store.divided_offset == 2 * FILE_SIZE
     store.shutdown()
 
 
-def test_the_flag_off_again_is_refused(golden: Callable[[str], Path], kit: Kit) -> None:
-    rig = loaded("A-classic-clean-v497", golden, kit)
+def test_the_flag_off_again_is_refused(
+    golden: Callable[[str], Path], make_rig: MakeStoreRig
+) -> None:
+    rig = loaded("A-classic-clean-v497", golden, make_rig)
     rig.flag = True
     store = rig.open()
     rig.put(store, 1)
@@ -152,8 +170,10 @@ def test_the_flag_off_again_is_refused(golden: Callable[[str], Path], kit: Kit) 
     rig.open().shutdown()
 
 
-def test_other_paths_of_dledger_data_are_seen(golden: Callable[[str], Path], kit: Kit) -> None:
-    rig = loaded("A-classic-clean-v497", golden, kit)
+def test_other_paths_of_dledger_data_are_seen(
+    golden: Callable[[str], Path], make_rig: MakeStoreRig
+) -> None:
+    rig = loaded("A-classic-clean-v497", golden, make_rig)
     rig.changes["store_path_dledger_commit_log"] = "/other/data"
     rig.flag = True
     store = rig.open()
@@ -164,9 +184,11 @@ def test_other_paths_of_dledger_data_are_seen(golden: Callable[[str], Path], kit
         rig.open()
 
 
-def test_old_files_that_do_not_reach_the_new_log(golden: Callable[[str], Path], kit: Kit) -> None:
+def test_old_files_that_do_not_reach_the_new_log(
+    golden: Callable[[str], Path], make_rig: MakeStoreRig
+) -> None:
     """H1, H3: another old log than the one that was sealed."""
-    rig = loaded("A-classic-clean-v497", golden, kit)
+    rig = loaded("A-classic-clean-v497", golden, make_rig)
     rig.flag = True
     rig.open().shutdown()
     del rig.files.nodes[f"{ROOT}/commitlog/{196608:020d}"]
@@ -177,9 +199,11 @@ def test_old_files_that_do_not_reach_the_new_log(golden: Callable[[str], Path], 
     assert rig.tree() == before
 
 
-def test_the_old_log_gone_the_new_one_stands_alone(golden: Callable[[str], Path], kit: Kit) -> None:
+def test_the_old_log_gone_the_new_one_stands_alone(
+    golden: Callable[[str], Path], make_rig: MakeStoreRig
+) -> None:
     """After retention has removed the classic files."""
-    rig = loaded("A-classic-clean-v497", golden, kit)
+    rig = loaded("A-classic-clean-v497", golden, make_rig)
     rig.flag = True
     store = rig.open()
     offsets = rig.put(store, 1, 2, 3)
@@ -198,10 +222,10 @@ def test_the_old_log_gone_the_new_one_stands_alone(golden: Callable[[str], Path]
 # ------------------------------------------------------------------------------- interrupted
 
 
-def settled(rig: Any, kit: Kit) -> tuple[Any, Any]:
+def settled(rig: StoreRig) -> tuple[Any, Any]:
     """(divided offset, everything a consumer can get) after the flip has come to its end."""
     store = rig.open()
-    found = store.divided_offset, kit.read_all(store)
+    found = store.divided_offset, read_all(store)
     store.shutdown()
     assert store.failure is None
     return found
@@ -211,64 +235,64 @@ def settled(rig: Any, kit: Kit) -> tuple[Any, Any]:
 @pytest.mark.parametrize("name", CLASSIC)
 @pytest.mark.parametrize("end", ["kill", "crash"])
 def test_interrupted_at_every_operation(
-    name: str, end: str, golden: Callable[[str], Path], kit: Kit
+    name: str, end: str, golden: Callable[[str], Path], make_rig: MakeStoreRig
 ) -> None:
     """The process dies (the power fails) at each operation of the file layer in turn, while the
     flip runs; the next start ends joined, at the same divide, with every message; and so does the
     one after it.
     """
-    rig = loaded(name, golden, kit, kit.DyingFiles())
+    rig = loaded(name, golden, make_rig, CrashingFiles())
     rig.flag = True
     start = rig.files.operations
-    expected = settled(rig.after(rig.files.kill()), kit)
+    expected = settled(rig.after(rig.files.kill()), make_rig)
     assert expected[0] == DIVIDED
     assert sum(map(len, expected[1].values())) > 250
     interrupted = 0
     for number in range(1000):
-        rig = loaded(name, golden, kit, kit.DyingFiles())
+        rig = loaded(name, golden, make_rig, CrashingFiles())
         rig.flag = True
         rig.files.dies_at = start + number
         try:
             rig.open().close_without_flush()
-        except kit.Interrupted:
+        except KilledError:
             interrupted += 1
         else:
             break
         after = rig.after(getattr(rig.files, end)())
-        assert settled(after, kit) == expected, number
-        assert settled(after, kit) == expected, number
+        assert settled(after) == expected, number
+        assert settled(after) == expected, number
     assert interrupted > 8
 
 
-def test_interrupted_with_messages_only_in_the_page_cache(kit: Kit) -> None:
+def test_interrupted_with_messages_only_in_the_page_cache(make_rig: MakeStoreRig) -> None:
     """A killed classic broker had flushed nothing; the flip runs, the power fails: what the killed
     process had written survives, because the flip has made it durable before it went on.
     """
-    rig = kit.rig()
+    rig = make_rig()
     store = rig.open()
     for number in range(90):
         rig.put(store, number)
-    bodies = kit.bodies(store)
+    bodies = bodies_of(store)
     killed = rig.files.kill()
     rig = rig.after(killed)
     rig.flag = True
     store = rig.open()
     divided = store.divided_offset
-    assert divided == 4 * kit.FILE_SIZE
+    assert divided == 4 * FILE_SIZE
     after = rig.after(rig.files.crash())
     store = after.open()
     assert store.divided_offset == divided
-    assert kit.bodies(store) == bodies
+    assert bodies_of(store) == bodies
     store.shutdown()
 
 
 @pytest.mark.slow
-def test_queues_that_lost_their_tails_before_and_during_the_flip(kit: Kit) -> None:
+def test_queues_that_lost_their_tails_before_and_during_the_flip(make_rig: MakeStoreRig) -> None:
     """Power fails in classic mode, and again in the flip before anything was dispatched: the queues
     of the classic part are whole in the end. How far back to begin is the checkpoint's word, also
     when the last file is a DLedger one by now, and when one queue has its tail and another not.
     """
-    rig = kit.rig()
+    rig = make_rig()
     store = rig.open()
     for number in range(40):
         rig.put(store, number)
@@ -277,23 +301,23 @@ def test_queues_that_lost_their_tails_before_and_during_the_flip(kit: Kit) -> No
     rig.clock.advance(10_000)
     for number in range(40, 90):
         rig.put(store, number)
-    bodies = kit.bodies(store)
+    bodies = bodies_of(store)
     rig.flush(store)
     (sync,) = [queue.take_sync() for name, queue in store._queues.items() if name[1] == 1]
     sync.run()
     left = rig.files.crash()
     for number in range(200):
-        layer = kit.DyingFiles()
+        layer = CrashingFiles()
         for path, node in left.nodes.items():
             layer.put(path, bytes(node.data))
-        rig = kit.rig(layer, ROOT, flag=True)
+        rig = make_rig(layer, ROOT, flag=True)
         layer.dies_at = number
         try:
             rig.open().close_without_flush()
-        except kit.Interrupted:
+        except KilledError:
             after = rig.after(layer.crash())
             store = after.open()
-            assert kit.bodies(store) == bodies, number
+            assert bodies_of(store) == bodies, number
             store.shutdown()
         else:
             break

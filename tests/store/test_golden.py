@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.store import Kit
+from harness.store import load_folder
 
 from rmqpy.codec.message import decode_message, offset_msg_id
 from rmqpy.config.loading import StoreSettings
@@ -265,13 +265,13 @@ def test_opening_and_closing_changes_nothing(
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "node"), CLEAN[:4], ids=CLEAN_IDS[:4])
 def test_a_lost_consume_queue_is_built_again(
-    name: str, node: str, golden: Callable[[str], Path], kit: Kit
+    name: str, node: str, golden: Callable[[str], Path]
 ) -> None:
     """One unit in the middle of a queue is zero (a page that never reached the disk): the queue is
     whole again after the start.
     """
     files = MemoryFiles()
-    kit.load(golden(name) / node, files, "/store")
+    load_folder(golden(name) / node, files, "/store")
     path = "/store/consumequeue/Normal/0/00000000000000000000"
     java = bytes(files.nodes[path].data)
     files.nodes[path].data[40:80] = bytes(40)

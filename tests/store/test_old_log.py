@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.store import Kit
 
 from rmqpy.audit.checks.engine import AuditOptions
 from rmqpy.audit.replicas.manifest import ManifestPlan, make_manifest
@@ -36,7 +35,7 @@ def opened(files: MemoryFiles, root: str, divided: int = 262144) -> ClassicPrefi
     return found
 
 
-def loaded(folder: Path, kit: Kit, root: str) -> MemoryFiles:
+def loaded(folder: Path, root: str) -> MemoryFiles:
     files = MemoryFiles()
     for path in sorted((folder / "commitlog").iterdir()):
         files.put(f"{root}/commitlog/{path.name}", path.read_bytes())
@@ -45,23 +44,23 @@ def loaded(folder: Path, kit: Kit, root: str) -> MemoryFiles:
 
 @pytest.mark.parametrize("node", ["n1", "n2"])
 def test_members_with_the_same_divide_and_fewer_messages_differ(
-    node: str, golden: Callable[[str], Path], kit: Kit
+    node: str, golden: Callable[[str], Path]
 ) -> None:
     store = golden("X-gap_same_file-v497")
-    whole = marked(loaded(store / "n0", kit, "/s"), "/s")
-    short = marked(loaded(store / node, kit, "/s"), "/s")
+    whole = marked(loaded(store / "n0", "/s"), "/s")
+    short = marked(loaded(store / node, "/s"), "/s")
     assert (whole.end, short.end) == (224528, 222613)
     assert whole.digest != short.digest
 
 
-def test_members_by_the_book_say_the_same(golden: Callable[[str], Path], kit: Kit) -> None:
+def test_members_by_the_book_say_the_same(golden: Callable[[str], Path]) -> None:
     store = golden("C-upgraded-v497")
-    marks = {marked(loaded(store / node, kit, "/s"), "/s") for node in ("n0", "n1", "n2")}
+    marks = {marked(loaded(store / node, "/s"), "/s") for node in ("n0", "n1", "n2")}
     assert len(marks) == 1
 
 
-def test_the_mark_outlives_the_files(golden: Callable[[str], Path], kit: Kit) -> None:
-    files = loaded(golden("C-upgraded-v497") / "n0", kit, "/s")
+def test_the_mark_outlives_the_files(golden: Callable[[str], Path]) -> None:
+    files = loaded(golden("C-upgraded-v497") / "n0", "/s")
     mark = marked(files, "/s")
     for path in [path for path in files.nodes if "/commitlog/" in path]:
         files.unlink(path)
@@ -70,8 +69,8 @@ def test_the_mark_outlives_the_files(golden: Callable[[str], Path], kit: Kit) ->
     assert marked(files, "/s") == ClassicPrefixMark()
 
 
-def test_a_file_that_was_written_to_is_marked_anew(golden: Callable[[str], Path], kit: Kit) -> None:
-    files = loaded(golden("C-upgraded-v497") / "n0", kit, "/s")
+def test_a_file_that_was_written_to_is_marked_anew(golden: Callable[[str], Path]) -> None:
+    files = loaded(golden("C-upgraded-v497") / "n0", "/s")
     mark = marked(files, "/s")
     files.now_ms = 77
     file = files.open("/s/commitlog/00000000000000196608")
@@ -92,8 +91,8 @@ def read_all(old_log: ClassicPrefix) -> int:
     return count
 
 
-def test_the_rest_is_read_later_and_kept(golden: Callable[[str], Path], kit: Kit) -> None:
-    files = loaded(golden("C-upgraded-v497") / "n0", kit, "/s")
+def test_the_rest_is_read_later_and_kept(golden: Callable[[str], Path]) -> None:
+    files = loaded(golden("C-upgraded-v497") / "n0", "/s")
     old_log = opened(files, "/s")
     assert old_log.mark.digest.count(",") == 1, "two files before the first vote"
     assert read_all(old_log) == 2
@@ -110,19 +109,17 @@ def test_the_rest_is_read_later_and_kept(golden: Callable[[str], Path], kit: Kit
     assert whole.digest.startswith(shorter.mark.digest)
 
 
-def test_a_file_that_goes_while_it_waits_ends_the_mark(
-    golden: Callable[[str], Path], kit: Kit
-) -> None:
-    files = loaded(golden("C-upgraded-v497") / "n0", kit, "/s")
+def test_a_file_that_goes_while_it_waits_ends_the_mark(golden: Callable[[str], Path]) -> None:
+    files = loaded(golden("C-upgraded-v497") / "n0", "/s")
     old_log = opened(files, "/s")
     old_log.take(None)
     assert old_log.next_digest_task() is None and old_log.mark.digest.count(",") == 1
 
 
 @pytest.mark.slow
-def test_a_manifest_says_the_same(golden: Callable[[str], Path], kit: Kit) -> None:
+def test_a_manifest_says_the_same(golden: Callable[[str], Path]) -> None:
     store = golden("C-upgraded-v497") / "n0"
-    old_log = opened(loaded(store, kit, "/s"), "/s")
+    old_log = opened(loaded(store, "/s"), "/s")
     read_all(old_log)
     audit = AuditOptions(root=str(store))
     manifest, _ = make_manifest(

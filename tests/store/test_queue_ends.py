@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.store import Kit
+from harness.store import MakeStoreRig
 
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.store.queues.expired_ends import ExpiredQueueEnds
@@ -59,9 +59,9 @@ def test_a_damaged_file_asks_again_and_a_leader_that_cannot_tell_is_the_end_of_i
 
 
 @pytest.mark.parametrize("end", [15, 3 * QUEUE_FILE + 5])
-def test_offsets_go_on_where_the_leader_said(kit: Kit, end: int) -> None:
+def test_offsets_go_on_where_the_leader_said(make_rig: MakeStoreRig, end: int) -> None:
     """With a gap within a file of the queue, and with one of several files."""
-    rig = kit.rig(flag=True)
+    rig = make_rig(flag=True)
     store = rig.open()
     for number in range(24):
         rig.put(store, number)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from harness.store import Kit, Rig
+from harness.store import FILE_SIZE, MakeStoreRig, StoreRig, read_all
 
 from rmqpy.codec.message import decode_message
 from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
@@ -17,7 +17,7 @@ from rmqpy.model.flags import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from rmqpy.store.message_store import INDEX_RETRY_MS
+from rmqpy.store.message_store import INDEX_RETRY_MS, MessageStore
 from rmqpy.store.results import Arrival
 
 FOUND = GetMessageStatus.FOUND
@@ -25,22 +25,22 @@ V6 = bytes(range(16))
 
 
 @pytest.fixture(params=["classic", "dledger"])
-def rig(request: pytest.FixtureRequest, kit: Kit) -> Rig:
-    return kit.rig(
+def rig(request: pytest.FixtureRequest, make_rig: MakeStoreRig) -> StoreRig:
+    return make_rig(
         flag=request.param == "dledger",
         changes={"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000},
     )
 
 
-def fill(rig: Any, store: Any, count: int, **changes: Any) -> None:
+def fill(rig: StoreRig, store: MessageStore, count: int, **changes: Any) -> None:
     rig.put(store, *range(count), **({"queue_id": 0} | changes))
 
 
-def get(store: Any, offset: int, count: int = 32, matcher: Any = None) -> Any:
+def get(store: MessageStore, offset: int, count: int = 32, matcher: Any = None) -> Any:
     return store.get_message("group", "Topic", 0, offset, count, matcher)
 
 
-def test_statuses(rig: Rig) -> None:
+def test_statuses(rig: StoreRig) -> None:
     store = rig.open()
     page = store.get_message("group", "Nowhere", 0, 3, 32, None)
     assert (page.status, page.next_begin_offset) == (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0)
@@ -65,7 +65,7 @@ def test_statuses(rig: Rig) -> None:
     store.shutdown()
 
 
-def test_a_slave_that_checks_offsets(rig: Rig) -> None:
+def test_a_slave_that_checks_offsets(rig: StoreRig) -> None:
     rig.changes["offset_check_in_slave"] = True
     store = rig.open()
     fill(rig, store, 5)
@@ -74,7 +74,7 @@ def test_a_slave_that_checks_offsets(rig: Rig) -> None:
     store.shutdown()
 
 
-def test_a_page_ends_at_the_wanted_count(rig: Rig) -> None:
+def test_a_page_ends_at_the_wanted_count(rig: StoreRig) -> None:
     store = rig.open()
     fill(rig, store, 50)
     for wanted, found in ((1, 1), (5, 5), (32, 32), (40, 32)):
@@ -83,7 +83,7 @@ def test_a_page_ends_at_the_wanted_count(rig: Rig) -> None:
     store.shutdown()
 
 
-def test_a_page_ends_before_the_byte_limit(rig: Rig) -> None:
+def test_a_page_ends_before_the_byte_limit(rig: StoreRig) -> None:
     size = 91 + 5 + 1000
     rig.changes["max_transfer_bytes_on_message_in_memory"] = 3 * size
     store = rig.open()
@@ -101,7 +101,7 @@ def test_a_page_ends_before_the_byte_limit(rig: Rig) -> None:
     store.shutdown()
 
 
-def test_messages_far_behind_the_end(rig: Rig) -> None:
+def test_messages_far_behind_the_end(rig: StoreRig) -> None:
     """On the disk: 8 a page; and a slave would be the better place to pull from."""
     store = rig.open()
     fill(rig, store, 40)
@@ -120,7 +120,7 @@ def test_messages_far_behind_the_end(rig: Rig) -> None:
     store.shutdown()
 
 
-def test_a_filter_looks_at_800_units(rig: Rig) -> None:
+def test_a_filter_looks_at_800_units(rig: StoreRig) -> None:
     store = rig.open()
     fill(rig, store, 1000, properties=b"", body=b"x")
     rig.put(store, 1000, queue_id=0, properties=b"TAGS\x01wanted", body=b"here")
@@ -136,7 +136,7 @@ def test_a_filter_looks_at_800_units(rig: Rig) -> None:
     store.shutdown()
 
 
-def test_by_time(rig: Rig, kit: Kit) -> None:
+def test_by_time(rig: StoreRig) -> None:
     """The message of that time, else the nearer neighbour, the earlier on a tie."""
     store = rig.open()
     times = []
@@ -159,7 +159,7 @@ def test_by_time(rig: Rig, kit: Kit) -> None:
     store.shutdown()
 
 
-def test_an_empty_store(rig: Rig) -> None:
+def test_an_empty_store(rig: StoreRig) -> None:
     store = rig.open()
     assert store.earliest_store_timestamp() == -1
     assert store.max_queue_offset("Topic", 0) == store.min_queue_offset("Topic", 0) == 0
@@ -172,7 +172,7 @@ def test_an_empty_store(rig: Rig) -> None:
     store.shutdown()
 
 
-def test_what_is_no_message(rig: Rig) -> None:
+def test_what_is_no_message(rig: StoreRig) -> None:
     store = rig.open()
     offsets = rig.put(store, 1, 2, 3)
     for offset in range(offsets[0] - 48 if rig.flag else 0, store.max_physical_offset + 10):
@@ -181,7 +181,7 @@ def test_what_is_no_message(rig: Rig) -> None:
     store.shutdown()
 
 
-def test_queries(rig: Rig) -> None:
+def test_queries(rig: StoreRig) -> None:
     store = rig.open()
     rig.put(store, 1, properties=b"UNIQ_KEY\x01u\x02KEYS\x01a b  c")
     first = rig.clock.now_ms()
@@ -214,7 +214,7 @@ def test_queries(rig: Rig) -> None:
     store.shutdown()
 
 
-def test_without_an_index(rig: Rig) -> None:
+def test_without_an_index(rig: StoreRig) -> None:
     """Then with one again: it is built from the log."""
     rig.changes["message_index_enable"] = False
     store = rig.open()
@@ -230,10 +230,10 @@ def test_without_an_index(rig: Rig) -> None:
 
 
 def test_an_index_that_meets_a_damaged_entry_waits_for_it(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
+    make_rig: MakeStoreRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The member serves and dispatches meanwhile."""
-    rig = kit.rig(changes={"message_index_enable": False}, flag=True)
+    rig = make_rig(changes={"message_index_enable": False}, flag=True)
     store = rig.open()
     fill(rig, store, 30)
     store.shutdown()
@@ -258,11 +258,11 @@ def test_an_index_that_meets_a_damaged_entry_waits_for_it(
 
 
 @pytest.mark.slow
-def test_an_index_far_behind_follows_in_steps(kit: Kit) -> None:
+def test_an_index_far_behind_follows_in_steps(make_rig: MakeStoreRig) -> None:
     """Serving does not wait for it, and nothing is indexed twice or left out; a clean stop in
     between loses nothing.
     """
-    rig = kit.rig(
+    rig = make_rig(
         changes={
             "mapped_file_size_commit_log": 1 << 22,
             "mapped_file_size_consume_queue": 200_000,
@@ -297,7 +297,7 @@ def test_an_index_far_behind_follows_in_steps(kit: Kit) -> None:
 # ------------------------------------------------------------------------------- kinds of messages
 
 
-def test_transaction_types(rig: Rig) -> None:
+def test_transaction_types(rig: StoreRig) -> None:
     """Half and rolled back messages have no unit and queue offset 0; rolled back ones no key."""
     store = rig.open()
     fill(rig, store, 3)
@@ -318,7 +318,7 @@ def test_transaction_types(rig: Rig) -> None:
     store.shutdown()
 
 
-def test_delayed_messages_have_their_time_as_tags_code(rig: Rig) -> None:
+def test_delayed_messages_have_their_time_as_tags_code(rig: StoreRig) -> None:
     rig.changes["message_delay_level"] = "1s 5s 1h"
     store = rig.open()
     arrivals: list[Arrival] = []
@@ -339,7 +339,7 @@ def test_delayed_messages_have_their_time_as_tags_code(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("flag", [0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6])
-def test_ipv6_hosts(rig: Rig, flag: int) -> None:
+def test_ipv6_hosts(rig: StoreRig, flag: int) -> None:
     store = rig.open()
     hosts = {
         "born_host": (V6, 1) if flag & BORN_HOST_V6 else (b"\1\2\3\4", 1),
@@ -357,7 +357,7 @@ def test_ipv6_hosts(rig: Rig, flag: int) -> None:
     store.shutdown()
 
 
-def test_arrivals(rig: Rig) -> None:
+def test_arrivals(rig: StoreRig) -> None:
     store = rig.open()
     arrivals: list[Arrival] = []
     store.on_arrival = arrivals.append
@@ -379,7 +379,7 @@ def test_arrivals(rig: Rig) -> None:
 # ------------------------------------------------------------------------------- put
 
 
-def test_put_checks(rig: Rig) -> None:
+def test_put_checks(rig: StoreRig) -> None:
     rig.changes["max_message_size"] = 40_000
     store = rig.open()
     illegal = PutMessageStatus.MESSAGE_ILLEGAL
@@ -409,7 +409,7 @@ def test_put_checks(rig: Rig) -> None:
     store.shutdown()
 
 
-def test_a_batch_of_puts(rig: Rig) -> None:
+def test_a_batch_of_puts(rig: StoreRig) -> None:
     rig.changes["max_message_size"] = 4000
     store = rig.open()
     drafts = [rig.draft(number, queue_id=0) for number in range(4)]
@@ -431,7 +431,7 @@ def test_a_batch_of_puts(rig: Rig) -> None:
     store.shutdown()
 
 
-def test_deleting_a_topic(rig: Rig, kit: Kit) -> None:
+def test_deleting_a_topic(rig: StoreRig) -> None:
     """Also with messages that were put and not dispatched yet."""
     store = rig.open()
     fill(rig, store, 5)
@@ -453,9 +453,9 @@ def test_deleting_a_topic(rig: Rig, kit: Kit) -> None:
     store.shutdown()
 
 
-def test_expired_files(kit: Kit) -> None:
+def test_expired_files(make_rig: MakeStoreRig) -> None:
     """The first log files are gone: min offsets follow, older offsets are too small."""
-    rig = kit.rig()
+    rig = make_rig()
     store = rig.open()
     offsets = [rig.put(store, number, queue_id=0)[0] for number in range(80)]
     store.shutdown()
@@ -464,7 +464,7 @@ def test_expired_files(kit: Kit) -> None:
         del rig.files.nodes[path]
     store = rig.open()
     low = store.min_physical_offset
-    assert low == 2 * kit.FILE_SIZE
+    assert low == 2 * FILE_SIZE
     gone = sum(offset < low for offset in offsets)
     assert store.min_queue_offset("Topic", 0) == gone > 20
     page = get(store, gone - 1)
@@ -478,5 +478,5 @@ def test_expired_files(kit: Kit) -> None:
         del rig.files.nodes[path]
     store = rig.open()
     assert (store.min_queue_offset("Topic", 0), store.max_queue_offset("Topic", 0)) == (gone, 80)
-    assert len(kit.read_all(store)["Topic", 0]) == 80 - gone
+    assert len(read_all(store)["Topic", 0]) == 80 - gone
     store.shutdown()

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
-from harness.store import Kit, Rig
+from harness.store import FILE_SIZE, MakeStoreRig, StoreRig, bodies_of
 
 from rmqpy.model.errors import StoreError
 from rmqpy.store.files.disk import OsFileSystem
@@ -18,9 +17,9 @@ ROOT = "/store"
 
 
 @pytest.fixture(params=["classic", "dledger"])
-def rig(request: pytest.FixtureRequest, kit: Kit) -> Rig:
+def rig(request: pytest.FixtureRequest, make_rig: MakeStoreRig) -> StoreRig:
     """A store with several files of each kind, cleanly stopped."""
-    made = kit.rig(flag=request.param == "dledger")
+    made = make_rig(flag=request.param == "dledger")
     store = made.open()
     for number in range(90):
         made.put(store, number)
@@ -28,7 +27,7 @@ def rig(request: pytest.FixtureRequest, kit: Kit) -> Rig:
     return made
 
 
-def refused(rig: Any) -> StoreError:
+def refused(rig: StoreRig) -> StoreError:
     before = rig.tree()
     with pytest.raises(StoreError) as raised:
         rig.open()
@@ -41,7 +40,7 @@ def refused(rig: Any) -> StoreError:
     return fault
 
 
-def log_folder(rig: Any) -> str:
+def log_folder(rig: StoreRig) -> str:
     return f"{ROOT}/dledger-n0/data" if rig.flag else f"{ROOT}/commitlog"
 
 
@@ -52,7 +51,7 @@ def log_folder(rig: Any) -> str:
     ],
 )
 @pytest.mark.parametrize("change", [-1, 1, 4096])
-def test_a_file_of_another_size(rig: Rig, path: str, size_key: str, change: int) -> None:
+def test_a_file_of_another_size(rig: StoreRig, path: str, size_key: str, change: int) -> None:
     log = log_folder(rig).removeprefix(ROOT + "/")
     place = f"{ROOT}/" + path.format(log=log, name0=f"{0:020d}")
     size = len(rig.files.nodes[place].data)
@@ -68,7 +67,7 @@ def test_a_file_of_another_size(rig: Rig, path: str, size_key: str, change: int)
     assert str(size) in fault.expected and size_key in fault.expected
 
 
-def test_the_setting_is_not_the_one_of_the_files(rig: Rig) -> None:
+def test_the_setting_is_not_the_one_of_the_files(rig: StoreRig) -> None:
     rig.changes["mapped_file_size_commit_log"] = 8192
     fault = refused(rig)
     assert "mappedFileSizeCommitLog=4096" in fault.remedy
@@ -76,7 +75,7 @@ def test_the_setting_is_not_the_one_of_the_files(rig: Rig) -> None:
     rig.open().shutdown()
 
 
-def test_an_index_file_of_another_size(rig: Rig) -> None:
+def test_an_index_file_of_another_size(rig: StoreRig) -> None:
     rig.changes["max_index_num"] = 21
     fault = refused(rig)
     assert "maxIndexNum=21" in fault.expected and "/index/" in fault.path
@@ -86,13 +85,13 @@ def test_an_index_file_of_another_size(rig: Rig) -> None:
     "name",
     ["lost+found/x", "notes.txt", "0000000000000000000a", "1234", "00000000000000000000.bak"],
 )
-def test_foreign_entries_among_log_files(rig: Rig, name: str) -> None:
+def test_foreign_entries_among_log_files(rig: StoreRig, name: str) -> None:
     rig.files.put(f"{log_folder(rig)}/{name}", b"something")
     fault = refused(rig)
     assert fault.path == f"{log_folder(rig)}/{name.partition('/')[0]}"
 
 
-def test_a_directory_named_like_a_file(rig: Rig) -> None:
+def test_a_directory_named_like_a_file(rig: StoreRig) -> None:
     rig.files.make_dirs(f"{log_folder(rig)}/{1 << 40:020d}")
     assert refused(rig).found == "a directory"
 
@@ -101,26 +100,26 @@ def test_a_directory_named_like_a_file(rig: Rig) -> None:
     "name",
     ["consumequeue/file", "consumequeue/Topic/readme", "consumequeue/Topic/x/y", "index/abc"],
 )
-def test_foreign_entries_among_derived_files(rig: Rig, name: str) -> None:
+def test_foreign_entries_among_derived_files(rig: StoreRig, name: str) -> None:
     rig.files.put(f"{ROOT}/{name}", b"something")
     assert name.startswith(refused(rig).path.removeprefix(ROOT + "/"))
 
 
-def test_foreign_entries_in_a_queue(rig: Rig) -> None:
+def test_foreign_entries_in_a_queue(rig: StoreRig) -> None:
     rig.files.put(f"{ROOT}/consumequeue/Topic/0/abc", bytes(400))
     assert refused(rig).path == f"{ROOT}/consumequeue/Topic/0/abc"
 
 
-def test_a_missing_file_in_the_middle(rig: Rig, kit: Kit) -> None:
-    missing = f"{log_folder(rig)}/{kit.FILE_SIZE:020d}"
+def test_a_missing_file_in_the_middle(rig: StoreRig) -> None:
+    missing = f"{log_folder(rig)}/{FILE_SIZE:020d}"
     node = rig.files.nodes.pop(missing)
     fault = refused(rig)
-    assert f"{kit.FILE_SIZE:020d}" in fault.expected
+    assert f"{FILE_SIZE:020d}" in fault.expected
     rig.files.nodes[missing] = node
     rig.open().shutdown()
 
 
-def test_a_file_at_an_odd_place(rig: Rig, kit: Kit) -> None:
+def test_a_file_at_an_odd_place(rig: StoreRig) -> None:
     """Renamed: its name is no multiple of the size."""
     folder = log_folder(rig)
     for path in [path for path in rig.files.nodes if path.startswith(folder + "/")]:
@@ -129,7 +128,7 @@ def test_a_file_at_an_odd_place(rig: Rig, kit: Kit) -> None:
     assert "multiple" in refused(rig).expected
 
 
-def test_the_directory_is_in_use(rig: Rig) -> None:
+def test_the_directory_is_in_use(rig: StoreRig) -> None:
     store = rig.open()
     with pytest.raises(StoreError) as raised:
         rig.open()
@@ -138,9 +137,9 @@ def test_the_directory_is_in_use(rig: Rig) -> None:
     rig.open().shutdown()
 
 
-def test_the_directory_is_in_use_on_the_disk(kit: Kit, tmp_path: Path) -> None:
+def test_the_directory_is_in_use_on_the_disk(make_rig: MakeStoreRig, tmp_path: Path) -> None:
     """By another layer of this process too: POSIX locks alone would not see that."""
-    rig = kit.rig(OsFileSystem(), os.fspath(tmp_path))
+    rig = make_rig(OsFileSystem(), os.fspath(tmp_path))
     store = rig.open()
     with pytest.raises(StoreError, match="lock"):
         rig.open()
@@ -149,7 +148,7 @@ def test_the_directory_is_in_use_on_the_disk(kit: Kit, tmp_path: Path) -> None:
     store.shutdown()
 
 
-def test_a_newer_format_of_our_own_files(rig: Rig) -> None:
+def test_a_newer_format_of_our_own_files(rig: StoreRig) -> None:
     rig.files.put(f"{ROOT}/rmqpy/format", b"2\n")
     fault = refused(rig)
     assert fault.path == f"{ROOT}/rmqpy/format" and "'2'" in fault.found
@@ -164,21 +163,21 @@ def test_a_newer_format_of_our_own_files(rig: Rig) -> None:
     [bytes(100), b"\xff" * 4096, b"\x7f" * 4096],
     ids=["short", "below zero", "in the future"],
 )
-def test_a_checkpoint_that_cannot_be_one_does_not_count(rig: Rig, kit: Kit, junk: bytes) -> None:
+def test_a_checkpoint_that_cannot_be_one_does_not_count(rig: StoreRig, junk: bytes) -> None:
     store = rig.open()
     rig.put(store, 0, 1, 2)
-    before = kit.bodies(store)
+    before = bodies_of(store)
     rig = rig.after(rig.files.kill())
     rig.files.put(f"{ROOT}/checkpoint", junk)
     store = rig.open()
     assert any("checkpoint" in note for note in store.opened.notes)
-    assert kit.bodies(store) == before
+    assert bodies_of(store) == before
     store.shutdown()
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "currterm"])
-def test_dledger_texts_that_cannot_be_read(kit: Kit, name: str) -> None:
-    rig = kit.rig(flag=True)
+def test_dledger_texts_that_cannot_be_read(make_rig: MakeStoreRig, name: str) -> None:
+    rig = make_rig(flag=True)
     store = rig.open()
     rig.put(store, 1)
     store.shutdown()
@@ -196,25 +195,25 @@ def test_dledger_texts_that_cannot_be_read(kit: Kit, name: str) -> None:
     rig.open().shutdown()
 
 
-def test_a_creation_that_was_interrupted(rig: Rig, kit: Kit) -> None:
+def test_a_creation_that_was_interrupted(rig: StoreRig) -> None:
     """The last file of a row has length 0: its name was made, its size not yet."""
     end = max(int(path[-20:]) for path in rig.files.nodes if path.startswith(log_folder(rig)))
-    rig.files.put(f"{log_folder(rig)}/{end + kit.FILE_SIZE:020d}", b"")
+    rig.files.put(f"{log_folder(rig)}/{end + FILE_SIZE:020d}", b"")
     rig.files.put(f"{ROOT}/consumequeue/Topic/0/{1200:020d}", b"")
     rig.files.put(f"{ROOT}/index/99991231235959999", b"")
     store = rig.open()
-    bodies = kit.bodies(store)
+    bodies = bodies_of(store)
     assert len(bodies) == 90
     for number in range(100, 150):
         rig.put(store, number)
-    assert len(kit.bodies(store)) == 140
+    assert len(bodies_of(store)) == 140
     store.shutdown()
-    assert len(kit.bodies(rig.open())) == 140
+    assert len(bodies_of(rig.open())) == 140
 
 
-def test_a_queue_offset_out_of_all_bounds(kit: Kit) -> None:
+def test_a_queue_offset_out_of_all_bounds(make_rig: MakeStoreRig) -> None:
     """The body CRC does not cover QUEUEOFFSET: no terabytes of filler for a damaged one."""
-    rig = kit.rig()
+    rig = make_rig()
     store = rig.open()
     offsets = rig.put(store, 0, 2, 4)
     store.close_without_flush()
@@ -226,8 +225,8 @@ def test_a_queue_offset_out_of_all_bounds(kit: Kit) -> None:
         rig.open()
 
 
-def test_a_topic_that_leads_out_of_the_store(kit: Kit) -> None:
-    rig = kit.rig()
+def test_a_topic_that_leads_out_of_the_store(make_rig: MakeStoreRig) -> None:
+    rig = make_rig()
     store = rig.open()
     offsets = rig.put(store, 0, 2)
     store.close_without_flush()

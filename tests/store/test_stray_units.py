@@ -8,10 +8,11 @@ import errno
 from typing import Any
 
 import pytest
-from harness.store import Kit, Rig
+from harness.store import MakeStoreRig, StoreRig, read_all
 
 from rmqpy.codec.message import decode_message
 from rmqpy.model.codes import GetMessageStatus
+from rmqpy.store.message_store import MessageStore
 
 COUNT = 24
 """12 messages in each of two queues."""
@@ -34,11 +35,11 @@ DAMAGES: dict[str, Any] = {
 
 
 @pytest.fixture(params=[False, True], ids=["classic", "dledger"])
-def rig(request: pytest.FixtureRequest, kit: Kit) -> Rig:
-    return kit.rig(flag=request.param)
+def rig(request: pytest.FixtureRequest, make_rig: MakeStoreRig) -> StoreRig:
+    return make_rig(flag=request.param)
 
 
-def filled(rig: Any) -> Any:
+def filled(rig: StoreRig) -> Any:
     store = rig.open()
     for number in range(COUNT):
         rig.put(store, number)
@@ -47,7 +48,7 @@ def filled(rig: Any) -> Any:
     return store
 
 
-def damage(rig: Any, store: Any, how: str, *queue_offsets: int) -> None:
+def damage(rig: StoreRig, store: MessageStore, how: str, *queue_offsets: int) -> None:
     for number in queue_offsets:
         offset, size, _ = store.queue_units("Topic", 0, number, 1)[0]
         other = store.queue_units("Topic", 1, number, 1)[0][:2]
@@ -56,7 +57,7 @@ def damage(rig: Any, store: Any, how: str, *queue_offsets: int) -> None:
         rig.edit(QUEUE, number * UNIT, unit)
 
 
-def pulled(store: Any, offset: int, count: int = 32) -> tuple[Any, list[int], int]:
+def pulled(store: MessageStore, offset: int, count: int = 32) -> tuple[Any, list[int], int]:
     page = store.get_message("g", "Topic", 0, offset, count, None)
     found = [decode_message(message).queue_offset for message in page.messages]
     return page.status, found, page.next_begin_offset
@@ -64,9 +65,9 @@ def pulled(store: Any, offset: int, count: int = 32) -> tuple[Any, list[int], in
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", DAMAGES)
-def test_the_pull_goes_on(rig: Rig, kit: Kit, how: str) -> None:
+def test_the_pull_goes_on(rig: StoreRig, how: str) -> None:
     store = filled(rig)
-    whole = kit.read_all(store)
+    whole = read_all(store)
     damage(rig, store, how, 5, 11)
     status, found, following = pulled(store, 0)
     assert status is GetMessageStatus.FOUND
@@ -81,21 +82,21 @@ def test_the_pull_goes_on(rig: Rig, kit: Kit, how: str) -> None:
     store.shutdown()
     store = rig.open()
     assert any("queue offset 5 on" in note for note in store.opened.notes)
-    assert kit.read_all(store) == whole
+    assert read_all(store) == whole
     store.shutdown()
     assert REBUILDS not in rig.tree()
     store = rig.open()
     assert "queuesToBuildAgain" not in store.runtime_info()
-    assert kit.read_all(store) == whole
+    assert read_all(store) == whole
     store.shutdown()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", DAMAGES)
-def test_after_a_kill(rig: Rig, kit: Kit, how: str) -> None:
+def test_after_a_kill(rig: StoreRig, how: str) -> None:
     """Units in front of the one that was met are wrong, too; the start is killed once more."""
     store = filled(rig)
-    whole = kit.read_all(store)
+    whole = read_all(store)
     damage(rig, store, how, 6, 7, 8)
     assert pulled(store, 8)[1] == [9, 10, 11]
     rig = rig.after(rig.files.kill())
@@ -103,14 +104,14 @@ def test_after_a_kill(rig: Rig, kit: Kit, how: str) -> None:
     rig = rig.after(rig.files.kill())
     assert rig.tree()[REBUILDS] == b'{"Topic": {"0": 8}}'
     store = rig.open()
-    assert kit.read_all(store) == whole
+    assert read_all(store) == whole
     assert pulled(store, 0)[1] == list(range(12))
     store.shutdown()
     assert REBUILDS not in rig.tree()
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_no_time_is_read_from_another_place(rig: Rig, how: str) -> None:
+def test_no_time_is_read_from_another_place(rig: StoreRig, how: str) -> None:
     store = filled(rig)
     times = [store.store_timestamp_at("Topic", 0, number) for number in range(12)]
     damage(rig, store, how, 5)
@@ -120,18 +121,18 @@ def test_no_time_is_read_from_another_place(rig: Rig, how: str) -> None:
     store.shutdown()
 
 
-def test_the_first_unit(rig: Rig, kit: Kit) -> None:
+def test_the_first_unit(rig: StoreRig) -> None:
     store = filled(rig)
-    whole = kit.read_all(store)
+    whole = read_all(store)
     damage(rig, store, "size one more", 0)
     assert pulled(store, 0)[1] == list(range(1, 12))
     store.shutdown()
     store = rig.open()
-    assert kit.read_all(store) == whole
+    assert read_all(store) == whole
     store.shutdown()
 
 
-def test_what_cannot_be_noted_is_noted_later(rig: Rig, kit: Kit) -> None:
+def test_what_cannot_be_noted_is_noted_later(rig: StoreRig) -> None:
     """A full disk: the pull goes on, and the next one that meets the unit keeps it."""
     store = filled(rig)
     damage(rig, store, "size one more", 5)
@@ -145,22 +146,22 @@ def test_what_cannot_be_noted_is_noted_later(rig: Rig, kit: Kit) -> None:
     store.shutdown()
 
 
-def test_a_file_that_cannot_be_read_is_none(rig: Rig, kit: Kit) -> None:
+def test_a_file_that_cannot_be_read_is_none(rig: StoreRig) -> None:
     store = filled(rig)
-    whole = kit.read_all(store)
+    whole = read_all(store)
     store.shutdown()
     rig.files.put(f"{rig.root}/{REBUILDS}", b'{"Topic": 5')
     store = rig.open()
-    assert kit.read_all(store) == whole
+    assert read_all(store) == whole
     store.shutdown()
 
 
 @pytest.mark.parametrize("place", [3, 87])
 def test_nobody_steps_over_a_message_that_another_member_will_send_again(
-    kit: Kit, place: int
+    make_rig: MakeStoreRig, place: int
 ) -> None:
     """Damaged is the record (its size, that of its body), not the unit."""
-    rig = kit.rig(flag=True)
+    rig = make_rig(flag=True)
     store = filled(rig)
     offset = store.queue_units("Topic", 0, 5, 1)[0][0]
     path = f"dledger-n0/data/{offset - offset % FILE_SIZE:020d}"

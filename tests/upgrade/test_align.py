@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.upgrade import Kit
+from harness.upgrade import GOLDEN_SIZES, CrashingFiles, KilledError, MakeUpgradeRig, UpgradeRig
 
-from rmqpy.audit.replicas.certificate import certify
+from rmqpy.audit.replicas.certificate import Certificate, certify
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.codec.units import QUEUE_UNIT
@@ -25,7 +25,7 @@ from rmqpy.upgrade.checks.group_checks import run_checks
 from rmqpy.upgrade.checks.replica import LocalReplica
 from rmqpy.upgrade.plan.engine import apply_plan, finalize, roll_back
 from rmqpy.upgrade.plan.journal import load_journal
-from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+from rmqpy.upgrade.plan.node_context import NodeContext, UpgradeRefusedError
 from rmqpy.upgrade.plan.plan import Plan
 from rmqpy.upgrade.plan.survey import SurveyPlan
 from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
@@ -69,7 +69,7 @@ def tree_of(root: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-def certificate_of(made: PlanContext) -> Any:
+def certificate_of(made: PlanContext) -> Certificate:
     return certify([each.manifest for each in made.group.surveys], 1)
 
 
@@ -396,22 +396,20 @@ def test_a_node_without_the_old_log_is_not_switched(golden_copy: Callable[[str],
         plan_switch(situation(root, ("third",), wish))
 
 
-def write_with_the_flag_off(root: Path, member: str, kit: Kit) -> None:
+def write_with_the_flag_off(root: Path, member: str, make_rig: MakeUpgradeRig) -> None:
     """As Java does it when the flag of a joined store is turned off: over the filler."""
     store, hidden = root / member, root / "hidden"
     (store / f"dledger-{member}").rename(hidden)
-    kit.rig(OsFileSystem(), os.fspath(store), changes=kit.GOLDEN_SIZES).write(
-        1, 2, 3, topic=b"Normal"
-    )
+    make_rig(OsFileSystem(), os.fspath(store), changes=GOLDEN_SIZES).write(1, 2, 3, topic=b"Normal")
     hidden.rename(store / f"dledger-{member}")
 
 
 @pytest.mark.slow
 def test_messages_written_while_the_flag_was_off(
-    golden_copy: Callable[[str], Path], kit: Kit
+    golden_copy: Callable[[str], Path], make_rig: MakeUpgradeRig
 ) -> None:
     root, names = golden_copy("C-upgraded-v497"), ("n0", "n1", "n2")
-    write_with_the_flag_off(root, "n0", kit)
+    write_with_the_flag_off(root, "n0", make_rig)
     made = situation(root, names)
     assert {"divide-fits", "same-log"} <= bad_checks(made)
     with pytest.raises(UpgradeRefusedError, match="old log of n0 was written to after the switch"):
@@ -444,11 +442,11 @@ def test_entries_that_begin_inside_the_old_log_are_not_aligned(
 # Killed at every operation, on small stores in memory
 
 
-def small_group(kit: Kit) -> tuple[Any, Any]:
+def small_group(make_rig: MakeUpgradeRig) -> tuple[Any, Any]:
     """A master of 40 messages, and a slave that has 25 of them and three of its own tables."""
-    files = kit.DyingFiles()
-    master = kit.rig(files, "/m")
-    slave = kit.rig(files, "/s")
+    files = CrashingFiles()
+    master = make_rig(files, "/m")
+    slave = make_rig(files, "/s")
     slave.clock = master.clock
     for rig in (master, slave):
         rig.write(*range(25))
@@ -460,9 +458,9 @@ def small_group(kit: Kit) -> tuple[Any, Any]:
     return master, slave
 
 
-def test_queues_of_a_topic_that_the_slave_did_not_know(kit: Kit) -> None:
+def test_queues_of_a_topic_that_the_slave_did_not_know(make_rig: MakeUpgradeRig) -> None:
     """Tables are merged before the queues are made: else the topic is taken for a deleted one."""
-    master, slave = small_group(kit)
+    master, slave = small_group(make_rig)
     files = master.files
     files.put("/s/config/topics.json", b'{"topicConfigTable":{"Topic":{}}}')
     files.put("/m/config/topics.json", b'{"topicConfigTable":{"Topic":{},"New":{}}}')
@@ -475,7 +473,7 @@ def test_queues_of_a_topic_that_the_slave_did_not_know(kit: Kit) -> None:
 
 
 def memory_situation(
-    files: Any, master: Any, slave: Any, wish: SwitchOptions | None = None
+    files: CrashingFiles, master: UpgradeRig, slave: UpgradeRig, wish: SwitchOptions | None = None
 ) -> PlanContext:
     plans = [
         SurveyPlan(
@@ -495,11 +493,13 @@ def memory_situation(
     )
 
 
-def kill_everywhere(kit: Kit, files: Any, rigs: tuple[Any, Any], plan: Plan, node: str) -> int:
+def kill_everywhere(
+    files: CrashingFiles, rigs: tuple[UpgradeRig, UpgradeRig], plan: Plan, node: str
+) -> int:
     """Kill before each operation; both ways on end in the same bytes. Returns how many."""
     rig = rigs[1] if node == "s" else rigs[0]
 
-    def ground(on: Any) -> Any:
+    def ground(on: CrashingFiles) -> NodeContext:
         made = memory_situation(on, *rigs)
         return made.ground_of(made.group.replica(node))
 
@@ -511,7 +511,7 @@ def kill_everywhere(kit: Kit, files: Any, rigs: tuple[Any, Any], plan: Plan, nod
         dying = files.reopen(dies_at)
         try:
             apply_plan(ground(dying), plan, node)
-        except kit.Killed:
+        except KilledError:
             pass
         else:
             return dies_at
@@ -526,17 +526,17 @@ def kill_everywhere(kit: Kit, files: Any, rigs: tuple[Any, Any], plan: Plan, nod
 
 
 @pytest.mark.slow
-def test_apply_killed_before_every_operation(kit: Kit) -> None:
-    rigs = small_group(kit)
+def test_apply_killed_before_every_operation(make_rig: MakeUpgradeRig) -> None:
+    rigs = small_group(make_rig)
     files = rigs[0].files
     plan = plan_alignment(memory_situation(files, *rigs))
     kinds = {op.kind for op in plan.node("s").ops}
     assert {"copy", "create", "derive", "write"} <= kinds
-    assert kill_everywhere(kit, files, rigs, plan, "s") > 50
+    assert kill_everywhere(files, rigs, plan, "s") > 50
 
 
-def test_switch_killed_before_every_operation(kit: Kit) -> None:
-    rigs = small_group(kit)
+def test_switch_killed_before_every_operation(make_rig: MakeUpgradeRig) -> None:
+    rigs = small_group(make_rig)
     files = rigs[0].files
     made = memory_situation(files, *rigs)
     for node in ("m", "s"):
@@ -548,11 +548,11 @@ def test_switch_killed_before_every_operation(kit: Kit) -> None:
     assert {op.kind for op in plan.node("s").ops} == {"fill", "write"}
     rig = rigs[1]
 
-    def ground(on: Any) -> Any:
+    def ground(on: CrashingFiles) -> NodeContext:
         made = memory_situation(on, *rigs, wish)
         return made.ground_of(made.group.replica("s"))
 
-    def all_of(on: Any) -> tuple[dict[str, bytes], bytes]:
+    def all_of(on: CrashingFiles) -> tuple[dict[str, bytes], bytes]:
         return rig.on(on).tree(), on.read_bytes("/s.conf")
 
     before = all_of(files)
@@ -564,7 +564,7 @@ def test_switch_killed_before_every_operation(kit: Kit) -> None:
         dying = files.reopen(dies_at)
         try:
             apply_plan(ground(dying), plan, "s")
-        except kit.Killed:
+        except KilledError:
             pass
         else:
             break
@@ -578,8 +578,8 @@ def test_switch_killed_before_every_operation(kit: Kit) -> None:
     assert dies_at > 8
 
 
-def test_a_switch_is_taken_back_until_the_first_message(kit: Kit) -> None:
-    rigs = small_group(kit)
+def test_a_switch_is_taken_back_until_the_first_message(make_rig: MakeUpgradeRig) -> None:
+    rigs = small_group(make_rig)
     files = rigs[0].files
     master = rigs[0]
     files.put("/m.conf", b"brokerName=b0\n")
@@ -592,7 +592,7 @@ def test_a_switch_is_taken_back_until_the_first_message(kit: Kit) -> None:
             group=Group(made.group.replicas[:1]), files=files, wish=wish, settings=made.settings
         )
 
-    def ground() -> Any:
+    def ground() -> NodeContext:
         return only().ground_of(only().group.replicas[0])
 
     apply_plan(ground(), plan_switch(only()), "m")
@@ -610,8 +610,8 @@ def test_a_switch_is_taken_back_until_the_first_message(kit: Kit) -> None:
     finalize(ground())
 
 
-def test_a_plan_that_was_changed_is_no_plan(kit: Kit) -> None:
-    rigs = small_group(kit)
+def test_a_plan_that_was_changed_is_no_plan(make_rig: MakeUpgradeRig) -> None:
+    rigs = small_group(make_rig)
     value = plan_alignment(memory_situation(rigs[0].files, *rigs)).to_json()
     assert Plan.from_json(value).to_json() == value
     value["nodes"][1]["ops"].pop()

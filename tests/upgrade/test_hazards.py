@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import pytest
 from attrs import define
-from harness.upgrade import Kit
+from harness.upgrade import MakeUpgradeRig
 
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.message import encode_blank
@@ -281,8 +281,8 @@ def test_h19_ports_and_peers(pair: Pair) -> None:
     assert "same-group" in pair.found()
 
 
-def test_h20_our_vote_survives_a_loss_of_power(kit: Kit) -> None:
-    rig = kit.rig(flag=True)
+def test_h20_our_vote_survives_a_loss_of_power(make_rig: MakeUpgradeRig) -> None:
+    rig = make_rig(flag=True)
     store = rig.open()
     store.entries.member_files.save_hard_state(HardState(Term(7), "n0"))
     store.close_without_flush()
@@ -333,10 +333,10 @@ def test_h25_the_earliest_time_is_read_where_the_record_stands(joined: Pair) -> 
     store.close_without_flush()
 
 
-def test_h26_both_modes_store_the_same_properties(kit: Kit) -> None:
+def test_h26_both_modes_store_the_same_properties(make_rig: MakeUpgradeRig) -> None:
     stored = []
     for flag in (False, True):
-        rig = kit.rig(flag=flag)
+        rig = make_rig(flag=flag)
         rig.write(*range(5), properties=b"CLUSTER\x01c\x02A\x01b")
         records = rig.records()
         stored.append({queue: [r[-14:] for r in raw] for queue, raw in records.items()})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from attrs import define, field
-from harness.upgrade import Kit
+from harness.upgrade import CrashingFiles, MakeUpgradeRig
 
 from rmqpy.audit.facts.log_reader import QueueMessages
 from rmqpy.audit.replicas.certificate import certify
@@ -39,9 +39,9 @@ CONF = "brokerName=b0\nmappedFileSizeCommitLog=4096\nstorePathRootDir=/{name}\n"
 class Trio:
     """Replicas that get the same messages at the same times, as members and slaves do."""
 
-    files: Any
+    files: CrashingFiles
     rigs: dict[str, Any]
-    kit: Any
+    make_rig: MakeUpgradeRig
     flag: bool = False
     time_ms: int = 0
     past: list[Manifest] = field(factory=list)
@@ -113,17 +113,17 @@ class Trio:
 
 
 @pytest.fixture
-def trio(kit: Kit) -> Trio:
-    files = kit.DyingFiles()
+def trio(make_rig: MakeUpgradeRig) -> Trio:
+    files = CrashingFiles()
     rigs = {
-        name: kit.rig(files, f"/{name}", self_id=name, changes={"dledger_peers": PEERS})
+        name: make_rig(files, f"/{name}", self_id=name, changes={"dledger_peers": PEERS})
         for name in NAMES
     }
     for name in NAMES:
         files.put(f"/{name}.conf", CONF.format(name=name).encode())
         for path, table in TABLES.items():
             files.put(f"/{name}/config/{path}", table)
-    made = Trio(files, rigs, kit)
+    made = Trio(files, rigs, make_rig)
     made.write(("n0", "n1"), *range(12))
     made.write(("n0",), *range(12, 20))
     return made

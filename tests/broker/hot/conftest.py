@@ -6,22 +6,29 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from harness.fastpath import Hot, Pair, Pure, Slave, assert_same_state, files_with, lead
+from harness.broker import BuildBroker
+from harness.fastpath import (
+    BrokerPair,
+    FallbackDriver,
+    FastPathDriver,
+    PromptSlave,
+    assert_same_state,
+    files_with,
+    lead,
+)
 
 from rmqpy.codec import backend
 from rmqpy.config.keys import BrokerRole
 
 
 @pytest.fixture(params=["c", "pure"])
-def pair(
-    request: pytest.FixtureRequest, build: Callable[..., Any]
-) -> Iterator[Callable[..., Pair]]:
+def pair(request: pytest.FixtureRequest, build: BuildBroker) -> Iterator[Callable[..., BrokerPair]]:
     """Makes two brokers of the same settings, one with the hot path, in C or in Python."""
     if request.param == "c" and backend.implementation != "c":
         pytest.skip(f"no C to compare with: {backend.reason}")
     feeds = []
 
-    def make(**settings: Any) -> Pair:
+    def make(**settings: Any) -> BrokerPair:
         from rmqpy.broker.assembly.hot_setup import install_fast_path
 
         pending_limit = settings.pop("pending_limit", 10_000)
@@ -31,14 +38,14 @@ def pair(
             lead(pure, pending_limit)
             lead(hot, pending_limit)
         if settings.get("broker_role") is BrokerRole.SYNC_MASTER:
-            Slave(pure)
-            Slave(hot)
+            PromptSlave(pure)
+            PromptSlave(hot)
         feed = install_fast_path(hot.broker, hot.store, hot.scheduler, request.param)
         if feed is None:
             pytest.skip("in Python a DLedger log and accounts have the ordinary way only")
         feed.core.frame_max = (1 << 24) - 4
         feeds.append(feed)
-        return Pure(pure), Hot(hot, feed, request.param)
+        return FallbackDriver(pure), FastPathDriver(hot, feed, request.param)
 
     yield make
     for feed in feeds:
@@ -46,6 +53,6 @@ def pair(
 
 
 @pytest.fixture
-def assert_same() -> Callable[[Pair], None]:
+def assert_same() -> Callable[[BrokerPair], None]:
     """Asserts that both brokers have said and stored the same, and know the same."""
     return assert_same_state

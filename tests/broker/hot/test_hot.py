@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from attrs import evolve
-from harness.fastpath import Pair
+from harness.fastpath import BrokerPair, MakeBrokerPair
 
 from rmqpy.broker.services.flush import COMPANY_MS
 from rmqpy.config.keys import FlushDiskType
@@ -21,7 +20,7 @@ GOLDEN_FRAMES = Path(__file__).parents[2] / "golden" / "wire" / "frames.jsonl"
 
 
 def test_equal_on_recorded_frames(
-    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
     """Every send and pull that Java clients were recorded with, twice."""
     both = pair()
@@ -68,7 +67,7 @@ def _pull() -> RemotingCommand:
 
 
 def test_plain_sends_and_pulls_are_hot(
-    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
     """The comparison above would hold as well if C handed everything back."""
     both = pair()
@@ -88,7 +87,7 @@ def test_plain_sends_and_pulls_are_hot(
 
 
 def test_no_pull_is_hot_while_slow_readers_are_looked_for(
-    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
     both = pair(disable_consume_if_consumer_read_slowly=True)
     for side in both:
@@ -104,7 +103,7 @@ def test_no_pull_is_hot_while_slow_readers_are_looked_for(
 
 @pytest.mark.slow
 def test_what_is_held_back_is_answered_by_python(
-    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
     both = pair()
     for side in both:
@@ -127,7 +126,7 @@ def test_what_is_held_back_is_answered_by_python(
 
 
 def test_arrivals_wake_who_waits(
-    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
     both = pair()
     for side in both:
@@ -145,7 +144,7 @@ def test_arrivals_wake_who_waits(
 
 
 def test_nothing_is_answered_when_the_write_fails(
-    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
     both = pair()
     for side in both:
@@ -162,7 +161,7 @@ def test_nothing_is_answered_when_the_write_fails(
 
 
 def test_a_deleted_topic_begins_anew(
-    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
     both = pair()
     for side in both:
@@ -181,7 +180,7 @@ def test_a_deleted_topic_begins_anew(
 
 
 def test_sync_flush_replies_wait(
-    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
     both = pair(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     for side in both:
@@ -198,7 +197,7 @@ def test_sync_flush_replies_wait(
     assert_same(both)
 
 
-def test_replies_that_are_late_say_so(pair: Callable[..., Any]) -> None:
+def test_replies_that_are_late_say_so(pair: MakeBrokerPair) -> None:
     from rmqpy.broker.processors.send import SendProcessor
     from rmqpy.model.codes import PutMessageStatus
 
@@ -232,8 +231,8 @@ def test_replies_that_are_late_say_so(pair: Callable[..., Any]) -> None:
     ids=["size", "no size", "size below 0", "behind the log", "another's", "offset below 0"],
 )
 def test_units_that_lead_elsewhere(
-    pair: Callable[..., Any],
-    assert_same: Callable[[Pair], None],
+    pair: MakeBrokerPair,
+    assert_same: Callable[[BrokerPair], None],
     place: int,
     value: bytes,
     subscription: str,

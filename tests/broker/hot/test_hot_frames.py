@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness.fastpath import Pair
+from harness.fastpath import BrokerPair, MakeBrokerPair
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -96,8 +96,8 @@ def frames(draw: st.DrawFn) -> bytes:
 )
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_equal_on_made_frames(
-    pair: Callable[..., Any],
-    assert_same: Callable[[Pair], None],
+    pair: MakeBrokerPair,
+    assert_same: Callable[[BrokerPair], None],
     some: list[bytes],
     cuts: list[int],
 ) -> None:
@@ -164,7 +164,7 @@ def _changed_headers(header: bytes) -> list[bytes]:
 @pytest.mark.slow
 @pytest.mark.parametrize("like", [HEADER, PULL_HEADER], ids=["send", "pull"])
 def test_equal_on_headers_that_are_nearly_known(
-    pair: Callable[..., Any], assert_same: Callable[[Pair], None], like: bytes
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None], like: bytes
 ) -> None:
     both = pair()
     known = _frame(like, b"" if like is PULL_HEADER else b"body")
@@ -206,7 +206,7 @@ PROPERTY_TEXTS = (
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"flush_disk_type": FlushDiskType.SYNC_FLUSH}])
 def test_equal_on_properties_of_the_same_names(
-    pair: Callable[..., Any], assert_same: Callable[[Pair], None], settings: dict[str, Any]
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None], settings: dict[str, Any]
 ) -> None:
     """Sends of one buffer whose properties differ in their values only, between others."""
     both = pair(**settings)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
+from harness.fastpath import MakeBrokerPair
 
 from rmqpy.broker.fastpath.hot_shapes import SHAPE_BYTES_MAX, PropertyPlans, cut_header
 from rmqpy.codec.hashes import java_hash_of_bytes
@@ -74,7 +72,7 @@ def test_other_properties_are_for_the_ordinary_way(text: bytes) -> None:
 
 
 def test_what_is_known_is_not_learned_again(
-    pair: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    pair: MakeBrokerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Delayed messages of a known shape go the ordinary way each time, for no more than that."""
     hot = pair()[1]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from attrs import define
-from harness.fastpath import Pair
+from harness.fastpath import BrokerPair, MakeBrokerPair
 
 from rmqpy.acl.signature import Credentials
 from rmqpy.codec.message import BatchItem, encode_batch_body
@@ -275,7 +275,7 @@ def _loosened(frame: bytes) -> bytes:
     return head + header + body
 
 
-def _run(pair: Callable[..., Pair], stream: Stream, frames: int = FRAMES) -> None:
+def _run(pair: Callable[..., BrokerPair], stream: Stream, frames: int = FRAMES) -> None:
     """The same stream to both, cut at random, over turns and three connections."""
     rng = stream.rng
     for side in pair:
@@ -311,7 +311,7 @@ def _run(pair: Callable[..., Pair], stream: Stream, frames: int = FRAMES) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_equal_on_random_streams(
-    pair: Callable[..., Any], assert_same: Callable[[Pair], None], seed: int
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None], seed: int
 ) -> None:
     rng = random.Random(seed)
     both = pair(**rng.choice(SETTINGS))
@@ -329,7 +329,7 @@ def access_of(side: Any) -> dict[str, str]:
 @KNOWS_ACCOUNTS
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_equal_on_random_signed_streams(
-    pair: Callable[..., Any], assert_same: Callable[[Pair], None], seed: int
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None], seed: int
 ) -> None:
     rng = random.Random(seed)
     both = pair(**GUARDED, **rng.choice(SETTINGS))
@@ -367,7 +367,10 @@ PULL = {
 @pytest.mark.parametrize("serialize_type", [0, 1])
 @pytest.mark.parametrize("code", [310, 320, 10, 11])
 def test_signed_requests_of_each_kind_are_hot(
-    pair: Callable[..., Any], assert_same: Callable[[Pair], None], code: int, serialize_type: int
+    pair: MakeBrokerPair,
+    assert_same: Callable[[BrokerPair], None],
+    code: int,
+    serialize_type: int,
 ) -> None:
     """The order in which the texts are signed is that of their names."""
     both = pair(**GUARDED)
@@ -398,7 +401,7 @@ def test_signed_requests_of_each_kind_are_hot(
 
 @KNOWS_ACCOUNTS
 def test_what_is_signed_is_hot_until_the_rules_are_others(
-    pair: Callable[..., Any], assert_same: Callable[[Pair], None]
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
     both = pair(**GUARDED)
     for side in both:
