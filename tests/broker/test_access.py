@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from attrs import define
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.acl.plain_acl_file import parse_access_file
 from rmqpy.acl.signature import REFUSED, Credentials
@@ -28,6 +27,7 @@ from rmqpy.model.errors import ConfigError
 from rmqpy.namesrv.access import NAMESRV_DEMANDS
 from rmqpy.remoting.bodies import AclConfig
 from rmqpy.remoting.command import RemotingCommand
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.memory_channel import MemoryChannel
 from rmqpy.testing.memory_files import MemoryFiles
 
@@ -71,7 +71,7 @@ class Guarded:
 
     def tell(self, request: RemotingCommand, address: str = "10.0.0.1") -> Answer:
         channel = MemoryChannel(peer=(address, 1234))
-        self.kit.tell(request, channel=channel)
+        self.kit.deliver(request, channel=channel)
         self.kit.scheduler.advance(0)
         (answer,) = [each for each in channel.take() if each.is_response]
         return answer
@@ -382,7 +382,7 @@ def test_changes_of_one_moment_do_not_undo_each_other(broker: Guarded) -> None:
         ADMIN.signed(RemotingCommand(50, ext_fields={**fields, "accessKey": f"account-{number}"}))
         for number in range(5)
     ]
-    broker.kit.tell(*requests, channel=channel)
+    broker.kit.deliver(*requests, channel=channel)
     broker.kit.scheduler.advance(0)
     assert [answer.code for answer in channel.take()] == [0] * 5
     file = parse_access_file(broker.kit.files.read_bytes(PLAIN_FILE).decode(), PLAIN_FILE)
@@ -450,4 +450,4 @@ def test_no_file_no_start(build: BuildBroker) -> None:
 
 def test_without_access_control_account_requests_are_unknown(kit: BrokerHarness) -> None:
     for code in SECRETS:
-        assert kit.ask(code).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert kit.call(code).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

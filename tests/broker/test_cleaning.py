@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 
 import pytest
-from harness.broker import BrokerHarness, BuildBroker
+
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 
 HOUR_MS = 3_600_000
 
@@ -23,11 +24,11 @@ def test_request_329_deletes_expired_files(build: BuildBroker) -> None:
     assert len(before) > 5
     kit.scheduler.jump_wall_clock(73 * HOUR_MS)
     assert log_files(kit) == before
-    assert kit.ask(329).code == 0
+    assert kit.call(329).code == 0
     kit.scheduler.advance(30_000)  # the first round lets the consume queues be made durable
     after = log_files(kit)
     assert after == before[-len(after) :] and len(after) <= 2
-    info = kit.ask(28)
+    info = kit.call(28)
     assert f'"commitLogMinOffset":"{int(after[0][-20:])}"' in info.body.decode()
     assert kit.send().code == 0
 
@@ -45,7 +46,7 @@ def test_files_wait_for_the_consume_queues_to_be_durable(build: BuildBroker) -> 
     durable_to = kit.store._flushes.queues_durable_to
     rounds = []
     kit.broker.cleaning._flush_queues = lambda: rounds.append(kit.scheduler.now_ms())
-    kit.ask(329)
+    kit.call(329)
     kit.scheduler.advance(60_000)
     assert rounds, "a flush is asked for in each round"
     gone = set(before) - set(log_files(kit))
@@ -61,14 +62,14 @@ def test_requests_306_and_316(build: BuildBroker) -> None:
     for _ in range(40):
         kit.send(b"x" * 500)
     kit.broker.topics.delete("Unknown")
-    assert kit.ask(306).code == 0
+    assert kit.call(306).code == 0
     assert {topic for topic, _ in kit.store.queues()} == {"Idle", "Unknown", "T"}
-    assert kit.ask(316).code == 0
+    assert kit.call(316).code == 0
     assert {topic for topic, _ in kit.store.queues()} == {"Idle", "T"}
     kit.scheduler.jump_wall_clock(73 * HOUR_MS)
-    kit.ask(329)
+    kit.call(329)
     kit.scheduler.advance(20_000)
-    assert kit.ask(306).code == 0
+    assert kit.call(306).code == 0
     assert {topic for topic, _ in kit.store.queues()} == {"T"}
 
 
@@ -79,13 +80,13 @@ def test_a_disk_without_room_and_with_room_again(kit: BrokerHarness) -> None:
     assert [kit.send().code, kit.send().code] == [14, 14]
     found = kit.pull()
     assert found.code == 0 and b"first" in found.body
-    assert "storeRefusesPuts" in kit.ask(28).body.decode()
+    assert "storeRefusesPuts" in kit.call(28).body.decode()
     kit.scheduler.advance(5_000)
     assert kit.send().code == 14
     kit.files.heal()
     kit.scheduler.advance(2_000)
     assert kit.send(b"last").code == 0
-    assert "storeRefusesPuts" not in kit.ask(28).body.decode()
+    assert "storeRefusesPuts" not in kit.call(28).body.decode()
     page = kit.pull()
     assert b"last" in page.body
 
@@ -96,13 +97,13 @@ def test_a_failed_sync_is_the_end_of_writing(build: BuildBroker) -> None:
 
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.files.fail_sync("/commitlog/")
-    kit.tell(kit.send_command(b"lost"))
+    kit.deliver(kit.send_command(b"lost"))
     kit.scheduler.advance(10)
     assert kit.channel.take_one().code == 14
     kit.files.heal()
     kit.scheduler.advance(5_000)
     assert kit.send().code == 14
-    assert "storeFailure" in kit.ask(28).body.decode()
+    assert "storeFailure" in kit.call(28).body.decode()
 
 
 def test_offsets_are_not_decided_by_queues_that_are_not_whole(
@@ -118,8 +119,8 @@ def test_offsets_are_not_decided_by_queues_that_are_not_whole(
     from rmqpy.remoting.headers import GetMaxOffsetRequestHeader
 
     asked = GetMaxOffsetRequestHeader(topic="T", queue_id=0)
-    answer = kit.ask(30, asked)
+    answer = kit.call(30, asked)
     assert answer.code == 1 and "in line with the log" in answer.remark
     assert kit.send().ext_fields["queueOffset"] == "20"
     kit.scheduler.advance(1_000)
-    assert kit.ask(30, asked).ext_fields["offset"] == "21"
+    assert kit.call(30, asked).ext_fields["offset"] == "21"

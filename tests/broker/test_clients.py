@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from harness.broker import BrokerHarness, BuildBroker
-
 from rmqpy.broker.state.queue_locks import QueueLockTable
 from rmqpy.remoting.bodies import (
     CheckClientRequestBody,
@@ -20,6 +18,7 @@ from rmqpy.remoting.headers import (
     GetConsumerListByGroupRequestHeader,
     UnregisterClientRequestHeader,
 )
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel
 
@@ -31,7 +30,7 @@ def take_notices(channel: MemoryChannel) -> list[str]:
 
 
 def consumer_ids(kit: BrokerHarness, group: str = "CG") -> list[str]:
-    answer = kit.ask(38, GetConsumerListByGroupRequestHeader(consumer_group=group))
+    answer = kit.call(38, GetConsumerListByGroupRequestHeader(consumer_group=group))
     if answer.code == 1:
         return []
     return GetConsumerListByGroupResponseBody.decode(answer.body).consumer_id_list
@@ -47,7 +46,7 @@ def test_a_heartbeat_registers_and_prepares_the_group(kit: BrokerHarness) -> Non
 
 
 def test_nobody_online_is_an_error(kit: BrokerHarness) -> None:
-    answer = kit.ask(38, GetConsumerListByGroupRequestHeader(consumer_group="CG"))
+    answer = kit.call(38, GetConsumerListByGroupRequestHeader(consumer_group="CG"))
     assert answer.code == 1 and "CG" in answer.remark
 
 
@@ -73,7 +72,7 @@ def test_members_hear_of_joining_leaving_and_changed_topics(kit: BrokerHarness) 
 
 def test_the_newcomer_is_told_too(kit: BrokerHarness) -> None:
     channel = MemoryChannel()
-    kit.tell(heartbeat_command("c1", "CG"), channel=channel)
+    kit.deliver(heartbeat_command("c1", "CG"), channel=channel)
     codes = [command.code for command in channel.take()]
     assert sorted(codes) == [0, 40]
 
@@ -109,10 +108,10 @@ def test_notices_can_be_switched_off(build: BuildBroker) -> None:
 
 def test_unregister_takes_the_group_away_with_its_last_member(kit: BrokerHarness) -> None:
     kit.heartbeat(producer="PG")
-    kit.ask(35, UnregisterClientRequestHeader(client_id="c1", consumer_group="CG"))
+    kit.call(35, UnregisterClientRequestHeader(client_id="c1", consumer_group="CG"))
     assert kit.broker.clients.consumer_group("CG") is None
     assert kit.broker.clients.producers("PG")
-    kit.ask(35, UnregisterClientRequestHeader(client_id="c1", producer_group="PG"))
+    kit.call(35, UnregisterClientRequestHeader(client_id="c1", producer_group="PG"))
     assert kit.broker.clients.producer_groups == {}
     assert kit.broker.clients._groups_of == {}
 
@@ -146,13 +145,13 @@ def test_names_without_measure_are_refused(kit: BrokerHarness) -> None:
         LockBatchRequestBody("g" * 256, "c", [QUEUE]),
         LockBatchRequestBody("CG", "c", [MessageQueue("t" * 128, "b", 0)]),
     ):
-        assert kit.ask(41, None, body.encode()).code == 1
+        assert kit.call(41, None, body.encode()).code == 1
     assert len(kit.broker.locks) == 0
 
 
 def test_rubbish_is_refused(kit: BrokerHarness) -> None:
     for body in (b"", b"[]", b'{"clientID":1', b'{"consumerDataSet":[{}],"clientID":"x"}'):
-        answer = kit.ask(34, None, body)
+        answer = kit.call(34, None, body)
         assert answer.code == 1 and "HeartbeatData" in answer.remark
 
 
@@ -165,7 +164,7 @@ def test_a_group_name_too_long_for_a_retry_topic_still_registers(kit: BrokerHarn
 def test_expressions_that_are_not_tags_are_told_before(kit: BrokerHarness) -> None:
     for kind, code in (("TAG", 0), ("SQL92", 1)):
         body = CheckClientRequestBody("c", "CG", SubscriptionData("T", "a", expression_type=kind))
-        assert kit.ask(46, None, body.encode()).code == code
+        assert kit.call(46, None, body.encode()).code == code
 
 
 # ----------------------------------------------------------------------------------------- locks
@@ -176,7 +175,7 @@ OTHER = MessageQueue("T", "broker-a", 1)
 
 def lock(kit: BrokerHarness, client: str, *queues: MessageQueue) -> list[MessageQueue]:
     body = LockBatchRequestBody("CG", client, list(queues)).encode()
-    return LockBatchResponseBody.decode(kit.ask(41, None, body).body).lock_ok_mq_set
+    return LockBatchResponseBody.decode(kit.call(41, None, body).body).lock_ok_mq_set
 
 
 def test_a_queue_belongs_to_one_client_of_a_group(kit: BrokerHarness) -> None:
@@ -184,9 +183,9 @@ def test_a_queue_belongs_to_one_client_of_a_group(kit: BrokerHarness) -> None:
     assert lock(kit, "c2", QUEUE, OTHER) == [OTHER]
     assert lock(kit, "c1", QUEUE) == [QUEUE]
     body = UnlockBatchRequestBody("CG", "c2", [QUEUE]).encode()
-    assert kit.ask(42, None, body).code == 0
+    assert kit.call(42, None, body).code == 0
     assert lock(kit, "c2", QUEUE) == [], "only the owner can give up"
-    kit.ask(42, None, UnlockBatchRequestBody("CG", "c1", [QUEUE]).encode())
+    kit.call(42, None, UnlockBatchRequestBody("CG", "c1", [QUEUE]).encode())
     assert lock(kit, "c2", QUEUE) == [QUEUE]
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.services import schedule
 from rmqpy.codec.hashes import crc32
@@ -17,6 +16,7 @@ from rmqpy.model.message import StoredMessage
 from rmqpy.remoting.bodies import DelayOffsetSerializeWrapper
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.manual_scheduler import ManualScheduler
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
@@ -78,7 +78,7 @@ def test_it_comes_when_it_is_due_with_everything_that_it_had(kit: BrokerHarness)
 
 def test_a_suspended_pull_hears_of_a_delivery(kit: BrokerHarness) -> None:
     send_delayed(kit, 1)
-    kit.tell(kit.pull_command(sys_flag=6))
+    kit.deliver(kit.pull_command(sys_flag=6))
     assert kit.channel.take() == []
     kit.scheduler.advance(1_200)
     answer = kit.channel.take_one()
@@ -118,7 +118,7 @@ def test_progress_is_saved_and_answered(kit: BrokerHarness) -> None:
     send_delayed(kit, 1)
     kit.scheduler.advance(11_000)
     assert saved_offsets(kit) == {1: 1}
-    assert kit.ask(45).body == b'{"offsetTable":{1:1}}'
+    assert kit.call(45).body == b'{"offsetTable":{1:1}}'
     send_delayed(kit, 1)
     kit.scheduler.advance(2_000)
     stop(kit)

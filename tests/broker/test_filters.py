@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from harness.broker import BrokerHarness, BuildBroker
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from rmqpy.codec.properties import encode_properties
 from rmqpy.model.message import OutgoingMessage
 from rmqpy.remoting.bodies import CheckClientRequestBody, SubscriptionData
 from rmqpy.remoting.command import RemotingCommand
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 
 VECTORS = Path(__file__).parent / "data" / "sql_vectors.json.xz"
 """[expression, "ok" or "fault", [[properties, value], …]], as rocketmq-filter 4.9.7 answered."""
@@ -177,11 +177,11 @@ def test_a_waiting_pull_is_woken_by_what_it_wants_only(build: BuildBroker) -> No
     kit = build(enable_property_filter=True)
     fill(kit)
     kit.heartbeat(subscriptions=(subscription("n = 7"),))
-    kit.tell(kit.pull_command(sys_flag=2, sub_version=1, queue_offset=6))
+    kit.deliver(kit.pull_command(sys_flag=2, sub_version=1, queue_offset=6))
     kit.send_command()
-    kit.tell(kit.send_command(b"no", properties="n\x016"))
+    kit.deliver(kit.send_command(b"no", properties="n\x016"))
     assert [a.code for a in kit.channel.take() if "msgId" not in a.ext_fields] == []
-    kit.tell(kit.send_command(b"yes", properties="n\x017"))
+    kit.deliver(kit.send_command(b"yes", properties="n\x017"))
     (answer,) = [a for a in kit.channel.take() if "msgId" not in a.ext_fields]
     assert bodies(answer) == [b"yes"]
 
@@ -231,7 +231,7 @@ def test_a_client_may_ask_first(
     kit = build(enable_property_filter=enabled)
     data = SubscriptionData(topic="T", sub_string=text, expression_type=expression_type)
     body = CheckClientRequestBody(client_id="c", group="CG", subscription_data=data)
-    assert kit.ask(46, body=body.encode()).code == code
+    assert kit.call(46, body=body.encode()).code == code
 
 
 def test_filters_are_kept_over_a_restart_and_forgotten_later(build: BuildBroker) -> None:
@@ -270,7 +270,7 @@ def test_retries_may_be_filtered_by_the_topic_they_came_from(build: BuildBroker)
 @pytest.mark.parametrize("code", [301, 302])
 def test_classes_that_filter_are_no_requests(kit: BrokerHarness, code: int) -> None:
     """Java has forgotten them too: who subscribes with a class gets every message."""
-    answer = kit.ask(code)
+    answer = kit.call(code)
     assert answer.code == 3 and answer.remark == f" request type {code} not supported"
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from attrs import define, field
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.processors.admin.replication_queries import LogCompareProcessor, ReadableLog
 from rmqpy.broker.replication.ha_follower import FollowingSurroundings, HaFollower
@@ -23,6 +22,7 @@ from rmqpy.model.ids import PhysicalOffset
 from rmqpy.remoting.bodies import KVTable
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.message_store import MessageStore
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.memory_channel import MemoryChannel
 
 FILE = 1 << 16

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.codec.hashes import crc32
@@ -28,6 +27,7 @@ from rmqpy.remoting.headers import (
     QueryConsumerOffsetRequestHeader,
 )
 from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.ports import free_port_block
 
@@ -167,7 +167,7 @@ def answer(kit: BrokerHarness, question: RemotingCommand) -> None:
     )
     command = RemotingCommand.request(37, end)
     command.flag |= FLAG_ONEWAY
-    kit.tell(command)
+    kit.deliver(command)
 
 
 @pytest.mark.parametrize(("name", "part"), STORES)
@@ -195,7 +195,7 @@ def test_retries_and_dead_letters(
             origin_topic="Retry",
             max_reconsume_times=1,
         )
-        assert kit.ask(36, header).code == 0
+        assert kit.call(36, header).code == 0
     dead = we_made(kit, [DEAD], since)
     theirs = java_made(java, [DEAD], since)
     assert len(dead) == 3
@@ -213,7 +213,7 @@ def test_a_retry_that_java_left_waiting(
     java = manifest("A-classic-clean-v533")
     kit = opened(build, root, max(m["storeTimestamp"] for m in java["messages"]))
     header = QueryConsumerOffsetRequestHeader(consumer_group="CID_retry", topic=RETRY, queue_id=0)
-    found = kit.ask(14, header)
+    found = kit.call(14, header)
     assert (found.code, found.ext_fields["offset"]) == (0, "0")
     page = kit.pull(consumer_group="CID_retry", topic=RETRY, queue_offset=0)
     assert (page.code, page.ext_fields["nextBeginOffset"]) == (0, "3")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.acl.signature import Credentials
 from rmqpy.codec import backend
@@ -24,6 +23,7 @@ from rmqpy.net.tls import ServerTls, TlsContext, TlsSide, client_tls
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import decode_command, encode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.memory_files import MemoryFiles
 
 DEADLINE_S = 20

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.remoting.bodies import BrokerStatsData, KVTable
 from rmqpy.remoting.headers import (
     ConsumerSendMsgBackRequestHeader,
     ViewBrokerStatsDataRequestHeader,
 )
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 
 
 def view(kit: BrokerHarness, name: str, key: str) -> BrokerStatsData | None:
-    answer = kit.ask(315, ViewBrokerStatsDataRequestHeader(stats_name=name, stats_key=key))
+    answer = kit.call(315, ViewBrokerStatsDataRequestHeader(stats_name=name, stats_key=key))
     if answer.code:
         assert answer.code == 1
         assert answer.remark == f"The stats <{name}> <{key}> not exist"
@@ -83,7 +83,7 @@ def test_the_time_that_reads_take(kit: BrokerHarness, monkeypatch: pytest.Monkey
 
 def test_messages_sent_back(kit: BrokerHarness) -> None:
     kit.send(b"x")
-    kit.ask(36, ConsumerSendMsgBackRequestHeader(offset=0, group="CG", delay_level=1))
+    kit.call(36, ConsumerSendMsgBackRequestHeader(offset=0, group="CG", delay_level=1))
     kit.scheduler.advance(10_500)
     assert view(kit, "SNDBCK_PUT_NUMS", "T@CG").stats_minute.sum == 1
 
@@ -118,7 +118,7 @@ def test_the_runtime_information_tells_the_delay_levels(kit: BrokerHarness) -> N
         kit.send(properties="DELAY\x011")
         kit.scheduler.advance(1_200)
     kit.send(properties="DELAY\x015")
-    table = KVTable.decode(kit.ask(28).body).table
+    table = KVTable.decode(kit.call(28).body).table
     assert table["scheduleMessageOffset_1"] == "2,2"
     assert table["scheduleMessageOffset_5"] == "0,1"
     assert "scheduleMessageOffset_2" not in table

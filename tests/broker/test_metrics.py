@@ -8,10 +8,10 @@ import socket
 from pathlib import Path
 
 import pytest
-from harness.broker import BuildBroker
 
 from rmqpy.broker.assembly.metrics import metrics_text
 from rmqpy.client import Message, Producer, PullConsumer
+from rmqpy.testing.harness import BuildBroker
 from rmqpy.testing.in_process import name_server_and_broker
 
 aiohttp = pytest.importorskip("aiohttp")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.state.persistence import TableFile, TableWriter
 from rmqpy.model.errors import StoreError
@@ -15,6 +14,7 @@ from rmqpy.remoting.headers import (
     QueryConsumerOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_files import MemoryFiles
 
@@ -28,12 +28,12 @@ def update(
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
     )
-    return int(kit.ask(15, header).code)
+    return int(kit.call(15, header).code)
 
 
 def query(kit: BrokerHarness, queue_id: int = 0) -> tuple[int, str | None]:
     header = QueryConsumerOffsetRequestHeader(consumer_group="CG", topic="T", queue_id=queue_id)
-    answer = kit.ask(14, header)
+    answer = kit.call(14, header)
     return answer.code, answer.ext_fields.get("offset")
 
 
@@ -50,7 +50,7 @@ def test_a_oneway_update_is_done_silently(kit: BrokerHarness) -> None:
     )
     command = RemotingCommand.request(15, header)
     command.flag |= FLAG_ONEWAY
-    kit.tell(command)
+    kit.deliver(command)
     assert kit.channel.take() == []
     assert kit.broker.offsets.get("CG", "T", 0) == 5
 
@@ -71,13 +71,13 @@ def test_names_and_numbers_are_checked(kit: BrokerHarness) -> None:
     assert update(kit, 1, group="../x") == 1
     assert update(kit, 1, queue_id=-1) == 1
     assert update(kit, 1, queue_id=1 << 20) == 1
-    assert kit.ask(43).body == b'{"offsetTable":{}}'
+    assert kit.call(43).body == b'{"offsetTable":{}}'
 
 
 def test_all_offsets_in_javas_form(kit: BrokerHarness) -> None:
     update(kit, 5)
     update(kit, 6, queue_id=1)
-    assert kit.ask(43).body == b'{"offsetTable":{"T@CG":{0:5,1:6}}}'
+    assert kit.call(43).body == b'{"offsetTable":{"T@CG":{0:5,1:6}}}'
 
 
 def test_offsets_are_saved_each_interval_and_at_the_stop(build: BuildBroker) -> None:

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.services.pull_hold import HeldPullRequest, PullRequestHold
 from rmqpy.codec.hashes import java_string_hash
@@ -15,6 +14,7 @@ from rmqpy.config.loading import BrokerRole
 from rmqpy.remoting.bodies import SubscriptionData
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.results import Arrival
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel
 
@@ -63,7 +63,7 @@ def test_a_lite_pull_is_a_pull(kit: BrokerHarness) -> None:
     kit.send(b"m")
     command = kit.pull_command()
     command.code = 361
-    kit.tell(command)
+    kit.deliver(command)
     assert bodies(kit.channel.take_one()) == [b"m"]
 
 
@@ -129,9 +129,9 @@ def test_the_first_pass_commits_the_offset(kit: BrokerHarness) -> None:
 def test_a_resumed_pull_commits_no_offset(kit: BrokerHarness) -> None:
     kit.send()
     flags = SUBSCRIPTION | SUSPEND | COMMIT
-    kit.tell(kit.pull_command(sys_flag=flags, queue_offset=1, commit_offset=1))
+    kit.deliver(kit.pull_command(sys_flag=flags, queue_offset=1, commit_offset=1))
     kit.broker.offsets.commit("CG", "T", 0, 7)
-    kit.tell(kit.send_command(), channel=MemoryChannel())
+    kit.deliver(kit.send_command(), channel=MemoryChannel())
     assert kit.channel.take_one().code == 0
     assert kit.broker.offsets.get("CG", "T", 0) == 7
 
@@ -151,9 +151,9 @@ def test_a_reader_that_waits_at_a_leader_misses_nothing_when_it_follows(build: B
     """The message that wakes it comes when the broker is a slave already."""
     kit = build()
     kit.send(b"first")
-    kit.tell(kit.pull_command(sys_flag=SUBSCRIPTION | SUSPEND, queue_offset=1))
+    kit.deliver(kit.pull_command(sys_flag=SUBSCRIPTION | SUSPEND, queue_offset=1))
     kit.broker.identity.role = BrokerRole.SLAVE
-    kit.tell(kit.send_command(b"second"), channel=MemoryChannel())
+    kit.deliver(kit.send_command(b"second"), channel=MemoryChannel())
     kit.scheduler.advance(20_000)
     answer = kit.channel.take_one()
     end = answer.ext_fields["nextBeginOffset"]
@@ -240,7 +240,7 @@ def test_an_sql_subscription_of_a_heartbeat_is_refused(kit: BrokerHarness) -> No
 
 
 def suspended(kit: BrokerHarness, **fields: Any) -> None:
-    kit.tell(kit.pull_command(**{"sys_flag": SUBSCRIPTION | SUSPEND, **fields}))
+    kit.deliver(kit.pull_command(**{"sys_flag": SUBSCRIPTION | SUSPEND, **fields}))
     assert kit.channel.take() == []
     assert kit.broker.hold.count == 1
 
@@ -249,7 +249,7 @@ def test_an_arrival_wakes_who_waits_once_with_all_messages_of_the_turn(kit: Brok
     kit.send()
     suspended(kit, queue_offset=1)
     sender = MemoryChannel()
-    kit.tell(kit.send_command(b"a"), kit.send_command(b"b"), channel=sender)
+    kit.deliver(kit.send_command(b"a"), kit.send_command(b"b"), channel=sender)
     answer = kit.channel.take_one()
     assert (answer.code, bodies(answer)) == (0, [b"a", b"b"])
     assert kit.broker.hold.count == 0
@@ -259,20 +259,20 @@ def test_messages_of_other_queues_and_tags_wake_nobody(kit: BrokerHarness) -> No
     kit.send()
     suspended(kit, queue_offset=1, subscription="TagB")
     sender = MemoryChannel()
-    kit.tell(
+    kit.deliver(
         kit.send_command(b"other queue", queue_id=1, properties="TAGS\x01TagB"),
         kit.send_command(b"other tag", properties="TAGS\x01TagA"),
         channel=sender,
     )
     assert kit.channel.take() == []
-    kit.tell(kit.send_command(b"mine", properties="TAGS\x01TagB"), channel=sender)
+    kit.deliver(kit.send_command(b"mine", properties="TAGS\x01TagB"), channel=sender)
     assert bodies(kit.channel.take_one()) == [b"mine"]
 
 
 def test_the_sweep_tells_who_is_behind_that_nothing_matched(kit: BrokerHarness) -> None:
     kit.send()
     suspended(kit, queue_offset=1, subscription="TagB")
-    kit.tell(kit.send_command(b"other", properties="TAGS\x01TagA"), channel=MemoryChannel())
+    kit.deliver(kit.send_command(b"other", properties="TAGS\x01TagA"), channel=MemoryChannel())
     assert kit.channel.take() == []
     kit.scheduler.advance(5000)
     answer = kit.channel.take_one()
@@ -301,7 +301,7 @@ def test_short_polling(build: BuildBroker) -> None:
 def test_an_empty_queue_can_be_waited_for(kit: BrokerHarness) -> None:
     kit.broker.topics.create_for_group("T", 4)
     suspended(kit)
-    kit.tell(kit.send_command(b"first"), channel=MemoryChannel())
+    kit.deliver(kit.send_command(b"first"), channel=MemoryChannel())
     assert bodies(kit.channel.take_one()) == [b"first"]
 
 

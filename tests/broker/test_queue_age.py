@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.base.turn_slice import SLICE_MS
 from rmqpy.broker.processors.fast_failure import NEVER_MS
 from rmqpy.remoting.command import RemotingCommand
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.memory_channel import MemoryChannel
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.broker import BrokerHarness
 
 from rmqpy.broker.state.statistics import Statistics
 from rmqpy.codec.message import decode_message
@@ -35,6 +34,7 @@ from rmqpy.remoting.headers import (
     SearchOffsetRequestHeader,
     ViewMessageRequestHeader,
 )
+from rmqpy.testing.harness import BrokerHarness
 
 START_MS = 1_700_000_000_000
 
@@ -47,12 +47,12 @@ def send_three(kit: BrokerHarness) -> None:
 
 def test_offsets_of_a_queue(kit: BrokerHarness) -> None:
     send_three(kit)
-    maximum = kit.ask(30, GetMaxOffsetRequestHeader(topic="T", queue_id=0))
-    minimum = kit.ask(31, GetMinOffsetRequestHeader(topic="T", queue_id=0))
+    maximum = kit.call(30, GetMaxOffsetRequestHeader(topic="T", queue_id=0))
+    minimum = kit.call(31, GetMinOffsetRequestHeader(topic="T", queue_id=0))
     assert (maximum.ext_fields, minimum.ext_fields) == ({"offset": "3"}, {"offset": "0"})
-    unknown = kit.ask(30, GetMaxOffsetRequestHeader(topic="U", queue_id=7))
+    unknown = kit.call(30, GetMaxOffsetRequestHeader(topic="U", queue_id=7))
     assert (unknown.code, unknown.ext_fields) == (0, {"offset": "0"})
-    assert kit.ask(31, GetMinOffsetRequestHeader(topic="../x", queue_id=0)).code == 1
+    assert kit.call(31, GetMinOffsetRequestHeader(topic="../x", queue_id=0)).code == 1
 
 
 @pytest.mark.parametrize(
@@ -61,20 +61,20 @@ def test_offsets_of_a_queue(kit: BrokerHarness) -> None:
 def test_offset_by_time(kit: BrokerHarness, after_ms: int, offset: str) -> None:
     send_three(kit)
     header = SearchOffsetRequestHeader(topic="T", queue_id=0, timestamp=START_MS + after_ms)
-    assert kit.ask(29, header).ext_fields == {"offset": offset}
+    assert kit.call(29, header).ext_fields == {"offset": offset}
 
 
 def test_earliest_store_time(kit: BrokerHarness) -> None:
     header = GetEarliestMsgStoretimeRequestHeader(topic="T", queue_id=0)
-    assert kit.ask(32, header).ext_fields == {"timestamp": "-1"}
+    assert kit.call(32, header).ext_fields == {"timestamp": "-1"}
     send_three(kit)
-    assert kit.ask(32, header).ext_fields == {"timestamp": str(START_MS)}
+    assert kit.call(32, header).ext_fields == {"timestamp": str(START_MS)}
 
 
 def test_earliest_store_time_is_the_queues_own(kit: BrokerHarness) -> None:
     send_three(kit)
     header = GetEarliestMsgStoretimeRequestHeader(topic="T", queue_id=1)
-    assert kit.ask(32, header).ext_fields == {"timestamp": "-1"}
+    assert kit.call(32, header).ext_fields == {"timestamp": "-1"}
 
 
 def query(kit: BrokerHarness, key: str, max_num: int = 32, unique: bool | None = None) -> Any:
@@ -86,7 +86,7 @@ def query(kit: BrokerHarness, key: str, max_num: int = 32, unique: bool | None =
         end_timestamp=1 << 62,
         unique_key_query=unique,
     )
-    return kit.ask(12, header)
+    return kit.call(12, header)
 
 
 def found_bodies(body: bytes) -> list[bytes]:
@@ -113,10 +113,10 @@ def test_view_by_offset(kit: BrokerHarness) -> None:
     send_three(kit)
     second = kit.store.get_message("g", "T", 0, 1, 1, None).messages[0]
     offset = decode_message(second).physical_offset
-    answer = kit.ask(33, ViewMessageRequestHeader(offset=offset))
+    answer = kit.call(33, ViewMessageRequestHeader(offset=offset))
     assert decode_message(answer.body).body == b"m1"
     for wrong in (-1, 1, offset + 4, 1 << 40):
-        assert kit.ask(33, ViewMessageRequestHeader(offset=wrong)).code == 1
+        assert kit.call(33, ViewMessageRequestHeader(offset=wrong)).code == 1
 
 
 # ------------------------------------------------------------------------------------- positions
@@ -124,24 +124,24 @@ def test_view_by_offset(kit: BrokerHarness) -> None:
 
 def test_topic_stats(kit: BrokerHarness) -> None:
     send_three(kit)
-    answer = kit.ask(202, GetTopicStatsInfoRequestHeader(topic="T"))
+    answer = kit.call(202, GetTopicStatsInfoRequestHeader(topic="T"))
     table = TopicStatsTable.decode(answer.body).offset_table
     assert table[MessageQueue("T", "broker-a", 0)] == TopicOffset(0, 3, START_MS + 2000)
     assert table[MessageQueue("T", "broker-a", 3)] == TopicOffset(0, 0, 0)
     assert len(table) == 4
-    assert kit.ask(202, GetTopicStatsInfoRequestHeader(topic="U")).code == 17
+    assert kit.call(202, GetTopicStatsInfoRequestHeader(topic="U")).code == 17
 
 
 def test_consume_stats(kit: BrokerHarness) -> None:
     send_three(kit)
     kit.broker.offsets.commit("CG", "T", 0, 2)
-    answer = kit.ask(208, GetConsumeStatsRequestHeader(consumer_group="CG"))
+    answer = kit.call(208, GetConsumeStatsRequestHeader(consumer_group="CG"))
     stats = ConsumeStats.decode(answer.body)
     assert stats.offset_table[MessageQueue("T", "broker-a", 0)] == OffsetWrapper(
         3, 2, START_MS + 1000
     )
     kit.heartbeat(subscriptions=(SubscriptionData("Other", "*"),))
-    answer = kit.ask(208, GetConsumeStatsRequestHeader(consumer_group="CG"))
+    answer = kit.call(208, GetConsumeStatsRequestHeader(consumer_group="CG"))
     assert ConsumeStats.decode(answer.body).offset_table == {}, "it no longer subscribes"
 
 
@@ -149,27 +149,27 @@ def test_groups_of_a_topic(kit: BrokerHarness) -> None:
     kit.heartbeat(group="G1", subscriptions=(SubscriptionData("T", "*"),))
     kit.broker.offsets.commit("G2", "T", 0, 2)
     kit.broker.offsets.commit("G3", "U", 0, 2)
-    answer = kit.ask(300, QueryTopicConsumeByWhoRequestHeader(topic="T"))
+    answer = kit.call(300, QueryTopicConsumeByWhoRequestHeader(topic="T"))
     assert GroupList.decode(answer.body).group_list == ["G1", "G2"]
 
 
 def test_connections(kit: BrokerHarness) -> None:
     header = GetConsumerConnectionListRequestHeader(consumer_group="CG")
-    answer = kit.ask(203, header)
+    answer = kit.call(203, header)
     assert (answer.code, answer.remark) == (206, "the consumer group[CG] not online")
     producers = GetProducerConnectionListRequestHeader(producer_group="PG")
-    answer = kit.ask(204, producers)
+    answer = kit.call(204, producers)
     assert (answer.code, answer.remark) == (1, "the producer group[PG] not exist")
     kit.heartbeat(producer="PG", subscriptions=(SubscriptionData("T", "*"),))
-    body = ConsumerConnection.decode(kit.ask(203, header).body)
+    body = ConsumerConnection.decode(kit.call(203, header).body)
     (connection,) = body.connection_set
     assert (connection.client_id, connection.client_addr) == ("c1", "10.0.0.1:1234")
     assert (connection.language, connection.version) == ("JAVA", 407)
     assert list(body.subscription_table) == ["T"]
     assert (body.consume_type, body.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
-    (connection,) = ProducerConnection.decode(kit.ask(204, producers).body).connection_set
+    (connection,) = ProducerConnection.decode(kit.call(204, producers).body).connection_set
     assert connection.client_id == "c1"
-    (info,) = ProducerTableInfo.decode(kit.ask(328).body).data["PG"]
+    (info,) = ProducerTableInfo.decode(kit.call(328).body).data["PG"]
     assert (info.client_id, info.remote_ip) == ("c1", "/10.0.0.1:1234")
     assert info.last_update_timestamp == kit.scheduler.now_ms()
 
@@ -232,7 +232,7 @@ def test_runtime_information(kit: BrokerHarness) -> None:
     send_three(kit)
     kit.pull()
     kit.scheduler.advance(12_000)
-    table = KVTable.decode(kit.ask(28).body).table
+    table = KVTable.decode(kit.call(28).body).table
     assert set(RUNTIME_KEYS) <= set(table)
     assert table["brokerVersionDesc"] == "V4_9_7" and table["brokerVersion"] == "407"
     assert table["runtime"] == "[ 0 days, 0 hours, 0 minutes, 15 seconds ]"
@@ -245,7 +245,7 @@ def test_runtime_information(kit: BrokerHarness) -> None:
 
 
 def test_settings_are_told(kit: BrokerHarness) -> None:
-    answer = kit.ask(26)
+    answer = kit.call(26)
     lines = answer.body.decode().splitlines()
     assert "brokerName=broker-a" in lines and "listenPort=10911" in lines
     assert answer.ext_fields["version"].startswith('{"counter":0,"timestamp":')

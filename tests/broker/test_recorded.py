@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 from attrs import define, field
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.codec.message import decode_message
 from rmqpy.remoting.bodies import HeartbeatData
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.fastjson import ObjectKey, loads
 from rmqpy.remoting.frame import decode_command
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel
 
@@ -86,7 +86,7 @@ class Replay:
                 if command.code == 34:
                     heartbeat = HeartbeatData.decode(command.body)
                     self.groups.update(data.group_name for data in heartbeat.consumer_data_set)
-                self.kit.tell(command, channel=channel)
+                self.kit.deliver(command, channel=channel)
             self.collect()
             if row["dir"] == "s2c":
                 self.compare(number, connection, command)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.assembly.addresses import Addresses, AddressSettings, choose_addresses
 from rmqpy.config.loading import BrokerRole
@@ -16,6 +15,7 @@ from rmqpy.remoting.headers import (
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
 )
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 
 TOPIC = CreateTopicRequestHeader(
     topic="Made",
@@ -94,7 +94,7 @@ def test_refusals_and_rubbish_are_survived(kit: BrokerHarness) -> None:
 
 
 def test_new_topics_are_announced_once_a_turn(kit: BrokerHarness) -> None:
-    kit.tell(kit.send_command(topic="A"), kit.send_command(topic="B"))
+    kit.deliver(kit.send_command(topic="A"), kit.send_command(topic="B"))
     kit.scheduler.run_until_idle()
     assert [address for address, _ in kit.network.oneways] == SERVERS
     wrapper = RegisterBrokerBody.decode(kit.network.oneways[0][1].body)
@@ -104,7 +104,7 @@ def test_new_topics_are_announced_once_a_turn(kit: BrokerHarness) -> None:
 
 def test_who_makes_a_topic_is_answered_when_all_name_servers_know_it(kit: BrokerHarness) -> None:
     kit.network.take()
-    kit.tell(RemotingCommand.request(17, TOPIC))
+    kit.deliver(RemotingCommand.request(17, TOPIC))
     kit.scheduler.run_until_idle()
     (_, first, know), (_, _, fail) = kit.network.take()
     table = RegisterBrokerBody.decode(first.body).topic_config_serialize_wrapper
@@ -120,7 +120,7 @@ def test_a_name_server_that_refuses_a_new_topic_is_named(
     kit: BrokerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     kit.network.take()
-    kit.tell(RemotingCommand.request(17, TOPIC))
+    kit.deliver(RemotingCommand.request(17, TOPIC))
     kit.scheduler.run_until_idle()
     for _, command, done in kit.network.take():
         done(RemotingCommand.response_to(command, 1, "not you"), None)
@@ -130,14 +130,14 @@ def test_a_name_server_that_refuses_a_new_topic_is_named(
 
 def test_who_makes_a_topic_is_answered_when_the_broker_stops(kit: BrokerHarness) -> None:
     kit.network.take()
-    kit.tell(RemotingCommand.request(17, TOPIC))
+    kit.deliver(RemotingCommand.request(17, TOPIC))
     kit.broker.registration.stop(lambda: None)
     assert kit.channel.take_one().code == 0
 
 
 def test_who_makes_a_topic_without_name_servers_is_answered(build: BuildBroker) -> None:
     kit = build(namesrv_addr=None)
-    kit.tell(RemotingCommand.request(17, TOPIC))
+    kit.deliver(RemotingCommand.request(17, TOPIC))
     kit.scheduler.run_until_idle()
     assert kit.channel.take_one().code == 0
 

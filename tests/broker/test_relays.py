@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.codec.message import decode_message
 from rmqpy.remoting.bodies import (
@@ -26,6 +25,7 @@ from rmqpy.remoting.headers import (
     ReplyMessageRequestHeader,
     ResetOffsetRequestHeader,
 )
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.memory_channel import MemoryChannel
 
 SUBSCRIPTIONS = (SubscriptionData(topic="T", sub_string="*"),)
@@ -49,14 +49,14 @@ def answer(
     response = RemotingCommand.response_to(asked)
     for name, value in fields.items():
         setattr(response, name, value)
-    kit.tell(response, channel=channel)
+    kit.deliver(response, channel=channel)
 
 
 def running_info(kit: BrokerHarness, client_id: str = "c1") -> None:
     header = GetConsumerRunningInfoRequestHeader(
         consumer_group="CG", client_id=client_id, jstack_enable=True
     )
-    kit.tell(RemotingCommand.request(307, header))
+    kit.deliver(RemotingCommand.request(307, header))
 
 
 def test_running_info_comes_from_the_client(kit: BrokerHarness) -> None:
@@ -117,16 +117,16 @@ def test_a_message_is_consumed_directly(kit: BrokerHarness) -> None:
     header = ConsumeMessageDirectlyResultRequestHeader(
         consumer_group="CG", client_id="c1", msg_id=sent.ext_fields["msgId"]
     )
-    kit.tell(RemotingCommand.request(309, header))
+    kit.deliver(RemotingCommand.request(309, header))
     asked = question(channel)
     assert asked.code == 309 and asked.ext_fields["brokerName"] == "broker-a"
     assert decode_message(asked.body).body == b"now"
     answer(kit, channel, asked, body=b'{"consumeResult":"CR_SUCCESS"}')
     assert b"CR_SUCCESS" in kit.channel.take_one().body
     header.msg_id = "0A00000200002A9F0000000000000FFF"
-    assert kit.ask(309, header).code == 1
+    assert kit.call(309, header).code == 1
     header.msg_id = "what"
-    assert kit.ask(309, header).code == 1
+    assert kit.call(309, header).code == 1
 
 
 def reset(
@@ -135,7 +135,7 @@ def reset(
     header = ResetOffsetRequestHeader(topic="T", group="CG", timestamp=timestamp, is_force=force)
     request = RemotingCommand.request(222, header)
     request.language = language
-    kit.tell(request)
+    kit.deliver(request)
     got: RemotingCommand = kit.channel.take_one()
     return got
 
@@ -202,7 +202,7 @@ def test_status_of_all_members_or_one(kit: BrokerHarness) -> None:
 
     def ask(client_id: str | None) -> dict[str, Any]:
         header = GetConsumerStatusRequestHeader(topic="T", group="CG", client_addr=client_id)
-        kit.tell(RemotingCommand.request(223, header))
+        kit.deliver(RemotingCommand.request(223, header))
         for number, channel in enumerate(channels.values()):
             for asked in [c for c in channel.take() if c.code == 221]:
                 body = GetConsumerStatusBody(message_queue_table={queue: number}).encode()
@@ -216,22 +216,22 @@ def test_status_of_all_members_or_one(kit: BrokerHarness) -> None:
 
 def test_status_of_who_is_silent_is_left_out(kit: BrokerHarness) -> None:
     member(kit, "c1")
-    kit.tell(RemotingCommand.request(223, GetConsumerStatusRequestHeader(topic="T", group="CG")))
+    kit.deliver(RemotingCommand.request(223, GetConsumerStatusRequestHeader(topic="T", group="CG")))
     kit.scheduler.advance(5_000)
     got = kit.channel.take_one()
     assert got.code == 0 and GetConsumerStatusBody.decode(got.body).consumer_table == {}
     header = GetConsumerStatusRequestHeader(topic="T", group="nobody")
-    assert kit.ask(223, header).code == 1
+    assert kit.call(223, header).code == 1
 
 
 def test_offsets_are_cloned(kit: BrokerHarness) -> None:
     filled(kit)
     consumed(kit, 3)
     header = CloneGroupOffsetRequestHeader(src_group="CG", dest_group="Other", topic="T")
-    assert kit.ask(314, header).code == 0
+    assert kit.call(314, header).code == 0
     assert kit.broker.offsets.get("Other", "T", 0) == 3
     header = CloneGroupOffsetRequestHeader(src_group="CG", dest_group="Third")
-    assert kit.ask(314, header).code == 0
+    assert kit.call(314, header).code == 0
     assert kit.broker.offsets.get("Third", "T", 0) == 3
 
 
@@ -245,7 +245,7 @@ def stored_at(offset: int) -> str:
 def reply(kit: BrokerHarness, properties: str, code: int = 325) -> None:
     command = kit.send_command(b"yes", code=310, topic="C_REPLY_TOPIC", properties=properties)
     command.code = code
-    kit.tell(command)
+    kit.deliver(command)
 
 
 def test_a_reply_is_pushed_to_who_asked(kit: BrokerHarness) -> None:

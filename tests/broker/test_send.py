@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from attrs import define
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.processors.put_status import remark_of, response_for
 from rmqpy.broker.services.flush import COMPANY_MS
@@ -18,6 +17,7 @@ from rmqpy.net.ha import SlaveView
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.results import PutResult
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 
 STORE_HOST = (bytes([10, 0, 0, 2]), 10911)
 
@@ -61,7 +61,7 @@ def test_cluster_is_added_and_wait_is_taken_out(kit: BrokerHarness) -> None:
 
 
 def test_the_sends_of_a_turn_are_answered_in_one_write(kit: BrokerHarness) -> None:
-    kit.tell(*(kit.send_command(b"%d" % number, queue_id=0) for number in range(5)))
+    kit.deliver(*(kit.send_command(b"%d" % number, queue_id=0) for number in range(5)))
     answers = kit.channel.take()
     assert [answer.ext_fields["queueOffset"] for answer in answers] == ["0", "1", "2", "3", "4"]
     counters = kit.broker.statistics.counters
@@ -77,7 +77,7 @@ def test_nothing_is_answered_before_the_turn_ends(kit: BrokerHarness) -> None:
 
 
 def test_a_oneway_send_is_stored_and_not_answered(kit: BrokerHarness) -> None:
-    kit.tell(kit.send_command(b"quiet", oneway=True))
+    kit.deliver(kit.send_command(b"quiet", oneway=True))
     assert kit.channel.take() == []
     assert stored(kit, 0).body == b"quiet"
 
@@ -103,7 +103,7 @@ def test_the_header_field_decides_on_the_batch_path_not_the_code(kit: BrokerHarn
 
 
 def test_a_batch_between_single_messages_keeps_its_place(kit: BrokerHarness) -> None:
-    kit.tell(
+    kit.deliver(
         kit.send_command(b"1"),
         kit.send_command(batch(b"2", b"3"), code=320, batch=True),
         kit.send_command(b"4"),
@@ -223,7 +223,7 @@ def test_without_write_permission_only_ordered_topics_are_refused(build: BuildBr
 def test_missing_and_wrong_fields_are_named(kit: BrokerHarness) -> None:
     command = kit.send_command()
     del command.ext_fields["b"]
-    kit.tell(command)
+    kit.deliver(command)
     answer = kit.channel.take_one()
     assert answer.code == 1 and " b " in answer.remark
 
@@ -351,7 +351,7 @@ def with_slaves(build: BuildBroker, **settings: Any) -> tuple[Any, Slaves]:
 
 def test_a_synchronous_master_answers_when_a_slave_has_it(build: BuildBroker) -> None:
     kit, slaves = with_slaves(build)
-    kit.tell(kit.send_command(b"first"), kit.send_command(b"second"))
+    kit.deliver(kit.send_command(b"first"), kit.send_command(b"second"))
     assert answers(kit) == []
     first_end = kit.store.max_physical_offset // 2
     slaves.replicated.advance(first_end + 10)
@@ -367,7 +367,7 @@ def test_a_send_that_waits_for_nothing_does_not_wait_for_slaves(build: BuildBrok
 
 def test_a_slave_that_does_not_acknowledge_in_time_costs_a_warning(build: BuildBroker) -> None:
     kit, _ = with_slaves(build, slave_timeout=700)
-    kit.tell(kit.send_command())
+    kit.deliver(kit.send_command())
     kit.scheduler.advance(699)
     assert answers(kit) == []
     kit.scheduler.advance(1)
@@ -378,7 +378,7 @@ def test_a_slave_that_does_not_acknowledge_in_time_costs_a_warning(build: BuildB
 
 def test_a_slave_too_far_behind_is_not_waited_for(build: BuildBroker) -> None:
     kit, slaves = with_slaves(build, ha_slave_fallbehind_max=300)
-    kit.tell(kit.send_command(b"x" * 50))
+    kit.deliver(kit.send_command(b"x" * 50))
     slaves.replicated.advance(kit.store.max_physical_offset)
     assert [answer.code for answer in answers(kit)] == [0]
     assert kit.send(b"x" * 300).code == 11
@@ -393,7 +393,7 @@ def test_a_slave_that_comes_back_is_waited_for_again(build: BuildBroker) -> None
     assert kit.send().code == 11
     slaves.has_slaves = True
     slaves.replicated.advance(kit.store.max_physical_offset)
-    kit.tell(kit.send_command())
+    kit.deliver(kit.send_command())
     assert answers(kit) == []
     slaves.replicated.advance(kit.store.max_physical_offset)
     assert [answer.code for answer in answers(kit)] == [0]
@@ -402,7 +402,7 @@ def test_a_slave_that_comes_back_is_waited_for_again(build: BuildBroker) -> None
 def test_a_master_tells_of_its_slaves(build: BuildBroker) -> None:
     kit, slaves = with_slaves(build)
     slaves.slaves = (SlaveView("10.0.0.3:5000", 12_000, 0, 100),)
-    kit.tell(kit.send_command())
+    kit.deliver(kit.send_command())
     end = kit.store.max_physical_offset
     assert kit.broker.replication.runtime_info() == {
         "haSlaveCount": "1",
@@ -422,10 +422,10 @@ def answers(kit: BrokerHarness) -> list[RemotingCommand]:
 def test_sync_flush_answers_after_the_flush_that_it_begins(build: BuildBroker) -> None:
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.scheduler.blocking_ms = 7
-    kit.tell(kit.send_command(b"first"))
+    kit.deliver(kit.send_command(b"first"))
     kit.scheduler.advance(6)
     assert answers(kit) == []
-    kit.tell(kit.send_command(b"second"))
+    kit.deliver(kit.send_command(b"second"))
     kit.scheduler.advance(1)
     assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["0"]
     kit.scheduler.advance(COMPANY_MS + 7)
@@ -436,11 +436,11 @@ def test_sync_flush_answers_after_the_flush_that_it_begins(build: BuildBroker) -
 def test_the_next_flush_begins_when_the_same_number_waits_again(build: BuildBroker) -> None:
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.scheduler.blocking_ms = 7
-    kit.tell(kit.send_command(b"first"))
-    kit.tell(kit.send_command(b"second"))
+    kit.deliver(kit.send_command(b"first"))
+    kit.deliver(kit.send_command(b"second"))
     kit.scheduler.advance(7)
     assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["0"]
-    kit.tell(kit.send_command(b"third"))
+    kit.deliver(kit.send_command(b"third"))
     kit.scheduler.advance(7)
     assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["1", "2"]
 
@@ -448,8 +448,8 @@ def test_the_next_flush_begins_when_the_same_number_waits_again(build: BuildBrok
 def test_who_waits_for_company_is_flushed_before_the_stop(build: BuildBroker) -> None:
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.scheduler.blocking_ms = 7
-    kit.tell(kit.send_command(b"first"))
-    kit.tell(kit.send_command(b"second"))
+    kit.deliver(kit.send_command(b"first"))
+    kit.deliver(kit.send_command(b"second"))
     kit.scheduler.advance(7)
     assert [answer.ext_fields["queueOffset"] for answer in answers(kit)] == ["0"]
     stopped: list[int] = []
@@ -469,7 +469,7 @@ def test_sync_flush_does_not_make_wait_false_wait(build: BuildBroker) -> None:
 def test_a_slow_flush_is_answered_as_a_warning_with_the_place(build: BuildBroker) -> None:
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH, sync_flush_timeout=3000)
     kit.scheduler.blocking_ms = 4000
-    kit.tell(kit.send_command())
+    kit.deliver(kit.send_command())
     kit.scheduler.advance(3000)
     (answer,) = answers(kit)
     assert answer.code == 10
@@ -481,7 +481,7 @@ def test_a_slow_flush_is_answered_as_a_warning_with_the_place(build: BuildBroker
 def test_a_failed_flush_is_final(build: BuildBroker) -> None:
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.files.fail_sync("commitlog")
-    kit.tell(kit.send_command())
+    kit.deliver(kit.send_command())
     kit.scheduler.run_until_idle()
     (answer,) = answers(kit)
     assert answer.code == 14 and "msgId" not in answer.ext_fields

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.codec.message import decode_message
 from rmqpy.model.message import StoredMessage
 from rmqpy.remoting.bodies import SubscriptionGroupConfig
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
 from rmqpy.remoting.headers import ConsumerSendMsgBackRequestHeader
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 
 RETRY, DLQ = "%RETRY%CG", "%DLQ%CG"
 
@@ -26,7 +26,7 @@ def send_back(kit: BrokerHarness, offset: int, level: int = 0, **fields: Any) ->
     header = ConsumerSendMsgBackRequestHeader(
         **{"offset": offset, "group": "CG", "delay_level": level, **fields}
     )
-    answer: RemotingCommand = kit.ask(36, header)
+    answer: RemotingCommand = kit.call(36, header)
     return answer
 
 
@@ -107,7 +107,7 @@ def test_a_consumer_that_is_too_old_has_no_say(kit: BrokerHarness) -> None:
     )
     request = RemotingCommand.request(36, header)
     request.version = 120
-    kit.tell(request)
+    kit.deliver(request)
     assert kit.channel.take_one().code == 0
     assert messages(kit, DLQ) == []
 
@@ -149,7 +149,7 @@ def test_a_oneway_is_done_and_not_answered(kit: BrokerHarness) -> None:
     header = ConsumerSendMsgBackRequestHeader(offset=0, group="CG", delay_level=1)
     request = RemotingCommand.request(36, header)
     request.flag |= FLAG_ONEWAY
-    kit.tell(request)
+    kit.deliver(request)
     assert kit.channel.take() == []
     assert len(messages(kit, "SCHEDULE_TOPIC_XXXX")) == 1
 

@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import pytest
-from harness.broker import BrokerHarness, BuildBroker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,31 +16,32 @@ from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, SERIALIZE_ROCKETM
 from rmqpy.remoting.command_header import header_fields
 from rmqpy.remoting.headers import REQUEST_HEADERS
 from rmqpy.store.retention import RetentionCleaner
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.memory_channel import MemoryChannel
 
 
 @pytest.mark.parametrize("code", [0, 13, 22, 27, 54, 210, 351, 901, 12345])
 def test_unknown_codes(kit: BrokerHarness, code: int) -> None:
-    answer = kit.ask(code)
+    answer = kit.call(code)
     assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
 
 
 def test_an_unknown_oneway_request_is_answered_all_the_same(kit: BrokerHarness) -> None:
     command = RemotingCommand.request(12345)
     command.flag |= FLAG_ONEWAY
-    kit.tell(command)
+    kit.deliver(command)
     assert kit.channel.take_one().code == 3
 
 
 def test_a_refused_oneway_request_is_silent(kit: BrokerHarness) -> None:
     command = RemotingCommand.request(37)
     command.flag |= FLAG_ONEWAY
-    kit.tell(command)
+    kit.deliver(command)
     assert kit.channel.take() == []
 
 
 def test_answers_to_nobodys_question_are_ignored(kit: BrokerHarness) -> None:
-    kit.tell(RemotingCommand(0, opaque=77, flag=FLAG_RESPONSE))
+    kit.deliver(RemotingCommand(0, opaque=77, flag=FLAG_RESPONSE))
     assert kit.channel.take() == []
 
 
@@ -58,7 +58,7 @@ def test_replies_have_opaque_and_form_of_the_request(kit: BrokerHarness) -> None
     command = kit.send_command()
     command.opaque, command.serialize_type = 4711, SERIALIZE_ROCKETMQ
     unknown = RemotingCommand(12345, opaque=4712, serialize_type=SERIALIZE_ROCKETMQ)
-    kit.tell(command, unknown)
+    kit.deliver(command, unknown)
     answers = {answer.opaque: answer for answer in kit.channel.take()}
     assert answers[4711].code == 0 and answers[4711].serialize_type == SERIALIZE_ROCKETMQ
     assert answers[4711].ext_fields["queueOffset"] == "0"
@@ -75,7 +75,7 @@ def test_one_broken_request_harms_no_other(
     monkeypatch.setattr(kit.store, "max_queue_offset", broken)
     question = RemotingCommand.request(30)
     question.ext_fields = {"topic": "T", "queueId": "0"}
-    kit.tell(kit.send_command(), question, kit.send_command())
+    kit.deliver(kit.send_command(), question, kit.send_command())
     codes = sorted(answer.code for answer in kit.channel.take())
     assert codes == [0, 0, 1]
     assert not kit.channel.closed
@@ -86,7 +86,7 @@ def test_an_answer_too_large_for_a_frame_is_an_error(kit: BrokerHarness) -> None
     for number in range(3):
         kit.broker.groups.find_or_create(f"G{number}")
     kit.broker.groups.get("G0").group_name = "x" * (17 << 20)
-    answer = kit.ask(201)
+    answer = kit.call(201)
     assert answer.code == 1 and "larger than a peer accepts" in answer.remark
 
 
@@ -156,7 +156,7 @@ def test_channel_closed_takes_the_member_away(kit: BrokerHarness) -> None:
 def test_a_stop_waits_for_the_flush_and_the_writes_that_run(build: BuildBroker) -> None:
     kit = build(namesrv_addr=None, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.scheduler.blocking_ms = 50
-    kit.tell(kit.send_command())
+    kit.deliver(kit.send_command())
     stopped: list[bool] = []
     kit.broker.stop(lambda: stopped.append(True))
     kit.scheduler.advance(49)
@@ -171,8 +171,8 @@ def test_a_stop_waits_for_the_flush_and_the_writes_that_run(build: BuildBroker) 
 def test_what_cannot_be_acknowledged_any_more_is_answered_at_the_stop(build: BuildBroker) -> None:
     kit = build(namesrv_addr=None, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     kit.scheduler.blocking_ms = 50
-    kit.tell(kit.send_command(b"flushed"))
-    kit.tell(kit.send_command(b"too late"))
+    kit.deliver(kit.send_command(b"flushed"))
+    kit.deliver(kit.send_command(b"too late"))
     kit.broker.stop(lambda: None)
     kit.scheduler.advance(50)
     assert [answer.code for answer in kit.channel.take()] == [0, 14]
@@ -200,7 +200,7 @@ def test_a_broker_restarted_on_its_store_goes_on(build: BuildBroker) -> None:
 
 def test_messages_of_a_killed_broker_are_there_after_it(build: BuildBroker) -> None:
     kit = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
-    kit.tell(kit.send_command(b"acknowledged"))
+    kit.deliver(kit.send_command(b"acknowledged"))
     kit.scheduler.run_until_idle()
     assert kit.channel.take_one().code == 0
     after = kit.files.crash()
@@ -282,7 +282,7 @@ def test_whatever_a_request_says_it_gets_one_answer(
     if code in (11, 361):
         command.ext_fields["sysFlag"] = "4"
     channel = MemoryChannel()
-    kit.tell(command, channel=channel)
+    kit.deliver(command, channel=channel)
     answers = [answer for answer in channel.take() if answer.is_response]
     assert len(answers) == 1
     assert not re.match(r"\w*[Ee]rror: ", answers[0].remark or ""), answers[0].remark

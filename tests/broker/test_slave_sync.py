@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from attrs import define, field
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.replication.metadata_sync import FIRST_MS, LOOK_MS, PERIOD_MS
 from rmqpy.broker.services.registration import RegistrationAnswer
@@ -22,6 +21,7 @@ from rmqpy.remoting.bodies import (
     TopicConfigSerializeWrapper,
 )
 from rmqpy.remoting.command import RemotingCommand
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 
 SERVER = "10.0.0.8:9876"
 MASTER = "10.0.0.2:10911"
@@ -66,7 +66,7 @@ class Pair:
                 else:
                     if self.is_java:
                         command = RemotingCommand.request(command.code)
-                    self.master.tell(command)
+                    self.master.deliver(command)
                     answer = self.master.channel.take_one()
                     self.answered.append(len(answer.body))
                     done(answer, None)

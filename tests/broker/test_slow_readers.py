@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.processors.slow_consumers import PERIOD_MS
 from rmqpy.config.loading import BrokerRole
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 
 THRESHOLD = 1_000
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.state import topics as topics_module
 from rmqpy.config.loading import BrokerRole
@@ -23,6 +22,7 @@ from rmqpy.remoting.headers import (
     DeleteSubscriptionGroupRequestHeader,
     DeleteTopicRequestHeader,
 )
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 
 TOPICS = "/store/config/topics.json"
 
@@ -37,7 +37,7 @@ def put_topic(kit: BrokerHarness, topic: str = "T", **values: Any) -> Any:
         "topic_filter_type": "SINGLE_TAG",
     }
     kit.network.take()
-    kit.tell(RemotingCommand.request(17, CreateTopicRequestHeader(**{**fields, **values})))
+    kit.deliver(RemotingCommand.request(17, CreateTopicRequestHeader(**{**fields, **values})))
     kit.scheduler.run_until_idle()
     for _, command, done in kit.network.take():
         done(RemotingCommand.response_to(command), None)
@@ -61,7 +61,7 @@ def test_system_topics_at_the_start(build: BuildBroker) -> None:
         "RMQ_SYS_TRACE_TOPIC": (1, 1, 6),
         "C_REPLY_TOPIC": (1, 1, 6),
     }
-    listed = TopicList.decode(kit.ask(305).body).topic_list
+    listed = TopicList.decode(kit.call(305).body).topic_list
     assert set(listed) == set(found) | names.SYSTEM_TOPICS
 
 
@@ -79,12 +79,12 @@ def test_the_table_is_told_as_it_is_after_each_change(kit: BrokerHarness) -> Non
         lambda: put_topic(kit, topic="One"),
         lambda: put_topic(kit, topic="One", perm=4),
         lambda: kit.broker.topics.set_ordered(["One"]),
-        lambda: kit.ask(215, DeleteTopicRequestHeader(topic="One")),
+        lambda: kit.call(215, DeleteTopicRequestHeader(topic="One")),
     ):
         change()
         kit.channel.take()
         for _ in range(2):
-            assert kit.ask(21).body == kit.broker.topics.wrapper().encode()
+            assert kit.call(21).body == kit.broker.topics.wrapper().encode()
 
 
 def test_an_administrators_topic(kit: BrokerHarness) -> None:
@@ -94,7 +94,7 @@ def test_an_administrators_topic(kit: BrokerHarness) -> None:
     assert kit.broker.topics.get("T") == TopicConfig("T", 2, 3, 4)
     after = kit.broker.topics.data_version
     assert (after.counter, after.timestamp) == (before.counter + 1, kit.scheduler.now_ms())
-    wrapper = TopicConfigSerializeWrapper.decode(kit.ask(21).body)
+    wrapper = TopicConfigSerializeWrapper.decode(kit.call(21).body)
     assert wrapper.topic_config_table["T"].write_queue_nums == 3
     assert wrapper.data_version == after
 
@@ -123,18 +123,18 @@ def test_wrong_topics_are_refused(kit: BrokerHarness, topic: str, values: dict[s
 def test_a_slave_changes_nothing(kit: BrokerHarness) -> None:
     kit.broker.identity.role = BrokerRole.SLAVE
     assert put_topic(kit).code == 1
-    assert kit.ask(200, None, SubscriptionGroupConfig("G").encode()).code == 1
-    assert kit.ask(215, DeleteTopicRequestHeader(topic="T")).code == 1
+    assert kit.call(200, None, SubscriptionGroupConfig("G").encode()).code == 1
+    assert kit.call(215, DeleteTopicRequestHeader(topic="T")).code == 1
     assert "T" not in kit.broker.topics
 
 
 def test_deleting_a_topic_takes_its_queues(kit: BrokerHarness) -> None:
     kit.send()
     assert ("T", 0) in kit.store.queues()
-    assert kit.ask(215, DeleteTopicRequestHeader(topic="T")).code == 0
+    assert kit.call(215, DeleteTopicRequestHeader(topic="T")).code == 0
     assert "T" not in kit.broker.topics
     assert ("T", 0) not in kit.store.queues()
-    assert kit.ask(215, DeleteTopicRequestHeader(topic="TBW102")).code == 1
+    assert kit.call(215, DeleteTopicRequestHeader(topic="TBW102")).code == 1
 
 
 def test_topics_are_saved_with_a_backup_and_come_back(build: BuildBroker) -> None:
@@ -201,7 +201,7 @@ def test_ordered_topics_come_from_the_name_servers(kit: BrokerHarness) -> None:
 
 
 def test_groups_at_the_start(kit: BrokerHarness) -> None:
-    wrapper = SubscriptionGroupWrapper.decode(kit.ask(201).body)
+    wrapper = SubscriptionGroupWrapper.decode(kit.call(201).body)
     assert sorted(wrapper.subscription_group_table) == [
         "CID_ONS-HTTP-PROXY",
         "CID_ONSAPI_OWNER",
@@ -216,24 +216,24 @@ def test_groups_at_the_start(kit: BrokerHarness) -> None:
 
 def test_an_administrators_group(kit: BrokerHarness) -> None:
     config = SubscriptionGroupConfig("G", consume_broadcast_enable=False, retry_max_times=3)
-    assert kit.ask(200, None, config.encode()).code == 0
+    assert kit.call(200, None, config.encode()).code == 0
     assert kit.broker.groups.get("G") == config
     assert kit.broker.groups.data_version.counter == 1
     kit.scheduler.run_until_idle()
     assert b'"G"' in kit.files.read_bytes("/store/config/subscriptionGroup.json")
     kit.broker.offsets.commit("G", "T", 0, 5)
     header = DeleteSubscriptionGroupRequestHeader(group_name="G")
-    assert kit.ask(207, header).code == 0
+    assert kit.call(207, header).code == 0
     assert kit.broker.groups.get("G") is None
     assert kit.broker.offsets.get("G", "T", 0) == 5
     header.remove_offset = True
-    kit.ask(207, header)
+    kit.call(207, header)
     assert kit.broker.offsets.get("G", "T", 0) == -1
 
 
 def test_wrong_groups_are_refused(kit: BrokerHarness) -> None:
     for body in (b"{}", b"[]", b'{"groupName":"a/b"}', b'{"groupName":"g","retryQueueNums":-1}'):
-        assert kit.ask(200, None, body).code == 1
+        assert kit.call(200, None, body).code == 1
     assert kit.broker.groups.data_version.counter == 0
 
 

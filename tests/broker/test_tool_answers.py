@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.broker import BrokerHarness
-
 from rmqpy.model.codes import RequestCode
 from rmqpy.remoting.bodies import (
     ConsumeQueueData,
@@ -20,6 +18,7 @@ from rmqpy.remoting.headers import (
     QueryConsumeQueueRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
 )
+from rmqpy.testing.harness import BrokerHarness
 
 
 def test_how_far_every_group_of_a_broker_has_come(kit: BrokerHarness) -> None:
@@ -27,7 +26,7 @@ def test_how_far_every_group_of_a_broker_has_come(kit: BrokerHarness) -> None:
         kit.send(topic="TBW102")
     kit.heartbeat(group="CG", subscriptions=(SubscriptionData("TBW102", "*"),))
     kit.broker.offsets.commit("CG", "TBW102", 0, 1)
-    answer = kit.ask(
+    answer = kit.call(
         RequestCode.GET_BROKER_CONSUME_STATS, GetConsumeStatsInBrokerHeader(is_order=False)
     )
     body = ConsumeStatsList.decode(answer.body)
@@ -36,7 +35,7 @@ def test_how_far_every_group_of_a_broker_has_come(kit: BrokerHarness) -> None:
     offset = stats.offset_table[MessageQueue("TBW102", "broker-a", 0)]
     assert (offset.broker_offset, offset.consumer_offset) == (3, 1)
     assert offset.last_timestamp == kit.scheduler.now_ms()
-    ordered = kit.ask(
+    ordered = kit.call(
         RequestCode.GET_BROKER_CONSUME_STATS, GetConsumeStatsInBrokerHeader(is_order=True)
     )
     assert ConsumeStatsList.decode(ordered.body).total_diff == 0
@@ -49,7 +48,7 @@ def test_times_of_queues(kit: BrokerHarness) -> None:
         kit.scheduler.advance(1_000)
     kit.broker.offsets.commit("CG", "TBW102", 0, 2)
     header = QueryConsumeTimeSpanRequestHeader(topic="TBW102", group="CG")
-    answer = kit.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+    answer = kit.call(RequestCode.QUERY_CONSUME_TIME_SPAN, header)
     spans = QueryConsumeTimeSpanBody.decode(answer.body).consume_time_span_set
     span = next(each for each in spans if each.message_queue.queue_id == 0)
     assert span.min_time_stamp == start_ms
@@ -57,12 +56,12 @@ def test_times_of_queues(kit: BrokerHarness) -> None:
     assert span.consume_time_stamp == start_ms + 1_000
     assert span.delay_time == 1_000
     header = QueryConsumeTimeSpanRequestHeader(topic="Nowhere", group="CG")
-    assert kit.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, header).code == 17
+    assert kit.call(RequestCode.QUERY_CONSUME_TIME_SPAN, header).code == 17
 
 
 def units(kit: BrokerHarness, **fields: Any) -> Any:
     values = {"topic": "TBW102", "queue_id": 0, "index": 0, "count": 10, **fields}
-    return kit.ask(RequestCode.QUERY_CONSUME_QUEUE, QueryConsumeQueueRequestHeader(**values))
+    return kit.call(RequestCode.QUERY_CONSUME_QUEUE, QueryConsumeQueueRequestHeader(**values))
 
 
 def test_units_of_a_queue(kit: BrokerHarness) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.broker import BrokerHarness, BuildBroker
 
 from rmqpy.broker.services.half_messages import op_message
 from rmqpy.broker.services.transaction_check import check_request
@@ -23,6 +22,7 @@ from rmqpy.remoting.headers import (
     ResumeCheckHalfMessageRequestHeader,
 )
 from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel
 
@@ -97,7 +97,7 @@ def test_a_half_message_waits_in_the_half_topic(kit: BrokerHarness) -> None:
 def test_commit_gives_the_message_and_notes_it(kit: BrokerHarness) -> None:
     send_half(kit, queue_id=1, flag=5)
     (half,) = messages(kit, HALF)
-    assert kit.ask(37, end_header(half, TRANSACTION_COMMIT)).code == 0
+    assert kit.call(37, end_header(half, TRANSACTION_COMMIT)).code == 0
     (final,) = messages(kit, "T", 1)
     assert final.sys_flag == 8
     assert final.prepared_transaction_offset == half.physical_offset
@@ -111,7 +111,7 @@ def test_commit_gives_the_message_and_notes_it(kit: BrokerHarness) -> None:
 def test_rollback_only_notes_it(kit: BrokerHarness) -> None:
     send_half(kit)
     (half,) = messages(kit, HALF)
-    assert kit.ask(37, end_header(half, TRANSACTION_ROLLBACK)).code == 0
+    assert kit.call(37, end_header(half, TRANSACTION_ROLLBACK)).code == 0
     assert messages(kit, "T") == []
     assert [op.body for op in messages(kit, OP)] == [b"0"]
 
@@ -119,7 +119,7 @@ def test_rollback_only_notes_it(kit: BrokerHarness) -> None:
 def test_unknown_changes_nothing(kit: BrokerHarness) -> None:
     send_half(kit)
     (half,) = messages(kit, HALF)
-    assert kit.ask(37, end_header(half, 0)).code == 0
+    assert kit.call(37, end_header(half, 0)).code == 0
     assert messages(kit, OP) == []
 
 
@@ -137,7 +137,7 @@ def test_an_end_must_name_its_half_message(
 ) -> None:
     send_half(kit)
     (half,) = messages(kit, HALF)
-    answer = kit.ask(37, end_header(half, TRANSACTION_COMMIT, **fields))
+    answer = kit.call(37, end_header(half, TRANSACTION_COMMIT, **fields))
     assert (answer.code, answer.remark) == (1, remark)
     assert messages(kit, OP) == []
 
@@ -145,7 +145,7 @@ def test_an_end_must_name_its_half_message(
 def test_an_ordinary_message_cannot_be_committed(kit: BrokerHarness) -> None:
     kit.send(properties="PGROUP\x01PG\x02REAL_TOPIC\x01T\x02REAL_QID\x010")
     (message,) = messages(kit, "T")
-    assert kit.ask(37, end_header(message, TRANSACTION_COMMIT)).code == 1
+    assert kit.call(37, end_header(message, TRANSACTION_COMMIT)).code == 1
     assert len(messages(kit, "T")) == 1
 
 
@@ -153,14 +153,14 @@ def test_a_slave_ends_nothing(kit: BrokerHarness) -> None:
     send_half(kit)
     (half,) = messages(kit, HALF)
     kit.broker.identity.role = type(kit.broker.identity.role).SLAVE
-    assert kit.ask(37, end_header(half, TRANSACTION_COMMIT)).code == 11
+    assert kit.call(37, end_header(half, TRANSACTION_COMMIT)).code == 11
 
 
 def test_the_delay_of_a_transaction_begins_with_its_commit(kit: BrokerHarness) -> None:
     send_half(kit, more="\x02DELAY\x011")
     (half,) = messages(kit, HALF)
     kit.scheduler.advance(5_000)
-    kit.ask(37, end_header(half, TRANSACTION_COMMIT))
+    kit.call(37, end_header(half, TRANSACTION_COMMIT))
     assert messages(kit, "T") == []
     kit.scheduler.advance(1_200)
     (final,) = messages(kit, "T")
@@ -172,7 +172,7 @@ def test_an_ended_transaction_is_not_asked_about(kit: BrokerHarness) -> None:
     send_half(kit, "a")
     send_half(kit, "b")
     for half, what in zip(messages(kit, HALF), (8, 12), strict=True):
-        kit.ask(37, end_header(half, what))
+        kit.call(37, end_header(half, what))
     kit.scheduler.advance(ROUND_MS + 1_000)
     assert questions(kit) == []
     assert committed(kit) == (2, 2)
@@ -194,7 +194,7 @@ def test_a_producer_is_asked_and_its_answer_counts(kit: BrokerHarness) -> None:
     message = decode_message(asked.body)
     assert (message.topic, message.queue_id, message.body) == ("T", 3, b"U")
     assert committed(kit) == (1, -1)
-    kit.ask(37, end_header(again, TRANSACTION_COMMIT, from_transaction_check=True))
+    kit.call(37, end_header(again, TRANSACTION_COMMIT, from_transaction_check=True))
     kit.scheduler.advance(ROUND_MS)
     assert questions(kit) == []
     assert [m.body for m in messages(kit, "T", 3)] == [b"U"]
@@ -240,7 +240,7 @@ def test_a_message_with_its_own_immunity_lets_others_pass(build: BuildBroker) ->
     assert [decode_message(q.body).body for q in questions(kit)] == [b"soon"]
     again = messages(kit, HALF)[2]
     assert again.properties["TRAN_PREPARED_QUEUE_OFFSET"] == "0"
-    kit.ask(37, end_header(messages(kit, HALF)[0], TRANSACTION_COMMIT))
+    kit.call(37, end_header(messages(kit, HALF)[0], TRANSACTION_COMMIT))
     kit.scheduler.advance(60_000)
     assert b"late" not in [decode_message(q.body).body for q in questions(kit)]
 
@@ -306,7 +306,7 @@ def test_many_half_messages_are_walked_in_steps(build: BuildBroker) -> None:
     for number in range(300):
         send_half(kit, f"U{number}")
     for half in messages(kit, HALF)[::2]:
-        kit.tell(RemotingCommand.request(37, end_header(half, 12)))
+        kit.deliver(RemotingCommand.request(37, end_header(half, 12)))
     kit.scheduler.advance(11_000)
     assert len(messages(kit, HALF)) == 450
     assert committed(kit) == (300, 150)
@@ -318,14 +318,14 @@ def test_a_given_up_message_can_be_taken_up_again(build: BuildBroker) -> None:
     kit.scheduler.advance(11_000)
     (given_up,) = messages(kit, GIVEN_UP)
     msg_id = f"0A00000200002A9F{given_up.physical_offset:016X}"
-    answer = kit.ask(323, ResumeCheckHalfMessageRequestHeader(msg_id=msg_id))
+    answer = kit.call(323, ResumeCheckHalfMessageRequestHeader(msg_id=msg_id))
     assert answer.code == 0
     assert messages(kit, HALF)[-1].properties["TRANSACTION_CHECK_TIMES"] == "0"
-    assert kit.ask(323, ResumeCheckHalfMessageRequestHeader(msg_id="x")).code == 1
+    assert kit.call(323, ResumeCheckHalfMessageRequestHeader(msg_id="x")).code == 1
     kit.send(b"ordinary")
     (ordinary,) = messages(kit, "T")
     msg_id = f"0A00000200002A9F{ordinary.physical_offset:016X}"
-    assert kit.ask(323, ResumeCheckHalfMessageRequestHeader(msg_id=msg_id)).code == 1
+    assert kit.call(323, ResumeCheckHalfMessageRequestHeader(msg_id=msg_id)).code == 1
 
 
 # what a Java broker left behind

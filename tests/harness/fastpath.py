@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 from attrs import define, field
 
-from harness.broker import BrokerHarness
 from rmqpy.config.keys import BrokerRole
 from rmqpy.dledger.node import Proposal, ProposalRejected
 from rmqpy.model.errors import RemoteProtocolError
@@ -24,6 +23,7 @@ from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.ledger.entry_store import EntryStore
 from rmqpy.store.message_store import MessageStore
+from rmqpy.testing.harness import BrokerHarness
 from rmqpy.testing.memory_channel import MemoryChannel
 from rmqpy.testing.memory_files import MemoryFiles
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from harness.broker import BuildBroker
 from harness.fastpath import (
     BrokerPair,
     FallbackDriver,
@@ -19,6 +18,7 @@ from harness.fastpath import (
 
 from rmqpy.codec import backend
 from rmqpy.config.keys import BrokerRole
+from rmqpy.testing.harness import BuildBroker
 
 
 @pytest.fixture(params=["c", "pure"])

@@ -134,7 +134,7 @@ def test_arrivals_wake_who_waits(
         side.receive(0, _sends(50))
         side.end_turn()
         pull = side.kit.pull_command(queue_offset=50, sys_flag=6)
-        side.kit.tell(pull)
+        side.kit.deliver(pull)
         assert side.kit.broker.hold.count == 1
         side.receive(0, _sends(40))
         side.end_turn()
