@@ -1,4 +1,4 @@
-"""Fixtures of tests/broker/hot; what they hand out is in harness.fastpath."""
+"""Fixtures of tests/broker/fastpath; what they hand out is in harness.fastpath."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every byte of a log with a flipped bit, one after the other, and the store started: with the
 checksum over whole records every flip is found, without it every one that the body CRC and the
 lengths cover; no start ever drops a later message silently. And every bit of a log of 64 KiB, as
-recovery sees it: ``pytest -m crash -rP tests/store/test_every_bit.py`` prints what it finds.
+recovery sees it: ``pytest -m crash -rP tests/store/files/test_every_bit.py`` prints what it finds.
 """
 
 from __future__ import annotations

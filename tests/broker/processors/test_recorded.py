@@ -25,7 +25,7 @@ from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel
 
-CONVERSATIONS = Path(__file__).parent.parent / "golden" / "conversations"
+CONVERSATIONS = Path(__file__).parents[2] / "golden" / "conversations"
 
 NOT_RECORDED = {12, 26, 28, 36, 204, 222, 315, 317, 321, 328}
 """The answers are about messages, groups or ends of connections, or have texts, that are not

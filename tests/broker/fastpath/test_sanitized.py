@@ -17,9 +17,12 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("RMQPY_SANITIZE") != "1", reason="on demand only: RMQPY_SANITIZE=1"
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 COMPARISONS = (
-    "tests/broker/hot",
+    "tests/broker/fastpath/test_engine.py",
+    "tests/broker/fastpath/test_frames.py",
+    "tests/broker/fastpath/test_hot_shapes.py",
+    "tests/broker/fastpath/test_streams.py",
     "tests/codec/test_packing.py",
     "tests/codec/test_entry_run.py",
 )

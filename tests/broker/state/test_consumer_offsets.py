@@ -18,7 +18,7 @@ from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_files import MemoryFiles
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 FILE = "/store/config/consumerOffset.json"
 
 
