@@ -244,7 +244,7 @@ def test_interrupted_at_every_operation(
     rig = loaded(name, golden, make_rig, CrashingFiles())
     rig.flag = True
     start = rig.files.operations
-    expected = settled(rig.after(rig.files.kill()), make_rig)
+    expected = settled(rig.after(rig.files.kill()))
     assert expected[0] == DIVIDED
     assert sum(map(len, expected[1].values())) > 250
     interrupted = 0
