@@ -4,11 +4,9 @@ every message of every stage before is still what it was.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from attrs import define, field
-from harness.upgrade import CrashingFiles, MakeUpgradeRig
+from harness.upgrade import CrashingFiles, MakeUpgradeRig, UpgradeRig
 
 from rmqpy.audit.facts.log_reader import QueueMessages
 from rmqpy.audit.replicas.certificate import certify
@@ -40,8 +38,7 @@ class Trio:
     """Replicas that get the same messages at the same times, as members and slaves do."""
 
     files: CrashingFiles
-    rigs: dict[str, Any]
-    make_rig: MakeUpgradeRig
+    rigs: dict[str, UpgradeRig]
     flag: bool = False
     time_ms: int = 0
     past: list[Manifest] = field(factory=list)
@@ -123,7 +120,7 @@ def trio(make_rig: MakeUpgradeRig) -> Trio:
         files.put(f"/{name}.conf", CONF.format(name=name).encode())
         for path, table in TABLES.items():
             files.put(f"/{name}/config/{path}", table)
-    made = Trio(files, rigs, make_rig)
+    made = Trio(files, rigs)
     made.write(("n0", "n1"), *range(12))
     made.write(("n0",), *range(12, 20))
     return made
