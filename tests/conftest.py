@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from harness.golden import (
     CLEAN_NODES,
@@ -19,9 +20,14 @@ from harness.golden import (
     TLS,
     TOLD_NODES,
     UPGRADE_PAGE,
-    _extract,
-    _node,
+    extract,
+    node_folder,
 )
+
+# How long an example takes says something about the machine, not about the code.
+hypothesis.settings.register_profile("rmqpy", deadline=None)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=10)
+hypothesis.settings.load_profile("rmqpy")
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +43,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     @cache
     def extracted(name: str) -> Path:
-        return _extract(name, base)
+        return extract(name, base)
 
     return extracted
 
@@ -48,7 +54,7 @@ def golden_copy(tmp_path: Path) -> Callable[[str], Path]:
 
     @cache
     def copied(name: str) -> Path:
-        return _extract(name, tmp_path)
+        return extract(name, tmp_path)
 
     return copied
 
@@ -56,13 +62,13 @@ def golden_copy(tmp_path: Path) -> Callable[[str], Path]:
 @pytest.fixture
 def store_of(golden: Callable[[str], Path]) -> Callable[[str], Path]:
     """ "A-classic-clean-v497" or "C-upgraded-v497/n0" → that node's store folder; only to read."""
-    return lambda name: _node(golden, name)
+    return lambda name: node_folder(golden, name)
 
 
 @pytest.fixture
 def copy_of(golden_copy: Callable[[str], Path]) -> Callable[[str], Path]:
     """The same as a copy to write to."""
-    return lambda name: _node(golden_copy, name)
+    return lambda name: node_folder(golden_copy, name)
 
 
 @pytest.fixture(params=TOLD_NODES)

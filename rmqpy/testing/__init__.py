@@ -1,3 +1,3 @@
-"""Tools for tests, ours and our users': virtual time, channels and files in memory, real processes,
-real Java.
+"""Tools for tests, those of rmqpy and of its users: virtual time, channels, files, and a whole
+broker in memory, real processes, and real Java.
 """

@@ -1,6 +1,6 @@
-"""A blocking connection to a broker or name server, for tests and small tools: no loop.
+"""A blocking connection to a broker or name server, for tests and small tools without a loop.
 
-Below it the few requests that every such tool needs: make a topic, send, read a queue.
+The functions send the few requests that every such tool needs: create a topic, send, read a queue.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ PUSHED_KEPT_MAX = 1_000
 
 @define
 class BlockingConnection:
-    """Requests out, responses in, in the order in which the peer sends them; ``pushed`` are the
-    requests that the peer has sent on its own.
+    """A connection that sends requests and returns responses in the order in which they arrive;
+    ``pushed`` are the requests that the peer sent.
     """
 
     address: str
     timeout_s: float = DEFAULT_TIMEOUT_S
     credentials: Credentials | None = None
-    """What requests are signed with."""
+    """The credentials that sign requests."""
     pushed: deque[RemotingCommand] = field(
         factory=lambda: deque(maxlen=PUSHED_KEPT_MAX), init=False
     )
@@ -65,7 +65,7 @@ class BlockingConnection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, *commands: RemotingCommand) -> list[int]:
-        """Write all of them at once; returns the opaque given to each."""
+        """Write all commands at once and return the opaque of each."""
         if self.credentials is not None:
             commands = tuple(self.credentials.signed(command) for command in commands)
         for command in commands:
@@ -75,14 +75,14 @@ class BlockingConnection:
         return [command.opaque for command in commands]
 
     def receive(self) -> RemotingCommand:
-        """The next response."""
+        """Return the next response."""
         while not self._ready:
             self._read()
         return self._ready.popleft()
 
     def receive_pushed(self, code: int | None = None) -> RemotingCommand:
-        """The next request (of that code) that the peer sends; earlier ones of other codes are
-        dropped.
+        """Return the next request of the peer, with ``code`` unless it is None; earlier
+        requests with other codes are dropped.
         """
         while True:
             while self.pushed:
@@ -92,7 +92,7 @@ class BlockingConnection:
             self._read()
 
     def answer(self, response: RemotingCommand) -> None:
-        """Answer what the peer has asked."""
+        """Send the response to a request of the peer."""
         self._write(encode_command(response))
 
     def _read(self) -> None:
@@ -112,14 +112,14 @@ class BlockingConnection:
             raise NetworkError(f"{self.address}: {fault}") from fault
 
     def call(self, command: RemotingCommand) -> RemotingCommand:
-        """Send one request and return its response; no other may be under way."""
+        """Send one request and return its response; no other request may be pending."""
         (opaque,) = self.send(command)
         response = self.receive()
         assert response.opaque == opaque, f"{response.opaque} answers {opaque}"
         return response
 
     def close(self) -> None:
-        """Who waits on it in another thread is woken."""
+        """Close the connection; a thread that waits on it is woken."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -166,7 +166,7 @@ def create_topic(connection: BlockingConnection, topic: str, queue_count: int) -
 def send_request(
     topic: str, queue_id: int, bodies: Sequence[bytes], properties: str = ""
 ) -> RemotingCommand:
-    """One message, or a batch of several, for one queue."""
+    """Return a request that sends one message, or a batch of several, to one queue."""
     batch = len(bodies) > 1
     header = SendMessageRequestHeaderV2(
         producer_group=GROUP,
@@ -188,7 +188,7 @@ def send_request(
 
 
 def read_queue(connection: BlockingConnection, topic: str, queue_id: int) -> list[StoredMessage]:
-    """Every message that the broker hands out of one queue, from its offset 0 on."""
+    """Return every message that the broker serves from one queue, starting at offset 0."""
     messages: list[StoredMessage] = []
     offset = 0
     while True:

@@ -1,4 +1,4 @@
-"""Brokers and groups as processes on random ports, and a journey of one store there and back."""
+"""Brokers and groups as processes on random ports, and the upgrade of a store and its reversal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PROBE_TOPIC = "rmqpy-testing-probe"
 
 @define
 class RunningBroker:
-    """``address`` takes requests; ``namesrv_address`` is for clients."""
+    """A running broker: ``address`` takes requests, ``namesrv_address`` is for clients."""
 
     server: ServerProcess
     namesrv: ServerProcess
@@ -67,7 +67,7 @@ class RunningBroker:
 
 @define
 class RunningGroup:
-    """Members by their ids; ``leader`` finds who acknowledges."""
+    """A running DLedger group: its members by id, and its name server."""
 
     servers: dict[str, ServerProcess]
     namesrv: ServerProcess
@@ -77,6 +77,7 @@ class RunningGroup:
         return self.namesrv.address
 
     def leader(self) -> ServerProcess:
+        """Return the first member that acknowledges a send; raise RmqError after a minute."""
         deadline = time.monotonic() + ELECTION_SECONDS_MAX
         while time.monotonic() < deadline:
             for server in self.servers.values():
@@ -86,7 +87,9 @@ class RunningGroup:
         raise RmqError("nobody leads: " + "\n".join(s.printed() for s in self.servers.values()))
 
     def stop(self) -> None:
-        """Once all have the same committed end: followers first, so that nobody is elected."""
+        """Stop the group once all members have the same committed end: the leader last, so that no
+        other member is elected.
+        """
         leader = self.leader()
         deadline = time.monotonic() + ELECTION_SECONDS_MAX
         while len({_committed_end(server) for server in self.servers.values()}) > 1:
@@ -101,7 +104,7 @@ class RunningGroup:
 
 @define
 class UpgradeFixture:
-    """Makes servers below ``root``; ``close`` stops them."""
+    """A factory of servers below ``root``; ``close`` kills them."""
 
     root: Path
     _made: list[ServerProcess] = field(factory=list)
@@ -116,7 +119,7 @@ class UpgradeFixture:
         return RunningBroker(self._take(server.start()), namesrv)
 
     def spec(self, namesrv: ServerProcess, store: Path | None = None) -> BrokerSpec:
-        """A classic broker; of an existing store the sizes are its own."""
+        """Return the specification of a classic broker; an existing store keeps its file sizes."""
         block = free_port_block(BROKER_PORT_COUNT)
         self._ports.append(block)
         sizes = SMALL_STORE if store is None else shown_sizes(store)
@@ -183,7 +186,7 @@ class UpgradeFixture:
 
 @define
 class UpgradeRun:
-    """Three replicas of one store below ``root``: two copies, and one that has nothing yet."""
+    """Three replicas of one store below ``root``: two copies and an empty one."""
 
     root: Path
     manifests: dict[str, Manifest] = field(factory=dict)
@@ -226,14 +229,14 @@ class UpgradeRun:
         return PlanContext(group=Group(tuple(replicas)), files=OsFileSystem(), options=options)
 
     def apply(self, plan: Plan) -> None:
-        """Every member its part."""
+        """Apply to each member its part of the plan."""
         situation = self.situation()
         for part in plan.nodes:
             ground = situation.node_context(situation.group.replica(part.replica))
             apply_plan(ground, plan, part.replica)
 
     def certificate(self, before: Manifest | None = None) -> Certificate:
-        """Of all members, and of what was before."""
+        """Return the certificate of all members, compared with ``before`` if it is given."""
         situation = self.situation()
         manifests = [survey.manifest for survey in situation.group.surveys]
         at_hand = {
@@ -245,7 +248,7 @@ class UpgradeRun:
 
 
 def shown_sizes(store: Path) -> dict[str, str]:
-    """broker.conf lines with the sizes that a store's files have."""
+    """Return the broker.conf keys with the file sizes that a store shows."""
     plan = SurveyPlan(name="sizes", root=os.fspath(store), now_ms=lambda: 0, md5=Md5.NONE)
     settings = shown_settings(LocalReplica(OsFileSystem(), plan).survey())
     return {

@@ -1,4 +1,4 @@
-"""A name server and a broker inside the running loop: the real ones, on sockets of the loopback."""
+"""A real name server and a real broker inside the running loop, on sockets of the loopback."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SMALL_FILES: Mapping[str, str] = {
     "maxHashSlotNum": "100",
     "maxIndexNum": "400",
 }
-"""Settings of a store that takes little room."""
+"""Settings of a store whose files are small."""
 
 
 @define(frozen=True, kw_only=True)
 class InProcess:
-    """What runs. Addresses are ``host:port``."""
+    """The servers that run. Addresses are ``host:port``."""
 
     name_server: str
     broker_address: str
@@ -33,7 +33,7 @@ class InProcess:
 
 @asynccontextmanager
 async def name_server_in_process(root: Path) -> AsyncIterator[str]:
-    """A name server until the context ends; its address. Its table is ``root/kv.json``."""
+    """Run a name server, with ``root/kv.json`` as its table, and yield its address."""
     ports = free_port_block(1)
     settings = {"listenPort": str(ports[0]), "kvConfigPath": str(root / "kv.json")}
     loaded = load_namesrv_configuration(None, settings, {"HOME": str(root)})
@@ -51,8 +51,8 @@ async def name_server_in_process(root: Path) -> AsyncIterator[str]:
 async def broker_in_process(
     root: Path, name_server: str, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[BrokerRuntime]:
-    """A broker until the context ends. The store is ``root/store``, the broker is called ``a``;
-    ``settings`` go over these.
+    """Run a broker until the context ends, and yield it. Its name is ``a`` and its store
+    ``root/store``; ``settings`` override both.
     """
     ports = free_port_block(BROKER_PORT_COUNT)
     own = {
@@ -79,7 +79,7 @@ async def broker_in_process(
 async def name_server_and_broker(
     root: Path, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[InProcess]:
-    """Runs both, as :func:`broker_in_process` has them, until the context ends."""
+    """Run a name server and a broker, as :func:`broker_in_process` does, until the context ends."""
     async with (
         name_server_in_process(root) as name_server,
         broker_in_process(root, name_server, settings) as broker,

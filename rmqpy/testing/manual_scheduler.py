@@ -1,8 +1,8 @@
-"""Virtual time: a ``model.runtime.Scheduler`` that only moves when the test says so.
+"""Virtual time: a scheduler (``model.clock``) whose time moves only when the test advances it.
 
-Callbacks run one after the other in the order in which they fell due, and among equals in the order
-in which they were given. An exception of a callback leaves ``advance``/``run_until_idle`` at once,
-so that a test cannot overlook it.
+Callbacks run in the order in which they are due; those due at the same time run in the order in
+which they were added. An exception of a callback leaves ``advance``/``run_until_idle`` at once, so
+that a test cannot overlook it.
 
 Invariants: ``monotonic_ms`` never goes back; no callback runs before its time; a cancelled timer
 never runs.
@@ -19,10 +19,10 @@ from attrs import define, field
 T = TypeVar("T")
 
 START_MS = 1_700_000_000_000
-"""Wall clock at virtual time 0, a fixed day in 2023."""
+"""The wall clock at virtual time 0, a fixed day in 2023."""
 
 RUNAWAY_CALLBACKS = 1_000_000
-"""More callbacks than this without time moving are a loop that feeds itself."""
+"""More callbacks than this at one moment are taken for an endless loop."""
 
 
 @define(slots=True, order=False, eq=False, repr=False)
@@ -42,7 +42,9 @@ class ManualTimer:
 
 @define(slots=True)
 class ManualScheduler:
-    """``blocking_ms`` is how long ``run_blocking`` takes; work and ``done`` are one callback."""
+    """A scheduler in virtual time. ``blocking_ms`` is how long ``run_blocking`` takes; the work and
+    ``done`` run in one callback.
+    """
 
     start_ms: int = START_MS
     blocking_ms: int = 0
@@ -82,26 +84,26 @@ class ManualScheduler:
         self.call_later(self.blocking_ms, run)
 
     def advance(self, delay_ms: int) -> None:
-        """Let ``delay_ms`` pass; everything that falls due on the way runs at its own time."""
+        """Let ``delay_ms`` pass; every callback that becomes due meanwhile runs at its own time."""
         assert delay_ms >= 0, delay_ms
         self._run_until(self._monotonic_ms + delay_ms)
 
     def run_until_idle(self) -> None:
-        """Run all that is due now, and what it adds for now; time stands still."""
+        """Run all callbacks that are due now, and those they add for now; time does not move."""
         self._run_until(self._monotonic_ms)
 
     def jump_wall_clock(self, delta_ms: int) -> None:
-        """Set the wall clock forward or back; timers do not notice."""
+        """Set the wall clock forward or back; timers are not affected."""
         self._wall_skew_ms += delta_ms
 
     @property
     def waiting(self) -> int:
-        """Callbacks that are still to run."""
+        """The number of callbacks that are still to run."""
         return sum(1 for timer in self._timers if timer.callback is not None)
 
     @property
     def next_due_ms(self) -> int | None:
-        """Monotonic time of the next callback, None when there is none."""
+        """The monotonic time of the next callback, or None."""
         while self._timers and self._timers[0].callback is None:
             heapq.heappop(self._timers)
         return self._timers[0].due_ms if self._timers else None

@@ -1,4 +1,4 @@
-"""A ``remoting.channel.Channel`` without a socket: keeps what was written, frames and commands."""
+"""A ``remoting.channel.Channel`` without a socket: it keeps what is written to it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from rmqpy.remoting.frame_decoder import FrameDecoder
 
 @define(slots=True, eq=False, repr=False)
 class MemoryChannel:
-    """``written`` are all frames in order; ``take()`` gives the commands not yet taken.
+    """A channel whose ``written`` holds all frames in order; ``take()`` returns the commands
+    not yet taken.
 
-    A write that is not made of complete frames is an error of the writer and fails at once.
+    A write that does not consist of complete frames is an error of the writer and fails at once.
     """
 
     peer: tuple[str, int] = ("127.0.0.1", 50000)
@@ -39,12 +40,12 @@ class MemoryChannel:
         self.closed = True
 
     def take(self) -> list[RemotingCommand]:
-        """The commands written since the last call."""
+        """Return the commands written since the last call."""
         commands, self._waiting = self._waiting, []
         return commands
 
     def take_one(self) -> RemotingCommand:
-        """The single command written since the last call."""
+        """Return the single command written since the last call."""
         commands = self.take()
         assert len(commands) == 1, f"{len(commands)} commands were written, expected one"
         return commands[0]

@@ -1,12 +1,12 @@
-"""A file layer in memory (``store.files.FileSystem``) that knows which bytes a crash would keep.
+"""A file layer in memory (``model.files.FileSystem``) that knows which bytes survive a crash.
 
-``kill()`` gives what a killed process leaves: everything written. ``crash()`` gives what is found
-after a power loss, at its worst: of every file only what was synced; of every folder only the names
-that were there when it was last synced (a file that was removed since is back). Faults are planted
-with ``fail_write`` and ``fail_sync``; a subclass may override ``touched`` to be told of every
-operation that changes something, and may raise there.
+``kill()`` returns what a killed process leaves: everything written. ``crash()`` returns what a
+power loss leaves at its worst: of every file only what was synced; of every folder only the names
+that existed at its last sync (a file removed since is back). ``fail_write`` and ``fail_sync`` plant
+faults; a subclass may override ``touched``, which is called before every operation that changes
+something, and may raise there.
 
-Files may be large as long as little of them is written: what lies behind the last written byte is
+Files may be large as long as little of them is written: bytes after the last written one are
 neither copied nor touched.
 """
 
@@ -20,14 +20,14 @@ from attrs import define, field
 from rmqpy.model.errors import StoreError
 
 LARGE_BYTES = 256 * 1024
-"""From this size on a file is memory that the system gives when it is touched."""
+"""A file of this size or more is anonymous memory, which the system allocates on first use."""
 
 
 @define(slots=True, eq=False, repr=False)
 class MemoryNode:
-    """One file: its bytes now, its bytes as last synced, when it was last written.
+    """One file: its present bytes, its bytes at the last sync, and the time of the last write.
 
-    No byte at or behind ``extent`` is other than zero.
+    All bytes from ``extent`` on are zero.
     """
 
     data: bytearray | mmap.mmap
@@ -35,10 +35,10 @@ class MemoryNode:
     durable: bytes = b""
     mtime_ms: int = 0
     mapped: bool = False
-    """It is written in place too."""
+    """Whether the file is also written in place."""
 
     synced_to: int = 0
-    """How many bytes a sync has reached; more may have become durable by themselves."""
+    """How many bytes a sync has reached; more may have become durable without one."""
 
     @classmethod
     def of(cls, size: int, content: bytes, durable: bytes, mtime_ms: int) -> MemoryNode:
@@ -50,14 +50,14 @@ class MemoryNode:
         return bytes(memoryview(self.data)[: self.extent])
 
     def keep(self, content: bytes) -> None:
-        """A sync has reached this content."""
+        """Make this content durable."""
         self.durable = content
         self.synced_to = len(content)
 
 
 @define(slots=True, eq=False, repr=False)
 class MemoryFile:
-    """Implements ``StoreFile``."""
+    """A ``StoreFile`` in memory."""
 
     path: str
     _node: MemoryNode
@@ -108,7 +108,7 @@ class MemoryFile:
 
 @define(slots=True, eq=False, repr=False)
 class MemoryLock:
-    """Implements ``FileLock``."""
+    """A ``FileLock`` in memory."""
 
     _layer: MemoryFiles
     _path: str
@@ -119,12 +119,12 @@ class MemoryLock:
 
 @define(slots=True, eq=False, repr=False)
 class MemoryFiles:
-    """Implements ``FileSystem``. ``free_bytes`` is what ``disk_usage`` tells."""
+    """A ``FileSystem`` in memory. ``disk_usage`` reports ``free_bytes``."""
 
     nodes: dict[str, MemoryNode] = field(factory=dict)
     folders: set[str] = field(factory=set)
     open_paths: set[str] = field(factory=set)
-    """Files that others on the machine can read."""
+    """The files that other users of the machine can read."""
 
     locks: set[str] = field(factory=set)
     now_ms: int = 0
@@ -134,32 +134,34 @@ class MemoryFiles:
     _faults: dict[tuple[str, str], int] = field(factory=dict)
 
     def fail_write(self, path_part: str, code: int = errno.EIO) -> None:
-        """From now on writes to paths that contain ``path_part`` fail, and taking room for such."""
+        """Let writes to paths that contain ``path_part``, and reservations of space there, fail."""
         self._faults["write", path_part] = self._faults["reserve", path_part] = code
 
     def fail_sync(self, path_part: str, code: int = errno.EIO) -> None:
+        """Let syncs of paths that contain ``path_part`` fail."""
         self._faults["sync", path_part] = code
 
     def heal(self) -> None:
+        """Remove all planted faults."""
         self._faults.clear()
 
     def touched(self, operation: str, path: str) -> None:
-        """Before each operation that changes something: ``write`` (creations too), ``reserve``,
-        ``sync`` (of folders too), ``remove``. Writes in place through a mapping are not told.
+        """Run before each operation that changes something: ``write`` (also a creation),
+        ``reserve``, ``sync`` (also of a folder), ``remove``; not before writes through a mapping.
         """
         for (kind, part), code in self._faults.items():
             if kind == operation and part in path:
                 raise OSError(code, "planted fault", path)
 
     def wrote(self, path: str, position: int, length: int) -> None:
-        """So many bytes of a file have been written, from ``position`` on."""
+        """Run after ``length`` bytes of a file were written at ``position``."""
 
     def synced(self, node: MemoryNode) -> None:
-        """A file has been synced: what is in it now is durable."""
+        """Run after a file was synced; its present content is durable."""
         node.keep(node.content())
 
     def put(self, path: str, data: bytes) -> None:
-        """Plant a file that has always been there."""
+        """Create a file whose content and name are durable."""
         self.make_dirs(path.rpartition("/")[0])
         content = data.rstrip(b"\0")
         node = MemoryNode.of(len(data), content, content, self.now_ms)
@@ -167,7 +169,7 @@ class MemoryFiles:
         self.nodes[path] = self._durable_names[path] = node
 
     def kill(self) -> MemoryFiles:
-        """What the next process finds after this one was killed."""
+        """Return what the next process finds after this one was killed."""
         after = MemoryFiles(folders=set(self.folders), now_ms=self.now_ms)
         copies = {}
         for path, node in self.nodes.items():
@@ -178,7 +180,7 @@ class MemoryFiles:
         return after
 
     def crash(self) -> MemoryFiles:
-        """What is found after a power loss."""
+        """Return what is found after a power loss."""
         after = MemoryFiles(now_ms=self.now_ms)
         for path, node in self._durable_names.items():
             copy = MemoryNode.of(len(node.data), node.durable, node.durable, node.mtime_ms)

@@ -1,4 +1,6 @@
-"""The pytest plug-in: options and fixtures. Imports nothing of rmqpy until a fixture is used."""
+"""The pytest plug-in: options and fixtures. It imports no other module of rmqpy until a fixture is
+used.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import pytest
 
 if TYPE_CHECKING:
     from rmqpy.testing.fixtures import RunningBroker, RunningGroup, UpgradeFixture
+    from rmqpy.testing.harness import BuildBroker
     from rmqpy.testing.processes import ServerProcess
 
 
@@ -22,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def rmq_ground(tmp_path: Path) -> Iterator[UpgradeFixture]:
-    """Where servers are made; all are stopped at the end."""
+    """The factory of the servers of a test; it stops all of them at the end."""
     from rmqpy.testing.fixtures import UpgradeFixture
 
     ground = UpgradeFixture(tmp_path)
@@ -31,8 +34,16 @@ def rmq_ground(tmp_path: Path) -> Iterator[UpgradeFixture]:
 
 
 @pytest.fixture
+def rmq_memory_broker() -> BuildBroker:
+    """The function that builds brokers in memory, ``rmqpy.testing.harness.memory_broker``."""
+    from rmqpy.testing.harness import memory_broker
+
+    return memory_broker
+
+
+@pytest.fixture
 def rmq_namesrv(rmq_ground: UpgradeFixture) -> ServerProcess:
-    """A running name server on a random port; ``.address``."""
+    """A running name server on a random port; ``.address`` is where clients reach it."""
     return rmq_ground.namesrv()
 
 
@@ -50,6 +61,6 @@ def rmq_group(rmq_ground: UpgradeFixture) -> RunningGroup:
 
 @pytest.fixture
 def rmq_upgraded_group(rmq_ground: UpgradeFixture, request: pytest.FixtureRequest) -> RunningGroup:
-    """A group that was switched from a classic store: a copy of ``--rmq-store``, or a small one."""
+    """A group switched from a copy of ``--rmq-store``, or from a small classic store."""
     store = request.config.getoption("--rmq-store")
     return rmq_ground.upgraded_group(Path(store) if store else None)

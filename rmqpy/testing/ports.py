@@ -44,7 +44,7 @@ class PortBlock:
 
     @property
     def broker_port(self) -> int:
-        """The listenPort P of a broker that owns this block: P-2 and P+1 are in it too."""
+        """The listenPort P of a broker that uses this block, which also contains P-2 and P+1."""
         return self[BROKER_PORT_INDEX]
 
     def release(self) -> None:
@@ -53,7 +53,7 @@ class PortBlock:
 
 
 def free_port_block(count: int = 1) -> PortBlock:
-    """A range of ``count`` ports that nobody listens on and no other caller holds."""
+    """Return ``count`` neighbouring ports that no process listens on and no other caller holds."""
     assert 0 < count <= 100
     end = _ephemeral_start() - count
     rng = random.Random(os.urandom(8))

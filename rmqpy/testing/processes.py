@@ -73,7 +73,7 @@ class ServerProcess:
 
     @property
     def output(self) -> Path:
-        """What the process printed, over all its starts."""
+        """The file with what the process printed, over all its starts."""
         return self.directory / "stdout.log"
 
     @property
@@ -101,7 +101,7 @@ class ServerProcess:
         return self
 
     def start(self) -> Self:
-        """Start the process and return when it has said that it is ready."""
+        """Start the process and return when it has printed that it is ready."""
         seen = self.output.stat().st_size if self.output.exists() else 0
         self.launch()
         deadline = time.monotonic() + self.ready_timeout_s
@@ -117,8 +117,8 @@ class ServerProcess:
         return self
 
     def stop(self, timeout_s: float = 60.0) -> int:
-        """End it with SIGTERM and return its exit code; a process that stays is killed and
-        reported.
+        """End the process with SIGTERM and return its exit code. A process that does not end is
+        killed, and ProcessError is raised.
         """
         if self._process is None:
             return 0
@@ -131,7 +131,7 @@ class ServerProcess:
             raise self._fault(f"still there {timeout_s:.0f} s after SIGTERM") from None
 
     def kill(self) -> None:
-        """End it with SIGKILL, as a crash would."""
+        """End the process with SIGKILL, as a crash would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -164,7 +164,7 @@ class ServerProcess:
 
 @define(frozen=True, kw_only=True)
 class BrokerSpec:
-    """What a test wants of a broker. ``settings`` are further lines of broker.conf and win over the
+    """The broker that a test needs. ``settings`` are further keys of broker.conf and override the
     defaults.
     """
 
@@ -176,7 +176,7 @@ class BrokerSpec:
     settings: Mapping[str, str] = field(factory=dict)
 
     def lines(self, store: Path) -> dict[str, str]:
-        """broker.conf as both implementations read it."""
+        """Return the keys of a broker.conf that both implementations read."""
         return {
             "brokerClusterName": "DefaultCluster",
             "brokerName": self.broker_name,
@@ -193,7 +193,12 @@ class BrokerSpec:
 
 
 class Site(Protocol):
-    """Makes servers of one implementation; none of them is started yet."""
+    """A factory of servers of one implementation; it does not start them."""
+
+    @property
+    def root(self) -> Path:
+        """The folder below which each server has a directory."""
+        ...
 
     def namesrv(self, name: str, port: int) -> ServerProcess: ...
 
@@ -235,7 +240,7 @@ class RmqpySite:
 
 
 def dledger_settings(group: str, port: int, member: str = "n0") -> dict[str, str]:
-    """broker.conf lines of a DLedger group with one member that listens on ``port``."""
+    """Return the broker.conf keys of a DLedger group whose one member listens on ``port``."""
     return {
         "enableDLegerCommitLog": "true",
         "dLegerGroup": group,
@@ -245,8 +250,8 @@ def dledger_settings(group: str, port: int, member: str = "n0") -> dict[str, str
 
 
 def group_settings(group: str, ports: Sequence[int], number: int) -> dict[str, str]:
-    """broker.conf lines of member ``n<number>`` of a group; ``ports`` are what its members are
-    reached by.
+    """Return the broker.conf keys of member ``n<number>`` of a group whose members listen on
+    ``ports``.
     """
     peers = ";".join(f"n{index}-{LOOPBACK}:{port}" for index, port in enumerate(ports))
     return dledger_settings(group, 1) | {"dLegerPeers": peers, "dLegerSelfId": f"n{number}"}
@@ -258,7 +263,7 @@ FAST_ELECTION: Mapping[str, str] = {
     "minVoteIntervalMs": "50",
     "maxVoteIntervalMs": "200",
 }
-"""broker.conf lines with which a lost leader is replaced within two seconds
+"""The broker.conf keys with which a lost leader is replaced within two seconds
 (docs/how-to/replace-a-leader-faster.md).
 """
 
@@ -271,8 +276,9 @@ def write_properties(path: Path, lines: Mapping[str, str]) -> Path:
 
 
 def wait_until_accepting(port: int, timeout_s: float = 60.0) -> float:
-    """Seconds until somebody accepts connections on ``port``; :class:`ProcessError` if nobody
-    does.
+    """Wait until ``port`` accepts connections, and return the seconds that this took.
+
+    Raises :class:`ProcessError` after ``timeout_s``.
     """
     begin = time.monotonic()
     while True:
@@ -287,7 +293,9 @@ def wait_until_accepting(port: int, timeout_s: float = 60.0) -> float:
 
 
 def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """A child must import the same rmqpy as this process, wherever its working directory is."""
+    """Return an environment in which a child imports the same rmqpy as this process, whatever its
+    working directory is.
+    """
     environment = {**os.environ, **(extra or {})}
     here = str(Path(rmqpy.__file__).resolve().parents[1])
     paths = [here, *filter(None, [environment.get("PYTHONPATH")])]

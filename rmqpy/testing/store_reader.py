@@ -1,17 +1,17 @@
-"""A second opinion on a store directory: reads every file with nothing but ``struct`` and tells
-what does not fit.
+"""An independent check of a store directory: it reads every file with nothing but ``struct`` and
+reports what does not fit.
 
 It shares no code with :mod:`rmqpy.codec` and :mod:`rmqpy.store`, so that a mistake there is not
-repeated here. Meant for a store whose broker was stopped cleanly, written by Java or by us. Checked
-are:
+repeated here. It is meant for a store whose broker was stopped cleanly, written by Java or by
+rmqpy. It checks that
 
-* every record parses, its CRC is right, its physical offset is where it stands (DLedger: entry
+* every record parses, its CRC is right, and its physical offset is its position (DLedger: entry
   position + 48);
 * a file ends with records, then a filler of exactly the rest, or zeros (only the last file);
-* DLedger entries stand where they say and have consecutive indexes;
+* DLedger entries are at the positions in their headers and have consecutive indexes;
 * queue offsets of each queue are dense;
-* every consume queue slot leads to the message of that topic, queue and queue offset, and no
-  message is without one.
+* every consume queue unit points to the message of that topic, queue, and queue offset, and every
+  message has one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BORN_HOST_V6, STORE_HOST_V6 = 0x10, 0x20
 
 @define(frozen=True, kw_only=True)
 class FoundMessage:
-    """One message record as it stands on disk."""
+    """One message record as it is on disk."""
 
     physical_offset: int
     size: int
@@ -52,13 +52,13 @@ class FoundMessage:
 
     @property
     def queued(self) -> bool:
-        """Half and rolled-back messages have no place in a queue."""
+        """Whether the message belongs in a queue: half and rolled-back messages do not."""
         return self.sys_flag & TRANSACTION_TYPE not in (PREPARED, ROLLBACK)
 
 
 @define
 class StoreReading:
-    """All messages in log order, and every finding as one sentence."""
+    """All messages in log order, and each problem as one sentence."""
 
     messages: list[FoundMessage] = field(factory=list)
     problems: list[str] = field(factory=list)

@@ -144,6 +144,7 @@ def test_a_topic_from_creation_to_deletion(tmp_path: Path) -> None:
     run_shell(tmp_path, story)
 
 
+@pytest.mark.slow
 def test_columns_of_positions_and_messages(tmp_path: Path) -> None:
     async def story(shell: Shell) -> None:
         await shell("updateTopic -b BROKER -t Orders -r 1 -w 1")

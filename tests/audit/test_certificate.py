@@ -47,6 +47,7 @@ def test_replicas(pair, certificate_of) -> None:
         assert subject.keys == subject.keys_found == 443
 
 
+@pytest.mark.slow
 def test_before_and_after_a_switch(store_of: Callable[[str], Path], certificate_of) -> None:
     certificate = certificate_of(
         store_of("B-master-slave-v497/master"),
@@ -68,6 +69,7 @@ def test_a_slave_that_is_behind(store_of: Callable[[str], Path], certificate_of)
     assert comparison.differences[0].field == "missing"
 
 
+@pytest.mark.slow
 def test_a_wrong_upgrade_gives_one_offset_to_two_messages(
     store_of: Callable[[str], Path], certificate_of
 ) -> None:
@@ -86,6 +88,7 @@ def a_record(store):
     return file, data, scan, 25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("position", "fields"),
     [
@@ -125,6 +128,7 @@ def test_a_changed_byte_of_a_record(pair, certificate_of, position, fields) -> N
         assert certificate.subjects[1].findings == {name: 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["TOTALSIZE", "MAGIC", "QUEUEID", "PREPARED"]
@@ -231,6 +235,7 @@ def grown(copy_of):
     return store.rename(store.parent / "master")
 
 
+@pytest.mark.slow
 def test_a_manifest_of_before_has_the_name_of_what_it_became(
     store_of: Callable[[str], Path], copy_of: Callable[[str], Path], certificate_of
 ) -> None:
@@ -241,6 +246,7 @@ def test_a_manifest_of_before_has_the_name_of_what_it_became(
     assert certificate.is_equal
 
 
+@pytest.mark.slow
 def test_what_changed_since_a_manifest_of_before_shows(
     store_of: Callable[[str], Path], copy_of: Callable[[str], Path], certificate_of
 ) -> None:

@@ -95,6 +95,7 @@ def body_at(log, row=ROW):
     return record + 88 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("position", "mask", "code"),
     [
@@ -190,6 +191,7 @@ def test_a_key_that_changed_is_told_by_the_index(classic) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("position", "mask", "code"),
     [
@@ -221,6 +223,7 @@ def test_a_flipped_bit_of_an_entry(joined, position, mask, code) -> None:
     assert {other for other, _ in found} <= {code, Code.ENTRY_UNIT}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", [15, 23])
 def test_a_flipped_bit_of_index_and_term(joined, position) -> None:
     store, log = joined
@@ -364,6 +367,7 @@ def large_row(log):
     return max(range(len(log.scan)), key=lambda row: log.scan.size[row])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("range_bytes", [1 << 30, 4096, 1000, 100])
 def test_forged_records_in_a_body_are_no_records(classic, range_bytes) -> None:
     store, log = classic
@@ -387,6 +391,7 @@ def test_forged_records_in_a_damaged_record(classic) -> None:
     assert found == {(Code.RECORD_SIZE, log.offset(row))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("range_bytes", [50000, 10000, 3000, 517])
 def test_every_split_gives_the_same_report(classic, range_bytes) -> None:
     store, log = classic
@@ -516,6 +521,7 @@ def test_a_result_can_be_sent_to_another_process(classic) -> None:
     assert pickle.loads(pickle.dumps(result.tally.queues)) == result.tally.queues
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", [0, 8, 15, 23])
 @pytest.mark.parametrize("row", [0, ROW])
 def test_every_split_tells_the_same_of_an_entry(joined, row, position) -> None:
@@ -528,6 +534,7 @@ def test_every_split_tells_the_same_of_an_entry(joined, row, position) -> None:
         assert fsck(store, range_bytes=range_bytes) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", [15, 27, 39])
 def test_every_split_tells_the_same_of_a_queue(classic, position) -> None:
     """Steps of a queue from one range to the next have their frame's length too."""

@@ -42,11 +42,13 @@ def test_md5_is_what_java_manifests_say(
             assert mine[path] == (told["size"], told["md5"]), path
 
 
+@pytest.mark.slow
 def test_its_json_form_is_the_same_value(store_of: Callable[[str], Path], clean_node: str) -> None:
     manifest = manifest_of(store_of(clean_node))
     assert Manifest.decode(manifest.encode()) == manifest
 
 
+@pytest.mark.slow
 def test_every_message_has_its_unit(store_of: Callable[[str], Path], told_node: str) -> None:
     for queue in manifest_of(store_of(told_node)).queues:
         assert queue.right_units == queue.count
@@ -65,6 +67,7 @@ def test_replicas_have_one_digest(store_of: Callable[[str], Path]) -> None:
     }
 
 
+@pytest.mark.slow
 def test_bytes_behind_the_end_do_not_count(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("C-upgraded-v497/n0")
     before = manifest_of(store, md5=Md5.EVERY_FILE)

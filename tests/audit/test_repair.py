@@ -128,6 +128,7 @@ class StoppingDisk(OsFileSystem):
         return super().open(path, size=size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repair", list(Repair))
 def test_an_interrupted_repair_is_carried_on(
     copy_of: Callable[[str], Path], damaged, repair

@@ -165,6 +165,7 @@ def start(arguments: list[str]) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_sigterm_stops_a_broker_cleanly_and_logs_are_one_line_an_event(
     tmp_path: Path, ports: PortBlock
 ) -> None:
@@ -181,6 +182,7 @@ def test_sigterm_stops_a_broker_cleanly_and_logs_are_one_line_an_event(
     assert {"time_ms", "level", "logger", "text"} <= set(events[0])
 
 
+@pytest.mark.slow
 def test_a_second_broker_on_the_same_store_is_refused(tmp_path: Path, ports: PortBlock) -> None:
     conf = broker_conf(tmp_path, ports.broker_port)
     first = start(["broker", "-c", str(conf)])

@@ -59,6 +59,7 @@ def test_fsck_of_a_sound_store_is_exit_code_0(
     assert capsys.readouterr().out == "560 records, 22 queues: clean\n"
 
 
+@pytest.mark.slow
 def test_fsck_of_a_damaged_store_is_exit_code_2(
     damaged: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,6 +153,7 @@ def test_dump_by_time(upgraded: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "2024-05-31T12:00:00Z" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_dump_goes_on_behind_damage(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "dump", str(damaged), "--body", "none"]) == 2
     told = capsys.readouterr()

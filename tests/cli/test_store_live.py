@@ -48,6 +48,7 @@ def running(golden_copy: Callable[[str], Path], tmp_path: Path) -> Iterator[Path
     assert broker.wait(timeout=30) == 0
 
 
+@pytest.mark.slow
 def test_a_running_broker(running: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "inspect", str(running), "--format", "json"]) == 0
     facts = json.loads(capsys.readouterr().out)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from harness.client import A0, A1, B0, NAME_SERVERS, NOW_MS, World, topic_route
+from harness.client import A0, A1, B0, NAME_SERVERS, NOW_MS, ClientWorld, topic_route
 
 from rmqpy.codec.message import encode_messages, set_offsets
 from rmqpy.codec.properties import encode_properties
@@ -21,8 +21,8 @@ def make_route() -> Callable[..., TopicRouteData]:
 
 
 @pytest.fixture
-def world() -> World:
-    made = World()
+def world() -> ClientWorld:
+    made = ClientWorld()
     for address in NAME_SERVERS:
         made.answers[address] = made.name_server
     for address in (A0, A1, B0):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness.client import World
+from harness.client import ClientWorld
 
 from rmqpy.client import Message, Producer, ProducerSettings
 from rmqpy.client.core.latency_fault import (
@@ -68,7 +68,9 @@ def test_when_none_is_free_the_better_half_is_used_in_turn() -> None:
     assert chosen == {"a", "d"}
 
 
-def test_a_producer_leaves_a_dead_broker_alone(world: World, run: Callable[[Any], Any]) -> None:
+def test_a_producer_leaves_a_dead_broker_alone(
+    world: ClientWorld, run: Callable[[Any], Any]
+) -> None:
     """Java's default tries it again with every rotation."""
     dead = "10.0.0.1:10911"
     del world.answers[dead]
@@ -85,5 +87,5 @@ def test_a_producer_leaves_a_dead_broker_alone(world: World, run: Callable[[Any]
     assert run(main(False)) >= 8
 
 
-def sends_to(world: World, address: str) -> list[Any]:
+def sends_to(world: ClientWorld, address: str) -> list[Any]:
     return [each for each in world.requests(RequestCode.SEND_MESSAGE_V2) if each.address == address]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness.client import World
+from harness.client import ClientWorld
 
 from rmqpy.client.core.instance import split_name_servers
 from rmqpy.client.core.server_requests import ServerRequestHandler
@@ -30,7 +30,7 @@ A0, A1, B0 = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 Run = Callable[[Any], Any]
 
 
-def test_one_name_server_is_kept_while_it_answers(world: World, run: Run) -> None:
+def test_one_name_server_is_kept_while_it_answers(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         for _ in range(3):
@@ -41,7 +41,7 @@ def test_one_name_server_is_kept_while_it_answers(world: World, run: Run) -> Non
     assert len(set(world.addresses(ROUTE))) == 1
 
 
-def test_the_next_name_server_takes_over_and_is_kept(world: World, run: Run) -> None:
+def test_the_next_name_server_takes_over_and_is_kept(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         await instance.route("T")
@@ -56,7 +56,7 @@ def test_the_next_name_server_takes_over_and_is_kept(world: World, run: Run) -> 
     run(main())
 
 
-def test_no_name_server_names_them_all(world: World, run: Run) -> None:
+def test_no_name_server_names_them_all(world: ClientWorld, run: Run) -> None:
     world.answers.clear()
     with pytest.raises(NetworkError, match="no name server answers") as fault:
         run(world.instance().route("T"))
@@ -64,7 +64,7 @@ def test_no_name_server_names_them_all(world: World, run: Run) -> None:
     assert "10.0.0.9:9876: connect" in str(fault.value)
 
 
-def test_route_is_asked_once_by_all_who_wait(world: World, run: Run) -> None:
+def test_route_is_asked_once_by_all_who_wait(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         await asyncio.gather(*(instance.route("T") for _ in range(5)))
@@ -74,14 +74,14 @@ def test_route_is_asked_once_by_all_who_wait(world: World, run: Run) -> None:
     assert world.asked[0].command.ext_fields == {"topic": "T"}
 
 
-def test_unknown_topic_is_refused(world: World, run: Run) -> None:
+def test_unknown_topic_is_refused(world: ClientWorld, run: Run) -> None:
     with pytest.raises(RequestRejectedError) as refused:
         run(world.instance().route("Unknown"))
     assert refused.value.code == 17
 
 
 def test_suspect_route_is_asked_again_after_a_pause(
-    world: World, run: Run, make_route: Callable[..., TopicRouteData]
+    world: ClientWorld, run: Run, make_route: Callable[..., TopicRouteData]
 ) -> None:
     async def main() -> None:
         instance = world.instance()
@@ -98,7 +98,7 @@ def test_suspect_route_is_asked_again_after_a_pause(
     assert len(world.requests(ROUTE)) == 2
 
 
-def test_last_route_outlives_the_name_servers(world: World, run: Run) -> None:
+def test_last_route_outlives_the_name_servers(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         before = await instance.route("T")
@@ -112,7 +112,7 @@ def test_last_route_outlives_the_name_servers(world: World, run: Run) -> None:
 
 
 def test_routes_are_bounded(
-    world: World, run: Run, make_route: Callable[..., TopicRouteData]
+    world: ClientWorld, run: Run, make_route: Callable[..., TopicRouteData]
 ) -> None:
     async def main() -> None:
         instance = world.instance(topics_max=2)
@@ -124,7 +124,7 @@ def test_routes_are_bounded(
     assert [each.command.ext_fields["topic"] for each in world.requests(ROUTE)] == list("TUVT")
 
 
-def test_address_of_a_broker_that_came_later(world: World, run: Run) -> None:
+def test_address_of_a_broker_that_came_later(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         await instance.route("T")
@@ -139,7 +139,7 @@ def test_address_of_a_broker_that_came_later(world: World, run: Run) -> None:
     run(main())
 
 
-def test_heartbeats_of_producers_go_to_masters(world: World, run: Run) -> None:
+def test_heartbeats_of_producers_go_to_masters(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         instance.join_producer("PID_probe")
@@ -156,7 +156,7 @@ def test_heartbeats_of_producers_go_to_masters(world: World, run: Run) -> None:
     )
 
 
-def test_heartbeats_of_consumers_go_to_all(world: World, run: Run) -> None:
+def test_heartbeats_of_consumers_go_to_all(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         instance.join_consumer("CID", lambda: ConsumerData("CID", CONSUME_ACTIVELY, CLUSTERING))
@@ -173,7 +173,7 @@ def test_heartbeats_of_consumers_go_to_all(world: World, run: Run) -> None:
     assert unregister[0].command.ext_fields == {"clientID": "10.0.0.7@i", "consumerGroup": "CID"}
 
 
-def test_brokers_without_a_route_are_forgotten(world: World, run: Run) -> None:
+def test_brokers_without_a_route_are_forgotten(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         instance.join_producer("P")
@@ -186,7 +186,7 @@ def test_brokers_without_a_route_are_forgotten(world: World, run: Run) -> None:
     assert world.addresses(HEARTBEAT) == [A0]
 
 
-def test_background_greets_new_brokers_and_refreshes(world: World, run: Run) -> None:
+def test_background_greets_new_brokers_and_refreshes(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance(route_refresh_ms=1, heartbeat_ms=60_000)
         instance.join_producer("P")
@@ -204,7 +204,7 @@ def test_background_greets_new_brokers_and_refreshes(world: World, run: Run) -> 
     assert set(world.addresses(HEARTBEAT)) == {A0, B0}
 
 
-def test_a_group_joins_once(world: World, run: Run) -> None:
+def test_a_group_joins_once(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         instance.join_producer("P")

@@ -106,6 +106,7 @@ def test_inflates_zlib(kind: int) -> None:
     assert inflated_body(b"as it is", kind) == b"as it is"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "sys_flag", "reason"),
     [

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from harness.client import World
+from harness.client import ClientWorld
 
 from rmqpy.client import Message, MessageQueue, Producer, ProducerSettings, SendStatus, split_batch
 from rmqpy.client.core.message import property_string
@@ -45,7 +45,7 @@ JAVA_FIELDS = {
 }
 
 
-def with_producer(world: World, use: Callable[[Producer], Any], **settings: Any) -> Any:
+def with_producer(world: ClientWorld, use: Callable[[Producer], Any], **settings: Any) -> Any:
     async def main() -> Any:
         instance = world.instance()
         async with Producer(
@@ -56,21 +56,21 @@ def with_producer(world: World, use: Callable[[Producer], Any], **settings: Any)
     return main()
 
 
-def send(world: World, message: Message = HELLO, **settings: Any) -> Any:
+def send(world: ClientWorld, message: Message = HELLO, **settings: Any) -> Any:
     return with_producer(world, lambda producer: producer.send(message), **settings)
 
 
-def send_batch(world: World, messages: Sequence[Message], **settings: Any) -> Any:
+def send_batch(world: ClientWorld, messages: Sequence[Message], **settings: Any) -> Any:
     return with_producer(world, lambda producer: producer.send_batch(messages), **settings)
 
 
-def brokers(world: World) -> list[str]:
+def brokers(world: ClientWorld) -> list[str]:
     names = {A0: "a", A1: "a", B0: "b"}
     return [names[address] for address in world.addresses(SEND, BATCH)]
 
 
 def test_request_is_javas(
-    world: World, run: Run, make_route: Callable[..., TopicRouteData]
+    world: ClientWorld, run: Run, make_route: Callable[..., TopicRouteData]
 ) -> None:
     route = make_route()
     for data in (*route.queue_datas, *route.broker_datas):
@@ -90,7 +90,7 @@ def test_request_is_javas(
     assert asked.command.language == 3
 
 
-def test_result(world: World, run: Run) -> None:
+def test_result(world: ClientWorld, run: Run) -> None:
     result = run(send(world))
     (asked,) = world.requests(SEND)
     assert result.status is SendStatus.SEND_OK
@@ -102,7 +102,7 @@ def test_result(world: World, run: Run) -> None:
     assert result.queue_offset == 101
 
 
-def test_queues_are_used_in_turn(world: World, run: Run) -> None:
+def test_queues_are_used_in_turn(world: ClientWorld, run: Run) -> None:
     async def use(producer: Producer) -> list[tuple[str, int]]:
         results = [await producer.send(HELLO) for _ in range(8)]
         return [(result.queue.broker_name, result.queue.queue_id) for result in results]
@@ -113,7 +113,7 @@ def test_queues_are_used_in_turn(world: World, run: Run) -> None:
 
 
 @pytest.mark.parametrize("code", [1, 14, 16, 17, 204, 205])
-def test_retried_codes_go_to_another_broker(world: World, run: Run, code: int) -> None:
+def test_retried_codes_go_to_another_broker(world: ClientWorld, run: Run, code: int) -> None:
     world.answer(A0, code)
     world.answer(B0, code)
     with pytest.raises(RequestRejectedError) as refused:
@@ -126,7 +126,7 @@ def test_retried_codes_go_to_another_broker(world: World, run: Run, code: int) -
 
 
 @pytest.mark.parametrize("code", [2, 13, 26, 999])
-def test_other_codes_are_final(world: World, run: Run, code: int) -> None:
+def test_other_codes_are_final(world: ClientWorld, run: Run, code: int) -> None:
     world.answer(A0, code)
     world.answer(B0, code)
     with pytest.raises(RequestRejectedError, match="as told") as refused:
@@ -135,7 +135,7 @@ def test_other_codes_are_final(world: World, run: Run, code: int) -> None:
     assert len(world.requests(SEND)) == 1
 
 
-def test_broker_that_is_gone_is_passed_over(world: World, run: Run) -> None:
+def test_broker_that_is_gone_is_passed_over(world: ClientWorld, run: Run) -> None:
     del world.answers[A0]
 
     async def use(producer: Producer) -> None:
@@ -146,13 +146,13 @@ def test_broker_that_is_gone_is_passed_over(world: World, run: Run) -> None:
     assert "a" in brokers(world)
 
 
-def test_all_gone_is_a_network_fault(world: World, run: Run) -> None:
+def test_all_gone_is_a_network_fault(world: ClientWorld, run: Run) -> None:
     del world.answers[A0], world.answers[B0]
     with pytest.raises(NetworkError, match=r"after 3 attempts in 0 ms, .*refused"):
         run(send(world))
 
 
-def test_same_id_in_every_attempt(world: World, run: Run) -> None:
+def test_same_id_in_every_attempt(world: ClientWorld, run: Run) -> None:
     world.answer(A0, 1)
     world.answer(B0, 1)
     with pytest.raises(RequestRejectedError):
@@ -161,7 +161,7 @@ def test_same_id_in_every_attempt(world: World, run: Run) -> None:
     assert len({each.command.opaque for each in world.requests(SEND)}) == 3
 
 
-def test_attempts_share_the_time_out(world: World, run: Run) -> None:
+def test_attempts_share_the_time_out(world: ClientWorld, run: Run) -> None:
     silent_ms = 1_000
 
     def silent(request: RemotingCommand) -> RemotingCommand:
@@ -179,13 +179,13 @@ def test_attempts_share_the_time_out(world: World, run: Run) -> None:
     assert [each.timeout_ms for each in world.requests(SEND)] == [3000, 1]
 
 
-def test_lost_answer_uses_up_the_time_out(world: World, run: Run) -> None:
+def test_lost_answer_uses_up_the_time_out(world: ClientWorld, run: Run) -> None:
     world.answers[A0] = world.answers[B0] = lambda request: None
     with pytest.raises(NetworkError, match=r"after 1 attempts in 3000 ms, .*did not answer"):
         run(send(world))
 
 
-def test_other_time_out(world: World, run: Run) -> None:
+def test_other_time_out(world: ClientWorld, run: Run) -> None:
     run(with_producer(world, lambda producer: producer.send(HELLO, timeout_ms=77)))
     assert world.requests(SEND)[0].timeout_ms == 77
 
@@ -198,7 +198,7 @@ def test_other_time_out(world: World, run: Run) -> None:
         (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
     ],
 )
-def test_warnings_are_results(world: World, run: Run, code: int, status: SendStatus) -> None:
+def test_warnings_are_results(world: ClientWorld, run: Run, code: int, status: SendStatus) -> None:
     world.answers[A0] = world.answers[B0] = lambda request: world.stored_at(request, code)
     assert run(send(world)).status is status
     assert world.stored == 1
@@ -206,7 +206,7 @@ def test_warnings_are_results(world: World, run: Run, code: int, status: SendSta
     assert world.stored == 4
 
 
-def test_a_warning_is_better_than_a_later_fault(world: World, run: Run) -> None:
+def test_a_warning_is_better_than_a_later_fault(world: ClientWorld, run: Run) -> None:
     warned: list[RemotingCommand] = []
 
     def warn_once(request: RemotingCommand) -> RemotingCommand:
@@ -220,7 +220,7 @@ def test_a_warning_is_better_than_a_later_fault(world: World, run: Run) -> None:
     assert result.status is SendStatus.FLUSH_DISK_TIMEOUT
 
 
-def test_chosen_queue_has_one_attempt(world: World, run: Run) -> None:
+def test_chosen_queue_has_one_attempt(world: ClientWorld, run: Run) -> None:
     world.answer(A0, 1)
     queue = MessageQueue("T", "a", 1)
     with pytest.raises(RequestRejectedError, match="after 1 attempts"):
@@ -228,13 +228,13 @@ def test_chosen_queue_has_one_attempt(world: World, run: Run) -> None:
     assert world.requests(SEND)[0].command.ext_fields["e"] == "1"
 
 
-def test_queue_of_another_topic(world: World, run: Run) -> None:
+def test_queue_of_another_topic(world: ClientWorld, run: Run) -> None:
     queue = MessageQueue("U", "a", 1)
     with pytest.raises(RequestRejectedError, match="the queue belongs to U"):
         run(with_producer(world, lambda producer: producer.send(HELLO, queue)))
 
 
-def test_broker_without_master(world: World, run: Run) -> None:
+def test_broker_without_master(world: ClientWorld, run: Run) -> None:
     for broker in world.routes["T"].broker_datas:
         broker.broker_addrs.pop(0)
     with pytest.raises(NetworkError, match="no broker accepts messages of T"):
@@ -244,7 +244,7 @@ def test_broker_without_master(world: World, run: Run) -> None:
         run(with_producer(world, lambda producer: producer.send(HELLO, queue)))
 
 
-def test_new_master_is_found_at_once(world: World, run: Run) -> None:
+def test_new_master_is_found_at_once(world: ClientWorld, run: Run) -> None:
     """The route is asked again after a failure, not only every 30 s."""
     del world.routes["T"].queue_datas[0], world.routes["T"].broker_datas[1]  # broker b
 
@@ -262,7 +262,7 @@ def test_new_master_is_found_at_once(world: World, run: Run) -> None:
 
 
 def test_new_topic_takes_the_template(
-    world: World, run: Run, make_route: Callable[..., TopicRouteData]
+    world: ClientWorld, run: Run, make_route: Callable[..., TopicRouteData]
 ) -> None:
     world.routes["TBW102"] = make_route(read_queue_nums=8, write_queue_nums=8, perm=7)
     new = Message(topic="New", body=b"x")
@@ -277,14 +277,14 @@ def test_new_topic_takes_the_template(
     assert run(with_producer(world, use)) == [0, 0, 0]
 
 
-def test_unknown_topic_without_template(world: World, run: Run) -> None:
+def test_unknown_topic_without_template(world: ClientWorld, run: Run) -> None:
     with pytest.raises(RequestRejectedError) as refused:
         run(send(world, Message(topic="New", body=b"x")))
     assert refused.value.code == 17
     assert "New" in refused.value.remark
 
 
-def test_long_bodies_are_compressed(world: World, run: Run) -> None:
+def test_long_bodies_are_compressed(world: ClientWorld, run: Run) -> None:
     body = b"abcd" * 1024
     run(send(world, Message(topic="T", body=body)))
     run(send(world, Message(topic="T", body=body[1:])))
@@ -296,20 +296,20 @@ def test_long_bodies_are_compressed(world: World, run: Run) -> None:
     assert (plain.ext_fields["f"], plain.body) == ("0", body)
 
 
-def test_refused_before_anything_is_sent(world: World, run: Run) -> None:
+def test_refused_before_anything_is_sent(world: ClientWorld, run: Run) -> None:
     with pytest.raises(RequestRejectedError, match="5 bytes, more than 4"):
         run(send(world, body_bytes_max=4))
     assert world.asked == []
 
 
-def test_oneway(world: World, run: Run) -> None:
+def test_oneway(world: ClientWorld, run: Run) -> None:
     run(with_producer(world, lambda producer: producer.send_oneway(HELLO)))
     (asked,) = world.requests(SEND)
     assert asked.command.is_oneway
     assert asked.timeout_ms is None
 
 
-def test_batch(world: World, run: Run) -> None:
+def test_batch(world: ClientWorld, run: Run) -> None:
     messages = [
         Message(topic="T", body=b"b1", tags="TagA", flag=7),
         Message(topic="T", body=b"b" * 5000),
@@ -344,7 +344,7 @@ def test_batch(world: World, run: Run) -> None:
         ({"body": b"x" * 100}, "the batch has 2.. bytes, more than 100; send it in parts"),
     ],
 )
-def test_wrong_batches(world: World, run: Run, second: dict[str, Any], reason: str) -> None:
+def test_wrong_batches(world: ClientWorld, run: Run, second: dict[str, Any], reason: str) -> None:
     messages = [HELLO, Message(**({"topic": "T", "body": b"x"} | second))]
     with pytest.raises(RequestRejectedError, match=reason) as refused:
         run(send_batch(world, messages, body_bytes_max=100))
@@ -352,14 +352,14 @@ def test_wrong_batches(world: World, run: Run, second: dict[str, Any], reason: s
     assert world.asked == []
 
 
-def test_batches_of_nothing_and_of_retries(world: World, run: Run) -> None:
+def test_batches_of_nothing_and_of_retries(world: ClientWorld, run: Run) -> None:
     retry = [Message(topic="%RETRY%g", body=b"x")]
     for messages, reason in (([], "has no messages"), (retry, "retry topic")):
         with pytest.raises(RequestRejectedError, match=reason):
             run(send_batch(world, messages))
 
 
-def test_split_batch_fits_what_a_batch_may_hold(world: World, run: Run) -> None:
+def test_split_batch_fits_what_a_batch_may_hold(world: ClientWorld, run: Run) -> None:
     messages = [Message(topic="T", body=b"x" * size) for size in (10, 60, 50, 1, 1, 90)]
     fixed = 22 + len(property_string(HELLO, "0" * 56))
     assert fixed == 97
@@ -388,7 +388,7 @@ def test_split_batch_fits_what_a_batch_may_hold(world: World, run: Run) -> None:
     assert split_batch([], 1) == []
 
 
-def test_group_is_told_and_unregistered(world: World, run: Run) -> None:
+def test_group_is_told_and_unregistered(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         async with Producer("G", instance=instance) as producer:
@@ -411,7 +411,7 @@ def test_wrong_group_and_no_name_server() -> None:
         Producer("a")
 
 
-def test_concurrent_sends_spread(world: World, run: Run) -> None:
+def test_concurrent_sends_spread(world: ClientWorld, run: Run) -> None:
     async def use(producer: Producer) -> set[str]:
         results = await asyncio.gather(*(producer.send(HELLO) for _ in range(20)))
         assert len({result.msg_id for result in results}) == 20

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness.client import World
+from harness.client import ClientWorld
 
 from rmqpy.client import MessageQueue, PullConsumer, PullStatus
 from rmqpy.client.core.base_consumer import decode_records, exact_tags
@@ -31,7 +31,7 @@ Run = Callable[[Any], Any]
 Record = Callable[..., bytes]
 
 
-def with_consumer(world: World, use: Callable[[PullConsumer], Any]) -> Any:
+def with_consumer(world: ClientWorld, use: Callable[[PullConsumer], Any]) -> Any:
     async def main() -> Any:
         async with PullConsumer("CID", instance=world.instance()) as consumer:
             return await use(consumer)
@@ -39,11 +39,13 @@ def with_consumer(world: World, use: Callable[[PullConsumer], Any]) -> Any:
     return main()
 
 
-def pull(world: World, **arguments: Any) -> Any:
+def pull(world: ClientWorld, **arguments: Any) -> Any:
     return with_consumer(world, lambda consumer: consumer.pull(QUEUE, 5, **arguments))
 
 
-def pull_answer(world: World, address: str, code: int, body: bytes = b"", suggest: int = 0) -> None:
+def pull_answer(
+    world: ClientWorld, address: str, code: int, body: bytes = b"", suggest: int = 0
+) -> None:
     header = PullMessageResponseHeader(
         suggest_which_broker_id=suggest, next_begin_offset=9, min_offset=2, max_offset=30
     )
@@ -56,7 +58,7 @@ def pull_answer(world: World, address: str, code: int, body: bytes = b"", sugges
     world.answers[address] = answer
 
 
-def test_found(world: World, run: Run, record: Record) -> None:
+def test_found(world: ClientWorld, run: Run, record: Record) -> None:
     body = record(5, b"five", TAGS="TagA", KEYS="k1 k2", UNIQ_KEY="U5") + record(6, b"six")
     pull_answer(world, A0, 0, body)
     result = run(pull(world, max_count=7))
@@ -70,7 +72,7 @@ def test_found(world: World, run: Run, record: Record) -> None:
     assert first.stored.born_timestamp_ms == 1_795_243_128_808
 
 
-def test_request(world: World, run: Run) -> None:
+def test_request(world: ClientWorld, run: Run) -> None:
     pull_answer(world, A0, 19)
     run(pull(world, max_count=7, expression="TagA || TagB", suspend_ms=15_000))
     run(pull(world))
@@ -103,21 +105,21 @@ def test_request(world: World, run: Run) -> None:
         (21, PullStatus.OFFSET_ILLEGAL),
     ],
 )
-def test_nothing_found(world: World, run: Run, code: int, status: PullStatus) -> None:
+def test_nothing_found(world: ClientWorld, run: Run, code: int, status: PullStatus) -> None:
     pull_answer(world, A0, code)
     result = run(pull(world))
     assert (result.status, result.messages, result.next_begin_offset) == (status, [], 9)
 
 
 @pytest.mark.parametrize("code", [1, 2, 16, 17, 23, 24, 25, 26])
-def test_refused(world: World, run: Run, code: int) -> None:
+def test_refused(world: ClientWorld, run: Run, code: int) -> None:
     world.answer(A0, code)
     with pytest.raises(RequestRejectedError, match="as told") as refused:
         run(pull(world))
     assert refused.value.code == code
 
 
-def test_exact_tag_is_compared_again(world: World, run: Run, record: Record) -> None:
+def test_exact_tag_is_compared_again(world: ClientWorld, run: Run, record: Record) -> None:
     """Aa and BB have one hash code: a broker cannot tell them apart."""
     pull_answer(world, A0, 0, record(5, TAGS="Aa") + record(6, TAGS="BB") + record(7))
     assert [each.queue_offset for each in run(pull(world, expression="BB")).messages] == [6]
@@ -137,7 +139,7 @@ def test_tag_expressions() -> None:
         exact_tags(" || ")
 
 
-def test_next_pull_goes_where_the_broker_suggests(world: World, run: Run) -> None:
+def test_next_pull_goes_where_the_broker_suggests(world: ClientWorld, run: Run) -> None:
     pull_answer(world, A0, 19, suggest=1)
     pull_answer(world, A1, 19, suggest=0)
 
@@ -149,7 +151,7 @@ def test_next_pull_goes_where_the_broker_suggests(world: World, run: Run) -> Non
     assert world.addresses(PULL) == [A0, A1, A0]
 
 
-def test_slave_that_died_is_left(world: World, run: Run) -> None:
+def test_slave_that_died_is_left(world: ClientWorld, run: Run) -> None:
     pull_answer(world, A0, 19, suggest=1)
     del world.answers[A1]
 
@@ -163,13 +165,13 @@ def test_slave_that_died_is_left(world: World, run: Run) -> None:
     assert world.addresses(PULL) == [A0, A1, A0]
 
 
-def test_slave_serves_when_there_is_no_master(world: World, run: Run) -> None:
+def test_slave_serves_when_there_is_no_master(world: ClientWorld, run: Run) -> None:
     world.routes["T"].broker_datas[0].broker_addrs = {1: A1}
     pull_answer(world, A1, 19)
     assert run(pull(world)).status is PullStatus.NO_NEW_MSG
 
 
-def test_reading_stops_at_what_is_no_message(world: World, run: Run, record: Record) -> None:
+def test_reading_stops_at_what_is_no_message(world: ClientWorld, run: Run, record: Record) -> None:
     good, torn = record(5), record(6)[:-3]
     pull_answer(world, A0, 0, good + torn)
     result = run(pull(world))
@@ -189,7 +191,7 @@ def test_decode_records_tells_where(record: Record) -> None:
     assert decode_records(b"") == ([], None)
 
 
-def test_compressed_body(world: World, run: Run, record: Record) -> None:
+def test_compressed_body(world: ClientWorld, run: Run, record: Record) -> None:
     packed = zlib.compress(b"long" * 2000)
     pull_answer(world, A0, 0, record(5, packed, 0x301))
     (message,) = run(pull(world)).messages
@@ -197,7 +199,7 @@ def test_compressed_body(world: World, run: Run, record: Record) -> None:
     assert message.stored.body == packed
 
 
-def test_queues(world: World, run: Run) -> None:
+def test_queues(world: ClientWorld, run: Run) -> None:
     queues = run(with_consumer(world, lambda consumer: consumer.queues("T")))
     assert queues == [MessageQueue("T", name, queue_id) for name in "ab" for queue_id in (0, 1)]
 
@@ -229,7 +231,7 @@ def test_queues(world: World, run: Run) -> None:
     ids=["min", "max", "search", "earliest", "committed"],
 )
 def test_offsets(
-    world: World, run: Run, ask: Any, code: int, header: Any, fields: dict[str, str]
+    world: ClientWorld, run: Run, ask: Any, code: int, header: Any, fields: dict[str, str]
 ) -> None:
     world.answer(A0, 0, header)
     assert run(with_consumer(world, ask)) == 42
@@ -241,12 +243,12 @@ def test_offsets(
         run(with_consumer(world, ask))
 
 
-def test_nothing_committed(world: World, run: Run) -> None:
+def test_nothing_committed(world: ClientWorld, run: Run) -> None:
     world.answer(A0, 22)
     assert run(with_consumer(world, lambda consumer: consumer.committed_offset(QUEUE))) is None
 
 
-def test_commit(world: World, run: Run) -> None:
+def test_commit(world: ClientWorld, run: Run) -> None:
     world.answer(A0, 0)
     run(with_consumer(world, lambda consumer: consumer.commit_offset(QUEUE, 12)))
     (asked,) = world.requests(RequestCode.UPDATE_CONSUMER_OFFSET)
@@ -263,18 +265,18 @@ def test_commit(world: World, run: Run) -> None:
         run(with_consumer(world, lambda consumer: consumer.commit_offset(QUEUE, 12)))
 
 
-def answer_with(world: World, address: str, code: int, body: bytes) -> None:
+def answer_with(world: ClientWorld, address: str, code: int, body: bytes) -> None:
     def answer(request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response_to(request, code, "as told", body=body)
 
     world.answers[address] = answer
 
 
-def view(world: World, msg_id: str) -> Any:
+def view(world: ClientWorld, msg_id: str) -> Any:
     return with_consumer(world, lambda consumer: consumer.view_message(msg_id))
 
 
-def test_view_message(world: World, run: Run, record: Record) -> None:
+def test_view_message(world: ClientWorld, run: Run, record: Record) -> None:
     answer_with(world, A0, 0, record(5, b"five"))
     msg_id = "0A00000100002A9F0000000000001388"
     message = run(view(world, msg_id))
@@ -284,13 +286,13 @@ def test_view_message(world: World, run: Run, record: Record) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00" * 10])
-def test_view_message_without_message(world: World, run: Run, body: bytes) -> None:
+def test_view_message_without_message(world: ClientWorld, run: Run, body: bytes) -> None:
     answer_with(world, A0, 0, body)
     with pytest.raises(RemoteProtocolError, match="has 0 messages, not one"):
         run(view(world, "0A00000100002A9F0000000000001388"))
 
 
-def test_view_message_refusals(world: World, run: Run) -> None:
+def test_view_message_refusals(world: ClientWorld, run: Run) -> None:
     answer_with(world, A0, 1, b"")
     for msg_id, reason in [
         ("0A00000100002A9F0000000000001388", "as told"),
@@ -301,11 +303,11 @@ def test_view_message_refusals(world: World, run: Run) -> None:
             run(view(world, msg_id))
 
 
-def query(world: World, key: str, **arguments: Any) -> Any:
+def query(world: ClientWorld, key: str, **arguments: Any) -> Any:
     return with_consumer(world, lambda consumer: consumer.query_by_key("T", key, **arguments))
 
 
-def test_query_by_key_asks_every_broker(world: World, run: Run, record: Record) -> None:
+def test_query_by_key_asks_every_broker(world: ClientWorld, run: Run, record: Record) -> None:
     answer_with(world, A0, 0, record(5, KEYS="x key", UNIQ_KEY="U") + record(6, KEYS="keyx"))
     answer_with(world, B0, 0, record(7, KEYS="key") + record(8))
     found = run(query(world, "key"))
@@ -324,7 +326,7 @@ def test_query_by_key_asks_every_broker(world: World, run: Run, record: Record) 
     }
 
 
-def test_query_by_key_with_less_than_all(world: World, run: Run, record: Record) -> None:
+def test_query_by_key_with_less_than_all(world: ClientWorld, run: Run, record: Record) -> None:
     answer_with(world, A0, 22, b"")
     answer_with(world, B0, 22, b"")
     assert run(query(world, "key")) == []
@@ -336,7 +338,7 @@ def test_query_by_key_with_less_than_all(world: World, run: Run, record: Record)
         run(query(world, "key"))
 
 
-def test_heartbeat_names_group_and_topics(world: World, run: Run) -> None:
+def test_heartbeat_names_group_and_topics(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         async with PullConsumer("CID", instance=instance) as consumer:

@@ -92,6 +92,7 @@ def test_every_message_once_and_the_offsets_are_kept(run: Run, tmp_path: Path) -
     run(main())
 
 
+@pytest.mark.slow
 def test_two_members_share_the_queues_and_one_takes_over(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         async with running_broker(tmp_path) as servers, Producer("P", servers) as producer:

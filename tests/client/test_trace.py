@@ -100,6 +100,7 @@ def test_what_no_broker_takes_is_counted() -> None:
     assert asyncio.run(main()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_message_is_found_with_who_sent_and_who_consumed_it(tmp_path: Path, fails: bool) -> None:
     heard: list[str] = []

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness.client import World
+from harness.client import ClientWorld
 
 from rmqpy.client.core.message import Message, MessageExt
 from rmqpy.client.producer import ProducerSettings
@@ -25,7 +25,7 @@ async def committed(_message: MessageExt) -> TransactionState:
     return TransactionState.COMMIT
 
 
-def test_the_end_names_the_half_message(world: World, run: Run) -> None:
+def test_the_end_names_the_half_message(world: ClientWorld, run: Run) -> None:
     seen: list[str] = []
 
     async def execute(message: Message, unique_id: str) -> TransactionState:
@@ -59,7 +59,9 @@ def test_the_end_names_the_half_message(world: World, run: Run) -> None:
     }.items() <= ends[0].ext_fields.items()
 
 
-def test_a_fault_in_the_transaction_leaves_the_answer_to_the_check(world: World, run: Run) -> None:
+def test_a_fault_in_the_transaction_leaves_the_answer_to_the_check(
+    world: ClientWorld, run: Run
+) -> None:
     async def execute(_message: Message, _unique_id: str) -> TransactionState:
         raise ValueError("database gone")
 
@@ -74,7 +76,7 @@ def test_a_fault_in_the_transaction_leaves_the_answer_to_the_check(world: World,
 
 @pytest.mark.parametrize("code", [10, 11, 12])
 def test_what_is_not_safely_stored_is_rolled_back_unexecuted(
-    world: World, run: Run, code: int
+    world: ClientWorld, run: Run, code: int
 ) -> None:
     async def execute(_message: Message, _unique_id: str) -> TransactionState:
         raise AssertionError("must not run")
@@ -103,7 +105,7 @@ def test_what_is_not_safely_stored_is_rolled_back_unexecuted(
 
 
 def test_the_broker_asks_and_the_check_answers(
-    world: World, run: Run, record: Callable[..., bytes]
+    world: ClientWorld, run: Run, record: Callable[..., bytes]
 ) -> None:
     body = record(7, PGROUP="G", UNIQ_KEY="U1", TRAN_MSG="true")
     fields = {"tranStateTableOffset": "7", "commitLogOffset": "7000", "bname": "a"}
@@ -143,7 +145,7 @@ def test_the_broker_asks_and_the_check_answers(
     }.items() <= ends[0].items()
 
 
-def test_ordered_sends_share_a_queue(world: World, run: Run) -> None:
+def test_ordered_sends_share_a_queue(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         async with TransactionalProducer(
             "G", check=committed, settings=ProducerSettings(), instance=world.instance()

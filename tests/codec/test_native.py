@@ -103,6 +103,7 @@ def test_places_are_equal(data: bytes, start: int, stop: int) -> None:
     assert places.content_end(view[:stop]) == native.content_end(view[:stop])
 
 
+@pytest.mark.slow
 @given(st.lists(drafts(), max_size=4), st.data())
 @settings(max_examples=300)
 def test_scans_are_equal_after_damage(some: list[OutgoingMessage], data: st.DataObject) -> None:

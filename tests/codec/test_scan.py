@@ -260,6 +260,7 @@ GOLDEN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "node", "count"), GOLDEN)
 def test_golden_stores(
     golden: Callable[[str], Path],

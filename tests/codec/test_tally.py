@@ -85,6 +85,7 @@ def logs(request: pytest.FixtureRequest, golden: Callable[[str], Path]):
     return [(int(f.name), f.read_bytes(), plan) for f in sorted(folder.iterdir())]
 
 
+@pytest.mark.slow
 def test_golden_files(logs) -> None:
     for base, data, plan in logs:
         tree, stops = walk(tally_backend.tally_frames, data, base, plan)
@@ -92,6 +93,7 @@ def test_golden_files(logs) -> None:
         assert tree["records"] > 5 and not [e for e in tree["events"] if e[0] != EventKind.UNIT]
 
 
+@pytest.mark.slow
 def test_damaged_golden_files(logs) -> None:
     rng = random.Random(20240611)
     for base, data, plan in logs:
@@ -104,6 +106,7 @@ def test_damaged_golden_files(logs) -> None:
             assert ours == walk(count_frames, bytes(damaged), base, plan)
 
 
+@pytest.mark.slow
 def test_in_pieces_it_counts_the_same(logs) -> None:
     base, data, plan = logs[0]
     whole, stops = walk(tally_backend.tally_frames, data, base, plan)
@@ -150,6 +153,7 @@ def record(properties, sys_flag=0, topic=b"T", body=b"body"):
     return head + born + bytes(8) + store + tail + len(properties).to_bytes(2) + properties
 
 
+@pytest.mark.slow
 def test_many_queues_and_many_events() -> None:
     """More than C has room for at first: queues 200, events more than a walk may hold."""
     one = b"".join(record(b"", topic=b"Topic%d" % (n % 200)) for n in range(2 * EVENT_LIMIT))

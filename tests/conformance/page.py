@@ -107,19 +107,19 @@ FEATURES: Final = (
     (
         "delays and half messages of Java stores go on as Java's did",
         "classic",
-        "tests/broker/test_golden_continues.py",
+        "tests/broker/assembly/test_golden_continues.py",
         "test_delays_and_half_messages",
     ),
     (
         "retries of Java stores",
         "classic",
-        "tests/broker/test_golden_continues.py",
+        "tests/broker/assembly/test_golden_continues.py",
         "test_retries_and_dead_letters",
     ),
     (
         "delays of a Java store after the switch",
         _SWITCH,
-        "tests/broker/test_golden_continues.py",
+        "tests/broker/assembly/test_golden_continues.py",
         "test_delays_are_delivered_behind_the_switch_as_java_delivered_them",
     ),
     (

@@ -40,6 +40,7 @@ def tells_the_story(printed: str) -> None:
         position = found.end()
 
 
+@pytest.mark.slow
 def test_a_store_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
     assert run_demo(DemoPlan(keep=str(tmp_path)))

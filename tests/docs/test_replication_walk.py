@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 
 ROOT = Path(__file__).parents[2]
@@ -15,6 +17,7 @@ PAGE = ROOT / "docs/tutorials/run-a-master-and-a-slave.md"
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_commands_do_what_the_text_says(tmp_path: Path) -> None:
     blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
     ports = {

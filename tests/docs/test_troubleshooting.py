@@ -364,6 +364,7 @@ def seen() -> Iterator[dict[str, str]]:
         PAGE.write_text(before + START + table + END + rest.partition(END)[2], encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
 def test_a_start_that_fails(
     case: Case, ground: Ground, seen: dict[str, str], capsys: pytest.CaptureFixture[str]

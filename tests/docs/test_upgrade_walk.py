@@ -10,6 +10,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from rmqpy.testing.ports import free_port_block
 from rmqpy.testing.processes import python_environment
 
@@ -18,6 +20,7 @@ BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SECONDS_MAX = 240
 
 
+@pytest.mark.slow
 def test_the_commands_do_what_the_text_says(tmp_path: Path) -> None:
     blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
     program = tmp_path / "bin" / "rmqpy"  # $! must be the broker, so no shell function

@@ -225,6 +225,7 @@ def test_every_walk_of_the_page_is_done() -> None:
     assert set(walks()) == set(SCENARIOS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_functions_are_called_in_this_order(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -33,7 +33,7 @@ A0, A1, B0 = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 Answer = Callable[[RemotingCommand], RemotingCommand | None]
 
 
-class Clock:
+class FrozenClock:
     """Stands still unless a test or a time-out moves it."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Clock:
 
 
 @define
-class Asked:
+class ReceivedRequest:
     """One request that reached an address."""
 
     address: str
@@ -61,12 +61,12 @@ def through_frames(command: RemotingCommand) -> RemotingCommand:
 
 
 @define
-class World:
+class ClientWorld:
     """The transport, and what is behind it. An answer of None lets the request time out."""
 
-    clock: Clock = field(factory=Clock)
+    clock: FrozenClock = field(factory=FrozenClock)
     answers: dict[str, Answer] = field(factory=dict)
-    asked: list[Asked] = field(factory=list)
+    asked: list[ReceivedRequest] = field(factory=list)
     routes: dict[str, TopicRouteData] = field(factory=dict)
     closed: bool = False
     opaque: int = 0
@@ -101,7 +101,7 @@ class World:
     ) -> RemotingCommand:
         self.opaque += 1
         request = through_frames(evolve(command, opaque=self.opaque))
-        self.asked.append(Asked(address, request, timeout_ms))
+        self.asked.append(ReceivedRequest(address, request, timeout_ms))
         return request
 
     # -- what is behind it
@@ -157,7 +157,7 @@ class World:
 
         self.answers[address] = answer
 
-    def requests(self, *codes: int) -> list[Asked]:
+    def requests(self, *codes: int) -> list[ReceivedRequest]:
         return [each for each in self.asked if each.command.code in codes]
 
     def addresses(self, *codes: int) -> list[str]:

@@ -6,7 +6,7 @@ Random streams come from a seed that a failure names.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from attrs import define, field
 
@@ -14,18 +14,23 @@ from rmqpy.config.keys import BrokerRole
 from rmqpy.dledger.node import Proposal, ProposalRejected
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import LedgerIndex, Term
-from rmqpy.net.server.feed_api import FeedStatus
+from rmqpy.net.ha import SlaveView
+from rmqpy.net.server.feed_api import Feed, FeedStatus
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import decode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
+from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.files.watermark import Watermark
+from rmqpy.store.ledger.entry_store import EntryStore
+from rmqpy.store.message_store import MessageStore
+from rmqpy.testing.harness import BrokerHarness
 from rmqpy.testing.memory_channel import MemoryChannel
 from rmqpy.testing.memory_files import MemoryFiles
 
 CHUNK = 1 << 16
 
 
-class _FeedChannel(MemoryChannel):
+class _UnsentChannel(MemoryChannel):
     """Takes what the hot path could not send: everything, as there is no socket."""
 
     def unsent(self, data: bytes) -> None:
@@ -36,10 +41,10 @@ class _FeedChannel(MemoryChannel):
 
 
 @define
-class Pure:
+class FallbackDriver:
     """Frames by way of Python alone."""
 
-    kit: Any
+    kit: BrokerHarness
     channels: list[MemoryChannel] = field(factory=list)
     receivers: list[FrameDecoder] = field(factory=list)
 
@@ -75,19 +80,20 @@ class Pure:
 
 
 @define
-class Hot:
+class FastPathDriver:
     """The same by way of a feed, in the driver's order of steps."""
 
-    kit: Any
-    feed: Any
-    channels: list[_FeedChannel] = field(factory=list)
+    kit: BrokerHarness
+    feed: Feed
+    implementation: str
+    channels: list[_UnsentChannel] = field(factory=list)
     rests: list[bytes] = field(factory=list)
     numbers: list[int] = field(factory=list)
     handed_back: Counter[int] = field(factory=Counter)
     _open: bool = False
 
     def connect(self, peer: tuple[str, int]) -> None:
-        channel = _FeedChannel(peer=peer)
+        channel = _UnsentChannel(peer=peer)
         self.channels.append(channel)
         self.rests.append(b"")
         self.numbers.append(self.feed.attach(channel, -1))
@@ -122,7 +128,7 @@ class Hot:
                 return
         self.rests[number] = feed.rest()
 
-    def _cold(self, channel: _FeedChannel) -> bool:
+    def _cold(self, channel: _UnsentChannel) -> bool:
         commands = []
         closed = False
         for frame in self.feed.unhandled_frames():
@@ -141,7 +147,7 @@ class Hot:
             channel.closed = True
         return not closed
 
-    def feed_number(self, channel: _FeedChannel) -> int:
+    def feed_number(self, channel: _UnsentChannel) -> int:
         return self.numbers[self.channels.index(channel)]
 
     def end_turn(self) -> None:
@@ -149,14 +155,16 @@ class Hot:
         self._open = False
 
 
-Pair = tuple[Pure, Hot]
+BrokerPair = tuple[FallbackDriver, FastPathDriver]
+
+MakeBrokerPair = Callable[..., BrokerPair]
 
 
 @define
-class Alone:
+class SingleMember:
     """A group of one: what is stored is committed. Implements the log's ``Proposer``."""
 
-    entries: Any
+    entries: EntryStore
     limit: int
     proposed: int = -1
     asked: int = 0
@@ -189,30 +197,34 @@ def files_with(given: dict[str, str]) -> MemoryFiles:
     return files
 
 
-def lead(kit: Any, limit: int = 10_000) -> None:
+def lead(kit: BrokerHarness, limit: int = 10_000) -> None:
     """Make the broker of a DLedger store its master."""
     log = kit.store.opened.dledger
-    log.proposer = Alone(log.entries, limit)
+    assert log is not None
+    log.proposer = SingleMember(log.entries, limit)
     log.entries.on_stored = log.entries.commit_to
     kit.store.set_role(slave=False)
     kit.broker.identity.role = BrokerRole.SYNC_MASTER
 
 
-class Slave:
+class PromptSlave:
     """A slave that has every byte one turn later."""
 
     has_slaves = True
-    slaves = ()
+    slaves: Sequence[SlaveView] = ()
+    last_refused = ""
 
-    def __init__(self, kit: Any) -> None:
+    def __init__(self, kit: BrokerHarness) -> None:
         self.replicated = Watermark("replicated")
-        kit.broker.replication.serve(self)
-        kit.store.log.written.subscribe(
+        kit.broker.replication.slaves = self
+        log = kit.store.log
+        assert isinstance(log, ClassicCommitLog)
+        log.written.subscribe(
             lambda end: kit.scheduler.call_soon(lambda: self.replicated.advance(end))
         )
 
 
-def assert_same_state(pair: Pair) -> None:
+def assert_same_state(pair: BrokerPair) -> None:
     """Both have said and stored the same, and know the same."""
     pure, hot = pair
     for mine, theirs in zip(pure.channels, hot.channels, strict=True):
@@ -223,15 +235,16 @@ def assert_same_state(pair: Pair) -> None:
         else:
             assert sorted(theirs.written) == sorted(mine.written)
     assert _files(hot.kit) == _files(pure.kit)
-    mine, theirs = pure.kit.store, hot.kit.store
-    assert _tails(theirs) == _tails(mine)
-    assert theirs.log.max_offset == mine.log.max_offset
-    assert theirs.log.confirm_offset == mine.log.confirm_offset
-    if mine.opened.entries is not None:
-        assert theirs.opened.entries.end == mine.opened.entries.end
-        assert theirs.opened.entries.begin_index == mine.opened.entries.begin_index
+    expected, store = pure.kit.store, hot.kit.store
+    assert _tails(store) == _tails(expected)
+    assert store.log.max_offset == expected.log.max_offset
+    assert store.log.confirm_offset == expected.log.confirm_offset
+    if expected.opened.entries is not None:
+        assert store.opened.entries is not None
+        assert store.opened.entries.end == expected.opened.entries.end
+        assert store.opened.entries.begin_index == expected.opened.entries.begin_index
     counters = hot.kit.broker.statistics.counters
-    expected = pure.kit.broker.statistics.counters
+    expected_counters = pure.kit.broker.statistics.counters
     for name in (
         "put_messages",
         "put_bytes",
@@ -240,17 +253,17 @@ def assert_same_state(pair: Pair) -> None:
         "get_miss",
         "get_messages",
     ):
-        assert getattr(counters, name) == getattr(expected, name), name
+        assert getattr(counters, name) == getattr(expected_counters, name), name
     offsets = hot.kit.broker.offsets.wrapper().encode()
     assert offsets == pure.kit.broker.offsets.wrapper().encode()
     assert hot.kit.broker.hold.count == pure.kit.broker.hold.count
 
 
-def _tails(store: Any) -> dict[Any, int]:
+def _tails(store: MessageStore) -> dict[tuple[bytes, int], int]:
     return {key: offset for key, offset in store.appender.tails.items() if offset}
 
 
-def _files(kit: Any) -> dict[str, bytes]:
+def _files(kit: BrokerHarness) -> dict[str, bytes]:
     return {
         path: bytes(memoryview(node.data)[: node.extent]).rstrip(b"\0")
         for path, node in kit.files.nodes.items()

@@ -10,17 +10,13 @@ docs/how-to/upgrade-a-group.md tells an operator to type.
 
 from __future__ import annotations
 
+import io
+import lzma
 import re
 import tarfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-
-import hypothesis
-
-# How long an example takes says something about the machine, not about the code.
-hypothesis.settings.register_profile("rmqpy", deadline=None)
-
-hypothesis.settings.load_profile("rmqpy")
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -51,14 +47,20 @@ UPGRADE_PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "upgrade-a-group.
 SHELL_BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
 
-def _node(folders: Callable[[str], Path], name: str) -> Path:
+def node_folder(folders: Callable[[str], Path], name: str) -> Path:
     archive, _, node = name.partition("/")
     stores = sorted(path.parent for path in folders(archive).rglob("consumequeue"))
     return next(store for store in stores if not node or store.name == node)
 
 
-def _extract(name: str, base: Path) -> Path:
-    with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
+@cache
+def _tar(name: str) -> bytes:
+    return lzma.decompress((GOLDEN / f"{name}.tar.xz").read_bytes())
+
+
+def extract(name: str, base: Path) -> Path:
+    """Unpack a golden store below ``base``; each archive is decompressed once per process."""
+    with tarfile.open(fileobj=io.BytesIO(_tar(name))) as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4
         archive.extractall(base)
     return base / name

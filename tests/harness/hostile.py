@@ -51,7 +51,7 @@ HONEST = "Honest"
 
 
 @define
-class Client:
+class HonestClient:
     """A well-behaved connection: one request at a time."""
 
     reader: asyncio.StreamReader
@@ -60,7 +60,7 @@ class Client:
     _opaque: int = 0
 
     @classmethod
-    async def connect(cls, address: str) -> Client:
+    async def connect(cls, address: str) -> HonestClient:
         host, _, port = address.rpartition(":")
         return cls(*await asyncio.open_connection(host, int(port)))
 
@@ -85,7 +85,7 @@ class Client:
 
 
 @define
-class Site:
+class BesiegedSite:
     """What the tests besiege."""
 
     root: Path
@@ -131,7 +131,7 @@ class Site:
     async def _check(self, address: str) -> None:
         """One request over a new connection."""
         begin = time.process_time()
-        client = await Client.connect(address)
+        client = await HonestClient.connect(address)
         client.writer.write(probe_frame())
         answer = await client.answer()
         self.worst_ms = max(self.worst_ms, (time.process_time() - begin) * 1000)
@@ -140,7 +140,7 @@ class Site:
         await client.close()
 
     async def _send_honestly(self) -> None:
-        client = await Client.connect(self.broker.address)
+        client = await HonestClient.connect(self.broker.address)
         while not self.over:
             body = b"honest %d" % self.honest_sent
             answer = await client.call(send_request(HONEST, 0, [body]))
@@ -152,7 +152,7 @@ class Site:
 
     async def read(self, topic: str) -> list[StoredMessage]:
         """Queue 0 of ``topic``, through the broker."""
-        client = await Client.connect(self.broker.address)
+        client = await HonestClient.connect(self.broker.address)
         found: list[StoredMessage] = []
         while True:
             header = PullMessageRequestHeader(
@@ -221,7 +221,7 @@ def resident_bytes() -> int:
 
 
 @contextlib.asynccontextmanager
-async def _site(folder: Path, scheduler: AsyncioScheduler) -> AsyncIterator[Site]:
+async def besieged_site(folder: Path, scheduler: AsyncioScheduler) -> AsyncIterator[BesiegedSite]:
     root = folder / "four" / "folders" / "further" / "down"
     (root / "namesrv").mkdir(parents=True)
     ports = free_port_block(5)
@@ -259,10 +259,10 @@ async def _site(folder: Path, scheduler: AsyncioScheduler) -> AsyncIterator[Site
     broker = BrokerRuntime(load_broker_configuration(None, settings, {}).configuration, scheduler)
     await broker.start()
     try:
-        yield Site(root, broker, namesrv, scheduler)
+        yield BesiegedSite(root, broker, namesrv, scheduler)
     finally:
         await broker.stop()
         await namesrv.stop()
 
 
-Besiege = Callable[[Callable[[Site], Awaitable[None]]], None]
+Besiege = Callable[[Callable[[BesiegedSite], Awaitable[None]]], None]

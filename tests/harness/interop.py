@@ -56,7 +56,7 @@ CLUSTERS = (
 
 
 @define
-class Ground:
+class InteropServers:
     """Where servers are made: sites, ports, and the two client JVMs of the session."""
 
     java: JavaSite
@@ -88,7 +88,7 @@ class Ground:
 
 
 @define
-class Cluster:
+class InteropCluster:
     """One name server and one broker of some kind and mode, and the clients that look at them."""
 
     namesrv: ServerProcess
@@ -117,18 +117,37 @@ class Cluster:
         )
         return topic
 
-    def send(self, topic: str, **options: object) -> list[Event]:
+    def send(
+        self,
+        topic: str,
+        *,
+        timeout_s: float = 60.0,
+        heard: list[Event] | None = None,
+        **options: object,
+    ) -> list[Event]:
         """The acknowledgements; a failed send fails the test."""
-        events = self.probe.run("send", topic=topic, retryMs=ROUTE_WAIT_MS, **options)
+        events = self.probe.run(
+            "send", timeout_s=timeout_s, heard=heard, topic=topic, retryMs=ROUTE_WAIT_MS, **options
+        )
         failed = events_of(events, "failed")
         # Before the election of a DLedger member is over the broker refuses; the probe tries again.
         sent = {event["index"] for event in events_of(events, "sent")}
         assert {event["index"] for event in failed} <= sent, failed
         return [event for event in events if event["event"] != "failed"]
 
-    def dump(self, topic: str, **options: object) -> list[Event]:
+    def dump(
+        self,
+        topic: str,
+        *,
+        timeout_s: float = 60.0,
+        heard: list[Event] | None = None,
+        **options: object,
+    ) -> list[Event]:
         """Every message of the topic, in the order of the commit log."""
-        events = events_of(self.probe.run("dump", topic=topic, **options), "message")
+        events = events_of(
+            self.probe.run("dump", timeout_s=timeout_s, heard=heard, topic=topic, **options),
+            "message",
+        )
         return sorted(events, key=lambda event: event["commitLogOffset"])
 
 
@@ -136,14 +155,14 @@ def events_of(events: list[Event], name: str) -> list[Event]:
     return [event for event in events if event["event"] == name]
 
 
-Pair = dict[str, Cluster]
+ClusterPair = dict[str, InteropCluster]
 
 """A Java and an rmqpy cluster of the same settings: kind to cluster."""
 
 
-def _cluster(
-    ground: Ground, kind: str, name: str, mode: str, settings: Mapping[str, str]
-) -> Cluster:
+def start_cluster(
+    ground: InteropServers, kind: str, name: str, mode: str, settings: Mapping[str, str]
+) -> InteropCluster:
     namesrv = ground.namesrv(kind, f"{name}-namesrv")
     if mode == "group":
         return _group(ground, kind, namesrv, name, settings)
@@ -154,12 +173,16 @@ def _cluster(
     spec = BrokerSpec(port=port, namesrv=namesrv.address, settings=own)
     broker = ground.take(ground.site(kind).broker(f"{name}-broker", spec).start())
     probe, admin = ground.probe.at(namesrv.address), ground.admin.at(namesrv.address)
-    return Cluster(namesrv, broker, spec.broker_name, probe, admin)
+    return InteropCluster(namesrv, broker, spec.broker_name, probe, admin)
 
 
 def _group(
-    ground: Ground, kind: str, namesrv: ServerProcess, name: str, settings: Mapping[str, str]
-) -> Cluster:
+    ground: InteropServers,
+    kind: str,
+    namesrv: ServerProcess,
+    name: str,
+    settings: Mapping[str, str],
+) -> InteropCluster:
     """Three members; ``broker`` is the one that they have made their leader."""
     ports = list(ground.block(len(MEMBERS)))
     members = {}
@@ -174,7 +197,7 @@ def _group(
     broker = members.pop(leader)
     probe, admin = ground.probe.at(namesrv.address), ground.admin.at(namesrv.address)
     followers = tuple(members.values())
-    return Cluster(namesrv, broker, spec.broker_name, probe, admin, followers)
+    return InteropCluster(namesrv, broker, spec.broker_name, probe, admin, followers)
 
 
 def clean_exit_codes(kind: str) -> tuple[int, ...]:
@@ -282,7 +305,7 @@ class Brokers:
 class Hosts:
     """n0, n1, n2: each kind of broker starts on the same stores, ports and broker.conf."""
 
-    ground: Ground
+    ground: InteropServers
     folder: Path
     name: str
     namesrv: ServerProcess
@@ -292,7 +315,7 @@ class Hosts:
     @classmethod
     def make(
         cls,
-        ground: Ground,
+        ground: InteropServers,
         commands: Commands,
         folder: Path,
         namesrv_kind: str,
@@ -351,7 +374,7 @@ class Hosts:
         return Brokers(self.folder, self.namesrv, servers, self.specs["n0"].broker_name)
 
 
-def version_of(ground: Ground, kind: str) -> Site:
+def version_of(ground: InteropServers, kind: str) -> Site:
     _, _, version = kind.partition("-")
     if not version:
         return ground.site(kind)

@@ -26,7 +26,7 @@ SETTINGS_PATH = "/ns/namesrv.properties"
 
 
 @define(eq=False)
-class World:
+class NameServerHarness:
     """A started name server and all that it touches."""
 
     files: MemoryFiles = field(factory=MemoryFiles)

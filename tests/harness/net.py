@@ -12,7 +12,7 @@ import pytest
 
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler
-from rmqpy.net.server.feed_api import FeedChannel, FeedStatus
+from rmqpy.net.server.feed_api import FeedChannel, FeedStatus, PollSet
 from rmqpy.net.server.feed_server import FastServer
 from rmqpy.net.server.server import ListenerSecurity, RemotingServer
 from rmqpy.remoting.channel import Channel
@@ -45,7 +45,7 @@ class EchoHandler:
         doors: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
     ) -> RemotingServer:
         if self.fast:
-            feed = ColdFeed(in_set=self.in_set)
+            feed = FallbackFeed(in_set=self.in_set)
             return FastServer(self, scheduler, limits, feed, doors, patient=self.patient)
         return RemotingServer(self, scheduler, limits, doors)
 
@@ -94,14 +94,16 @@ class EchoHandler:
         self.closed.append(channel)
 
 
-class ColdFeed:
+class FallbackFeed:
     """A ``net.fast_server.Feed`` that answers nothing: what is left of one is its driver."""
 
     SIZE = 64 * 1024
     needs_refresh = False
 
     def __init__(self, *, in_set: bool = False) -> None:
-        self.ready = ColdSet(self) if in_set else None
+        self._poll_set = FallbackPollSet(self) if in_set else None
+        self.ready: PollSet | None = self._poll_set
+        self.receive: Callable[[Any, int, int], int] = self.receive_from
         self.core = SimpleNamespace(frame_max=0, wanted=0)
         self._data = b""
         self._cold: list[memoryview] = []
@@ -114,8 +116,8 @@ class ColdFeed:
     def refresh(self) -> None: ...
 
     def close(self) -> None:
-        if self.ready is not None:
-            self.ready.close()
+        if self._poll_set is not None:
+            self._poll_set.close()
 
     def set_write_pending(self, number: int, queued: bool) -> None:
         """Nothing is sent but by the connection itself."""
@@ -145,7 +147,7 @@ class ColdFeed:
     def number_of(self, fd: int) -> int:
         return next(number for number, each in self._fds.items() if each == fd)
 
-    def receive(self, core: Any, number: int, have: int) -> int:
+    def receive_from(self, core: Any, number: int, have: int) -> int:
         try:
             data = os.read(self._fds[number], self.SIZE)
         except BlockingIOError:
@@ -201,16 +203,18 @@ class ColdFeed:
         return max(length, len(data)) < self.SIZE
 
 
-class ColdSet:
+class FallbackPollSet:
     """The ``net.fast_server.PollSet`` of a ``ColdFeed``."""
 
-    def __init__(self, feed: ColdFeed) -> None:
+    def __init__(self, feed: FallbackFeed) -> None:
         self._feed = feed
         self._epoll = select.epoll()
         self._apart: set[int] = set()
         self._found: list[int] = []
         self._next = 0
         self.fd = self._epoll.fileno()
+        self.receive: Callable[[Any, bool], int] = self.receive_from_all
+        self.flush_replies_early: Callable[[], bool] = lambda: False
 
     def watch(self, number: int, wanted: bool) -> None:
         fd = self._feed.fd_of(number)
@@ -222,7 +226,7 @@ class ColdSet:
     def exclude(self, number: int, apart: bool) -> None:
         (self._apart.add if apart else self._apart.discard)(number)
 
-    def receive(self, core: Any, begin: bool) -> int:
+    def receive_from_all(self, core: Any, begin: bool) -> int:
         if begin:
             self._next = 0
             self._found = [self._feed.number_of(fd) for fd, _ in self._epoll.poll(0)]
@@ -231,15 +235,12 @@ class ColdSet:
             self._next += 1
             if not self._feed.has(number):
                 continue
-            status = FeedStatus.APART
+            status: int = FeedStatus.APART
             if number not in self._apart:
-                status = self._feed.receive(core, number, 0)
+                status = self._feed.receive_from(core, number, 0)
             if status != FeedStatus.DONE:
                 return status
         return FeedStatus.NONE_LEFT
-
-    def flush_replies_early(self) -> bool:
-        return False
 
     @property
     def stopped_at(self) -> int:

@@ -35,7 +35,7 @@ def check_row(row: Row, found: Row) -> None:
     assert zlib.crc32(row["body"]) & 0x7FFFFFFF == found["crc"]
 
 
-class Live:
+class LiveCluster:
     """A name server and a broker, ours or Java's, and what a test does with them."""
 
     def __init__(

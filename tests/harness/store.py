@@ -5,7 +5,6 @@ file, 16 units a DLedger index file.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from simulator.crash_files import (
     CrashingFiles,
     KilledError,
     SingleNodeProposer,
+    load_folder,
     read_all,
 )
 
@@ -28,16 +28,28 @@ from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_files import MemoryFiles
 
+__all__ = [
+    "FILE_SIZE",
+    "CrashingFiles",
+    "KilledError",
+    "MakeStoreRig",
+    "SingleNodeProposer",
+    "StoreRig",
+    "bodies_of",
+    "load_folder",
+    "read_all",
+]
+
 SELF_ID = "n0"
 
 HOST = (bytes([127, 0, 0, 1]), 10911)
 
 
 @define
-class Rig:
+class StoreRig:
     """One store directory. ``flag`` is enableDLegerCommitLog."""
 
-    files: Any
+    files: FileSystem
     root: str
     flag: bool = False
     clock: ManualScheduler = field(factory=ManualScheduler)
@@ -77,9 +89,9 @@ class Rig:
             store.dispatch()
         return store
 
-    def after(self, files: FileSystem) -> Rig:
+    def after(self, files: FileSystem) -> StoreRig:
         """The same directory on another layer (what a crash has left)."""
-        return Rig(files, self.root, self.flag, self.clock, dict(self.changes), self.force)
+        return StoreRig(files, self.root, self.flag, self.clock, dict(self.changes), self.force)
 
     @staticmethod
     def draft(number: int, **changes: Any) -> OutgoingMessage:
@@ -130,6 +142,7 @@ class Rig:
 
     def write_back(self, part: str) -> None:
         """The system brings files whose paths contain ``part`` to the disk by itself."""
+        assert isinstance(self.files, MemoryFiles)
         for path in [path for path in self.files.nodes if part in path]:
             self.files.open(path).sync()
             self.files.sync_dir(path.rpartition("/")[0])
@@ -142,7 +155,7 @@ class Rig:
         return f"{folder}/{name}", offset - first
 
 
-def bodies(store: MessageStore) -> set[bytes]:
+def bodies_of(store: MessageStore) -> set[bytes]:
     """The body of every message that a consumer gets (IPv4 hosts)."""
     return {
         record[88 : 88 + int.from_bytes(record[84:88])]
@@ -151,16 +164,4 @@ def bodies(store: MessageStore) -> set[bytes]:
     }
 
 
-@define
-class Kit:
-    """What tests take from here (test modules import nothing from each other)."""
-
-    rig: Callable[..., Rig]
-    load: Callable[[Path, FileSystem, str], None]
-    read_all = staticmethod(read_all)
-    bodies = staticmethod(bodies)
-    Leader = SingleNodeProposer
-    DyingFiles = CrashingFiles
-    Interrupted = KilledError
-    FILE_SIZE = FILE_SIZE
-    EIO = errno.EIO
+MakeStoreRig = Callable[..., StoreRig]

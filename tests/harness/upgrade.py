@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from attrs import define, evolve, field
@@ -12,19 +11,29 @@ from simulator.crash_files import (
     CrashingFiles,
     KilledError,
     SingleNodeProposer,
+    load_folder,
     read_all,
 )
 
 from rmqpy.codec.properties import encode_properties
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.codes import PutMessageStatus
-from rmqpy.model.files import FileSystem
 from rmqpy.model.message import OutgoingMessage
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.testing.manual_scheduler import ManualScheduler
-from rmqpy.testing.memory_files import MemoryFiles
 from rmqpy.upgrade.plan.node_context import NodeContext
+
+__all__ = [
+    "FILE_SIZE",
+    "GOLDEN_SIZES",
+    "CrashingFiles",
+    "KilledError",
+    "MakeUpgradeRig",
+    "UpgradeRig",
+    "load_folder",
+    "read_all",
+]
 
 HOST = (bytes([127, 0, 0, 1]), 10911)
 
@@ -37,10 +46,10 @@ GOLDEN_SIZES = {
 
 
 @define
-class Rig:
+class UpgradeRig:
     """One store directory. ``flag`` is enableDLegerCommitLog."""
 
-    files: Any
+    files: CrashingFiles
     root: str = "/store"
     flag: bool = False
     self_id: str = "n0"
@@ -64,10 +73,10 @@ class Rig:
     def context(self, **changes: Any) -> NodeContext:
         return NodeContext(self.files, upgrade_work(self.root), self.settings(), **changes)
 
-    def with_flag(self, flag: bool) -> Rig:
+    def with_flag(self, flag: bool) -> UpgradeRig:
         return evolve(self, flag=flag)
 
-    def on(self, files: FileSystem) -> Rig:
+    def on(self, files: CrashingFiles) -> UpgradeRig:
         return evolve(self, files=files)
 
     def open(self) -> MessageStore:
@@ -128,15 +137,4 @@ class Rig:
         }
 
 
-@define
-class Kit:
-    """What tests take from here."""
-
-    rig: Callable[..., Rig]
-    load: Callable[[Path, MemoryFiles, str], None]
-    DyingFiles = CrashingFiles
-    Killed = KilledError
-    MemoryFiles = MemoryFiles
-    read_all = staticmethod(read_all)
-    FILE_SIZE = FILE_SIZE
-    GOLDEN_SIZES = GOLDEN_SIZES
+MakeUpgradeRig = Callable[..., UpgradeRig]

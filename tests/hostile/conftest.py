@@ -8,7 +8,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from harness.hostile import DEADLINE_S, SENTINEL, Besiege, Client, Site, _site, resident_bytes
+from harness.hostile import (
+    DEADLINE_S,
+    SENTINEL,
+    Besiege,
+    BesiegedSite,
+    HonestClient,
+    besieged_site,
+    resident_bytes,
+)
 
 from rmqpy.model.codes import ResponseCode
 from rmqpy.net.loop import AsyncioScheduler, run
@@ -20,10 +28,10 @@ def besiege(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Besiege:
     """Runs ``test(site)`` with a sentinel in the store, and checks everything afterwards."""
     caplog.set_level(logging.CRITICAL, "rmqpy")  # records keep what they tell of
 
-    def whole(test: Callable[[Site], Awaitable[None]]) -> None:
+    def whole(test: Callable[[BesiegedSite], Awaitable[None]]) -> None:
         async def main(scheduler: AsyncioScheduler) -> None:
-            async with asyncio.timeout(DEADLINE_S), _site(tmp_path, scheduler) as site:
-                client = await Client.connect(site.broker.address)
+            async with asyncio.timeout(DEADLINE_S), besieged_site(tmp_path, scheduler) as site:
+                client = await HonestClient.connect(site.broker.address)
                 sent = await client.call(send_request(SENTINEL, 0, [b"before"]))
                 assert sent.code == ResponseCode.SUCCESS, sent
                 await client.close()
@@ -40,9 +48,9 @@ def besiege(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Besiege:
 
 
 @pytest.fixture
-def connect() -> Callable[[str], Awaitable[Client]]:
+def connect() -> Callable[[str], Awaitable[HonestClient]]:
     """Opens a well-behaved connection to ``host:port``."""
-    return Client.connect
+    return HonestClient.connect
 
 
 @pytest.fixture

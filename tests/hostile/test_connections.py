@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from harness.hostile import Client
+from harness.hostile import BesiegedSite, HonestClient
 
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.remoting.command import RemotingCommand
@@ -38,18 +38,19 @@ def opened(address: str, count: int) -> list[socket.socket]:
     return sockets
 
 
-async def accepted(site: Any, count: int) -> None:
+async def accepted(site: BesiegedSite, count: int) -> None:
     servers = site.broker._parts.servers
     while sum(server.connections for server in servers) < count:
         await asyncio.sleep(0.001)
 
 
+@pytest.mark.slow
 def test_2000_idle_connections_cost_little(besiege: Besiege, resident: Callable[[], int]) -> None:
     hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if 0 <= hard_limit < 3 * IDLE:
         pytest.skip(f"only {hard_limit} open files are allowed")
 
-    async def test(site: Any) -> None:
+    async def test(site: BesiegedSite) -> None:
         before = resident()
         sockets: list[socket.socket] = []
         for _ in range(IDLE // 100):
@@ -66,8 +67,9 @@ def test_2000_idle_connections_cost_little(besiege: Besiege, resident: Callable[
     besiege(test)
 
 
+@pytest.mark.slow
 def test_slow_senders_get_their_answer_and_keep_nobody_waiting(besiege: Besiege) -> None:
-    async def test(site: Any) -> None:
+    async def test(site: BesiegedSite) -> None:
         frame = encode_command(send_request("Slow", 0, [b"byte by byte"]))
 
         async def dribble() -> int:
@@ -89,10 +91,11 @@ def test_slow_senders_get_their_answer_and_keep_nobody_waiting(besiege: Besiege)
     besiege(test)
 
 
+@pytest.mark.slow
 def test_memory_follows_what_was_sent_not_what_was_announced(
     besiege: Besiege, resident: Callable[[], int]
 ) -> None:
-    async def test(site: Any) -> None:
+    async def test(site: BesiegedSite) -> None:
         before = resident()
         sockets = opened(site.broker.address, ANNOUNCING)
         announced = (MAX_FRAME - 4).to_bytes(4) + (100).to_bytes(4)
@@ -114,12 +117,13 @@ def test_memory_follows_what_was_sent_not_what_was_announced(
     besiege(test)
 
 
+@pytest.mark.slow
 def test_a_reader_of_nothing_is_bounded(
-    besiege: Besiege, resident: Callable[[], int], connect: Callable[[str], Awaitable[Client]]
+    besiege: Besiege, resident: Callable[[], int], connect: Callable[[str], Awaitable[HonestClient]]
 ) -> None:
     """Thousands of requests with large answers, and the answers are not taken."""
 
-    async def test(site: Any) -> None:
+    async def test(site: BesiegedSite) -> None:
         client = await connect(site.broker.address)
         for number in range(100):
             await client.call(send_request(f"Topic-{number}", 0, [b"x"]))
@@ -144,8 +148,9 @@ def test_a_reader_of_nothing_is_bounded(
     besiege(test)
 
 
+@pytest.mark.slow
 def test_strange_json_does_not_stop_the_loop(
-    besiege: Besiege, connect: Callable[[str], Awaitable[Client]]
+    besiege: Besiege, connect: Callable[[str], Awaitable[HonestClient]]
 ) -> None:
     """What only the tolerant reader could read, or what would make a million objects, in bulk."""
     million = 1 << 20
@@ -156,7 +161,7 @@ def test_strange_json_does_not_stop_the_loop(
         b"[" + b"/**/" * (3 * million) + b"]",
     ]
 
-    async def test(site: Any) -> None:
+    async def test(site: BesiegedSite) -> None:
         client = await connect(site.broker.address)
         name_client = await connect(site.namesrv.address)
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from fuzz.frames import (
@@ -20,6 +19,7 @@ from fuzz.frames import (
     hostile_frames,
 )
 from fuzz.peer import HostilePeer
+from harness.hostile import Besiege, BesiegedSite
 
 FRAMES = int(os.environ.get("RMQPY_HOSTILE_FRAMES", "5700"))
 SEED = int(os.environ.get("RMQPY_HOSTILE_SEED", "1"))
@@ -27,8 +27,9 @@ PEERS = 4
 HEAVY_PART = 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_siege(kind: str, besiege: Callable[[Any], None]) -> None:
+def test_a_siege(kind: str, besiege: Besiege) -> None:
     count = FRAMES // len(KINDS) // (HEAVY_PART if kind in HEAVY_KINDS else 1)
     wrong: list[tuple[int, Expected, HostileFrame]] = []
 
@@ -41,7 +42,7 @@ def test_a_siege(kind: str, besiege: Callable[[Any], None]) -> None:
                 wrong.append((number, seen, frame))
         await peer.close()
 
-    async def test(site: Any) -> None:
+    async def test(site: BesiegedSite) -> None:
         frames = [enumerate(hostile_frames(kind, SEED, count)) for _ in site.addresses]
         attacks = [
             attack(address, source)
@@ -56,6 +57,7 @@ def test_a_siege(kind: str, besiege: Callable[[Any], None]) -> None:
     assert not wrong, f"{len(wrong)} of {count}, seed {SEED}: {told}"
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_frames() -> None:
     for kind in KINDS:
         first = [frame.data for frame in hostile_frames(kind, 5, 3)]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from fuzz.frames import NAMES_OUT_OF_RULE, TOPIC_NAMES_OUT_OF_RULE
 from fuzz.requests import requests_with_names
+from harness.hostile import Besiege, BesiegedSite
 
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.remoting.bodies import TopicConfig
@@ -44,9 +45,9 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 @pytest.mark.parametrize("serialize_type", [SERIALIZE_JSON, SERIALIZE_ROCKETMQ])
 def test_refused_before_the_disk(
-    serialize_type: int, besiege: Callable[[Any], None], connect: Callable[..., Any]
+    serialize_type: int, besiege: Besiege, connect: Callable[..., Any]
 ) -> None:
-    async def test(site: Any) -> None:
+    async def test(site: BesiegedSite) -> None:
         clients = {True: await connect(site.addresses[1]), False: await connect(site.addresses[0])}
         await clients[False].call(requests_with_names(Random(0), "T", "n")["pull_topic"])
         groups = site.root / "store" / "config" / "subscriptionGroup.json"
@@ -76,9 +77,9 @@ def test_refused_before_the_disk(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_requests_pass_with_good_names(
-    kind: str, besiege: Callable[[Any], None], connect: Callable[..., Any]
+    kind: str, besiege: Besiege, connect: Callable[..., Any]
 ) -> None:
-    async def test(site: Any) -> None:
+    async def test(site: BesiegedSite) -> None:
         client = await connect(site.addresses[kind.startswith("namesrv")])
         topic, name = "A-%good|topic_1", "A-%good|name_1"
         if kind in ("delete_topic", "pull_topic"):
@@ -96,7 +97,7 @@ def test_the_same_requests_pass_with_good_names(
 
 
 def test_a_registration_loses_only_its_bad_topics(
-    besiege: Callable[[Any], None], connect: Callable[..., Any]
+    besiege: Besiege, connect: Callable[..., Any]
 ) -> None:
     """Java's brokers register whatever was created there: the others must still be routed."""
     table = {name: TopicConfig(name).to_json() for name in ("Good", "../x", "a\0b", "x" * 300, "")}
@@ -107,7 +108,7 @@ def test_a_registration_loses_only_its_bad_topics(
         }
     }
 
-    async def test(site: Any) -> None:
+    async def test(site: BesiegedSite) -> None:
         client = await connect(site.namesrv.address)
         request = requests_with_names(Random(0), "T", "broker-z")["namesrv_broker"]
         request.body = json.dumps(body).encode()
@@ -154,12 +155,13 @@ def outside_of_tables(folder: Path) -> set[str]:
     return {path for path in contents(folder) if not path.startswith("store/config/")}
 
 
+@pytest.mark.slow
 def test_no_other_entry_lets_a_name_into_a_table_or_onto_the_disk(
-    besiege: Callable[[Any], None], connect: Callable[..., Any]
+    besiege: Besiege, connect: Callable[..., Any]
 ) -> None:
     """Some only answer that there is no such thing; nothing may come of any."""
 
-    async def test(site: Any) -> None:
+    async def test(site: BesiegedSite) -> None:
         client = await connect(site.broker.address)
         for request in entries_with_names("Unknown"):
             await client.call(request)  # what good names leave behind

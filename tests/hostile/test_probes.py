@@ -266,6 +266,7 @@ def test_there_are_25_probes_and_at_least_21_are_refused_in_every_mode() -> None
     assert len(PROBES.keys() - OPEN_IN_COMPATIBLE) >= 21
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["compatible", "secure"])
 @pytest.mark.parametrize("name", PROBES)
 def test_probe(

@@ -12,6 +12,7 @@ IDLE = 1_000
 FRAMES = 1_900
 
 
+@pytest.mark.slow
 def test_a_short_siege_is_within_the_goals(tmp_path: Path) -> None:
     if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 3 * IDLE:
         pytest.skip("too few open files are allowed")

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from harness.interop import (
     CLUSTERS,
-    Cluster,
+    ClusterPair,
     Commands,
-    Ground,
     Hosts,
-    Pair,
-    _cluster,
+    InteropCluster,
+    InteropServers,
     clean_exit_codes,
+    start_cluster,
 )
 
 from rmqpy.testing.java import JavaHome, JavaSite
@@ -42,11 +42,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteropServers]:
     root = tmp_path_factory.mktemp("interop")
     java = JavaSite(root / "java", JavaHome())
     home = {"ROCKETMQ_HOME": str(root / "rmqpy")}  # as the Java servers have one
-    made = Ground(java, RmqpySite(root / "rmqpy", environment=home), java.probe(""), java.admin(""))
+    made = InteropServers(
+        java, RmqpySite(root / "rmqpy", environment=home), java.probe(""), java.admin("")
+    )
     yield made
     made.probe.close()
     made.admin.close()
@@ -54,7 +56,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 
 
 @pytest.fixture(scope="session", params=CLUSTERS, ids="-".join)
-def cluster(request: pytest.FixtureRequest, ground: Ground) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest, ground: InteropServers) -> Iterator[InteropCluster]:
     namesrv_kind, broker_kind, mode = request.param
     name = "-".join(request.param)
     namesrv = ground.namesrv(namesrv_kind, f"{name}-namesrv")
@@ -64,7 +66,7 @@ def cluster(request: pytest.FixtureRequest, ground: Ground) -> Iterator[Cluster]
         settings=dledger_settings("broker-a", ground.block(1).first) if mode == "dledger" else {},
     )
     broker = ground.take(ground.site(broker_kind).broker(f"{name}-broker", spec).start())
-    yield Cluster(
+    yield InteropCluster(
         namesrv,
         broker,
         spec.broker_name,
@@ -76,21 +78,21 @@ def cluster(request: pytest.FixtureRequest, ground: Ground) -> Iterator[Cluster]
 
 
 @pytest.fixture(scope="session")
-def pair_of(ground: Ground) -> Callable[[str, str, Mapping[str, str]], Pair]:
+def pair_of(ground: InteropServers) -> Callable[[str, str, Mapping[str, str]], ClusterPair]:
     """Starts a pair under a name, in a mode, with settings; their owner stops it.
 
     Modes: classic; dledger, a group of one; group, one of three.
     """
 
-    def start(name: str, mode: str, settings: Mapping[str, str]) -> Pair:
-        return {kind: _cluster(ground, kind, f"{name}-{kind}-{mode}", mode, settings)
+    def start(name: str, mode: str, settings: Mapping[str, str]) -> ClusterPair:
+        return {kind: start_cluster(ground, kind, f"{name}-{kind}-{mode}", mode, settings)
                 for kind in ("java", "rmqpy")}  # fmt: skip
 
     return start
 
 
 @pytest.fixture
-def hosts(ground: Ground, upgrade_commands: Commands) -> Callable[..., Hosts]:
+def hosts(ground: InteropServers, upgrade_commands: Commands) -> Callable[..., Hosts]:
     """(folder, kind of the name server, name of all, brokerName) → hosts."""
 
     def make(*words: object) -> Hosts:

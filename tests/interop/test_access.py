@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from attrs import define
-from harness.interop import Ground
+from harness.interop import InteropServers
 
 from rmqpy.client import (
     ClientInstance,
@@ -87,7 +87,7 @@ class Guarded:
     params=[(kind, mode) for mode in ("classic", "dledger") for kind in ("java", "rmqpy")],
     ids="-".join,
 )
-def guarded(request: pytest.FixtureRequest, ground: Ground):
+def guarded(request: pytest.FixtureRequest, ground: InteropServers):
     kind, mode = request.param
     name = f"guarded-{kind}-{mode}"
     site = ground.site(kind)
@@ -216,7 +216,7 @@ def test_our_client_signs_what_java_asks_for(guarded) -> None:
 
 
 @pytest.mark.parametrize(("master", "slave"), [("java", "rmqpy"), ("rmqpy", "java")])
-def test_a_slave_synchronizes_with_a_guarded_master(ground: Ground, master, slave) -> None:
+def test_a_slave_synchronizes_with_a_guarded_master(ground: InteropServers, master, slave) -> None:
     """Ours signs; Java's cannot, and is let in by its address, as with a master of Java."""
     name = f"guarded-{master}-with-{slave}"
     home = ground.site(master).root / f"{name}-master"

@@ -7,7 +7,7 @@ import zlib
 from collections import Counter
 
 import pytest
-from harness.interop import Cluster
+from harness.interop import InteropCluster
 
 from rmqpy.testing.blocking_connection import connect_when_ready, send_request
 from rmqpy.testing.java import probe_body
@@ -32,7 +32,7 @@ def own_properties(message):
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_message_is_served_where_it_was_acknowledged(cluster: Cluster, mode) -> None:
+def test_a_message_is_served_where_it_was_acknowledged(cluster: InteropCluster, mode) -> None:
     topic = cluster.topic()
     sent = cluster.send(
         topic,
@@ -66,7 +66,7 @@ def test_a_message_is_served_where_it_was_acknowledged(cluster: Cluster, mode) -
         }
 
 
-def test_queue_offsets_of_a_queue_have_no_holes(cluster: Cluster) -> None:
+def test_queue_offsets_of_a_queue_have_no_holes(cluster: InteropCluster) -> None:
     topic = cluster.topic(queues=2)
     cluster.send(topic, count=31)
     offsets = [(m["queueId"], m["queueOffset"]) for m in cluster.dump(topic)]
@@ -75,7 +75,7 @@ def test_queue_offsets_of_a_queue_have_no_holes(cluster: Cluster) -> None:
     assert ends == {0: (0, 16), 1: (0, 15)}
 
 
-def test_oneway_sends_arrive(cluster: Cluster) -> None:
+def test_oneway_sends_arrive(cluster: InteropCluster) -> None:
     topic = cluster.topic()
     cluster.send(topic, count=4)  # waits for the route and, in DLedger mode, for the leader
     cluster.send(topic, mode="oneway", first=4, count=20)
@@ -83,7 +83,7 @@ def test_oneway_sends_arrive(cluster: Cluster) -> None:
     assert crcs == {zlib.crc32(probe_body(i, 100)) & 0x7FFFFFFF for i in range(24)}
 
 
-def test_a_batch_takes_consecutive_places_of_one_queue(cluster: Cluster) -> None:
+def test_a_batch_takes_consecutive_places_of_one_queue(cluster: InteropCluster) -> None:
     topic = cluster.topic()
     cluster.send(topic, count=1)
     batches = cluster.send(topic, mode="batch", first=1, count=24, batch=8, keys="b")
@@ -99,7 +99,7 @@ def test_a_batch_takes_consecutive_places_of_one_queue(cluster: Cluster) -> None
             assert found["properties"]["KEYS"] == f"b{batch['first'] + k}"
 
 
-def test_a_topic_is_made_by_the_first_send(cluster: Cluster) -> None:
+def test_a_topic_is_made_by_the_first_send(cluster: InteropCluster) -> None:
     cluster.send(cluster.topic(), count=1)
     topic = f"made-by-a-send-{cluster.broker.port}"
     (sent,) = cluster.send(topic, auto="true")
@@ -107,7 +107,7 @@ def test_a_topic_is_made_by_the_first_send(cluster: Cluster) -> None:
     assert (found["queueId"], found["queueOffset"]) == (sent["queueId"], sent["queueOffset"])
 
 
-def test_a_push_consumer_gets_every_message_once(cluster: Cluster) -> None:
+def test_a_push_consumer_gets_every_message_once(cluster: InteropCluster) -> None:
     topic = cluster.topic()
     cluster.send(topic, count=40)
     events = cluster.probe.run("consume", topic=topic, group="all-of-it", max=40)
@@ -115,7 +115,7 @@ def test_a_push_consumer_gets_every_message_once(cluster: Cluster) -> None:
     assert received == Counter(zlib.crc32(probe_body(i, 100)) & 0x7FFFFFFF for i in range(40))
 
 
-def test_a_consumer_group_goes_on_where_it_stopped(cluster: Cluster) -> None:
+def test_a_consumer_group_goes_on_where_it_stopped(cluster: InteropCluster) -> None:
     """One queue only: of the first offsets of a new group that come together Java may lose one."""
     topic = cluster.topic(queues=1)
     for first in (0, 4):
@@ -127,7 +127,7 @@ def test_a_consumer_group_goes_on_where_it_stopped(cluster: Cluster) -> None:
         assert queue["consumed"] == first + 4
 
 
-def test_a_tag_expression_selects(cluster: Cluster) -> None:
+def test_a_tag_expression_selects(cluster: InteropCluster) -> None:
     topic = cluster.topic()
     cluster.send(topic, count=30, tags="red,green,blue")
     events = cluster.probe.run("consume", topic=topic, group="two-tags", expression="red || blue")
@@ -135,7 +135,7 @@ def test_a_tag_expression_selects(cluster: Cluster) -> None:
     assert tags == {"red": 10, "blue": 10}
 
 
-def test_an_orderly_consumer_sees_each_queue_in_order(cluster: Cluster) -> None:
+def test_an_orderly_consumer_sees_each_queue_in_order(cluster: InteropCluster) -> None:
     topic = cluster.topic(queues=2)
     cluster.send(topic, count=20)
     events = cluster.probe.run("consume", topic=topic, group="in-order", mode="orderly", max=20)
@@ -148,7 +148,7 @@ def test_an_orderly_consumer_sees_each_queue_in_order(cluster: Cluster) -> None:
         assert offsets == list(range(10))
 
 
-def test_a_waiting_consumer_is_told_of_a_new_message(cluster: Cluster) -> None:
+def test_a_waiting_consumer_is_told_of_a_new_message(cluster: InteropCluster) -> None:
     """Long polling: the broker holds the pull request and answers when a message comes."""
     topic = cluster.topic(queues=1)
     cluster.send(topic, count=1)
@@ -166,7 +166,7 @@ def test_a_waiting_consumer_is_told_of_a_new_message(cluster: Cluster) -> None:
     assert late["seenTimestamp"] - late["storeTimestamp"] < TOLD_MS_MAX
 
 
-def test_messages_are_found_by_key_by_unique_key_and_by_offset_id(cluster: Cluster) -> None:
+def test_messages_are_found_by_key_by_unique_key_and_by_offset_id(cluster: InteropCluster) -> None:
     topic = cluster.topic()
     sent = cluster.send(topic, count=10, keys="invoice-")
     wanted = sent[3]
@@ -179,7 +179,9 @@ def test_messages_are_found_by_key_by_unique_key_and_by_offset_id(cluster: Clust
         assert found["crc"] == wanted["crc"]
 
 
-def test_search_by_time_gives_the_message_of_that_time_or_the_nearest_one(cluster: Cluster) -> None:
+def test_search_by_time_gives_the_message_of_that_time_or_the_nearest_one(
+    cluster: InteropCluster,
+) -> None:
     topic = cluster.topic(queues=1)
     cluster.send(topic, count=5)
     times = [message["storeTimestamp"] for message in cluster.dump(topic)]

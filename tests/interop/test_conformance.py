@@ -29,7 +29,7 @@ from conformance.compare import differences, masked_text, without_places
 from conformance.namesrv_scenario import run_namesrv_scenario
 from conformance.page import Evidence, page, read_codes, read_commands
 from conformance.wire import Wire, recorded_requests
-from harness.interop import Pair
+from harness.interop import ClusterPair
 
 from rmqpy.cli import main
 from rmqpy.model.names import LEADER_MARKER_TOPIC
@@ -83,7 +83,7 @@ def evidence():
 
 
 @pytest.fixture(scope="module")
-def pair(mode, pair_of: Callable[[str, str, Mapping[str, str]], Pair]):
+def pair(mode, pair_of: Callable[[str, str, Mapping[str, str]], ClusterPair]):
     clusters = pair_of("conformance", mode, SETTINGS)
     for cluster in clusters.values():
         cluster.send(cluster.topic(), count=1)

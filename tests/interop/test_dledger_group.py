@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from attrs import define, field
-from harness.interop import Ground
+from harness.interop import InteropServers
 
 from rmqpy.cli import main
 from rmqpy.dledger.messages import MetadataRequest, MetadataResponse
@@ -97,7 +97,7 @@ class MixedGroup:
 
 
 @pytest.fixture(params=GROUPS)
-def group(request: pytest.FixtureRequest, ground: Ground):
+def group(request: pytest.FixtureRequest, ground: InteropServers):
     kinds = request.param
     name = "-".join(kinds)
     namesrv = ground.namesrv("java", f"{name}-namesrv")
@@ -128,7 +128,7 @@ def site_of(ground, kind):
     return JavaSite(ground.java.root / version, home)
 
 
-def test_the_leader_is_killed_under_load(group, ground: Ground) -> None:
+def test_the_leader_is_killed_under_load(group, ground: InteropServers) -> None:
     probe = ground.probe.at(group.namesrv.address)
     leader = group.brokers[group.wait_for_leader(0)]
     create_topic(probe, "T", leader)
@@ -233,7 +233,7 @@ def wait_until_equal(group):
 )
 def test_an_upgraded_master_and_slave_go_on(
     kinds,
-    ground: Ground,
+    ground: InteropServers,
     golden_copy: Callable[[str], Path],
     manifest: Callable[[str], dict[str, Any]],
     tmp_path: Path,

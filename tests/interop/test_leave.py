@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness.interop import Ground
+from harness.interop import InteropServers
 
 from rmqpy.config.loading import load_broker_configuration
 from rmqpy.store.files.disk import OsFileSystem
@@ -91,7 +91,7 @@ class Journey:
 @pytest.mark.parametrize("version", READERS)
 @pytest.mark.parametrize("writer", ["java", "rmqpy"])
 def test_java_reads_what_was_left(
-    ground: Ground, request: pytest.FixtureRequest, tmp_path: Path, writer, version
+    ground: InteropServers, request: pytest.FixtureRequest, tmp_path: Path, writer, version
 ) -> None:
     if JavaHome(version).missing() is not None:
         pytest.skip(str(JavaHome(version).missing()))

@@ -7,7 +7,7 @@ import re
 import time
 
 import pytest
-from harness.interop import Cluster
+from harness.interop import InteropCluster
 
 pytestmark = pytest.mark.interop
 
@@ -37,13 +37,13 @@ def fastjson(text):
 
 
 @pytest.fixture
-def topic(cluster: Cluster):
+def topic(cluster: InteropCluster):
     made = cluster.topic(queues=2)
     cluster.send(made, count=9, keys="bill-", tags="paid,open")
     return made
 
 
-def test_cluster_list(cluster: Cluster) -> None:
+def test_cluster_list(cluster: InteropCluster) -> None:
     cluster.send(cluster.topic(), count=1)
     output = cluster.admin.run("clusterList")
     deadline = time.monotonic() + 30
@@ -56,7 +56,7 @@ def test_cluster_list(cluster: Cluster) -> None:
     assert row[:5] == ["DefaultCluster", "broker-a", "0", cluster.broker.address, "V4_9_7"]
 
 
-def test_topic_route(cluster: Cluster, topic) -> None:
+def test_topic_route(cluster: InteropCluster, topic) -> None:
     route = fastjson(cluster.admin.run("topicRoute", "-t", topic))
     assert route["brokerDatas"] == [
         {
@@ -77,7 +77,7 @@ def test_topic_route(cluster: Cluster, topic) -> None:
     assert route["filterServerTable"] == {}
 
 
-def test_topic_status(cluster: Cluster, topic) -> None:
+def test_topic_status(cluster: InteropCluster, topic) -> None:
     rows = table(cluster.admin.run("topicStatus", "-t", topic))
     assert [row[:4] for row in rows] == [
         ["broker-a", "0", "0", "5"],
@@ -86,11 +86,11 @@ def test_topic_status(cluster: Cluster, topic) -> None:
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", " ".join(r[4:])) for r in rows)
 
 
-def test_topic_list_names_it(cluster: Cluster, topic) -> None:
+def test_topic_list_names_it(cluster: InteropCluster, topic) -> None:
     assert topic in cluster.admin.run("topicList").split()
 
 
-def test_message_by_offset_id(cluster: Cluster, topic) -> None:
+def test_message_by_offset_id(cluster: InteropCluster, topic) -> None:
     message = cluster.dump(topic)[3]
     shown = Fields(cluster.admin.run("queryMsgById", "-i", message["offsetMsgId"]))
     assert shown["OffsetID"] == message["offsetMsgId"]
@@ -104,7 +104,7 @@ def test_message_by_offset_id(cluster: Cluster, topic) -> None:
     assert f"UNIQ_KEY={message['msgId']}" in shown["Properties"]
 
 
-def test_message_by_unique_key(cluster: Cluster, topic) -> None:
+def test_message_by_unique_key(cluster: InteropCluster, topic) -> None:
     message = cluster.dump(topic)[4]
     shown = Fields(cluster.admin.run("queryMsgByUniqueKey", "-t", topic, "-i", message["msgId"]))
     assert shown["Topic"] == topic
@@ -112,13 +112,13 @@ def test_message_by_unique_key(cluster: Cluster, topic) -> None:
     assert shown["CommitLog Offset"] == str(message["commitLogOffset"])
 
 
-def test_message_by_key(cluster: Cluster, topic) -> None:
+def test_message_by_key(cluster: InteropCluster, topic) -> None:
     message = cluster.dump(topic)[5]
     rows = table(cluster.admin.run("queryMsgByKey", "-t", topic, "-k", "bill-5"))
     assert rows == [[message["msgId"], "1", "2"]]
 
 
-def test_message_by_queue_offset(cluster: Cluster, topic) -> None:
+def test_message_by_queue_offset(cluster: InteropCluster, topic) -> None:
     output = cluster.admin.run(
         "queryMsgByOffset", "-t", topic, "-b", "broker-a", "-i", "0", "-o", "4"
     )
@@ -127,7 +127,7 @@ def test_message_by_queue_offset(cluster: Cluster, topic) -> None:
     assert shown["Queue Offset"] == "4"
 
 
-def test_update_topic_makes_and_changes_a_topic(cluster: Cluster) -> None:
+def test_update_topic_makes_and_changes_a_topic(cluster: InteropCluster) -> None:
     topic = f"by-mqadmin-{cluster.broker.port}"
     for queues, perm in (("3", "6"), ("5", "4")):
         command = ["updateTopic", "-t", topic, "-b", cluster.broker.address]
@@ -139,14 +139,14 @@ def test_update_topic_makes_and_changes_a_topic(cluster: Cluster) -> None:
         assert data["perm"] == int(perm)
 
 
-def test_delete_topic_takes_it_from_broker_and_name_server(cluster: Cluster, topic) -> None:
+def test_delete_topic_takes_it_from_broker_and_name_server(cluster: InteropCluster, topic) -> None:
     output = cluster.admin.run("deleteTopic", "-t", topic, "-c", "DefaultCluster")
     assert "delete topic" in output and "success" in output
     assert topic not in cluster.admin.run("topicList").split()
     assert "No topic route info" in cluster.admin.run("topicRoute", "-t", topic)
 
 
-def test_broker_status(cluster: Cluster, topic) -> None:
+def test_broker_status(cluster: InteropCluster, topic) -> None:
     shown = Fields(cluster.admin.run("brokerStatus", "-b", cluster.broker.address))
     assert shown["brokerVersionDesc"] == "V4_9_7"
     assert shown["brokerVersion"] == "407"
@@ -159,7 +159,7 @@ def test_broker_status(cluster: Cluster, topic) -> None:
         assert name in shown
 
 
-def test_broker_config_shows_what_was_configured(cluster: Cluster) -> None:
+def test_broker_config_shows_what_was_configured(cluster: InteropCluster) -> None:
     output = cluster.admin.run("getBrokerConfig", "-b", cluster.broker.address)
     shown = Fields(output.replace("=", ":"))
     assert shown["brokerName"] == "broker-a"
@@ -167,7 +167,7 @@ def test_broker_config_shows_what_was_configured(cluster: Cluster) -> None:
     assert shown["mappedFileSizeCommitLog"] == "65536"
 
 
-def test_consumer_progress(cluster: Cluster) -> None:
+def test_consumer_progress(cluster: InteropCluster) -> None:
     topic = cluster.topic(queues=1)
     cluster.send(topic, count=9)
     cluster.probe.run("consume", topic=topic, group="progress", max=9)

@@ -12,7 +12,7 @@ from typing import Any
 
 import foreign_clients
 import pytest
-from harness.interop import Pair
+from harness.interop import ClusterPair
 
 from rmqpy.testing.java import probe_body, side_by_side
 
@@ -30,7 +30,9 @@ RETRY_IDLE_MS = 8_000
 
 
 @pytest.fixture(scope="module", params=["classic", "dledger"])
-def pair(request: pytest.FixtureRequest, pair_of: Callable[[str, str, Mapping[str, str]], Pair]):
+def pair(
+    request: pytest.FixtureRequest, pair_of: Callable[[str, str, Mapping[str, str]], ClusterPair]
+):
     clusters = pair_of("elsewhere", request.param, SETTINGS)
     yield clusters
     for cluster in clusters.values():

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.interop import Ground
+from harness.interop import InteropServers
 
 from rmqpy.testing.ports import BROKER_PORT_COUNT
 from rmqpy.testing.processes import BrokerSpec
@@ -125,7 +125,7 @@ def assert_same_logs(group, end):
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
-def test_a_slave_has_what_its_master_has(ground: Ground, kinds, role) -> None:
+def test_a_slave_has_what_its_master_has(ground: InteropServers, kinds, role) -> None:
     name = f"pair-{'-'.join(kinds)}-{role[:4]}"
     group = Group(ground, name, kinds, role).start()
     topic = group.topic("T")
@@ -178,7 +178,7 @@ def same_table(group, name, key):
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
-def test_either_is_killed_under_load(ground: Ground, kinds, role) -> None:
+def test_either_is_killed_under_load(ground: InteropServers, kinds, role) -> None:
     name = f"kill-{'-'.join(kinds)}-{role[:4]}"
     group = Group(ground, name, kinds, role).start()
     topic = group.topic("T")
@@ -211,7 +211,7 @@ def test_either_is_killed_under_load(ground: Ground, kinds, role) -> None:
 
 
 @pytest.mark.parametrize("kinds", PAIRS[:1] + PAIRS[2:], ids="-".join)
-def test_a_late_slave_can_have_everything(ground: Ground, kinds) -> None:
+def test_a_late_slave_can_have_everything(ground: InteropServers, kinds) -> None:
     group = Group(ground, f"late-{'-'.join(kinds)}", kinds, haFetchFromBeginning="true")
     group.master.start()
     topic = group.topic("T")
@@ -226,7 +226,7 @@ def test_a_late_slave_can_have_everything(ground: Ground, kinds) -> None:
 
 @pytest.mark.parametrize("kinds", PAIRS[:1] + PAIRS[2:], ids="-".join)
 def test_a_slave_that_was_stopped_early_catches_up(
-    ground: Ground, kinds, golden_copy: Callable[[str], Path]
+    ground: InteropServers, kinds, golden_copy: Callable[[str], Path]
 ) -> None:
     stores = golden_copy("B-lagging-slave-v497")
     before = {path.name: path.read_bytes() for path in files_of(stores / "slave")}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from attrs import define
-from harness.interop import Ground, Hosts
+from harness.interop import Hosts, InteropServers
 
 from rmqpy.testing.java import ClientError, Event, Probe
 from rmqpy.testing.processes import ServerProcess
@@ -163,7 +163,7 @@ FIELDS = {
 
 @pytest.mark.parametrize("kind", ["java", "java-5.3.3", "rmqpy"])
 def test_a_round_trip(
-    ground: Ground,
+    ground: InteropServers,
     hosts: Callable[..., Hosts],
     kind,
     tmp_path: Path,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from harness.interop import Pair
+from harness.interop import ClusterPair
 
 from rmqpy.testing.java import side_by_side
 from rmqpy.testing.java.side_by_side import in_order, received, seen, when_known
@@ -28,7 +28,9 @@ HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
 
 @pytest.fixture(scope="module", params=["classic", "dledger", "group"])
-def pair(request: pytest.FixtureRequest, pair_of: Callable[[str, str, Mapping[str, str]], Pair]):
+def pair(
+    request: pytest.FixtureRequest, pair_of: Callable[[str, str, Mapping[str, str]], ClusterPair]
+):
     """A Java and an rmqpy cluster of the same settings: kind -> cluster."""
     clusters = pair_of("services", request.param, SETTINGS)
     yield clusters

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from attrs import define
-from harness.interop import Ground
+from harness.interop import InteropServers
 
 from rmqpy.testing.java.side_by_side import KINDS, both, in_order, received, seen, when_known
 from rmqpy.testing.ports import BROKER_PORT_COUNT
@@ -53,7 +53,7 @@ class Switched:
 
 
 @pytest.fixture
-def sides(ground: Ground, tmp_path: Path):
+def sides(ground: InteropServers, tmp_path: Path):
     namesrvs = []
 
     def switched(kind):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness.interop import Ground
+from harness.interop import InteropServers
 
 from rmqpy.testing.ports import BROKER_PORT_COUNT
 from rmqpy.testing.processes import BrokerSpec, dledger_settings
@@ -88,7 +88,7 @@ class Exchange:
 @pytest.mark.parametrize(("writer_mode", "reader_mode"), MODES)
 @pytest.mark.parametrize(("writer", "reader"), WRITERS)
 def test_each_opens_what_the_other_wrote(
-    ground: Ground,
+    ground: InteropServers,
     request: pytest.FixtureRequest,
     tmp_path: Path,
     writer,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from harness.interop import Cluster, Ground
+from harness.interop import InteropCluster, InteropServers
 
 from rmqpy.client import ClientInstance, ClientSettings, Message, Producer, PullConsumer, TlsSide
 from rmqpy.model.errors import NetworkError
@@ -49,7 +49,7 @@ def tls_file(tls_folder: Path, tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(scope="module")
-def java_tls(ground: Ground, tls_file):
+def java_tls(ground: InteropServers, tls_file):
     """Java programs that speak TLS, and demand it where they serve."""
     options = {
         "tls.enable": "true",
@@ -65,7 +65,7 @@ def java_tls(ground: Ground, tls_file):
 
 
 @pytest.fixture(scope="module", params=["java", "rmqpy", "rmqpy-dledger"])
-def cluster(request: pytest.FixtureRequest, ground: Ground, java_tls, tls_file):
+def cluster(request: pytest.FixtureRequest, ground: InteropServers, java_tls, tls_file):
     """(kind, name server, broker, a Java probe, mqadmin), all behind TLS."""
     kind = request.param
     settings = {"tls.server.mode": "enforcing", "tls.enable": "true", "tls.config.file": tls_file}
@@ -106,7 +106,7 @@ def side(tls_folder):
     )
 
 
-def test_javas_client_and_mqadmin_speak_tls(cluster: Cluster) -> None:
+def test_javas_client_and_mqadmin_speak_tls(cluster: InteropCluster) -> None:
     _, _, broker, probe, admin = cluster
     probe.run("createTopic", topic="Tls", broker=broker.address)
     sent = probe.run("send", topic="Tls", count=20, retryMs=ROUTE_WAIT_MS, sizes="10,100000")
@@ -116,7 +116,9 @@ def test_javas_client_and_mqadmin_speak_tls(cluster: Cluster) -> None:
     assert broker.address in admin.run("clusterList")
 
 
-def test_our_client_and_admin_speak_tls(cluster: Cluster, tls_folder: Path, tls_file) -> None:
+def test_our_client_and_admin_speak_tls(
+    cluster: InteropCluster, tls_folder: Path, tls_file
+) -> None:
     _, namesrv, broker, probe, _ = cluster
     probe.run("createTopic", topic="Ours", broker=broker.address)
     probe.run("send", topic="Ours", count=1, queue=0, retryMs=ROUTE_WAIT_MS)
@@ -145,7 +147,7 @@ def test_our_client_and_admin_speak_tls(cluster: Cluster, tls_folder: Path, tls_
     assert broker.address in json.dumps(json.loads(listed.stdout))
 
 
-def test_who_shows_no_certificate_stays_outside(cluster: Cluster, tls_folder: Path) -> None:
+def test_who_shows_no_certificate_stays_outside(cluster: InteropCluster, tls_folder: Path) -> None:
     _, namesrv, _, _, _ = cluster
 
     async def asks(tls):

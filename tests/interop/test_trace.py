@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import pytest
-from harness.interop import Cluster, Pair
+from harness.interop import ClusterPair, InteropCluster
 
 from rmqpy.cli import main
 from rmqpy.client import Message, Producer, ProducerSettings, PushConsumer, PushSettings
@@ -19,7 +19,7 @@ WAIT_S = 20
 
 
 @pytest.fixture(scope="module")
-def pair(pair_of: Callable[[str, str, Mapping[str, str]], Pair]):
+def pair(pair_of: Callable[[str, str, Mapping[str, str]], ClusterPair]):
     """Their brokers offer the trace topic."""
     clusters = pair_of("trace", "classic", {"traceTopicEnable": "true"})
     yield clusters
@@ -52,7 +52,7 @@ def lines_of(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.strip()]
 
 
-def test_our_clients_trace(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_our_clients_trace(cluster: InteropCluster, capsys: pytest.CaptureFixture[str]) -> None:
     topic = cluster.topic(queues=1)
     cluster.send(topic, count=1)
 
@@ -78,7 +78,7 @@ def test_our_clients_trace(cluster: Cluster, capsys: pytest.CaptureFixture[str])
     check(cluster, capsys, asyncio.run(story()))
 
 
-def test_javas_clients_trace(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_javas_clients_trace(cluster: InteropCluster, capsys: pytest.CaptureFixture[str]) -> None:
     topic = cluster.topic(queues=1)
     cluster.send(topic, count=1)
     (sent,) = cluster.send(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from attrs import define, field
-from harness.interop import Ground, Hosts
+from harness.interop import Hosts, InteropServers
 
 from rmqpy.testing.java import ClientError, Event, Probe
 from rmqpy.testing.processes import ServerProcess
@@ -163,7 +163,7 @@ def clients(ground, namesrv: ServerProcess, folder: Path) -> tuple[list[Client],
 
 @pytest.mark.parametrize("kind", ["rmqpy", "java"])
 def test_there_and_back_under_load(
-    ground: Ground,
+    ground: InteropServers,
     hosts: Callable[..., Hosts],
     kind,
     tmp_path: Path,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.interop import Ground
+from harness.interop import InteropServers
 
 from rmqpy.cli import main
 from rmqpy.codec.backend import scan_records
@@ -150,7 +150,7 @@ class Wrong:
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_found_and_mended_or_refused(
-    ground: Ground,
+    ground: InteropServers,
     golden_copy: Callable[[str], Path],
     name,
     monkeypatch: pytest.MonkeyPatch,
@@ -209,7 +209,7 @@ def test_it_is_found_and_mended_or_refused(
 
 
 def test_another_file_size_is_refused_by_java_itself(
-    ground: Ground, golden_copy: Callable[[str], Path]
+    ground: InteropServers, golden_copy: Callable[[str], Path]
 ) -> None:
     """Ours tells it before: ``same-sizes`` and ``file-sizes`` of ``rmqpy upgrade check``."""
     assert JavaHome().missing() is None

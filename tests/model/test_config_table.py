@@ -188,6 +188,7 @@ def _read_in(tree: ast.AST) -> set[str]:
     return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
 
 
+@pytest.mark.slow
 def test_a_key_is_said_to_be_used_if_and_only_if_something_reads_it() -> None:
     read = _attributes_read()
     shown_only = {Effect.THREADS}

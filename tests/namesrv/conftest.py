@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from harness.namesrv import World
+from harness.namesrv import NameServerHarness
 
 
 @pytest.fixture
-def make_world() -> type[World]:
-    return World
+def make_world() -> type[NameServerHarness]:
+    return NameServerHarness
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
+def world() -> Iterator[NameServerHarness]:
+    made = NameServerHarness()
     yield made
     assert made.server.counts.failures == 0

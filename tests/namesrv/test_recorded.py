@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from harness.namesrv import World
+from harness.namesrv import NameServerHarness
 
 from rmqpy.remoting.bodies import TopicConfig
 from rmqpy.remoting.fastjson import loads
@@ -114,7 +114,7 @@ class Replay:
 
 
 @pytest.mark.parametrize(("name", "count"), [("plain", 9), ("admin", 20), ("binary", 21)])
-def test_the_answers_are_those_of_java(make_world: type[World], name, count) -> None:
+def test_the_answers_are_those_of_java(make_world: type[NameServerHarness], name, count) -> None:
     files = MemoryFiles()
     if name in KV_BEFORE:
         files.replace_bytes("/ns/kvConfig.json", KV_BEFORE[name])
@@ -136,7 +136,7 @@ def test_the_answers_are_those_of_java(make_world: type[World], name, count) -> 
     assert world.server.counts.failures == world.server.counts.refused == 0
 
 
-def test_the_settings_are_printed_under_javas_names(world: World) -> None:
+def test_the_settings_are_printed_under_javas_names(world: NameServerHarness) -> None:
     body = world.ask(319).body.decode()
     lines = dict(line.split("=", 1) for line in body.splitlines())
     assert body.endswith("\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.namesrv import World
+from harness.namesrv import NameServerHarness
 
 from rmqpy.namesrv import NamesrvLimits
 from rmqpy.remoting.bodies import (
@@ -32,7 +32,7 @@ def queues(world, topic, name="broker-a"):
 # -- registration
 
 
-def test_a_master_brings_its_topics_and_a_slave_learns_its_master(world: World) -> None:
+def test_a_master_brings_its_topics_and_a_slave_learns_its_master(world: NameServerHarness) -> None:
     assert world.register(A0, TopicConfig("T", 8, 4, 6)).ext_fields == {}
     answer = world.register(A1, "SlaveOnly", broker_id=1)
     assert answer.ext_fields == {"haServerAddr": "10.0.0.1:10912", "masterAddr": A0}
@@ -41,7 +41,7 @@ def test_a_master_brings_its_topics_and_a_slave_learns_its_master(world: World) 
     assert world.route("SlaveOnly") is None
 
 
-def test_topics_are_taken_over_only_with_another_data_version(world: World) -> None:
+def test_topics_are_taken_over_only_with_another_data_version(world: NameServerHarness) -> None:
     world.register(A0, TopicConfig("T", 4, 4, 6))
     world.register(A0, TopicConfig("T", 8, 8, 6), "New")
     assert queues(world, "T") == (4, 4, 6)
@@ -54,7 +54,7 @@ def test_topics_are_taken_over_only_with_another_data_version(world: World) -> N
     assert world.route("New") is not None, "topics missing from the body stay"
 
 
-def test_a_change_of_role_leaves_no_stale_entry(world: World) -> None:
+def test_a_change_of_role_leaves_no_stale_entry(world: NameServerHarness) -> None:
     old, new = MemoryChannel(), MemoryChannel()
     world.register(A0, "T", channel=old)
     world.register(A1, "T", broker_id=1, channel=new)
@@ -66,24 +66,24 @@ def test_a_change_of_role_leaves_no_stale_entry(world: World) -> None:
     assert world.addresses("T") == {"broker-a": {0: A1, 1: A0}}
 
 
-def test_a_slave_without_a_master_is_told_none(world: World) -> None:
+def test_a_slave_without_a_master_is_told_none(world: NameServerHarness) -> None:
     assert world.register(A1, broker_id=1).ext_fields == {}
 
 
-def test_an_address_that_takes_another_name_leaves_the_old_one(world: World) -> None:
+def test_an_address_that_takes_another_name_leaves_the_old_one(world: NameServerHarness) -> None:
     world.register(A0, "T", name="broker-a")
     world.register(A0, "U", name="broker-z")
     assert world.route("T") is None
     assert world.addresses("U") == {"broker-z": {0: A0}}
 
 
-def test_the_compressed_form_is_the_same_without_flags(world: World) -> None:
+def test_the_compressed_form_is_the_same_without_flags(world: NameServerHarness) -> None:
     world.register(A0, TopicConfig("T", 3, 5, 6, topic_sys_flag=1), compressed=True)
     assert queues(world, "T") == (3, 5, 6)
     assert world.route("T").queue_datas[0].topic_sys_flag == 0
 
 
-def test_before_version_37_the_body_is_the_bare_topic_table(world: World) -> None:
+def test_before_version_37_the_body_is_the_bare_topic_table(world: NameServerHarness) -> None:
     wrapper = TopicConfigSerializeWrapper(DataVersion(1, 1), {"T": TopicConfig("T", 3, 3)})
     fields = {
         "brokerName": "broker-a",
@@ -99,7 +99,7 @@ def test_before_version_37_the_body_is_the_bare_topic_table(world: World) -> Non
     assert world.server.routes.data_version(B0) == DataVersion(0, 0)
 
 
-def test_without_a_body_there_are_no_topics(world: World) -> None:
+def test_without_a_body_there_are_no_topics(world: NameServerHarness) -> None:
     assert (
         world.ask(
             103, brokerName="b", brokerAddr=A0, clusterName="C", haServerAddr="", brokerId="0"
@@ -110,14 +110,14 @@ def test_without_a_body_there_are_no_topics(world: World) -> None:
     assert topics(world.ask(206)) == []
 
 
-def test_filter_servers_are_replaced_as_a_whole(world: World) -> None:
+def test_filter_servers_are_replaced_as_a_whole(world: NameServerHarness) -> None:
     world.register(A0, "T", filter_servers=("10.0.0.9:1", "10.0.0.9:2"))
     assert world.route("T").filter_server_table == {A0: ["10.0.0.9:1", "10.0.0.9:2"]}
     world.register(A0, "T")
     assert world.route("T").filter_server_table == {}
 
 
-def test_a_body_that_was_damaged_is_refused_and_changes_nothing(world: World) -> None:
+def test_a_body_that_was_damaged_is_refused_and_changes_nothing(world: NameServerHarness) -> None:
     header = {
         "brokerName": "broker-a",
         "brokerAddr": A0,
@@ -154,7 +154,9 @@ def test_a_body_that_was_damaged_is_refused_and_changes_nothing(world: World) ->
         ("brokerId", "zero"),
     ],
 )
-def test_names_that_no_broker_has_are_refused_by_field(world: World, field, value) -> None:
+def test_names_that_no_broker_has_are_refused_by_field(
+    world: NameServerHarness, field, value
+) -> None:
     fields = {
         "brokerName": "broker-a",
         "brokerAddr": A0,
@@ -169,18 +171,20 @@ def test_names_that_no_broker_has_are_refused_by_field(world: World, field, valu
     assert topics(world.ask(304)) == []
 
 
-def test_a_missing_field_is_named(world: World) -> None:
+def test_a_missing_field_is_named(world: NameServerHarness) -> None:
     answer = world.ask(103, brokerName="b")
     assert answer.code == 1
     assert "brokerAddr" in answer.remark
 
 
-def test_impossible_topics_are_left_out_and_the_others_taken(world: World) -> None:
+def test_impossible_topics_are_left_out_and_the_others_taken(world: NameServerHarness) -> None:
     world.register(A0, "../../x", "a/b", "..", "a\x00b", "%RETRY%" + "g" * 255, "host.name", "Good")
     assert topics(world.ask(206)) == ["%RETRY%" + "g" * 255, "Good", "host.name"]
 
 
-def test_the_tables_are_bounded_and_a_refusal_changes_nothing(make_world: type[World]) -> None:
+def test_the_tables_are_bounded_and_a_refusal_changes_nothing(
+    make_world: type[NameServerHarness],
+) -> None:
     world = make_world(limits=NamesrvLimits(addresses=2, topics=3, filter_servers=1))
     assert world.register(A0, "T1", "T2").code == 0
     answer = world.register(B0, "T3", "T4", name="broker-b")
@@ -196,7 +200,7 @@ def test_the_tables_are_bounded_and_a_refusal_changes_nothing(make_world: type[W
 # -- the end of brokers
 
 
-def test_a_broker_expires_120_s_after_its_last_registration(world: World) -> None:
+def test_a_broker_expires_120_s_after_its_last_registration(world: NameServerHarness) -> None:
     channel = MemoryChannel()
     world.register(A0, "T", channel=channel)
     world.scheduler.advance(60_000)
@@ -210,7 +214,7 @@ def test_a_broker_expires_120_s_after_its_last_registration(world: World) -> Non
     assert world.server.counts.expired == 1
 
 
-def test_a_5x_broker_names_its_own_expiry(world: World) -> None:
+def test_a_5x_broker_names_its_own_expiry(world: NameServerHarness) -> None:
     world.register(A0, "T", expiry_ms=20_000)
     world.register(B0, "T", name="broker-b")
     world.scheduler.advance(31_000)
@@ -220,7 +224,7 @@ def test_a_5x_broker_names_its_own_expiry(world: World) -> None:
     assert world.route("T") is None, "there is a bound"
 
 
-def test_a_closed_channel_takes_its_broker_out_at_once(world: World) -> None:
+def test_a_closed_channel_takes_its_broker_out_at_once(world: NameServerHarness) -> None:
     channel, other = MemoryChannel(), MemoryChannel()
     world.register(A0, "T", "OnlyA", channel=channel)
     world.register(B0, "T", name="broker-b", channel=other)
@@ -230,7 +234,7 @@ def test_a_closed_channel_takes_its_broker_out_at_once(world: World) -> None:
     assert topics(world.ask(206)) == ["T"]
 
 
-def test_the_old_channel_of_a_broker_that_came_back_means_nothing(world: World) -> None:
+def test_the_old_channel_of_a_broker_that_came_back_means_nothing(world: NameServerHarness) -> None:
     old, new = MemoryChannel(), MemoryChannel()
     world.register(A0, "T", channel=old)
     world.register(A0, "T", channel=new)
@@ -238,14 +242,16 @@ def test_the_old_channel_of_a_broker_that_came_back_means_nothing(world: World) 
     assert world.addresses("T") == {"broker-a": {0: A0}}
 
 
-def test_the_route_of_a_name_without_master_keeps_its_slaves(world: World) -> None:
+def test_the_route_of_a_name_without_master_keeps_its_slaves(world: NameServerHarness) -> None:
     world.register(A0, "T", channel=(master := MemoryChannel()))
     world.register(A1, broker_id=1)
     world.server.channel_closed(master)
     assert world.addresses("T") == {"broker-a": {1: A1}}
 
 
-def test_unregister_takes_out_the_id_and_with_the_last_one_the_name(world: World) -> None:
+def test_unregister_takes_out_the_id_and_with_the_last_one_the_name(
+    world: NameServerHarness,
+) -> None:
     world.register(A0, "T")
     world.register(A1, broker_id=1)
     fields = {"brokerName": "broker-a", "clusterName": "C"}
@@ -257,7 +263,7 @@ def test_unregister_takes_out_the_id_and_with_the_last_one_the_name(world: World
     assert world.ask(104, brokerAddr=A1, brokerId="1", **fields).code == 0
 
 
-def test_unregistering_an_id_that_is_anothers_by_now_is_no_harm(world: World) -> None:
+def test_unregistering_an_id_that_is_anothers_by_now_is_no_harm(world: NameServerHarness) -> None:
     world.register(A0, "T")
     world.register(A1, "T", broker_id=1)
     world.register(A1, "T", broker_id=0)
@@ -268,7 +274,9 @@ def test_unregistering_an_id_that_is_anothers_by_now_is_no_harm(world: World) ->
 # -- who owns a name
 
 
-def test_a_stranger_does_not_take_the_place_of_an_owner_that_is_alive(world: World) -> None:
+def test_a_stranger_does_not_take_the_place_of_an_owner_that_is_alive(
+    world: NameServerHarness,
+) -> None:
     world.register(A0, "T")
     fields = {"brokerName": "broker-a", "clusterName": "C", "haServerAddr": "", "brokerId": "0"}
     answer = world.ask(103, brokerAddr=A1, **fields)
@@ -277,7 +285,7 @@ def test_a_stranger_does_not_take_the_place_of_an_owner_that_is_alive(world: Wor
     assert world.addresses("T") == {"broker-a": {0: A0}}
 
 
-def test_a_member_of_the_broker_may_become_its_master(world: World) -> None:
+def test_a_member_of_the_broker_may_become_its_master(world: NameServerHarness) -> None:
     """A new leader registers while the old one is still connected."""
     world.register(A0, "T")
     world.register(A1, "T", broker_id=1)
@@ -285,7 +293,7 @@ def test_a_member_of_the_broker_may_become_its_master(world: World) -> None:
     assert world.addresses("T") == {"broker-a": {0: A1}}
 
 
-def test_an_owner_that_is_silent_loses_its_place(world: World) -> None:
+def test_an_owner_that_is_silent_loses_its_place(world: NameServerHarness) -> None:
     world.register(A0, "T")
     world.scheduler.advance(46_000)
     world.register(A1, "T", broker_id=0)
@@ -295,7 +303,7 @@ def test_an_owner_that_is_silent_loses_its_place(world: World) -> None:
 # -- data versions
 
 
-def test_query_data_version(world: World) -> None:
+def test_query_data_version(world: NameServerHarness) -> None:
     fields = {"brokerName": "broker-a", "brokerAddr": A0, "clusterName": "C", "brokerId": "0"}
     same = DataVersion(1_700_000_000_000, 0).encode()
     answer = world.ask(322, same, **fields)
@@ -310,7 +318,7 @@ def test_query_data_version(world: World) -> None:
 
 
 def test_an_unchanged_version_is_as_good_as_a_registration_a_changed_one_is_not(
-    world: World,
+    world: NameServerHarness,
 ) -> None:
     fields = {"brokerName": "broker-a", "brokerAddr": A0, "clusterName": "C", "brokerId": "0"}
     world.register(A0, "T")
@@ -326,7 +334,7 @@ def test_an_unchanged_version_is_as_good_as_a_registration_a_changed_one_is_not(
 # -- routes and lists
 
 
-def test_route_keys_are_quoted_for_those_who_ask_for_it(world: World) -> None:
+def test_route_keys_are_quoted_for_those_who_ask_for_it(world: NameServerHarness) -> None:
     world.register(A0, "T")
     quoted, bare = b'"brokerAddrs":{"0":"10.0.0.1:10911"}', b'"brokerAddrs":{0:"10.0.0.1:10911"}'
     assert quoted in world.ask(105, version=401, topic="T").body
@@ -335,7 +343,7 @@ def test_route_keys_are_quoted_for_those_who_ask_for_it(world: World) -> None:
     assert bare in world.ask(106, version=479).body
 
 
-def test_an_unknown_topic_has_the_remark_that_clients_know(world: World) -> None:
+def test_an_unknown_topic_has_the_remark_that_clients_know(world: NameServerHarness) -> None:
     answer = world.ask(105, topic="Nope")
     assert answer.code == 17
     assert answer.remark == (
@@ -344,7 +352,7 @@ def test_an_unknown_topic_has_the_remark_that_clients_know(world: World) -> None
     )
 
 
-def test_a_route_follows_every_change(world: World) -> None:
+def test_a_route_follows_every_change(world: NameServerHarness) -> None:
     world.register(A0, "T")
     assert world.addresses("T") == {"broker-a": {0: A0}}
     world.register(A1, broker_id=1)
@@ -355,7 +363,7 @@ def test_a_route_follows_every_change(world: World) -> None:
     assert queues(world, "T") == (1, 1, 4)
 
 
-def test_cluster_info_and_lists(world: World) -> None:
+def test_cluster_info_and_lists(world: NameServerHarness) -> None:
     world.register(A0, "T", "U")
     world.register(B0, "T", "V", name="broker-b", cluster="D")
     info = ClusterInfo.decode(world.ask(106).body)
@@ -369,7 +377,7 @@ def test_cluster_info_and_lists(world: World) -> None:
     assert system.broker_addr == A0
 
 
-def test_unit_topics_by_the_flags_of_the_first_broker(world: World) -> None:
+def test_unit_topics_by_the_flags_of_the_first_broker(world: NameServerHarness) -> None:
     world.register(A0, *(TopicConfig(f"F{flag}", topic_sys_flag=flag) for flag in range(4)))
     other = [TopicConfig(f"F{flag}", topic_sys_flag=3) for flag in range(4)]
     world.register(B0, *other, name="broker-b")
@@ -381,7 +389,7 @@ def test_unit_topics_by_the_flags_of_the_first_broker(world: World) -> None:
 # -- administration
 
 
-def test_write_permission_is_taken_and_given_in_memory_only(world: World) -> None:
+def test_write_permission_is_taken_and_given_in_memory_only(world: NameServerHarness) -> None:
     world.register(A0, TopicConfig("T", perm=6), TopicConfig("R", perm=4), TopicConfig("I", perm=7))
     world.register(B0, "T", name="broker-b")
     assert world.ask(205, brokerName="broker-a").ext_fields == {"wipeTopicCount": "3"}
@@ -397,7 +405,9 @@ def test_write_permission_is_taken_and_given_in_memory_only(world: World) -> Non
     assert queues(world, "T")[2] == 6
 
 
-def test_a_deleted_topic_comes_back_with_the_next_changed_registration(world: World) -> None:
+def test_a_deleted_topic_comes_back_with_the_next_changed_registration(
+    world: NameServerHarness,
+) -> None:
     world.register(A0, "T", "U")
     world.register(B0, "T", name="broker-b", cluster="D")
     assert world.ask(216, topic="T", clusterName="D").code == 0
@@ -412,7 +422,7 @@ def test_a_deleted_topic_comes_back_with_the_next_changed_registration(world: Wo
     assert world.addresses("T") == {"broker-a": {0: A0}}
 
 
-def test_a_oneway_registration_counts_and_is_not_answered(world: World) -> None:
+def test_a_oneway_registration_counts_and_is_not_answered(world: NameServerHarness) -> None:
     world.register(A0, "T")
     frame_count = len(world.channel.written)
     unregister = RemotingCommand(
@@ -430,7 +440,7 @@ def test_a_oneway_registration_counts_and_is_not_answered(world: World) -> None:
     assert world.route("T") is None
 
 
-def test_route_bodies_are_what_the_typed_body_reads(world: World) -> None:
+def test_route_bodies_are_what_the_typed_body_reads(world: NameServerHarness) -> None:
     world.register(A0, TopicConfig("T", 4, 4, 6, topic_sys_flag=2))
     body = world.ask(105, topic="T").body
     assert body == (

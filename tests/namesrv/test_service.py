@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.namesrv import World
+from harness.namesrv import NameServerHarness
 
 from rmqpy.net.client import RemotingClient
 from rmqpy.net.loop import run
@@ -17,7 +17,7 @@ JAVA_CODES = {
 }
 
 
-def test_every_code_is_answered_and_unknown_ones_with_code_3(world: World) -> None:
+def test_every_code_is_answered_and_unknown_ones_with_code_3(world: NameServerHarness) -> None:
     for code in range(-5, 1100):
         answer = world.ask(code)
         if code in JAVA_CODES:
@@ -26,19 +26,19 @@ def test_every_code_is_answered_and_unknown_ones_with_code_3(world: World) -> No
             assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
 
 
-def test_the_answer_has_the_serialize_type_of_the_request(world: World) -> None:
+def test_the_answer_has_the_serialize_type_of_the_request(world: NameServerHarness) -> None:
     request = RemotingCommand(999, serialize_type=SERIALIZE_ROCKETMQ)
     assert world.send(request).serialize_type == SERIALIZE_ROCKETMQ
     assert world.ask(999).serialize_type == 0
 
 
-def test_a_response_from_a_peer_is_dropped(world: World) -> None:
+def test_a_response_from_a_peer_is_dropped(world: NameServerHarness) -> None:
     world.server.handle(world.channel, [RemotingCommand(103, flag=FLAG_RESPONSE)])
     assert world.channel.written == []
 
 
 def test_a_failure_inside_is_answered_and_counted(
-    make_world: type[World], monkeypatch: pytest.MonkeyPatch
+    make_world: type[NameServerHarness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world()
     monkeypatch.setattr(type(world.server.routes), "route", lambda self, topic: 1 // 0)
@@ -49,7 +49,7 @@ def test_a_failure_inside_is_answered_and_counted(
 
 
 def test_an_answer_larger_than_a_frame_is_an_error_not_a_dead_connection(
-    make_world: type[World], monkeypatch: pytest.MonkeyPatch
+    make_world: type[NameServerHarness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world()
     monkeypatch.setattr("rmqpy.remoting.frame.MAX_FRAME", 600)
@@ -59,7 +59,7 @@ def test_an_answer_larger_than_a_frame_is_an_error_not_a_dead_connection(
     assert "larger than a peer accepts" in answer.remark
 
 
-def test_stop_ends_the_watch(world: World) -> None:
+def test_stop_ends_the_watch(world: NameServerHarness) -> None:
     assert world.scheduler.waiting == 1
     world.server.stop()
     assert world.scheduler.waiting == 0
@@ -67,7 +67,7 @@ def test_stop_ends_the_watch(world: World) -> None:
 
 
 @pytest.mark.parametrize("uvloop", ["off", "auto"])
-def test_behind_sockets(make_world: type[World], uvloop) -> None:
+def test_behind_sockets(make_world: type[NameServerHarness], uvloop) -> None:
     world = make_world()
 
     async def main(scheduler):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.namesrv import World
+from harness.namesrv import NameServerHarness
 
 from rmqpy.model.errors import StoreError
 from rmqpy.namesrv import NamesrvLimits
@@ -21,7 +21,7 @@ def put(world, namespace, key, value):
     return world.ask(100, namespace=namespace, key=key, value=value)
 
 
-def test_put_get_list_delete(world: World) -> None:
+def test_put_get_list_delete(world: NameServerHarness) -> None:
     assert put(world, "NS", "k", "v").code == 0
     assert world.ask(101, namespace="NS", key="k").ext_fields == {"value": "v"}
     assert world.ask(219, namespace="NS").body == b'{"table":{"k":"v"}}'
@@ -34,7 +34,9 @@ def test_put_get_list_delete(world: World) -> None:
     assert world.ask(102, namespace="Other", key="k").code == 0
 
 
-def test_the_file_is_javas_and_is_read_again(world: World, make_world: type[World]) -> None:
+def test_the_file_is_javas_and_is_read_again(
+    world: NameServerHarness, make_world: type[NameServerHarness]
+) -> None:
     put(world, ORDER, "T", "broker-a:4")
     put(world, "NS", "k", 'quote " und ümlaut')
     assert world.files.read_bytes(KV_PATH).decode() == (
@@ -48,7 +50,7 @@ def test_the_file_is_javas_and_is_read_again(world: World, make_world: type[Worl
 
 
 def test_a_broken_file_gives_way_to_its_backup_and_both_broken_stop_the_start(
-    make_world: type[World],
+    make_world: type[NameServerHarness],
 ) -> None:
     files = MemoryFiles()
     files.replace_bytes(KV_PATH, b'{"configTable":{"NS":{"k":"v"')
@@ -59,7 +61,7 @@ def test_a_broken_file_gives_way_to_its_backup_and_both_broken_stop_the_start(
     assert world.ask(101, namespace="NS", key="k").ext_fields == {"value": "old"}
 
 
-def test_success_is_answered_when_it_is_on_disk(make_world: type[World]) -> None:
+def test_success_is_answered_when_it_is_on_disk(make_world: type[NameServerHarness]) -> None:
     world = make_world(scheduler=ManualScheduler(blocking_ms=5))
     requests = [
         RemotingCommand(100, n, ext_fields={"namespace": "NS", "key": f"k{n}", "value": "v"})
@@ -76,7 +78,7 @@ def test_success_is_answered_when_it_is_on_disk(make_world: type[World]) -> None
     assert world.files.read_bytes(KV_PATH).count(b'"v"') == 3
 
 
-def test_a_disk_that_fails_is_told(world: World) -> None:
+def test_a_disk_that_fails_is_told(world: NameServerHarness) -> None:
     world.files.fail_write("kvConfig")
     answer = put(world, "NS", "k", "v")
     assert answer.code == 1
@@ -98,12 +100,14 @@ def test_a_disk_that_fails_is_told(world: World) -> None:
         ("NS", "k", "v" * 65_537),
     ],
 )
-def test_settings_that_nobody_means_are_refused(world: World, namespace, key, value) -> None:
+def test_settings_that_nobody_means_are_refused(
+    world: NameServerHarness, namespace, key, value
+) -> None:
     assert put(world, namespace, key, value).code == 1
     assert not world.files.exists(KV_PATH)
 
 
-def test_the_number_of_settings_is_bounded(make_world: type[World]) -> None:
+def test_the_number_of_settings_is_bounded(make_world: type[NameServerHarness]) -> None:
     world = make_world(limits=NamesrvLimits(settings=2))
     assert put(world, "A", "1", "v").code == put(world, "B", "1", "v").code == 0
     assert put(world, "A", "2", "v").code == 2
@@ -112,7 +116,7 @@ def test_the_number_of_settings_is_bounded(make_world: type[World]) -> None:
     assert put(world, "A", "2", "v").code == 0
 
 
-def test_waiting_changes_are_bounded(make_world: type[World]) -> None:
+def test_waiting_changes_are_bounded(make_world: type[NameServerHarness]) -> None:
     world = make_world(scheduler=ManualScheduler(blocking_ms=5))
     change = {"namespace": "NS", "key": "k", "value": "v"}
     world.server.handle(
@@ -124,7 +128,9 @@ def test_waiting_changes_are_bounded(make_world: type[World]) -> None:
     assert len(world.channel.take()) == 1025
 
 
-def test_order_topics_go_to_brokers_and_when_enabled_into_routes(make_world: type[World]) -> None:
+def test_order_topics_go_to_brokers_and_when_enabled_into_routes(
+    make_world: type[NameServerHarness],
+) -> None:
     for enabled in (False, True):
         world = make_world(order_message_enable=enabled)
         assert world.register("10.0.0.1:10911", "T", "U").body == b""
@@ -142,7 +148,7 @@ def test_order_topics_go_to_brokers_and_when_enabled_into_routes(make_world: typ
 # -- 318, 319
 
 
-def test_a_setting_of_the_short_list_is_changed_and_kept(world: World) -> None:
+def test_a_setting_of_the_short_list_is_changed_and_kept(world: NameServerHarness) -> None:
     world.register("10.0.0.1:10911", "T")
     put(world, ORDER, "T", "broker-a:4")
     assert world.route("T").order_topic_conf is None
@@ -155,7 +161,9 @@ def test_a_setting_of_the_short_list_is_changed_and_kept(world: World) -> None:
 @pytest.mark.parametrize(
     "key", ["kvConfigPath", "configStorePath", "rocketmqHome", "listenPort", "bindAddress"]
 )
-def test_paths_addresses_and_the_rest_are_refused_and_nothing_is_changed(world: World, key) -> None:
+def test_paths_addresses_and_the_rest_are_refused_and_nothing_is_changed(
+    world: NameServerHarness, key
+) -> None:
     before = world.ask(319).body
     answer = world.ask(318, f"orderMessageEnable=true\n{key}=/tmp/x\n".encode())
     assert answer.code == 16
@@ -164,7 +172,7 @@ def test_paths_addresses_and_the_rest_are_refused_and_nothing_is_changed(world: 
     assert not world.files.exists(SETTINGS_PATH)
 
 
-def test_unknown_keys_are_ignored_and_nonsense_is_refused(world: World) -> None:
+def test_unknown_keys_are_ignored_and_nonsense_is_refused(world: NameServerHarness) -> None:
     assert world.ask(318, b"unRegisterBrokerQueueCapacity=3000\n").code == 0
     assert world.ask(318, b"configStorePathName=/tmp/x\n").code == 16
     assert world.ask(318, b"configBlackList=x\n").code == 16

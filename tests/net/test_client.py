@@ -271,6 +271,7 @@ def test_a_callback_request_closes_only_a_connection_that_is_silent(
     in_loop(main)
 
 
+@pytest.mark.slow
 def test_each_request_of_a_link_has_its_own_deadline(
     in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
     handler: EchoHandler,

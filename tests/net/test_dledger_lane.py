@@ -352,6 +352,7 @@ def bad_push(what: str, entries: list[Entry]) -> RemotingCommand:
     return push([Entry(evolve(head.header, term=term), head.body), *entries[1:]], 1)
 
 
+@pytest.mark.slow
 @needs_c
 @settings(max_examples=20, deadline=None)
 @given(

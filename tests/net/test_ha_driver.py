@@ -197,6 +197,7 @@ def test_what_is_no_report_closes_the_connection(
     in_loop(main)
 
 
+@pytest.mark.slow
 def test_silence_closes_the_connection(
     in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
 ) -> None:
@@ -213,6 +214,7 @@ def test_silence_closes_the_connection(
     in_loop(main)
 
 
+@pytest.mark.slow
 def test_a_peer_that_does_not_read_costs_bounded_memory(
     in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
 ) -> None:

@@ -334,6 +334,7 @@ def test_what_is_read_in_a_turn_is_answered_though_another_request_of_it_paused_
     in_loop(main)
 
 
+@pytest.mark.slow
 def test_a_peer_that_does_not_read_is_not_read_and_memory_stays_bounded(
     in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
     handler: EchoHandler,
@@ -376,6 +377,7 @@ def test_a_peer_that_does_not_read_is_not_read_and_memory_stays_bounded(
     in_loop(main)
 
 
+@pytest.mark.slow
 def test_a_peer_that_lets_too_much_wait_is_cut_off(
     in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
     handler: EchoHandler,
@@ -441,6 +443,7 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(
     in_loop(main)
 
 
+@pytest.mark.slow
 def test_the_sweep_runs_by_itself(
     in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
     handler: EchoHandler,
@@ -551,6 +554,7 @@ def test_close_sends_what_is_queued_first(
     in_loop(main)
 
 
+@pytest.mark.slow
 def test_close_does_not_wait_for_a_peer_that_does_not_read(
     in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
     handler: EchoHandler,

@@ -94,6 +94,7 @@ def test_the_mode_decides_who_is_served(
     in_loop(main)
 
 
+@pytest.mark.slow
 def test_large_frames_and_many_requests_pass_through_tls(
     in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
     handler: EchoHandler,

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
-from harness.pipeline import Live, Row, check_row
+from harness.pipeline import LiveCluster, Row, check_row
 
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.model.errors import ConfigError
@@ -17,9 +18,12 @@ from rmqpy.model.names import is_system_topic
 from rmqpy.pipeline.spark.session import SessionPlan, check_needs, spark_session
 from rmqpy.store.files.disk import OsFileSystem
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark() -> Iterator[SparkSession]:
     """A session on two cores; the tests that ask for it are skipped where it cannot start."""
     import os
 
@@ -34,7 +38,7 @@ def spark() -> Iterator[Any]:
 
 
 @pytest.fixture
-def arrow() -> Any:
+def arrow() -> ModuleType:
     if find_spec("pyarrow") is None:
         pytest.skip("pyarrow is not installed; pip install 'rmqpy[spark]'")
     import pyarrow
@@ -80,13 +84,15 @@ def check_rows(
 
 
 @pytest.fixture(scope="session")
-def live_form() -> type[Live]:
+def live_form() -> type[LiveCluster]:
     """For tests that start brokers of their own."""
-    return Live
+    return LiveCluster
 
 
 @pytest.fixture(scope="session", params=["rmqpy", pytest.param("java", marks=pytest.mark.interop)])
-def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    made = Live(request.param, tmp_path_factory.mktemp(f"live-{request.param}"))
+def live(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveCluster]:
+    made = LiveCluster(request.param, tmp_path_factory.mktemp(f"live-{request.param}"))
     yield made
     made.close()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rmqpy.cli import main
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SPLIT = "8192"
 DAMAGED = ("X-gap_same_file-v497/n1", "X-gap_same_file-v497/n2")
@@ -69,6 +72,7 @@ def sums_of(report: Any) -> dict[str, tuple[str, str, int]]:
     return {file["file"]: (file["md5"], file["valid_md5"], file["valid_bytes"]) for file in files}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["A-classic-clean-v497", "C-upgraded-v497/n0"])
 def test_md5_as_java_manifests_say_and_of_what_is_valid(
     name: str,
@@ -98,7 +102,7 @@ def test_md5_as_java_manifests_say_and_of_what_is_valid(
 
 @pytest.mark.spark
 def test_both_engines_give_the_same_md5(
-    store_of: Callable[[str], Path], audit: Audit, spark: Any
+    store_of: Callable[[str], Path], audit: Audit, spark: SparkSession
 ) -> None:
     store = store_of("C-upgraded-v497/n0")
     local = audit(store, "local", "--md5")
@@ -113,7 +117,7 @@ def test_no_directory_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.spark
 def test_both_engines_report_the_same(
-    golden_node: str, store_of: Callable[[str], Path], audit: Audit, spark: Any
+    golden_node: str, store_of: Callable[[str], Path], audit: Audit, spark: SparkSession
 ) -> None:
     store = store_of(golden_node)
     local = audit(store, "local")
@@ -168,7 +172,10 @@ DAMAGE = [cut, zeroed, missing, swapped, unit_lost, entry_flipped]
 @pytest.mark.spark
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
 def test_both_engines_find_the_same_damage(
-    damage: Callable[[Path], None], copy_of: Callable[[str], Path], audit: Audit, spark: Any
+    damage: Callable[[Path], None],
+    copy_of: Callable[[str], Path],
+    audit: Audit,
+    spark: SparkSession,
 ) -> None:
     store = copy_of("C-upgraded-v497/n0")
     damage(store)
@@ -180,7 +187,7 @@ def test_both_engines_find_the_same_damage(
 @pytest.mark.spark
 @pytest.mark.parametrize("place", range(0, 92, 13))
 def test_both_engines_find_the_same_flipped_bit(
-    place: int, copy_of: Callable[[str], Path], audit: Audit, spark: Any
+    place: int, copy_of: Callable[[str], Path], audit: Audit, spark: SparkSession
 ) -> None:
     """In the fields of the first record; in FLAG, times and hosts there is nothing to see."""
     store = copy_of("A-classic-clean-v497")

@@ -11,13 +11,16 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from attrs import define, field
 
 from rmqpy.cli import main
 from rmqpy.codec.backend import scan_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CLASSIC = "A-classic-clean-v497/store"
@@ -491,6 +494,7 @@ def normal(expected: Told, log: Log) -> Told:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "flip"), [*flips()])
 def test_a_flipped_bit(
     name: str,
@@ -516,6 +520,7 @@ def test_a_flipped_bit(
         assert pair["first"]["begin"] in (flip.place(log), log.at(ROW))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "damage"), [*larger()])
 def test_larger_damage(
     name: str, damage: Callable[[Store], Told], stores: dict[str, Store], report: Report
@@ -534,7 +539,7 @@ def test_on_spark(
     damage: Callable[[Store], Told],
     stores: dict[str, Store],
     report: Report,
-    spark: Any,
+    spark: SparkSession,
 ) -> None:
     store = stores[name]
     with damaged(store, damage):

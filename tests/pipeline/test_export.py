@@ -9,7 +9,8 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +21,9 @@ from rmqpy.model.names import is_system_topic
 from rmqpy.pipeline.jobs.export import Export, ExportedRange, ExportPlan, ExportTask, WorkUnit
 from rmqpy.store.files.disk import OsFileSystem
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 pytestmark = pytest.mark.spark
 
 SPLIT = "8192"
@@ -27,7 +31,7 @@ Rows = list[dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
-def _needs_arrow(arrow: Any) -> None:
+def _needs_arrow(arrow: ModuleType) -> None:
     pass
 
 
@@ -84,7 +88,7 @@ def test_rows_of_a_store_of_which_no_consumer_told(
 
 @pytest.mark.parametrize("name", ["C-upgraded-v497/n0", "D-dledger-v497"])
 def test_both_engines_write_the_same(
-    name: str, store_of: Callable[[str], Path], tmp_path: Path, spark: Any
+    name: str, store_of: Callable[[str], Path], tmp_path: Path, spark: SparkSession
 ) -> None:
     more = ("--internal-topics", "--broker-name", "broker-a")
     assert export(store_of(name), tmp_path / "local", "--engine", "local", *more) == 0
@@ -151,7 +155,7 @@ def forged(place: int) -> bytes:
 
 @pytest.mark.parametrize("engine", ["local", "spark"])
 def test_forged_records_in_a_body_are_no_rows(
-    engine: str, copy_of: Callable[[str], Path], tmp_path: Path, spark: Any
+    engine: str, copy_of: Callable[[str], Path], tmp_path: Path, spark: SparkSession
 ) -> None:
     """Ranges that begin inside that body find them, and are done again."""
     store = copy_of("A-classic-clean-v497")
@@ -178,7 +182,7 @@ def test_forged_records_in_a_body_are_no_rows(
 
 
 def test_a_worker_killed_behind_its_write_doubles_nothing(
-    store_of: Callable[[str], Path], tmp_path: Path, spark: Any
+    store_of: Callable[[str], Path], tmp_path: Path, spark: SparkSession
 ) -> None:
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
@@ -234,7 +238,7 @@ def test_sql_over_an_export(
     manifest: Callable[[str], dict[str, Any]],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    spark: Any,
+    spark: SparkSession,
 ) -> None:
     target = tmp_path / "out"
     assert export(store_of("A-classic-clean-v497"), target) == 0

@@ -10,9 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -64,7 +67,7 @@ def command(*words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("as_terminal", [False, True], ids=["process", "group"])
-def test_ctrl_c(as_terminal: bool, spark: Any, store_of: Callable[[str], Path]) -> None:
+def test_ctrl_c(as_terminal: bool, spark: SparkSession, store_of: Callable[[str], Path]) -> None:
     """A terminal sends it to every process of the group."""
     store = store_of("A-classic-clean-v497")
     with command("sql", FOREVER, "--on", str(store), "--master", "local[1]") as process:

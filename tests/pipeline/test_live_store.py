@@ -9,11 +9,16 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
+from harness.pipeline import LiveCluster
 
 from rmqpy.cli import main
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -21,7 +26,7 @@ COUNT = 200
 
 
 @pytest.fixture
-def sending(live: Any) -> Iterator[Callable[[], tuple[str, set[bytes]]]]:
+def sending(live: LiveCluster) -> Iterator[Callable[[], tuple[str, set[bytes]]]]:
     """Sends on until the test ends; a call: the topic and what was acknowledged by now."""
     topic, sent, stop = live.topic(), set(), threading.Event()
 
@@ -53,11 +58,11 @@ def tree(store: Path) -> list[str]:
 @pytest.mark.parametrize("engine", ["local", "spark"])
 def test_a_running_broker(
     engine: str,
-    live: Any,
+    live: LiveCluster,
     sending: Callable[[], tuple[str, set[bytes]]],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    arrow: Any,
+    arrow: ModuleType,
     request: pytest.FixtureRequest,
 ) -> None:
     from pyarrow import parquet
@@ -82,7 +87,7 @@ def test_a_running_broker(
 
 
 def test_read_of_a_running_broker(
-    live: Any, sending: Callable[[], tuple[str, set[bytes]]], spark: Any
+    live: LiveCluster, sending: Callable[[], tuple[str, set[bytes]]], spark: SparkSession
 ) -> None:
     topic, sent = sending()
     reader = spark.read.format("rocketmq").option("topic", topic).option("splitBytes", 32768)

@@ -6,11 +6,15 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.pipeline import LiveCluster
 
 from rmqpy.cli import main
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 AUDITS = (HOW_TO / "audit-with-spark.md").read_text(encoding="utf-8")
@@ -38,7 +42,7 @@ def test_the_page_has_commands() -> None:
 
 @pytest.mark.spark
 def test_the_commands_of_the_page(
-    spark: Any,
+    spark: SparkSession,
     copy_of: Callable[[str], Path],
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -64,7 +68,7 @@ def test_the_commands_of_the_page(
 
 @pytest.mark.spark
 def test_the_programs_of_the_page(
-    spark: Any, live: Any, store_of: Callable[[str], Path], tmp_path: Path
+    spark: SparkSession, live: LiveCluster, store_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     live.topic(name="orders")
     live.topic(name="copies")

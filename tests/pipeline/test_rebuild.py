@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from attrs import define, evolve, field
@@ -25,6 +25,9 @@ from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.upgrade.plan import operations
 from rmqpy.upgrade.steps.plan_context import settings_of_facts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 STORES = [
     "A-classic-clean-v497",
@@ -83,6 +86,7 @@ def rebuilt(tmp_path: Path) -> Callable[..., Rebuild]:
     return build
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("range_bytes", [1 << 30, 8192, 1000])
 @pytest.mark.parametrize("name", STORES)
 def test_what_java_wrote(
@@ -128,7 +132,7 @@ def test_on_spark(
     store_of: Callable[[str], Path],
     rebuilt: Callable[..., Rebuild],
     tmp_path: Path,
-    spark: Any,
+    spark: SparkSession,
 ) -> None:
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
@@ -145,7 +149,7 @@ def test_a_worker_killed_behind_its_write(
     store_of: Callable[[str], Path],
     rebuilt: Callable[..., Rebuild],
     tmp_path: Path,
-    spark: Any,
+    spark: SparkSession,
 ) -> None:
     """While ranges are packed, or while queues are written."""
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
@@ -231,6 +235,7 @@ def test_lost_queues_are_installed_and_taken_back(
     assert not list((store / "rmqpy/upgrade").glob("keep-*"))
 
 
+@pytest.mark.slow
 def test_a_log_that_was_written_to_since(
     copy_of: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,6 +257,7 @@ class KilledError(Exception):
     """The process ends here."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize("renames", range(4))
 def test_interrupted_before_every_rename(
@@ -292,6 +298,7 @@ def test_interrupted_before_every_rename(
     assert derived(store) == before
 
 
+@pytest.mark.slow
 def test_a_wrong_upgrade_of_java(
     copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -332,6 +339,7 @@ def test_damage_is_told(
     assert patched == javas[different]
 
 
+@pytest.mark.slow
 def test_a_body_full_of_records(
     copy_of: Callable[[str], Path], rebuilt: Callable[..., Rebuild], tmp_path: Path
 ) -> None:
@@ -383,6 +391,7 @@ def test_a_queue_whose_messages_have_expired_says_where_it_goes_on(
                 assert ours[place : place + 20] == data[place : place + 20]
 
 
+@pytest.mark.slow
 def test_deleted_topics_do_not_come_back(
     copy_of: Callable[[str], Path], rebuilt: Callable[..., Rebuild], tmp_path: Path
 ) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rmqpy.cli import main, pipeline_replicas, upgrade, upgrade_inputs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LAGGING = ("B-lagging-slave-v497/master", "B-lagging-slave-v497/slave")
 EQUAL = ("B-master-slave-v497/master", "B-master-slave-v497/slave")
@@ -107,6 +110,7 @@ def saved(run: Run, tmp_path: Path) -> Callable[[Path], Path]:
     return save
 
 
+@pytest.mark.slow
 def test_manifests_of_other_hosts(
     run: Run, store_of: Callable[[str], Path], saved: Callable[[Path], Path]
 ) -> None:
@@ -125,6 +129,7 @@ def test_manifests_of_other_hosts(
     assert code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [100, 32000])
 def test_a_difference_in_the_block_of_an_end(
     place: int,
@@ -198,6 +203,7 @@ def test_certify_and_verify_say_the_same(run: Run, store_of: Callable[[str], Pat
     assert json.loads(certified[1]) == json.loads(verified[1])
 
 
+@pytest.mark.slow
 def test_a_certificate_against_a_manifest_of_before(
     run: Run, store_of: Callable[[str], Path], saved: Callable[[Path], Path]
 ) -> None:
@@ -232,7 +238,7 @@ def test_a_plan_that_only_the_operator_can_make(
 @pytest.mark.spark
 @pytest.mark.parametrize("names", [EQUAL, LAGGING, GAP, JOINED], ids=lambda names: names[0])
 def test_both_engines_say_the_same(
-    names: tuple[str, ...], run: Run, store_of: Callable[[str], Path], spark: Any
+    names: tuple[str, ...], run: Run, store_of: Callable[[str], Path], spark: SparkSession
 ) -> None:
     stores = [*map(store_of, names)]
     for verb in ("compare", "certify"):
@@ -242,7 +248,7 @@ def test_both_engines_say_the_same(
 
 @pytest.mark.spark
 def test_both_engines_plan_the_same(
-    run: Run, copy_of: Callable[[str], Path], tmp_path: Path, spark: Any
+    run: Run, copy_of: Callable[[str], Path], tmp_path: Path, spark: SparkSession
 ) -> None:
     master, slave = map(copy_of, LAGGING)
     plan = tmp_path / "plan.json"

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rmqpy.cli import main
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -18,7 +22,7 @@ LIGHT = "topic string, queueId int, queueOffset bigint, physicalOffset bigint"
 
 
 @pytest.fixture
-def read(spark: Any) -> Callable[..., Any]:
+def read(spark: SparkSession) -> Callable[..., Any]:
     """Rows of a store as a DataFrame; options by name."""
     from rmqpy.pipeline.datasource.source import register
 
@@ -85,7 +89,7 @@ FILTERS = [
 
 @pytest.mark.parametrize("condition", FILTERS)
 def test_filters_take_what_spark_would_take(
-    condition: str, store_of: Callable[[str], Path], read: Callable[..., Any], spark: Any
+    condition: str, store_of: Callable[[str], Path], read: Callable[..., Any], spark: SparkSession
 ) -> None:
     store = store_of("A-classic-clean-v497")
     schema = f"{LIGHT}, storeTimestamp timestamp, tags string"
@@ -194,7 +198,7 @@ def test_slips_of_the_pen(
 
 
 def test_sql_over_a_store(
-    store_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str], spark: Any
+    store_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str], spark: SparkSession
 ) -> None:
     store = str(store_of("A-classic-clean-v497"))
     statement = "SELECT count(*) AS n, count(DISTINCT topic) AS topics FROM messages"
@@ -206,7 +210,7 @@ def test_sql_over_a_store(
     assert "the query is refused" in capsys.readouterr().err
 
 
-def test_columns_that_a_statement_can_mean(arrow: Any) -> None:
+def test_columns_that_a_statement_can_mean(arrow: ModuleType) -> None:
     from rmqpy.pipeline.arrow.rows import COLUMNS
     from rmqpy.pipeline.jobs.sql import used_columns
 

@@ -7,12 +7,16 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.pipeline import LiveCluster
 
 from rmqpy.client.blocking import BlockingPullConsumer
 from rmqpy.remoting.bodies import MessageQueue
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -24,7 +28,7 @@ def bodies(first: int, count: int) -> list[bytes]:
 
 
 @pytest.fixture
-def reading(spark: Any, live: Any) -> Callable[..., Any]:
+def reading(spark: SparkSession, live: LiveCluster) -> Callable[..., Any]:
     """``reading(topic, stream=True, …)``: a DataFrame over the live broker."""
     from rmqpy.pipeline.datasource.source import register
 
@@ -57,14 +61,14 @@ def sink(tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def rows(spark: Any, tmp_path: Path) -> Callable[[], list[bytes]]:
+def rows(spark: SparkSession, tmp_path: Path) -> Callable[[], list[bytes]]:
     def read() -> list[bytes]:
         return [bytes(row["body"]) for row in spark.read.parquet(str(tmp_path / "rows")).collect()]
 
     return read
 
 
-def test_what_is_in_the_queues_now(live: Any, reading: Callable[..., Any]) -> None:
+def test_what_is_in_the_queues_now(live: LiveCluster, reading: Callable[..., Any]) -> None:
     topic = live.topic()
     live.send(topic, bodies(0, 41), tags="red")
     found = {row["body"].decode(): row for row in reading(topic).collect()}
@@ -96,7 +100,7 @@ def test_what_is_in_the_queues_now(live: Any, reading: Callable[..., Any]) -> No
 
 
 def test_a_stream_goes_on_where_it_stopped(
-    live: Any,
+    live: LiveCluster,
     reading: Callable[..., Any],
     sink: Callable[..., Any],
     rows: Callable[[], list[bytes]],
@@ -120,7 +124,7 @@ def test_a_stream_goes_on_where_it_stopped(
 
 
 def test_a_queue_that_appears_is_read_from_its_begin(
-    live: Any,
+    live: LiveCluster,
     reading: Callable[..., Any],
     sink: Callable[..., Any],
     rows: Callable[[], list[bytes]],
@@ -140,7 +144,7 @@ def test_a_queue_that_appears_is_read_from_its_begin(
     assert Counter(rows()) == Counter(bodies(5, 30))
 
 
-def test_times_and_tags(live: Any, reading: Callable[..., Any]) -> None:
+def test_times_and_tags(live: LiveCluster, reading: Callable[..., Any]) -> None:
     topic = live.topic()
     live.send(topic, bodies(0, 9), tags="red")
     time.sleep(0.01)
@@ -154,7 +158,7 @@ def test_times_and_tags(live: Any, reading: Callable[..., Any]) -> None:
 
 
 def test_progress_can_be_shown(
-    live: Any, reading: Callable[..., Any], sink: Callable[..., Any]
+    live: LiveCluster, reading: Callable[..., Any], sink: Callable[..., Any]
 ) -> None:
     topic = live.topic(queues=1)
     live.send(topic, bodies(0, 8))
@@ -166,7 +170,7 @@ def test_progress_can_be_shown(
         assert consumer.committed_offset(MessageQueue(topic, BROKER, 0)) == 8
 
 
-def test_what_cannot_be_read_is_told(live: Any, reading: Callable[..., Any]) -> None:
+def test_what_cannot_be_read_is_told(live: LiveCluster, reading: Callable[..., Any]) -> None:
     from pyspark.errors import PySparkException
 
     topic = live.topic()
@@ -185,7 +189,7 @@ def test_what_cannot_be_read_is_told(live: Any, reading: Callable[..., Any]) -> 
         reading("none-such", brokerTimeoutMs=300).count()
 
 
-def test_rows_are_sent(live: Any, reading: Callable[..., Any], spark: Any) -> None:
+def test_rows_are_sent(live: LiveCluster, reading: Callable[..., Any], spark: SparkSession) -> None:
     topic, other = live.topic(), live.topic()
     rows = [
         (f"{number:06d}", topic if number % 2 else None, "red", "a b", {"city": "Zürich"}, 7)
@@ -203,7 +207,9 @@ def test_rows_are_sent(live: Any, reading: Callable[..., Any], spark: Any) -> No
             assert row["properties"]["city"] == "Zürich"
 
 
-def test_rows_of_a_key_keep_their_order(live: Any, reading: Callable[..., Any], spark: Any) -> None:
+def test_rows_of_a_key_keep_their_order(
+    live: LiveCluster, reading: Callable[..., Any], spark: SparkSession
+) -> None:
     topic = live.topic()
     rows = [(f"{number:06d}", f"key-{number % 5}") for number in range(200)]
     frame = spark.createDataFrame(rows, "body string, shardingKey string").coalesce(1)
@@ -217,7 +223,7 @@ def test_rows_of_a_key_keep_their_order(live: Any, reading: Callable[..., Any], 
 
 
 def test_a_stream_of_rows_is_sent_with_its_marks(
-    live: Any, reading: Callable[..., Any], tmp_path: Path
+    live: LiveCluster, reading: Callable[..., Any], tmp_path: Path
 ) -> None:
     source, target = live.topic(), live.topic()
     live.send(source, bodies(0, 25))
@@ -251,7 +257,12 @@ def test_a_stream_of_rows_is_sent_with_its_marks(
     ],
 )
 def test_rows_that_are_no_messages(
-    schema: str, values: tuple[Any, ...], options: dict[str, str], says: str, live: Any, spark: Any
+    schema: str,
+    values: tuple[Any, ...],
+    options: dict[str, str],
+    says: str,
+    live: LiveCluster,
+    spark: SparkSession,
 ) -> None:
     from pyspark.errors import PySparkException
 

@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from attrs import define, evolve, field
-from harness.pipeline import Live
+from harness.pipeline import LiveCluster
 
 from rmqpy.client.blocking import BlockingPullConsumer
 from rmqpy.client.core.base_consumer import PullStatus
@@ -37,6 +37,9 @@ from rmqpy.testing.processes import (
     group_settings,
     python_environment,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -219,10 +222,10 @@ class Driver:
 class Ground:
     """A stream from one topic, wherever it runs."""
 
-    live: Any
+    live: LiveCluster
     topic: str
     progress: Progress
-    spark: Any = None
+    spark: SparkSession = None
     _drivers: list[Driver] = field(factory=list)
     _query: Any = None
     _starts: int = 0
@@ -307,7 +310,7 @@ def is_read(ground: Ground, count: int) -> bool:
     return ground.progress.read_count(ground.topic) == count
 
 
-def stored(live: Any, topic: str) -> list[MessageExt]:
+def stored(live: LiveCluster, topic: str) -> list[MessageExt]:
     """What a plain consumer finds."""
     found = []
     with BlockingPullConsumer("judge", live.namesrv.address) as consumer:
@@ -325,10 +328,10 @@ def bodies(first: int, count: int) -> list[bytes]:
 
 
 @pytest.fixture
-def ground_on(spark: Any, tmp_path: Path) -> Iterator[Callable[..., Ground]]:
+def ground_on(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Ground]]:
     made: list[Ground] = []
 
-    def make(live: Any) -> Ground:
+    def make(live: LiveCluster) -> Ground:
         made.append(Ground(live, live.topic(QUEUES), Progress(tmp_path), spark))
         return made[-1]
 
@@ -352,7 +355,9 @@ ONLY_OURS = pytest.mark.parametrize("live", ["rmqpy"], indirect=True)
 
 
 @pytest.mark.parametrize(("live", "phase"), CASES, indirect=["live"])
-def test_a_driver_is_killed(live: Any, phase: str, ground_on: Callable[..., Ground]) -> None:
+def test_a_driver_is_killed(
+    live: LiveCluster, phase: str, ground_on: Callable[..., Ground]
+) -> None:
     ground = ground_on(live)
     progress, sent = ground.progress, bodies(0, BATCH if phase == "waiting" else SENT)
     live.send(ground.topic, sent)
@@ -386,7 +391,7 @@ def test_a_driver_is_killed(live: Any, phase: str, ground_on: Callable[..., Grou
 
 
 @ONLY_OURS
-def test_a_driver_that_sends_is_killed(live: Any, ground_on: Callable[..., Ground]) -> None:
+def test_a_driver_that_sends_is_killed(live: LiveCluster, ground_on: Callable[..., Ground]) -> None:
     """Rows are there once or more, and what is there more than once can be told by its marks."""
     ground, target = ground_on(live), live.topic()
     sent = bodies(0, 10 * BATCH)
@@ -415,7 +420,9 @@ def test_a_driver_that_sends_is_killed(live: Any, ground_on: Callable[..., Groun
 
 
 @ONLY_OURS
-def test_a_worker_and_an_executor_are_killed(live: Any, ground_on: Callable[..., Ground]) -> None:
+def test_a_worker_and_an_executor_are_killed(
+    live: LiveCluster, ground_on: Callable[..., Ground]
+) -> None:
     ground = ground_on(live)
     progress, sent = ground.progress, bodies(0, 6 * 400)
     live.send(ground.topic, sent)
@@ -455,7 +462,7 @@ def test_a_worker_and_an_executor_are_killed(live: Any, ground_on: Callable[...,
 class Sending:
     """Sends numbered messages until the end of its block."""
 
-    def __init__(self, live: Any, topic: str) -> None:
+    def __init__(self, live: LiveCluster, topic: str) -> None:
         self.sent: list[bytes] = []
         self._live, self._topic = live, topic
         self._ended = threading.Event()
@@ -508,7 +515,11 @@ FLIPS = [("rmqpy", "rmqpy")] + [
 
 @pytest.mark.parametrize(("before", "after"), FLIPS)
 def test_the_switch_to_dledger(
-    before: str, after: str, live_form: type[Live], ground_on: Callable[..., Ground], tmp_path: Path
+    before: str,
+    after: str,
+    live_form: type[LiveCluster],
+    ground_on: Callable[..., Ground],
+    tmp_path: Path,
 ) -> None:
     live = live_form(before, tmp_path / "live")
 
@@ -528,7 +539,7 @@ def test_the_switch_to_dledger(
 
 @pytest.mark.parametrize("kind", ["rmqpy", pytest.param("java", marks=pytest.mark.interop)])
 def test_another_leader(
-    kind: str, live_form: type[Live], ground_on: Callable[..., Ground], tmp_path: Path
+    kind: str, live_form: type[LiveCluster], ground_on: Callable[..., Ground], tmp_path: Path
 ) -> None:
     ports = [free_port_block(1).first for _ in range(3)]
     settings = [group_settings("broker-a", ports, each) | dict(FAST_ELECTION) for each in range(3)]
@@ -555,7 +566,7 @@ def test_another_leader(
         live.close()
 
 
-def leader_of(live: Any, members: list[Any]) -> Any:
+def leader_of(live: LiveCluster, members: list[Any]) -> Any:
     """Who the name server says is master of the group."""
     try:
         with BlockingPullConsumer("asks", live.namesrv.address) as consumer:

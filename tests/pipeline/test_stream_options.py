@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.pipeline import Live
+from harness.pipeline import LiveCluster
 
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import ConfigError, RmqError
@@ -35,7 +35,9 @@ def bodies(first: int, count: int) -> list[bytes]:
 class Stream:
     """A stream reader, and the steps of Spark's engine around it."""
 
-    def __init__(self, live: Any, columns: tuple[str, ...] = ("body",), **options: Any) -> None:
+    def __init__(
+        self, live: LiveCluster, columns: tuple[str, ...] = ("body",), **options: Any
+    ) -> None:
         from rmqpy.pipeline.datasource.source import RocketMqSource
 
         given = {"nameServer": live.namesrv.address, "brokerTimeoutMs": str(PATIENCE_MS)}
@@ -73,7 +75,7 @@ class Stream:
 
 
 @pytest.fixture
-def stream(live: Any) -> Callable[..., Stream]:
+def stream(live: LiveCluster) -> Callable[..., Stream]:
     def make(**options: Any) -> Stream:
         return Stream(live, **options)
 
@@ -81,14 +83,14 @@ def stream(live: Any) -> Callable[..., Stream]:
 
 
 @pytest.fixture
-def own_live(live_form: type[Live], tmp_path: Path) -> Iterator[Any]:
+def own_live(live_form: type[LiveCluster], tmp_path: Path) -> Iterator[Any]:
     """A broker whose files a test may lose."""
     made = live_form("rmqpy", tmp_path / "live")
     yield made
     made.close()
 
 
-def delete(live: Any, topic: str) -> None:
+def delete(live: LiveCluster, topic: str) -> None:
     for server, code in (
         (live.broker, RequestCode.DELETE_TOPIC_IN_BROKER),
         (live.namesrv, RequestCode.DELETE_TOPIC_IN_NAMESRV),
@@ -101,7 +103,7 @@ def delete(live: Any, topic: str) -> None:
 # ------------------------------------------------------------------------------ where to begin
 
 
-def test_the_start(live: Any, stream: Callable[..., Stream]) -> None:
+def test_the_start(live: LiveCluster, stream: Callable[..., Stream]) -> None:
     topic = live.topic(queues=1)
     live.send(topic, bodies(0, 5))
     time.sleep(0.01)
@@ -126,7 +128,9 @@ def test_the_start(live: Any, stream: Callable[..., Stream]) -> None:
         assert made.batch() == bodies(at, 10 - at), options
 
 
-def test_no_more_than_maxOffsetsPerTrigger(live: Any, stream: Callable[..., Stream]) -> None:
+def test_no_more_than_maxOffsetsPerTrigger(
+    live: LiveCluster, stream: Callable[..., Stream]
+) -> None:
     topic = live.topic(queues=3)
     live.send(topic, bodies(0, 31))
     made = stream(topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger=7)
@@ -136,7 +140,7 @@ def test_no_more_than_maxOffsetsPerTrigger(live: Any, stream: Callable[..., Stre
 
 
 def test_who_finds_nothing_new_waits_before_it_asks_again(
-    live: Any, stream: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
+    live: LiveCluster, stream: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rmqpy.pipeline.datasource import stream as module
 
@@ -152,7 +156,7 @@ def test_who_finds_nothing_new_waits_before_it_asks_again(
 
 
 def test_available_now_ends_where_the_queues_ended(
-    live: Any, stream: Callable[..., Stream]
+    live: LiveCluster, stream: Callable[..., Stream]
 ) -> None:
     topic = live.topic()
     live.send(topic, bodies(0, 20))
@@ -168,7 +172,7 @@ def test_available_now_ends_where_the_queues_ended(
 # ------------------------------------------------------------------------------ topics
 
 
-def test_topics_of_a_pattern(live: Any, stream: Callable[..., Stream]) -> None:
+def test_topics_of_a_pattern(live: LiveCluster, stream: Callable[..., Stream]) -> None:
     stem = live.topic(queues=1)
     first, second, other = (f"{stem}-{name}" for name in ("orders", "refunds", "log"))
     live.topic(queues=1, name=first)
@@ -192,7 +196,7 @@ def test_topics_of_a_pattern(live: Any, stream: Callable[..., Stream]) -> None:
 
 
 def test_a_topic_of_a_pattern_that_is_deleted_keeps_its_place(
-    live: Any, stream: Callable[..., Stream]
+    live: LiveCluster, stream: Callable[..., Stream]
 ) -> None:
     stem = live.topic(queues=1)
     for name in ("one", "two"):
@@ -219,7 +223,7 @@ def test_a_topic_of_a_pattern_that_is_deleted_keeps_its_place(
     ],
 )
 def test_options_that_cannot_be(
-    options: dict[str, str], says: str, live: Any, stream: Callable[..., Stream]
+    options: dict[str, str], says: str, live: LiveCluster, stream: Callable[..., Stream]
 ) -> None:
     with pytest.raises(ConfigError, match=says):
         stream(**options)
@@ -256,7 +260,7 @@ def test_messages_that_were_deleted(own_live: Any, caplog: pytest.LogCaptureFixt
 
 
 def test_a_topic_that_was_made_anew(
-    live: Any, stream: Callable[..., Stream], caplog: pytest.LogCaptureFixture
+    live: LiveCluster, stream: Callable[..., Stream], caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = live.topic(queues=1)
     live.send(topic, bodies(0, 9))
@@ -285,7 +289,7 @@ def test_a_topic_that_was_made_anew(
         assert now.batch() == bodies(100, 6)
 
 
-def test_properties_as_a_string(live: Any, stream: Callable[..., Stream]) -> None:
+def test_properties_as_a_string(live: LiveCluster, stream: Callable[..., Stream]) -> None:
     topic = live.topic(queues=1)
     live.send(topic, [b"1"], tags="grün")
     options = {"topic": topic, "startingOffsets": "earliest", "columns": ("properties",)}

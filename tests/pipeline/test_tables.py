@@ -6,12 +6,16 @@ import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rmqpy.cli import main
 from rmqpy.pipeline.jobs.report_tables import TABLES, audit_frames
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Rows = list[dict[str, Any]]
 
@@ -90,8 +94,8 @@ def test_parquet_and_json_are_the_same_frames(
     copy_of: Callable[[str], Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    arrow: Any,
-    spark: Any,
+    arrow: ModuleType,
+    spark: SparkSession,
 ) -> None:
     store = copy_of("D-dledger-v497/n0")
     file = sorted((store / "dledger-n0/data").iterdir())[1]

@@ -8,22 +8,25 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from rmqpy.model.errors import RmqError
 from rmqpy.pipeline.spark.distributed_map import map_on_spark, prepare_worker
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 pytestmark = pytest.mark.spark
 
 
-def test_pieces_come_back_in_order(spark: Any) -> None:
+def test_pieces_come_back_in_order(spark: SparkSession) -> None:
     assert list(map_on_spark(spark, str, range(11), wave=3)) == [str(n) for n in range(11)]
     assert list(map_on_spark(spark, str, [])) == []
 
 
-def test_the_reason_of_a_worker_reaches_the_driver(spark: Any, tmp_path: Path) -> None:
+def test_the_reason_of_a_worker_reaches_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(RmqError, match=r"FileNotFoundError.*none"):
         list(map_on_spark(spark, os.stat, [str(tmp_path / "none")]))
 
@@ -40,7 +43,7 @@ def dies_once(marker: str) -> Callable[[int], int]:
     return do
 
 
-def test_a_killed_worker_costs_nothing(spark: Any, tmp_path: Path) -> None:
+def test_a_killed_worker_costs_nothing(spark: SparkSession, tmp_path: Path) -> None:
     marker = tmp_path / "died"
     assert list(map_on_spark(spark, dies_once(str(marker)), range(4))) == [0, 1, 4, 9]
     assert marker.exists()
@@ -56,19 +59,19 @@ def collected(_number: int) -> int:
     return len(gc.get_objects())
 
 
-def test_behind_a_task_little_is_collected(spark: Any) -> None:
+def test_behind_a_task_little_is_collected(spark: SparkSession) -> None:
     for _ in range(2):
         list(map_on_spark(spark, collected, range(4)))
     assert max(map_on_spark(spark, collected, range(4))) < 5000
 
 
-def test_many_pieces_share_tasks(spark: Any) -> None:
+def test_many_pieces_share_tasks(spark: SparkSession) -> None:
     shares = Counter(map_on_spark(spark, task_of, range(41)))
     assert sorted(shares.values()) == [10] * 3 + [11]
     assert len(set(map_on_spark(spark, task_of, range(3)))) == 3
 
 
-def test_neighbours_are_in_different_tasks(spark: Any) -> None:
+def test_neighbours_are_in_different_tasks(spark: SparkSession) -> None:
     """What is at the end of a log costs nothing: no task shall have that alone."""
     tasks = list(map_on_spark(spark, task_of, range(40)))
     assert all(len(set(tasks[first : first + 4])) == 4 for first in range(0, 40, 4))

@@ -332,6 +332,7 @@ JUNK = st.recursive(
 ALL: list[type[Body]] = [*REQUEST_BODIES.values(), *RESPONSE_BODIES.values()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body_type", sorted(set(ALL), key=str))
 @settings(max_examples=20)
 @given(data=st.data())

@@ -48,6 +48,7 @@ def test_bodies_of_clients() -> None:
             body.decode(longest + b" ")
 
 
+@pytest.mark.slow
 def test_answers_and_files_have_no_such_bound() -> None:
     """Integer keys as fastjson writes them, more than any request may have."""
     table = {f"topic-{number}@group": {0: 1, 1: 2} for number in range(40_000)}

@@ -363,6 +363,7 @@ def test_garbage_is_a_fault_or_a_command(garbage: bytes, serialize_type: int) ->
         decode(frame)
 
 
+@pytest.mark.slow
 @given(COMMANDS, st.data())
 def test_damaged_frames_are_faults_or_commands(
     command: RemotingCommand, data: st.DataObject
@@ -384,6 +385,7 @@ JUNK = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from(["code", "opaque", "flag", "language", "version", "remark", "extFields"]),

@@ -88,6 +88,7 @@ def test_one_that_was_sent_elsewhere_needs_no_instance_there() -> None:
     assert pickle.loads(data) == Pickled(3)
 
 
+@pytest.mark.slow
 def test_threads_may_come_together() -> None:
     for _ in range(50):
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.store import Kit, Rig
-from simulator.crash_files import (
-    load_folder,
-)
+from harness.store import MakeStoreRig, StoreRig
 
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.disk import OsFileSystem
@@ -19,16 +15,14 @@ from rmqpy.testing.memory_files import MemoryFiles
 
 
 @pytest.fixture
-def kit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
+def make_rig(monkeypatch: pytest.MonkeyPatch) -> MakeStoreRig:
+    """Make rigs whose DLedger index files hold 16 units."""
     monkeypatch.setattr("rmqpy.store.ledger.entry_recovery.INDEX_FILE_SIZE", 32 * 16)
-    rigs: list[Rig] = []
 
-    def rig(files: FileSystem | None = None, root: str = "/store", **options: Any) -> Rig:
-        made = Rig(MemoryFiles() if files is None else files, root, **options)
-        rigs.append(made)
-        return made
+    def rig(files: FileSystem | None = None, root: str = "/store", **options: Any) -> StoreRig:
+        return StoreRig(MemoryFiles() if files is None else files, root, **options)
 
-    yield Kit(rig, load_folder)
+    return rig
 
 
 @pytest.fixture(params=["memory", "disk"])

@@ -5,11 +5,18 @@ there twice.
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 from attrs import define, field
-from harness.store import Kit, Rig
+from harness.store import (
+    CrashingFiles,
+    KilledError,
+    MakeStoreRig,
+    SingleNodeProposer,
+    StoreRig,
+    bodies_of,
+    read_all,
+)
 
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.errors import StoreError
@@ -25,8 +32,8 @@ LAST = 1 << 50
 
 
 @pytest.fixture(params=MODES)
-def rig(request: pytest.FixtureRequest, kit: Kit) -> Rig:
-    made = kit.rig()
+def rig(request: pytest.FixtureRequest, make_rig: MakeStoreRig) -> StoreRig:
+    made = make_rig()
     if request.param == "joined":
         store = made.open()
         for number in range(9000, 9030):
@@ -53,7 +60,7 @@ class Sent:
 class History:
     """A store under a random schedule, and what it has promised so far, in order of the log."""
 
-    rig: Any
+    rig: StoreRig
     rng: random.Random
     sent: list[Sent] = field(factory=list)
     next_number: int = 0
@@ -116,7 +123,7 @@ class History:
             body = bytes(draft.body)
             self.sent.append(Sent(number, body, int(offset), int(end), draft.sys_flag == 0))
 
-    def check(self, store: MessageStore, kit: Kit, promise: str) -> None:
+    def check(self, store: MessageStore, promise: str) -> None:
         """What is there is a prefix of what was put, and covers every promise."""
         while store.catch_up_index():
             pass
@@ -124,10 +131,10 @@ class History:
         assert present == self.sent[: len(present)], "a gap"
         for message in self.sent[len(present) :]:
             assert not getattr(message, promise), f"lost {message}"
-        bodies = kit.bodies(store)
+        bodies = bodies_of(store)
         queued = [message.body for message in present if message.queued]
         assert bodies >= set(queued)
-        records = sum(map(len, kit.read_all(store).values()))
+        records = sum(map(len, read_all(store).values()))
         more = records - len(queued) - (30 if store.opened.divided_offset else 0)
         assert 0 <= more <= self.unreported, "something twice"
         for message in present:
@@ -147,8 +154,9 @@ class History:
         return bytes(record[88 : 88 + len(message.body)]) == message.body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_kills_and_power_losses_at_random(rig: Rig, kit: Kit, seed: int) -> None:
+def test_kills_and_power_losses_at_random(rig: StoreRig, seed: int) -> None:
     """After a kill everything committed is there, after a power loss everything flushed; the queues
     are dense, their units point to their messages, and every key finds its own.
     """
@@ -167,40 +175,44 @@ def test_kills_and_power_losses_at_random(rig: Rig, kit: Kit, seed: int) -> None
             promise = "committed" if ending == "kill" else "flushed"
         history.rig = history.rig.after(files)
         store = history.rig.open()
-        history.check(store, kit, promise)
+        history.check(store, promise)
         files = history.rig.files.kill()
         history.rig = history.rig.after(files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["kill", "crash"])
 @pytest.mark.parametrize("flag", [False, True], ids=["classic", "dledger"])
-def test_dying_at_every_operation_of_a_run(kit: Kit, flag: bool, end: str) -> None:
+def test_dying_at_every_operation_of_a_run(make_rig: MakeStoreRig, flag: bool, end: str) -> None:
     """The same short run, ended at each operation of the file layer in turn (recoveries too)."""
     for number in range(400):
-        rig = kit.rig(kit.DyingFiles(), ROOT, flag=flag)
+        rig = make_rig(CrashingFiles(), ROOT, flag=flag)
         rig.files.dies_at = number
         history = History(rig, random.Random(7))
         try:
             store = rig.open()
             history.run(store, 60)
             store.shutdown()
-        except kit.Interrupted:
+        except KilledError:
             pass
         else:
             assert number > 60
             return
         rig = rig.after(getattr(rig.files, end)())
         store = rig.open()
-        history.check(store, kit, "committed" if end == "kill" else "flushed")
+        history.check(store, "committed" if end == "kill" else "flushed")
         store.shutdown()
     pytest.fail("the run never ends")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["kill", "crash"])
 @pytest.mark.parametrize("flag", [False, True], ids=["classic", "dledger"])
-def test_dying_at_every_operation_of_a_recovery(kit: Kit, flag: bool, end: str) -> None:
+def test_dying_at_every_operation_of_a_recovery(
+    make_rig: MakeStoreRig, flag: bool, end: str
+) -> None:
     """A store with a torn tail, killed; its recovery is ended at each operation in turn."""
-    rig = kit.rig(flag=flag)
+    rig = make_rig(flag=flag)
     history = History(rig, random.Random(3))
     store = rig.open()
     history.run(store, 60)
@@ -211,17 +223,17 @@ def test_dying_at_every_operation_of_a_recovery(kit: Kit, flag: bool, end: str) 
     rig.edit(path, position + 100, b"\xff" * 30)
     left = rig.files.kill()
     for number in range(100):
-        layer = kit.DyingFiles()
+        layer = CrashingFiles()
         for path, node in left.nodes.items():
             layer.put(path, bytes(node.data))
-        attempt = kit.rig(layer, ROOT, flag=flag)
+        attempt = make_rig(layer, ROOT, flag=flag)
         layer.dies_at = number
         try:
             attempt.open().close_without_flush()
-        except kit.Interrupted:
+        except KilledError:
             after = attempt.after(getattr(layer, end)())
             store = after.open()
-            history.check(store, kit, "flushed")
+            history.check(store, "flushed")
             store.shutdown()
         else:
             assert number > 10
@@ -232,18 +244,18 @@ def test_dying_at_every_operation_of_a_recovery(kit: Kit, flag: bool, end: str) 
 # ------------------------------------------------------------------------------- failing disks
 
 
-def log_part(rig: Any) -> str:
+def log_part(rig: StoreRig) -> str:
     return "/data/" if rig.flag else "/commitlog/"
 
 
-def test_a_failing_write(rig: Rig, kit: Kit) -> None:
+def test_a_failing_write(rig: StoreRig) -> None:
     """Nothing is acknowledged any more, nothing accepted; reading goes on; after a restart all that
     was acknowledged is there.
     """
     store = rig.open()
     rig.put(store, 0, 1, 2)
-    before = kit.bodies(store)
-    (mark,) = store.appender.acknowledged(True)
+    before = bodies_of(store)
+    (mark,) = store.log.acknowledged(True)
     acknowledged = mark.value
     rig.files.fail_write(log_part(rig))
     (result,) = store.appender.put([rig.draft(3)])
@@ -261,18 +273,18 @@ def test_a_failing_write(rig: Rig, kit: Kit) -> None:
     (result,) = store.appender.put([rig.draft(4), rig.draft(6)], batch=True)
     assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     assert "planted fault" in result.remark
-    assert kit.bodies(store) == before
+    assert bodies_of(store) == before
     assert "planted fault" in store.runtime_info()["storeFailure"]
     store.shutdown()
     assert "abort" in rig.tree()
     store = rig.open()
-    assert kit.bodies(store) == before
+    assert bodies_of(store) == before
     rig.put(store, 6)
     store.shutdown()
     assert "abort" not in rig.tree()
 
 
-def test_a_failing_sync(rig: Rig, kit: Kit) -> None:
+def test_a_failing_sync(rig: StoreRig) -> None:
     """The caller reports it; no later sync makes anything durable any more, as far as anybody is
     told.
     """
@@ -290,20 +302,20 @@ def test_a_failing_sync(rig: Rig, kit: Kit) -> None:
     assert store.flush_tracker.flush_task() is None
     assert store.log.flushed_offset == flushed
     assert not store.health.writeable
-    assert len(kit.bodies(store)) >= 3
+    assert len(bodies_of(store)) >= 3
     store.shutdown()
     assert "abort" in rig.tree()
     assert store.log.flushed_offset == flushed
     store = rig.open()
-    assert kit.bodies(store) >= {rig.draft(number).body for number in range(3)}
+    assert bodies_of(store) >= {rig.draft(number).body for number in range(3)}
     store.shutdown()
 
 
-def test_a_disk_that_fails_when_the_log_rolls(rig: Rig, kit: Kit) -> None:
+def test_a_disk_that_fails_when_the_log_rolls(rig: StoreRig) -> None:
     """The write that closes a file happens inside a put: that put, and all later, are refused."""
     store = rig.open()
     rig.put(store, 0)
-    before = kit.bodies(store)
+    before = bodies_of(store)
     rig.files.fail_write(log_part(rig))
     statuses = [
         store.appender.put([rig.draft(number, body=b"x" * 900)])[0].status
@@ -316,18 +328,18 @@ def test_a_disk_that_fails_when_the_log_rolls(rig: Rig, kit: Kit) -> None:
     rig.files.heal()
     store.appender.commit()
     store.dispatch()
-    assert kit.bodies(store) == before
+    assert bodies_of(store) == before
     store.shutdown()
     store = rig.open()
-    assert kit.bodies(store) == before
+    assert bodies_of(store) == before
     store.shutdown()
 
 
-def test_a_consume_queue_that_cannot_be_synced(kit: Kit) -> None:
+def test_a_consume_queue_that_cannot_be_synced(make_rig: MakeStoreRig) -> None:
     """Its units may be gone after the next power loss: the checkpoint must not vouch for them, not
     even at the shutdown.
     """
-    rig = kit.rig()
+    rig = make_rig()
     store = rig.open()
     rig.put(store, 0, 1)
     rig.flush(store)
@@ -339,12 +351,12 @@ def test_a_consume_queue_that_cannot_be_synced(kit: Kit) -> None:
     assert "checkpoint" not in rig.tree() or not any(rig.tree()["checkpoint"][8:16])
     after = rig.after(rig.files.crash())
     store = after.open()
-    assert len(kit.bodies(store)) == 2
+    assert len(bodies_of(store)) == 2
     store.shutdown()
 
 
-def test_a_consume_queue_that_cannot_be_made(kit: Kit) -> None:
-    rig = kit.rig()
+def test_a_consume_queue_that_cannot_be_made(make_rig: MakeStoreRig) -> None:
+    rig = make_rig()
     store = rig.open()
     rig.put(store, 0)
     rig.files.fail_write("/consumequeue/Other")
@@ -358,11 +370,11 @@ def test_a_consume_queue_that_cannot_be_made(kit: Kit) -> None:
     store.shutdown()
     assert "abort" in rig.tree()
     store = rig.open()
-    assert len(kit.bodies(store)) == 2
+    assert len(bodies_of(store)) == 2
     store.shutdown()
 
 
-def test_the_shutdown_itself_fails(rig: Rig, kit: Kit) -> None:
+def test_the_shutdown_itself_fails(rig: StoreRig) -> None:
     store = rig.open()
     rig.put(store, 0)
     rig.files.fail_sync(log_part(rig))
@@ -372,12 +384,12 @@ def test_the_shutdown_itself_fails(rig: Rig, kit: Kit) -> None:
     assert "abort" in rig.tree()
     rig.files.heal()
     store = rig.open()
-    assert rig.draft(0).body in kit.bodies(store)
+    assert rig.draft(0).body in bodies_of(store)
     store.shutdown()
     assert "abort" not in rig.tree()
 
 
-def test_the_power_fails_behind_queues_that_knew_more_than_the_log(rig: Rig, kit: Kit) -> None:
+def test_the_power_fails_behind_queues_that_knew_more_than_the_log(rig: StoreRig) -> None:
     """The first failure takes messages whose units were on disk, and noted as such; others stand
     there afterwards, with the times of a clock that was set back. The second one takes the units
     of all queues but one, which the system had written by itself.
@@ -396,15 +408,15 @@ def test_the_power_fails_behind_queues_that_knew_more_than_the_log(rig: Rig, kit
     rig.flush(store)
     rig.write_back("/consumequeue/Topic/1/")
     store = rig.after(rig.files.crash()).open()
-    assert kit.bodies(store) >= {rig.draft(number).body for number in (0, 1, *range(40, 80))}
+    assert bodies_of(store) >= {rig.draft(number).body for number in (0, 1, *range(40, 80))}
     store.close_without_flush()
 
 
-def test_an_uncommitted_tail_keeps_the_log_closed(kit: Kit) -> None:
+def test_an_uncommitted_tail_keeps_the_log_closed(make_rig: MakeStoreRig) -> None:
     """Entries that were found on disk and that no quorum has confirmed yet: a put would give their
     queue offsets again. It is refused until they are committed.
     """
-    rig = kit.rig(flag=True)
+    rig = make_rig(flag=True)
     store = rig.open()
     rig.put(store, 0, 2, 4)
     rig = rig.after(rig.files.kill())
@@ -413,14 +425,14 @@ def test_an_uncommitted_tail_keeps_the_log_closed(kit: Kit) -> None:
     (result,) = store.appender.put([rig.draft(6)])
     assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     assert "quorum" in result.remark
-    kit.Leader(store).start()
+    SingleNodeProposer(store).start()
     (result,) = store.appender.put([rig.draft(6)])
     assert (result.status, result.queue_offset) == (PutMessageStatus.PUT_OK, 3)
     store.shutdown()
 
 
-def test_nobody_leads(kit: Kit) -> None:
-    rig = kit.rig(flag=True)
+def test_nobody_leads(make_rig: MakeStoreRig) -> None:
+    rig = make_rig(flag=True)
     store = rig.open(lead=False)
     (result,) = store.appender.put([rig.draft(6)])
     assert result.status is PutMessageStatus.OS_PAGECACHE_BUSY
@@ -428,7 +440,7 @@ def test_nobody_leads(kit: Kit) -> None:
     store.shutdown()
 
 
-def test_a_full_disk_and_a_slave(rig: Rig) -> None:
+def test_a_full_disk_and_a_slave(rig: StoreRig) -> None:
     store = rig.open()
     rig.files.free_bytes = rig.files.total_bytes // 20
     store.retention.check_disk(rig.settings())
@@ -450,9 +462,9 @@ def test_a_full_disk_and_a_slave(rig: Rig) -> None:
     assert store.appender.put([rig.draft(1)])[0].status is PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
-def test_a_log_that_dispatch_cannot_read(kit: Kit) -> None:
+def test_a_log_that_dispatch_cannot_read(make_rig: MakeStoreRig) -> None:
     """Damaged under a running store: the queues stop there, loudly."""
-    rig = kit.rig()
+    rig = make_rig()
     store = rig.open()
     rig.put(store, 0)
     end = store.log.max_offset
@@ -463,5 +475,5 @@ def test_a_log_that_dispatch_cannot_read(kit: Kit) -> None:
     with pytest.raises(StoreError, match=f"offset {end}"):
         store.dispatch()
     assert not store.health.writeable
-    assert kit.bodies(store) == {rig.draft(0).body}
+    assert bodies_of(store) == {rig.draft(0).body}
     store.shutdown()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.store import Kit
+from harness.store import load_folder
 
 from rmqpy.codec.message import decode_message, offset_msg_id
 from rmqpy.config.loading import StoreSettings
@@ -111,6 +111,7 @@ def test_every_message_reads_back(
     store.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "node"), ROOTS, ids=IDS)
 def test_the_ends_of_every_queue(
     name: str,
@@ -136,6 +137,7 @@ INDEXED = [
 """These two Java brokers were killed, and lost the keys of the index file that was current then."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "node"), INDEXED, ids=["/".join(root) for root in INDEXED])
 def test_every_key_is_found(
     name: str,
@@ -162,6 +164,7 @@ def test_every_key_is_found(
     store.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", ["n0", "n1", "n2"])
 def test_where_the_upgraded_log_divides(node: str, golden_copy: Callable[[str], Path]) -> None:
     store = open_golden(golden_copy("C-upgraded-v497") / node, node)
@@ -193,6 +196,7 @@ def below(files: dict[str, bytes], folder: str) -> dict[str, bytes]:
     return {name: data for name, data in files.items() if name.startswith(folder + "/")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "node"), ROOTS, ids=IDS)
 def test_derived_files_equal_javas(
     name: str, node: str, golden_copy: Callable[[str], Path], golden: Callable[[str], Path]
@@ -228,6 +232,7 @@ REWRITTEN = ("dledger-{node}/checkpoint", "dledger-{node}/checkpoint.bak")
 """What it writes anew: DLedger's checkpoint is a text with the time in it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "node"), CLEAN, ids=CLEAN_IDS)
 def test_opening_and_closing_changes_nothing(
     name: str, node: str, golden_copy: Callable[[str], Path], golden: Callable[[str], Path]
@@ -257,15 +262,16 @@ def test_opening_and_closing_changes_nothing(
     assert tree(root) == ours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "node"), CLEAN[:4], ids=CLEAN_IDS[:4])
 def test_a_lost_consume_queue_is_built_again(
-    name: str, node: str, golden: Callable[[str], Path], kit: Kit
+    name: str, node: str, golden: Callable[[str], Path]
 ) -> None:
     """One unit in the middle of a queue is zero (a page that never reached the disk): the queue is
     whole again after the start.
     """
     files = MemoryFiles()
-    kit.load(golden(name) / node, files, "/store")
+    load_folder(golden(name) / node, files, "/store")
     path = "/store/consumequeue/Normal/0/00000000000000000000"
     java = bytes(files.nodes[path].data)
     files.nodes[path].data[40:80] = bytes(40)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness.upgrade import Kit, Rig
+from harness.upgrade import MakeUpgradeRig, UpgradeRig
 from simulator.crash_files import (
     CrashingFiles,
-    load_folder,
 )
 
 
 @pytest.fixture
-def kit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
+def make_rig(monkeypatch: pytest.MonkeyPatch) -> MakeUpgradeRig:
+    """Make rigs whose DLedger index files hold 16 units."""
     monkeypatch.setattr("rmqpy.store.ledger.entry_recovery.INDEX_FILE_SIZE", 32 * 16)
 
-    def rig(files: Any = None, root: str = "/store", **options: Any) -> Rig:
-        return Rig(CrashingFiles() if files is None else files, root, **options)
+    def rig(files: CrashingFiles | None = None, root: str = "/store", **options: Any) -> UpgradeRig:
+        return UpgradeRig(CrashingFiles() if files is None else files, root, **options)
 
-    yield Kit(rig, load_folder)
+    return rig

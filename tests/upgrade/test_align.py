@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.upgrade import Kit
+from harness.upgrade import GOLDEN_SIZES, CrashingFiles, KilledError, MakeUpgradeRig, UpgradeRig
 
-from rmqpy.audit.replicas.certificate import certify
+from rmqpy.audit.replicas.certificate import Certificate, certify
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.codec.units import QUEUE_UNIT
@@ -25,7 +25,7 @@ from rmqpy.upgrade.checks.group_checks import run_checks
 from rmqpy.upgrade.checks.replica import LocalReplica
 from rmqpy.upgrade.plan.engine import apply_plan, finalize, roll_back
 from rmqpy.upgrade.plan.journal import load_journal
-from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+from rmqpy.upgrade.plan.node_context import NodeContext, UpgradeRefusedError
 from rmqpy.upgrade.plan.plan import Plan
 from rmqpy.upgrade.plan.survey import SurveyPlan
 from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
@@ -71,7 +71,7 @@ def tree_of(root: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-def certificate_of(made: PlanContext) -> Any:
+def certificate_of(made: PlanContext) -> Certificate:
     return certify([each.manifest for each in made.group.surveys], 1)
 
 
@@ -83,6 +83,7 @@ def write_confs(root: Path, names: tuple[str, ...]) -> None:
         )
 
 
+@pytest.mark.slow
 def test_by_the_book_two_become_three(
     golden_copy: Callable[[str], Path], golden: Callable[[str], Path]
 ) -> None:
@@ -161,6 +162,7 @@ def late_slave(store: Path) -> None:
     shutil.rmtree(store / "index")
 
 
+@pytest.mark.slow
 def test_a_slave_that_joined_late_gets_the_front_and_its_queues(
     golden_copy: Callable[[str], Path],
 ) -> None:
@@ -174,6 +176,7 @@ def test_a_slave_that_joined_late_gets_the_front_and_its_queues(
     assert {"queues-match", "same-log", "index-match"}.isdisjoint(bad_checks(after))
 
 
+@pytest.mark.slow
 def test_a_gap_in_the_same_file_of_a_joined_group(golden_copy: Callable[[str], Path]) -> None:
     root, names = golden_copy("X-gap_same_file-v497"), ("n0", "n1", "n2")
     made = context(root, names)
@@ -207,6 +210,7 @@ def before_the_wrong_start(store: Path, member: str) -> None:
     opened.shutdown()
 
 
+@pytest.mark.slow
 def test_a_gap_in_the_same_file_is_certified_before_the_wrong_start(
     golden_copy: Callable[[str], Path],
 ) -> None:
@@ -245,6 +249,7 @@ def diverge(root: Path) -> int:
     return 196608 + scan.offset[-3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", ["master", "slave"])
 def test_a_divergence_is_the_operators_choice(
     golden_copy: Callable[[str], Path], chosen: str
@@ -267,6 +272,7 @@ def test_a_divergence_is_the_operators_choice(
     assert certificate_of(after).is_equal
 
 
+@pytest.mark.slow
 def test_the_longer_side_is_cut_and_kept(golden_copy: Callable[[str], Path]) -> None:
     root, names = golden_copy("B-lagging-slave-v497"), ("master", "slave")
     before = tree_of(root / "master")
@@ -337,6 +343,7 @@ def copy_sparse(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "check", "mended"),
     [
@@ -363,6 +370,7 @@ def test_wrong_upgrades_are_refused_or_mended(
     assert not {"same-log", "same-divide", "tables-there"} & bad_checks(after)
 
 
+@pytest.mark.slow
 def test_file_size_changed_and_roll_back_are_refused(
     golden_copy: Callable[[str], Path],
 ) -> None:
@@ -388,22 +396,21 @@ def test_a_node_without_the_old_log_is_not_switched(golden_copy: Callable[[str],
         plan_switch(context(root, ("third",), options))
 
 
-def write_with_the_flag_off(root: Path, member: str, kit: Kit) -> None:
+def write_with_the_flag_off(root: Path, member: str, make_rig: MakeUpgradeRig) -> None:
     """As Java does it when the flag of a joined store is turned off: over the filler."""
     store, hidden = root / member, root / "hidden"
     (store / f"dledger-{member}").rename(hidden)
-    kit.rig(OsFileSystem(), os.fspath(store), changes=kit.GOLDEN_SIZES).write(
-        1, 2, 3, topic=b"Normal"
-    )
+    make_rig(OsFileSystem(), os.fspath(store), changes=GOLDEN_SIZES).write(1, 2, 3, topic=b"Normal")
     hidden.rename(store / f"dledger-{member}")
 
 
+@pytest.mark.slow
 def test_messages_written_while_the_flag_was_off(
-    golden_copy: Callable[[str], Path], kit: Kit
+    golden_copy: Callable[[str], Path], make_rig: MakeUpgradeRig
 ) -> None:
     root, names = golden_copy("C-upgraded-v497"), ("n0", "n1", "n2")
-    write_with_the_flag_off(root, "n0", kit)
-    made = context(root, names)
+    write_with_the_flag_off(root, "n0", make_rig)
+    made = situation(root, names)
     assert {"divide-fits", "same-log"} <= bad_checks(made)
     with pytest.raises(UpgradeRefusedError, match="old log of n0 was written to after the switch"):
         plan_alignment(made)
@@ -419,6 +426,7 @@ def test_messages_written_while_the_flag_was_off(
     assert list((root / "n0/rmqpy/upgrade").rglob("cut/0*")), "kept, not deleted"
 
 
+@pytest.mark.slow
 def test_entries_that_begin_inside_the_old_log_are_not_aligned(
     golden_copy: Callable[[str], Path],
 ) -> None:
@@ -434,11 +442,11 @@ def test_entries_that_begin_inside_the_old_log_are_not_aligned(
 # Killed at every operation, on small stores in memory
 
 
-def small_group(kit: Kit) -> tuple[Any, Any]:
+def small_group(make_rig: MakeUpgradeRig) -> tuple[Any, Any]:
     """A master of 40 messages, and a slave that has 25 of them and three of its own tables."""
-    files = kit.DyingFiles()
-    master = kit.rig(files, "/m")
-    slave = kit.rig(files, "/s")
+    files = CrashingFiles()
+    master = make_rig(files, "/m")
+    slave = make_rig(files, "/s")
     slave.clock = master.clock
     for rig in (master, slave):
         rig.write(*range(25))
@@ -450,9 +458,9 @@ def small_group(kit: Kit) -> tuple[Any, Any]:
     return master, slave
 
 
-def test_queues_of_a_topic_that_the_slave_did_not_know(kit: Kit) -> None:
+def test_queues_of_a_topic_that_the_slave_did_not_know(make_rig: MakeUpgradeRig) -> None:
     """Tables are merged before the queues are made: else the topic is taken for a deleted one."""
-    master, slave = small_group(kit)
+    master, slave = small_group(make_rig)
     files = master.files
     files.put("/s/config/topics.json", b'{"topicConfigTable":{"Topic":{}}}')
     files.put("/m/config/topics.json", b'{"topicConfigTable":{"Topic":{},"New":{}}}')
@@ -464,8 +472,8 @@ def test_queues_of_a_topic_that_the_slave_did_not_know(kit: Kit) -> None:
     assert "queues-match" not in bad_checks(after)
 
 
-def memory_context(
-    files: Any, master: Any, slave: Any, options: SwitchOptions | None = None
+def memory_situation(
+    files: CrashingFiles, master: UpgradeRig, slave: UpgradeRig, wish: SwitchOptions | None = None
 ) -> PlanContext:
     plans = [
         SurveyPlan(
@@ -485,13 +493,15 @@ def memory_context(
     )
 
 
-def kill_everywhere(kit: Kit, files: Any, rigs: tuple[Any, Any], plan: Plan, node: str) -> int:
+def kill_everywhere(
+    files: CrashingFiles, rigs: tuple[UpgradeRig, UpgradeRig], plan: Plan, node: str
+) -> int:
     """Kill before each operation; both ways on end in the same bytes. Returns how many."""
     rig = rigs[1] if node == "s" else rigs[0]
 
-    def context(on: Any) -> Any:
-        made = memory_context(on, *rigs)
-        return made.node_context(made.group.replica(node))
+    def ground(on: CrashingFiles) -> NodeContext:
+        made = memory_situation(on, *rigs)
+        return made.ground_of(made.group.replica(node))
 
     tree = rig.on(files).tree()
     whole = files.reopen(None)
@@ -500,8 +510,8 @@ def kill_everywhere(kit: Kit, files: Any, rigs: tuple[Any, Any], plan: Plan, nod
     for dies_at in itertools.count():
         dying = files.reopen(dies_at)
         try:
-            apply_plan(context(dying), plan, node)
-        except kit.Killed:
+            apply_plan(ground(dying), plan, node)
+        except KilledError:
             pass
         else:
             return dies_at
@@ -515,17 +525,18 @@ def kill_everywhere(kit: Kit, files: Any, rigs: tuple[Any, Any], plan: Plan, nod
     raise AssertionError
 
 
-def test_apply_killed_before_every_operation(kit: Kit) -> None:
-    rigs = small_group(kit)
+@pytest.mark.slow
+def test_apply_killed_before_every_operation(make_rig: MakeUpgradeRig) -> None:
+    rigs = small_group(make_rig)
     files = rigs[0].files
     plan = plan_alignment(memory_context(files, *rigs))
     kinds = {op.kind for op in plan.node("s").ops}
     assert {"copy", "create", "derive", "write"} <= kinds
-    assert kill_everywhere(kit, files, rigs, plan, "s") > 50
+    assert kill_everywhere(files, rigs, plan, "s") > 50
 
 
-def test_switch_killed_before_every_operation(kit: Kit) -> None:
-    rigs = small_group(kit)
+def test_switch_killed_before_every_operation(make_rig: MakeUpgradeRig) -> None:
+    rigs = small_group(make_rig)
     files = rigs[0].files
     made = memory_context(files, *rigs)
     for node in ("m", "s"):
@@ -537,11 +548,11 @@ def test_switch_killed_before_every_operation(kit: Kit) -> None:
     assert {op.kind for op in plan.node("s").ops} == {"fill", "write"}
     rig = rigs[1]
 
-    def context(on: Any) -> Any:
-        made = memory_context(on, *rigs, options)
-        return made.node_context(made.group.replica("s"))
+    def ground(on: CrashingFiles) -> NodeContext:
+        made = memory_situation(on, *rigs, wish)
+        return made.ground_of(made.group.replica("s"))
 
-    def all_of(on: Any) -> tuple[dict[str, bytes], bytes]:
+    def all_of(on: CrashingFiles) -> tuple[dict[str, bytes], bytes]:
         return rig.on(on).tree(), on.read_bytes("/s.conf")
 
     before = all_of(files)
@@ -552,8 +563,8 @@ def test_switch_killed_before_every_operation(kit: Kit) -> None:
     for dies_at in itertools.count():
         dying = files.reopen(dies_at)
         try:
-            apply_plan(context(dying), plan, "s")
-        except kit.Killed:
+            apply_plan(ground(dying), plan, "s")
+        except KilledError:
             pass
         else:
             break
@@ -567,8 +578,8 @@ def test_switch_killed_before_every_operation(kit: Kit) -> None:
     assert dies_at > 8
 
 
-def test_a_switch_is_taken_back_until_the_first_message(kit: Kit) -> None:
-    rigs = small_group(kit)
+def test_a_switch_is_taken_back_until_the_first_message(make_rig: MakeUpgradeRig) -> None:
+    rigs = small_group(make_rig)
     files = rigs[0].files
     master = rigs[0]
     files.put("/m.conf", b"brokerName=b0\n")
@@ -584,8 +595,8 @@ def test_a_switch_is_taken_back_until_the_first_message(kit: Kit) -> None:
             settings=made.settings,
         )
 
-    def context() -> Any:
-        return only().node_context(only().group.replicas[0])
+    def ground() -> NodeContext:
+        return only().ground_of(only().group.replicas[0])
 
     apply_plan(context(), plan_switch(only()), "m")
     joined = master.with_flag(True)
@@ -602,9 +613,9 @@ def test_a_switch_is_taken_back_until_the_first_message(kit: Kit) -> None:
     finalize(context())
 
 
-def test_a_plan_that_was_changed_is_no_plan(kit: Kit) -> None:
-    rigs = small_group(kit)
-    value = plan_alignment(memory_context(rigs[0].files, *rigs)).to_json()
+def test_a_plan_that_was_changed_is_no_plan(make_rig: MakeUpgradeRig) -> None:
+    rigs = small_group(make_rig)
+    value = plan_alignment(memory_situation(rigs[0].files, *rigs)).to_json()
     assert Plan.from_json(value).to_json() == value
     value["nodes"][1]["ops"].pop()
     with pytest.raises(Exception, match="changed after it was created"):

@@ -83,6 +83,7 @@ def run_page(lines: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]) -
     return done
 
 
+@pytest.mark.slow
 def test_the_page_from_a_classic_group_to_a_switched_one(
     hosts: Path, upgrade_commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,6 +122,7 @@ def joined_group(root: Path) -> None:
         (root / f"n{number}.conf").write_text(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lack", ["messages", "everything", "files"])
 def test_the_page_of_a_refused_member(
     golden_copy: Callable[[str], Path],
@@ -166,6 +168,7 @@ def test_the_page_of_a_refused_member(
     assert run("rmqpy upgrade rollback n2", capsys)[0] == 0
 
 
+@pytest.mark.slow
 def test_the_page_and_back(
     golden_copy: Callable[[str], Path],
     upgrade_commands: Commands,
@@ -181,6 +184,7 @@ def test_the_page_and_back(
     assert not list(root.glob("n*/dledger-*"))
 
 
+@pytest.mark.slow
 def test_a_signed_plan(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever changes it can make a new id for it, but no signature."""
     (hosts / "secret.key").write_text("secret\n")
@@ -214,6 +218,7 @@ def id_of(value: dict[str, Any]) -> str:
     return str(refused.value).split("its content is ")[1][:12]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code"),
     [
@@ -233,6 +238,7 @@ def test_exit_codes(hosts: Path, capsys: pytest.CaptureFixture[str], line: str, 
     assert run(line, capsys)[0] == code
 
 
+@pytest.mark.slow
 def test_all_verbs_speak_json(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for line in (
         "check n0 n1 n2",
@@ -270,6 +276,7 @@ def run_book(lines: list[str], capsys: pytest.CaptureFixture[str]) -> list[tuple
     return found
 
 
+@pytest.mark.slow
 def test_a_runbook_there_does_what_it_says(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = "n0 n1 n2 -c n0=n0.conf -c n1=n1.conf -c n2=n2.conf"
     peers = "'n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913'"
@@ -331,6 +338,7 @@ def served(hosts: Path) -> Iterator[Served]:
     made.stop()
 
 
+@pytest.mark.slow
 def test_another_hosts_replica_is_the_reference(
     served: Served, hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -344,6 +352,7 @@ def test_another_hosts_replica_is_the_reference(
     assert run(f"rmqpy upgrade status {replicas}", capsys)[0] == 0
 
 
+@pytest.mark.slow
 def test_what_is_served_is_what_stands_there_now(
     hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -361,6 +370,7 @@ def test_what_is_served_is_what_stands_there_now(
         server.stop()
 
 
+@pytest.mark.slow
 def test_a_proof_over_hosts(
     served: Served, hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -380,6 +390,7 @@ def test_a_proof_over_hosts(
     assert code == 2 and found["same"] + found["undecided"] == 291
 
 
+@pytest.mark.slow
 def test_a_refused_member_fetches_from_another_host(
     served: Served, hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -389,6 +400,7 @@ def test_a_refused_member_fetches_from_another_host(
         assert (hosts / "n1/commitlog" / file.name).read_bytes() == file.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_switch_looks_at_other_hosts_and_changes_this_one(
     served: Served, hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -409,6 +421,7 @@ def test_a_switch_looks_at_other_hosts_and_changes_this_one(
     assert run(f"rmqpy upgrade switch {there} {peers}", capsys)[0] == 2, "nothing of this host"
 
 
+@pytest.mark.slow
 def test_members_on_other_hosts_count_for_the_cut(
     golden_copy: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -430,6 +443,7 @@ def test_members_on_other_hosts_count_for_the_cut(
     assert part["notes"][0] == "entries up to 280 are kept"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query",
     [
@@ -450,6 +464,7 @@ def test_serve_gives_out_files_of_the_store_only(served: Served, query: str) -> 
     refused.value.close()
 
 
+@pytest.mark.slow
 def test_serve_with_a_token_over_tls(hosts: Path) -> None:
     pytest.importorskip("aiohttp", reason="rmqpy[upgrade] is not installed")
     made = subprocess.run(

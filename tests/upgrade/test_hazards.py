@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import pytest
 from attrs import define
-from harness.upgrade import Kit
+from harness.upgrade import MakeUpgradeRig
 
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.message import encode_blank
@@ -173,6 +173,7 @@ def test_h8_bytes_behind_the_last_message_are_a_note(pair: Pair) -> None:
     assert "tail-bytes" in pair.noted()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old_files", [True, False])
 def test_h9_h10_the_flag_is_turned_off_again(joined: Pair, old_files: bool) -> None:
     joined.conf("n0", MEMBER.format(self_id="n0").replace("true", "false"))
@@ -264,6 +265,7 @@ def test_h17_pending_transactions_are_told(pair: Pair) -> None:
     assert "half-messages" in pair.noted()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("self_id", ["broker-1", "n", "1", "no"])
 def test_h18_an_id_that_java_cannot_read(pair: Pair, self_id: str) -> None:
     pair.conf("master", MEMBER.format(self_id=self_id))
@@ -279,8 +281,8 @@ def test_h19_ports_and_peers(pair: Pair) -> None:
     assert "same-group" in pair.found()
 
 
-def test_h20_our_vote_survives_a_loss_of_power(kit: Kit) -> None:
-    rig = kit.rig(flag=True)
+def test_h20_our_vote_survives_a_loss_of_power(make_rig: MakeUpgradeRig) -> None:
+    rig = make_rig(flag=True)
     store = rig.open()
     store.opened.entries.member_files.save_hard_state(HardState(Term(7), "n0"))
     store.close_without_flush()
@@ -290,6 +292,7 @@ def test_h20_our_vote_survives_a_loss_of_power(kit: Kit) -> None:
     opened.close_without_flush()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("committed", "is_finding"), [(100_000, True), (3, False)])
 def test_h21_h22_the_committed_index(joined: Pair, committed: int, is_finding: bool) -> None:
     path = joined.path("n1", "dledger-n1/checkpoint")
@@ -330,10 +333,10 @@ def test_h25_the_earliest_time_is_read_where_the_record_stands(joined: Pair) -> 
     store.close_without_flush()
 
 
-def test_h26_both_modes_store_the_same_properties(kit: Kit) -> None:
+def test_h26_both_modes_store_the_same_properties(make_rig: MakeUpgradeRig) -> None:
     stored = []
     for flag in (False, True):
-        rig = kit.rig(flag=flag)
+        rig = make_rig(flag=flag)
         rig.write(*range(5), properties=b"CLUSTER\x01c\x02A\x01b")
         records = rig.records()
         stored.append({queue: [r[-14:] for r in raw] for queue, raw in records.items()})

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness.upgrade import Kit
+from harness.upgrade import FILE_SIZE, KilledError, MakeUpgradeRig, UpgradeRig
 
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import MESSAGE_MAGIC_V2
@@ -26,9 +26,9 @@ from rmqpy.upgrade.steps.states import load_step
 LEAVE = load_step("m0006_leave")
 
 
-def upgraded(kit: Kit, old: int = 30, new: int = 60, **options: Any) -> Any:
+def upgraded(make_rig: MakeUpgradeRig, old: int = 30, new: int = 60, **options: Any) -> UpgradeRig:
     """A classic store of ``old`` messages, then ``new`` more as a group of one."""
-    rig = kit.rig(**options)
+    rig = make_rig(**options)
     rig.files.now_ms = 5000
     if old:
         rig.write(*range(old))
@@ -37,10 +37,10 @@ def upgraded(kit: Kit, old: int = 30, new: int = 60, **options: Any) -> Any:
     return joined
 
 
-def leaving(rig: Any, piece_bytes: int = 1000, **changes: Any) -> Plan:
-    context = rig.context()
-    ledger = read_ledger(context.files, context.settings)
-    options = LEAVE.LeaveOptions(
+def leaving(rig: UpgradeRig, piece_bytes: int = 1000, **changes: Any) -> Plan:
+    ground = rig.ground()
+    ledger = read_ledger(ground.files, ground.settings)
+    wish = LeaveOptions(
         replica="n0",
         **{"cut_index": agreed_index([ledger], 1), "piece_bytes": piece_bytes} | changes,
     )
@@ -72,25 +72,28 @@ def values(records: dict[Any, list[bytes]], file_size: int) -> dict[Any, list[tu
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old", [0, 30])
 @pytest.mark.parametrize("piece_bytes", [1, 1000, 1 << 20])
-def test_every_message_is_there_afterwards(kit: Kit, old: int, piece_bytes: int) -> None:
-    joined = upgraded(kit, old)
-    before = values(joined.records(), kit.FILE_SIZE)
+def test_every_message_is_there_afterwards(
+    make_rig: MakeUpgradeRig, old: int, piece_bytes: int
+) -> None:
+    joined = upgraded(make_rig, old)
+    before = values(joined.records(), FILE_SIZE)
     classic = joined.with_flag(False)
     apply_plan(classic.context(), leaving(joined, piece_bytes), "n0")
     assert not any(path.startswith("dledger") for path in classic.tree())
-    assert values(classic.records(), kit.FILE_SIZE) == before
+    assert values(classic.records(), FILE_SIZE) == before
 
 
-def test_what_a_consumer_sees_of_the_reserved_property(kit: Kit) -> None:
-    joined = upgraded(kit, 0, 40)
+def test_what_a_consumer_sees_of_the_reserved_property(make_rig: MakeUpgradeRig) -> None:
+    joined = upgraded(make_rig, 0, 40)
     classic = joined.with_flag(False)
     apply_plan(classic.context(), leaving(joined), "n0")
     covered = []
     for raw in itertools.chain(*classic.records().values()):
         message = decode_message(raw)
-        first = message.physical_offset % kit.FILE_SIZE == 0
+        first = message.physical_offset % FILE_SIZE == 0
         grown = len(message.raw_properties) - len(strip_reserved(message.raw_properties))
         assert grown in ((48, 96) if first else (0, 48))
         assert message.properties["KEYS"].startswith("key")
@@ -99,8 +102,8 @@ def test_what_a_consumer_sees_of_the_reserved_property(kit: Kit) -> None:
     assert sorted(covered) == list(range(40))
 
 
-def test_keys_and_ids_still_lead_to_the_messages(kit: Kit) -> None:
-    joined = upgraded(kit)
+def test_keys_and_ids_still_lead_to_the_messages(make_rig: MakeUpgradeRig) -> None:
+    joined = upgraded(make_rig)
     classic = joined.with_flag(False)
     apply_plan(classic.context(), leaving(joined), "n0")
     store = classic.open()
@@ -113,24 +116,24 @@ def test_keys_and_ids_still_lead_to_the_messages(kit: Kit) -> None:
     store.shutdown()
 
 
-def test_the_round_trip(kit: Kit) -> None:
+def test_the_round_trip(make_rig: MakeUpgradeRig) -> None:
     """Leave, go on, switch again, go on, leave again."""
-    rig = upgraded(kit)
+    rig = upgraded(make_rig)
     for turn in range(2):
         classic = rig.with_flag(False)
-        before = values(rig.records(), kit.FILE_SIZE)
-        apply_plan(classic.context(), leaving(rig), "n0")
-        finalize(classic.context())
+        before = values(rig.records(), FILE_SIZE)
+        apply_plan(classic.ground(), leaving(rig), "n0")
+        finalize(classic.ground())
         classic.write(*range(1000 * turn + 100, 1000 * turn + 120))
         rig.write(*range(1000 * turn + 200, 1000 * turn + 240))
-        after = values(rig.records(), kit.FILE_SIZE)
+        after = values(rig.records(), FILE_SIZE)
         for queue, rows in before.items():
             assert [row[1:] for row in after[queue][: len(rows)]] == [row[1:] for row in rows]
     assert sum(map(len, rig.records().values())) == 90 + 2 * 60
 
 
-def test_entries_behind_the_agreed_end_are_cut_and_kept(kit: Kit) -> None:
-    joined = upgraded(kit, 30, 60)
+def test_entries_behind_the_agreed_end_are_cut_and_kept(make_rig: MakeUpgradeRig) -> None:
+    joined = upgraded(make_rig, 30, 60)
     classic = joined.with_flag(False)
     plan = leaving(joined, cut_index=20)
     tree = joined.tree()
@@ -140,8 +143,8 @@ def test_entries_behind_the_agreed_end_are_cut_and_kept(kit: Kit) -> None:
     roll_back_to(classic, tree)
 
 
-def test_an_upgrade_without_a_message_is_left_too(kit: Kit) -> None:
-    rig = kit.rig()
+def test_an_upgrade_without_a_message_is_left_too(make_rig: MakeUpgradeRig) -> None:
+    rig = make_rig()
     rig.write(*range(30))
     before = rig.records()
     joined = rig.with_flag(True)
@@ -152,15 +155,15 @@ def test_an_upgrade_without_a_message_is_left_too(kit: Kit) -> None:
     assert sum(map(len, rig.records().values())) == 32
 
 
-def roll_back_to(rig: Any, tree: dict[str, bytes]) -> None:
-    roll_back(rig.context())
+def roll_back_to(rig: UpgradeRig, tree: dict[str, bytes]) -> None:
+    roll_back(rig.ground())
     now = rig.tree()
     assert now.keys() == tree.keys()
     assert [path for path in tree if tree[path] != now[path]] == []
 
 
-def test_taken_back_to_the_byte(kit: Kit) -> None:
-    joined = upgraded(kit)
+def test_taken_back_to_the_byte(make_rig: MakeUpgradeRig) -> None:
+    joined = upgraded(make_rig)
     tree, times = joined.tree(), joined.times()
     joined.files.now_ms = 9000
     apply_plan(joined.context(), leaving(joined), "n0")
@@ -168,8 +171,8 @@ def test_taken_back_to_the_byte(kit: Kit) -> None:
     assert joined.times() == times
 
 
-def test_times_of_the_log_stay(kit: Kit) -> None:
-    joined = upgraded(kit)
+def test_times_of_the_log_stay(make_rig: MakeUpgradeRig) -> None:
+    joined = upgraded(make_rig)
     joined.files.now_ms = 9000
     plan = leaving(joined)
     apply_plan(joined.context(), plan, "n0")
@@ -177,9 +180,10 @@ def test_times_of_the_log_stay(kit: Kit) -> None:
     assert log and set(log.values()) == {5000}
 
 
-def test_killed_before_every_operation_and_resumed(kit: Kit) -> None:
+@pytest.mark.slow
+def test_killed_before_every_operation_and_resumed(make_rig: MakeUpgradeRig) -> None:
     """Each point of a kill, then: to the end; and: back."""
-    joined = upgraded(kit, 12, 40)
+    joined = upgraded(make_rig, 12, 40)
     original, plan = joined.files, leaving(joined)
     start = original.reopen(None)
     apply_plan(joined.on(start).context(), plan, "n0")
@@ -187,8 +191,8 @@ def test_killed_before_every_operation_and_resumed(kit: Kit) -> None:
     for dies_at in itertools.count():
         dying = original.reopen(dies_at)
         try:
-            apply_plan(joined.on(dying).context(), plan, "n0")
-        except kit.Killed:
+            apply_plan(joined.on(dying).ground(), plan, "n0")
+        except KilledError:
             pass
         else:
             break
@@ -202,16 +206,17 @@ def test_killed_before_every_operation_and_resumed(kit: Kit) -> None:
     assert dies_at > 100
 
 
-def test_killed_while_taking_back(kit: Kit) -> None:
-    joined = upgraded(kit, 12, 20)
+@pytest.mark.slow
+def test_killed_while_taking_back(make_rig: MakeUpgradeRig) -> None:
+    joined = upgraded(make_rig, 12, 20)
     plan, tree = leaving(joined), joined.tree()
     apply_plan(joined.context(), plan, "n0")
     left = joined.files
     for dies_at in itertools.count():
         dying = left.reopen(dies_at)
         try:
-            roll_back(joined.on(dying).context())
-        except kit.Killed:
+            roll_back(joined.on(dying).ground())
+        except KilledError:
             pass
         else:
             break
@@ -226,12 +231,12 @@ def test_killed_while_taking_back(kit: Kit) -> None:
     assert dies_at > 50
 
 
-def test_no_broker_starts_on_what_is_half_done(kit: Kit) -> None:
-    joined = upgraded(kit, 12, 40)
+def test_no_broker_starts_on_what_is_half_done(make_rig: MakeUpgradeRig) -> None:
+    joined = upgraded(make_rig, 12, 40)
     plan = leaving(joined)
     dying = joined.files.reopen(60)
-    with pytest.raises(kit.Killed):
-        apply_plan(joined.on(dying).context(), plan, "n0")
+    with pytest.raises(KilledError):
+        apply_plan(joined.on(dying).ground(), plan, "n0")
     half = joined.on(dying.reopen(None))
     for flag in (True, False):
         with pytest.raises(StoreError, match="half done"):
@@ -240,21 +245,21 @@ def test_no_broker_starts_on_what_is_half_done(kit: Kit) -> None:
     assert half.records() == joined.records()
 
 
-def test_the_flag_alone_is_no_way_back(kit: Kit) -> None:
-    joined = upgraded(kit, 12, 4)
+def test_the_flag_alone_is_no_way_back(make_rig: MakeUpgradeRig) -> None:
+    joined = upgraded(make_rig, 12, 4)
     with pytest.raises(StoreError, match="rmqpy upgrade leave"):
         joined.with_flag(False).open()
 
 
-def test_refused_after_an_unclean_stop(kit: Kit) -> None:
-    joined = upgraded(kit, 12, 4)
+def test_refused_after_an_unclean_stop(make_rig: MakeUpgradeRig) -> None:
+    joined = upgraded(make_rig, 12, 4)
     joined.open().close_without_flush()
     with pytest.raises(UpgradeRefusedError, match="not clean"):
         leaving(joined)
 
 
-def test_refused_when_the_directory_has_changed_since(kit: Kit) -> None:
-    joined = upgraded(kit, 12, 4)
+def test_refused_when_the_directory_has_changed_since(make_rig: MakeUpgradeRig) -> None:
+    joined = upgraded(make_rig, 12, 4)
     plan = leaving(joined)
     joined.write(500)
     tree = joined.tree()
@@ -264,8 +269,10 @@ def test_refused_when_the_directory_has_changed_since(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize(("length", "fits"), [(32671, True), (32672, False)])
-def test_properties_too_long_for_the_first_of_a_file(kit: Kit, length: int, fits: bool) -> None:
-    rig = kit.rig(flag=True, changes={"mapped_file_size_commit_log": 1 << 17})
+def test_properties_too_long_for_the_first_of_a_file(
+    make_rig: MakeUpgradeRig, length: int, fits: bool
+) -> None:
+    rig = make_rig(flag=True, changes={"mapped_file_size_commit_log": 1 << 17})
     rig.write(1, properties=b"K\x01" + b"v" * (length - 2))
     rig.write(2, 3)
     if fits:
@@ -279,13 +286,15 @@ def test_properties_too_long_for_the_first_of_a_file(kit: Kit, length: int, fits
 
 @pytest.mark.parametrize("ending", [b"", b"\x02"])
 @pytest.mark.parametrize("pairs", [b"", b"A\x01b"])
-def test_the_separator_counts_at_whichever_end(kit: Kit, pairs: bytes, ending: bytes) -> None:
-    rig = kit.rig(flag=True)
+def test_the_separator_counts_at_whichever_end(
+    make_rig: MakeUpgradeRig, pairs: bytes, ending: bytes
+) -> None:
+    rig = make_rig(flag=True)
     rig.write(*range(10), properties=pairs + (ending if pairs else b""))
-    before = values(rig.records(), kit.FILE_SIZE)
-    apply_plan(rig.context(), leaving(rig), "n0")
+    before = values(rig.records(), FILE_SIZE)
+    apply_plan(rig.ground(), leaving(rig), "n0")
     classic = rig.with_flag(False)
-    assert values(classic.records(), kit.FILE_SIZE) == before
+    assert values(classic.records(), FILE_SIZE) == before
     for raw in itertools.chain(*classic.records().values()):
         message = decode_message(raw)
         assert not message.raw_properties.startswith(b"\x02")
@@ -295,17 +304,17 @@ def test_the_separator_counts_at_whichever_end(kit: Kit, pairs: bytes, ending: b
 
 
 @pytest.mark.parametrize("host", [bytes(15) + b"\1", bytes([10, 0, 0, 1])])
-def test_hosts_of_both_kinds(kit: Kit, host: bytes) -> None:
-    rig = kit.rig(flag=True)
+def test_hosts_of_both_kinds(make_rig: MakeUpgradeRig, host: bytes) -> None:
+    rig = make_rig(flag=True)
     v6 = 0x10 | 0x20 if len(host) == 16 else 0
     rig.write(*range(30), born_host=(host, 1), store_host=(host, 2), sys_flag=v6)
-    before = values(rig.records(), kit.FILE_SIZE)
-    apply_plan(rig.context(), leaving(rig), "n0")
-    assert values(rig.with_flag(False).records(), kit.FILE_SIZE) == before
+    before = values(rig.records(), FILE_SIZE)
+    apply_plan(rig.ground(), leaving(rig), "n0")
+    assert values(rig.with_flag(False).records(), FILE_SIZE) == before
 
 
-def test_what_points_at_a_moved_half_message_follows(kit: Kit) -> None:
-    rig = kit.rig(flag=True)
+def test_what_points_at_a_moved_half_message_follows(make_rig: MakeUpgradeRig) -> None:
+    rig = make_rig(flag=True)
     (half,) = rig.write(0)
     assert half == 48
     rig.write(1, prepared_transaction_offset=half)
@@ -318,8 +327,8 @@ def test_what_points_at_a_moved_half_message_follows(kit: Kit) -> None:
     assert prepared == {0, 200}
 
 
-def test_a_group_is_cut_where_a_quorum_agrees(kit: Kit) -> None:
-    rig = upgraded(kit, 0, 9)
+def test_a_group_is_cut_where_a_quorum_agrees(make_rig: MakeUpgradeRig) -> None:
+    rig = upgraded(make_rig, 0, 9)
     full = read_ledger(rig.files, rig.settings())
     short = read_ledger(rig.files, rig.settings())
     short.end_index, short.committed_index, full.committed_index = 5, 3, 3
@@ -332,7 +341,7 @@ def test_a_group_is_cut_where_a_quorum_agrees(kit: Kit) -> None:
         agreed_index([full, short], 3)
 
 
-def patch_records(rig: Any, patch: Callable[[bytearray, int, int], None]) -> None:
+def patch_records(rig: UpgradeRig, patch: Callable[[bytearray, int, int], None]) -> None:
     """Call ``patch`` with every data file, the begin of each record in it and its properties'."""
     folder = f"{rig.root}/dledger-n0/data/"
     for path, node in rig.files.nodes.items():
@@ -363,13 +372,13 @@ def checksum_of(raw: bytes) -> bytes:
     return f"{zlib.crc32(raw[:-20]) & 0x7FFFFFFF:010d}"[::-1].encode()
 
 
-def test_version_2_records_leave_for_5_only(kit: Kit) -> None:
-    rig = kit.rig(flag=True)
+def test_version_2_records_leave_for_5_only(make_rig: MakeUpgradeRig) -> None:
+    rig = make_rig(flag=True)
     rig.write(*range(40))
     patch_records(rig, as_version_2)
     for path in [path for path in rig.files.nodes if "/consumequeue/" in path]:
         rig.files.unlink(path)
-    found = values(rig.records(), kit.FILE_SIZE)
+    found = values(rig.records(), FILE_SIZE)
     before = {queue: rows for queue, rows in found.items() if rows}
     assert {row[4] for rows in before.values() for row in rows} == {"Topi"}
     with pytest.raises(UpgradeRefusedError, match="version 2 records, which Java"):
@@ -377,30 +386,30 @@ def test_version_2_records_leave_for_5_only(kit: Kit) -> None:
     apply_plan(rig.context(), leaving(rig, reads_version=2), "n0")
     classic = rig.with_flag(False)
     records = classic.records()
-    assert values(records, kit.FILE_SIZE) == before
+    assert values(records, FILE_SIZE) == before
     assert {decode_message(raw).version for raw in itertools.chain(*records.values())} == {2}
 
 
-def test_a_record_checksum_stays_last_and_is_made_anew(kit: Kit) -> None:
-    rig = kit.rig(flag=True)
+def test_a_record_checksum_stays_last_and_is_made_anew(make_rig: MakeUpgradeRig) -> None:
+    rig = make_rig(flag=True)
     rig.write(*range(40), properties=b"K\x01v\x02__CRC32#\x010000000000\x02")
     patch_records(rig, with_checksum)
-    before = values(rig.records(), kit.FILE_SIZE)
-    apply_plan(rig.context(), leaving(rig), "n0")
-    classic = kit.rig(files=rig.files, changes={"force_verify_prop_crc": True})
+    before = values(rig.records(), FILE_SIZE)
+    apply_plan(rig.ground(), leaving(rig), "n0")
+    classic = make_rig(files=rig.files, changes={"force_verify_prop_crc": True})
     records = classic.records()
-    assert values(records, kit.FILE_SIZE) == before
+    assert values(records, FILE_SIZE) == before
     for raw in itertools.chain(*records.values()):
         assert raw.endswith(b"\x02__CRC32#\x01" + checksum_of(raw) + b"\x02")
 
 
-def test_an_inner_batch_is_one_record(kit: Kit) -> None:
-    rig = kit.rig(flag=True)
+def test_an_inner_batch_is_one_record(make_rig: MakeUpgradeRig) -> None:
+    rig = make_rig(flag=True)
     rig.write(*range(30), sys_flag=INNER_BATCH, properties=b"INNER_NUM\x013\x02")
-    before = values(rig.records(), kit.FILE_SIZE)
-    apply_plan(rig.context(), leaving(rig), "n0")
+    before = values(rig.records(), FILE_SIZE)
+    apply_plan(rig.ground(), leaving(rig), "n0")
     after = rig.with_flag(False).records()
-    assert values(after, kit.FILE_SIZE) == before
+    assert values(after, FILE_SIZE) == before
     assert all(
         decode_message(raw).properties["INNER_NUM"] == "3"
         for raw in itertools.chain(*after.values())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.upgrade import Kit
+from harness.upgrade import GOLDEN_SIZES
 
 from rmqpy.config.loading import StoreSettings
 from rmqpy.store.files.disk import OsFileSystem
@@ -62,15 +62,13 @@ def tree_of(root: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 def test_a_java_group_leaves(
-    name: str,
-    golden_copy: Callable[[str], Path],
-    manifest: Callable[[str], dict[str, Any]],
-    kit: Kit,
+    name: str, golden_copy: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
 ) -> None:
     root = golden_copy(name)
-    plan, contexts = plan_group(root, kit.GOLDEN_SIZES)
+    plan, grounds = plan_group(root, GOLDEN_SIZES)
     said = manifest(name)["messages"]
     for member, context in contexts.items():
         apply_plan(context, plan, member)
@@ -95,25 +93,27 @@ def test_a_java_group_leaves(
     assert len(found) >= len({(m["topic"], m["queueOffset"]) for m in said})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
-def test_and_back_to_the_byte(name: str, golden_copy: Callable[[str], Path], kit: Kit) -> None:
+def test_and_back_to_the_byte(name: str, golden_copy: Callable[[str], Path]) -> None:
     root = golden_copy(name)
     before = tree_of(root / "n1")
-    plan, contexts = plan_group(root, kit.GOLDEN_SIZES)
-    apply_plan(contexts["n1"], plan, "n1")
-    roll_back(contexts["n1"])
+    plan, grounds = plan_group(root, GOLDEN_SIZES)
+    apply_plan(grounds["n1"], plan, "n1")
+    roll_back(grounds["n1"])
     assert tree_of(root / "n1") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
-def test_consume_queues_follow(name: str, golden_copy: Callable[[str], Path], kit: Kit) -> None:
+def test_consume_queues_follow(name: str, golden_copy: Callable[[str], Path]) -> None:
     """Unit by unit: those of the entries have the new place and size, the tags codes stay (delivery
     times of the delay topic among them).
     """
     root = golden_copy(name)
     before = queue_units(root / "n2")
-    plan, contexts = plan_group(root, kit.GOLDEN_SIZES)
-    apply_plan(contexts["n2"], plan, "n2")
+    plan, grounds = plan_group(root, GOLDEN_SIZES)
+    apply_plan(grounds["n2"], plan, "n2")
     after = queue_units(root / "n2")
     assert before.keys() == after.keys()
     changed = 0

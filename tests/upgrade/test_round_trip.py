@@ -4,11 +4,9 @@ every message of every stage before is still what it was.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from attrs import define, field
-from harness.upgrade import Kit
+from harness.upgrade import CrashingFiles, MakeUpgradeRig, UpgradeRig
 
 from rmqpy.audit.facts.log_reader import QueueMessages
 from rmqpy.audit.replicas.certificate import certify
@@ -39,9 +37,8 @@ CONF = "brokerName=b0\nmappedFileSizeCommitLog=4096\nstorePathRootDir=/{name}\n"
 class Trio:
     """Replicas that get the same messages at the same times, as members and slaves do."""
 
-    files: Any
-    rigs: dict[str, Any]
-    kit: Any
+    files: CrashingFiles
+    rigs: dict[str, UpgradeRig]
     flag: bool = False
     time_ms: int = 0
     past: list[Manifest] = field(factory=list)
@@ -113,17 +110,17 @@ class Trio:
 
 
 @pytest.fixture
-def trio(kit: Kit) -> Trio:
-    files = kit.DyingFiles()
+def trio(make_rig: MakeUpgradeRig) -> Trio:
+    files = CrashingFiles()
     rigs = {
-        name: kit.rig(files, f"/{name}", self_id=name, changes={"dledger_peers": PEERS})
+        name: make_rig(files, f"/{name}", self_id=name, changes={"dledger_peers": PEERS})
         for name in NAMES
     }
     for name in NAMES:
         files.put(f"/{name}.conf", CONF.format(name=name).encode())
         for path, table in TABLES.items():
             files.put(f"/{name}/config/{path}", table)
-    made = Trio(files, rigs, kit)
+    made = Trio(files, rigs)
     made.write(("n0", "n1"), *range(12))
     made.write(("n0",), *range(12, 20))
     return made
@@ -158,6 +155,7 @@ def go_back(trio: Trio) -> None:
     trio.finalize()
 
 
+@pytest.mark.slow
 def test_there_back_and_there_again_with_certificates(trio: Trio) -> None:
     divides = []
     for turn in range(2):
@@ -178,6 +176,7 @@ def test_there_back_and_there_again_with_certificates(trio: Trio) -> None:
     assert records[0] == records[1] == records[2]
 
 
+@pytest.mark.slow
 def test_what_a_stage_has_changed_is_not_certified(trio: Trio) -> None:
     go_there(trio)
     trio.write(NAMES, *range(100, 120))

@@ -1,0 +1,257 @@
+"""Whole groups in one loop, on sockets of the loopback: Java's sample configurations, and name
+servers that are dead or wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.broker.assembly.process import BrokerRuntime
+from rmqpy.client import Message, Producer
+from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
+from rmqpy.model.codes import RequestCode
+from rmqpy.namesrv.process import NamesrvProcess
+from rmqpy.net.loop import AsyncioScheduler, run
+from rmqpy.net.server.server import RemotingServer
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.headers import RegisterBrokerResponseHeader
+from rmqpy.store.commitlog.interface import read_span
+from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
+
+DEADLINE_S = 60
+COMMON = {
+    "brokerClusterName": "DefaultCluster",
+    "deleteWhen": "04",
+    "fileReservedTime": "48",
+    "flushDiskType": "ASYNC_FLUSH",
+}
+
+
+def lines(name: str, role: str, broker_id: int = 0) -> dict[str, str]:
+    """One of the files of RocketMQ's conf/2m-*."""
+    return {**COMMON, "brokerName": name, "brokerId": str(broker_id), "brokerRole": role}
+
+
+SAMPLES = {
+    "2m-2s-sync": [
+        lines("broker-a", "SYNC_MASTER"),
+        lines("broker-a", "SLAVE", 1),
+        lines("broker-b", "SYNC_MASTER"),
+        lines("broker-b", "SLAVE", 1),
+    ],
+    "2m-2s-async": [
+        lines("broker-a", "ASYNC_MASTER"),
+        lines("broker-a", "SLAVE", 1),
+        lines("broker-b", "ASYNC_MASTER"),
+        lines("broker-b", "SLAVE", 1),
+    ],
+    "2m-noslave": [
+        lines("broker-a", "ASYNC_MASTER"),
+        lines("broker-b", "ASYNC_MASTER"),
+        lines("broker-trace", "ASYNC_MASTER"),
+    ],
+}
+
+
+class Ground:
+    """What runs in the loop of one test; everything ends with it."""
+
+    def __init__(self, root: Path, scheduler: AsyncioScheduler) -> None:
+        self.root = root
+        self.scheduler = scheduler
+        self.ends: list[Callable[[], Coroutine[Any, Any, None]]] = []
+
+    def port(self, count: int = 1) -> int:
+        block = free_port_block(count)
+        block.release()
+        return block.broker_port if count == BROKER_PORT_COUNT else block[0]
+
+    async def namesrv(self) -> str:
+        port = self.port()
+        settings = {"listenPort": str(port), "kvConfigPath": str(self.root / f"kv-{port}.json")}
+        loaded = load_namesrv_configuration(None, settings, {"HOME": str(self.root)})
+        process = NamesrvProcess(loaded.configuration, self.scheduler)
+        await process.start()
+        self.ends.append(process.stop)
+        return f"127.0.0.1:{port}"
+
+    async def broker(
+        self, name_servers: str, settings: Mapping[str, str], store: str | None = None
+    ) -> BrokerRuntime:
+        port = self.port(BROKER_PORT_COUNT)
+        own = {
+            "listenPort": str(port),
+            "brokerIP1": "127.0.0.1",
+            "namesrvAddr": name_servers,
+            "storePathRootDir": str(self.root / (store or f"store-{port}")),
+        }
+        loaded = load_broker_configuration(None, {**settings, **own}, {"HOME": str(self.root)})
+        process = BrokerRuntime(loaded.configuration, self.scheduler)
+        await process.start()
+        self.ends.append(process.stop)
+        return process
+
+
+@asynccontextmanager
+async def grounded(root: Path) -> AsyncIterator[Ground]:
+    scheduler = AsyncioScheduler()
+    ground = Ground(root, scheduler)
+    try:
+        yield ground
+    finally:
+        for end in reversed(ground.ends):
+            await end()
+        await scheduler.close()
+
+
+def in_loop(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def whole(_: AsyncioScheduler) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await main()
+
+    run(whole)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def info(process: BrokerRuntime) -> dict[str, str]:
+    return process.broker.replication.runtime_info()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_javas_sample_configurations_start_and_replicate(tmp_path: Path, sample: str) -> None:
+    """Only paths and ports are changed."""
+
+    async def main() -> None:
+        async with grounded(tmp_path) as ground:
+            server = await ground.namesrv()
+            brokers = [await ground.broker(server, settings) for settings in SAMPLES[sample]]
+            masters = [each for each in brokers if each.broker.identity.broker_id == 0]
+            slaves = [each for each in brokers if each.broker.identity.broker_id == 1]
+            for slave in slaves:
+                # A master is known once it has registered: the slave asks again when it does.
+                slave.broker.registration.register()
+            await until(lambda: all("connected" in info(each)["haState"] for each in slaves))
+            if slaves:
+                await until(lambda: all(info(each)["haSlaveCount"] == "1" for each in masters))
+            async with Producer("P", server) as producer:
+                for number in range(40):
+                    result = await producer.send(Message(topic="TBW102", body=b"%d" % number))
+                    assert result.status.name == "SEND_OK"
+            ends = {each.broker.identity.name: each.store.log.max_offset for each in masters}
+            await until(
+                lambda: all(
+                    each.store.log.max_offset == ends[each.broker.identity.name] for each in slaves
+                )
+            )
+            assert ends["broker-a"] > 0 and ends["broker-b"] > 0
+            for slave in slaves:
+                name, end = slave.broker.identity.name, slave.store.log.max_offset
+                (master,) = (each for each in masters if each.broker.identity.name == name)
+                assert read_span(slave.store.log, 0, end) == read_span(master.store.log, 0, end)
+
+    in_loop(main)
+
+
+class StaleNameServer:
+    """Tells every broker of a master that is gone."""
+
+    def __init__(self, gone: str) -> None:
+        self.gone = gone
+        self.registrations = 0
+
+    def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
+        for command in commands:
+            if command.is_oneway:
+                continue
+            header = None
+            if command.code == RequestCode.REGISTER_BROKER:
+                self.registrations += 1
+                host, port = self.gone.split(":")
+                ha_address = f"{host}:{int(port) + 1}"
+                header = RegisterBrokerResponseHeader(
+                    ha_server_addr=ha_address, master_addr=self.gone
+                )
+            channel.write(encode_command(RemotingCommand.response_to(command, header=header)))
+
+    def turn_ended(self) -> None: ...
+
+    def channel_closed(self, channel: Channel) -> None: ...
+
+
+@pytest.mark.slow
+def test_of_three_name_servers_one_is_dead_and_one_stale(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with grounded(tmp_path) as ground:
+            gone = f"127.0.0.1:{ground.port(BROKER_PORT_COUNT)}"
+            stale = StaleNameServer(gone)
+            server = RemotingServer(stale, ground.scheduler)
+            stale_address = "{}:{}".format(*await server.listen("127.0.0.1", 0))
+            ground.ends.append(server.close)
+            servers = ";".join(
+                (f"127.0.0.1:{ground.port()}", stale_address, await ground.namesrv())
+            )
+            master = await ground.broker(servers, lines("broker-a", "SYNC_MASTER"))
+            slave = await ground.broker(servers, lines("broker-a", "SLAVE", 1))
+            for _ in range(3):
+                rounds = stale.registrations
+                slave.broker.registration.register()
+                await until(lambda before=rounds: stale.registrations > before)
+                await until(lambda: "connected" in info(slave)["haState"])
+                assert info(slave)["haMaster"] == master.address
+            assert f"{stale_address} names {gone}" in info(slave)["haNameServersDisagree"]
+            assert info(master)["haSlaveCount"] == "1"
+
+    in_loop(main)
+
+
+@pytest.mark.slow
+def test_a_slave_whose_log_has_parted_is_not_streamed_onto(tmp_path: Path) -> None:
+    """It was a master for a while, as happens when people switch by hand."""
+
+    async def main() -> None:
+        async with grounded(tmp_path) as ground:
+            server = await ground.namesrv()
+            master = await ground.broker(server, lines("broker-a", "ASYNC_MASTER"), "one")
+            slave = await ground.broker(server, lines("broker-a", "SLAVE", 1), "two")
+            await until(lambda: "connected" in info(slave)["haState"])
+            await send(server, b"for both", 20)
+            common = master.store.log.max_offset
+            await until(lambda: slave.store.log.max_offset == common)
+            await slave.stop()
+            await send(server, b"for the master", 5)
+            end = master.store.log.max_offset
+            other = await ground.namesrv()
+            alone = await ground.broker(other, lines("broker-a", "ASYNC_MASTER"), "two")
+            await send(other, b"for the slave!", 5)
+            await alone.stop()
+            again = await ground.broker(server, lines("broker-a", "SLAVE", 1), "two")
+            await until(lambda: "waiting" in info(again)["haState"])
+            await until(lambda: "diverge at offset" in info(again)["haState"])
+            parted = int(info(again)["haState"].split("diverge at offset ")[1].split(":")[0])
+            assert common <= parted < common + 200
+            before = read_span(again.store.log, 0, again.store.log.max_offset)
+            await asyncio.sleep(1.2)  # the next attempt is refused as well
+            assert read_span(again.store.log, 0, again.store.log.max_offset) == before
+            assert master.store.log.max_offset == end
+            assert info(master)["haSlaveCount"] == "0"
+
+    in_loop(main)
+
+
+async def send(server: str, body: bytes, count: int) -> None:
+    async with Producer("P", server) as producer:
+        for _ in range(count):
+            await producer.send(Message(topic="TBW102", body=body))

@@ -1,0 +1,831 @@
+"""Three whole brokers as a DLedger group, in virtual time: real stores, drivers and wire frames, a
+network that can be cut.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from attrs import define, evolve, field
+
+from rmqpy.broker.assembly.dledger_group import DLedgerDependencies, start_dledger_member
+from rmqpy.broker.assembly.wiring import Broker, BrokerDependencies, build_broker
+from rmqpy.codec.message import decode_message
+from rmqpy.config.loading import (
+    BrokerConfiguration,
+    BrokerSettings,
+    FlushDiskType,
+    RemotingSettings,
+    StoreSettings,
+)
+from rmqpy.dledger.member import DiskState, Role
+from rmqpy.dledger.messages import (
+    AppendEntryRequest,
+    AppendEntryResponse,
+    DLedgerResponseCode,
+    GetEntriesRequest,
+    GetEntriesResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from rmqpy.dledger.node import Answered
+from rmqpy.dledger.wire import decode_response, encode
+from rmqpy.model.errors import NetworkError
+from rmqpy.net.dledger.driver import DLedgerDriver
+from rmqpy.net.dledger.peers import PeerStatus
+from rmqpy.remoting.channel import Network, Reply
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.fastjson import loads
+from rmqpy.remoting.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
+from rmqpy.store.ledger.entry_scrub import REST_MS
+from rmqpy.store.message_store import MessageStore, StoreContext, open_store
+from rmqpy.testing.manual_scheduler import ManualScheduler
+from rmqpy.testing.memory_channel import MemoryChannel
+from rmqpy.testing.memory_files import MemoryFiles
+
+MEMBERS = ("n0", "n1", "n2")
+PEERS = ";".join(f"{name}-10.0.0.{number}:40911" for number, name in enumerate(MEMBERS))
+FILE_SIZE = 4096
+
+
+@define(eq=False)
+class Member:
+    """One broker; the files outlive it."""
+
+    number: int
+    files: MemoryFiles
+    changes: dict[str, Any]
+    store: MessageStore | None = None
+    broker: Broker | None = None
+    driver: DLedgerDriver | None = None
+    channel: MemoryChannel = field(factory=MemoryChannel)
+
+    @property
+    def name(self) -> str:
+        return MEMBERS[self.number]
+
+    def settings(self) -> StoreSettings:
+        values: dict[str, Any] = {
+            "store_path_root_dir": "/store",
+            "mapped_file_size_commit_log": FILE_SIZE,
+            "enable_dledger_commit_log": True,
+            "dledger_group": "broker-a",
+            "dledger_self_id": self.name,
+            "dledger_peers": PEERS,
+        }
+        return StoreSettings(**(values | self.changes))
+
+    def data(self) -> dict[str, bytes]:
+        """The entries and index units on the disk, by file."""
+        prefix = f"/store/dledger-{self.name}/"
+        return {
+            path.removeprefix(prefix): node.content().rstrip(b"\0")
+            for path, node in self.files.nodes.items()
+            if path.startswith((f"{prefix}data/", f"{prefix}index/"))
+        }
+
+
+@define
+class Group:
+    scheduler: ManualScheduler = field(factory=ManualScheduler)
+    members: list[Member] = field(factory=list)
+    cut: set[int] = field(factory=set)
+    """Members that nothing reaches."""
+
+    rng: random.Random = field(factory=lambda: random.Random(1))
+    registered: list[tuple[int, int]] = field(factory=list)
+    """(member, broker id) of each registration."""
+
+    @classmethod
+    def of(cls, **changes: Any) -> Group:
+        group = cls()
+        for number in range(3):
+            group.members.append(Member(number, MemoryFiles(), dict(changes)))
+        return group
+
+    def start(self, *numbers: int) -> None:
+        for number in numbers:
+            self._start(self.members[number])
+
+    def _start(self, member: Member) -> None:
+        configuration = BrokerConfiguration(
+            broker=BrokerSettings(broker_name="broker-a", namesrv_addr="10.0.0.9:9876"),
+            remoting=RemotingSettings(listen_port=10911),
+            store=member.settings(),
+        )
+        store = open_store(StoreContext(configuration.store, member.files, self.scheduler, 1 << 34))
+        network = Line(self, member)
+        broker = build_broker(
+            BrokerDependencies(
+                configuration=configuration,
+                host=f"10.0.0.{member.number}",
+                store=store,
+                scheduler=self.scheduler,
+                network=network,
+                files=member.files,
+                pick_queue=lambda below: 0,
+            )
+        )
+        deps = DLedgerDependencies(
+            scheduler=self.scheduler, network=network, rng=self.rng.randrange
+        )
+        driver = start_dledger_member(broker, store, deps)
+        assert driver is not None
+        member.store, member.broker, member.driver = store, broker, driver
+        member.channel = MemoryChannel()
+        broker.start()
+        driver.start()
+
+    def kill(self, number: int, *, power: bool = False) -> None:
+        """The process ends; ``power``: with it what was not synced."""
+        member = self.members[number]
+        assert member.store and member.driver and member.broker
+        member.driver.stop()
+        member.broker.periodic.stop()
+        member.store.close_without_flush()
+        member.files = member.files.crash() if power else member.files.kill()
+        member.store = member.broker = member.driver = None
+
+    def run(self, delay_ms: int) -> None:
+        self.scheduler.advance(delay_ms)
+
+    def leader(self) -> Member:
+        """The one that the broker side knows as master."""
+        (found,) = [
+            member
+            for member in self.members
+            if member.broker is not None and not member.broker.identity.is_slave
+        ]
+        return found
+
+    def elect(self) -> Member:
+        for _ in range(60):
+            self.run(500)
+            masters = [
+                member
+                for member in self.members
+                if member.number not in self.cut
+                and member.broker is not None
+                and not member.broker.identity.is_slave
+            ]
+            if masters:
+                return masters[0]
+        raise AssertionError("no leader within 30 s")
+
+    def ask(self, member: Member, command: RemotingCommand, wait_ms: int = 200) -> RemotingCommand:
+        assert member.broker is not None
+        member.broker.server.handle(member.channel, [command])
+        member.broker.server.turn_ended()
+        self.run(wait_ms)
+        return member.channel.take_one()
+
+    def send(self, member: Member, *bodies: bytes, wait_ms: int = 200) -> list[RemotingCommand]:
+        assert member.broker is not None
+        member.broker.server.handle(member.channel, [send_command(body) for body in bodies])
+        member.broker.server.turn_ended()
+        self.run(wait_ms)
+        return member.channel.take()
+
+    def read(self, member: Member) -> list[bytes]:
+        """Bodies of queue 0 of topic T, as a reader gets them."""
+        assert member.store is not None
+        found: list[bytes] = []
+        while True:
+            page = member.store.reader.get_message("T", 0, len(found), 32, None)
+            if not page.messages:
+                return found
+            found += [decode_message(message).body for message in page.messages]
+
+    def talk(self, member: Member, request: Any) -> Any:
+        """A client of DLedger's own protocol."""
+        assert member.driver is not None
+        channel = MemoryChannel()
+        member.driver.handle(channel, [RemotingCommand.request(request.CODE, body=encode(request))])
+        self.run(200)
+        answer = channel.take_one()
+        assert answer.code == 200
+        return decode_response(type(request), answer.body)
+
+
+@define(eq=False)
+class Line:
+    """One member's way to the others; a millisecond long."""
+
+    group: Group
+    member: Member
+
+    def request(
+        self,
+        address: str,
+        command: RemotingCommand,
+        timeout_ms: int,
+        done: Reply,
+        pieces: Sequence[bytes] = (),
+    ) -> None:
+        if pieces:
+            command = evolve(command, body=b"".join(pieces))
+        scheduler = self.group.scheduler
+        if address.endswith(":9876"):
+            broker_id = int(command.ext_fields.get("brokerId", "-1"))
+            self.group.registered.append((self.member.number, broker_id))
+            scheduler.call_later(1, lambda: done(None, NetworkError("no name server")))
+            return
+        target = self.group.members[int(address.split(":")[0][-1])]
+
+        def arrive() -> None:
+            if self._parted(target) or target.driver is None:
+                scheduler.call_later(
+                    timeout_ms if self._parted(target) else 1,
+                    lambda: done(None, NetworkError(f"{address} is not reached")),
+                )
+                return
+            channel = MemoryChannel()
+            target.driver.handle(channel, [command])
+            self._watch(channel, target, done, timeout_ms)
+
+        scheduler.call_later(1, arrive)
+
+    def oneway(self, address: str, command: RemotingCommand) -> None:
+        pass
+
+    def _parted(self, target: Member) -> bool:
+        return bool({target.number, self.member.number} & self.group.cut)
+
+    def _watch(self, channel: MemoryChannel, target: Member, done: Reply, left_ms: int) -> None:
+        answers = channel.take()
+        if answers and not self._parted(target):
+            self.group.scheduler.call_later(1, lambda: done(answers[0], None))
+        elif left_ms <= 0:
+            done(None, NetworkError("no answer"))
+        else:
+            self.group.scheduler.call_later(
+                5, lambda: self._watch(channel, target, done, left_ms - 5)
+            )
+
+
+@define
+class Watched:
+    """A network that remembers what goes out."""
+
+    network: Network
+    sent: list[RemotingCommand] = field(factory=list)
+
+    def request(
+        self,
+        address: str,
+        command: RemotingCommand,
+        timeout_ms: int,
+        done: Reply,
+        pieces: Sequence[bytes] = (),
+    ) -> None:
+        if pieces:
+            command = evolve(command, body=b"".join(pieces))
+        self.sent.append(command)
+        self.network.request(address, command, timeout_ms, done)
+
+    def oneway(self, address: str, command: RemotingCommand) -> None:
+        self.network.oneway(address, command)
+
+
+def send_command(body: bytes) -> RemotingCommand:
+    header = SendMessageRequestHeaderV2(
+        producer_group="PG",
+        topic="T",
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=1_600_000_000_000,
+        flag=0,
+        properties="",
+    )
+    return RemotingCommand.request(310, header, body)
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    made = Group.of()
+    made.start(0, 1, 2)
+    yield made
+
+
+def equal_ledgers(group: Group) -> None:
+    first, *others = [member.data() for member in group.members]
+    for other in others:
+        assert other == first
+
+
+def test_three_members_elect_replicate_and_serve(group: Group) -> None:
+    leader = group.elect()
+    replies = group.send(leader, *(b"message %d" % number for number in range(40)))
+    assert [reply.code for reply in replies] == [0] * 40
+    assert [int(reply.ext_fields["queueOffset"]) for reply in replies] == list(range(40))
+    group.run(3000)
+    for member in group.members:
+        assert group.read(member) == [b"message %d" % number for number in range(40)]
+    equal_ledgers(group)
+    assert len(leader.data()) > 2, "several data files"
+    ids = dict(group.registered)
+    assert ids == {
+        member.number: 0 if member is leader else member.number + 1 for member in group.members
+    }
+
+
+def test_a_follower_takes_no_messages(group: Group) -> None:
+    leader = group.elect()
+    follower = next(member for member in group.members if member is not leader)
+    (reply,) = group.send(follower, b"wrong")
+    assert reply.code == 14
+
+
+def test_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(group: Group) -> None:
+    leader = group.elect()
+    assert [reply.code for reply in group.send(leader, b"a", b"b")] == [0, 0]
+    group.kill(leader.number)
+    second = group.elect()
+    assert second is not leader
+    assert [reply.code for reply in group.send(second, b"c")] == [0]
+    group.start(leader.number)
+    group.run(5000)
+    for member in group.members:
+        assert group.read(member) == [b"a", b"b", b"c"]
+    equal_ledgers(group)
+
+
+def test_what_no_quorum_has_is_given_up_and_cut_off(group: Group) -> None:
+    """The cut-off leader's entries never become readable; its sender is told."""
+    leader = group.elect()
+    assert [reply.code for reply in group.send(leader, b"a")] == [0]
+    group.cut = {leader.number}
+    bodies = [b"lost %d" % number * 30 for number in range(30)]
+    replies = group.send(leader, *bodies, wait_ms=2000)
+    assert replies == [], "nobody has confirmed"
+    second = group.elect()
+    group.run(8000)
+    assert {reply.code for reply in leader.channel.take()} == {1}, "broker busy: not in time"
+    assert leader.broker is not None and leader.broker.identity.is_slave, "stepped down"
+    assert [reply.code for reply in group.send(second, b"b" * 300, b"c")] == [0, 0]
+    group.cut = set()
+    group.run(10_000)
+    for member in group.members:
+        assert group.read(member) == [b"a", b"b" * 300, b"c"]
+    equal_ledgers(group)
+    again = group.leader()
+    assert [reply.code for reply in group.send(again, b"d")] == [0]
+    group.run(2000)
+    for member in group.members:
+        assert group.read(member) == [b"a", b"b" * 300, b"c", b"d"]
+
+
+def test_an_old_tail_is_committed_by_a_marker_that_no_reader_sees(group: Group) -> None:
+    leader = group.elect()
+    group.send(leader, b"a")
+    others = [member.number for member in group.members if member is not leader]
+    # The next message reaches both followers, but nobody hears that it is committed.
+    group.send(leader, b"b", wait_ms=2)
+    for number in range(3):
+        group.kill(number)
+    for number in others:
+        group.start(number)
+    second = group.elect()
+    assert group.read(second) == [b"a", b"b"]
+    entries = second.store.opened.entries if second.store is not None else None
+    assert entries is not None
+    assert entries.end.index == 2
+    marker = decode_message(entries.entry(2)[1])
+    assert marker.topic == "RMQPY_SYS_LEADER_MARKER" and b"of n" in marker.body
+    assert [reply.code for reply in group.send(second, b"c")] == [0]
+    assert group.read(second) == [b"a", b"b", b"c"]
+
+
+def test_the_whole_group_restarts(group: Group) -> None:
+    leader = group.elect()
+    group.send(leader, *(b"%d" % number * 50 for number in range(30)))
+    for number in range(3):
+        group.kill(number)
+    group.start(0, 1, 2)
+    leader = group.elect()
+    group.send(leader, b"more")
+    group.run(3000)
+    for member in group.members:
+        assert group.read(member) == [*(b"%d" % number * 50 for number in range(30)), b"more"]
+    equal_ledgers(group)
+
+
+def test_power_failures_lose_nothing_that_was_acknowledged_after_a_sync() -> None:
+    group = Group.of(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    group.start(0, 1, 2)
+    leader = group.elect()
+    for turn in range(10):
+        assert [reply.code for reply in group.send(leader, b"%d" % turn)] == [0]
+    for number in range(3):
+        group.kill(number, power=True)
+    group.start(0, 1, 2)
+    leader = group.elect()
+    assert group.read(leader) == [b"%d" % turn for turn in range(10)]
+
+
+def test_a_failed_disk_ends_leadership(group: Group) -> None:
+    leader = group.elect()
+    group.send(leader, b"a")
+    assert leader.store is not None
+    leader.store.health.fail("planted")
+    group.run(20)
+    assert leader.driver is not None and leader.driver.node.role is not Role.LEADER
+    second = group.elect()
+    assert second is not leader
+    assert [reply.code for reply in group.send(second, b"b")] == [0]
+
+
+def test_clients_of_dledger(group: Group) -> None:
+    leader = group.elect()
+    group.send(leader, b"a")
+    assert leader.store is not None
+    common = {"group": "broker-a", "remote_id": leader.name}
+    found = group.talk(leader, MetadataRequest(**common))
+    assert isinstance(found, MetadataResponse)
+    assert found.leader_id == leader.name and dict(found.peers or {}).keys() == set(MEMBERS)
+    got = group.talk(leader, GetEntriesRequest(begin_index=0, **common))
+    assert isinstance(got, GetEntriesResponse)
+    record = bytes(got.entries[0].body)
+    assert decode_message(record).body == b"a"
+    done = group.talk(leader, AppendEntryRequest(body=record, **common))
+    assert isinstance(done, AppendEntryResponse)
+    assert (done.code, done.index) == (200, 1)
+    assert group.read(leader) == [b"a", b"a"], "it has the next place in its queue"
+    position = (
+        leader.store.opened.entries.entry(1)[0].position if leader.store.opened.entries else -1
+    )
+    assert done.position == position
+    damaged = bytearray(record)
+    damaged[88] ^= 1
+    for wrong in (b"no record", bytes(damaged), record[:-1]):
+        refused = group.talk(leader, AppendEntryRequest(body=wrong, **common))
+        assert refused.code == DLedgerResponseCode.UNEXPECTED_ARGUMENT
+    done = group.talk(leader, AppendEntryRequest(batch_msgs=(record, record), **common))
+    assert (done.code, done.index) == (200, 3) and done.position > position
+    assert group.read(leader) == [b"a"] * 4
+    for empty in ((), (record, b"")):
+        refused = group.talk(leader, AppendEntryRequest(batch_msgs=empty, **common))
+        assert refused.code == DLedgerResponseCode.REQUEST_WITH_EMPTY_BODYS
+    half = group.talk(leader, AppendEntryRequest(batch_msgs=(record, b"no record"), **common))
+    assert half.code == DLedgerResponseCode.UNEXPECTED_ARGUMENT
+    assert group.read(leader) == [b"a"] * 5, "what was appended before stays"
+    follower = next(member for member in group.members if member is not leader)
+    common["remote_id"] = follower.name
+    refused = group.talk(follower, AppendEntryRequest(body=record, **common))
+    assert refused.code == DLedgerResponseCode.NOT_LEADER
+    assert group.read(leader) == [b"a"] * 5
+
+
+def test_frames_that_cannot_be_read(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    leader = group.elect()
+    assert leader.driver is not None
+    before = leader.data()
+    caplog.clear()
+    channel = MemoryChannel()
+    push = b'{"group":"broker-a","type":"APPEND","entry":{"body":"aGk","index":0}}'
+    for _ in range(3):
+        leader.driver.handle(channel, [RemotingCommand.request(51004, body=push)])
+    for answer in channel.take():
+        assert b'"code":411' in answer.body
+    assert sum("no Base64" in text for text in caplog.messages) == 1, "said once"
+    for code, expected in ((51003, 1), (51999, 3)):
+        leader.driver.handle(channel, [RemotingCommand.request(code)])
+        assert channel.take_one().code == expected
+    strange = MetadataRequest(group="other", remote_id=leader.name)
+    for _ in range(2):
+        assert group.talk(leader, strange).code == DLedgerResponseCode.UNKNOWN_GROUP
+    assert sum("UNKNOWN_GROUP" in text for text in caplog.messages) == 1
+    assert leader.data() == before
+
+
+ENTRY = (
+    b'{"body":"%b","bodyCrc":0,"chainCrc":0,"channel":0,"index":%d,"magic":1,"pos":%d,'
+    b'"size":%d,"term":%d}'
+)
+
+
+def bad_push(**changes: Any) -> bytes:
+    """A batch of one entry as a leader would send it, but for ``changes``."""
+    told = {
+        "body": b"aGk=", "index": 0, "pos": 0, "size": 50, "entry_term": 1, "term": 1,
+        "group": b"broker-a", "leader": b"n0", "to": b"n1",
+    } | changes  # fmt: skip
+    entry = ENTRY % tuple(told[name] for name in ("body", "index", "pos", "size", "entry_term"))
+    return (
+        b'{"batch":true,"batchEntry":[%b],"code":200,"commitIndex":-1,"count":1,'
+        b'"firstEntryIndex":%d,"group":"%b","lastEntryIndex":%d,"leaderId":"%b","localId":"%b",'
+        b'"remoteId":"%b","term":%d,"totalSize":%d,"type":"APPEND"}'
+    ) % (
+        entry,
+        *(told[name] for name in ("index", "group", "index", "leader", "leader", "to", "term")),
+        told["size"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "said"),
+    [
+        ({"body": b"aGk"}, 411, 1),  # truncated
+        ({"body": b"aG=k"}, 411, 1),
+        ({"size": 51}, 411, 1),
+        ({"index": -1}, 411, 1),
+        ({"group": b"other"}, 400, 1),
+        ({"to": b"n9"}, 401, 1),
+        ({"leader": b"n9"}, 406, 0),
+        ({"term": 0}, 406, 0),
+        ({"term": 99}, 406, 0),
+        ({"entry_term": 99}, 406, 0),
+        ({"pos": 8}, 406, 0),
+        ({"pos": FILE_SIZE}, 406, 0),
+    ],
+    ids=str,
+)
+def test_a_push_that_is_wrong_is_refused_and_writes_nothing(
+    group: Group, changes: dict[str, Any], code: int, said: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = group.elect()
+    follower = next(member for member in group.members if member is not leader)
+    assert follower.driver is not None
+    before = follower.data()
+    usual = {
+        "leader": leader.name.encode(),
+        "to": follower.name.encode(),
+        "term": follower.driver.node.term,
+        "entry_term": follower.driver.node.term,
+    }
+    body = bad_push(**(usual | changes))
+    caplog.clear()
+    channel = MemoryChannel()
+    for _ in range(3):
+        follower.driver.handle(channel, [RemotingCommand.request(51004, body=body)])
+    answers = channel.take()
+    assert len(answers) == 3
+    for answer in answers:
+        assert b'"code":%d' % code in answer.body
+    assert len(caplog.messages) == said, caplog.messages
+    assert follower.data() == before
+    good = bad_push(**usual)  # and nothing was wrong but that
+    follower.driver.handle(channel, [RemotingCommand.request(51004, body=good)])
+    assert b'"code":200' in channel.take_one().body
+
+
+def test_pulls_wait_for_the_quorum(group: Group) -> None:
+    leader = group.elect()
+    assert leader.broker is not None
+    group.send(leader, b"a")
+    header = PullMessageRequestHeader(
+        consumer_group="CG",
+        topic="T",
+        queue_id=0,
+        queue_offset=1,
+        max_msg_nums=32,
+        sys_flag=6,
+        commit_offset=0,
+        suspend_timeout_millis=15_000,
+        subscription="*",
+        sub_version=0,
+    )
+    reader = MemoryChannel()
+    leader.broker.server.handle(reader, [RemotingCommand.request(11, header)])
+    leader.broker.server.turn_ended()
+    group.cut = {member.number for member in group.members if member is not leader}
+    group.send(leader, b"b", wait_ms=100)
+    assert reader.take() == []
+    group.cut = set()
+    group.run(3000)
+    assert leader.broker is not None
+    (found,) = reader.take()
+    assert b"b" in found.body
+
+
+def test_members_with_other_file_sizes_are_refused_by_name(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = Group.of()
+    odd.members[2].changes["mapped_file_size_commit_log"] = 2 * FILE_SIZE
+    odd.start(0, 1, 2)
+    leader = odd.elect()
+    assert leader.number in (0, 1)
+    assert [reply.code for reply in odd.send(leader, b"a")] == [0]
+    odd.run(30_000)
+    assert odd.leader() is leader
+    stranger = odd.members[2].driver
+    assert stranger is not None and stranger.node.role is Role.CANDIDATE
+    assert odd.members[2].data() == {f"data/{0:020d}": b""}, "nothing was written"
+    refused = [text for text in caplog.messages if "its mappedFileSizeCommitLog is 8192" in text]
+    assert 1 <= len(refused) <= 2, "said once by each that meets it"
+
+
+def test_java_members_take_no_batches_and_are_taken_as_they_are(group: Group) -> None:
+    """A member that answers the handshake with code 3 gets every entry in a push of its own."""
+    leader = group.elect()
+    assert leader.driver is not None
+    ways = leader.driver.peers.ways
+    assert {way.standing for way in ways.values()} == {PeerStatus.VERIFIED}
+    command = RemotingCommand(3, flag=1)
+    for way in ways.values():
+        leader.driver.peers._introduced(way, command, None)
+    assert {way.standing for way in ways.values()} == {PeerStatus.JAVA}
+    watched = leader.driver.peers.network = Watched(leader.driver.peers.network)
+    group.send(leader, *(b"%d" % number for number in range(20)))
+    pushes = [sent.body for sent in watched.sent if sent.code == 51004]
+    # An empty follower gets the first one by TRUNCATE.
+    assert len([push for push in pushes if b'"type":"APPEND"' in push]) == 2 * 19
+    assert all(b'"batchEntry":[]' in push for push in pushes)
+
+
+@pytest.mark.slow
+def test_a_restarted_member_without_an_old_log_asks_for_no_certificate(group: Group) -> None:
+    """Its log begins at 0, or further on when files have expired: Java members are joined again."""
+    leader = group.elect()
+    group.send(leader, *(b"x" * 700 + b"%d" % number for number in range(20)))
+    for expired in (False, True):
+        assert leader.store is not None and leader.store.opened.entries is not None
+        if expired:
+            file = leader.store.opened.entries.release_first_file()
+            leader.files.unlink(file.path)
+        group.kill(leader.number)
+        group.start(leader.number)
+        assert leader.driver is not None
+        assert (leader.driver.entries.base_offset > 0) == expired
+        for way in leader.driver.peers.ways.values():
+            leader.driver.peers._introduced(way, RemotingCommand(3, flag=1), None)
+            assert (way.standing, way.reason) == (PeerStatus.JAVA, "")
+        leader = group.elect()
+
+
+def test_the_state_of_a_member_can_be_asked_for(group: Group) -> None:
+    leader = group.elect()
+    group.send(leader, b"a", b"b")
+    group.run(2000)
+    answer = group.ask(leader, RemotingCommand.request(71003))
+    assert answer.code == 0
+    status = loads(answer.body)
+    assert (status["role"], status["leader"]) == ("LEADER", leader.name)
+    assert (status["begin"], status["end"], status["committed"]) == (0, 1, 1)
+    assert [peer["id"] for peer in status["peers"]] == list(MEMBERS)
+    others = [peer for peer in status["peers"] if peer["id"] != leader.name]
+    assert {(peer["state"], peer["match"], peer["lag"]) for peer in others} == {("APPEND", 1, 0)}
+    assert {peer["handshake"] for peer in others} == {"verified"}
+    assert "leads in term" in status["events"][-1]["text"]
+    follower = next(member for member in group.members if member is not leader)
+    status = loads(group.ask(follower, RemotingCommand.request(71003)).body)
+    assert (status["role"], status["leader"]) == ("FOLLOWER", leader.name)
+    assert f"follows {leader.name}" in status["events"][-1]["text"]
+
+
+PLACES_IN_ENTRY = {
+    "magic": 0, "size": 4, "index": 8, "term": 16, "pos": 24, "body length": 47, "record size": 51,
+    "record magic": 52, "crc": 56, "body": 48 + 100,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", [3, 0], ids=["in the middle", "the first"])
+@pytest.mark.parametrize("field", PLACES_IN_ENTRY)
+def test_a_damaged_entry_met_at_the_start_is_fetched(
+    group: Group, field: str, index: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = group.elect()
+    group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
+    group.run(3000)
+    victim = next(member for member in group.members if member is not leader)
+    assert victim.store is not None and victim.store.opened.entries is not None
+    position = victim.store.opened.entries.entry(index)[0].position
+    group.kill(victim.number)
+    name, place = divmod(position + PLACES_IN_ENTRY[field], FILE_SIZE)
+    node = victim.files.nodes[f"/store/dledger-{victim.name}/data/{name * FILE_SIZE:020d}"]
+    node.data[place] ^= 0x40
+    assert [reply.code for reply in group.send(leader, b"one", b"more")] == [0, 0]
+    group.start(victim.number)
+    assert victim.driver is not None and victim.store is not None
+    assert victim.driver.damaged == {index}
+    assert victim.store.log.confirm_offset <= position
+    assert any(f"entry {index} is damaged" in note for note in victim.store.opened.notes)
+    group.run(100)
+    assert victim.driver.disk is DiskState.DAMAGED
+    group.run(15_000)
+    assert victim.driver.damaged == frozenset()
+    assert any(f"entry {index} was repaired" in text for text in caplog.messages)
+    equal_ledgers(group)
+    for member in group.members:
+        assert len(group.read(member)) == 22
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("field", PLACES_IN_ENTRY)
+def test_a_damaged_last_entry_is_a_torn_tail(group: Group, field: str) -> None:
+    """Whatever of it is wrong, the member goes on behind the one before; a term that is too large
+    would make it leader without what the others have."""
+    leader = group.elect()
+    group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
+    group.run(3000)
+    victim = next(member for member in group.members if member is not leader)
+    assert victim.store is not None and victim.store.opened.entries is not None
+    position = victim.store.opened.entries.entry(19)[0].position
+    group.kill(victim.number)
+    name, place = divmod(position + PLACES_IN_ENTRY[field], FILE_SIZE)
+    node = victim.files.nodes[f"/store/dledger-{victim.name}/data/{name * FILE_SIZE:020d}"]
+    node.data[place] ^= 0x40
+    group.send(leader, b"one", b"more")
+    group.start(victim.number)
+    assert victim.driver is not None and victim.store is not None
+    assert victim.driver.entries.end.index == 18
+    assert any("torn bytes" in note for note in victim.store.opened.notes)
+    group.run(5000)
+    equal_ledgers(group)
+    for member in group.members:
+        assert len(group.read(member)) == 22
+
+
+@pytest.mark.slow
+def test_a_member_with_a_damaged_entry_does_not_lead(group: Group) -> None:
+    """It has the longest log, and waits until another member leads and gives it the entry."""
+    leader = group.elect()
+    group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
+    group.run(3000)
+    assert leader.store is not None and leader.store.opened.entries is not None
+    header, _ = leader.store.opened.entries.entry(3)
+    for member in group.members:
+        group.kill(member.number)
+    name, place = divmod(header.position + 48 + 100, FILE_SIZE)
+    node = leader.files.nodes[f"/store/dledger-{leader.name}/data/{name * FILE_SIZE:020d}"]
+    node.data[place] ^= 0x40
+    group.start(leader.number)
+    group.run(20_000)
+    assert leader.driver is not None and leader.driver.damaged == {3}
+    assert leader.driver.node.role is not Role.LEADER
+    group.start(*(member.number for member in group.members if member is not leader))
+    group.run(30_000)
+    assert leader.driver.damaged == frozenset()
+    equal_ledgers(group)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_a_damaged_entry_is_fetched_again(
+    group: Group, who: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = group.elect()
+    group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
+    group.run(3000)
+    victim = leader
+    if who == "follower":
+        victim = next(member for member in group.members if member is not leader)
+    assert victim.store is not None and victim.store.opened.entries is not None
+    header, _ = victim.store.opened.entries.entry(3)
+    name, place = divmod(header.position + 48 + 100, FILE_SIZE)
+    node = victim.files.nodes[f"/store/dledger-{victim.name}/data/{name * FILE_SIZE:020d}"]
+    node.data[place] ^= 0x40
+    assert victim.driver is not None
+    for _ in range((REST_MS + 1000) // 100):
+        if victim.driver.damaged:
+            break
+        group.run(100)
+    assert victim.driver.damaged == {3}
+    assert victim.driver.node.role is not Role.LEADER
+    group.run(15_000)
+    assert victim.driver.damaged == frozenset()
+    assert any("entry 3 is damaged" in text for text in caplog.messages)
+    assert any("entry 3 was repaired" in text for text in caplog.messages)
+    again = group.leader()
+    assert [reply.code for reply in group.send(again, b"more")] == [0]
+    group.run(3000)
+    equal_ledgers(group)
+    for member in group.members:
+        assert len(group.read(member)) == 21
+
+
+@pytest.mark.slow
+def test_what_was_granted_is_proposed_before_answers_are_looked_at(group: Group) -> None:
+    """They may end the leadership; what C has appended meanwhile was granted before."""
+    leader = group.elect()
+    assert [reply.code for reply in group.send(leader, b"a")] == [0]
+    group.run(2000)
+    assert leader.driver is not None
+    driver = leader.driver
+    granted, room = driver.grant()
+    assert room > 0
+    driver._planned = True
+    driver._inbox.append(Answered(-1, None))
+    proposed = driver.propose(1)
+    assert proposed == granted
+    assert driver._inbox, "it waits for the next turn"
+    assert not driver._granted
+
+
+def test_a_put_without_a_grant_looks_at_answers_first(group: Group) -> None:
+    leader = group.elect()
+    group.send(leader, b"a")
+    group.run(2000)
+    assert leader.driver is not None
+    driver = leader.driver
+    driver._planned = True
+    driver._inbox.append(Answered(-1, None))
+    driver.propose(1)
+    assert not driver._inbox

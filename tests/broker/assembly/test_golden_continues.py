@@ -1,0 +1,265 @@
+"""Java's own course is the judge: a golden store is cut where delays, half messages or retries were
+under way, ours goes on from there, and what it makes of them is what Java made of them then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.broker.assembly.process import BrokerRuntime
+from rmqpy.codec.hashes import crc32
+from rmqpy.codec.message import decode_message
+from rmqpy.config.loading import load_broker_configuration
+from rmqpy.model.flags import COMPRESSED, TRANSACTION_COMMIT, TRANSACTION_NOT_TYPE
+from rmqpy.model.message import StoredMessage
+from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
+from rmqpy.remoting.headers import (
+    CheckTransactionStateRequestHeader,
+    ConsumerSendMsgBackRequestHeader,
+    EndTransactionRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+)
+from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
+from rmqpy.testing.manual_scheduler import ManualScheduler
+from rmqpy.testing.ports import free_port_block
+
+STORES = [("A-classic-clean-v497", "store"), ("B-master-slave-v497", "master")]
+HALF, GIVEN_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
+RETRY, DEAD = "%RETRY%CID_retry", "%DLQ%CID_retry"
+FILE_SIZE = 65536
+
+
+def cut(root: Path, offset: int) -> None:
+    """As if the broker had been killed when its log ended at ``offset``, before it saved how far
+    delays and checks of transactions were.
+    """
+    for path in (root / "commitlog").iterdir():
+        first = int(path.name)
+        if first >= offset:
+            path.unlink()
+        elif first + FILE_SIZE > offset:
+            kept = path.read_bytes()[: offset - first]
+            path.write_bytes(kept.ljust(FILE_SIZE, b"\0"))
+    (root / "abort").touch()
+    for name in ("delayOffset.json", "consumerOffset.json"):
+        for path in (root / "config" / name, root / "config" / f"{name}.bak"):
+            path.unlink(missing_ok=True)
+
+
+def opened(build: BuildBroker, root: Path, now_ms: int) -> Any:
+    return build(
+        files=OsFileSystem(),
+        scheduler=ManualScheduler(start_ms=now_ms),
+        store_path_root_dir=str(root),
+        store_path_commit_log=f"{root}/commitlog",
+        max_message_size=32768,
+        mapped_file_size_consume_queue=2000,
+        transaction_check_interval=2_000,
+        transaction_time_out=1_000,
+        file_reserved_time=1_000_000,
+    )
+
+
+def java_made(manifest: dict[str, Any], topics: Iterable[str], since: int) -> list[dict[str, Any]]:
+    """What came to ``topics`` behind an offset of the log, in the order of the log."""
+    found = [m for m in manifest["messages"] if m["topic"] in topics]
+    return [as_java(m) for m in found if m["commitLogOffset"] >= since]
+
+
+def as_java(message: dict[str, Any]) -> dict[str, Any]:
+    names = ("topic", "queueId", "flag", "reconsumeTimes", "bornTimestamp", "props", "crc")
+    return {name: message[name] for name in names} | {"sysFlag": message["sysFlag"]}
+
+
+def we_made(kit: BrokerHarness, topics: Iterable[str], since: int) -> list[dict[str, Any]]:
+    return [as_ours(m) for m in in_order(kit, topics) if m.physical_offset >= since]
+
+
+def as_ours(message: StoredMessage) -> dict[str, Any]:
+    assert not message.sys_flag & COMPRESSED
+    return {
+        "topic": message.topic,
+        "queueId": message.queue_id,
+        "flag": message.flag,
+        "reconsumeTimes": message.reconsume_times,
+        "bornTimestamp": message.born_timestamp_ms,
+        "props": dict(message.properties),
+        "crc": crc32(message.body),
+        "sysFlag": message.sys_flag,
+    }
+
+
+def in_order(kit: BrokerHarness, topics: Iterable[str]) -> list[StoredMessage]:
+    found = []
+    for topic, queue_id in kit.store.reader.queue_names():
+        if topic in topics:
+            first = kit.store.reader.min_queue_offset(topic, queue_id)
+            count = kit.store.reader.max_queue_offset(topic, queue_id) - first
+            units = kit.store.reader.queue_units(topic, queue_id, first, count)
+            found += [decode_message(kit.store.reader.message_at(unit[0])) for unit in units]
+    return sorted(found, key=lambda message: message.physical_offset)
+
+
+def sorted_by_text(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(messages, key=str)
+
+
+def at(manifest: dict[str, Any], topic: str, place: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = [m for m in manifest["messages"] if m["topic"] == topic][place]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "part"), STORES)
+def test_delays_and_half_messages(
+    build: BuildBroker,
+    golden_copy: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+    name: str,
+    part: str,
+) -> None:
+    """From before the first delivery: the producer answers as Java's did, "u" commits at the first
+    question, "p" never knows.
+    """
+    java, root = manifest(name), golden_copy(name) / part
+    first = at(java, "Delay")
+    since = first["commitLogOffset"]
+    cut(root, since)
+    kit = opened(build, root, first["storeTimestamp"])
+    assert kit.store.log.max_offset == since
+    group = "PID_tx_a" if name.startswith("A") else "PID_tx_b"
+    for _ in range(80):
+        if kit.scheduler.monotonic_ms() % 10_000 == 0:
+            kit.heartbeat(group=None, producer=group)
+        kit.scheduler.advance(500)
+        for question in [command for command in kit.channel.take() if command.code == 39]:
+            answer(kit, question)
+    topics = ("Delay", "Tx", HALF)
+    theirs = [m for m in java_made(java, topics, since) if m["props"].get("DELAY") != "5"]
+    assert sorted_by_text(we_made(kit, topics, since)) == sorted_by_text(theirs)
+    assert len(theirs) > 35
+    keys = [m["props"]["KEYS"] for m in we_made(kit, [GIVEN_UP], since)]
+    pending = [m["props"]["KEYS"] for m in theirs if m["props"].get("txp") == "p"]
+    assert sorted(keys) == sorted(set(pending)) and len(keys) == 2
+    assert all(count == 15 for count in Counter(pending).values())
+    kit.store.shutdown()
+
+
+def answer(kit: BrokerHarness, question: RemotingCommand) -> None:
+    header = CheckTransactionStateRequestHeader.decode(question.ext_fields)
+    half = decode_message(memoryview(question.body))
+    known = half.properties["txp"] == "u"
+    end = EndTransactionRequestHeader(
+        producer_group=half.properties["PGROUP"],
+        tran_state_table_offset=header.tran_state_table_offset,
+        commit_log_offset=header.commit_log_offset,
+        commit_or_rollback=TRANSACTION_COMMIT if known else TRANSACTION_NOT_TYPE,
+        from_transaction_check=True,
+        msg_id=half.properties["UNIQ_KEY"],
+    )
+    command = RemotingCommand.request(37, end)
+    command.flag |= FLAG_ONEWAY
+    kit.deliver(command)
+
+
+@pytest.mark.parametrize(("name", "part"), STORES)
+def test_retries_and_dead_letters(
+    build: BuildBroker,
+    golden_copy: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+    name: str,
+    part: str,
+) -> None:
+    """From where three messages of a consumer wait to be tried again; it fails once more."""
+    java, root = manifest(name), golden_copy(name) / part
+    first = at(java, RETRY)
+    since = first["commitLogOffset"]
+    cut(root, since)
+    kit = opened(build, root, first["storeTimestamp"])
+    kit.scheduler.advance(3_000)
+    assert we_made(kit, [RETRY], since) == java_made(java, [RETRY], since)
+    for message in in_order(kit, [RETRY]):
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=message.physical_offset,
+            group="CID_retry",
+            delay_level=0,
+            origin_msg_id=message.properties["ORIGIN_MESSAGE_ID"],
+            origin_topic="Retry",
+            max_reconsume_times=1,
+        )
+        assert kit.call(36, header).code == 0
+    dead = we_made(kit, [DEAD], since)
+    theirs = java_made(java, [DEAD], since)
+    assert len(dead) == 3
+    assert sorted_by_text(dead) == sorted_by_text(theirs)
+    kit.store.shutdown()
+
+
+def test_a_retry_that_java_left_waiting(
+    build: BuildBroker,
+    golden_copy: Callable[[str], Path],
+    manifest: Callable[[str], dict[str, Any]],
+) -> None:
+    """5.3.3 had given back three messages that nobody had fetched yet: the group goes on there."""
+    root = golden_copy("A-classic-clean-v533") / "store"
+    java = manifest("A-classic-clean-v533")
+    kit = opened(build, root, max(m["storeTimestamp"] for m in java["messages"]))
+    header = QueryConsumerOffsetRequestHeader(consumer_group="CID_retry", topic=RETRY, queue_id=0)
+    found = kit.call(14, header)
+    assert (found.code, found.ext_fields["offset"]) == (0, "0")
+    page = kit.pull(consumer_group="CID_retry", topic=RETRY, queue_offset=0)
+    assert (page.code, page.ext_fields["nextBeginOffset"]) == (0, "3")
+    assert we_made(kit, [RETRY], 0) == java_made(java, [RETRY], 0)
+    kit.store.shutdown()
+
+
+@pytest.mark.slow
+def test_delays_are_delivered_behind_the_switch_as_java_delivered_them(
+    golden_copy: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
+) -> None:
+    """C is what Java made of B: the two messages that waited in the classic log."""
+    root = golden_copy("B-master-slave-v497") / "master"
+    ports = free_port_block(4)
+    ports.release()
+    settings = {
+        "brokerName": "golden",
+        "brokerIP1": "127.0.0.1",
+        "listenPort": str(ports.broker_port),
+        "storePathRootDir": str(root),
+        "mappedFileSizeCommitLog": "65536",
+        "mappedFileSizeConsumeQueue": "2000",
+        "maxHashSlotNum": "100",
+        "maxIndexNum": "400",
+        "maxMessageSize": "32768",
+        "enableDLegerCommitLog": "true",
+        "dLegerGroup": "golden",
+        "dLegerSelfId": "n0",
+        "dLegerPeers": f"n0-127.0.0.1:{ports[1]}",
+    }
+
+    async def main() -> list[dict[str, Any]]:
+        scheduler = AsyncioScheduler()
+        loaded = load_broker_configuration(None, settings, {"HOME": str(root)})
+        process = BrokerRuntime(loaded.configuration, scheduler)
+        await process.start()
+        assert process.store.opened.divided_offset is not None
+        async with asyncio.timeout(20):
+            while process.store.reader.max_queue_offset("Delay", 1) < 3:
+                await asyncio.sleep(0.01)
+        made = we_made(process, ["Delay"], process.store.opened.divided_offset)
+        await process.stop()
+        await scheduler.close()
+        return made
+
+    java = manifest("C-upgraded-v497")
+    theirs = [m for m in java_made(java, ["Delay"], 0) if m["props"]["DELAY"] == "5"]
+    assert asyncio.run(main()) == theirs
+    assert len(theirs) == 2

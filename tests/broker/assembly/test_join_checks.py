@@ -1,0 +1,379 @@
+"""Groups with a classic log in front of the DLedger log that is not the same everywhere: whole
+brokers in virtual time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attrs import evolve
+from simulator.broker_host import BrokerHost
+from simulator.checkers import GroupWatch
+from simulator.member_view import MemberView
+from simulator.plan import GROUP_NAME, SimulationPlan
+from simulator.records import BODY_AT, ENTRY_HEADER_BYTES
+from simulator.world import World
+
+from rmqpy.audit.replicas.certificate import Certificate, Subject
+from rmqpy.broker.assembly.join_checks import PeerCertificateCheck
+from rmqpy.config.loading import StoreSettings
+from rmqpy.dledger.handshake import PeerHello
+from rmqpy.dledger.member import DiskState, Role
+from rmqpy.dledger.messages import (
+    DLedgerResponseCode,
+    Entry,
+    PushEntryRequest,
+    PushType,
+    VoteRequest,
+)
+from rmqpy.dledger.wire import decode_response, encode
+from rmqpy.net.dledger.peers import PeerStatus
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.testing.memory_channel import MemoryChannel
+from rmqpy.testing.memory_files import MemoryFiles
+
+PLAN = SimulationPlan(seed=3, heartbeat_ms=300, old_messages=120, file_size=4096)
+BORN_TIMESTAMP = 40
+LOG = "/store/commitlog/"
+
+
+def world_with(change: Callable[[BrokerHost], None], *names: str) -> World:
+    """All members run, with ``change`` made to the disks of some before."""
+    world = World(PLAN)
+    world.make_old_log()
+    for name in names:
+        change(world.hosts[name])
+    for host in world.hosts.values():
+        host.watch = lambda _host: None  # what it promises is not kept here
+        host.start()
+    return world
+
+
+def born_otherwise(host: BrokerHost, number: int) -> None:
+    """The first message of a file has another born timestamp: no checksum tells."""
+    host.disk.nodes[log_files(host)[number]].data[BORN_TIMESTAMP + 7] ^= 1
+
+
+def log_files(host: BrokerHost) -> list[str]:
+    return sorted(path for path in host.disk.nodes if path.startswith(LOG))
+
+
+def remove(host: BrokerHost, prefix: str) -> None:
+    for path in [path for path in host.disk.nodes if path.startswith(prefix)]:
+        host.disk.unlink(path)
+
+
+def settled(world: World) -> BrokerHost:
+    """Who leads once everybody knows all of everybody."""
+    world.advance(15_000)
+    leader = world.leader()
+    assert leader is not None
+    return leader
+
+
+def standings(host: BrokerHost) -> dict[str, tuple[PeerStatus, str]]:
+    assert host.running is not None and host.running.driver is not None
+    ways = host.running.driver.peers.ways
+    return {name: (way.standing, way.reason) for name, way in ways.items()}
+
+
+def role_of(host: BrokerHost) -> Role:
+    assert host.running is not None and host.running.node is not None
+    return host.running.node.role
+
+
+def refused_by_all(world: World, name: str) -> str:
+    """The reason that the others give; all that is between them and it is refused."""
+    reasons = set()
+    for host in world.hosts.values():
+        for other, (standing, reason) in standings(host).items():
+            if name in (host.name, other):
+                assert standing is PeerStatus.REFUSED, (host.name, other)
+                if host.name != name:
+                    reasons.add(reason)
+            else:
+                assert standing is PeerStatus.VERIFIED, (host.name, other)
+    assert reasons
+    return reasons.pop()
+
+
+def test_a_difference_in_the_first_file_is_found_after_the_vote() -> None:
+    """The two last files are looked at before, the others behind it."""
+
+    world = world_with(lambda host: born_otherwise(host, 0), "n2")
+    odd = world.hosts["n2"]
+    assert len(log_files(odd)) > 3
+    leader = settled(world)
+    assert leader.name != "n2"
+    reason = refused_by_all(world, "n2")
+    assert "holds other messages, first in the file that begins at 0" in reason
+    assert "rmqpy upgrade plan" in reason
+    followers = [host for host in world.hosts.values() if host not in (leader, odd)]
+    assert [role_of(host) for host in followers] == [Role.FOLLOWER], "a verified quorum works"
+    assert role_of(odd) is Role.CANDIDATE
+
+
+def test_the_whole_mark_is_kept_and_told() -> None:
+    world = world_with(lambda _host: None)
+    settled(world)
+    for host in world.hosts.values():
+        assert {standing for standing, _ in standings(host).values()} == {PeerStatus.VERIFIED}
+        kept = json.loads(bytes(host.disk.nodes["/store/rmqpy/old_log.json"].data))
+        assert kept["digest"].count(",") == len(log_files(host)) - 1
+
+
+def test_an_empty_member_is_refused_and_never_leads() -> None:
+    world = world_with(lambda host: remove(host, "/store/"), "n0")
+    leader = settled(world)
+    assert leader.name != "n0"
+    assert "n0 has no old commit log" in refused_by_all(world, "n0")
+    assert "rmqpy upgrade join DIR" in refused_by_all(world, "n0")
+
+
+def test_a_member_that_was_mended_is_taken_at_once() -> None:
+    saved: dict[str, bytes] = {}
+
+    def change(host: BrokerHost) -> None:
+        saved.update({path: bytes(node.data) for path, node in host.disk.nodes.items()})
+        born_otherwise(host, -1)
+
+    world = world_with(change, "n1")
+    settled(world)
+    refused_by_all(world, "n1")
+    odd = world.hosts["n1"]
+    world.crash(odd, power=False)
+    remove(odd, "/store/")
+    for path, data in saved.items():
+        odd.disk.put(path, data)
+    odd.start()
+    world.advance(3000)
+    assert {standing for standing, _ in standings(odd).values()} == {PeerStatus.VERIFIED}
+    assert role_of(odd) is Role.FOLLOWER
+
+
+# Without config/
+
+
+def test_a_member_without_tables_does_not_lead_before_it_has_them() -> None:
+    def change(host: BrokerHost) -> None:
+        remove(host, "/store/config/")
+
+    world = world_with(change, "n0", "n1")
+    leader = settled(world)
+    assert leader.name == "n2", "the only one that knows topics and offsets"
+    bare = world.hosts["n0"].running
+    assert bare is not None and bare.driver is not None
+    assert bare.driver.disk is DiskState.LACKS_TABLES
+    assert "/store/config/topics.json" not in world.hosts["n0"].disk.nodes
+    bare.broker.metadata_sync._fetched.update((21, 43, 45, 201))
+    world.advance(1000)
+    assert bare.driver.disk is DiskState.GOOD
+    assert "/store/config/topics.json" in world.hosts["n0"].disk.nodes
+
+
+def test_where_no_member_has_tables_nobody_leads(caplog: pytest.LogCaptureFixture) -> None:
+    world = world_with(lambda host: remove(host, "/store/config/"), "n0", "n1", "n2")
+    world.advance(15_000)
+    assert world.leader() is None
+    assert any("copy config/ of the last master" in text for text in caplog.messages)
+
+
+# Java members
+
+
+def java_answers(host: BrokerHost, member: str) -> tuple[PeerStatus, str]:
+    """What becomes of a member that answers the handshake as Java does."""
+    assert host.running is not None and host.running.driver is not None
+    peers = host.running.driver.peers
+    peers._introduced(peers.ways[member], RemotingCommand(3, flag=1), None)
+    return standings(host)[member]
+
+
+def test_a_java_member_is_not_joined_unseen() -> None:
+    world = world_with(lambda _host: None)
+    leader = settled(world)
+    follower = next(host for host in world.hosts.values() if host is not leader)
+    standing, reason = java_answers(follower, leader.name)
+    assert standing is PeerStatus.REFUSED
+    assert f"{leader.name} is a Java member" in reason and "there is no certificate" in reason
+    assert "rmqpyAcceptUnverifiedPeers=true" in reason
+    assert follower.running is not None and follower.running.driver is not None
+    before = follower.running.driver.node.term
+    request = VoteRequest(
+        group="simulated", remote_id=follower.name, leader_id=leader.name, term=before + 5
+    )
+    channel = MemoryChannel()
+    command = RemotingCommand.request(request.CODE, body=encode(request))
+    follower.running.driver.handle(channel, [command])
+    (answer,) = channel.take()
+    code = decode_response(VoteRequest, answer.body).code
+    assert code == DLedgerResponseCode.UNEXPECTED_MEMBER
+    assert follower.running.driver.node.term == before, "its vote does not count"
+
+
+OWN = PeerHello(
+    group="g",
+    member="n0",
+    file_size=4096,
+    divided_offset=8192,
+    old_log_end=8000,
+    old_log_digest="aa,bb",
+    end_index=-1,
+    peers={},
+)
+
+
+def subject(name: str, **changes: Any) -> Subject:
+    values: dict[str, Any] = {
+        "begin": 0,
+        "end": 8000,
+        "messages": 9,
+        "queued": 9,
+        "by_queue": 9,
+        "by_id": 9,
+        "keys": 0,
+        "keys_found": 0,
+        "digest": "",
+        "divided_offset": 8192,
+        "old_log_end": 8000,
+        "old_log_digest": "aa,bb",
+    }
+    return Subject(name=name, **{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("subjects", "says"),
+    [
+        ([subject("n0"), subject("n1")], ""),
+        ([subject("n0"), subject("n1", old_log_digest="aa,bb,cc")], ""),
+        ([subject("n0"), subject("n2")], "the certificate is about n0, n2"),
+        ([subject("n0"), subject("n1", old_log_digest="")], "does not tell of its old log"),
+        ([subject("n0"), subject("n1", old_log_digest="aa,xx")], "holds other messages"),
+        ([subject("n0"), subject("n1", old_log_end=7000)], "differ from offset 7000 on"),
+        ([subject("n0"), subject("n1", by_queue=8)], "says NOT EQUAL"),
+    ],
+)
+def test_a_certificate_vouches(subjects: list[Subject], says: str) -> None:
+    files = MemoryFiles()
+    certificate = Certificate(made_ms=1, subjects=tuple(subjects), comparisons=())
+    files.put("/s/rmqpy/certificate.json", certificate.encode(b"secret"))
+    files.put("/key", b"secret\n")
+    files.put("/other", b"other")
+    for key in (None, "/key"):
+        settings = StoreSettings(store_path_root_dir="/s", rmqpy_certificate_key=key)
+        found = PeerCertificateCheck(files, settings, lambda: OWN).reason_not_trusted("n1")
+        assert says in found and bool(says) == bool(found)
+    settings = StoreSettings(store_path_root_dir="/s", rmqpy_certificate_key="/other")
+    found = PeerCertificateCheck(files, settings, lambda: OWN).reason_not_trusted("n1")
+    assert "not signed with the key in other" in found
+    settings = StoreSettings(store_path_root_dir="/s", rmqpy_certificate_key="/none")
+    assert "no such file" in PeerCertificateCheck(files, settings, lambda: OWN).reason_not_trusted(
+        "n1"
+    )
+    word = StoreSettings(store_path_root_dir="/none", rmqpy_accept_unverified_peers=True)
+    assert PeerCertificateCheck(files, word, lambda: OWN).reason_not_trusted("n1") == ""
+
+
+@pytest.mark.slow
+def test_a_member_that_was_away_until_all_it_had_expired_begins_anew() -> None:
+    """Its old log goes as its entries go, whatever the age of these files by its own clock."""
+    world = World(evolve(PLAN, old_messages=5, queues=1))
+    world.begin()
+    leader = settled(world)
+    away = next(host for host in world.hosts.values() if host is not leader)
+    send(world, 3)
+    world.crash(away, power=False)
+    for _ in range(3):
+        send(world, 30)
+        world.advance_hours()
+        away.skew_ms = 0
+        world.advance(10_000)
+    assert not log_files(leader) and log_files(away)
+    world.start(away)
+    world.advance(10_000)
+    assert not log_files(away) and away.running is not None and leader.running is not None
+    assert away.running.store.health.failure is None and away.running.driver is not None
+    assert any("old commit log" in text for _, text in away.running.driver.events)
+    low = leader.running.store.log.min_offset
+    assert away.running.store.log.min_offset == low > 0
+    world.crash(away, power=False)
+    world.start(away)
+    world.producer.start()
+    world.settle()
+    world.read_all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("old_messages", [0, 5])
+def test_damage_that_has_expired_with_the_others_goes(old_messages: int) -> None:
+    """Nobody has a copy of it; while it stayed nothing behind it was read, and no file expired."""
+    world = World(evolve(PLAN, old_messages=old_messages, queues=1))
+    world.begin()
+    leader = settled(world)
+    host = next(each for each in world.hosts.values() if each is not leader)
+    send(world, 40)
+    world.advance(2000)
+    host.disk.written_back()
+    data = sorted(path for path in host.disk.nodes if "/data/" in path)
+    assert len(data) > 3
+    world.crash(host, power=False)
+    size = PLAN.file_size
+    entry = next(each for each in watched(world, host).entries if each.position >= 2 * size)
+    position = entry.position % size
+    path = f"{data[0].rpartition('/')[0]}/{entry.position - position:020d}"
+    host.disk.flip(path, position + ENTRY_HEADER_BYTES + BODY_AT, 1, entry.index)
+    world.advance_hours()
+    send(world, 2)
+    world.advance(10_000)
+    host.skew_ms = 0
+    world.start(host)
+    assert host.running is not None and host.running.driver is not None
+    assert host.running.driver.damaged and host.running.store.log.confirm_offset <= entry.position
+    world.advance(15_000)
+    assert not host.running.driver.damaged and not log_files(host)
+    assert host.running.store.log.min_offset > entry.position
+    world.producer.start()
+    world.settle()
+    world.read_all()
+
+
+def watched(world: World, host: BrokerHost) -> MemberView:
+    assert isinstance(world.watch, GroupWatch)
+    return world.watch.views[host.name]
+
+
+def send(world: World, count: int) -> None:
+    goal = world.producer.stored + count
+    while world.producer.stored < goal:
+        world.producer.send()
+        world.advance(50)
+
+
+@pytest.mark.parametrize(("index", "files"), [(0, 2), (5, -1)])
+def test_a_leader_whose_log_does_not_begin_behind_the_old_one_is_refused(
+    index: int, files: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Entry 0 stands where the old log ends: another divide is another group. Nothing is lost."""
+    world = World(evolve(PLAN, old_messages=20))
+    world.begin()
+    leader = settled(world)
+    host = next(each for each in world.hosts.values() if each is not leader)
+    assert host.running is not None and host.running.driver is not None and leader.running
+    divided = host.running.store.opened.divided_offset
+    assert divided is not None and divided >= PLAN.file_size
+    before = {path: host.disk.read_bytes(path) for path in log_files(host)}
+    body = bytes(100)
+    position = divided + files * PLAN.file_size
+    term = host.running.driver.node.term
+    entry = Entry.of(index, term, position, body)
+    request = PushEntryRequest(
+        group=GROUP_NAME, remote_id=host.name, local_id=leader.name, leader_id=leader.name,
+        term=term, type=PushType.TRUNCATE, commit_index=-1, entries=(entry,),
+    )  # fmt: skip
+    command = RemotingCommand.request(request.CODE, body=encode(request))
+    host.running.driver.handle(MemoryChannel(), [command])
+    assert "rmqpy upgrade join" in str(host.running.store.health.failure)
+    assert {path: host.disk.read_bytes(path) for path in log_files(host)} == before

@@ -1,0 +1,108 @@
+"""The page for Prometheus: the exporter's names, and series of role, term, commit, lag."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from rmqpy.broker.assembly.wiring import build_metrics
+from rmqpy.client import Message, Producer, PullConsumer
+from rmqpy.testing.harness import BuildBroker
+from rmqpy.testing.in_process import name_server_and_broker
+
+aiohttp = pytest.importorskip("aiohttp")
+
+LINE = re.compile(r'(\w+)(\{(\w+="(\\.|[^"\\])*",?)*\})? (\S+)')
+EXPORTER = (
+    [f"rocketmq_broker_{name}" for name in ("tps", "qps")]
+    + [f"rocketmq_producer_{name}" for name in ("tps", "offset", "message_size")]
+    + [f"rocketmq_consumer_{name}" for name in ("tps", "offset", "message_size")]
+    + ["rocketmq_group_diff", "rocketmq_group_count", "rocketmq_send_back_nums"]
+    + [f"rocketmq_brokeruntime_{name}" for name in ("put_tps10", "getfound_tps600")]
+    + [f"rocketmq_brokeruntime_{name}" for name in ("gettransfered_tps60", "gettotal_tps10")]
+    + [f"rocketmq_brokeruntime_{name}" for name in ("getmiss_tps10", "pmdt_0ms", "pmdt_10stomore")]
+    + [f"rocketmq_brokeruntime_{name}" for name in ("commitlog_maxoffset", "commitlog_disk_ratio")]
+    + ["rocketmq_brokeruntime_dispatch_behind_bytes"]
+    + ["rocketmq_brokeruntime_msg_put_total_today_now"]
+    + ["rocketmq_brokeruntime_earliest_message_timestamp"]
+    + ["rocketmq_brokeruntime_send_threadpool_queue_size"]
+)
+
+
+def read(text: str) -> dict[str, list[tuple[str, float]]]:
+    """Name to labels and value; every line must be of the format."""
+    found: dict[str, list[tuple[str, float]]] = {}
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            assert line.endswith(" gauge")
+            continue
+        match = LINE.fullmatch(line)
+        assert match, line
+        found.setdefault(match[1], []).append((match[2] or "", float(match[5])))
+    return found
+
+
+async def scraped(root: Path, settings: dict[str, str]) -> dict[str, list[tuple[str, float]]]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    settings = settings | {"metricsListenAddress": address}
+    async with name_server_and_broker(root, settings) as running:
+        async with Producer("writers", running.name_server) as producer:
+            for number in range(5):
+                sent = await producer.send(Message(topic="TBW102", body=b"%d" % number))
+        async with PullConsumer("readers", running.name_server) as consumer:
+            await consumer.pull(sent.queue, 0)
+            await consumer.commit_offset(sent.queue, 0)
+            await running_heartbeat(consumer)
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://{address}/metrics") as response,
+            ):
+                assert response.status == 200
+                assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+                return read(await response.text())
+
+
+async def running_heartbeat(consumer: PullConsumer) -> None:
+    await consumer._open().send_heartbeats()
+
+
+def test_the_page_of_a_classic_broker(tmp_path: Path) -> None:
+    found = asyncio.run(scraped(tmp_path, {}))
+    assert not set(EXPORTER) - found.keys()
+    assert found["rmqpy_role"] == [('{broker="a",role="master"}', 1.0)]
+    produced = dict(found["rocketmq_producer_offset"])
+    assert produced['{cluster="DefaultCluster",broker="a",topic="TBW102"}'] == 5.0
+    behind = [(labels, value) for labels, value in found["rocketmq_group_diff"]]
+    assert next(value for labels, value in behind if 'group="readers"' in labels) >= 1.0
+    assert "rmqpy_dledger_term" not in found and "rmqpy_divided_offset" not in found
+
+
+def test_the_page_of_a_member_of_a_group(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        peer = f"n0-127.0.0.1:{probe.getsockname()[1]}"
+    member = {
+        "enableDLegerCommitLog": "true",
+        "dLegerGroup": "g",
+        "dLegerSelfId": "n0",
+        "dLegerPeers": peer,
+    }
+    found = asyncio.run(scraped(tmp_path, member))
+    assert found["rmqpy_role"] == [('{broker="a",role="leader"}', 1.0)]
+    assert found["rmqpy_dledger_term"][0][1] >= 0.0
+    (committed,), (end,) = found["rmqpy_dledger_committed_index"], found["rmqpy_dledger_end_index"]
+    assert committed[1] == end[1] >= 4.0
+
+
+def test_labels_are_escaped(build: BuildBroker) -> None:
+    kit = build(broker_cluster_name='a "quoted" \\ name')
+    line = next(
+        line
+        for line in build_metrics(kit.broker, None).text().splitlines()
+        if "rocketmq_broker_tps{" in line
+    )
+    assert 'cluster="a \\"quoted\\" \\\\ name"' in line and LINE.fullmatch(line)

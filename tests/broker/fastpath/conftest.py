@@ -1,0 +1,58 @@
+"""Fixtures of tests/broker/fastpath; what they hand out is in harness.fastpath."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from harness.fastpath import (
+    BrokerPair,
+    FallbackDriver,
+    FastPathDriver,
+    PromptSlave,
+    assert_same_state,
+    files_with,
+    lead,
+)
+
+from rmqpy.codec import backend
+from rmqpy.config.keys import BrokerRole
+from rmqpy.testing.harness import BuildBroker
+
+
+@pytest.fixture(params=["c", "pure"])
+def pair(request: pytest.FixtureRequest, build: BuildBroker) -> Iterator[Callable[..., BrokerPair]]:
+    """Makes two brokers of the same settings, one with the hot path, in C or in Python."""
+    if request.param == "c" and backend.implementation != "c":
+        pytest.skip(f"no C to compare with: {backend.reason}")
+    feeds = []
+
+    def make(**settings: Any) -> BrokerPair:
+        from rmqpy.broker.assembly.wiring import install_fast_path
+
+        pending_limit = settings.pop("pending_limit", 10_000)
+        given = settings.pop("given_files", {})
+        pure, hot = (build(files=files_with(given), **settings) for _ in range(2))
+        if "enable_dledger_commit_log" in settings:
+            lead(pure, pending_limit)
+            lead(hot, pending_limit)
+        if settings.get("broker_role") is BrokerRole.SYNC_MASTER:
+            PromptSlave(pure)
+            PromptSlave(hot)
+        feed = install_fast_path(hot.broker, hot.store, hot.scheduler, request.param)
+        if feed is None:
+            pytest.skip("in Python a DLedger log and accounts have the ordinary way only")
+        feed.core.frame_max = (1 << 24) - 4
+        feeds.append(feed)
+        return FallbackDriver(pure), FastPathDriver(hot, feed, request.param)
+
+    yield make
+    for feed in feeds:
+        feed.close()
+
+
+@pytest.fixture
+def assert_same() -> Callable[[BrokerPair], None]:
+    """Asserts that both brokers have said and stored the same, and know the same."""
+    return assert_same_state

@@ -1,0 +1,263 @@
+"""The hot path and Python do the same: recorded frames, and what one has to know of the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+from harness.fastpath import BrokerPair, MakeBrokerPair
+
+from rmqpy.broker.services.flush import COMPANY_MS
+from rmqpy.config.keys import FlushDiskType
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import decode_command, encode_command
+from rmqpy.remoting.frame_decoder import FrameDecoder
+
+GOLDEN_FRAMES = Path(__file__).parents[2] / "golden" / "wire" / "frames.jsonl"
+
+
+def test_equal_on_recorded_frames(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    """Every send and pull that Java clients were recorded with, twice."""
+    both = pair()
+    frames = [
+        bytes.fromhex(line["frame"])
+        for line in map(json.loads, GOLDEN_FRAMES.read_text().splitlines())
+        if line["type"] != "response" and line["code"] in (10, 310, 320, 11)
+    ]
+    assert len(frames) > 20
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        for frame in frames * 2:
+            side.receive(0, frame)
+            side.end_turn()
+    assert_same(both)
+
+
+def _sends(count: int, **fields: str) -> bytes:
+    values = ("PG", "T", "TBW102", "4", "0", "0", "1", "0", "UNIQ_KEY\x01u\x02WAIT\x01true", "0")
+    header = {**dict(zip("abcdefghij", values, strict=True)), "k": "false", "m": "false", **fields}
+    return b"".join(
+        encode_command(RemotingCommand(310, n, ext_fields=header, body=b"b" * 100))
+        for n in range(count)
+    )
+
+
+def _pull() -> RemotingCommand:
+    return RemotingCommand(
+        11,
+        ext_fields={
+            "consumerGroup": "CG",
+            "topic": "T",
+            "queueId": "0",
+            "queueOffset": "0",
+            "maxMsgNums": "32",
+            "sysFlag": "4",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
+        },
+    )
+
+
+def test_plain_sends_and_pulls_are_hot(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    """The comparison above would hold as well if C handed everything back."""
+    both = pair()
+    pull = _pull()
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        for _ in range(3):
+            side.receive(0, _sends(200))
+            side.end_turn()
+        for _ in range(5):
+            side.receive(0, encode_command(pull))
+            side.end_turn()
+    assert_same(both)
+    hot = both[1]
+    assert hot.handed_back[310] <= 32, "all behind the first of a buffer, at the most"
+    assert hot.handed_back[11] == 1
+
+
+def test_no_pull_is_hot_while_slow_readers_are_looked_for(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    both = pair(disable_consume_if_consumer_read_slowly=True)
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _sends(40))
+        side.end_turn()
+        for _ in range(5):
+            side.receive(0, encode_command(_pull()))
+            side.end_turn()
+    assert_same(both)
+    assert both[1].handed_back[11] == 5
+
+
+@pytest.mark.slow
+def test_what_is_held_back_is_answered_by_python(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    both = pair()
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _sends(40))
+        side.end_turn()
+    hot = both[1]
+    known = hot.handed_back[310]
+    hot.feed.pause(True)
+    for side in both:
+        side.receive(0, _sends(100))
+        side.end_turn()
+    assert hot.handed_back[310] == known + 100
+    hot.feed.pause(False)
+    for side in both:
+        side.receive(0, _sends(100))
+        side.end_turn()
+    assert hot.handed_back[310] == known + 100
+    assert_same(both)
+
+
+def test_arrivals_wake_who_waits(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    both = pair()
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _sends(50))
+        side.end_turn()
+        pull = side.kit.pull_command(queue_offset=50, sys_flag=6)
+        side.kit.deliver(pull)
+        assert side.kit.broker.hold.count == 1
+        side.receive(0, _sends(40))
+        side.end_turn()
+        assert side.kit.broker.hold.count == 0
+        assert len(side.kit.channel.take_one().body) > 0
+    assert_same(both)
+
+
+def test_nothing_is_answered_when_the_write_fails(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    both = pair()
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _sends(40))
+        side.end_turn()
+        side.channels[0].take()
+        side.kit.files.fail_write("/commitlog/")
+        side.receive(0, _sends(10))
+        side.end_turn()
+        answers = side.channels[0].take()
+        assert [answer.code for answer in answers] == [14] * 10
+    assert_same(both)
+
+
+def test_a_deleted_topic_begins_anew(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    both = pair()
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        for _ in range(2):
+            side.receive(0, _sends(40))
+            side.end_turn()
+        delete = RemotingCommand(215, ext_fields={"topic": "T"})
+        side.receive(0, encode_command(delete))
+        side.end_turn()
+        side.channels[0].take()
+        side.receive(0, _sends(40))
+        side.end_turn()
+        assert side.channels[0].take()[0].ext_fields["queueOffset"] == "0"
+    assert_same(both)
+
+
+def test_sync_flush_replies_wait(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    both = pair(flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _sends(40))
+        side.end_turn()
+        side.receive(0, _sends(40))
+        side.kit.broker.store.appender.commit()
+        assert len(side.channels[0].written) in (0, 40)
+        side.end_turn()
+        side.kit.scheduler.run_until_idle()
+        side.kit.scheduler.advance(COMPANY_MS)
+        assert len(side.channels[0].written) == 80
+    assert_same(both)
+
+
+def test_replies_that_are_late_say_so(pair: MakeBrokerPair) -> None:
+    from rmqpy.broker.processors.send import SendReplies
+    from rmqpy.model.codes import PutMessageStatus
+
+    _, hot = pair()
+    hot.connect(("10.0.0.1", 1234))
+    for _ in range(2):
+        hot.receive(0, _sends(40))
+        hot.end_turn()
+    frames = hot.channels[0].written[-3:]
+    replies = SendReplies(hot.kit.broker.identity)
+    late = replies.on_ack_timeout(b"".join(frames), PutMessageStatus.FLUSH_DISK_TIMEOUT)
+    commands = FrameDecoder().receive(late)
+    assert [command.code for command in commands] == [10] * 3
+    for before, after in zip(frames, commands, strict=True):
+        sent = decode_command(memoryview(before)[4:])
+        assert evolve(after, code=0, header_type=None) == evolve(sent, header_type=None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("subscription", ["*", "tag that nothing has"])
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (8, (400).to_bytes(4)),
+        (8, bytes(4)),
+        (8, b"\xff" * 4),
+        (0, (1 << 40).to_bytes(8)),
+        (0, bytes(8)),
+        (0, b"\xff" * 8),
+    ],
+    ids=["size", "no size", "size below 0", "behind the log", "another's", "offset below 0"],
+)
+def test_units_that_lead_elsewhere(
+    pair: MakeBrokerPair,
+    assert_same: Callable[[BrokerPair], None],
+    place: int,
+    value: bytes,
+    subscription: str,
+) -> None:
+    """Both step over them, and keep that the queue is to be built again."""
+    both = pair()
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _sends(40))
+        side.end_turn()
+        (path,) = [name for name in side.kit.files.nodes if "/consumequeue/T/0/" in name]
+        file = side.kit.files.open(path)
+        file.write(20 * 7 + place, value)
+        file.close()
+        side.channels[0].take()
+        for begin in (0, 7, 39):
+            pull = side.kit.pull_command(
+                queue_offset=begin, sys_flag=4, subscription=subscription, max_msg_nums=32
+            )
+            side.receive(0, encode_command(pull))
+            side.end_turn()
+        answers = side.channels[0].take()
+        told = "queuesToBuildAgain" in side.kit.store.runtime_info()
+        if subscription == "*":
+            assert answers[1].ext_fields["nextBeginOffset"] == "40" and told
+        # What is not wanted is not looked at, unless nothing at all can be there.
+        assert told or (place, value) in ((8, (400).to_bytes(4)), (0, bytes(8)))
+    assert_same(both)

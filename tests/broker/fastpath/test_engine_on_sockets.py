@@ -1,0 +1,404 @@
+"""The hot path behind real sockets: a broker in memory, pipelined clients."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.acl.signature import Credentials
+from rmqpy.broker.assembly.server import BrokerServer
+from rmqpy.codec import backend
+from rmqpy.codec.scan import scan_records
+from rmqpy.config.security import TlsMode
+from rmqpy.net.connection import ConnectionLimits
+from rmqpy.net.loop import AsyncioScheduler, run
+from rmqpy.net.server.feed_api import FeedStatus
+from rmqpy.net.server.feed_server import FastServer
+from rmqpy.net.server.server import ListenerSecurity
+from rmqpy.net.tls import ServerTls, TlsContext, TlsSide, client_tls
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import decode_command, encode_command
+from rmqpy.remoting.frame_decoder import FrameDecoder
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
+from rmqpy.testing.memory_files import MemoryFiles
+
+DEADLINE_S = 20
+
+
+class Client:
+    """A stream, and the answers read from it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.receiver = FrameDecoder()
+        self.answers: list[RemotingCommand] = []
+
+    async def read(self, count: int) -> list[RemotingCommand]:
+        while len(self.answers) < count:
+            data = await self.reader.read(1 << 16)
+            assert data, f"closed after {len(self.answers)} answers"
+            self.answers += self.receiver.receive(data)
+        taken, self.answers = self.answers[:count], self.answers[count:]
+        return taken
+
+
+Connect = Callable[..., Awaitable[Client]]
+
+
+def send(opaque: int, queue_id: int = 0, body: bytes = b"x" * 100, binary: bool = False) -> bytes:
+    fields = {
+        "a": "PG",
+        "b": "T",
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": "0",
+        "g": "1",
+        "h": "0",
+        "i": f"UNIQ_KEY\x01U{opaque}\x02WAIT\x01true",
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
+    return encode_command(
+        RemotingCommand(310, opaque, ext_fields=fields, body=body, serialize_type=int(binary))
+    )
+
+
+def pull(opaque: int, offset: int, queue_id: int = 0) -> bytes:
+    fields = {
+        "consumerGroup": "CG",
+        "topic": "T",
+        "queueId": str(queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    return encode_command(RemotingCommand(11, opaque, ext_fields=fields))
+
+
+WAYS = ["off-own", "auto-own", "off-asyncio", "auto-asyncio", "off-tls", "auto-tls"]
+
+
+@pytest.fixture(params=WAYS)
+def serving(
+    request: pytest.FixtureRequest, build: BuildBroker, tls_folder: Path
+) -> Callable[..., None]:
+    """Runs ``main(connect, kit, server)`` against a broker whose main port is the fast path's: on
+    asyncio's loop, or on uvloop's where that is installed; with sockets of its own, those of
+    asyncio, or TLS.
+    """
+    uvloop, sockets = request.param.split("-")
+    if backend.implementation != "c":
+        pytest.skip(f"no C to serve with: {backend.reason}")
+    own, trust = (
+        TlsSide(certificate=str(tls_folder / "server.pem"), key=str(tls_folder / "server.key")),
+        TlsSide(trust=str(tls_folder / "ca.pem"), verify=True),
+    )
+    behind_tls = sockets == "tls"
+    doors = ListenerSecurity(
+        ServerTls(TlsMode.PERMISSIVE, TlsContext(own, True, lambda: 0)) if behind_tls else None
+    )
+
+    def serve(main: Callable[..., Any], **settings: Any) -> None:
+        from rmqpy.broker.assembly.wiring import install_fast_path
+        from rmqpy.net.server.feed_server import FastServer
+
+        limits = ConnectionLimits(**settings.pop("limits", {}))
+        kit = build(**{"mapped_file_size_commit_log": 1 << 22, **settings})
+
+        async def whole(scheduler: AsyncioScheduler) -> None:
+            feed = install_fast_path(kit.broker, kit.store, scheduler)
+            assert feed is not None
+            server = FastServer(
+                kit.broker.server, scheduler, limits, feed, doors, own_sockets=sockets != "asyncio"
+            )
+            address = await server.listen("127.0.0.1", 0)
+
+            async def connect() -> Client:
+                tls = client_tls(trust).current() if behind_tls else None
+                return Client(*await asyncio.open_connection(*address, ssl=tls))
+
+            async with asyncio.timeout(DEADLINE_S):
+                await main(connect, kit, server)
+                await server.close()
+
+        run(whole, uvloop=uvloop)
+
+    return serve
+
+
+@pytest.mark.slow
+def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+        clients = [await connect() for _ in range(3)]
+        data = [
+            b"".join(send(n, queue_id=number, binary=n % 2 == 1) for n in range(300))
+            for number in range(3)
+        ]
+        for start in range(0, max(map(len, data)), 777):
+            for client, stream in zip(clients, data, strict=True):
+                client.writer.write(stream[start : start + 777])
+            await asyncio.sleep(0)
+        for number, client in enumerate(clients):
+            answers = await client.read(300)
+            answers.sort(key=lambda answer: answer.opaque)  # those of a turn have no order
+            assert [answer.opaque for answer in answers] == list(range(300))
+            assert {answer.code for answer in answers} == {0}
+            offsets = [int(answer.ext_fields["queueOffset"]) for answer in answers]
+            assert offsets == list(range(300))
+            assert kit.store.reader.max_queue_offset("T", number) == 300
+
+    serving(main)
+
+
+@pytest.mark.slow
+def test_known_sends_do_not_reach_the_processors(
+    serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+        handled = []
+        handle = BrokerServer.handle
+        monkeypatch.setattr(
+            BrokerServer, "handle", lambda *given: (handled.extend(given[2]), handle(*given))[1]
+        )
+        client = await connect()
+        client.writer.write(send(0))
+        await client.read(1)
+        client.writer.write(b"".join(send(n) for n in range(300)))
+        await client.read(300)
+        assert len(handled) == 1
+        assert kit.store.reader.max_queue_offset("T", 0) == 301
+
+    serving(main)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("serving", [way for way in WAYS if way.startswith("c-")], indirect=True)
+def test_with_access_control_only_what_is_signed_is_taken(
+    serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signer, forger = (Credentials("plain-user", word) for word in ("plain-secret", "guessed"))
+    files = MemoryFiles()
+    files.put(
+        "/rocketmq/conf/plain_acl.yml",
+        b"accounts: [{accessKey: plain-user, secretKey: plain-secret, topicPerms: [T=PUB]}]",
+    )
+
+    def signed(credentials: Credentials, opaque: int) -> bytes:
+        return encode_command(credentials.signed(decode_command(send(opaque)[4:])))
+
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+        handled = []
+        handle = BrokerServer.handle
+        monkeypatch.setattr(
+            BrokerServer, "handle", lambda *given: (handled.extend(given[2]), handle(*given))[1]
+        )
+        client = await connect()
+        client.writer.write(signed(signer, 0))
+        await client.read(1)
+        client.writer.write(b"".join(signed(signer, n) for n in range(300)))
+        assert {answer.code for answer in await client.read(300)} == {0}
+        assert len(handled) == 1
+        client.writer.write(b"".join([send(1), signed(forger, 2), signed(signer, 3)]))
+        answers = {answer.opaque: answer.code for answer in await client.read(3)}
+        assert answers == {1: 1, 2: 1, 3: 0}
+        assert kit.store.reader.max_queue_offset("T", 0) == 302
+
+    serving(main, files=files, acl_enable=True, rocketmq_home="/rocketmq")
+
+
+def test_what_was_sent_is_pulled(serving: Callable[..., None]) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+        client = await connect()
+        client.writer.write(b"".join(send(n, body=b"%d" % n) for n in range(500)))
+        await client.read(500)
+        bodies = []
+        while len(bodies) < 500:
+            client.writer.write(pull(9, len(bodies)))
+            (answer,) = await client.read(1)
+            scan = scan_records(memoryview(answer.body), 0, dledger=False, check_crc=True)
+            assert scan.queue_offset[0] == len(bodies)
+            bodies += scan.queue_offset
+        assert bodies == list(range(500))
+
+    serving(main)
+
+
+SET_WAYS = pytest.mark.parametrize(
+    "serving", [way for way in WAYS if way.endswith("-own")], indirect=True
+)
+"""The ways with a set of connections that C can read together."""
+
+
+@SET_WAYS
+def test_pulls_leave_before_the_turn_ends(
+    serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless a message of the same turn has to be written first."""
+
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+        if server.feed.ready is None:
+            pytest.skip("no epoll here")
+        client = await connect()
+        for frame in (send(0), pull(1, 0), send(1), pull(1, 0)):  # are learned
+            client.writer.write(frame)
+            await client.read(1)
+        with monkeypatch.context() as turn:
+            turn.setattr(BrokerServer, "turn_ended", lambda _server: None)
+            client.writer.write(pull(2, 0))
+            (answer,) = await client.read(1)
+            assert (answer.opaque, answer.code) == (2, 0)
+            client.writer.write(send(3) + pull(4, 0))
+            while not kit.store.log.has_staged:
+                await asyncio.sleep(0)
+            assert server.feed.core.outgoing_count == 2
+        kit.broker.server.turn_ended()
+        assert [answer.opaque for answer in await client.read(2)] == [3, 4]
+
+    serving(main)
+
+
+@SET_WAYS
+def test_a_turn_ends_however_much_is_pulled(
+    serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+        ready = server.feed.ready
+        if ready is None:
+            pytest.skip("no epoll here")
+        client = await connect()
+        client.writer.write(send(0))
+        await client.read(1)
+        looks = 0
+
+        def look(core: Any, begin: bool) -> int:
+            nonlocal looks
+            looks += 1
+            return FeedStatus.NONE_LEFT
+
+        with monkeypatch.context() as always:
+            always.setattr(ready, "receive", look)
+            always.setattr(ready, "drained", lambda: [0])
+            always.setattr(ready, "flush_replies_early", lambda: looks < 1_000_000)
+            server._readable()
+        assert 0 < looks < 1_000_000
+
+    serving(main)
+
+
+@pytest.mark.slow
+def test_a_message_larger_than_the_buffer(serving: Callable[..., None]) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+        client = await connect()
+        for round_ in range(2):
+            large = send(1, body=bytes(600_000))
+            client.writer.write(send(0) + large + send(2) + send(3))
+            answers = sorted(await client.read(4), key=lambda answer: answer.opaque)
+            assert [answer.opaque for answer in answers] == [0, 1, 2, 3]
+            offsets = [int(answer.ext_fields["queueOffset"]) for answer in answers]
+            assert offsets == list(range(4 * round_, 4 * round_ + 4))
+
+    serving(main)
+
+
+@pytest.mark.slow
+def test_a_peer_that_does_not_read_is_not_read(serving: Callable[..., None]) -> None:
+    """Its replies wait, bounded; the others are served; when it reads, all are there."""
+
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+        first = await connect()
+        first.writer.write(b"".join(send(n, body=bytes(2000)) for n in range(64)))
+        await first.read(64)
+        loop = asyncio.get_running_loop()
+        deaf = socket.socket()
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.setblocking(False)
+        await loop.sock_connect(deaf, server.addresses[0])
+        await loop.sock_sendall(deaf, b"".join(pull(n, 0) for n in range(200)))
+        while not any(
+            each.pending_bytes for each in server._connections if each.peer == deaf.getsockname()
+        ):
+            await asyncio.sleep(0.001)
+        first.writer.write(send(1))
+        await first.read(1)
+        receiver, answers = FrameDecoder(), []
+        while len(answers) < 200:
+            answers += receiver.receive(await loop.sock_recv(deaf, 1 << 16))
+        assert [answer.opaque for answer in answers] == list(range(200))
+        deaf.close()
+
+    serving(main, limits={"high_water": 64 * 1024, "low_water": 16 * 1024})
+
+
+@pytest.mark.slow
+def test_no_reply_overtakes_what_waits_for_a_slow_reader(serving: Callable[..., None]) -> None:
+    """Replies of many turns, to a peer whose socket takes a part of a frame now and then."""
+
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+        first = await connect()
+        first.writer.write(b"".join(send(n, body=bytes(2000)) for n in range(64)))
+        await first.read(64)
+        loop = asyncio.get_running_loop()
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.setblocking(False)
+        await loop.sock_connect(slow, server.addresses[0])
+        receiver, answers = FrameDecoder(), []
+        for number in range(400):
+            await loop.sock_sendall(slow, pull(number, 0))
+            await asyncio.sleep(0)
+            if number % 3 == 0:
+                answers += receiver.receive(await loop.sock_recv(slow, 5000))
+        while len(answers) < 400:
+            answers += receiver.receive(await loop.sock_recv(slow, 1 << 16))
+        assert [answer.opaque for answer in answers] == list(range(400))
+        slow.close()
+
+    serving(main, limits={"high_water": 1 << 30, "low_water": 1 << 20})
+
+
+def test_replies_wait_for_the_disk(serving: Callable[..., None]) -> None:
+    from rmqpy.config.keys import FlushDiskType
+
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+        client = await connect()
+        client.writer.write(b"".join(send(n) for n in range(40)))
+        reading = asyncio.ensure_future(client.read(40))
+        waited = 0
+        while not reading.done():
+            waited = max(waited, kit.broker.gate.waiting)
+            kit.scheduler.run_until_idle()  # the flush runs here
+            await asyncio.sleep(0)
+        answers = await reading
+        assert waited
+        assert {answer.code for answer in answers} == {0}
+
+    serving(main, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+
+
+@pytest.mark.slow
+def test_a_connection_that_ends_takes_nobody_along(serving: Callable[..., None]) -> None:
+    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+        first, second = await connect(), await connect()
+        for number in range(20):
+            gone = await connect()
+            gone.writer.write(send(number) * 30)
+            gone.writer.transport.abort()
+            second.writer.write(send(number))
+        assert {answer.code for answer in await second.read(20)} == {0}
+        first.writer.write(b"\x00\x00\x00\x02ab")
+        assert await first.reader.read() == b""
+        assert server.counts.faults == 1
+
+    serving(main)

@@ -1,0 +1,108 @@
+"""The comparisons of hot/ and of what packs and pushes, under AddressSanitizer and UBSan, every
+buffer exactly as long as what is in it. Only with RMQPY_SANITIZE=1.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("RMQPY_SANITIZE") != "1", reason="on demand only: RMQPY_SANITIZE=1"
+)
+
+ROOT = Path(__file__).parents[3]
+COMPARISONS = (
+    "tests/broker/fastpath/test_engine.py",
+    "tests/broker/fastpath/test_frames.py",
+    "tests/broker/fastpath/test_hot_shapes.py",
+    "tests/broker/fastpath/test_streams.py",
+    "tests/codec/test_packing.py",
+    "tests/codec/test_entry_run.py",
+)
+
+RUN = """
+import importlib.util, sys, pytest
+spec = importlib.util.spec_from_file_location("rmqpy._native", sys.argv[1])
+native = importlib.util.module_from_spec(spec)
+sys.modules["rmqpy._native"] = native
+spec.loader.exec_module(native)
+import rmqpy.broker.fastpath.engine as engine, rmqpy.broker.fastpath.tables as tables
+import rmqpy.store.files.staging as staging
+allocate = lambda kind, count: native.ffi.new(f"{kind}[]", count)
+engine.c_array = tables.c_array = allocate
+staging._memory = lambda length: memoryview(bytearray(length))
+
+def feed(self, data, have=0):
+    whole = bytes(self._in[:have]) + bytes(data)
+    core = self.core
+    core.in_position, core.in_length = 0, len(whole)
+    exact = self._keep("in", native.ffi.new("uint8_t[]", whole or b"\\0"))
+    setattr(core, "in", exact)
+    self._in = memoryview(native.ffi.buffer(exact))
+
+def unread(self, data):
+    self._in = memoryview(bytes(data))
+    return True
+
+engine.FastPath.feed, engine.FastPath.unread = feed, unread
+sys.exit(pytest.main(["-q", "--capture=sys", "-p", "no:cacheprovider", *sys.argv[2:]]))
+"""
+
+
+def _build(folder: Path) -> Path:
+    """The extension again, with sanitizers."""
+    spec = importlib.util.spec_from_file_location("recipe", ROOT / "native" / "build_native.py")
+    assert spec is not None and spec.loader is not None
+    recipe = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(recipe)
+    recipe.ffibuilder.emit_c_code(str(folder / "_native.c"))
+    library = folder / "_native.so"
+    import sysconfig
+
+    sources = [str(ROOT / "native" / f"{name}.c") for name in recipe.SOURCES]
+    options = "-shared -fPIC -g -O1 -std=c11 -fsanitize=address,undefined -fno-sanitize-recover=all"
+    include = [f"-I{sysconfig.get_paths()['include']}", f"-I{ROOT / 'native'}"]
+    command = [
+        "gcc",
+        *options.split(),
+        *include,
+        str(folder / "_native.c"),
+        *sources,
+        "-o",
+        str(library),
+    ]
+    subprocess.run(command, check=True, timeout=300)
+    return library
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+def test_sanitizers_find_nothing(tmp_path: Path) -> None:
+    library = _build(tmp_path)
+    runtime = subprocess.run(
+        ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": runtime,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONMALLOC": "malloc",
+        "PYTHONPATH": str(ROOT),
+    }
+    environment.setdefault("RMQPY_HOT_SEEDS", "120")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(library), *COMPARISONS],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

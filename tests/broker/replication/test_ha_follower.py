@@ -1,0 +1,393 @@
+"""A slave in memory: whom it asks, what it refuses, how it stores, reports and tries again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attrs import define, field
+
+from rmqpy.broker.processors.admin.replication_queries import LogCompareProcessor, ReadableLog
+from rmqpy.broker.replication.ha_follower import HaFollower
+from rmqpy.broker.replication.master_discovery import MasterDiscovery
+from rmqpy.broker.replication.master_log_check import frame_start
+from rmqpy.broker.services.registration import RegistrationAnswer
+from rmqpy.config.loading import BrokerRole
+from rmqpy.ha.frames import TransferFrame, encode_report
+from rmqpy.ha.link import SlaveLink
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import NetworkError
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.remoting.bodies import KVTable
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.store.commitlog.interface import read_span
+from rmqpy.store.message_store import MessageStore
+from rmqpy.testing.harness import BrokerHarness, BuildBroker
+from rmqpy.testing.memory_channel import MemoryChannel
+
+FILE = 1 << 16
+CHECKS = (
+    RequestCode.GET_BROKER_CONFIG,
+    RequestCode.GET_BROKER_RUNTIME_INFO,
+    RequestCode.RMQPY_COMPARE_LOG,
+)
+SERVERS = ("10.0.0.8:9876", "10.0.0.9:9876")
+
+
+@define
+class Dialled:
+    """A connection that the test plays."""
+
+    address: tuple[str, int]
+    follower: SlaveLink
+    closed: bool = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@define
+class FakeMaster:
+    """What a broker answers; ``log`` None: it knows no COMPARE_LOG."""
+
+    settings: dict[str, str] = field(factory=dict)
+    begin: int = 0
+    end: int = 0
+    log: ReadableLog | None = None
+    dead: bool = False
+
+    def answer(self, command: RemotingCommand) -> RemotingCommand:
+        if command.code == RequestCode.GET_BROKER_CONFIG:
+            lines = {
+                "brokerClusterName": "C",
+                "brokerName": "broker-a",
+                "brokerRole": "ASYNC_MASTER",
+                "brokerId": "0",
+                "mappedFileSizeCommitLog": str(FILE),
+                **self.settings,
+            }
+            text = "".join(f"{key}={value}\n" for key, value in lines.items())
+            return RemotingCommand.response_to(command, body=text.encode())
+        if command.code == RequestCode.GET_BROKER_RUNTIME_INFO:
+            table = {"commitLogMinOffset": str(self.begin), "commitLogMaxOffset": str(self.end)}
+            return RemotingCommand.response_to(command, body=KVTable(table).encode())
+        assert command.code == RequestCode.RMQPY_COMPARE_LOG
+        if self.log is None:
+            return RemotingCommand.response_to(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        return LogCompareProcessor(self.log.log).compare(MemoryChannel(), command)
+
+
+@define
+class Scene:
+    kit: BrokerHarness
+    following: HaFollower
+    choice: MasterDiscovery
+    masters: dict[str, FakeMaster]
+    dialled: list[Dialled] = field(factory=list)
+    asked: list[str] = field(factory=list)
+
+    def tell(self, server: int, host: str) -> None:
+        answer = RegistrationAnswer(f"{host}:10912", f"{host}:10911")
+        self.choice.on_registration_answer(
+            SERVERS[server], answer, self.kit.scheduler.monotonic_ms()
+        )
+
+    def settle(self) -> None:
+        """Answer everything that is asked."""
+        while requests := self.kit.network.take():
+            for address, command, done in requests:
+                if command.code not in CHECKS:
+                    continue
+                self.asked.append(address)
+                master = self.masters.get(address.rpartition(":")[0])
+                if master is None or master.dead:
+                    done(None, NetworkError(f"{address}: connection refused"))
+                else:
+                    done(master.answer(command), None)
+
+    def run(self, duration_ms: int) -> None:
+        for _ in range(duration_ms // 100):
+            self.kit.scheduler.advance(100)
+            self.settle()
+
+    @property
+    def state(self) -> str:
+        return self.following.runtime_info()["haState"]
+
+    def connect(self) -> SlaveLink:
+        return self.dialled[-1].follower.connected(self.kit.scheduler.monotonic_ms())
+
+
+MakeScene = Callable[..., Scene]
+
+
+@pytest.fixture
+def scene(build: BuildBroker) -> MakeScene:
+    def make(masters: dict[str, FakeMaster], **settings: Any) -> Scene:
+        kit = build(broker_role=BrokerRole.SLAVE, broker_id=1, **settings)
+        kit.store.set_role(slave=True)
+        choice = MasterDiscovery(kit.broker.identity)
+        dialled: list[Dialled] = []
+
+        def dial(address: tuple[str, int], follower: SlaveLink) -> Dialled:
+            dialled.append(Dialled(address, follower))
+            return dialled[-1]
+
+        following = HaFollower(
+            identity=kit.broker.identity,
+            store=kit.store,
+            scheduler=kit.scheduler,
+            network=kit.network,
+            dial=dial,
+            choice=choice,
+        )
+        following.start()
+        return Scene(kit, following, choice, masters, dialled)
+
+    return make
+
+
+def master_log(build: BuildBroker, count: int) -> MessageStore:
+    """A master's store with messages."""
+    kit = build(start=False)
+    for number in range(count):
+        kit.send(b"%d" % number * 50)
+    return kit.store
+
+
+def copy(store: MessageStore, scene: Scene, end: int, begin: int = 0) -> None:
+    """Bytes of a master's log, as a slave takes them."""
+    for start in range(begin, end, 1000):
+        stop = min(start + 1000, end)
+        scene.following.store(
+            TransferFrame(PhysicalOffset(start), read_span(store.log, start, stop - start))
+        )
+
+
+def test_a_slave_follows_the_master_that_a_name_server_names(scene: MakeScene) -> None:
+    made = scene({"m1": FakeMaster()})
+    made.run(500)
+    assert made.dialled == [] and "no name server names a master" in made.state
+    made.tell(0, "m1")
+    made.settle()
+    (dialled,) = made.dialled
+    assert dialled.address == ("m1", 10912)
+    link = made.connect()
+    ready = link.take_ready()
+    assert ready is not None and ready.send == encode_report(0)
+    assert (
+        made.following.runtime_info()
+        == {
+            "haMaster": "m1:10911",
+            "haState": "connected to m1:10912",
+            "haLogsCompared": "nothing to compare yet",
+            "haLastFault": "no name server names a master",
+        }
+        or "haLastFault" not in made.following.runtime_info()
+    )
+
+
+@pytest.mark.parametrize(
+    ("master", "reason"),
+    [
+        (FakeMaster({"brokerClusterName": "other"}), "its brokerClusterName is other"),
+        (FakeMaster({"brokerName": "broker-b"}), "its brokerName is broker-b"),
+        (FakeMaster({"mappedFileSizeCommitLog": "1024"}), "its mappedFileSizeCommitLog is 1024"),
+        (FakeMaster({"brokerRole": "SLAVE"}), "it is a slave itself"),
+        (FakeMaster({"enableDLegerCommitLog": "true"}), "DLedger group"),
+        (FakeMaster(end=0), "its log ends at 0, ours at"),
+        (FakeMaster(begin=FILE, end=2 * FILE), f"its log begins at {FILE}"),
+        (FakeMaster(dead=True), "connection refused"),
+    ],
+)
+def test_what_is_not_our_master_is_refused_by_name(
+    scene: MakeScene, build: BuildBroker, master: FakeMaster, reason: str
+) -> None:
+    made = scene({"m1": master})
+    store = master_log(build, 10)
+    if not master.end:
+        master.end = 0 if "ends at 0" in reason else store.log.max_offset
+    copy(store, made, store.log.max_offset)
+    before = made.kit.store.log.max_offset
+    made.tell(0, "m1")
+    made.run(20_000)
+    assert made.dialled == []
+    assert reason in made.state and "m1:10911" in made.state
+    assert reason in made.following.runtime_info()["haLastFault"]
+    assert made.kit.store.log.max_offset == before
+    tries = made.asked.count("m1:10911")
+    assert 2 <= tries <= 12, "later and later"
+
+
+def test_a_log_that_has_parted_is_refused_with_the_offset(
+    scene: MakeScene, build: BuildBroker
+) -> None:
+    theirs, ours = master_log(build, 40), master_log(build, 30)
+    made = scene({"m1": FakeMaster(end=theirs.log.max_offset, log=theirs)})
+    copy(ours, made, ours.log.max_offset)
+    made.tell(0, "m1")
+    made.run(1_000)
+    assert len(made.dialled) == 1, "the same up to where ours ends"
+    assert "the same up to" in made.following.runtime_info()["haLogsCompared"]
+
+    other = build(start=False)
+    for number in range(40):
+        other.send((b"%d" if number < 20 else b"x%d") % number * 50)
+    parted = next(
+        offset
+        for offset in range(ours.log.max_offset)
+        if read_span(other.store.log, offset, 1) != read_span(ours.log, offset, 1)
+    )
+    second = scene({"m1": FakeMaster(end=other.store.log.max_offset, log=other.store)})
+    copy(ours, second, ours.log.max_offset)
+    second.tell(0, "m1")
+    second.run(1_000)
+    assert second.dialled == []
+    assert f"the two logs diverge at offset {parted}:" in second.state
+    begins = [
+        int.from_bytes(read_span(ours.log, place - 28, 36)[28:])
+        for place in range(28, parted + 29)
+        if int.from_bytes(read_span(ours.log, place, 8)) == place - 28
+    ]
+    assert f"(in the message at {begins[-1]})" in second.state
+    for place in (begins[3], begins[3] + 1, begins[4] - 1):
+        assert frame_start(ours.log, place) == begins[3]
+
+
+def test_a_java_master_cannot_be_asked_and_the_slave_says_so(
+    scene: MakeScene, build: BuildBroker
+) -> None:
+    store = master_log(build, 10)
+    made = scene({"m1": FakeMaster(end=store.log.max_offset)})
+    copy(store, made, store.log.max_offset)
+    made.tell(0, "m1")
+    made.run(300)
+    assert len(made.dialled) == 1
+    assert "not compared" in made.following.runtime_info()["haLogsCompared"]
+
+
+def test_what_is_stored_can_be_read_and_half_a_record_waits(
+    scene: MakeScene, build: BuildBroker
+) -> None:
+    store = master_log(build, 10)
+    made = scene({})
+    queue = ("T", 0)
+    half = store.log.max_offset - 30
+    copy(store, made, half)
+    made.kit.broker.server.dispatch()
+    assert made.kit.store.reader.max_queue_offset(*queue) == 9
+    assert made.kit.store.health.failure is None
+    copy(store, made, store.log.max_offset, half)
+    made.kit.broker.server.dispatch()
+    assert made.kit.store.reader.max_queue_offset(*queue) == 10
+    refused = made.kit.send()
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_a_stop_inside_a_record_is_a_clean_one(scene: MakeScene, build: BuildBroker) -> None:
+    store = master_log(build, 10)
+    made = scene({})
+    copy(store, made, store.log.max_offset - 30)
+    made.kit.store.shutdown()
+    assert not made.kit.files.exists("/store/abort")
+    again = build(files=made.kit.files, broker_role=BrokerRole.SLAVE, broker_id=1)
+    assert again.store.log.max_offset < store.log.max_offset - 30
+    assert again.store.reader.max_queue_offset("T", 0) == 9
+
+
+def test_bytes_that_are_no_record_stop_the_slave_and_say_where(scene: MakeScene) -> None:
+    made = scene({"m1": FakeMaster(end=500)})
+    made.following.store(TransferFrame(PhysicalOffset(0), b"\xff" * 100))
+    made.kit.broker.server.dispatch()
+    assert "BAD_MAGIC where a record must begin" in made.kit.store.health.failure
+    made.tell(0, "m1")
+    made.run(300)
+    made.following.ended(None, "closed")
+    assert made.state.startswith("stopped: dispatching")
+
+
+def test_an_empty_slave_begins_where_its_master_sends(scene: MakeScene, build: BuildBroker) -> None:
+    master = build(start=False)
+    while master.store.log.max_offset < 2 * FILE:
+        master.send(b"m" * 5000)
+    begin, end = 2 * FILE, master.store.log.max_offset
+    made = scene({})
+    copy(master.store, made, end, begin)
+    made.kit.broker.server.dispatch()
+    assert made.kit.store.log.min_offset == begin
+    assert made.kit.store.log.max_offset == end
+    assert made.kit.store.reader.max_queue_offset("T", 0) == master.store.reader.max_queue_offset(
+        "T", 0
+    )
+    found = made.kit.store.reader.min_queue_offset("T", 0)
+    assert found > 0
+    made.kit.store.shutdown()
+    again = build(files=made.kit.files, broker_role=BrokerRole.SLAVE, broker_id=1)
+    assert again.store.log.max_offset == end
+    assert again.store.reader.min_queue_offset("T", 0) == found
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "report"),
+    [(0, 3 * FILE, 1), (FILE, 3 * FILE, FILE), (0, FILE - 1, 0), (2 * FILE, 2 * FILE + 5, 0)],
+)
+def test_an_empty_slave_can_ask_for_everything(
+    scene: MakeScene, begin: int, end: int, report: int
+) -> None:
+    made = scene({"m1": FakeMaster(begin=begin, end=end)}, ha_fetch_from_beginning=True)
+    made.tell(0, "m1")
+    made.run(200)
+    ready = made.connect().take_ready()
+    assert ready is not None and ready.send == encode_report(report)
+
+
+def test_of_two_good_masters_none_is_taken(scene: MakeScene) -> None:
+    made = scene({"m1": FakeMaster(), "m2": FakeMaster()})
+    made.following.stop()
+    made.tell(0, "m1")
+    made.tell(1, "m2")
+    made.following.start()
+    made.run(2_000)
+    assert made.dialled == []
+    assert "several masters are named broker-a: m1:10911, m2:10911" in made.state
+    assert made.following.runtime_info()["haNameServersDisagree"] == (
+        "10.0.0.8:9876 names m1:10911; 10.0.0.9:9876 names m2:10911"
+    )
+    made.masters["m2"].dead = True
+    made.run(40_000)
+    assert [dialled.address for dialled in made.dialled] == [("m1", 10912)]
+
+
+def test_a_stale_name_server_does_not_lead_away_from_a_master_that_works(scene: MakeScene) -> None:
+    made = scene({"m1": FakeMaster(), "m2": FakeMaster()})
+    made.tell(0, "m1")
+    made.run(200)
+    for _ in range(5):
+        made.tell(1, "m2")
+        made.run(1_000)
+        made.dialled[-1].follower.ended(made.connect(), "connection reset")
+        made.run(70_000)
+        assert made.dialled[-1].address == ("m1", 10912)
+
+
+def test_a_dead_master_is_left_when_another_one_is_named(scene: MakeScene) -> None:
+    made = scene({"m1": FakeMaster(), "m2": FakeMaster()})
+    made.tell(0, "m1")
+    made.run(200)
+    link = made.connect()
+    made.masters["m1"].dead = True
+    made.tell(1, "m2")
+    made.dialled[-1].follower.ended(link, "connection reset")
+    made.run(10_000)
+    assert made.dialled[-1].address == ("m2", 10912)
+
+
+def test_a_stopped_slave_stores_and_tries_nothing(scene: MakeScene) -> None:
+    made = scene({"m1": FakeMaster()})
+    made.tell(0, "m1")
+    made.run(200)
+    made.following.stop()
+    assert made.dialled[0].closed
+    made.run(5_000)
+    assert len(made.dialled) == 1

@@ -1,0 +1,324 @@
+"""The flip: a classic directory opened with enableDLegerCommitLog for the first time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.store import (
+    FILE_SIZE,
+    CrashingFiles,
+    KilledError,
+    MakeStoreRig,
+    StoreRig,
+    bodies_of,
+    load_folder,
+    read_all,
+)
+
+from rmqpy.model.errors import StoreError
+from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.testing.memory_files import MemoryFiles
+
+ROOT = "/store"
+DIVIDED = 262144
+GOLDEN = {
+    "mapped_file_size_commit_log": 65536,
+    "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 100,
+    "max_index_num": 400,
+}
+CLASSIC = ["A-classic-clean-v497", "A-classic-killed-v497"]
+
+
+def folder(name: str, golden: Callable[[str], Path]) -> Path:
+    return Path(golden(name)) / ("master" if name.startswith("B") else "store")
+
+
+def loaded(
+    name: str,
+    golden: Callable[[str], Path],
+    make_rig: MakeStoreRig,
+    files: MemoryFiles | None = None,
+) -> StoreRig:
+    files = MemoryFiles() if files is None else files
+    load_folder(folder(name, golden), files, ROOT)
+    return make_rig(files, ROOT, changes=dict(GOLDEN))
+
+
+@pytest.mark.parametrize("name", CLASSIC)
+def test_everything_is_there_afterwards(
+    name: str,
+    golden: Callable[[str], Path],
+    golden_copy: Callable[[str], Path],
+    make_rig: MakeStoreRig,
+    manifest: Callable[[str], dict[str, Any]],
+) -> None:
+    rig = make_rig(
+        OsFileSystem(), os.fspath(golden_copy(name) / "store"), changes=dict(GOLDEN), flag=True
+    )
+    store = rig.open()
+    assert store.opened.divided_offset == DIVIDED
+    assert store.log.max_offset == store.log.confirm_offset == DIVIDED
+    for said in manifest(name)["messages"]:
+        page = store.reader.get_message(
+            said["topic"], said["queueId"], said["queueOffset"], 1, None
+        )
+        (view,) = page.messages
+        assert int.from_bytes(view[28:36]) == said["commitLogOffset"]
+        found = store.reader.query_message(
+            said["topic"], said["props"]["UNIQ_KEY"], 64, said["storeTimestamp"] - 1000, 1 << 50
+        )
+        assert said["commitLogOffset"] in [int.from_bytes(m[28:36]) for m in found.messages]
+    (offset,) = rig.put(store, 1, topic=b"Normal", queue_id=0)
+    assert offset == DIVIDED + 48
+    queue = next(q for q in manifest(name)["queues"]["Normal"] if q["queueId"] == 0)
+    record = store.reader.message_at(offset)
+    assert record is not None and int.from_bytes(record[20:28]) == queue["max"]
+    store.shutdown()
+    again = rig.open()
+    assert again.opened.divided_offset == DIVIDED
+    assert again.reader.max_queue_offset("Normal", 0) == queue["max"] + 1
+    assert again.reader.message_at(offset) is not None
+    again.shutdown()
+
+
+@pytest.mark.parametrize("node", ["n0", "n1"])
+def test_the_sealed_files_equal_javas(
+    node: str, golden: Callable[[str], Path], make_rig: MakeStoreRig
+) -> None:
+    """Java made C of B the same way: its old commit log files are ours, byte by byte."""
+    files = MemoryFiles()
+    # n0 was the master, n1 the slave.
+    source = Path(golden("B-master-slave-v497")) / ("master" if node == "n0" else "slave")
+    load_folder(source, files, ROOT)
+    rig = make_rig(files, ROOT, changes=dict(GOLDEN), flag=True)
+    store = rig.open()
+    assert store.opened.divided_offset == DIVIDED
+    store.shutdown()
+    java = {
+        path.name: path.read_bytes()
+        for path in sorted((Path(golden("C-upgraded-v497")) / node / "commitlog").iterdir())
+    }
+    ours = {
+        path.rpartition("/")[2]: data
+        for path, data in rig.tree().items()
+        if path.startswith("commitlog/")
+    }
+    assert len(java) == 4
+    assert ours == java
+    assert f"dledger-n0/data/{DIVIDED:020d}" in rig.tree()
+
+
+def test_a_store_without_a_record_begins_at_0(make_rig: MakeStoreRig) -> None:
+    rig = make_rig()
+    rig.open().shutdown()
+    rig.flag = True
+    store = rig.open()
+    assert store.opened.divided_offset is None
+    assert rig.put(store, 1) == [48]
+    store.shutdown()
+
+
+def test_an_all_zero_log_file_is_no_log(make_rig: MakeStoreRig) -> None:
+    """A file that was made ahead of the first message, and never written."""
+    rig = make_rig(flag=True)
+    rig.files.put(f"{ROOT}/commitlog/{0:020d}", bytes(FILE_SIZE))
+    store = rig.open()
+    assert store.opened.divided_offset is None
+    assert rig.put(store, 1) == [48]
+    assert not any(path.startswith("commitlog/") for path in rig.tree())
+    store.shutdown()
+    rig.open().shutdown()
+
+
+def test_a_file_made_ahead_does_not_move_the_divide(
+    golden: Callable[[str], Path], make_rig: MakeStoreRig
+) -> None:
+    """H6: an all-zero file behind a closed one. Without it the divide is the same."""
+    rig = make_rig()
+    store = rig.open()
+    while store.log.max_offset < FILE_SIZE + 100:
+        rig.put(store, 1)
+    store.shutdown()
+    rig.files.put(f"{ROOT}/commitlog/{2 * FILE_SIZE:020d}", bytes(FILE_SIZE))
+    rig.flag = True
+    store = rig.open()
+    assert store.opened.divided_offset == 2 * FILE_SIZE
+    store.shutdown()
+
+
+def test_the_flag_off_again_is_refused(
+    golden: Callable[[str], Path], make_rig: MakeStoreRig
+) -> None:
+    rig = loaded("A-classic-clean-v497", golden, make_rig)
+    rig.flag = True
+    store = rig.open()
+    rig.put(store, 1)
+    store.shutdown()
+    rig.flag = False
+    before = rig.tree()
+    with pytest.raises(StoreError) as refused:
+        rig.open()
+    assert refused.value.path == f"{ROOT}/dledger-n0/data"
+    assert "enableDLegerCommitLog=true" in refused.value.remedy
+    assert rig.tree() == before
+    rig.flag = True
+    rig.open().shutdown()
+
+
+def test_other_paths_of_dledger_data_are_seen(
+    golden: Callable[[str], Path], make_rig: MakeStoreRig
+) -> None:
+    rig = loaded("A-classic-clean-v497", golden, make_rig)
+    rig.changes["store_path_dledger_commit_log"] = "/other/data"
+    rig.flag = True
+    store = rig.open()
+    assert f"/other/data/{DIVIDED:020d}" in rig.files.nodes
+    store.shutdown()
+    rig.flag = False
+    with pytest.raises(StoreError, match="/other/data"):
+        rig.open()
+
+
+def test_old_files_that_do_not_reach_the_new_log(
+    golden: Callable[[str], Path], make_rig: MakeStoreRig
+) -> None:
+    """H1, H3: another old log than the one that was sealed."""
+    rig = loaded("A-classic-clean-v497", golden, make_rig)
+    rig.flag = True
+    rig.open().shutdown()
+    del rig.files.nodes[f"{ROOT}/commitlog/{196608:020d}"]
+    before = rig.tree()
+    with pytest.raises(StoreError) as refused:
+        rig.open()
+    assert "196608" in refused.value.found and "262144" in refused.value.found
+    assert rig.tree() == before
+
+
+def test_the_old_log_gone_the_new_one_stands_alone(
+    golden: Callable[[str], Path], make_rig: MakeStoreRig
+) -> None:
+    """After retention has removed the classic files."""
+    rig = loaded("A-classic-clean-v497", golden, make_rig)
+    rig.flag = True
+    store = rig.open()
+    offsets = rig.put(store, 1, 2, 3)
+    store.shutdown()
+    for number in range(4):
+        del rig.files.nodes[f"{ROOT}/commitlog/{number * 65536:020d}"]
+    store = rig.open()
+    assert store.opened.divided_offset is None
+    assert store.log.min_offset == DIVIDED
+    assert all(store.reader.message_at(offset) is not None for offset in offsets)
+    queue_end = store.reader.max_queue_offset("Normal", 0)
+    assert store.reader.min_queue_offset("Normal", 0) == queue_end > 0
+    store.shutdown()
+
+
+# ------------------------------------------------------------------------------- interrupted
+
+
+def settled(rig: StoreRig) -> tuple[Any, Any]:
+    """(divided offset, everything a consumer can get) after the flip has come to its end."""
+    store = rig.open()
+    found = store.opened.divided_offset, read_all(store)
+    store.shutdown()
+    assert store.health.failure is None
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLASSIC)
+@pytest.mark.parametrize("end", ["kill", "crash"])
+def test_interrupted_at_every_operation(
+    name: str, end: str, golden: Callable[[str], Path], make_rig: MakeStoreRig
+) -> None:
+    """The process dies (the power fails) at each operation of the file layer in turn, while the
+    flip runs; the next start ends joined, at the same divide, with every message; and so does the
+    one after it.
+    """
+    rig = loaded(name, golden, make_rig, CrashingFiles())
+    rig.flag = True
+    start = rig.files.operations
+    expected = settled(rig.after(rig.files.kill()))
+    assert expected[0] == DIVIDED
+    assert sum(map(len, expected[1].values())) > 250
+    interrupted = 0
+    for number in range(1000):
+        rig = loaded(name, golden, make_rig, CrashingFiles())
+        rig.flag = True
+        rig.files.dies_at = start + number
+        try:
+            rig.open().close_without_flush()
+        except KilledError:
+            interrupted += 1
+        else:
+            break
+        after = rig.after(getattr(rig.files, end)())
+        assert settled(after) == expected, number
+        assert settled(after) == expected, number
+    assert interrupted > 8
+
+
+def test_interrupted_with_messages_only_in_the_page_cache(make_rig: MakeStoreRig) -> None:
+    """A killed classic broker had flushed nothing; the flip runs, the power fails: what the killed
+    process had written survives, because the flip has made it durable before it went on.
+    """
+    rig = make_rig()
+    store = rig.open()
+    for number in range(90):
+        rig.put(store, number)
+    bodies = bodies_of(store)
+    killed = rig.files.kill()
+    rig = rig.after(killed)
+    rig.flag = True
+    store = rig.open()
+    divided = store.opened.divided_offset
+    assert divided == 4 * FILE_SIZE
+    after = rig.after(rig.files.crash())
+    store = after.open()
+    assert store.opened.divided_offset == divided
+    assert bodies_of(store) == bodies
+    store.shutdown()
+
+
+@pytest.mark.slow
+def test_queues_that_lost_their_tails_before_and_during_the_flip(make_rig: MakeStoreRig) -> None:
+    """Power fails in classic mode, and again in the flip before anything was dispatched: the queues
+    of the classic part are whole in the end. How far back to begin is the checkpoint's word, also
+    when the last file is a DLedger one by now, and when one queue has its tail and another not.
+    """
+    rig = make_rig()
+    store = rig.open()
+    for number in range(40):
+        rig.put(store, number)
+    rig.flush(store)
+    store.flush_tracker.flush_queues()
+    rig.clock.advance(10_000)
+    for number in range(40, 90):
+        rig.put(store, number)
+    bodies = bodies_of(store)
+    rig.flush(store)
+    (sync,) = [queue.take_sync() for name, queue in store.queues.items() if name[1] == 1]
+    sync.run()
+    left = rig.files.crash()
+    for number in range(200):
+        layer = CrashingFiles()
+        for path, node in left.nodes.items():
+            layer.put(path, bytes(node.data))
+        rig = make_rig(layer, ROOT, flag=True)
+        layer.dies_at = number
+        try:
+            rig.open().close_without_flush()
+        except KilledError:
+            after = rig.after(layer.crash())
+            store = after.open()
+            assert bodies_of(store) == bodies, number
+            store.shutdown()
+        else:
+            break
+    assert 10 < number < 199

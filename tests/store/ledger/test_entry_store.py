@@ -1,0 +1,181 @@
+"""The DLedger files of one member: index units, checkpoint, term."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+
+import pytest
+from harness.store import MakeStoreRig, StoreRig
+
+from rmqpy.dledger.entries import Entry
+from rmqpy.dledger.member import HardState
+from rmqpy.model.errors import StoreError
+from rmqpy.model.ids import Term
+
+UNIT = struct.Struct(">iqiqq")
+INDEX = "/store/dledger-n0/index"
+UNITS_PER_FILE = 16
+
+
+@pytest.fixture
+def rig(make_rig: MakeStoreRig) -> StoreRig:
+    """80 entries in five data files and five index files, stopped cleanly."""
+    made = make_rig(flag=True)
+    store = made.open()
+    for number in range(80):
+        made.put(store, number)
+    store.shutdown()
+    return made
+
+
+def units(rig: StoreRig) -> list[tuple[int, ...]]:
+    names = sorted(path for path in rig.files.nodes if path.startswith(INDEX))
+    raw = b"".join(bytes(rig.files.nodes[name].data) for name in names)
+    return [unit for unit in UNIT.iter_unpack(raw) if any(unit)]
+
+
+def check(rig: StoreRig, count: int) -> list[tuple[int, ...]]:
+    """The index agrees with the entries; every one can be had by its number."""
+    store = rig.open()
+    entries = store.opened.entries
+    found = units(rig)
+    assert (entries.begin_index, entries.end.index) == (0, count - 1)
+    assert [unit[3] for unit in found] == list(range(count))
+    for magic, position, size, index, term in found:
+        header, body = entries.entry(index)
+        assert (magic, header.position, header.size, header.index) == (1, position, size, index)
+        assert header.term == term
+        assert int.from_bytes(body[28:36]) == position + 48
+    for nowhere in (-1, count):
+        with pytest.raises(IndexError):
+            entries.entry(nowhere)
+    store.shutdown()
+    return found
+
+
+def test_index_units(rig: StoreRig) -> None:
+    found = check(rig, 80)
+    assert len([path for path in rig.files.nodes if path.startswith(INDEX)]) == 5
+    for before, unit in pairwise(found):
+        end = before[1] + before[2]
+        assert unit[1] == end or (unit[1] % 4096 == 0 and unit[1] - end < 4096)
+
+
+@pytest.mark.parametrize("missing", ["all", "last", "two"])
+def test_missing_index_files(rig: StoreRig, missing: str) -> None:
+    whole = units(rig)
+    names = sorted(path for path in rig.files.nodes if path.startswith(INDEX))
+    for name in {"all": names, "last": names[-1:], "two": names[-2:]}[missing]:
+        del rig.files.nodes[name]
+    check(rig, 80)
+    assert units(rig) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 1, 40, 63, 64, 78, 79])
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_index_unit_that_differs(rig: StoreRig, number: int, clean: bool) -> None:
+    """Found where recovery looks: in the last three data files; or at a file's first entry."""
+    whole = units(rig)
+    if not clean:
+        rig.files.put("/store/abort", b"")
+    file, place = divmod(number, UNITS_PER_FILE)
+    node = rig.files.nodes[f"{INDEX}/{file * UNITS_PER_FILE * 32:020d}"]
+    node.data[place * 32 + 9] ^= 0xFF
+    store = rig.open()
+    mended = units(rig) == whole
+    assert mended or (clean and number in (0, 1))
+    store.shutdown()
+
+
+def test_units_behind_the_last_entry_are_cleared(rig: StoreRig) -> None:
+    whole = units(rig)
+    rig.files.put(f"{INDEX}/{5 * 512:020d}", UNIT.pack(1, 5, 5, 80, 0).ljust(512, b"\0"))
+    check(rig, 80)
+    assert units(rig) == whole
+    store = rig.open()
+    rig.put(store, *range(80, 90))
+    store.shutdown()
+    check(rig, 90)
+
+
+def test_an_index_file_of_another_size(rig: StoreRig) -> None:
+    rig.files.put(f"{INDEX}/{4 * 512:020d}", bytes(500))
+    with pytest.raises(StoreError, match="500 bytes"):
+        rig.open()
+
+
+@pytest.mark.parametrize("size_max", [1, 700, 1 << 20])
+def test_batches_one_behind_the_other_are_what_they_are_alone(rig: StoreRig, size_max: int) -> None:
+    entries = rig.open().entries
+    one_by_one = [Entry(*entries.entry(number)) for number in range(80)]
+    first = 0
+    while first < 80:
+        last = min(79, first + 12)
+        batch = entries.batch(first, last, size_max)
+        assert 1 <= len(batch) <= last - first + 1
+        assert list(batch) == one_by_one[first : first + len(batch)]
+        first += len(batch)
+        assert entries.term_of(first - 1) == one_by_one[first - 1].term
+        assert entries.end_of(first - 1) == one_by_one[first - 1].end_offset
+
+
+def test_a_cut_forgets_where_the_last_batch_ended(rig: StoreRig) -> None:
+    entries = rig.open().entries
+    entries.batch(70, 75, 1 << 20)
+    entries.committed_index = 70
+    entries.truncate_from(75)
+    with pytest.raises(IndexError):
+        entries.term_of(75)
+    record = bytes(entries.entry(60)[1])
+    entries.receive([Entry.of(75, 9, entries.end_offset, record)])
+    entries.commit()
+    assert entries.term_of(75) == 9
+    ((header, body),) = [(each.header, each.body) for each in entries.batch(75, 75, 1 << 20)]
+    assert (header.term, bytes(body)) == (9, record)
+
+
+def test_the_checkpoint(rig: StoreRig) -> None:
+    assert rig.tree()["dledger-n0/checkpoint"] == b"committedIndex=79\nendIndex=79\n"
+    path = "/store/dledger-n0/checkpoint"
+    for text, committed in (
+        (b"#Sat Nov 21\nendIndex=79\ncommittedIndex=50\n", 50),
+        (b"committedIndex=500\n", 79),
+        (b"committedIndex=-1\n", -1),
+    ):
+        rig.files.put(path, text)
+        store = rig.open(lead=False)
+        assert store.opened.entries.committed_index == committed
+        position = units(rig)[committed][1:3]
+        assert store.log.confirm_offset == (sum(position) if committed >= 0 else 0)
+        store.close_without_flush()
+
+
+def test_the_term(rig: StoreRig) -> None:
+    store = rig.open()
+    entries = store.opened.entries
+    entries.member_files.save_hard_state(HardState(Term(7), "n2"))
+    assert rig.tree()["dledger-n0/currterm"] == b"voteLeader=n2\ncurrTerm=7\n"
+    assert rig.tree()["dledger-n0/currterm.bak"] == b"voteLeader=n0\ncurrTerm=0\n"
+    assert rig.files.crash().read_bytes("/store/dledger-n0/currterm").endswith(b"currTerm=7\n")
+    assert entries.member_files.load_hard_state() == HardState(Term(7), "n2")
+    entries.member_files.save_hard_state(HardState(Term(8), None))
+    assert entries.member_files.load_hard_state() == HardState(Term(8), None)
+    rig.files.put("/store/dledger-n0/currterm", b"")
+    assert entries.member_files.load_hard_state() == HardState(Term(7), "n2"), "from the backup"
+    store.shutdown()
+
+
+def test_a_flush_covers_every_index_file(rig: StoreRig) -> None:
+    """Units that spread over two index files since the last flush: both are durable after it."""
+    store = rig.open()
+    rig.flush(store)
+    for number in range(80, 130):
+        rig.put(store, number)
+    rig.flush(store)
+    after = rig.files.crash()
+    for path, node in rig.files.nodes.items():
+        if path.startswith(INDEX):
+            assert bytes(after.nodes[path].data) == bytes(node.data), path
+    store.close_without_flush()

@@ -1,0 +1,82 @@
+"""Queues that are silent for longer than the log is kept: where they go on."""
+
+from __future__ import annotations
+
+import pytest
+from harness.store import MakeStoreRig
+
+from rmqpy.model.errors import RemoteProtocolError
+from rmqpy.store.queues.expired_ends import ExpiredQueueEnds
+from rmqpy.testing.memory_files import MemoryFiles
+
+PATH = "/store/rmqpy/queue-ends"
+QUEUE_FILE = 400 // 20
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+def told(end: int) -> bytes:
+    return b'{"wanted": false, "ends": {"Topic": {"0": %d}}}' % end
+
+
+def test_what_was_told_stays_and_only_grows(files: MemoryFiles) -> None:
+    ends = ExpiredQueueEnds(files, PATH)
+    assert not ends.is_requested and ends.ends == {} and not files.exists(PATH)
+    ends.request()
+    assert ExpiredQueueEnds(files, PATH).is_requested
+    ends.merge_answer(told(7))
+    ends.merge_answer(told(5))
+    again = ExpiredQueueEnds(files, PATH)
+    assert not again.is_requested and again.ends == {("Topic", 0): 7}
+    assert again.encode([], 100) == told(7)
+    again.forget("Other")
+    again.forget("Topic")
+    assert ExpiredQueueEnds(files, PATH).ends == {}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"wanted": 0, "ends": 3}', told(-1), told(1 << 62), b"\xff"]
+)
+def test_an_answer_that_is_none_is_refused(files: MemoryFiles, body: bytes) -> None:
+    ends = ExpiredQueueEnds(files, PATH)
+    ends.request()
+    with pytest.raises(RemoteProtocolError):
+        ends.merge_answer(body)
+    assert ends.is_requested and ends.ends == {}
+
+
+def test_a_damaged_file_asks_again_and_a_leader_that_cannot_tell_is_the_end_of_it(
+    files: MemoryFiles,
+) -> None:
+    files.replace_bytes(PATH, b"{")
+    ends = ExpiredQueueEnds(files, PATH)
+    assert ends.is_requested
+    ends.mark_unavailable()
+    assert not ExpiredQueueEnds(files, PATH).is_requested
+
+
+@pytest.mark.parametrize("end", [15, 3 * QUEUE_FILE + 5])
+def test_offsets_go_on_where_the_leader_said(make_rig: MakeStoreRig, end: int) -> None:
+    """With a gap within a file of the queue, and with one of several files."""
+    rig = make_rig(flag=True)
+    store = rig.open()
+    for number in range(24):
+        rig.put(store, number)
+    assert store.reader.max_queue_offset("Topic", 0) == 12
+    store.queue_ends.merge_answer(told(end))
+    store.set_role(slave=False)
+    store.queues.correct_min_offsets(store.log.max_offset)
+    rig.put(store, 24)
+    store.dispatch()
+    assert store.reader.max_queue_offset("Topic", 0) == end + 1
+    page = store.reader.get_message("Topic", 0, end, 32, None)
+    assert len(page.messages) == 1
+    silent = store.queue_ends.encode(store.queues.items(), store.log.max_offset - 1)
+    assert silent == b'{"wanted": false, "ends": {"Topic": {"0": %d, "1": 12}}}' % end
+    store.close_without_flush()
+    again = rig.open()
+    assert again.reader.max_queue_offset("Topic", 0) == end + 1
+    again.close_without_flush()

@@ -1,0 +1,89 @@
+"""Consume queues and index files that are not whole: built again from the log, never served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from harness.store import MakeStoreRig, StoreRig, read_all
+
+from rmqpy.model.errors import StoreError
+from rmqpy.store.message_store import MessageStore
+
+QUEUE = "consumequeue/Topic/1"
+
+
+def filled(make_rig: MakeStoreRig, count: int = 100) -> tuple[Any, dict[Any, Any]]:
+    """A store that was stopped cleanly, and what its consumers got."""
+    rig = make_rig()
+    store = rig.open()
+    for number in range(count):
+        rig.put(store, number)
+    found = read_all(store)
+    store.shutdown()
+    return rig, found
+
+
+def cut(rig: StoreRig, path: str, size: int) -> None:
+    whole = rig.files.read_bytes(f"{rig.root}/{path}")
+    rig.files.unlink(f"{rig.root}/{path}")
+    rig.files.put(f"{rig.root}/{path}", whole[:size])
+
+
+def files_of(rig: StoreRig, folder: str) -> list[str]:
+    return [f"{folder}/{name}" for name in rig.files.list_dir(f"{rig.root}/{folder}")]
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+@pytest.mark.parametrize("size", [7, 200, 399])
+def test_a_cut_queue_file(make_rig: MakeStoreRig, which: int, size: int) -> None:
+    rig, found = filled(make_rig)
+    path = files_of(rig, QUEUE)[which]
+    cut(rig, path, size)
+    store = rig.open()
+    assert read_all(store) == found
+    assert any(f"{QUEUE} is not whole" in note for note in store.opened.notes)
+    kept = f"{rig.root}/rmqpy/quarantine/consumequeue-Topic-1/{path.rpartition('/')[2]}"
+    assert rig.files.size_of(kept) == size
+    store.shutdown()
+    assert read_all(rig.open()) == found
+
+
+def test_a_queue_file_that_is_gone_between_two(make_rig: MakeStoreRig) -> None:
+    rig, found = filled(make_rig)
+    rig.files.unlink(f"{rig.root}/{files_of(rig, QUEUE)[1]}")
+    store = rig.open()
+    assert read_all(store) == found
+
+
+def test_another_file_size_is_a_setting_not_damage(make_rig: MakeStoreRig) -> None:
+    rig, _ = filled(make_rig)
+    rig.changes["mapped_file_size_consume_queue"] = 800
+    with pytest.raises(StoreError, match="set mappedFileSizeConsumeQueue=400 if the whole store"):
+        rig.open()
+    assert len(files_of(rig, QUEUE)) == 3
+
+
+def keys(store: MessageStore, count: int) -> list[int]:
+    return [
+        len(store.reader.query_message("Topic", f"key{number}", 10, 0, 1 << 62).messages)
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_cut_index_file(make_rig: MakeStoreRig, which: int) -> None:
+    rig, found = filled(make_rig)
+    cut(rig, files_of(rig, "index")[which], 50)
+    store = rig.open()
+    while store.catch_up_index():
+        pass
+    assert keys(store, 100) == [1] * 100
+    assert read_all(store) == found
+
+
+def test_another_size_of_all_index_files_is_a_setting(make_rig: MakeStoreRig) -> None:
+    rig, _ = filled(make_rig)
+    rig.changes["max_index_num"] = 40
+    with pytest.raises(StoreError, match="maxIndexNum=40 say; set these keys as the store was"):
+        rig.open()
