@@ -85,7 +85,6 @@ class FastPathDriver:
 
     kit: BrokerHarness
     feed: Feed
-    implementation: str
     channels: list[_UnsentChannel] = field(factory=list)
     rests: list[bytes] = field(factory=list)
     numbers: list[int] = field(factory=list)

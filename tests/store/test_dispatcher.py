@@ -172,7 +172,7 @@ def test_lost_queues_are_built_again(rig: StoreRig, clean: bool, lost: str) -> N
     if lost != "last file":
         rig.files.remove_tree(f"{rig.root}/{folder}".rstrip("/"))
     store = rig.open()
-    assert any("built again" in note for note in store.opened.notes)
+    assert any("rebuilt" in note for note in store.opened.notes)
     assert bodies_of(store) == {rig.draft(number).body for number in range(COUNT)}
     (result,) = store.appender.put([rig.draft(COUNT + 1)])
     assert result.queue_offset == COUNT // 2

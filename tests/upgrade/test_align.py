@@ -410,7 +410,7 @@ def test_messages_written_while_the_flag_was_off(
 ) -> None:
     root, names = golden_copy("C-upgraded-v497"), ("n0", "n1", "n2")
     write_with_the_flag_off(root, "n0", make_rig)
-    made = situation(root, names)
+    made = context(root, names)
     assert {"divide-fits", "same-log"} <= bad_checks(made)
     with pytest.raises(UpgradeRefusedError, match="old log of n0 was written to after the switch"):
         plan_alignment(made)
@@ -472,8 +472,11 @@ def test_queues_of_a_topic_that_the_slave_did_not_know(make_rig: MakeUpgradeRig)
     assert "queues-match" not in bad_checks(after)
 
 
-def memory_situation(
-    files: CrashingFiles, master: UpgradeRig, slave: UpgradeRig, wish: SwitchOptions | None = None
+def memory_context(
+    files: CrashingFiles,
+    master: UpgradeRig,
+    slave: UpgradeRig,
+    options: SwitchOptions | None = None,
 ) -> PlanContext:
     plans = [
         SurveyPlan(
@@ -499,9 +502,9 @@ def kill_everywhere(
     """Kill before each operation; both ways on end in the same bytes. Returns how many."""
     rig = rigs[1] if node == "s" else rigs[0]
 
-    def ground(on: CrashingFiles) -> NodeContext:
-        made = memory_situation(on, *rigs)
-        return made.ground_of(made.group.replica(node))
+    def context(on: CrashingFiles) -> NodeContext:
+        made = memory_context(on, *rigs)
+        return made.node_context(made.group.replica(node))
 
     tree = rig.on(files).tree()
     whole = files.reopen(None)
@@ -510,7 +513,7 @@ def kill_everywhere(
     for dies_at in itertools.count():
         dying = files.reopen(dies_at)
         try:
-            apply_plan(ground(dying), plan, node)
+            apply_plan(context(dying), plan, node)
         except KilledError:
             pass
         else:
@@ -548,9 +551,9 @@ def test_switch_killed_before_every_operation(make_rig: MakeUpgradeRig) -> None:
     assert {op.kind for op in plan.node("s").ops} == {"fill", "write"}
     rig = rigs[1]
 
-    def ground(on: CrashingFiles) -> NodeContext:
-        made = memory_situation(on, *rigs, wish)
-        return made.ground_of(made.group.replica("s"))
+    def context(on: CrashingFiles) -> NodeContext:
+        made = memory_context(on, *rigs, options)
+        return made.node_context(made.group.replica("s"))
 
     def all_of(on: CrashingFiles) -> tuple[dict[str, bytes], bytes]:
         return rig.on(on).tree(), on.read_bytes("/s.conf")
@@ -563,7 +566,7 @@ def test_switch_killed_before_every_operation(make_rig: MakeUpgradeRig) -> None:
     for dies_at in itertools.count():
         dying = files.reopen(dies_at)
         try:
-            apply_plan(ground(dying), plan, "s")
+            apply_plan(context(dying), plan, "s")
         except KilledError:
             pass
         else:
@@ -595,8 +598,8 @@ def test_a_switch_is_taken_back_until_the_first_message(make_rig: MakeUpgradeRig
             settings=made.settings,
         )
 
-    def ground() -> NodeContext:
-        return only().ground_of(only().group.replicas[0])
+    def context() -> NodeContext:
+        return only().node_context(only().group.replicas[0])
 
     apply_plan(context(), plan_switch(only()), "m")
     joined = master.with_flag(True)
@@ -615,7 +618,7 @@ def test_a_switch_is_taken_back_until_the_first_message(make_rig: MakeUpgradeRig
 
 def test_a_plan_that_was_changed_is_no_plan(make_rig: MakeUpgradeRig) -> None:
     rigs = small_group(make_rig)
-    value = plan_alignment(memory_situation(rigs[0].files, *rigs)).to_json()
+    value = plan_alignment(memory_context(rigs[0].files, *rigs)).to_json()
     assert Plan.from_json(value).to_json() == value
     value["nodes"][1]["ops"].pop()
     with pytest.raises(Exception, match="changed after it was created"):

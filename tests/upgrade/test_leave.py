@@ -38,9 +38,9 @@ def upgraded(make_rig: MakeUpgradeRig, old: int = 30, new: int = 60, **options: 
 
 
 def leaving(rig: UpgradeRig, piece_bytes: int = 1000, **changes: Any) -> Plan:
-    ground = rig.ground()
-    ledger = read_ledger(ground.files, ground.settings)
-    wish = LeaveOptions(
+    context = rig.context()
+    ledger = read_ledger(context.files, context.settings)
+    options = LEAVE.LeaveOptions(
         replica="n0",
         **{"cut_index": agreed_index([ledger], 1), "piece_bytes": piece_bytes} | changes,
     )
@@ -122,8 +122,8 @@ def test_the_round_trip(make_rig: MakeUpgradeRig) -> None:
     for turn in range(2):
         classic = rig.with_flag(False)
         before = values(rig.records(), FILE_SIZE)
-        apply_plan(classic.ground(), leaving(rig), "n0")
-        finalize(classic.ground())
+        apply_plan(classic.context(), leaving(rig), "n0")
+        finalize(classic.context())
         classic.write(*range(1000 * turn + 100, 1000 * turn + 120))
         rig.write(*range(1000 * turn + 200, 1000 * turn + 240))
         after = values(rig.records(), FILE_SIZE)
@@ -156,7 +156,7 @@ def test_an_upgrade_without_a_message_is_left_too(make_rig: MakeUpgradeRig) -> N
 
 
 def roll_back_to(rig: UpgradeRig, tree: dict[str, bytes]) -> None:
-    roll_back(rig.ground())
+    roll_back(rig.context())
     now = rig.tree()
     assert now.keys() == tree.keys()
     assert [path for path in tree if tree[path] != now[path]] == []
@@ -191,7 +191,7 @@ def test_killed_before_every_operation_and_resumed(make_rig: MakeUpgradeRig) -> 
     for dies_at in itertools.count():
         dying = original.reopen(dies_at)
         try:
-            apply_plan(joined.on(dying).ground(), plan, "n0")
+            apply_plan(joined.on(dying).context(), plan, "n0")
         except KilledError:
             pass
         else:
@@ -215,7 +215,7 @@ def test_killed_while_taking_back(make_rig: MakeUpgradeRig) -> None:
     for dies_at in itertools.count():
         dying = left.reopen(dies_at)
         try:
-            roll_back(joined.on(dying).ground())
+            roll_back(joined.on(dying).context())
         except KilledError:
             pass
         else:
@@ -236,7 +236,7 @@ def test_no_broker_starts_on_what_is_half_done(make_rig: MakeUpgradeRig) -> None
     plan = leaving(joined)
     dying = joined.files.reopen(60)
     with pytest.raises(KilledError):
-        apply_plan(joined.on(dying).ground(), plan, "n0")
+        apply_plan(joined.on(dying).context(), plan, "n0")
     half = joined.on(dying.reopen(None))
     for flag in (True, False):
         with pytest.raises(StoreError, match="half done"):
@@ -292,7 +292,7 @@ def test_the_separator_counts_at_whichever_end(
     rig = make_rig(flag=True)
     rig.write(*range(10), properties=pairs + (ending if pairs else b""))
     before = values(rig.records(), FILE_SIZE)
-    apply_plan(rig.ground(), leaving(rig), "n0")
+    apply_plan(rig.context(), leaving(rig), "n0")
     classic = rig.with_flag(False)
     assert values(classic.records(), FILE_SIZE) == before
     for raw in itertools.chain(*classic.records().values()):
@@ -309,7 +309,7 @@ def test_hosts_of_both_kinds(make_rig: MakeUpgradeRig, host: bytes) -> None:
     v6 = 0x10 | 0x20 if len(host) == 16 else 0
     rig.write(*range(30), born_host=(host, 1), store_host=(host, 2), sys_flag=v6)
     before = values(rig.records(), FILE_SIZE)
-    apply_plan(rig.ground(), leaving(rig), "n0")
+    apply_plan(rig.context(), leaving(rig), "n0")
     assert values(rig.with_flag(False).records(), FILE_SIZE) == before
 
 
@@ -395,7 +395,7 @@ def test_a_record_checksum_stays_last_and_is_made_anew(make_rig: MakeUpgradeRig)
     rig.write(*range(40), properties=b"K\x01v\x02__CRC32#\x010000000000\x02")
     patch_records(rig, with_checksum)
     before = values(rig.records(), FILE_SIZE)
-    apply_plan(rig.ground(), leaving(rig), "n0")
+    apply_plan(rig.context(), leaving(rig), "n0")
     classic = make_rig(files=rig.files, changes={"force_verify_prop_crc": True})
     records = classic.records()
     assert values(records, FILE_SIZE) == before
@@ -407,7 +407,7 @@ def test_an_inner_batch_is_one_record(make_rig: MakeUpgradeRig) -> None:
     rig = make_rig(flag=True)
     rig.write(*range(30), sys_flag=INNER_BATCH, properties=b"INNER_NUM\x013\x02")
     before = values(rig.records(), FILE_SIZE)
-    apply_plan(rig.ground(), leaving(rig), "n0")
+    apply_plan(rig.context(), leaving(rig), "n0")
     after = rig.with_flag(False).records()
     assert values(after, FILE_SIZE) == before
     assert all(

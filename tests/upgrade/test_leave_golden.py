@@ -23,6 +23,7 @@ from rmqpy.upgrade.plan.reframe import RESERVED_PROPERTY
 from rmqpy.upgrade.steps.states import load_step
 
 LEAVE = load_step("m0006_leave")
+
 STORES = ["C-upgraded-v497", "D-dledger-v497"]
 MEMBERS = ["n0", "n1", "n2"]
 
@@ -68,7 +69,7 @@ def test_a_java_group_leaves(
     name: str, golden_copy: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
 ) -> None:
     root = golden_copy(name)
-    plan, grounds = plan_group(root, GOLDEN_SIZES)
+    plan, contexts = plan_group(root, GOLDEN_SIZES)
     said = manifest(name)["messages"]
     for member, context in contexts.items():
         apply_plan(context, plan, member)
@@ -98,9 +99,9 @@ def test_a_java_group_leaves(
 def test_and_back_to_the_byte(name: str, golden_copy: Callable[[str], Path]) -> None:
     root = golden_copy(name)
     before = tree_of(root / "n1")
-    plan, grounds = plan_group(root, GOLDEN_SIZES)
-    apply_plan(grounds["n1"], plan, "n1")
-    roll_back(grounds["n1"])
+    plan, contexts = plan_group(root, GOLDEN_SIZES)
+    apply_plan(contexts["n1"], plan, "n1")
+    roll_back(contexts["n1"])
     assert tree_of(root / "n1") == before
 
 
@@ -112,8 +113,8 @@ def test_consume_queues_follow(name: str, golden_copy: Callable[[str], Path]) ->
     """
     root = golden_copy(name)
     before = queue_units(root / "n2")
-    plan, grounds = plan_group(root, GOLDEN_SIZES)
-    apply_plan(grounds["n2"], plan, "n2")
+    plan, contexts = plan_group(root, GOLDEN_SIZES)
+    apply_plan(contexts["n2"], plan, "n2")
     after = queue_units(root / "n2")
     assert before.keys() == after.keys()
     changed = 0

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from attrs import evolve
 from simulator.broker_host import BrokerHost
-from simulator.checkers import GroupWatch
+from simulator.broker_cluster import BrokerCluster
+from simulator.checkers import GroupChecker
 from simulator.member_view import MemberView
 from simulator.plan import GROUP_NAME, SimulationPlan
 from simulator.records import BODY_AT, ENTRY_HEADER_BYTES
-from simulator.world import World
 
 from rmqpy.audit.replicas.certificate import Certificate, Subject
 from rmqpy.broker.assembly.join_checks import PeerCertificateCheck
@@ -40,14 +40,14 @@ BORN_TIMESTAMP = 40
 LOG = "/store/commitlog/"
 
 
-def world_with(change: Callable[[BrokerHost], None], *names: str) -> World:
+def world_with(change: Callable[[BrokerHost], None], *names: str) -> BrokerCluster:
     """All members run, with ``change`` made to the disks of some before."""
-    world = World(PLAN)
+    world = BrokerCluster(PLAN)
     world.make_old_log()
     for name in names:
         change(world.hosts[name])
     for host in world.hosts.values():
-        host.watch = lambda _host: None  # what it promises is not kept here
+        host.on_event = lambda _name: None  # its invariants do not hold here
         host.start()
     return world
 
@@ -66,7 +66,7 @@ def remove(host: BrokerHost, prefix: str) -> None:
         host.disk.unlink(path)
 
 
-def settled(world: World) -> BrokerHost:
+def settled(world: BrokerCluster) -> BrokerHost:
     """Who leads once everybody knows all of everybody."""
     world.advance(15_000)
     leader = world.leader()
@@ -85,7 +85,7 @@ def role_of(host: BrokerHost) -> Role:
     return host.running.node.role
 
 
-def refused_by_all(world: World, name: str) -> str:
+def refused_by_all(world: BrokerCluster, name: str) -> str:
     """The reason that the others give; all that is between them and it is refused."""
     reasons = set()
     for host in world.hosts.values():
@@ -280,7 +280,7 @@ def test_a_certificate_vouches(subjects: list[Subject], says: str) -> None:
 @pytest.mark.slow
 def test_a_member_that_was_away_until_all_it_had_expired_begins_anew() -> None:
     """Its old log goes as its entries go, whatever the age of these files by its own clock."""
-    world = World(evolve(PLAN, old_messages=5, queues=1))
+    world = BrokerCluster(evolve(PLAN, old_messages=5, queues=1))
     world.begin()
     leader = settled(world)
     away = next(host for host in world.hosts.values() if host is not leader)
@@ -288,7 +288,7 @@ def test_a_member_that_was_away_until_all_it_had_expired_begins_anew() -> None:
     world.crash(away, power=False)
     for _ in range(3):
         send(world, 30)
-        world.advance_hours()
+        world.expire_files()
         away.skew_ms = 0
         world.advance(10_000)
     assert not log_files(leader) and log_files(away)
@@ -310,7 +310,7 @@ def test_a_member_that_was_away_until_all_it_had_expired_begins_anew() -> None:
 @pytest.mark.parametrize("old_messages", [0, 5])
 def test_damage_that_has_expired_with_the_others_goes(old_messages: int) -> None:
     """Nobody has a copy of it; while it stayed nothing behind it was read, and no file expired."""
-    world = World(evolve(PLAN, old_messages=old_messages, queues=1))
+    world = BrokerCluster(evolve(PLAN, old_messages=old_messages, queues=1))
     world.begin()
     leader = settled(world)
     host = next(each for each in world.hosts.values() if each is not leader)
@@ -325,7 +325,7 @@ def test_damage_that_has_expired_with_the_others_goes(old_messages: int) -> None
     position = entry.position % size
     path = f"{data[0].rpartition('/')[0]}/{entry.position - position:020d}"
     host.disk.flip(path, position + ENTRY_HEADER_BYTES + BODY_AT, 1, entry.index)
-    world.advance_hours()
+    world.expire_files()
     send(world, 2)
     world.advance(10_000)
     host.skew_ms = 0
@@ -340,12 +340,12 @@ def test_damage_that_has_expired_with_the_others_goes(old_messages: int) -> None
     world.read_all()
 
 
-def watched(world: World, host: BrokerHost) -> MemberView:
-    assert isinstance(world.watch, GroupWatch)
-    return world.watch.views[host.name]
+def watched(world: BrokerCluster, host: BrokerHost) -> MemberView:
+    assert isinstance(world.checker, GroupChecker)
+    return world.checker.views[host.name]
 
 
-def send(world: World, count: int) -> None:
+def send(world: BrokerCluster, count: int) -> None:
     goal = world.producer.stored + count
     while world.producer.stored < goal:
         world.producer.send()
@@ -357,7 +357,7 @@ def test_a_leader_whose_log_does_not_begin_behind_the_old_one_is_refused(
     index: int, files: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Entry 0 stands where the old log ends: another divide is another group. Nothing is lost."""
-    world = World(evolve(PLAN, old_messages=20))
+    world = BrokerCluster(evolve(PLAN, old_messages=20))
     world.begin()
     leader = settled(world)
     host = next(each for each in world.hosts.values() if each is not leader)

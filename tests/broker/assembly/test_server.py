@@ -132,7 +132,7 @@ def test_a_full_disk_is_noticed_and_forgiven(kit: BrokerHarness) -> None:
 
 def test_a_lost_leadership_answers_who_waits(kit: BrokerHarness) -> None:
     kit.broker.server.handle(kit.channel, [kit.send_command()])
-    kit.broker.leadership_lost()
+    kit.broker.server.leadership_lost()
     answer = kit.channel.take_one()
     assert answer.code == 14 and "msgId" not in answer.ext_fields
 

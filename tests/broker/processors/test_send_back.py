@@ -18,7 +18,7 @@ RETRY, DLQ = "%RETRY%CG", "%DLQ%CG"
 
 def messages(kit: BrokerHarness, topic: str, queue_id: int = 0) -> list[StoredMessage]:
     end = kit.store.reader.max_queue_offset(topic, queue_id)
-    units = kit.store.queue_units(topic, queue_id, 0, end)
+    units = kit.store.reader.queue_units(topic, queue_id, 0, end)
     return [decode_message(kit.store.reader.message_at(unit[0])) for unit in units]
 
 

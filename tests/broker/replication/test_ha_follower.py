@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from attrs import define, field
 
-from rmqpy.broker.processors.admin.replication_queries import LogCompareProcessor, ReadableLog
+from rmqpy.broker.processors.admin.replication_queries import LogCompareProcessor
 from rmqpy.broker.replication.ha_follower import HaFollower
 from rmqpy.broker.replication.master_discovery import MasterDiscovery
 from rmqpy.broker.replication.master_log_check import frame_start
@@ -54,7 +54,7 @@ class FakeMaster:
     settings: dict[str, str] = field(factory=dict)
     begin: int = 0
     end: int = 0
-    log: ReadableLog | None = None
+    log: MessageStore | None = None
     dead: bool = False
 
     def answer(self, command: RemotingCommand) -> RemotingCommand:

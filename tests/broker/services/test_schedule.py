@@ -25,7 +25,7 @@ SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 def messages(kit: BrokerHarness, topic: str, queue_id: int = 0) -> list[StoredMessage]:
     end = kit.store.reader.max_queue_offset(topic, queue_id)
     start = kit.store.reader.min_queue_offset(topic, queue_id)
-    units = kit.store.queue_units(topic, queue_id, start, end - start)
+    units = kit.store.reader.queue_units(topic, queue_id, start, end - start)
     return [decode_message(kit.store.reader.message_at(unit[0])) for unit in units]
 
 

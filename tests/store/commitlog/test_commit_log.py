@@ -272,8 +272,8 @@ def test_reopening_gives_the_same_log(rig: StoreRig) -> None:
     store.shutdown()
     assert store.health.failure is None
     again = rig.open()
-    assert again.max_physical_offset == end == again.confirm_offset
-    assert again.divided_offset == divided
+    assert again.log.max_offset == end == again.log.confirm_offset
+    assert again.opened.divided_offset == divided
     assert bodies_of(again) == bodies
     for offset in offsets:
         record = again.reader.message_at(offset)

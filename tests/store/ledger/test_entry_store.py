@@ -108,7 +108,7 @@ def test_an_index_file_of_another_size(rig: StoreRig) -> None:
 
 @pytest.mark.parametrize("size_max", [1, 700, 1 << 20])
 def test_batches_one_behind_the_other_are_what_they_are_alone(rig: StoreRig, size_max: int) -> None:
-    entries = rig.open().entries
+    entries = rig.open().opened.entries
     one_by_one = [Entry(*entries.entry(number)) for number in range(80)]
     first = 0
     while first < 80:
@@ -122,7 +122,7 @@ def test_batches_one_behind_the_other_are_what_they_are_alone(rig: StoreRig, siz
 
 
 def test_a_cut_forgets_where_the_last_batch_ended(rig: StoreRig) -> None:
-    entries = rig.open().entries
+    entries = rig.open().opened.entries
     entries.batch(70, 75, 1 << 20)
     entries.committed_index = 70
     entries.truncate_from(75)

@@ -42,7 +42,7 @@ def test_a_cut_queue_file(make_rig: MakeStoreRig, which: int, size: int) -> None
     cut(rig, path, size)
     store = rig.open()
     assert read_all(store) == found
-    assert any(f"{QUEUE} is not whole" in note for note in store.opened.notes)
+    assert any(f"{QUEUE} is incomplete" in note for note in store.opened.notes)
     kept = f"{rig.root}/rmqpy/quarantine/consumequeue-Topic-1/{path.rpartition('/')[2]}"
     assert rig.files.size_of(kept) == size
     store.shutdown()
