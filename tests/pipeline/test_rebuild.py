@@ -442,6 +442,6 @@ def test_a_running_broker_is_refused(
         assert broker.stdout is not None and broker.stdout.readline() == b"\n"
         assert command(store) == 2
         broker.communicate(b"\n")
-    assert "a broker is running there" in capsys.readouterr().err
+    assert "a broker is running in this directory" in capsys.readouterr().err
     assert command(store / "config") == 2
     assert "no log to build from" in capsys.readouterr().err
