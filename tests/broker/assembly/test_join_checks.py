@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from simulator.broker_host import BrokerHost
 from simulator.broker_cluster import BrokerCluster
+from simulator.broker_host import BrokerHost
 from simulator.checkers import GroupChecker
 from simulator.member_view import MemberView
 from simulator.plan import GROUP_NAME, SimulationPlan
