@@ -50,6 +50,7 @@ def begun(plan: SimulationPlan) -> NodeCluster:
     return cluster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, BATCH))
 def test_no_invariant_is_broken(first: int) -> None:
     acknowledged = elections = 0
@@ -119,6 +120,7 @@ def test_an_isolated_leader_steps_down_before_long() -> None:
     cluster.settle()
 
 
+@pytest.mark.slow
 def test_a_group_elects_within_two_seconds_of_a_kill_with_short_timeouts() -> None:
     for seed in range(20):
         cluster = begun(evolve(QUIET, seed=seed))
@@ -162,6 +164,7 @@ def test_power_failures_without_syncing_are_not_survived() -> None:
 NODE_MUTATIONS = [name for name, mutation in MUTATIONS.items() if "nodes" in mutation.families]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NODE_MUTATIONS)
 def test_a_planted_bug_is_found_by_the_checkers(name: str) -> None:
     found = find_mutation(name, range(MUTATION_SEEDS), "nodes")

@@ -26,6 +26,7 @@ def run(plan: SimulationPlan) -> Outcome:
         raise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_no_invariant_is_broken_by_a_group(seed: int) -> None:
     outcome = run(plan_of(seed))
@@ -33,6 +34,7 @@ def test_no_invariant_is_broken_by_a_group(seed: int) -> None:
     assert outcome.stored and outcome.read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_no_invariant_is_broken_by_a_single_broker(seed: int) -> None:
     outcome = run(single_broker_plan(seed))
@@ -51,6 +53,7 @@ def test_a_seed_replays_exactly() -> None:
     assert first.trace == second.trace and first.trace
 
 
+@pytest.mark.slow
 def test_a_seed_has_the_same_history_with_and_without_the_c_core() -> None:
     """The seed has an old log, power failures, flips, expiry, transfers and name servers."""
     outputs = []
@@ -91,6 +94,7 @@ def test_a_clock_that_was_set_back_and_a_power_failure_lose_no_message(seed: int
     run(single_broker_plan(seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [612, 5380])
 def test_a_disk_that_fails_while_entries_are_dropped(seed: int) -> None:
     """The member is stopped in the middle of it; meanwhile its files are not reported."""
