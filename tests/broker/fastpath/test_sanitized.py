@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[3]
 COMPARISONS = (
     "tests/broker/fastpath/test_engine.py",
     "tests/broker/fastpath/test_frames.py",
-    "tests/broker/fastpath/test_hot_shapes.py",
     "tests/broker/fastpath/test_streams.py",
     "tests/codec/test_packing.py",
     "tests/codec/test_entry_run.py",
