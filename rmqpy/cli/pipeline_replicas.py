@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rmqpy.audit.replicas.certificate import Certificate
     from rmqpy.audit.replicas.manifest import Manifest
     from rmqpy.audit.replicas.replica_set import LocalReplicaStore
-    from rmqpy.model.progress import Progress
+    from rmqpy.model.progress import ProgressSink
     from rmqpy.upgrade.checks.replica import LocalReplica
 
 
@@ -209,7 +209,7 @@ def _read_manifest(text: str) -> Manifest:
 
 
 def _audit_replica(
-    replica: LocalReplica, options: argparse.Namespace, derived: bool, progress: Progress
+    replica: LocalReplica, options: argparse.Namespace, derived: bool, progress: ProgressSink
 ) -> LocalReplicaStore:
     from rmqpy.audit.checks.engine import AuditOptions
     from rmqpy.audit.replicas.compare import LocalStore

@@ -18,7 +18,7 @@ FILE_INTERVAL_S = 10.0
 
 
 class ProgressLine:
-    """A progress line (implements ``rmqpy.model.progress.Progress``).
+    """A progress line (implements ``rmqpy.model.progress.ProgressSink``).
 
     ``verb`` says what is done to the bytes ("checked"). ``things`` names what is counted, None
     means bytes. The clock starts with the first expected amount. Several threads may report.

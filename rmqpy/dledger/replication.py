@@ -1,4 +1,4 @@
-"""The leader's side of replication: one :class:`Progress` a follower, the quorum's watermark.
+"""The leader's side of replication: one :class:`ProgressSink` a follower, the quorum's watermark.
 
 A follower starts in COMPARE: the leader sends its last entry and steps back
 (:func:`next_comparison`) until it knows the last one that the follower has too. Later entries of

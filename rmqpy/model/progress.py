@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["NoProgress", "Progress", "StartProgress"]
+__all__ = ["NoProgress", "ProgressSink", "StartProgress"]
 
 
-class Progress(Protocol):
+class ProgressSink(Protocol):
     """A receiver of reports: amounts to do and amounts done, both added up.
 
     The unit is the reporter's, bytes unless it says otherwise. Reports may come from several
@@ -22,12 +22,12 @@ class Progress(Protocol):
         """Add to the amount that is done."""
 
 
-StartProgress = Callable[[str], Progress]
+StartProgress = Callable[[str], ProgressSink]
 """Starts the report of one piece of work; the argument is its verb, as in "checked"."""
 
 
 class NoProgress:
-    """Implements ``Progress`` where no one watches; the class itself is a ``StartProgress``."""
+    """Implements ``ProgressSink`` where no one watches; the class itself is a ``StartProgress``."""
 
     def __init__(self, verb: str = "") -> None:
         pass

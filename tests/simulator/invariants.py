@@ -39,7 +39,7 @@ class CommittedMessage:
 Queue = tuple[bytes, int]
 
 
-class Replica(Protocol):
+class ReplicaState(Protocol):
     """The log of one member, up or down."""
 
     @property
@@ -141,7 +141,7 @@ class ConsensusInvariants:
         self,
         member: str,
         entry: LedgerEntry,
-        replicas: Iterable[Replica],
+        replicas: Iterable[ReplicaState],
         *,
         synced: bool,
         leads_in: int | None,

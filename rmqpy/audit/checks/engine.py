@@ -37,7 +37,7 @@ from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_r
 from rmqpy.codec.tally import QueueTally, TallyPlan
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
-from rmqpy.model.progress import NoProgress, Progress
+from rmqpy.model.progress import NoProgress, ProgressSink
 from rmqpy.store.files.log_recovery import Framing
 
 __all__ = [
@@ -86,7 +86,7 @@ class AuditOptions:
     sink: Callable[[list[Finding]], None] = field(default=lambda _found: None)
     ranges: Callable[[RangeResult], None] = field(default=lambda _result: None)
     """Receives every range after it is proven, in the order of the log."""
-    progress: Progress = field(factory=NoProgress)
+    progress: ProgressSink = field(factory=NoProgress)
     holder: FindLockOwner = find_lock_owner
 
 

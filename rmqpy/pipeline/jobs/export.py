@@ -27,7 +27,7 @@ from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.ranges import RANGE_BYTES, WorkRange
 from rmqpy.model.errors import RmqError
-from rmqpy.model.progress import NoProgress, Progress
+from rmqpy.model.progress import NoProgress, ProgressSink
 from rmqpy.pipeline.arrow.columns import PACKED
 from rmqpy.pipeline.arrow.message_filter import MessageFilter, log_batches
 from rmqpy.pipeline.arrow.rows import COLUMNS, MessageColumns
@@ -164,7 +164,7 @@ class ExportPlan:
     broker_name: str | None = None
     internal_topics: bool = False
     range_bytes: int = RANGE_BYTES
-    progress: Progress = field(factory=NoProgress)
+    progress: ProgressSink = field(factory=NoProgress)
 
 
 @define(slots=True)

@@ -29,7 +29,7 @@ from rmqpy.codec.layout import INDEX_ENTRY_SIZE
 from rmqpy.codec.packing import KEY
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.config.loading import StoreSettings
-from rmqpy.model.progress import NoProgress, Progress
+from rmqpy.model.progress import NoProgress, ProgressSink
 from rmqpy.pipeline.jobs.derived_files import (
     BuiltFile,
     ByteRange,
@@ -84,8 +84,8 @@ class RebuildPlan:
     target: str
     settings: StoreSettings
     range_bytes: int = RANGE_BYTES
-    packing: Progress = field(factory=NoProgress)
-    writing: Progress = field(factory=NoProgress)
+    packing: ProgressSink = field(factory=NoProgress)
+    writing: ProgressSink = field(factory=NoProgress)
 
 
 def run_here(task: Callable[[Any], Any], units: Iterable[Any]) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from attrs import define, field
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqpy.model.progress import Progress
+    from rmqpy.model.progress import ProgressSink
 
 __all__ = ["StageProgress", "watched_tasks"]
 
@@ -28,7 +28,7 @@ class StageProgress:
     """Reports tasks of the stages in ``tracker``, Spark's status tracker, to ``progress``."""
 
     tracker: Any
-    progress: Progress
+    progress: ProgressSink
     _stages: dict[int, tuple[int, int]] = field(factory=dict)
     """(tasks, completed tasks) by stage."""
 
@@ -47,7 +47,7 @@ class StageProgress:
 
 
 @contextmanager
-def watched_tasks(session: SparkSession, progress: Progress) -> Iterator[None]:
+def watched_tasks(session: SparkSession, progress: ProgressSink) -> Iterator[None]:
     """Report the tasks of the block; a session without a tracker (Spark Connect) reports
     nothing.
     """

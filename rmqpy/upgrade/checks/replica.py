@@ -55,7 +55,7 @@ class Replica(Protocol):
 
 @define(slots=True)
 class LocalReplica:
-    """A directory of this host (implements ``Replica``)."""
+    """A directory of this host (implements ``ReplicaState``)."""
 
     files: FileSystem
     plan: SurveyPlan
@@ -121,7 +121,8 @@ class LocalReplica:
 
 @define(slots=True)
 class RemoteReplica:
-    """A replica read over HTTP (implements ``Replica``); ``authority`` has trusted certificates."""
+    """A replica read over HTTP (implements ``ReplicaState``); ``authority`` has trusted
+    certificates."""
 
     name: str
     address: str
