@@ -32,8 +32,8 @@ from rmqpy.audit.scan.directory import read_directory
 from rmqpy.codec import layout
 from rmqpy.codec.backend import implementation
 from rmqpy.codec.hashes import java_hash_of_bytes
-from rmqpy.codec.tally import Tally, TallyPlan
-from rmqpy.codec.tally_backend import tally_frames
+from rmqpy.codec.tally.backend import tally_frames
+from rmqpy.codec.tally.kernel import Tally, TallyPlan
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.store.files.disk import OsFileSystem
 

@@ -61,7 +61,7 @@ from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.ranges import WorkRange, audit_range, split_log
 from rmqpy.client import Message
 from rmqpy.client.blocking import BlockingProducer
-from rmqpy.codec.tally import TallyPlan
+from rmqpy.codec.tally.kernel import TallyPlan
 from rmqpy.pipeline.jobs.export import Export, ExportPlan
 from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan, run_here
 from rmqpy.pipeline.jobs.spark_runner import SparkRunner

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from rmqpy.audit.replicas.manifest import LogFileDigest
 from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.message import encode_blank
-from rmqpy.codec.tally import BLOCK_SIZE
+from rmqpy.codec.tally.kernel import BLOCK_SIZE
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.group_checks import same_divide, same_log
 from rmqpy.upgrade.checks.log_comparison import Relation, classic_log

@@ -425,7 +425,7 @@ typedef struct {
  * nothing has changed. */
 int rmq_push_take(rmq_grant *grant, const uint8_t *body, int64_t length);
 
-/* What rmq_tally finds wrong with a frame that can be walked over: rmqpy.codec.tally.EventKind. */
+/* What rmq_tally finds wrong with a frame that can be walked over: rmqpy.codec.tally.kernel.EventKind. */
 enum rmq_event {
     RMQ_EVENT_BODY_CRC,
     RMQ_EVENT_PLACE,
@@ -441,7 +441,7 @@ enum rmq_event {
     RMQ_EVENT_ENTRY_UNIT
 };
 
-/* rmqpy.codec.tally.QueueTally. `units`: its consume queue; views of NULL: not looked at. */
+/* rmqpy.codec.tally.kernel.QueueTally. `units`: its consume queue; views of NULL: not looked at. */
 typedef struct {
     const uint8_t *topic;
     size_t topic_length;
@@ -457,7 +457,7 @@ typedef struct {
     uint64_t bucket_content, bucket_place;
 } rmq_tally_queue;
 
-/* A walk that checks and counts, rmqpy.codec.tally: the caller sets all, rmq_tally goes on from there. */
+/* A walk that checks and counts, rmqpy.codec.tally.kernel: the caller sets all, rmq_tally goes on from there. */
 typedef struct {
     const uint8_t *view;
     size_t length;

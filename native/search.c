@@ -1,4 +1,4 @@
-/* What is looked for in many bytes at a time: magic codes, and where the zeros begin. Same results as rmqpy/codec/places.py. */
+/* What is looked for in many bytes at a time: magic codes, and where the zeros begin. Same results as rmqpy/codec/scan.py. */
 #include <string.h>
 
 #include "rmqpy_native.h"

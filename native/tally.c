@@ -1,4 +1,4 @@
-/* Checking and counting the frames of a range of a log file. Same checks in the same order as rmqpy/codec/tally.py, which explains them. */
+/* Checking and counting the frames of a range of a log file. Same checks in the same order as rmqpy/codec/tally/kernel.py, which explains them. */
 #include <string.h>
 
 #include "rmqpy_native.h"

@@ -395,7 +395,7 @@ static void tally_piece(const uint8_t *data, size_t size, int dledger)
     free(view);
 }
 
-/* Room as rmqpy/codec/native_entry_batch.py makes it. */
+/* Room as rmqpy/codec/native/entry_batch.py makes it. */
 static int decode_list(rmq_run *run, const uint8_t *text, int64_t length)
 {
     const int64_t most = length / 90 + 1;

@@ -1,7 +1,7 @@
 """The functions that exist in C and in Python, chosen once at import: C if the extension is
 available, otherwise Python.
 
-Functions that only audits need are in :mod:`rmqpy.codec.tally_backend`.
+Functions that only audits need are in :mod:`rmqpy.codec.tally.backend`.
 
 ``RMQPY_PURE=1`` in the environment forces Python. ``implementation`` is ``"c"`` or ``"pure"``,
 ``reason`` explains the choice.
@@ -16,7 +16,7 @@ from typing import Protocol
 
 from attrs import define
 
-from rmqpy.codec import columns, dictionary, entry_batch, hashes, packing, places, scan
+from rmqpy.codec import columns, entry_batch, hashes, packing, scan
 
 __all__ = [
     "PushDecoder",
@@ -133,7 +133,7 @@ class _Choice:
     record_parts: _RecordParts
     gather: _Gather
     part_views: _Gather
-    number_parts: dictionary.NumberParts
+    number_parts: scan.NumberParts
     property_parts: _PropertyParts
     pack_records: _PackRecords
     put_packed_keys: _PutPackedKeys
@@ -149,12 +149,12 @@ def _pure(reason: str) -> _Choice:
         entry_batch.encode_run,
         entry_batch.decode_run,
         scan.walk_records,
-        places.magic_places,
-        places.content_end,
+        scan.magic_places,
+        scan.content_end,
         columns.record_parts,
         columns.gather,
         columns.part_views,
-        dictionary.dictionary_encode,
+        scan.dictionary_encode,
         columns.property_parts,
         packing.pack_records,
         packing.put_packed_keys,
@@ -165,26 +165,28 @@ def _choose(environment: str | None) -> _Choice:
     if environment == "1":
         return _pure("RMQPY_PURE=1 asks for it")
     try:
-        from rmqpy.codec import native, native_entry_batch, native_pack
+        from rmqpy.codec.native import binding
+        from rmqpy.codec.native import entry_batch as native_entry_batch
+        from rmqpy.codec.native import packing as native_packing
     except ImportError as error:
         return _pure(f"the C extension is not usable: {error}")
     return _Choice(
         "c",
         "the C extension rmqpy._native is installed",
-        native.crc32,
-        native.scan_records,
+        binding.crc32,
+        binding.scan_records,
         native_entry_batch.encode_run,
         native_entry_batch.decode_run,
-        native.walk_records,
-        native.magic_places,
-        native.content_end,
-        native.record_parts,
-        native.gather,
-        native.part_views,
-        native.number_parts,
-        native.property_parts,
-        native_pack.pack_records,
-        native_pack.put_packed_keys,
+        binding.walk_records,
+        binding.magic_places,
+        binding.content_end,
+        binding.record_parts,
+        binding.gather,
+        binding.part_views,
+        binding.number_parts,
+        binding.property_parts,
+        native_packing.pack_records,
+        native_packing.put_packed_keys,
         native_entry_batch.PushTaker,
     )
 

@@ -1,7 +1,8 @@
 """Walk the records of one log file, classic or DLedger, and report exactly where and why the walk
 ends.
 
-Dispatch (reput), recovery and audit use it. ``scan_records`` exists in C too: take it from
+Dispatch (reput), recovery and audit use it. ``scan_records``, ``dictionary_encode`` (each topic or
+host once, then numbers), ``magic_places`` and ``content_end`` exist in C too: take them from
 :mod:`rmqpy.codec.backend`. Both return equal results for any bytes, which includes the order of the
 checks below.
 
@@ -22,19 +23,23 @@ import re
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import Any, Final, cast
 
 from attrs import define
 
 from rmqpy.codec import layout
-from rmqpy.codec.dictionary import NumberParts, dictionary_encode
 from rmqpy.codec.entry import ENTRY_HEADER
 from rmqpy.codec.hashes import crc32, java_hash_of_bytes
 from rmqpy.codec.message import HEADS
 from rmqpy.codec.properties import locate_property
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
+
+_STEP: Final = 1 << 20
+_ZEROS: Final = bytes(_STEP)
+_SPLIT_MAX: Final = 3
+"""The bytes of a magic code that may extend beyond the step in which it begins."""
 
 
 class StopReason(IntEnum):
@@ -55,6 +60,33 @@ class StopReason(IntEnum):
     BAD_CRC = 7
     LIMIT = 8
     """``max_records`` were found; continue at ``end``."""
+
+
+@define(slots=True, frozen=True)
+class DictionaryColumn:
+    """A column whose ``numbers`` are indexes into ``texts``, in the order of first appearance."""
+
+    numbers: array[int]
+    texts: list[bytes]
+
+    def to_list(self) -> list[bytes]:
+        """Return the text of every row; equal texts are the same object."""
+        texts = self.texts
+        return [texts[number] for number in self.numbers]
+
+
+NumberParts = Callable[[memoryview, Sequence[int], Sequence[int]], DictionaryColumn]
+
+
+def dictionary_encode(
+    view: memoryview, positions: Sequence[int], lengths: Sequence[int]
+) -> DictionaryColumn:
+    """Encode parts of the view, so that equal parts have equal numbers."""
+    known: dict[bytes, int] = {}
+    numbers = array("i")
+    for start, length in zip(positions, lengths, strict=True):
+        numbers.append(known.setdefault(bytes(view[start : start + length]), len(known)))
+    return DictionaryColumn(numbers, list(known))
 
 
 @define(slots=True)
@@ -368,3 +400,29 @@ def _parse_int(raw: bytes) -> int:
     match = _NUMBER.fullmatch(raw)
     value = int(match[1] + match[2]) if match else 0
     return value if -0x80000000 <= value <= 0x7FFFFFFF else 0
+
+
+def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:
+    """Yield the positions of records' magic codes from ``start`` to before ``stop``, ascending."""
+    while start < stop:
+        chunk = bytes(view[start : min(start + _STEP, stop) + _SPLIT_MAX])
+        places = []
+        for magic in layout.MAGIC_BYTES:
+            place = -1
+            while (place := chunk.find(magic, place + 1)) >= 0:
+                if start + place < min(start + _STEP, stop):
+                    places.append(start + place)
+        yield from sorted(places)
+        start += _STEP
+
+
+def content_end(view: memoryview, position: int = 0) -> int:
+    """Return the position after the last byte that is not zero, at least ``position``."""
+    stop = len(view)
+    while stop > position:
+        start = max(position, stop - _STEP)
+        chunk = bytes(view[start:stop])
+        if chunk != _ZEROS[: len(chunk)]:
+            return start + len(chunk.rstrip(b"\0"))
+        stop = start
+    return position

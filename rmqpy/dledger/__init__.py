@@ -2,7 +2,8 @@
 
 ===============  =======================================================================
 ``node``         one member: ``step``, ``tick``, ``propose`` in, ``Ready`` out
-``member``       the state its parts share: role, term, vote, settings
+``state``        roles, hard state, end of a log: the values that every part uses
+``member``       the state that the parts share: role, term, vote, settings
 ``election``     votes, verdicts, the candidate
 ``heartbeat``    the leader's heartbeats, the follower's timeout
 ``replication``  the leader's side: one dispatcher per follower, the quorum
@@ -11,7 +12,7 @@
 ``serving``      requests of DLedger's own clients
 ``entry_log``    the interface of the ledger that the core uses
 ``outbox``       actions for the caller, collected into a ``Ready``
-``messages``     requests and responses as values; ``wire`` has their bytes
+``protocol``     requests and responses as values, and their bytes
 ``quorum``       the arithmetic of majorities
 ``handshake``    the introduction that rmqpy members exchange first
 ===============  =======================================================================

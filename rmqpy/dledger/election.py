@@ -29,17 +29,10 @@ from typing import Final
 
 from attrs import define, field
 
-from rmqpy.dledger.member import (
-    NOT_LEADING,
-    DiskState,
-    HardState,
-    LedgerEnd,
-    Member,
-    Membership,
-    Role,
-)
-from rmqpy.dledger.messages import Response, VoteRequest, VoteResponse, VoteResult
+from rmqpy.dledger.member import Member, Membership
+from rmqpy.dledger.protocol.messages import Response, VoteRequest, VoteResponse, VoteResult
 from rmqpy.dledger.quorum import is_quorum
+from rmqpy.dledger.state import NOT_LEADING, DiskState, HardState, LedgerEnd, Role
 from rmqpy.model.ids import LedgerIndex, Term
 
 VOTE_WAIT_MS: Final = 2000

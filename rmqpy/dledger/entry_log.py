@@ -17,7 +17,7 @@ from typing import Protocol
 from rmqpy.codec.entry import EntryHeader
 from rmqpy.codec.layout import ENTRY_FILLER_SIZE
 from rmqpy.dledger.entries import Buffer, Entry, EntryRun, Part, first_of, last_of
-from rmqpy.dledger.member import LedgerEnd
+from rmqpy.dledger.state import LedgerEnd
 from rmqpy.model.ids import LedgerIndex, Term
 
 

@@ -42,14 +42,15 @@ from attrs import define, field
 from rmqpy.codec.layout import ENTRY_FILLER_SIZE
 from rmqpy.dledger.entries import EntryRun
 from rmqpy.dledger.entry_log import frame
-from rmqpy.dledger.member import NO_TERM, DiskState, Member, Role
-from rmqpy.dledger.messages import (
+from rmqpy.dledger.member import Member
+from rmqpy.dledger.protocol.messages import (
     DLedgerResponseCode,
     Entry,
     PushEntryRequest,
     PushEntryResponse,
     PushType,
 )
+from rmqpy.dledger.state import NO_TERM, DiskState, Role
 from rmqpy.model.ids import Term
 
 _CODE = DLedgerResponseCode

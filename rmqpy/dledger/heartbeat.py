@@ -23,14 +23,15 @@ from typing import Final
 from attrs import define, field
 
 from rmqpy.dledger.election import Election
-from rmqpy.dledger.member import Member, Role
-from rmqpy.dledger.messages import (
+from rmqpy.dledger.member import Member
+from rmqpy.dledger.protocol.messages import (
     DLedgerResponseCode,
     HeartBeatRequest,
     HeartBeatResponse,
     Response,
 )
 from rmqpy.dledger.quorum import is_quorum
+from rmqpy.dledger.state import Role
 from rmqpy.model.ids import Term
 
 _CODE = DLedgerResponseCode

@@ -44,16 +44,17 @@ from rmqpy.dledger.election import Election, VoteParseResult
 from rmqpy.dledger.entry_log import EntryLog, LogView
 from rmqpy.dledger.follower import Follower, PushGrant
 from rmqpy.dledger.heartbeat import Heartbeat
-from rmqpy.dledger.member import (
-    NOT_LEADING,
-    DiskState,
-    HardState,
-    Member,
-    Membership,
-    RaftOptions,
-    Role,
+from rmqpy.dledger.member import Member, Membership, RaftOptions
+from rmqpy.dledger.outbox import (
+    Acknowledged,
+    ClientAppend,
+    Outbox,
+    Ready,
+    Reply,
+    Send,
 )
-from rmqpy.dledger.messages import (
+from rmqpy.dledger.proposals import Proposal, ProposalRejected
+from rmqpy.dledger.protocol.messages import (
     RESPONSES,
     AppendEntryRequest,
     DLedgerResponseCode,
@@ -66,17 +67,9 @@ from rmqpy.dledger.messages import (
     Response,
     VoteRequest,
 )
-from rmqpy.dledger.outbox import (
-    Acknowledged,
-    ClientAppend,
-    Outbox,
-    Ready,
-    Reply,
-    Send,
-)
-from rmqpy.dledger.proposals import Proposal, ProposalRejected
 from rmqpy.dledger.replication import Replication
 from rmqpy.dledger.serving import accept_append, get_entry, metadata
+from rmqpy.dledger.state import NOT_LEADING, DiskState, HardState, Role
 from rmqpy.dledger.transfer import LeadershipTransfer
 from rmqpy.model.ids import LedgerIndex, Term
 

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from attrs import define, field
 
 from rmqpy.dledger.entries import Part
-from rmqpy.dledger.member import HardState, Role
-from rmqpy.dledger.messages import DLedgerResponseCode, Request, Response
 from rmqpy.dledger.proposals import Proposal
+from rmqpy.dledger.protocol.messages import DLedgerResponseCode, Request, Response
+from rmqpy.dledger.state import HardState, Role
 from rmqpy.model.ids import LedgerIndex
 
 

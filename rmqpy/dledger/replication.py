@@ -42,7 +42,8 @@ from attrs import define, evolve, field
 
 from rmqpy.dledger.entries import EntryRun
 from rmqpy.dledger.member import Member
-from rmqpy.dledger.messages import (
+from rmqpy.dledger.outbox import OnAnswer
+from rmqpy.dledger.protocol.messages import (
     DLedgerResponseCode,
     Entry,
     PushEntryRequest,
@@ -50,7 +51,6 @@ from rmqpy.dledger.messages import (
     PushType,
     Response,
 )
-from rmqpy.dledger.outbox import OnAnswer
 from rmqpy.dledger.quorum import quorum_index
 
 _CODE = DLedgerResponseCode

@@ -8,8 +8,10 @@ in a broker's group only message records may become entries.
 from __future__ import annotations
 
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX
-from rmqpy.dledger.member import Member, Role
-from rmqpy.dledger.messages import (
+from rmqpy.dledger.member import Member
+from rmqpy.dledger.outbox import ClientAppend
+from rmqpy.dledger.proposals import ProposalRejected
+from rmqpy.dledger.protocol.messages import (
     AppendEntryRequest,
     AppendEntryResponse,
     DLedgerResponseCode,
@@ -18,8 +20,7 @@ from rmqpy.dledger.messages import (
     MetadataRequest,
     MetadataResponse,
 )
-from rmqpy.dledger.outbox import ClientAppend
-from rmqpy.dledger.proposals import ProposalRejected
+from rmqpy.dledger.state import Role
 
 _CODE = DLedgerResponseCode
 

@@ -21,13 +21,14 @@ from typing import Final
 from attrs import define, field
 
 from rmqpy.dledger.election import Election
-from rmqpy.dledger.member import NO_TERM, NOT_LEADING, Member, Role
-from rmqpy.dledger.messages import (
+from rmqpy.dledger.member import Member
+from rmqpy.dledger.protocol.messages import (
     DLedgerResponseCode,
     LeadershipTransferRequest,
     LeadershipTransferResponse,
     Response,
 )
+from rmqpy.dledger.state import NO_TERM, NOT_LEADING, Role
 from rmqpy.model.ids import Term
 
 _CODE = DLedgerResponseCode

@@ -23,7 +23,7 @@ from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.queue_units import QueueUnits
 from rmqpy.audit.scan.ranges import audit_range, split_log
 from rmqpy.codec.backend import scan_records
-from rmqpy.codec.tally import TallyPlan
+from rmqpy.codec.tally.kernel import TallyPlan
 from rmqpy.store.files.disk import OsFileSystem
 
 CLASSIC = "A-classic-clean-v497"

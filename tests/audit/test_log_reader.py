@@ -11,7 +11,7 @@ from attrs import evolve
 from rmqpy.audit.facts.log_reader import MessageValue, QueueMessages
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.directory import read_directory
-from rmqpy.codec.tally import PLACE_PROPERTIES
+from rmqpy.codec.tally.kernel import PLACE_PROPERTIES
 from rmqpy.model.flags import COMPRESSED
 from rmqpy.store.files.disk import OsFileSystem
 

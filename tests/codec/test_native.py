@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqpy.codec import backend, hashes, layout, message, places, scan
+from rmqpy.codec import backend, hashes, layout, message, scan
 from rmqpy.codec.entry import encode_entry_header
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 from rmqpy.model.message import OutgoingMessage
 
 native = pytest.importorskip(
-    "rmqpy.codec.native", reason=f"not built: {backend.reason}", exc_type=ImportError
+    "rmqpy.codec.native.binding", reason=f"not built: {backend.reason}", exc_type=ImportError
 )
 
 INT = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -97,10 +97,10 @@ PIECES = st.sampled_from([*layout.MAGIC_BYTES, b"\xda", b"\xda\xa3\x20", b"\0", 
 def test_places_are_equal(data: bytes, start: int, stop: int) -> None:
     view = memoryview(data)
     stop = min(stop, len(data))
-    found = [places.magic_places(view, start, stop), native.magic_places(view, start, stop)]
+    found = [scan.magic_places(view, start, stop), native.magic_places(view, start, stop)]
     assert list(found[0]) == list(found[1])
-    assert places.content_end(view, start) == native.content_end(view, start)
-    assert places.content_end(view[:stop]) == native.content_end(view[:stop])
+    assert scan.content_end(view, start) == native.content_end(view, start)
+    assert scan.content_end(view[:stop]) == native.content_end(view[:stop])
 
 
 @pytest.mark.slow

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqpy.codec import backend, tally_backend
+from rmqpy.codec import backend
 from rmqpy.codec.scan import StopReason
-from rmqpy.codec.tally import EVENT_LIMIT, EventKind, Tally, TallyPlan, UnitRow, count_frames
+from rmqpy.codec.tally.backend import tally_frames
+from rmqpy.codec.tally.kernel import EVENT_LIMIT, EventKind, Tally, TallyPlan, UnitRow, count_frames
 
 FILES = [
     ("A-classic-clean-v497", "store/commitlog", False),
@@ -88,7 +89,7 @@ def logs(request: pytest.FixtureRequest, golden: Callable[[str], Path]):
 @pytest.mark.slow
 def test_golden_files(logs) -> None:
     for base, data, plan in logs:
-        tree, stops = walk(tally_backend.tally_frames, data, base, plan)
+        tree, stops = walk(tally_frames, data, base, plan)
         assert (tree, stops) == walk(count_frames, data, base, plan)
         assert tree["records"] > 5 and not [e for e in tree["events"] if e[0] != EventKind.UNIT]
 
@@ -102,22 +103,22 @@ def test_damaged_golden_files(logs) -> None:
             for _ in range(12):
                 place = rng.randrange(len(data))
                 damaged[place] = rng.choice([0, 1, 2, 0xFF, damaged[place] ^ 1])
-            ours = walk(tally_backend.tally_frames, bytes(damaged), base, plan)
+            ours = walk(tally_frames, bytes(damaged), base, plan)
             assert ours == walk(count_frames, bytes(damaged), base, plan)
 
 
 @pytest.mark.slow
 def test_in_pieces_it_counts_the_same(logs) -> None:
     base, data, plan = logs[0]
-    whole, stops = walk(tally_backend.tally_frames, data, base, plan)
+    whole, stops = walk(tally_frames, data, base, plan)
     for pieces in ([1], [30000], [10, 5000, 5001, 65000]):
-        assert walk(tally_backend.tally_frames, data, base, plan, pieces) == (whole, stops)
+        assert walk(tally_frames, data, base, plan, pieces) == (whole, stops)
 
 
 @given(st.binary(max_size=400), st.booleans())
 def test_any_bytes(data, dledger) -> None:
     plan = TallyPlan(dledger=dledger, keys=(0, 1 << 40))
-    assert walk(tally_backend.tally_frames, data, 0, plan) == walk(count_frames, data, 0, plan)
+    assert walk(tally_frames, data, 0, plan) == walk(count_frames, data, 0, plan)
 
 
 PIECES = [
@@ -135,7 +136,7 @@ def test_any_properties(pieces, sys_flag) -> None:
     data = record(raw, sys_flag=sys_flag) + record(raw, sys_flag=sys_flag | 0x80)
     plan = TallyPlan(dledger=False, keys=(0, 1 << 40))
     tree, stops = walk(count_frames, data, 0, plan)
-    assert walk(tally_backend.tally_frames, data, 0, plan) == (tree, stops)
+    assert walk(tally_frames, data, 0, plan) == (tree, stops)
 
 
 def record(properties, sys_flag=0, topic=b"T", body=b"body"):
@@ -158,7 +159,7 @@ def test_many_queues_and_many_events() -> None:
     """More than C has room for at first: queues 200, events more than a walk may hold."""
     one = b"".join(record(b"", topic=b"Topic%d" % (n % 200)) for n in range(2 * EVENT_LIMIT))
     plan = TallyPlan(dledger=False)
-    tree, stops = walk(tally_backend.tally_frames, one, 7, plan)
+    tree, stops = walk(tally_frames, one, 7, plan)
     assert (tree, stops) == walk(count_frames, one, 7, plan)
     assert len(tree["queues"]) == 200 and len(tree["events"]) > EVENT_LIMIT
 
@@ -170,7 +171,7 @@ def test_queue_offsets_over_many_buckets() -> None:
         data[20:28] = (n * 700).to_bytes(8)
         parts.append(bytes(data))
     plan = TallyPlan(dledger=False)
-    tree, _ = walk(tally_backend.tally_frames, b"".join(parts), 0, plan)
+    tree, _ = walk(tally_frames, b"".join(parts), 0, plan)
     assert (tree, []) == walk(count_frames, b"".join(parts), 0, plan)
     assert len(tree["queues"][0]["buckets"]) > 200
 
@@ -178,16 +179,16 @@ def test_queue_offsets_over_many_buckets() -> None:
 def test_what_is_no_part_of_a_message_does_not_count() -> None:
     """The property that covers an entry header, and the record checksum."""
     plan = TallyPlan(dledger=False)
-    found = walk(tally_backend.tally_frames, record(b"KEYS\x01a"), 0, plan)[0]
+    found = walk(tally_frames, record(b"KEYS\x01a"), 0, plan)[0]
     plain = found["queues"][0]["buckets"]
     for more in (b"\x02__RMQPY_ENTRY\x01abc", b"\x02", b"\x02__CRC32#\x010123456789\x02"):
         raw = b"KEYS\x01a" + more
-        tree = walk(tally_backend.tally_frames, record(raw), 0, plan)[0]
+        tree = walk(tally_frames, record(raw), 0, plan)[0]
         assert tree["queues"][0]["buckets"] == plain
-    other = walk(tally_backend.tally_frames, record(b"KEYS\x01b"), 0, plan)[0]
+    other = walk(tally_frames, record(b"KEYS\x01b"), 0, plan)[0]
     assert other["queues"][0]["buckets"] != plain
 
 
 def test_the_c_core_is_what_is_tested() -> None:
     if shutil.which("cc") and backend.implementation == "c":
-        assert tally_backend.tally_frames is not count_frames
+        assert tally_frames is not count_frames

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqpy.dledger.messages import MetadataRequest, MetadataResponse
-from rmqpy.dledger.wire import decode_response, encode
+from rmqpy.dledger.protocol.json_bodies import decode_response, encode
+from rmqpy.dledger.protocol.messages import MetadataRequest, MetadataResponse
 from rmqpy.model.errors import NetworkError
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.blocking_connection import BlockingConnection

@@ -18,9 +18,10 @@ from rmqpy.dledger.election import (
     answer_vote,
     evaluate_round,
 )
-from rmqpy.dledger.member import HardState, LedgerEnd, Membership
-from rmqpy.dledger.messages import VoteResult
+from rmqpy.dledger.member import Membership
+from rmqpy.dledger.protocol.messages import VoteResult
 from rmqpy.dledger.quorum import is_quorum
+from rmqpy.dledger.state import HardState, LedgerEnd
 from rmqpy.model.ids import LedgerIndex, Term
 
 PEERS = ("n0", "n1", "n2")

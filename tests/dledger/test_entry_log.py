@@ -9,8 +9,8 @@ from simulator.memory_log import MemoryLog
 
 from rmqpy.codec.entry import encode_filler_head
 from rmqpy.dledger.entry_log import LogView, frame
-from rmqpy.dledger.member import LedgerEnd
-from rmqpy.dledger.messages import Entry
+from rmqpy.dledger.protocol.messages import Entry
+from rmqpy.dledger.state import LedgerEnd
 from rmqpy.model.ids import LedgerIndex, Term
 
 SIZE = 4096

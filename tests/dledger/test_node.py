@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 from simulator.memory_log import MemoryLog
 
-from rmqpy.dledger.member import DiskState, HardState, LedgerEnd, Membership, RaftOptions, Role
-from rmqpy.dledger.messages import (
-    DLedgerResponseCode,
-    HeartBeatRequest,
-    VoteRequest,
-    VoteResponse,
-    VoteResult,
-)
+from rmqpy.dledger.member import Membership, RaftOptions
 from rmqpy.dledger.node import (
     Answered,
     DiskReport,
@@ -25,6 +18,14 @@ from rmqpy.dledger.node import (
     Stored,
     Synced,
 )
+from rmqpy.dledger.protocol.messages import (
+    DLedgerResponseCode,
+    HeartBeatRequest,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
+from rmqpy.dledger.state import DiskState, HardState, LedgerEnd, Role
 from rmqpy.model.ids import LedgerIndex, Term
 
 ALONE = Membership("g", "n0", ("n0",))

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from simulator.memory_log import MemoryLog
 
-from rmqpy.dledger.member import HardState, LedgerEnd, Membership, RaftOptions
-from rmqpy.dledger.messages import HeartBeatRequest, Request, VoteResponse, VoteResult
+from rmqpy.dledger.member import Membership, RaftOptions
 from rmqpy.dledger.node import Answered, Node, Received, Reply, Send
-from rmqpy.dledger.wire import decode_request, encode
+from rmqpy.dledger.protocol.json_bodies import decode_request, encode
+from rmqpy.dledger.protocol.messages import HeartBeatRequest, Request, VoteResponse, VoteResult
+from rmqpy.dledger.state import HardState, LedgerEnd
 from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.remoting.frame import decode_command
 

@@ -37,8 +37,20 @@ from simulator.memory_log import MemoryLog
 
 from rmqpy.dledger.election import VoteParseResult
 from rmqpy.dledger.entries import as_singletons
-from rmqpy.dledger.member import DiskState, HardState, Membership, RaftOptions
-from rmqpy.dledger.messages import (
+from rmqpy.dledger.member import Membership, RaftOptions
+from rmqpy.dledger.node import (
+    Answered,
+    DiskReport,
+    Node,
+    Proposal,
+    ProposalRejected,
+    Ready,
+    Received,
+    Send,
+    Stored,
+    Synced,
+)
+from rmqpy.dledger.protocol.messages import (
     RESPONSES,
     AppendEntryRequest,
     DLedgerMessage,
@@ -57,18 +69,7 @@ from rmqpy.dledger.messages import (
     VoteResponse,
     VoteResult,
 )
-from rmqpy.dledger.node import (
-    Answered,
-    DiskReport,
-    Node,
-    Proposal,
-    ProposalRejected,
-    Ready,
-    Received,
-    Send,
-    Stored,
-    Synced,
-)
+from rmqpy.dledger.state import DiskState, HardState
 from rmqpy.model.ids import LedgerIndex, Term
 
 SCENARIOS = Path(__file__).parent / "scenarios"

@@ -19,7 +19,8 @@ from simulator.plan import SimulationPlan, node_plan
 from simulator.runner import find_mutation
 
 from rmqpy.dledger.election import VoteParseResult
-from rmqpy.dledger.member import HardState, RaftOptions, Role
+from rmqpy.dledger.member import RaftOptions
+from rmqpy.dledger.state import HardState, Role
 from rmqpy.model.ids import LedgerIndex, Term
 
 SEEDS = int(os.environ.get("RMQPY_SEEDS", "200"))

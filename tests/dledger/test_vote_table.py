@@ -7,8 +7,9 @@ import itertools
 import pytest
 
 from rmqpy.dledger.election import Ballot, Voter, answer_vote
-from rmqpy.dledger.member import HardState, LedgerEnd, Membership
-from rmqpy.dledger.messages import VoteResult
+from rmqpy.dledger.member import Membership
+from rmqpy.dledger.protocol.messages import VoteResult
+from rmqpy.dledger.state import HardState, LedgerEnd
 from rmqpy.model.ids import LedgerIndex, Term
 
 GROUP = Membership("group", "n0", ("n0", "n1", "n2"))

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from rmqpy.codec.backend import encode_run
 from rmqpy.codec.message import encode_messages
 from rmqpy.dledger.entries import EntryRun
-from rmqpy.dledger.messages import (
+from rmqpy.dledger.protocol.json_bodies import (
+    decode_request,
+    decode_response,
+    encode,
+    encode_in_pieces,
+)
+from rmqpy.dledger.protocol.messages import (
     REQUESTS,
     RESPONSES,
     AppendEntryRequest,
@@ -34,7 +40,6 @@ from rmqpy.dledger.messages import (
     VoteResponse,
     VoteResult,
 )
-from rmqpy.dledger.wire import decode_request, decode_response, encode, encode_in_pieces
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import Term
 from rmqpy.model.message import OutgoingMessage

@@ -17,15 +17,16 @@ from rmqpy.codec.message import encode_messages
 from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.entry_log import frame
 from rmqpy.dledger.handshake import PeerHello
-from rmqpy.dledger.member import HardState, Membership, RaftOptions, Role
-from rmqpy.dledger.messages import (
+from rmqpy.dledger.member import Membership, RaftOptions
+from rmqpy.dledger.protocol.json_bodies import encode
+from rmqpy.dledger.protocol.messages import (
     Entry,
     HeartBeatRequest,
     PushEntryRequest,
     PushType,
     Request,
 )
-from rmqpy.dledger.wire import encode
+from rmqpy.dledger.state import HardState, Role
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.ids import Term
 from rmqpy.model.message import OutgoingMessage

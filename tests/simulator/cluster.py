@@ -14,7 +14,7 @@ from typing import Generic
 
 from attrs import define, field
 
-from rmqpy.dledger.member import Role
+from rmqpy.dledger.state import Role
 from simulator.checkers import Checker
 from simulator.disks import SimulatedDisk
 from simulator.host import Host, HostT

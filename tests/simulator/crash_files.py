@@ -9,8 +9,8 @@ from typing import Self
 
 from attrs import define
 
-from rmqpy.dledger.member import HardState
 from rmqpy.dledger.node import Proposal
+from rmqpy.dledger.state import HardState
 from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.store.message_store import MessageStore
 from rmqpy.testing.memory_files import MemoryFiles

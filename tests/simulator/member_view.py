@@ -11,8 +11,8 @@ from struct import Struct
 
 from attrs import define, field
 
-from rmqpy.dledger.member import Role
 from rmqpy.dledger.node import Node
+from rmqpy.dledger.state import Role
 from rmqpy.store.commitlog.dledger import DLEDGER_MORE_HOURS
 from rmqpy.store.dispatcher import Dispatcher
 from rmqpy.store.ledger.entry_store import EntryStore

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from rmqpy.codec.entry import EntryHeader
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.dledger.entry_log import collect, frame
-from rmqpy.dledger.member import LedgerEnd
-from rmqpy.dledger.messages import Buffer, Entry
+from rmqpy.dledger.protocol.messages import Buffer, Entry
+from rmqpy.dledger.state import LedgerEnd
 from rmqpy.model.ids import LedgerIndex, Term
 
 FILE_SIZE = 4096

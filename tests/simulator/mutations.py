@@ -15,12 +15,12 @@ from attrs import evolve
 from rmqpy.broker.assembly import dledger_group as broker_group
 from rmqpy.broker.assembly.server import BrokerServer
 from rmqpy.broker.replication.role import GroupRole
-from rmqpy.dledger import election, follower, member, node, outbox, replication
+from rmqpy.dledger import election, follower, member, node, outbox, replication, state
 from rmqpy.dledger.election import Ballot, Voter
 from rmqpy.dledger.entries import Part
-from rmqpy.dledger.member import HardState, LedgerEnd
-from rmqpy.dledger.messages import DLedgerResponseCode, PushEntryRequest, VoteResult
 from rmqpy.dledger.node import Node
+from rmqpy.dledger.protocol.messages import DLedgerResponseCode, PushEntryRequest, VoteResult
+from rmqpy.dledger.state import HardState, LedgerEnd
 from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.net.pending_replies import PendingReplies
 from rmqpy.store import startup
@@ -413,8 +413,8 @@ def queue_offsets_not_learned_by_a_new_leader(patches: Patches) -> None:
 
 @group_mutation
 def master_before_its_log_is_committed(patches: Patches) -> None:
-    def changed(self: GroupRole, role: member.Role) -> None:
-        if role is member.Role.LEADER:
+    def changed(self: GroupRole, role: state.Role) -> None:
+        if role is state.Role.LEADER:
             self._change.become_master()
         else:
             self._change.become_slave(self._slave_id)

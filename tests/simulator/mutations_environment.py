@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from rmqpy.broker.replication.role import RoleChange
 from rmqpy.config.keys import BrokerRole
-from rmqpy.dledger.member import DiskState
 from rmqpy.dledger.node import Node, Ready
+from rmqpy.dledger.state import DiskState
 from rmqpy.dledger.transfer import LeadershipTransfer
 from rmqpy.namesrv import route_info
 from rmqpy.net.dledger.peers import PeerTransport

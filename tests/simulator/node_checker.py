@@ -29,8 +29,8 @@ from zlib import crc32
 
 from attrs import define
 
-from rmqpy.dledger.member import HardState
-from rmqpy.dledger.messages import Entry
+from rmqpy.dledger.protocol.messages import Entry
+from rmqpy.dledger.state import HardState
 from simulator.checkers import VOTE_GRANTED, Checker
 from simulator.invariants import ConsensusInvariants, InvariantViolationError
 from simulator.network import Machine

@@ -6,7 +6,7 @@ import random
 
 from attrs import define, field
 
-from rmqpy.dledger.member import HardState
+from rmqpy.dledger.state import HardState
 from simulator.memory_log import MemoryLog
 from simulator.virtual_time import MachineCrashError
 

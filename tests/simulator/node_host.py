@@ -14,8 +14,7 @@ from itertools import count
 from attrs import define, field
 
 from rmqpy.dledger.entries import as_singletons, first_of
-from rmqpy.dledger.member import DiskState, Membership, RaftOptions, Role
-from rmqpy.dledger.messages import DLedgerResponseCode, Request
+from rmqpy.dledger.member import Membership, RaftOptions
 from rmqpy.dledger.node import (
     Acknowledged,
     Answered,
@@ -30,7 +29,14 @@ from rmqpy.dledger.node import (
     Stored,
     Synced,
 )
-from rmqpy.dledger.wire import RESPONSE_FRAME_CODE, decode_request, decode_response, encode
+from rmqpy.dledger.protocol.json_bodies import (
+    RESPONSE_FRAME_CODE,
+    decode_request,
+    decode_response,
+    encode,
+)
+from rmqpy.dledger.protocol.messages import DLedgerResponseCode, Request
+from rmqpy.dledger.state import DiskState, Role
 from rmqpy.model.errors import RmqError
 from rmqpy.model.ids import LedgerIndex
 from rmqpy.remoting.channel import Channel

@@ -6,8 +6,8 @@ import re
 
 from attrs import define
 
-from rmqpy.dledger.messages import LeadershipTransferRequest
-from rmqpy.dledger.wire import encode
+from rmqpy.dledger.protocol.json_bodies import encode
+from rmqpy.dledger.protocol.messages import LeadershipTransferRequest
 from rmqpy.model.errors import RmqError, StoreError
 from rmqpy.remoting.command import RemotingCommand
 from simulator.broker_host import BrokerHost

@@ -19,7 +19,7 @@ from harness.upgrade import MakeUpgradeRig
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.message import encode_blank
 from rmqpy.config.loading import StoreSettings
-from rmqpy.dledger.member import HardState
+from rmqpy.dledger.state import HardState
 from rmqpy.model.ids import Term
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.upgrade.checks.findings import Group

@@ -34,7 +34,7 @@ from rmqpy.audit.scan.log_bytes import LogBytes, map_log
 from rmqpy.audit.scan.queue_units import QueueUnits, map_units
 from rmqpy.audit.scan.range_merge import LogMerge, LogResult
 from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range, split_log
-from rmqpy.codec.tally import QueueTally, TallyPlan
+from rmqpy.codec.tally.kernel import QueueTally, TallyPlan
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 from rmqpy.model.progress import NoProgress, ProgressSink

@@ -6,8 +6,8 @@ is checked to be reachable from its slot, which leads to its newest entry, and e
 previous one.
 
 For the comparison with the log, the walk has summed a digest of every (position, key hash) that the
-index must contain (:func:`rmqpy.codec.tally.key_digest`); the sum over the entries must be equal.
-Only if it is not, log and index are compared message by message.
+index must contain (:func:`rmqpy.codec.tally.kernel.key_digest`); the sum over the entries must be
+equal. Only if it is not, log and index are compared message by message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.scan import Scan, StopReason
-from rmqpy.codec.tally import key_digest, key_hashes
+from rmqpy.codec.tally.kernel import key_digest, key_hashes
 from rmqpy.codec.units import (
     INDEX_ENTRY,
     INDEX_SLOT,

@@ -18,7 +18,7 @@ from rmqpy.audit.scan.findings import Finding, FindingCode
 from rmqpy.audit.scan.queue_units import QueueUnits, each_unit, read_ends
 from rmqpy.codec import layout
 from rmqpy.codec.hashes import java_text
-from rmqpy.codec.tally import QueueTally, UnitRow
+from rmqpy.codec.tally.kernel import QueueTally, UnitRow
 
 __all__ = ["MULTI_DISPATCH_PREFIX", "QueueCheck"]
 

@@ -21,7 +21,7 @@ from rmqpy.audit.scan.ranges import Ending, RangeResult, WorkRange, audit_range,
 from rmqpy.codec import layout
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import decode_message
-from rmqpy.codec.tally import BLOCK_SIZE, TallyPlan
+from rmqpy.codec.tally.kernel import BLOCK_SIZE, TallyPlan
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.log_recovery import Framing
 

@@ -2,7 +2,7 @@
 
 The identity of a message is what must not change when its store is copied, switched to DLedger, or
 taken back: everything except its position and the properties that refer to it
-(:data:`rmqpy.codec.tally.PLACE_PROPERTIES`).
+(:data:`rmqpy.codec.tally.kernel.PLACE_PROPERTIES`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rmqpy.codec.hashes import java_text
 from rmqpy.codec.message import decode_message, offset_msg_id
 from rmqpy.codec.properties import PROPERTY_UNIQ_KEY
 from rmqpy.codec.scan import StopReason, measure_record
-from rmqpy.codec.tally import PLACE_PROPERTIES, Tally, TallyPlan
-from rmqpy.codec.tally_backend import tally_frames
+from rmqpy.codec.tally.backend import tally_frames
+from rmqpy.codec.tally.kernel import PLACE_PROPERTIES, Tally, TallyPlan
 from rmqpy.model.files import FileSystem
 from rmqpy.model.message import Host, StoredMessage
 

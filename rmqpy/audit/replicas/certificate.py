@@ -34,7 +34,7 @@ from rmqpy.audit.facts.log_reader import MessageValue, QueueMessages
 from rmqpy.audit.replicas.manifest import Bucket, Manifest, QueueDigest
 from rmqpy.audit.scan.findings import FindingCode, Severity
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
-from rmqpy.codec.tally import BUCKET_SHIFT
+from rmqpy.codec.tally.kernel import BUCKET_SHIFT
 from rmqpy.model.errors import RmqError
 from rmqpy.store.ledger.classic_prefix import digest_of_blocks
 

@@ -36,7 +36,7 @@ from rmqpy.audit.scan.directory import LogSegments, StoreDirectory
 from rmqpy.audit.scan.queue_units import map_file
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.scan import StopReason
-from rmqpy.codec.tally import BLOCK_DIGEST_BYTES, BLOCK_SIZE
+from rmqpy.codec.tally.kernel import BLOCK_DIGEST_BYTES, BLOCK_SIZE
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.log_recovery import Framing
 

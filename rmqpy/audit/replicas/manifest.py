@@ -8,7 +8,7 @@ logs        for each file of a log where its content ends, and digests of the co
             64 KiB block (BLAKE2b, 16 bytes), and of the frames that start in each block (offset
             of the first, count, CRC-32). Bytes after the last frame or in a filler do not count.
 queues      for each queue its smallest offset and the one after its largest, the digests of its
-            messages per 1024 queue offsets (:mod:`rmqpy.codec.tally` says of what), and the
+            messages per 1024 queue offsets (:mod:`rmqpy.codec.tally.kernel` says of what), and the
             number of messages to which the consume queue leads
 tables      digests of the content of the configuration tables
 facts       those of :mod:`rmqpy.audit.facts.facts`
@@ -43,7 +43,7 @@ from rmqpy.audit.scan.findings import json_value
 from rmqpy.audit.scan.range_merge import FileDigests, LogResult
 from rmqpy.audit.scan.ranges import FrameGroup
 from rmqpy.codec.hashes import java_text
-from rmqpy.codec.tally import BLOCK_SIZE, QueueTally
+from rmqpy.codec.tally.kernel import BLOCK_SIZE, QueueTally
 from rmqpy.model.errors import RmqError
 from rmqpy.model.files import FileSystem
 

@@ -16,7 +16,7 @@ from attrs import define
 from rmqpy.audit.scan.directory import LogSegments, QueueFolder, StoreDirectory
 from rmqpy.codec.backend import content_end
 from rmqpy.codec.layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
-from rmqpy.codec.tally import UnitRow
+from rmqpy.codec.tally.kernel import UnitRow
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.files import FileSystem
 from rmqpy.model.names import SCHEDULE_TOPIC

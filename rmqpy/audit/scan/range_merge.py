@@ -28,7 +28,7 @@ from rmqpy.audit.scan.findings import Finding, FindingCode
 from rmqpy.audit.scan.ranges import Ending, FrameGroup, RangeResult, WorkRange
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.layout import BLANK_SIZE
-from rmqpy.codec.tally import QueueTally, Tally, TallyPlan
+from rmqpy.codec.tally.kernel import QueueTally, Tally, TallyPlan
 
 __all__ = ["FileDigests", "LogMerge", "LogResult"]
 

@@ -25,7 +25,8 @@ from rmqpy.codec.backend import crc32
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.scan import StopReason
 from rmqpy.codec.search import find_frames
-from rmqpy.codec.tally import (
+from rmqpy.codec.tally.backend import tally_frames
+from rmqpy.codec.tally.kernel import (
     BLOCK_DIGEST_BYTES,
     BLOCK_SHIFT,
     BLOCK_SIZE,
@@ -35,7 +36,6 @@ from rmqpy.codec.tally import (
     Tally,
     TallyPlan,
 )
-from rmqpy.codec.tally_backend import tally_frames
 from rmqpy.store.files.log_recovery import Framing
 
 __all__ = ["Ending", "FrameGroup", "RangeResult", "WorkRange", "audit_range", "split_log"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rmqpy.broker.fastpath.tables import Cdata
-from rmqpy.codec.native import ffi, lib
+from rmqpy.codec.native.binding import ffi, lib
 from rmqpy.remoting.command import RemotingCommand
 
 if TYPE_CHECKING:

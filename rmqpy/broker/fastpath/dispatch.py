@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from rmqpy.broker.fastpath.tables import Cdata, FastPathTables
-from rmqpy.codec.native import ffi, lib
+from rmqpy.codec.native.binding import ffi, lib
 from rmqpy.store.commitlog.interface import ScanRange
 from rmqpy.store.dispatcher import ArrivalListener
 from rmqpy.store.index.index_file import IndexFile

@@ -36,7 +36,7 @@ from rmqpy.broker.fastpath.eligibility import (
 from rmqpy.broker.fastpath.poller import CAN_WATCH, EpollSet
 from rmqpy.broker.fastpath.reply_templates import set_reply_templates
 from rmqpy.broker.fastpath.tables import Cdata, FastPathTables, c_array
-from rmqpy.codec.native import ffi, lib
+from rmqpy.codec.native.binding import ffi, lib
 from rmqpy.codec.scan import Scan
 from rmqpy.model.codes import RequestCode
 from rmqpy.net.pending_replies import PendingReply

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rmqpy.broker.fastpath.tables import Cdata
-from rmqpy.codec.native import ffi, lib
+from rmqpy.codec.native.binding import ffi, lib
 
 CAN_WATCH: Final = sys.platform == "linux"
 """Whether the system has epoll."""

@@ -14,7 +14,7 @@ from attrs import define
 
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.fastpath.tables import Cdata
-from rmqpy.codec.native import ffi, lib
+from rmqpy.codec.native.binding import ffi, lib
 from rmqpy.model.codes import GetMessageStatus, ResponseCode
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.command import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, RemotingCommand

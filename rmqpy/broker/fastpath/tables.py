@@ -25,7 +25,7 @@ from attrs import define, field
 from rmqpy.broker.fastpath.eligibility import FastPathInputs, may_send
 from rmqpy.broker.filter.tags import EVERYTHING, is_tag_expression
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE, TOPIC_BYTES_MAX
-from rmqpy.codec.native import ffi, lib
+from rmqpy.codec.native.binding import ffi, lib
 from rmqpy.model import names
 from rmqpy.model.flags import MULTI_TAGS, PERM_READ
 from rmqpy.remoting.bodies import MULTI_TAG, SubscriptionData

@@ -66,7 +66,7 @@ class MasterServices:
 
 
 if TYPE_CHECKING:  # loaded only by brokers with DLedger
-    from rmqpy.dledger.member import Role
+    from rmqpy.dledger.state import Role
     from rmqpy.store.ledger.entry_store import EntryStore
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class GroupRole:
 
     def changed(self, role: Role) -> None:
         """The core has this role now."""
-        from rmqpy.dledger.member import Role  # a classic broker never needs it
+        from rmqpy.dledger.state import Role  # a classic broker never needs it
 
         self._waiting = role is Role.LEADER
         if self._waiting:

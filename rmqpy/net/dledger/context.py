@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from attrs import define
 
-from rmqpy.dledger.member import Role
+from rmqpy.dledger.state import Role
 from rmqpy.model.clock import Scheduler
 from rmqpy.model.message import Host
 from rmqpy.remoting.channel import Network

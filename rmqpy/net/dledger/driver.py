@@ -30,8 +30,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rmqpy.dledger.handshake import PeerHello
-from rmqpy.dledger.member import DiskState, LedgerEnd, Membership, RaftOptions, Role
-from rmqpy.dledger.messages import Entry
+from rmqpy.dledger.member import Membership, RaftOptions
 from rmqpy.dledger.node import (
     Answered,
     DiskReport,
@@ -42,6 +41,8 @@ from rmqpy.dledger.node import (
     Stored,
     Synced,
 )
+from rmqpy.dledger.protocol.messages import Entry
+from rmqpy.dledger.state import DiskState, LedgerEnd, Role
 from rmqpy.model.clock import Timer
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import LedgerIndex

@@ -48,7 +48,15 @@ from attrs import define, evolve, field
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.dledger.handshake import PeerHello, compare, decode_introduction
 from rmqpy.dledger.member import Membership, RaftOptions
-from rmqpy.dledger.messages import (
+from rmqpy.dledger.node import Acknowledged, Answered, Received, Reply, Send
+from rmqpy.dledger.protocol.json_bodies import (
+    RESPONSE_FRAME_CODE,
+    decode_request,
+    decode_response,
+    encode,
+    encode_in_pieces,
+)
+from rmqpy.dledger.protocol.messages import (
     REQUESTS,
     RESPONSES,
     AppendEntryResponse,
@@ -58,14 +66,6 @@ from rmqpy.dledger.messages import (
     GetEntriesResponse,
     Request,
     Response,
-)
-from rmqpy.dledger.node import Acknowledged, Answered, Received, Reply, Send
-from rmqpy.dledger.wire import (
-    RESPONSE_FRAME_CODE,
-    decode_request,
-    decode_response,
-    encode,
-    encode_in_pieces,
 )
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode, ResponseCode

@@ -22,8 +22,8 @@ from typing import Final
 from rmqpy.codec.backend import PushDecoder, push_taker
 from rmqpy.dledger.follower import PushGrant
 from rmqpy.dledger.node import Node
-from rmqpy.dledger.push_text import granted_texts, taken_answer
-from rmqpy.dledger.wire import RESPONSE_FRAME_CODE
+from rmqpy.dledger.protocol.json_bodies import RESPONSE_FRAME_CODE
+from rmqpy.dledger.protocol.push_text import granted_texts, taken_answer
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.ids import LedgerIndex
 from rmqpy.net.dledger.peers import PeerLink, PeerStatus, PeerTransport

@@ -27,9 +27,9 @@ from collections.abc import Callable
 
 from rmqpy.codec.message import encode_messages
 from rmqpy.dledger.entries import Part, first_of
-from rmqpy.dledger.member import Role
-from rmqpy.dledger.messages import DLedgerResponseCode
 from rmqpy.dledger.node import ClientAppend, Node, Ready, Reply
+from rmqpy.dledger.protocol.messages import DLedgerResponseCode
+from rmqpy.dledger.state import Role
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.errors import StoreError
 from rmqpy.model.flags import TRANSACTION_ROLLBACK

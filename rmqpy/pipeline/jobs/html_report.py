@@ -28,7 +28,7 @@ from attrs import define, field
 from rmqpy.audit.checks.engine import StoreAudit
 from rmqpy.audit.facts.facts import StoreFacts
 from rmqpy.audit.scan.findings import Finding, Severity
-from rmqpy.codec.tally import BLOCK_SIZE
+from rmqpy.codec.tally.kernel import BLOCK_SIZE
 from rmqpy.pipeline.jobs.timeline import BIN_COUNT
 
 __all__ = ["Axis", "PageStore", "render_page", "take_findings"]

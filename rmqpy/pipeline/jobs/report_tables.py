@@ -32,7 +32,7 @@ from rmqpy.audit.scan.findings import Finding
 from rmqpy.audit.scan.range_merge import FileDigests
 from rmqpy.audit.scan.ranges import RangeResult
 from rmqpy.codec.hashes import java_text
-from rmqpy.codec.tally import QueueTally
+from rmqpy.codec.tally.kernel import QueueTally
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:

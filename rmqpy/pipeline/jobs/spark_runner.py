@@ -18,7 +18,7 @@ from rmqpy.audit.scan.directory import StoreDirectory
 from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.queue_units import QueueUnits, map_units
 from rmqpy.audit.scan.ranges import RangeResult, WorkRange, audit_range
-from rmqpy.codec.tally import TallyPlan
+from rmqpy.codec.tally.kernel import TallyPlan
 from rmqpy.pipeline.spark.distributed_map import WAVE_UNITS, map_on_spark
 from rmqpy.store.files.disk import OsFileSystem
 

@@ -38,7 +38,7 @@ from rmqpy.codec.message import set_offsets
 from rmqpy.codec.scan import Scan, is_end_filler
 from rmqpy.dledger.entries import Entry, EntryRun, Part, as_singletons
 from rmqpy.dledger.entry_log import frame
-from rmqpy.dledger.member import LedgerEnd
+from rmqpy.dledger.state import LedgerEnd
 from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from attrs import define, field
 
-from rmqpy.dledger.member import HardState
+from rmqpy.dledger.state import HardState
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import LedgerIndex, Term

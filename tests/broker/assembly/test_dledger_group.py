@@ -21,8 +21,9 @@ from rmqpy.config.loading import (
     RemotingSettings,
     StoreSettings,
 )
-from rmqpy.dledger.member import DiskState, Role
-from rmqpy.dledger.messages import (
+from rmqpy.dledger.node import Answered
+from rmqpy.dledger.protocol.json_bodies import decode_response, encode
+from rmqpy.dledger.protocol.messages import (
     AppendEntryRequest,
     AppendEntryResponse,
     DLedgerResponseCode,
@@ -31,8 +32,7 @@ from rmqpy.dledger.messages import (
     MetadataRequest,
     MetadataResponse,
 )
-from rmqpy.dledger.node import Answered
-from rmqpy.dledger.wire import decode_response, encode
+from rmqpy.dledger.state import DiskState, Role
 from rmqpy.model.errors import NetworkError
 from rmqpy.net.dledger.driver import DLedgerDriver
 from rmqpy.net.dledger.peers import PeerStatus

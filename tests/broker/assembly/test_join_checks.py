@@ -21,15 +21,15 @@ from rmqpy.audit.replicas.certificate import Certificate, Subject
 from rmqpy.broker.assembly.join_checks import PeerCertificateCheck
 from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.handshake import PeerHello
-from rmqpy.dledger.member import DiskState, Role
-from rmqpy.dledger.messages import (
+from rmqpy.dledger.protocol.json_bodies import decode_response, encode
+from rmqpy.dledger.protocol.messages import (
     DLedgerResponseCode,
     Entry,
     PushEntryRequest,
     PushType,
     VoteRequest,
 )
-from rmqpy.dledger.wire import decode_response, encode
+from rmqpy.dledger.state import DiskState, Role
 from rmqpy.net.dledger.peers import PeerStatus
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel

@@ -23,7 +23,7 @@ COMPARISONS = (
     "tests/broker/fastpath/test_frames.py",
     "tests/broker/fastpath/test_streams.py",
     "tests/codec/test_packing.py",
-    "tests/codec/test_entry_run.py",
+    "tests/codec/test_entry_batch.py",
 )
 
 RUN = """

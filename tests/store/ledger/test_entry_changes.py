@@ -15,8 +15,8 @@ from harness.store import MakeStoreRig, StoreRig, bodies_of
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.codec.message import encode_messages, set_offsets
 from rmqpy.dledger.entry_log import frame
-from rmqpy.dledger.member import LedgerEnd
-from rmqpy.dledger.messages import Entry
+from rmqpy.dledger.protocol.messages import Entry
+from rmqpy.dledger.state import LedgerEnd
 from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.model.message import OutgoingMessage
 from rmqpy.store.ledger.entry_reader import CorruptEntryError

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from harness.store import MakeStoreRig
 
-from rmqpy.dledger.messages import Entry
+from rmqpy.dledger.protocol.messages import Entry
 from rmqpy.model.ids import LedgerIndex
 from rmqpy.store.ledger.entry_reader import CorruptEntryError
 from rmqpy.store.ledger.entry_scrub import PERIOD_MS, REST_MS, RETRY_MS, Scrub

@@ -9,7 +9,7 @@ import pytest
 from harness.store import MakeStoreRig, StoreRig
 
 from rmqpy.dledger.entries import Entry
-from rmqpy.dledger.member import HardState
+from rmqpy.dledger.state import HardState
 from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import Term
 

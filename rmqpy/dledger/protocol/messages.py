@@ -1,4 +1,6 @@
-"""The messages between members of a group, as values; :mod:`rmqpy.dledger.wire` has their bytes.
+"""The messages between members of a group, as values.
+
+:mod:`rmqpy.dledger.protocol.json_bodies` has their bytes.
 
 ======  ====================  =====================================  ============================
 code    request               sent by → to                           response

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rmqpy.codec import backend, columns, dictionary, scan
+from rmqpy.codec import backend, columns, scan
 from rmqpy.codec.message import decode_message
 from rmqpy.codec.properties import decode_properties
 
@@ -112,17 +112,17 @@ def test_equal_parts_have_equal_numbers(view: memoryview) -> None:
         (found.properties_position, found.properties_length),
     ):
         told = backend.number_parts(view, *places)
-        assert told == dictionary.dictionary_encode(view, *places)
+        assert told == scan.dictionary_encode(view, *places)
         wanted = [bytes(view[at : at + size]) for at, size in zip(*places, strict=True)]
         assert told.to_list() == wanted
         assert told.texts == list(dict.fromkeys(wanted))
-    assert backend.number_parts(view, [], []) == dictionary.dictionary_encode(view, [], [])
+    assert backend.number_parts(view, [], []) == scan.dictionary_encode(view, [], [])
 
 
 def test_texts_made_to_fall_together_are_numbered_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    native = pytest.importorskip("rmqpy.codec.native")
+    native = pytest.importorskip("rmqpy.codec.native.binding")
     data, places, sizes = memoryview(b"abcab"), [0, 2, 3], [2, 1, 2]
     given_up = native.lib.rmq_number_parts
 
@@ -154,7 +154,7 @@ def test_views_are_those_of_arrow(view: memoryview) -> None:
 
 
 def test_parts_outside_of_the_view_are_refused() -> None:
-    native = pytest.importorskip("rmqpy.codec.native")
+    native = pytest.importorskip("rmqpy.codec.native.binding")
     with pytest.raises(AssertionError, match="not within the view"):
         native.part_views(memoryview(b"abc"), [1], [3])
 

@@ -33,7 +33,7 @@ from rmqpy.codec.entry import EntryHeader
 from rmqpy.codec.entry_batch import ENTRY_BODY_MAX, entry_text
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_MAGIC
 from rmqpy.dledger.entries import EntryRun
-from rmqpy.dledger.messages import (
+from rmqpy.dledger.protocol.messages import (
     REQUESTS,
     RESPONSES,
     DLedgerMessage,
@@ -45,7 +45,7 @@ from rmqpy.dledger.messages import (
     Response,
     VoteResult,
 )
-from rmqpy.dledger.push_text import (
+from rmqpy.dledger.protocol.push_text import (
     BATCH_HEAD,
     read_answer,
     read_push,

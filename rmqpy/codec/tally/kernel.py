@@ -1,6 +1,6 @@
 """Check every frame of a range of a log file and count it in its queue: the kernel of every audit.
 
-``count_frames`` exists in C too: take it from :mod:`rmqpy.codec.tally_backend`. Both give equal
+``count_frames`` exists in C too: take it from :mod:`rmqpy.codec.tally.backend`. Both give equal
 tallies for any bytes.
 
 The walk stops only where the start of the next frame is unknown (:class:`StopReason`, as in a scan,

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from rmqpy._native import ffi, lib
-from rmqpy.codec import dictionary, hashes, layout
+from rmqpy.codec import hashes, layout, scan
 from rmqpy.codec.columns import PART_COUNT, PropertyParts, RecordColumns
-from rmqpy.codec.dictionary import DictionaryColumn
 from rmqpy.codec.scan import (
     BASE_OFFSET_MAX,
     COLUMN_COUNT,
     SCAN_LIMIT,
+    DictionaryColumn,
     Scan,
     StopReason,
     scan_of_columns,
@@ -109,7 +109,7 @@ def walk_records(
 
 
 def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:
-    """See :func:`rmqpy.codec.places.magic_places`."""
+    """See :func:`rmqpy.codec.scan.magic_places`."""
     data = ffi.from_buffer("uint8_t[]", view)
     while (place := lib.rmq_find_magic(data, len(data), start, stop)) >= 0:
         yield place
@@ -117,7 +117,7 @@ def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:
 
 
 def content_end(view: memoryview, position: int = 0) -> int:
-    """See :func:`rmqpy.codec.places.content_end`."""
+    """See :func:`rmqpy.codec.scan.content_end`."""
     return lib.rmq_content_end(ffi.from_buffer("uint8_t[]", view), len(view), position)
 
 
@@ -164,7 +164,7 @@ def part_views(view: memoryview, positions: Sequence[int], lengths: Sequence[int
 def number_parts(
     view: memoryview, positions: Sequence[int], lengths: Sequence[int]
 ) -> DictionaryColumn:
-    """See :func:`rmqpy.codec.dictionary.dictionary_encode`."""
+    """See :func:`rmqpy.codec.scan.dictionary_encode`."""
     count = len(lengths)
     places = 2 << count.bit_length()
     data, table = ffi.from_buffer("uint8_t[]", view), _new("int32_t[]", places)
@@ -175,7 +175,7 @@ def number_parts(
     )
     del room
     if known < 0:
-        return dictionary.dictionary_encode(view, positions, lengths)
+        return scan.dictionary_encode(view, positions, lengths)
     rows = array("i", bytes(ffi.buffer(firsts, 4 * known)))
     texts = [bytes(view[positions[row] : positions[row] + lengths[row]]) for row in rows]
     return DictionaryColumn(numbers, texts)

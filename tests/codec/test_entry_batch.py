@@ -16,15 +16,13 @@ from rmqpy.codec.message import encode_messages
 from rmqpy.model.message import OutgoingMessage
 
 try:
-    from rmqpy.codec import native_entry_batch
+    from rmqpy.codec.native import entry_batch as native_entry_batch
 except ImportError:
     IMPLEMENTATIONS: list[Any] = [entry_batch]
 else:
     IMPLEMENTATIONS = [entry_batch, native_entry_batch]
 
-both = pytest.mark.parametrize(
-    "code", IMPLEMENTATIONS, ids=lambda module: module.__name__.rpartition(".")[2]
-)
+both = pytest.mark.parametrize("code", IMPLEMENTATIONS, ids=["python", "c"][: len(IMPLEMENTATIONS)])
 ALL = {"count_max": 1 << 20, "size_max": 1 << 30}
 HOST = (b"\x7f\0\0\1", 10911)
 

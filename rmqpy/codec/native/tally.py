@@ -1,5 +1,5 @@
-"""The C version of :func:`rmqpy.codec.tally.count_frames`; imported by
-:mod:`rmqpy.codec.tally_backend` only.
+"""The C version of :func:`rmqpy.codec.tally.kernel.count_frames`; imported by
+:mod:`rmqpy.codec.tally.backend` only.
 
 A call copies the tally to C, walks until the range ends, a frame cannot be walked over or events
 wait, and copies the tally back. C requests each queue that it does not know once.
@@ -13,7 +13,7 @@ from typing import Any, Final
 from rmqpy._native import ffi, lib
 from rmqpy.codec import layout
 from rmqpy.codec.scan import StopReason, measure_record
-from rmqpy.codec.tally import BLOCK_SHIFT, EVENT_LIMIT, Tally, UnitRow
+from rmqpy.codec.tally.kernel import BLOCK_SHIFT, EVENT_LIMIT, Tally, UnitRow
 
 __all__ = ["tally_frames"]
 
@@ -59,7 +59,7 @@ _QUEUE_COUNTS: Final = (
 def tally_frames(
     view: memoryview, base_offset: int, position: int, stop: int, tally: Tally
 ) -> tuple[int, StopReason]:
-    """See :func:`rmqpy.codec.tally.count_frames`."""
+    """See :func:`rmqpy.codec.tally.kernel.count_frames`."""
     stop = min(stop, len(view))
     if position >= stop:
         return position, StopReason.END

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rmqpy.codec import backend
 from rmqpy.codec.scan import StopReason
-from rmqpy.codec.tally import Tally
+from rmqpy.codec.tally.kernel import Tally
 
 __all__ = ["tally_frames"]
 
@@ -15,12 +15,12 @@ _TallyFrames = Callable[[memoryview, int, int, int, Tally], tuple[int, StopReaso
 
 def _choose() -> _TallyFrames:
     if backend.implementation == "c":
-        from rmqpy.codec import native_tally
+        from rmqpy.codec.native import tally
 
-        return native_tally.tally_frames
-    from rmqpy.codec import tally
+        return tally.tally_frames
+    from rmqpy.codec.tally import kernel
 
-    return tally.count_frames
+    return kernel.count_frames
 
 
 tally_frames = _choose()

@@ -1,8 +1,8 @@
 """Pushes of entries and their answers in rmqpy's usual form, read and written directly as text.
 
 They are nearly all of a busy group's traffic, so the detour through JSON values is avoided. Writing
-gives the same bytes as :mod:`rmqpy.dledger.wire`; reading accepts the usual form only and leaves
-every other form to that module.
+gives the same bytes as :mod:`rmqpy.dledger.protocol.json_bodies`; reading accepts the usual form
+only and leaves every other form to that module.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from rmqpy.codec.backend import decode_run
 from rmqpy.dledger.entries import EntryRun
 from rmqpy.dledger.follower import PushGrant
-from rmqpy.dledger.messages import (
+from rmqpy.dledger.protocol.messages import (
     DLedgerResponseCode,
     PushEntryRequest,
     PushEntryResponse,
