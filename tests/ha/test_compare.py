@@ -1,8 +1,9 @@
-"""The search for the place where two logs part, against the plain comparison of both."""
+"""Tests of the search for the first difference of two logs, against a plain comparison."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given, settings
@@ -19,12 +20,13 @@ from rmqpy.ha.compare import (
 )
 
 
-def reader(log: bytes):
+def reader(log: bytes) -> Callable[[int, int], bytes]:
+    """Return a function that reads ``size`` bytes of a log at an offset."""
     return lambda offset, size: log[offset : offset + size]
 
 
 def search(ours: bytes, theirs: bytes, begin: int = 0) -> tuple[int | None, int]:
-    """First differing offset, and how many answers it took."""
+    """Return the first differing offset and the number of answers that the search took."""
     found = DivergenceSearch(begin, min(len(ours), len(theirs)), reader(ours))
     answers = 0
     while found.requested is not None:
@@ -41,7 +43,7 @@ MEGABYTES = random.Random(1).randbytes(5 << 20)
 @given(
     st.integers(1, len(MEGABYTES)), st.integers(0, len(MEGABYTES)), st.integers(0, len(MEGABYTES))
 )
-@example(1172038, 127524, 1470)  # in the first of the smaller blocks
+@example(1172038, 127524, 1470)  # The difference is in the first of the smaller blocks.
 def test_the_first_differing_byte_is_found(end: int, place: int, begin: int) -> None:
     begin = min(begin, end)
     parted = begin + place % (end - begin) if end > begin else None
@@ -52,7 +54,7 @@ def test_the_first_differing_byte_is_found(end: int, place: int, begin: int) -> 
     assert search(ours, theirs, begin)[0] == parted
 
 
-def test_logs_that_agree_cost_one_answer() -> None:
+def test_equal_logs_take_one_answer() -> None:
     assert search(MEGABYTES, MEGABYTES) == (None, 1)
     assert search(MEGABYTES[: SPAN_MAX + 7], MEGABYTES) == (None, 1)
     assert search(b"", MEGABYTES) == (None, 0)
@@ -65,7 +67,7 @@ def test_a_difference_of_one_byte_in_the_tail_is_found() -> None:
     assert search(MEGABYTES, bytes(other))[0] == place
 
 
-def test_few_answers_even_for_a_log_of_terabytes() -> None:
+def test_a_log_of_terabytes_takes_few_answers() -> None:
     parted = (1 << 41) + 12_345
 
     def ours(offset: int, size: int) -> bytes:
@@ -91,7 +93,7 @@ def test_spans_are_bounded(span: tuple[int, int, int]) -> None:
         CompareRange(*span)
 
 
-def test_an_answer_of_wrong_length_is_refused() -> None:
+def test_an_answer_of_the_wrong_length_is_refused() -> None:
     found = DivergenceSearch(0, 10, reader(bytes(10)))
     with pytest.raises(ValueError):
         found.take(bytes(DIGEST_SIZE))

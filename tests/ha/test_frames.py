@@ -1,4 +1,4 @@
-"""Reports and transfers: bytes, cuts, bounds."""
+"""Tests of the frames of classic replication: their bytes, partial input, and limits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def transfer(offset: int, body: bytes = b"") -> TransferFrame:
     return TransferFrame(PhysicalOffset(offset), body)
 
 
-def test_bytes() -> None:
+def test_frames_have_the_expected_bytes() -> None:
     assert encode_report(0x1122334455) == bytes.fromhex("0000001122334455")
     assert encode_transfer(4096, b"abc") == bytes.fromhex("0000000000001000 00000003 616263")
     assert encode_transfer(7) == bytes.fromhex("0000000000000007 00000000")
@@ -39,7 +39,7 @@ def test_bytes() -> None:
     assert transfer(7, b"xy").end == 9
 
 
-def test_recorded_frames_are_read_and_written_again() -> None:
+def test_recorded_frames_are_decoded_and_encoded_to_the_same_bytes() -> None:
     transfers = reports = 0
     for line in RECORDED:
         frame = bytes.fromhex(line["frame"])
@@ -55,7 +55,7 @@ def test_recorded_frames_are_read_and_written_again() -> None:
 
 
 @pytest.mark.parametrize("recording", ["ha", "ha-binary"])
-def test_a_recorded_stream_byte_by_byte(recording: str) -> None:
+def test_a_recorded_stream_can_be_received_byte_by_byte(recording: str) -> None:
     lines = [line for line in RECORDED if line["from"] == recording and line["to"] == "slave"]
     stream = b"".join(bytes.fromhex(line["frame"]) for line in lines)
     receiver = TransferReceiver()
@@ -84,7 +84,7 @@ def test_any_cut_of_the_stream_gives_the_same_transfers(
 
 
 @given(st.lists(st.integers(0, 1 << 60), max_size=12), st.lists(st.integers(1, 30)))
-def test_the_newest_complete_report_counts(offsets: list[int], cuts: list[int]) -> None:
+def test_the_latest_complete_report_is_returned(offsets: list[int], cuts: list[int]) -> None:
     stream = b"".join(map(encode_report, offsets))
     receiver = ReportReceiver()
     position = 0
@@ -109,7 +109,7 @@ def test_the_newest_complete_report_counts(offsets: list[int], cuts: list[int]) 
         "7fffffffffffffff 00000001",
     ],
 )
-def test_impossible_sizes_and_offsets(header: str) -> None:
+def test_impossible_sizes_and_offsets_are_refused(header: str) -> None:
     receiver = TransferReceiver()
     good = encode_transfer(1, b"x")
     assert receiver.receive(good) == [transfer(1, b"x")]
@@ -128,14 +128,15 @@ def test_the_largest_body_fits_the_buffer_of_a_java_slave() -> None:
         encode_transfer(0, bytes(BODY_MAX + 1))
 
 
-def test_a_negative_report() -> None:
+def test_a_negative_report_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="-1"):
         ReportReceiver().receive(encode_report(-1))
     receiver = ReportReceiver()
-    assert receiver.receive(encode_report(-1) + encode_report(5)) == 5  # superseded, unread
+    newest = receiver.receive(encode_report(-1) + encode_report(5))
+    assert newest == 5, "a later report supersedes the invalid one"
 
 
-def test_memory_follows_what_was_received() -> None:
+def test_only_received_bytes_are_buffered() -> None:
     receiver = TransferReceiver()
     assert receiver.receive(encode_transfer(0, bytes(BODY_MAX))[:100]) == []
     assert receiver.pending_bytes == 100

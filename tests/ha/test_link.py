@@ -1,8 +1,8 @@
-"""The two ends, each on its own: who may begin where, what is sent when, and why a link ends."""
+"""Tests of the two ends of a link, each on its own: where a transfer starts, what is sent when,
+and why a link closes.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 
@@ -45,8 +45,8 @@ def slave(end: int, begin_at: int | None = None) -> SlaveLink:
     return SlaveLink(SETTINGS, PhysicalOffset(end), 0, begin_at=place)
 
 
-def sent(link: MasterLink, room: int = 1 << 20) -> list[tuple[int, int]]:
-    """Offset and size of what the master has to send now."""
+def sent_by(link: MasterLink, room: int = 1 << 20) -> list[tuple[int, int]]:
+    """Return offset and size of each transfer that the master is ready to send."""
     ready = link.take_ready(room)
     receiver = TransferReceiver()
     found = [each for frame in (ready.send if ready else ()) for each in receiver.receive(frame)]
@@ -55,7 +55,7 @@ def sent(link: MasterLink, room: int = 1 << 20) -> list[tuple[int, int]]:
     return [(each.offset, len(each.body)) for each in found]
 
 
-# ------------------------------------------------------------------------------------ the master
+# ---------------------------------------------------------------------------------------- master
 
 
 @pytest.mark.parametrize(
@@ -71,24 +71,26 @@ def sent(link: MasterLink, room: int = 1 << 20) -> list[tuple[int, int]]:
         (1000, 1, [(1, 300), (301, 300), (601, 300), (901, 99)]),
     ],
 )
-def test_where_a_master_begins(end: int, reported: int, frames: list[tuple[int, int]]) -> None:
+def test_a_master_starts_where_the_report_demands(
+    end: int, reported: int, frames: list[tuple[int, int]]
+) -> None:
     link = master(end)
-    assert sent(link) == []
+    assert sent_by(link) == []
     link.receive(encode_report(reported), 10)
-    assert sent(link) == frames
+    assert sent_by(link) == frames
     assert link.next_offset == end
-    assert sent(link) == []
+    assert sent_by(link) == []
 
 
-def test_growth_is_sent_and_room_is_kept() -> None:
+def test_growth_is_sent_as_far_as_the_room_allows() -> None:
     link = master(0)
     link.receive(encode_report(0), 0)
     assert link.take_ready() is None
     link.log_grown(log(2500), 5)
-    assert sent(link, room=0) == []
-    assert sent(link, room=1) == [(0, 300)]
-    assert sent(link, room=400) == [(300, 300), (600, 300)]
-    assert sent(link, room=1 << 20) == [
+    assert sent_by(link, room=0) == []
+    assert sent_by(link, room=1) == [(0, 300)]
+    assert sent_by(link, room=400) == [(300, 300), (600, 300)]
+    assert sent_by(link, room=1 << 20) == [
         *[(900, 100), (1000, 300), (1300, 300), (1600, 300), (1900, 100)],
         *[(2000, 300), (2300, 200)],
     ]
@@ -109,34 +111,34 @@ def test_acknowledgements_only_grow() -> None:
     assert link.acknowledged_offset == 900
 
 
-def test_the_first_report_of_a_slave_with_a_log_acknowledges() -> None:
+def test_the_first_report_of_a_slave_with_a_log_is_an_acknowledgement() -> None:
     link = master(900)
     link.receive(encode_report(900), 0)
     assert link.take_ready() == MasterReady(acknowledged=PhysicalOffset(900))
 
 
-def test_heartbeats_of_an_idle_master() -> None:
+def test_an_idle_master_sends_heartbeats() -> None:
     link = master(900)
     link.tick(9_000)
-    assert sent(link) == []  # nothing before the first report
+    assert sent_by(link) == []  # Nothing is sent before the first report.
     link.receive(encode_report(900), 9_100)
-    assert sent(link) == [(900, 0)]
+    assert sent_by(link) == [(900, 0)]
     for now_ms, frames in ((14_099, []), (14_100, [(900, 0)]), (14_200, []), (19_100, [(900, 0)])):
         link.tick(now_ms)
-        assert sent(link) == frames
+        assert sent_by(link) == frames
     link.log_grown(log(950), 19_200)
-    assert sent(link) == [(900, 50)]
+    assert sent_by(link) == [(900, 50)]
     link.tick(24_199)
-    assert sent(link) == []
+    assert sent_by(link) == []
     link.tick(24_200)
-    assert sent(link) == [(950, 0)]
+    assert sent_by(link) == [(950, 0)]
 
 
-def test_a_silent_slave() -> None:
+def test_a_silent_slave_is_disconnected() -> None:
     link = master(900)
     link.tick(19_999)
     assert link.closed is None
-    link.receive(encode_report(0)[:1], 19_999)  # a byte is a sign of life
+    link.receive(encode_report(0)[:1], 19_999)  # One byte is a sign of life.
     link.tick(39_998)
     assert link.closed is None
     link.tick(39_999)
@@ -156,7 +158,7 @@ def test_a_silent_slave() -> None:
         (0, [1 << 62], "behind the end of ours (900)"),
     ],
 )
-def test_reports_that_cannot_be(begin: int, reports: list[int], reason: str) -> None:
+def test_an_impossible_report_closes_the_link(begin: int, reports: list[int], reason: str) -> None:
     link = master(900, begin)
     ready = None
     for number, reported in enumerate(reports):
@@ -166,25 +168,26 @@ def test_reports_that_cannot_be(begin: int, reports: list[int], reason: str) -> 
     assert ready.send == ()
     assert ready.acknowledged is None
     link.log_grown(log(2000), 10)
-    assert link.take_ready() is None  # said once, and nothing more
+    assert link.take_ready() is None  # The reason is reported once; nothing follows it.
 
 
-def test_a_file_that_is_cleaned_under_a_late_slave() -> None:
-    gone = False
-    reader: Callable[[int, int], bytes | None] = lambda offset, size: (  # noqa: E731
-        None if gone else log_bytes(offset, size)
-    )
+def test_a_slave_is_disconnected_when_the_file_it_reads_expires() -> None:
+    expired = False
+
+    def reader(offset: int, size: int) -> bytes | None:
+        return None if expired else log_bytes(offset, size)
+
     link = MasterLink(SETTINGS, log(2500), reader, 0)
     link.receive(encode_report(10), 0)
-    assert sent(link, room=1) == [(10, 300)]
-    gone = True
+    assert sent_by(link, room=1) == [(10, 300)]
+    expired = True
     link.log_grown(log(2500, begin=1000), 1)
     ready = link.take_ready()
     assert ready is not None and ready.close is not None
     assert "no longer has the offset 310" in ready.close
 
 
-def test_a_batch_larger_than_a_java_slave_reads_is_cut() -> None:
+def test_a_batch_is_limited_to_the_buffer_of_a_java_slave() -> None:
     settings = LinkSettings(file_size=16 << 20, transfer_batch_size=8 << 20)
     link = MasterLink(settings, log(5 << 20), lambda offset, size: bytes(size), 0)
     link.receive(encode_report(1), 0)
@@ -193,10 +196,10 @@ def test_a_batch_larger_than_a_java_slave_reads_is_cut() -> None:
     assert [len(frame) for frame in ready.send] == [4 << 20, (5 << 20) - 1 - BODY_MAX + 12]
 
 
-# ------------------------------------------------------------------------------------- the slave
+# ----------------------------------------------------------------------------------------- slave
 
 
-def test_a_slave_reports_on_connecting() -> None:
+def test_a_slave_reports_when_it_connects() -> None:
     assert slave(0).take_ready() == SlaveReady(send=encode_report(0))
     assert slave(1234).take_ready() == SlaveReady(send=encode_report(1234))
     assert slave(0, begin_at=3000).take_ready() == SlaveReady(send=encode_report(3000))
@@ -205,7 +208,7 @@ def test_a_slave_reports_on_connecting() -> None:
         slave(0, begin_at=3001)
 
 
-def test_a_slave_that_wants_everything_from_0_asks_for_the_second_byte() -> None:
+def test_a_slave_that_starts_at_0_requests_the_second_byte() -> None:
     link = slave(0, begin_at=0)
     assert link.take_ready() == SlaveReady(send=encode_report(1))
     link.receive(encode_transfer(1) + encode_transfer(1, b"a" * 20) + encode_transfer(21, b"b"), 1)
@@ -223,7 +226,7 @@ def test_a_slave_that_wants_everything_from_0_asks_for_the_second_byte() -> None
     assert slave(7, begin_at=0).take_ready() == SlaveReady(send=encode_report(7))
 
 
-def test_a_slave_reports_what_was_stored() -> None:
+def test_a_slave_reports_the_end_of_what_it_stored() -> None:
     link = slave(500)
     link.take_ready()
     data = encode_transfer(500, b"a" * 300) + encode_transfer(800, b"b" * 200)
@@ -233,18 +236,18 @@ def test_a_slave_reports_what_was_stored() -> None:
     assert [(each.offset, len(each.body)) for each in ready.append] == [
         *[(500, 300), (800, 200), (1000, 10)]
     ]
-    assert ready.send == b""  # not before it is in the log
+    assert ready.send == b""  # It reports only what is in the log.
     link.stored(PhysicalOffset(800), 11)
     link.stored(PhysicalOffset(1010), 12)
     assert link.take_ready() == SlaveReady(send=encode_report(1010))
     assert link.was_of_use
 
 
-def test_a_slave_reports_each_five_seconds() -> None:
+def test_a_slave_reports_every_five_seconds() -> None:
     link = slave(500)
     link.take_ready()
     for now_ms in (4_999, 5_000, 6_000, 9_999, 10_000):
-        link.receive(encode_transfer(500), now_ms)  # heartbeats of the master
+        link.receive(encode_transfer(500), now_ms)  # A heartbeat of the master.
         link.tick(now_ms)
         report = SlaveReady(send=encode_report(500)) if now_ms in (5_000, 10_000) else None
         assert link.take_ready() == report
@@ -259,7 +262,7 @@ def test_a_slave_reports_each_five_seconds() -> None:
 
 
 @pytest.mark.parametrize("start", [0, 1000, 7000])
-def test_an_empty_slave_begins_at_any_file_start(start: int) -> None:
+def test_an_empty_slave_starts_at_the_start_of_any_file(start: int) -> None:
     link = slave(0)
     link.take_ready()
     link.receive(encode_transfer(start) + encode_transfer(start, b"abc"), 1)
@@ -281,7 +284,9 @@ def test_an_empty_slave_begins_at_any_file_start(start: int) -> None:
         (500, b"\xff" * 12, "a master sends -1 bytes"),
     ],
 )
-def test_bytes_that_do_not_continue_the_log(end: int, frame: bytes, reason: str) -> None:
+def test_bytes_that_do_not_continue_the_log_close_the_link(
+    end: int, frame: bytes, reason: str
+) -> None:
     link = slave(end)
     link.take_ready()
     link.receive(frame + encode_transfer(end, b"good"), 1)
@@ -293,7 +298,7 @@ def test_bytes_that_do_not_continue_the_log(end: int, frame: bytes, reason: str)
     assert link.take_ready() is None
 
 
-def test_what_came_before_the_fault_is_stored() -> None:
+def test_transfers_before_an_invalid_one_are_stored() -> None:
     link = slave(500)
     link.take_ready()
     link.receive(encode_transfer(500, b"good") + encode_transfer(9, b"bad"), 1)
@@ -305,7 +310,7 @@ def test_what_came_before_the_fault_is_stored() -> None:
     assert link.take_ready() is None
 
 
-def test_a_silent_master() -> None:
+def test_a_silent_master_is_left() -> None:
     link = slave(500)
     for now_ms in range(0, 20_000, 1_000):
         link.tick(now_ms)
@@ -314,25 +319,25 @@ def test_a_silent_master() -> None:
     link.tick(20_000)
     assert link.take_ready() == SlaveReady(close="the master has been silent for 20000 ms")
     other = slave(500)
-    other.receive(encode_transfer(500)[:1], 15_000)  # a byte is a sign of life
+    other.receive(encode_transfer(500)[:1], 15_000)  # One byte is a sign of life.
     other.tick(34_999)
     assert other.closed is None
     other.tick(35_000)
     assert other.closed is not None
 
 
-def test_only_what_was_received_can_be_stored() -> None:
+def test_only_received_bytes_can_be_reported_as_stored() -> None:
     link = slave(500)
     with pytest.raises(AssertionError):
         link.stored(PhysicalOffset(501), 1)
 
 
-def test_redial() -> None:
+def test_reconnecting_backs_off_until_a_link_was_useful() -> None:
     useful = slave(500)
     useful.receive(encode_transfer(500, b"x"), 1)
     useful.stored(PhysicalOffset(501), 1)
-    redial = ReconnectBackoff()
-    failures = [redial.after(None) for _ in range(8)]
-    assert failures == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
-    assert redial.after(useful) == 0
-    assert redial.after(slave(500)) == 1_000
+    backoff = ReconnectBackoff()
+    pauses = [backoff.after(None) for _ in range(8)]
+    assert pauses == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
+    assert backoff.after(useful) == 0
+    assert backoff.after(slave(500)) == 1_000

@@ -1,4 +1,4 @@
-"""Both ends together: the recorded conversations, and random ones over bad lines."""
+"""Tests of both ends together: recorded conversations, and random ones over a faulty connection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILE_OF_GOLDEN = 64 << 10
 
 
 def recording(name: str) -> list[dict[str, Any]]:
-    """A conversation as far as it was recorded without a gap."""
+    """Return a recorded conversation up to the first gap in it."""
     lines = [line for line in RECORDED if line["from"] == name]
     end = 0
     for number, line in enumerate(lines):
@@ -34,10 +34,10 @@ def recording(name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["ha", "ha-binary"])
-def test_our_slave_answers_a_java_master_as_java_did(name: str) -> None:
+def test_our_slave_answers_a_java_master_as_a_java_slave_did(name: str) -> None:
     link = SlaveLink(LinkSettings(file_size=FILE_OF_GOLDEN), PhysicalOffset(0), 0)
     stored = bytearray()
-    said: list[bytes] = []
+    answers: list[bytes] = []
     for line in recording(name):
         if line["to"] == "slave":
             link.receive(bytes.fromhex(line["frame"]), line["ms"])
@@ -46,19 +46,19 @@ def test_our_slave_answers_a_java_master_as_java_did(name: str) -> None:
                 assert transfer.offset == len(stored)
                 stored += transfer.body
                 link.stored(transfer.end, line["ms"])
-            said += [each.send for each in (ready, link.take_ready()) if each and each.send]
+            answers += [each.send for each in (ready, link.take_ready()) if each and each.send]
         assert link.closed is None
     java = [bytes.fromhex(line["frame"]) for line in recording(name) if line["to"] == "master"]
-    reported = [int.from_bytes(each) for each in said]
+    reported = [int.from_bytes(each) for each in answers]
     assert reported[0] == 0
     assert reported[-1] == len(stored)
     assert reported == sorted(reported)
-    assert {each for each in java if each != encode_report(0)} <= {*said}
+    assert {each for each in java if each != encode_report(0)} <= {*answers}
 
 
 @pytest.mark.parametrize("name", ["ha", "ha-binary"])
 def test_our_master_feeds_a_java_slave_the_same_bytes(name: str) -> None:
-    """The log grows as it did; the recorded reports are what the slave says."""
+    """The log grows as it did in the recording, and the slave's reports are the recorded ones."""
     lines = recording(name)
     frames = [bytes.fromhex(line["frame"]) for line in lines if line["to"] == "slave"]
     log = b"".join(frame[12:] for frame in frames)
@@ -68,7 +68,7 @@ def test_our_master_feeds_a_java_slave_the_same_bytes(name: str) -> None:
         lambda offset, size: log[offset : offset + size],
         0,
     )
-    said: list[bytes] = []
+    sent: list[bytes] = []
     acknowledged = 0
     end = 0
     for line in lines:
@@ -81,16 +81,16 @@ def test_our_master_feeds_a_java_slave_the_same_bytes(name: str) -> None:
         link.tick(line["ms"])
         ready = link.take_ready()
         if ready is not None:
-            said += ready.send
+            sent += ready.send
             acknowledged = ready.acknowledged or acknowledged
             assert ready.close is None
-    assert [each for each in said if len(each) > 12] == [each for each in frames if len(each) > 12]
-    assert {each for each in said if len(each) == 12} <= {*frames}
+    assert [each for each in sent if len(each) > 12] == [each for each in frames if len(each) > 12]
+    assert {each for each in sent if len(each) == 12} <= {*frames}
     reports = [line["frame"] for line in lines if line["to"] == "master"]
     assert acknowledged == int(reports[-1], 16) > 5000
 
 
-# ------------------------------------------------------------------------------------ random lines
+# ------------------------------------------------------------------------------------ random faults
 
 FILE = 64
 SETTINGS = LinkSettings(file_size=FILE, transfer_batch_size=25)
@@ -98,8 +98,8 @@ SETTINGS = LinkSettings(file_size=FILE, transfer_batch_size=25)
 
 @define
 class Pair:
-    """A master's log of small files, a slave's log, and at most one connection between them, whose
-    two directions are queues of bytes.
+    """A master's log of small files, a slave's log, and at most one connection between them. Each
+    direction of the connection is a queue of bytes.
     """
 
     log: bytearray = field(factory=bytearray)
@@ -111,7 +111,7 @@ class Pair:
     master: MasterLink | None = None
     slave: SlaveLink | None = None
     acknowledged: int = 0
-    redial: ReconnectBackoff = field(factory=ReconnectBackoff)
+    backoff: ReconnectBackoff = field(factory=ReconnectBackoff)
 
     @property
     def range(self) -> LogRange:
@@ -135,14 +135,14 @@ class Pair:
         self.slave = SlaveLink(SETTINGS, end, self.now_ms)
 
     def cut(self) -> None:
-        """The connection is lost, and what is under way with it."""
-        self.redial.after(self.slave)
+        """Drop the connection and the bytes in flight."""
+        self.backoff.after(self.slave)
         self.master = self.slave = None
         self.to_slave.clear()
         self.to_master.clear()
 
     def step(self, to_slave: int, to_master: int, room: int) -> None:
-        """So many bytes arrive in each direction; both ends do what is to be done."""
+        """Deliver up to ``to_slave`` and ``to_master`` bytes and let both ends react to them."""
         if self.master is None or self.slave is None:
             self.connect()
         assert self.master is not None and self.slave is not None
@@ -158,20 +158,20 @@ class Pair:
 
     def store(self) -> None:
         assert self.slave is not None
-        while (todo := self.slave.take_ready()) is not None:
-            assert todo.close is None, todo
-            for transfer in todo.append:
+        while (ready := self.slave.take_ready()) is not None:
+            assert ready.close is None, ready
+            for transfer in ready.append:
                 if not self.copy:
                     self.copy_begin = transfer.offset
                 assert transfer.offset == self.copy_end
                 first, last = transfer.offset // FILE, (transfer.end - 1) // FILE
-                assert first == last, "across a file"
+                assert first == last, "the transfer crosses the end of a file"
                 self.copy += transfer.body
                 self.slave.stored(transfer.end, self.now_ms)
-            self.to_master += todo.send
+            self.to_master += ready.send
 
     def settle(self) -> None:
-        """Let everything arrive."""
+        """Deliver everything."""
         for _ in range(len(self.log) // 10 + 20):
             self.step(1 << 20, 1 << 20, 1 << 20)
 
@@ -196,7 +196,7 @@ OPERATIONS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(OPERATIONS)
-def test_the_slave_ends_with_the_masters_bytes(operations: list[tuple[str, Any]]) -> None:
+def test_the_slave_ends_up_with_the_bytes_of_the_master(operations: list[tuple[str, Any]]) -> None:
     pair = Pair()
     for what, argument in operations:
         if what == "append":
@@ -213,14 +213,14 @@ def test_the_slave_ends_with_the_masters_bytes(operations: list[tuple[str, Any]]
                         break
         elif what == "cut":
             pair.cut()
-        else:  # the slave's tail was not synced: it starts again with less, but never with nothing
+        else:  # The slave restarts without its unsynced tail, but never with an empty log.
             pair.cut()
             lost = min(argument, max(0, len(pair.copy) - 1))
             del pair.copy[len(pair.copy) - lost :]
             pair.acknowledged = min(pair.acknowledged, pair.copy_end)
     pair.cut()
     pair.settle()
-    if not pair.copy:  # a new slave gets the last file only, and that has nothing yet
+    if not pair.copy:  # A new slave receives the last file only, which is still empty.
         assert len(pair.log) % FILE == 0
         return
     assert bytes(pair.copy) == bytes(pair.log[pair.copy_begin :])
