@@ -1,4 +1,4 @@
-"""Votes and results of rounds as tables, and the invariants of all of them."""
+"""Tests of answers to votes and of the results of rounds: tables, and invariants of all of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from rmqpy.dledger.state import HardState, LedgerEnd
 from rmqpy.model.ids import LedgerIndex, Term
 
 PEERS = ("n0", "n1", "n2")
-R = VoteResult
 
 
 def end(index: int, term: int) -> LedgerEnd:
@@ -33,11 +32,11 @@ def end(index: int, term: int) -> LedgerEnd:
 
 
 def tally(members: int, term: int = 5, **answers: int) -> VoteTally:
-    made = VoteTally(members, Term(term), Term(-1))
+    counted = VoteTally(members, Term(term), Term(-1))
     for name, count in answers.items():
         for _ in range(count):
-            made.count(VoteAnswer(R[name.upper()], Term(term)))
-    return made
+            counted.count(VoteAnswer(VoteResult[name.upper()], Term(term)))
+    return counted
 
 
 @pytest.mark.parametrize(
@@ -89,23 +88,25 @@ def tally(members: int, term: int = 5, **answers: int) -> VoteTally:
         ({"accept": 2, "reject_expired_ledger_term": 1}, VoteParseResult.PASSED, VoteBackoff.NONE),
     ],
 )
-def test_judge(answers: dict[str, int], verdict: VoteParseResult, pause: VoteBackoff) -> None:
+def test_a_round_is_judged_by_its_answers(
+    answers: dict[str, int], verdict: VoteParseResult, pause: VoteBackoff
+) -> None:
     assert evaluate_round(tally(3, **answers)) == (verdict, pause)
 
 
 @pytest.mark.parametrize("name", ["REJECT_EXPIRED_VOTE_TERM", "REJECT_TERM_SMALL_THAN_LEDGER"])
-def test_a_larger_term_goes_before_everything(name: str) -> None:
-    made = tally(3, accept=2, reject_already_has_leader=1)
-    made.count(VoteAnswer(R[name], Term(6)))
-    assert evaluate_round(made) == (VoteParseResult.WAIT_TO_VOTE_NEXT, VoteBackoff.NORMAL)
-    assert made.known_max_term == 6
+def test_a_larger_term_takes_precedence(name: str) -> None:
+    counted = tally(3, accept=2, reject_already_has_leader=1)
+    counted.count(VoteAnswer(VoteResult[name], Term(6)))
+    assert evaluate_round(counted) == (VoteParseResult.WAIT_TO_VOTE_NEXT, VoteBackoff.NORMAL)
+    assert counted.known_max_term == 6
 
 
 def test_a_round_that_cannot_be_won_never_passes() -> None:
-    made = tally(3, accept=3)
-    made.can_pass = False
-    assert evaluate_round(made)[0] is VoteParseResult.WAIT_TO_VOTE_NEXT
-    assert made.decided
+    counted = tally(3, accept=3)
+    counted.can_pass = False
+    assert evaluate_round(counted)[0] is VoteParseResult.WAIT_TO_VOTE_NEXT
+    assert counted.decided
     assert not tally(5, accept=1, reject_already_voted=2).decided
 
 
@@ -125,9 +126,11 @@ ballots = st.builds(Ballot, st.sampled_from([*PEERS, "n9", ""]), st.integers(0, 
 
 
 @given(voters, ballots)
-def test_who_gets_a_vote(voter: Voter, ballot: Ballot) -> None:
+def test_only_a_candidate_with_a_log_at_least_as_long_gets_a_vote(
+    voter: Voter, ballot: Ballot
+) -> None:
     answer = answer_vote(voter, ballot)
-    if answer.result is not R.ACCEPT:
+    if answer.result is not VoteResult.ACCEPT:
         return
     assert ballot.candidate in ("n1", "n2")
     assert ballot.term == voter.hard_state.current_term == answer.term
@@ -137,31 +140,31 @@ def test_who_gets_a_vote(voter: Voter, ballot: Ballot) -> None:
 
 
 @given(voters, ballots)
-def test_a_shorter_log_never_moves_terms(voter: Voter, ballot: Ballot) -> None:
+def test_a_candidate_with_a_shorter_log_never_raises_the_term(voter: Voter, ballot: Ballot) -> None:
     shorter = (ballot.end.term, ballot.end.index) < (voter.end.term, voter.end.index)
-    moved = answer_vote(voter, ballot).result is R.REJECT_TERM_NOT_READY
-    assert not (shorter and moved)
+    is_raised = answer_vote(voter, ballot).result is VoteResult.REJECT_TERM_NOT_READY
+    assert not (shorter and is_raised)
 
 
 def test_every_result_occurs() -> None:
     membership = Membership("g", "n0", PEERS)
     seen = set()
-    for term, vote, leader, taking, candidate, asked, own, its in product(
+    for term, vote, leader, taking, candidate, requested, own, theirs in product(
         (0, 2), (None, "n1"), (None, "n1"), (False, True), ("n0", "n1", "n2", "n9"), (0, 2, 3),
         (end(-1, -1), end(2, 2)), (end(-1, -1), end(1, 2), end(2, 2)),
     ):  # fmt: skip
         voter = Voter(membership, HardState(Term(term), vote), own, leader, taking)
-        seen.add(answer_vote(voter, Ballot(candidate, Term(asked), its)).result)
+        seen.add(answer_vote(voter, Ballot(candidate, Term(requested), theirs)).result)
     assert seen == set(VoteResult) - {VoteResult.UNKNOWN}
 
 
 @given(st.integers(1, 7), st.lists(st.sampled_from(VoteResult), max_size=7))
 def test_only_a_quorum_of_votes_passes(members: int, results: list[VoteResult]) -> None:
-    made = VoteTally(members, Term(1), Term(-1))
+    counted = VoteTally(members, Term(1), Term(-1))
     for result in results[:members]:
-        made.count(VoteAnswer(result, Term(1)))
-    verdict, _ = evaluate_round(made)
-    accepted = results[:members].count(R.ACCEPT)
+        counted.count(VoteAnswer(result, Term(1)))
+    verdict, _ = evaluate_round(counted)
+    accepted = results[:members].count(VoteResult.ACCEPT)
     if verdict is VoteParseResult.PASSED:
         assert is_quorum(accepted, members)
-        assert R.REJECT_ALREADY_HAS_LEADER not in results[:members]
+        assert VoteResult.REJECT_ALREADY_HAS_LEADER not in results[:members]

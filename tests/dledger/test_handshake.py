@@ -1,4 +1,4 @@
-"""The comparison of members by their handshakes."""
+"""Tests of the comparison of members by their handshakes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OWN = PeerHello(
 OTHER = evolve(OWN, member="n1")
 
 
-def test_an_introduction_survives_the_wire() -> None:
+def test_a_handshake_is_decoded_as_it_was_encoded() -> None:
     body = OWN.encode()
     assert decode_introduction(body) == OWN
     assert body.startswith(b'{"divided_offset":8192,"end_index":5,"file_size":4096,"group":"g",')
@@ -32,12 +32,12 @@ def test_an_introduction_survives_the_wire() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"group":1}', OWN.encode()[:-2]])
-def test_what_is_no_introduction(body: bytes) -> None:
+def test_an_invalid_handshake_is_refused(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="a handshake"):
         decode_introduction(body)
 
 
-def test_equal_members_fit() -> None:
+def test_equal_members_are_compatible() -> None:
     found = compare(OWN, OTHER)
     assert not found.refusals and not found.notes
 
@@ -56,18 +56,22 @@ def test_equal_members_fit() -> None:
         ({"version": 0}, "its protocol version is 0"),
     ],
 )
-def test_what_makes_them_unfit(changes: dict[str, Any], sentence: str) -> None:
+def test_an_incompatible_member_is_refused_with_the_reason(
+    changes: dict[str, Any], sentence: str
+) -> None:
     (found,) = compare(OWN, evolve(OTHER, **changes)).refusals
     assert sentence in found
 
 
-def test_what_is_only_odd() -> None:
+def test_harmless_differences_are_only_noted() -> None:
     one_file = evolve(OTHER, old_log_digest="d1")
-    assert not compare(OWN, one_file).refusals, "its earlier file has expired"
+    assert not compare(OWN, one_file).refusals, "the earlier file has expired"
     unknown = evolve(OTHER, old_log_end=-1, old_log_digest="")
-    assert not compare(OWN, unknown).refusals, "its old files had expired before there was a mark"
+    assert not compare(OWN, unknown).refusals, (
+        "the old files had expired before their digests were stored"
+    )
     expired = evolve(OTHER, divided_offset=-1, end_index=900)
-    assert not compare(OWN, expired).refusals, "its old files are gone by their age"
+    assert not compare(OWN, expired).refusals, "the old files have expired"
     assert not compare(OWN, evolve(OTHER, version=2)).refusals
     found = compare(OWN, evolve(OTHER, peers={"n0": "a:2", "n2": "c:1"}))
     assert not found.refusals

@@ -1,4 +1,4 @@
-"""The interface between a node and its caller, and a group of one as the broker runs it."""
+"""Tests of the interface between a node and its caller, and of a group of one."""
 
 from __future__ import annotations
 
@@ -62,11 +62,13 @@ def test_a_group_of_one_leads_at_its_first_tick(
     ready = alone(log_to(end), state).ready()
     assert ready is not None
     assert ready.hard_state == after and ready.role is Role.LEADER
-    assert ready.committed_index == (end.index if end.index >= 0 else None), "its tail at once"
+    assert ready.committed_index == (end.index if end.index >= 0 else None), (
+        "the tail is committed at once"
+    )
     assert not ready.messages and ready.marker is None
 
 
-def test_a_group_of_one_commits_what_is_stored() -> None:
+def test_a_group_of_one_commits_stored_entries() -> None:
     log = MemoryLog()
     node = alone(log, HardState())
     node.ready()
@@ -86,7 +88,7 @@ def test_a_group_of_one_commits_what_is_stored() -> None:
     assert node.role is Role.LEADER and node.ready() is None
 
 
-def test_waiters_of_a_group_of_one() -> None:
+def test_waiters_of_a_group_of_one_are_acknowledged() -> None:
     log = MemoryLog()
     node = alone(log, HardState())
     node.ready()
@@ -117,20 +119,20 @@ def votes(node: Node) -> list[Send]:
     return [message for message in ready.messages if isinstance(message, Send)]
 
 
-def test_nothing_is_proposed_before_leading() -> None:
+def test_a_member_that_does_not_lead_proposes_nothing() -> None:
     node = three()
     assert node.propose(1) is ProposalRejected.NOT_LEADER
     assert node.grant()[1] == 0
 
 
-def test_time_never_goes_back() -> None:
+def test_time_must_not_go_back() -> None:
     node = three()
     node.tick(5)
     with pytest.raises(AssertionError):
         node.tick(4)
 
 
-def test_an_unanswered_request_counts_as_none_after_the_rpc_time() -> None:
+def test_an_unanswered_request_counts_as_unanswered_after_the_rpc_timeout() -> None:
     node = three()
     node.tick(0)
     first, second = votes(node)
@@ -139,24 +141,24 @@ def test_an_unanswered_request_counts_as_none_after_the_rpc_time() -> None:
     assert node.ready() is None
     node.tick(2000)
     node.tick(2300)
-    assert len(votes(node)) == 2, "another round, in the same term"
+    assert len(votes(node)) == 2, "another round in the same term"
     assert node.term == 0
     node.step(Answered(second.ticket, VoteResponse(result=VoteResult.ACCEPT, term=T(0))))
-    assert node.role is Role.CANDIDATE, "that answer belongs to a round that is over"
+    assert node.role is Role.CANDIDATE, "the answer belongs to an earlier round"
 
 
-def test_an_answer_of_the_wrong_kind_or_without_a_request_is_none() -> None:
+def test_an_answer_of_the_wrong_kind_or_without_a_request_is_ignored() -> None:
     node = three()
     node.tick(0)
     send = votes(node)[0]
     node.step(Answered(999, VoteResponse(result=VoteResult.ACCEPT)))
-    from_elsewhere = HeartBeatRequest()
-    node.step(Answered(send.ticket, from_elsewhere))  # type: ignore[arg-type]
+    request = HeartBeatRequest()
+    node.step(Answered(send.ticket, request))  # type: ignore[arg-type]  # no response at all
     node.step(Answered(send.ticket, VoteResponse(result=VoteResult.ACCEPT)))
     assert node.role is Role.CANDIDATE
 
 
-def test_a_sync_of_an_entry_that_is_gone_is_ignored() -> None:
+def test_a_sync_of_a_truncated_entry_is_ignored() -> None:
     log = MemoryLog()
     log.propose(T(1), At(0), [b"a", b"b"])
     node = three(log, HardState(T(1), None))
@@ -165,7 +167,7 @@ def test_a_sync_of_an_entry_that_is_gone_is_ignored() -> None:
     assert node.ready() is None
 
 
-def test_hard_state_and_vote_are_in_one_ready_and_in_order() -> None:
+def test_hard_state_precedes_the_vote_in_one_ready() -> None:
     node = three()
     request = VoteRequest(group="g", remote_id="n0", leader_id="n1", term=T(0))
     node.step(Received(1, request))
@@ -191,7 +193,7 @@ def test_a_member_with_a_failed_disk_neither_votes_nor_is_elected() -> None:
     assert len(votes(node)) == 2
 
 
-def test_without_election_requests_are_answered_and_nothing_else_happens() -> None:
+def test_a_node_without_elections_only_answers_requests() -> None:
     node = Node(THREE, HardState(), MemoryLog(), At(-1), RaftOptions(election=False))
     node.tick(100_000)
     assert node.ready() is None

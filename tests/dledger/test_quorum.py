@@ -1,6 +1,8 @@
-"""Quorum arithmetic against a naive version."""
+"""Tests of quorum arithmetic against a naive version."""
 
 from __future__ import annotations
+
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from rmqpy.dledger.quorum import is_quorum, quorum_index
 watermarks = st.lists(st.integers(-1, 50), min_size=1, max_size=9)
 
 
-def test_sizes() -> None:
+def test_the_smallest_quorums() -> None:
     smallest = {n: next(c for c in range(n + 2) if is_quorum(c, n)) for n in range(1, 8)}
     assert smallest == {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 4}
 
@@ -26,8 +28,8 @@ def test_the_index_is_the_highest_that_a_majority_has(marks: list[int]) -> None:
         return sum(1 for mark in marks if mark >= index)
 
     reached = quorum_index(marks)
-    dumb = max(index for index in range(-1, 51) if is_quorum(have(index), len(marks)))
-    assert reached == dumb
+    naive = max(index for index in range(-1, 51) if is_quorum(have(index), len(marks)))
+    assert reached == naive
 
 
 @given(watermarks, st.data())
@@ -39,7 +41,7 @@ def test_it_never_falls_when_a_watermark_grows(marks: list[int], data: st.DataOb
 
 
 @given(watermarks, st.randoms())
-def test_the_order_of_the_members_does_not_matter(marks: list[int], chance: st.randoms) -> None:  # type: ignore[valid-type]
-    mixed = list(marks)
-    chance.shuffle(mixed)  # type: ignore[attr-defined]
-    assert quorum_index(mixed) == quorum_index(marks)
+def test_the_order_of_the_members_does_not_matter(marks: list[int], random: Random) -> None:
+    shuffled = list(marks)
+    random.shuffle(shuffled)
+    assert quorum_index(shuffled) == quorum_index(marks)

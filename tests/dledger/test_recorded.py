@@ -1,4 +1,6 @@
-"""Requests that Java members sent, answered by a node in the same situation: the recorded bytes."""
+"""Tests of a node against recorded Java members: in the same situation, it answers with the same
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from pathlib import Path
 
 from simulator.memory_log import MemoryLog
 
+from rmqpy.dledger.entries import as_singletons
 from rmqpy.dledger.member import Membership, RaftOptions
 from rmqpy.dledger.node import Answered, Node, Received, Reply, Send
 from rmqpy.dledger.protocol.json_bodies import decode_request, encode
@@ -49,7 +52,7 @@ def answer(node: Node, request: Request) -> bytes:
     return encode(replies[0].response)
 
 
-def test_votes() -> None:
+def test_votes_are_answered_as_by_java() -> None:
     requests, recorded = bodies("n0", 51001, "request"), bodies("n0", 51001, "response")
     voted = member("n0", HardState(Term(0), "n0"))
     assert answer(voted, decode_request(51001, requests[0])) == recorded[0]
@@ -62,7 +65,7 @@ def test_votes() -> None:
     )
 
 
-def test_heartbeats() -> None:
+def test_heartbeats_are_answered_as_by_java() -> None:
     request = decode_request(51002, bodies("n0", 51002, "request")[0])
     node = member("n0", HardState(Term(0), "n0"))
     assert answer(node, request) == bodies("n0", 51002, "response")[0] == b'{"code":416,"term":-1}'
@@ -70,7 +73,7 @@ def test_heartbeats() -> None:
     assert answer(node, request) == bodies("n1", 51002, "response")[0] == b'{"code":200,"term":-1}'
 
 
-def test_pushes_to_an_empty_follower() -> None:
+def test_an_empty_follower_answers_pushes_as_java_does() -> None:
     node = member("n1", HardState(Term(2), "n0"))
     answer(node, HeartBeatRequest(group="wire", remote_id="n1", leader_id="n0", term=Term(2)))
     recorded = bodies("n1", 51004, "response")
@@ -82,13 +85,13 @@ def test_pushes_to_an_empty_follower() -> None:
         assert answer(node, push) == expected
 
 
-def test_transfer_before_the_leader_is_known() -> None:
+def test_a_transfer_is_refused_before_the_leader_is_known() -> None:
     node = member("n0", HardState(Term(1), None))
     request = decode_request(51005, bodies("n0", 51005, "request")[0])
     assert answer(node, request) == bodies("n0", 51005, "response")[0]
 
 
-def test_a_transfer_that_succeeds() -> None:
+def test_a_successful_transfer_is_answered_as_by_java() -> None:
     node = member("n0", HardState(Term(1), None))
     beat = HeartBeatRequest(group="wire", remote_id="n0", leader_id="n1", term=Term(1))
     answer(node, beat)
@@ -98,7 +101,7 @@ def test_a_transfer_that_succeeds() -> None:
     ready = node.ready()
     assert ready is not None
     sends = [message for message in ready.messages if isinstance(message, Send)]
-    assert encode(sends[0].request) == bodies("n1", 51001, "request")[2], "its VOTE of term 2"
+    assert encode(sends[0].request) == bodies("n1", 51001, "request")[2], "the VOTE of term 2"
     node.step(Answered(sends[0].ticket, VoteResponse(result=VoteResult.ACCEPT, term=Term(2))))
     ready = node.ready()
     assert ready is not None
@@ -107,7 +110,7 @@ def test_a_transfer_that_succeeds() -> None:
     assert encode(reply.response) == bodies("n0", 51005, "response")[1] == b'{"code":200,"term":2}'
 
 
-def test_clients() -> None:
+def test_clients_are_answered_as_by_java() -> None:
     follower = member("n1", HardState(Term(2), "n0"))
     answer(follower, HeartBeatRequest(group="wire", remote_id="n1", leader_id="n0", term=Term(2)))
     request = decode_request(50002, bodies("n1", 50002, "request")[0])
@@ -120,7 +123,7 @@ def test_clients() -> None:
     assert list(recorded["peers"]) == list(java["peers"]) and recorded["term"] == java["term"] == -1
 
 
-def test_an_entry_that_java_sent_has_its_bytes_in_the_file() -> None:
+def test_an_entry_from_java_is_stored_with_the_bytes_of_java() -> None:
     get = json.loads(bodies("n0", 50002, "response")[0])
     log = MemoryLog()
     node = member("n1", HardState(Term(2), "n0"), log)
@@ -129,7 +132,7 @@ def test_an_entry_that_java_sent_has_its_bytes_in_the_file() -> None:
     node.step(Received(1, decode_request(51004, truncate)))
     ready = node.ready()
     assert ready is not None
-    (entry,) = ready.entries
+    (entry,) = as_singletons(ready.entries)
     assert entry.encode_header() + bytes(entry.body)[:8] == bytes.fromhex(
         "00000001" "0000014b" "0000000000000000" "0000000000000002" "0000000000000000"
         "00000000" "00000000" "00000000" "0000011b" "0000011bdaa320a7"

@@ -1,33 +1,34 @@
-"""Conversations with nodes, as text: ``scenarios/*.txt`` hold commands and, below ``----``, what
-must come of them.
+"""Scenarios of nodes as text: ``scenarios/*.txt`` contain commands and, below ``----``, their
+expected results.
 
-RMQPY_REWRITE=1 writes what came instead; read the difference before you believe it.
+RMQPY_REWRITE=1 writes the actual results instead; review the difference before you commit it.
 
 ==================================  ============================================================
 command                             does
 ==================================  ============================================================
-boot n0 peers=n0,n1 log=1,1,2 …     a member with an entry of each term given; also term, vote,
-                                    committed, begin (first index), dice, and options by name
-tick n0 100                         100 ms pass for n0
-receive n0 vote from=n1 term=2 …    a request arrives; kinds: vote, beat, append, commit, compare,
+boot n0 peers=n0,n1 log=1,1,2 …     start a member with one entry of each given term; also term,
+                                    vote, committed, begin (first index), dice (the random number),
+                                    and options by name
+tick n0 100                         let 100 ms pass for n0
+receive n0 vote from=n1 term=2 …    deliver a request; kinds: vote, beat, append, commit, compare,
                                     truncate, transfer, get, put, metadata. ``entries=3/2,4/2`` are
                                     index/term
-answer n0 n1 push code=SUCCESS …    the oldest unanswered push of n0 to n1 gets this answer;
-                                    ``none``: no answer; kinds: vote, beat, push, transfer
-propose n0 2                        two puts
-disk n0 FULL                        also GOOD, FAILED
-synced n0                           what n0 has is durable
-drop n0 n1 [push]                   what is on the way from n0 to n1, of that kind, is lost
-settle                              all messages arrive until none is left
-show n0                             its state
-verdict n0                          how its rounds of votes have ended, and when the next may begin
+answer n0 n1 push code=SUCCESS …    answer the oldest unanswered push of n0 to n1; ``none``: no
+                                    answer; kinds: vote, beat, push, transfer
+propose n0 2                        put two entries
+disk n0 FULL                        report the state of the disk; also GOOD, FAILED
+synced n0                           report the log of n0 as durable
+drop n0 n1 [push]                   lose the messages in flight from n0 to n1, of that kind
+settle                              deliver all messages until none is left
+show n0                             print its state
+verdict n0                          print how its vote rounds ended, and when the next may start
 ==================================  ============================================================
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,26 +82,32 @@ KINDS: dict[str, type[Request]] = {
     "transfer": LeadershipTransferRequest,
 }
 ENTRY_SPACE = 64
-"""Each entry of a scenario takes this many bytes, header included."""
+"""The size of each entry of a scenario in bytes, header included."""
 
 
 @define
 class Member:
+    """A node, its log, and its clock."""
+
     node: Node
     log: MemoryLog
     now_ms: int = 0
 
 
+Message = Send | tuple[int, Response]
+"""A request, or the ticket of a request and its response."""
+
+
 @define
 class Stage:
-    """The members of a scenario, and the messages between them that are not delivered yet."""
+    """The members of a scenario, and the undelivered messages between them."""
 
     members: dict[str, Member] = field(factory=dict)
-    on_the_way: list[tuple[str, str, Any]] = field(factory=list)
-    """(from, to, Send or (ticket, Response))."""
+    in_flight: list[tuple[str, str, Message]] = field(factory=list)
+    """Sender, receiver, and message."""
 
-    asked: dict[int, tuple[str, int]] = field(factory=dict)
-    """Ticket of a delivered request → the member that waits for the answer, and its ticket."""
+    requested: dict[int, tuple[str, int]] = field(factory=dict)
+    """The waiting member and its ticket, by the ticket of the delivered request."""
 
     tickets: int = 100
     token: int = 0
@@ -113,7 +120,7 @@ class Stage:
         getattr(self, f"do_{words[0]}")(*plain, **values)
 
     def do_boot(self, name: str, peers: str, **values: str) -> None:
-        self.on_the_way = [way for way in self.on_the_way if name not in way[:2]]
+        self.in_flight = [sent for sent in self.in_flight if name not in sent[:2]]
         log = MemoryLog()
         terms = [int(term) for term in values.pop("log", "").split(",") if term]
         begin = int(values.pop("begin", "0"))
@@ -141,7 +148,7 @@ class Stage:
 
     def do_receive(self, name: str, kind: str, **values: str) -> None:
         self.tickets += 1
-        self.asked[self.tickets] = "", 0
+        self.requested[self.tickets] = "", 0
         self.members[name].node.step(Received(self.tickets, request_of(name, kind, values)))
         self.carry_out(name)
 
@@ -172,16 +179,17 @@ class Stage:
         self.carry_out(name)
 
     def do_drop(self, sender: str, to: str, kind: str | None = None) -> None:
-        def is_lost(origin: str, goal: str, message: Any) -> bool:
-            same = kind is None or isinstance(getattr(message, "request", None), KINDS[kind])
-            return (origin, goal) == (sender, to) and same
+        def is_lost(origin: str, goal: str, message: Message) -> bool:
+            request = message.request if isinstance(message, Send) else None
+            is_kind = kind is None or isinstance(request, KINDS[kind])
+            return (origin, goal) == (sender, to) and is_kind
 
-        self.on_the_way = [way for way in self.on_the_way if not is_lost(*way)]
+        self.in_flight = [sent for sent in self.in_flight if not is_lost(*sent)]
 
     def do_settle(self) -> None:
-        while self.on_the_way:
-            sender, to, message = self.on_the_way.pop(0)
-            self.arrive(sender, to, message)
+        while self.in_flight:
+            sender, to, message = self.in_flight.pop(0)
+            self.deliver(sender, to, message)
 
     def do_show(self, name: str) -> None:
         node, log = self.members[name].node, self.members[name].log
@@ -200,18 +208,18 @@ class Stage:
         self.out.append(f"{name} rounds: {ended}; next in {next_ms - member.now_ms} ms")
 
     def take(self, sender: str, to: str, kind: type[Request]) -> Send:
-        for number, (origin, goal, message) in enumerate(self.on_the_way):
+        for number, (origin, goal, message) in enumerate(self.in_flight):
             if (origin, goal) == (sender, to) and isinstance(message, Send):
                 if isinstance(message.request, kind):
-                    del self.on_the_way[number]
+                    del self.in_flight[number]
                     return message
-        raise AssertionError(f"no {kind.__name__} on the way from {sender} to {to}")
+        raise AssertionError(f"no {kind.__name__} in flight from {sender} to {to}")
 
-    def arrive(self, sender: str, to: str, message: Any) -> None:
+    def deliver(self, sender: str, to: str, message: Message) -> None:
         node = self.members[to].node
         if isinstance(message, Send):
             self.tickets += 1
-            self.asked[self.tickets] = sender, message.ticket
+            self.requested[self.tickets] = sender, message.ticket
             node.step(Received(self.tickets, message.request))
         else:
             node.step(Answered(*message))
@@ -228,11 +236,11 @@ class Stage:
             member.log.append(as_singletons(ready.entries))
             for message in ready.messages:
                 if isinstance(message, Send):
-                    self.on_the_way.append((name, message.to, message))
+                    self.in_flight.append((name, message.to, message))
                     continue
-                to, ticket = self.asked.pop(message.ticket)
+                to, ticket = self.requested.pop(message.ticket)
                 if to and message.response is not None:
-                    self.on_the_way.append((name, to, (ticket, message.response)))
+                    self.in_flight.append((name, to, (ticket, message.response)))
             if ready.marker is not None:
                 self.own_entries(member, ready.marker, 1)
 
@@ -243,16 +251,16 @@ class Stage:
         member.node.step(Stored(member.log.end.index))
 
     def describe(self, name: str, ready: Ready) -> Iterator[str]:
-        """Yield the lines of a Ready."""
+        """Yield one line for each action of a Ready."""
         if ready.hard_state is not None:
             state = ready.hard_state
             yield f"{name} persists term={state.current_term} vote={state.voted_for}"
         if ready.begin_again:
-            yield f"{name} begins again"
+            yield f"{name} resets its log"
         if ready.truncate_from is not None:
             yield f"{name} truncates from {ready.truncate_from}"
         if ready.entries:
-            yield f"{name} stores {shown(tuple(as_singletons(ready.entries)))}"
+            yield f"{name} stores {shown(as_singletons(ready.entries))}"
         for message in ready.messages:
             if isinstance(message, Send):
                 yield f"{name} -> {message.to} {shown_message(message.request)}"
@@ -265,11 +273,11 @@ class Stage:
         if ready.role is not None:
             yield f"{name} is {ready.role.value}"
         if ready.marker is not None:
-            yield f"{name} wants a marker {ready.marker.first_index}/{ready.marker.term}"
+            yield f"{name} requests a marker {ready.marker.first_index}/{ready.marker.term}"
         for append in ready.appends:
-            yield f"{name} hands on a put of {sum(map(len, append.bodies))} bytes"
+            yield f"{name} forwards a put of {sum(map(len, append.bodies))} bytes"
         for waiter in ready.acknowledged:
-            yield f"{name} tells the waiter of {waiter.index}: {waiter.code.name}"
+            yield f"{name} answers the waiter of {waiter.index}: {waiter.code.name}"
         for notice in ready.notices:
             yield f"{name} notices: {notice}"
 
@@ -338,7 +346,7 @@ def response_to(request: Request, values: dict[str, str]) -> Response:
     return kind(code=code, term=term)
 
 
-def shown(entries: tuple[Entry, ...]) -> str:
+def shown(entries: Iterable[Entry]) -> str:
     return ",".join(f"{entry.index}/{entry.term}" for entry in entries)
 
 
@@ -368,7 +376,7 @@ def shown_message(message: DLedgerMessage) -> str:
 
 
 def perform(text: str) -> str:
-    """Return the scenario with the actual results of its commands."""
+    """Run a scenario and return it with the actual results of its commands."""
     stage = Stage()
     done = []
     for block in text.rstrip("\n").split("\n\n"):
@@ -377,25 +385,25 @@ def perform(text: str) -> str:
         lines = [line for line in commands.splitlines() if line and not line.startswith("#")]
         for line in lines:
             stage.run(line)
-        came = "".join(f"\n{line}" for line in stage.out)
-        done.append(f"{commands}\n----{came}" if lines else commands)
+        results = "".join(f"\n{line}" for line in stage.out)
+        done.append(f"{commands}\n----{results}" if lines else commands)
     return "\n\n".join(done) + "\n"
 
 
 @pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.txt")), ids=lambda path: path.stem)
-def test_scenario(path: Path) -> None:
+def test_a_scenario_has_the_expected_results(path: Path) -> None:
     text = path.read_text()
-    came = perform(text)
+    actual = perform(text)
     if os.environ.get("RMQPY_REWRITE"):
-        path.write_text(came)
+        path.write_text(actual)
     else:
-        assert came == text
+        assert actual == text
 
 
-def test_every_vote_result_and_every_dispatcher_state_has_its_scenario() -> None:
+def test_every_vote_result_and_every_replication_state_occurs_in_a_scenario() -> None:
     everything = "\n".join(path.read_text() for path in SCENARIOS.glob("*.txt"))
     for result in VoteResult:
-        if result is not VoteResult.UNKNOWN:  # what a member that is not ours may say
+        if result is not VoteResult.UNKNOWN:  # Only other implementations answer UNKNOWN.
             assert f"answers Vote {result.name}" in everything, result
         assert f"result={result.name}" in everything, result
     for verdict in VoteParseResult:

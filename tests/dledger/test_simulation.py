@@ -1,7 +1,8 @@
-"""Groups of bare nodes in virtual time, one seed each; and proof that the checkers find bugs.
+"""Simulations of groups of bare nodes in virtual time, one per seed, and tests that the checkers
+find bugs.
 
-RMQPY_SEEDS=n runs n seeds instead of the everyday number, RMQPY_FIRST_SEED=n starts with seed n. A
-seed that fails is replayed by ``tox -e sim -- --family nodes --replay SEED``.
+RMQPY_SEEDS sets the number of seeds, RMQPY_FIRST_SEED the first one. A seed that fails is replayed
+by ``tox -e sim -- --family nodes --replay SEED``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ QUIET = SimulationPlan(
 IDLE = evolve(QUIET, send_interval_ms=1_000_000)
 
 
-def begun(plan: SimulationPlan) -> NodeCluster:
+def started(plan: SimulationPlan) -> NodeCluster:
     """Return a cluster under load, without faults."""
     cluster = NodeCluster(plan)
     cluster.begin()
@@ -64,7 +65,7 @@ def test_no_invariant_is_broken(first: int) -> None:
             raise
         acknowledged += outcome.stored
         elections += outcome.elections
-    assert acknowledged > 10 * BATCH, "nearly nothing was acknowledged: the faults leave no work"
+    assert acknowledged > 10 * BATCH, "hardly any put was acknowledged: the faults prevent all work"
     assert elections > BATCH
 
 
@@ -77,7 +78,7 @@ def test_a_seed_replays_exactly() -> None:
     assert len(runs[0][1] or ()) > 5
 
 
-def test_without_faults_everything_is_acknowledged_and_one_leader_stays() -> None:
+def test_without_faults_every_put_is_acknowledged_and_the_leader_stays() -> None:
     cluster = NodeCluster(QUIET)
     outcome = cluster.run()
     assert outcome.elections == 1
@@ -88,8 +89,8 @@ def test_without_faults_everything_is_acknowledged_and_one_leader_stays() -> Non
 
 
 @pytest.mark.parametrize("members", [3, 5])
-def test_a_member_that_was_isolated_for_long_deposes_no_leader(members: int) -> None:
-    cluster = begun(evolve(IDLE, seed=3, members=members))
+def test_a_member_that_was_isolated_for_long_does_not_depose_the_leader(members: int) -> None:
+    cluster = started(evolve(IDLE, seed=3, members=members))
     cluster.advance(3000)
     leader = cluster.leader()
     assert leader is not None and leader.node is not None
@@ -106,8 +107,8 @@ def test_a_member_that_was_isolated_for_long_deposes_no_leader(members: int) -> 
     assert isolated.node.leader_id == leader.name
 
 
-def test_an_isolated_leader_steps_down_before_long() -> None:
-    cluster = begun(evolve(QUIET, seed=4))
+def test_an_isolated_leader_steps_down_in_time() -> None:
+    cluster = started(evolve(QUIET, seed=4))
     cluster.advance(3000)
     leader = cluster.leader()
     assert leader is not None and leader.node is not None
@@ -124,7 +125,7 @@ def test_an_isolated_leader_steps_down_before_long() -> None:
 @pytest.mark.slow
 def test_a_group_elects_within_two_seconds_of_a_kill_with_short_timeouts() -> None:
     for seed in range(20):
-        cluster = begun(evolve(QUIET, seed=seed))
+        cluster = started(evolve(QUIET, seed=seed))
         cluster.advance(3000)
         leader = cluster.leader()
         assert leader is not None
@@ -134,8 +135,8 @@ def test_a_group_elects_within_two_seconds_of_a_kill_with_short_timeouts() -> No
         assert other is not None and other is not leader, seed
 
 
-def test_a_member_stuck_in_a_larger_term_comes_back() -> None:
-    cluster = begun(evolve(QUIET, seed=5))
+def test_a_member_in_a_larger_term_rejoins_the_group() -> None:
+    cluster = started(evolve(QUIET, seed=5))
     cluster.advance(3000)
     leader = cluster.leader()
     assert leader is not None
@@ -143,14 +144,14 @@ def test_a_member_stuck_in_a_larger_term_comes_back() -> None:
     cluster.crash(stuck, power=False)
     term = Term(stuck.disk.hard_state.current_term + 5)
     stuck.disk.hard_state = HardState(term, stuck.name)
-    cluster.advance(1000)  # its log is now too old to get a vote
+    cluster.advance(1000)  # Its log is now too old to win a vote.
     cluster.start(stuck)
     cluster.advance(6000)
     cluster.settle()
 
 
 def test_power_failures_without_syncing_are_not_survived() -> None:
-    """ack_after_sync is off here, and the checkers see what is lost."""
+    """With ack_after_sync off, the checkers find the lost entries."""
 
     def is_broken(seed: int) -> bool:
         try:
@@ -167,12 +168,12 @@ NODE_MUTATIONS = [name for name, mutation in MUTATIONS.items() if "nodes" in mut
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NODE_MUTATIONS)
-def test_a_planted_bug_is_found_by_the_checkers(name: str) -> None:
+def test_the_checkers_find_a_planted_bug(name: str) -> None:
     found = find_mutation(name, range(MUTATION_SEEDS), "nodes")
     assert found.seed >= 0, found
 
 
-def test_the_checker_knows_each_violation() -> None:
+def test_the_checker_reports_each_violation() -> None:
     disks = {f"n{number}": NodeDisk() for number in range(3)}
     checker = NodeChecker.of(disks, power=True)
     first, second, third = checker.views.values()
@@ -237,4 +238,4 @@ def test_every_result_of_a_vote_round_occurs() -> None:
             seen |= set(host.node.rounds[0])
         if len(seen) == len(VoteParseResult):
             return
-    raise AssertionError(f"only {seen}")
+    raise AssertionError(f"only these results occurred: {seen}")

@@ -1,4 +1,4 @@
-"""Answering VOTE: each row of the table, and that the rows are tried in their order."""
+"""Tests of the answer to VOTE: each row of the table, and the order of the rows."""
 
 from __future__ import annotations
 
@@ -59,13 +59,15 @@ CASES = [
 
 
 @pytest.mark.parametrize(("member", "received", "result", "term"), CASES)
-def test_rows(member: Voter, received: Ballot, result: VoteResult, term: int) -> None:
+def test_each_row_of_the_table(
+    member: Voter, received: Ballot, result: VoteResult, term: int
+) -> None:
     answer = answer_vote(member, received)
     assert (answer.result, answer.term) == (result, term)
 
 
-def test_a_vote_for_itself() -> None:
-    """A candidate also asks itself."""
+def test_a_candidate_votes_for_itself_if_it_has_not_voted() -> None:
+    """A candidate also requests its own vote."""
     assert answer_vote(voter(), ballot("n0"), from_self=True).result is VoteResult.ACCEPT
     already = voter(voted_for="n2")
     rejected = answer_vote(already, ballot("n0"), from_self=True)
@@ -73,7 +75,7 @@ def test_a_vote_for_itself() -> None:
 
 
 def expected(member: Voter, received: Ballot) -> VoteResult:
-    """Return the result by the table, row by row."""
+    """Return the result of the first row of the table that applies."""
     mine, theirs, term = member.end, received.end, member.hard_state.current_term
     voted = member.hard_state.voted_for
     rows = [
@@ -103,10 +105,10 @@ def expected(member: Voter, received: Ballot) -> VoteResult:
         ),
         (True, VoteResult.ACCEPT),
     ]
-    return next(result for holds, result in rows if holds)
+    return next(result for applies, result in rows if applies)
 
 
-def test_every_combination_of_small_numbers() -> None:
+def test_every_combination_of_small_numbers_follows_the_table() -> None:
     seen = set()
     voters = itertools.product(
         (1, 2), (None, "n1", "n2"), ((0, 0), (1, 1), (2, 1), (3, 1)), (None, "n2"), (False, True)

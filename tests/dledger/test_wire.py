@@ -1,4 +1,6 @@
-"""Bodies of DLedger frames: recorded ones both ways, wrong ones refused by name."""
+"""Tests of the bodies of DLedger frames: recorded ones are decoded and encoded, invalid ones are
+refused with the name of the field.
+"""
 
 from __future__ import annotations
 
@@ -61,6 +63,8 @@ RECORDED = Path(__file__).parents[1] / "golden" / "wire" / "dledger.jsonl"
 
 @define(frozen=True)
 class Recorded:
+    """A recorded frame; ``code`` is that of the request, for a response too."""
+
     to: str
     type: str
     code: int
@@ -86,7 +90,7 @@ def recorded() -> list[Recorded]:
 
 FRAMES = recorded()
 BY_JAVA = [frame for frame in FRAMES if frame.command.version == 407]
-"""All but METADATA and GET requests, which a script made; Java answered them."""
+"""All frames except METADATA and GET requests, which a script sent to Java members."""
 
 
 def found(code: int, kind: str) -> list[DLedgerMessage]:
@@ -97,7 +101,7 @@ def found(code: int, kind: str) -> list[DLedgerMessage]:
     ]
 
 
-def test_the_recording_has_every_message_that_members_sent() -> None:
+def test_the_recording_contains_every_message_of_members() -> None:
     kinds = {(frame.code, frame.type) for frame in FRAMES}
     assert kinds == {
         (code, kind)
@@ -110,14 +114,14 @@ def test_the_recording_has_every_message_that_members_sent() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(BY_JAVA)))
-def test_a_recorded_frame_is_read_and_written_to_the_same_bytes(number: int) -> None:
+def test_a_recorded_frame_is_decoded_and_encoded_to_the_same_bytes(number: int) -> None:
     frame = BY_JAVA[number]
     command = frame.command
     command.body = encode(frame.decode(command.body))
     assert encode_command(command) == frame.frame
 
 
-def test_recorded_values() -> None:
+def test_recorded_bodies_have_the_expected_values() -> None:
     vote = found(51001, "request")[0]
     assert vote == VoteRequest(
         group="wire", remote_id="n0", local_id="n1", leader_id="n1", term=Term(0)
@@ -155,7 +159,7 @@ def test_recorded_values() -> None:
     assert sorted(len(get.entries) for get in got) == [0, 0, 1]
 
 
-def test_requests_without_optional_members_are_read() -> None:
+def test_requests_without_optional_fields_are_decoded() -> None:
     assert found(50000, "request")[0] == MetadataRequest(group="wire", remote_id="n0")
     assert found(50002, "request")[0] == GetEntriesRequest(
         group="wire", remote_id="n0", begin_index=0, max_size=1
@@ -164,7 +168,7 @@ def test_requests_without_optional_members_are_read() -> None:
     assert decode_response(VoteRequest, b'{"voteResult":"LATER"}') == VoteResponse()
 
 
-def test_a_batch_is_written_as_java_does() -> None:
+def test_a_batch_is_encoded_as_in_java() -> None:
     entries = (Entry.of(7, 3, 100, b"hi"), Entry.of(8, 3, 150, b""))
     push = PushEntryRequest(
         group="g", remote_id="n1", leader_id="n0", term=Term(3), entries=entries, batch=True
@@ -180,21 +184,21 @@ def test_a_batch_is_written_as_java_does() -> None:
 
 
 @pytest.mark.parametrize("name", ["g", 'g%d"', "größe", None])
-def test_a_run_in_pieces_is_the_push_as_it_is_written_whole(name: str | None) -> None:
+def test_the_pieces_of_a_run_are_the_push_encoded_at_once(name: str | None) -> None:
     body = encode_messages([DRAFT])[0]
     entries = (Entry.of(7, 3, 100, body), Entry.of(8, 3, 148 + len(body), body))
     push = PushEntryRequest(
         group=name, remote_id="n1", local_id="n0", term=Term(3), entries=entries, batch=True
     )
-    read = decode_request(51004, encode(push))
-    assert isinstance(read, PushEntryRequest)
+    decoded = decode_request(51004, encode(push))
+    assert isinstance(decoded, PushEntryRequest)
     data = b"".join(entry.encode_header() + entry.body for entry in entries)
-    found = encode_run(memoryview(data), 7, 100, count_max=2, size_max=1 << 20)
-    assert found is not None
-    run = EntryRun(found[0], text=found[1])
+    encoded = encode_run(memoryview(data), 7, 100, count_max=2, size_max=1 << 20)
+    assert encoded is not None
+    run = EntryRun(encoded[0], text=encoded[1])
     pieces = encode_in_pieces(evolve(push, entries=run))
     assert len(pieces) == 3
-    assert b"".join(pieces) == encode(push) == encode(read)
+    assert b"".join(pieces) == encode(push) == encode(decoded)
 
 
 PUSH: dict[str, Any] = {
@@ -206,7 +210,7 @@ PUSH: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "reason"),
     [
         ({"term": "x"}, "term: no whole number"),
         ({"term": True}, "term: no whole number"),
@@ -234,16 +238,16 @@ PUSH: dict[str, Any] = {
         ({"type": "COMPARE", "batchEntry": [PUSH["entry"]]}, "batchEntry: not empty in a push"),
     ],
 )
-def test_a_wrong_field_is_named(change: dict[str, Any], named: str) -> None:
-    wrong = dict(PUSH)
+def test_an_invalid_field_is_named(change: dict[str, Any], reason: str) -> None:
+    invalid = dict(PUSH)
     for key, value in change.items():
-        wrong[key] = {**PUSH["entry"], **value} if isinstance(value, dict) else value
+        invalid[key] = {**PUSH["entry"], **value} if isinstance(value, dict) else value
     with pytest.raises(RemoteProtocolError) as caught:
-        decode_request(51004, json.dumps(wrong).encode())
-    assert f"a PushEntryRequest: {named}" in str(caught.value)
+        decode_request(51004, json.dumps(invalid).encode())
+    assert f"a PushEntryRequest: {reason}" in str(caught.value)
 
 
-def test_an_entry_that_java_could_not_write_is_refused() -> None:
+def test_an_entry_too_large_for_java_is_refused() -> None:
     entry = Entry.of(0, 0, 0, b"x" * (4 * 1024 * 1024 - 48 + 1))
     push = encode(PushEntryRequest(entries=(entry,)))
     with pytest.raises(RemoteProtocolError, match=r"body: 4194257 bytes, more than 4194256"):
@@ -252,20 +256,20 @@ def test_an_entry_that_java_could_not_write_is_refused() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"5", b"\xff\xff", b"[" * 5000])
 @pytest.mark.parametrize("code", sorted(REQUESTS))
-def test_what_is_no_object_is_refused(code: int, body: bytes) -> None:
+def test_a_body_that_is_no_json_object_is_refused(code: int, body: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_request(code, body)
     with pytest.raises(RemoteProtocolError):
         decode_response(REQUESTS[code], body)
 
 
-def test_a_code_of_something_else_is_refused() -> None:
+def test_an_unknown_request_code_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="code 51003 is no request"):
         decode_request(51003, b"{}")
 
 
 @pytest.mark.parametrize("number", range(0, len(FRAMES), 4))
-def test_a_recorded_body_cut_anywhere_is_refused(number: int) -> None:
+def test_a_truncated_body_is_refused(number: int) -> None:
     frame = FRAMES[number]
     body = frame.command.body
     for end in range(0, len(body), 7):
@@ -274,7 +278,7 @@ def test_a_recorded_body_cut_anywhere_is_refused(number: int) -> None:
 
 
 @given(st.data())
-def test_bytes_of_any_kind_give_a_message_or_a_fault(data: st.DataObject) -> None:
+def test_random_bytes_give_a_message_or_a_protocol_error(data: st.DataObject) -> None:
     frame = data.draw(st.sampled_from(FRAMES))
     body = bytearray(frame.command.body)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -298,12 +302,12 @@ entries = st.builds(
 
 
 @given(st.sampled_from(sorted(REQUESTS)), st.data())
-def test_every_message_comes_back(code: int, data: st.DataObject) -> None:
+def test_every_message_is_decoded_as_it_was_encoded(code: int, data: st.DataObject) -> None:
     for kind in (REQUESTS[code], RESPONSES[REQUESTS[code]]):
         base: dict[str, Any] = {
             name: data.draw(ids) for name in ("group", "remote_id", "local_id", "leader_id")
         }
-        message = kind(**base, term=data.draw(longs), code=data.draw(st.integers(-9, 600)))
+        message = kind(**base, term=Term(data.draw(longs)), code=data.draw(st.integers(-9, 600)))
         if isinstance(message, AppendEntryRequest):
             message = evolve(message, body=data.draw(st.none() | st.binary(max_size=30)))
         elif isinstance(message, PushEntryRequest):
@@ -323,7 +327,7 @@ def test_every_message_comes_back(code: int, data: st.DataObject) -> None:
             assert decode_response(REQUESTS[code], body) == message
 
 
-def test_old_members_leave_out_ids_and_counts() -> None:
+def test_ids_and_counts_that_old_members_omit_have_defaults() -> None:
     body = b'{"beginIndex":0,"code":200,"endIndex":4,"group":"g","index":4,"term":1}'
     answer = decode_response(PushEntryRequest, body)
     assert isinstance(answer, PushEntryResponse)
