@@ -1,4 +1,4 @@
-"""DLedger entries, index units and fillers against recorded bytes."""
+"""Tests of DLedger entries, index units and fillers against recorded bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENTRY = bytes.fromhex(
 UNIT = bytes.fromhex("00000001 0000000000000064 00000032 0000000000000002 0000000000000003")
 
 
-def test_entry_vector() -> None:
+def test_an_entry_and_its_index_unit_have_the_expected_bytes() -> None:
     assert entry.encode_entry_header(2, 3, 100, 2) + b"hi" == ENTRY
     assert entry.encode_index_unit(100, len(ENTRY), 2, 3) == UNIT
     header = entry.decode_entry_header(b"xy" + ENTRY, 2, 100)
@@ -31,7 +31,7 @@ def test_entry_vector() -> None:
     assert unit.encode() == UNIT
 
 
-def test_entries_count_up_and_keep_their_places() -> None:
+def test_entries_keep_their_indexes_and_positions() -> None:
     first = entry.encode_entry_header(7, 1, 0, 1) + b"a"
     second = entry.encode_entry_header(8, 1, 65536, 2) + b"bc"
     assert entry.decode_entry_header(first, 0, 0).index == 7
@@ -41,7 +41,7 @@ def test_entries_count_up_and_keep_their_places() -> None:
     assert entry.decode_index_unit(units, 32, 8 * 32).position == 65536
 
 
-def test_filler_is_zero_to_the_end() -> None:
+def test_a_filler_is_zero_to_the_end_of_the_file() -> None:
     raw = entry.encode_filler_head(100) + bytes(92)
     assert raw == b"\xff\xff\xff\xff\0\0\0\x64" + bytes(92)
     assert is_end_filler(memoryview(raw), 0, 100, dledger=True)
@@ -64,7 +64,7 @@ def test_filler_is_zero_to_the_end() -> None:
         (24, "0000000000000065", "pos"),
     ],
 )
-def test_broken_entries_are_refused_by_field(position: int, value: str, field: str) -> None:
+def test_an_invalid_entry_is_refused_with_its_field(position: int, value: str, field: str) -> None:
     raw = bytearray(ENTRY)
     raw[position : position + len(value) // 2] = bytes.fromhex(value)
     with pytest.raises(InvalidRecordError, match=f"at offset 100: {field} is ") as caught:
@@ -72,7 +72,7 @@ def test_broken_entries_are_refused_by_field(position: int, value: str, field: s
     assert (caught.value.offset, caught.value.field) == (100, field)
 
 
-def test_short_and_strange_index_units() -> None:
+def test_truncated_and_invalid_index_units_are_refused() -> None:
     with pytest.raises(InvalidRecordError, match="31 bytes"):
         entry.decode_index_unit(UNIT[:31], 0, 64)
     with pytest.raises(InvalidRecordError, match="index is 2, expected 3"):
@@ -84,10 +84,10 @@ def test_short_and_strange_index_units() -> None:
 
 
 @pytest.mark.parametrize("node", ["n0", "n1", "n2"])
-def test_golden_ledgers_are_written_again_byte_for_byte(
+def test_golden_ledgers_are_encoded_to_the_same_bytes(
     golden: Callable[[str], Path], node: str
 ) -> None:
-    """Header, filler and index unit of every entry of a group that had three terms."""
+    """Covers header, filler and index unit of every entry of a group that had three terms."""
     ledger = golden("D-dledger-v497") / node / f"dledger-{node}"
     index_file = (ledger / "index" / f"{0:020d}").open("rb").read(32 * 1000)
     index, terms = 0, set()

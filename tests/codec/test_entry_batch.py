@@ -1,10 +1,10 @@
-"""Runs of entries: text and back, in Python and in C alike, on good and on damaged input."""
+"""Tests of runs of entries, encoded and decoded in Python and in C, on valid and damaged input."""
 
 from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol, TypedDict
 
 import pytest
 from hypothesis import given
@@ -15,15 +15,38 @@ from rmqpy.codec.entry import encode_entry_header, encode_filler_head
 from rmqpy.codec.message import encode_messages
 from rmqpy.model.message import OutgoingMessage
 
+
+class RunCodec(Protocol):
+    """An implementation of the codec of runs."""
+
+    def encode_run(
+        self, view: memoryview, index: int, position: int, *, count_max: int, size_max: int
+    ) -> tuple[entry_batch.RunSpan, bytes] | None: ...
+
+    def decode_run(
+        self, body: bytes, start: int
+    ) -> tuple[entry_batch.RunSpan, bytes, bytes, int] | None: ...
+
+
+class Limits(TypedDict):
+    """The limits of a run."""
+
+    count_max: int
+    size_max: int
+
+
+IMPLEMENTATIONS: list[RunCodec] = [entry_batch]
 try:
     from rmqpy.codec.native import entry_batch as native_entry_batch
 except ImportError:
-    IMPLEMENTATIONS: list[Any] = [entry_batch]
+    pass
 else:
-    IMPLEMENTATIONS = [entry_batch, native_entry_batch]
+    IMPLEMENTATIONS.append(native_entry_batch)
 
-both = pytest.mark.parametrize("code", IMPLEMENTATIONS, ids=["python", "c"][: len(IMPLEMENTATIONS)])
-ALL = {"count_max": 1 << 20, "size_max": 1 << 30}
+each_codec = pytest.mark.parametrize(
+    "codec", IMPLEMENTATIONS, ids=["python", "c"][: len(IMPLEMENTATIONS)]
+)
+ALL: Limits = {"count_max": 1 << 20, "size_max": 1 << 30}
 HOST = (b"\x7f\0\0\1", 10911)
 
 
@@ -49,23 +72,23 @@ def run_of(bodies: list[bytes], index: int = 7, position: int = 4096, term: int 
     return data
 
 
-@both
-def test_a_run_goes_there_and_back(code: Any) -> None:
+@each_codec
+def test_a_run_is_decoded_as_it_was_encoded(codec: RunCodec) -> None:
     data = run_of([b"", b"a", b"ab", b"abc" * 99])
-    encoded = code.encode_run(memoryview(data + encode_filler_head(64)), 7, 4096, **ALL)
+    encoded = codec.encode_run(memoryview(data + encode_filler_head(64)), 7, 4096, **ALL)
     assert encoded is not None
     span, text = encoded
     assert (span.first_index, span.count, span.size, span.last_term) == (7, 4, len(data), 3)
     body = b"%b[%b]%b" % (b'{"batch":true,"batchEntry":', text, b',"code":200}')
-    decoded = code.decode_run(body, 27)
+    decoded = codec.decode_run(body, 27)
     assert decoded is not None
-    again, entries, units, end = decoded
-    assert (again, entries) == (span, data)
+    decoded_span, entries, units, end = decoded
+    assert (decoded_span, entries) == (span, data)
     assert len(units) == 4 * 32
     assert body[end:] == b',"code":200}'
 
 
-def test_the_text_is_that_of_one_entry_after_the_other() -> None:
+def test_the_text_of_a_run_is_that_of_its_entries() -> None:
     data = run_of([b"hi"])
     encoded = backend.encode_run(memoryview(data), 7, 4096, **ALL)
     assert encoded is not None
@@ -73,37 +96,37 @@ def test_the_text_is_that_of_one_entry_after_the_other() -> None:
     assert encoded[1] == entry_batch.entry_text(header, data[48:])
 
 
-@both
+@each_codec
 @pytest.mark.parametrize(("count", "size", "expected"), [(2, 1 << 20, 2), (9, 1, 1), (9, 200, 2)])
-def test_limits(code: Any, count: int, size: int, expected: int) -> None:
+def test_a_run_ends_at_its_limits(codec: RunCodec, count: int, size: int, expected: int) -> None:
     data = run_of([b"x"] * 4)
-    encoded = code.encode_run(memoryview(data), 7, 4096, count_max=count, size_max=size)
+    encoded = codec.encode_run(memoryview(data), 7, 4096, count_max=count, size_max=size)
     assert encoded is not None
     assert encoded[0].count == expected
 
 
-@both
+@each_codec
 @pytest.mark.parametrize("place", [0, 4, 8, 16, 24, 32, 36, 40, 44, 48, 52, 56, 136, 137])
-def test_a_damaged_entry_ends_the_run(code: Any, place: int) -> None:
-    """Each field of the header, size, magic, CRC and body of the record."""
+def test_a_damaged_entry_ends_the_run(codec: RunCodec, place: int) -> None:
+    """Covers each field of the header, and size, magic, CRC and body of the record."""
     data = bytearray(run_of([b"xy"] * 3))
     second = len(data) // 3
     data[second + min(place, second - 1)] ^= 0x81
-    encoded = code.encode_run(memoryview(data), 7, 4096, **ALL)
+    encoded = codec.encode_run(memoryview(data), 7, 4096, **ALL)
     assert encoded is not None
     assert encoded[0].count == 1
-    assert code.encode_run(memoryview(data)[second:], 8, 4096 + second, **ALL) is None
+    assert codec.encode_run(memoryview(data)[second:], 8, 4096 + second, **ALL) is None
 
 
-@both
-def test_a_body_length_that_became_0_ends_the_run(code: Any) -> None:
+@each_codec
+def test_a_body_length_that_became_0_ends_the_run(codec: RunCodec) -> None:
     """An empty body has no CRC."""
     data = bytearray(run_of([b"x" * 32] * 3))
     second = len(data) // 3
     length = second + 48 + 87
     assert data[length] == 32
     data[length] = 0
-    encoded = code.encode_run(memoryview(data), 7, 4096, **ALL)
+    encoded = codec.encode_run(memoryview(data), 7, 4096, **ALL)
     assert encoded is not None
     assert encoded[0].count == 1
 
@@ -119,7 +142,7 @@ GOOD = (
 NEXT = GOOD.replace(b'"index":2', b'"index":3').replace(b'"pos":100', b'"pos":150')
 
 
-@both
+@each_codec
 @pytest.mark.parametrize(
     "text",
     [
@@ -150,70 +173,73 @@ NEXT = GOOD.replace(b'"index":2', b'"index":3').replace(b'"pos":100', b'"pos":15
         list_of(GOOD.replace(b",", b", ")),
     ],
 )
-def test_what_is_no_run(code: Any, text: bytes) -> None:
-    assert code.decode_run(text, 0) is None
+def test_an_invalid_run_is_not_decoded(codec: RunCodec, text: bytes) -> None:
+    assert codec.decode_run(text, 0) is None
 
 
-@both
-def test_base64_of_every_length(code: Any) -> None:
+@each_codec
+def test_bodies_of_every_length_are_decoded_as_they_were_encoded(codec: RunCodec) -> None:
     for length in range(70):
         body = bytes(range(200, 200 + min(length, 50))) + bytes(max(0, length - 50))
-        span_text = code.encode_run(memoryview(run_of([body])), 7, 4096, **ALL)
-        assert span_text is not None
-        decoded = code.decode_run(b"[" + span_text[1] + b"]", 0)
+        encoded = codec.encode_run(memoryview(run_of([body])), 7, 4096, **ALL)
+        assert encoded is not None
+        decoded = codec.decode_run(b"[" + encoded[1] + b"]", 0)
         assert decoded is not None
         assert decoded[1] == run_of([body])
 
 
-def same(call: Callable[[Any], object]) -> None:
-    results = [call(code) for code in IMPLEMENTATIONS]
+def assert_same(call: Callable[[RunCodec], object]) -> None:
+    results = [call(codec) for codec in IMPLEMENTATIONS]
     assert all(result == results[0] for result in results)
 
 
 @given(st.lists(st.binary(max_size=80), min_size=1, max_size=5), st.data())
-def test_both_say_the_same_of_anything(bodies: list[bytes], data: st.DataObject) -> None:
+def test_both_codecs_agree_on_damaged_runs(bodies: list[bytes], data: st.DataObject) -> None:
     raw = bytearray(run_of(bodies))
     for place in data.draw(st.lists(st.integers(0, len(raw) - 1), max_size=2)):
         raw[place] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(raw)))
-    limits = {"count_max": data.draw(st.integers(1, 6)), "size_max": data.draw(st.integers(1, 900))}
+    limits: Limits = {
+        "count_max": data.draw(st.integers(1, 6)),
+        "size_max": data.draw(st.integers(1, 900)),
+    }
     view = memoryview(raw)[:cut] if data.draw(st.booleans()) else memoryview(raw)
-    same(lambda code: code.encode_run(view, 7, 4096, **limits))
+    assert_same(lambda codec: codec.encode_run(view, 7, 4096, **limits))
     good = entry_batch.encode_run(memoryview(run_of(bodies)), 7, 4096, **ALL)
     assert good is not None
     text = bytearray(b"[" + good[1] + b"]")
     for place in data.draw(st.lists(st.integers(0, len(text) - 1), max_size=2)):
         text[place] = data.draw(st.sampled_from(b'"\\=+/A,:{}[]0189 -e\x00\xff'))
     sent = bytes(text[: data.draw(st.integers(0, len(text)))]) if data.draw(st.booleans()) else text
-    same(lambda code: code.decode_run(bytes(sent), 0))
+    assert_same(lambda codec: codec.decode_run(bytes(sent), 0))
 
 
 @given(st.binary(max_size=300), st.integers(0, 20))
-def test_both_say_the_same_of_noise(noise: bytes, start: int) -> None:
-    same(lambda code: code.decode_run(noise, start))
-    same(lambda code: code.encode_run(memoryview(noise), 0, 0, **ALL))
+def test_both_codecs_agree_on_noise(noise: bytes, start: int) -> None:
+    assert_same(lambda codec: codec.decode_run(noise, start))
+    assert_same(lambda codec: codec.encode_run(memoryview(noise), 0, 0, **ALL))
 
 
-def test_both_say_the_same_of_every_byte_in_a_body() -> None:
-    """At every place of a text that is long enough to be read sixteen at a time."""
+def test_both_codecs_agree_on_every_byte_of_a_body() -> None:
+    """The text is long enough to be read in blocks of sixteen bytes."""
     good = entry_batch.encode_run(memoryview(run_of([bytes(range(160, 187))])), 7, 4096, **ALL)
     assert good is not None
     text = bytearray(b"[" + good[1] + b"]")
     start = len('[{"body":"')
     for place in range(start, start + 40):
-        kept = text[place]
+        original = text[place]
         for value in range(256):
             text[place] = value
-            same(lambda code: code.decode_run(bytes(text), 0))
-        text[place] = kept
+            assert_same(lambda codec: codec.decode_run(bytes(text), 0))
+        text[place] = original
 
 
 @given(st.binary(max_size=200))
-def test_base64_of_anything(body: bytes) -> None:
-    for code in IMPLEMENTATIONS:
-        found = code.encode_run(memoryview(run_of([body])), 7, 4096, **ALL)
+def test_random_bodies_are_decoded_as_they_were_encoded(body: bytes) -> None:
+    for codec in IMPLEMENTATIONS:
+        found = codec.encode_run(memoryview(run_of([body])), 7, 4096, **ALL)
         assert found is not None
         assert b2a_base64(run_of([body])[48:], newline=False) in found[1]
-        decoded = code.decode_run(b"[" + found[1] + b"]", 0)
+        decoded = codec.decode_run(b"[" + found[1] + b"]", 0)
         assert decoded is not None
         assert decoded[1] == run_of([body])

@@ -1,5 +1,6 @@
-"""The fuzz target on all known inputs, with sanitizers and a few seconds of new ones; only with
-RMQPY_SANITIZE=1 (``tox run -e sanitize``). ``tox run -e fuzz`` goes on for longer.
+"""Tests of the fuzz target with sanitizers: all known inputs and a few seconds of new ones.
+
+They run only with RMQPY_SANITIZE=1 (``tox run -e sanitize``). ``tox run -e fuzz`` runs longer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.skipif(
-    os.environ.get("RMQPY_SANITIZE") != "1", reason="on demand only: RMQPY_SANITIZE=1"
+    os.environ.get("RMQPY_SANITIZE") != "1", reason="runs only with RMQPY_SANITIZE=1"
 )
 
 NATIVE = Path(__file__).parents[2] / "native"
@@ -23,32 +24,34 @@ SOURCES = sorted(NATIVE.glob("*.c")) + [NATIVE / "fuzz" / "target.c"]
 
 @pytest.fixture(params=["gcc", "clang"])
 def compiler(request: pytest.FixtureRequest) -> str:
-    path = shutil.which(request.param)
+    """Return the path of an installed compiler."""
+    name: str = request.param
+    path = shutil.which(name)
     if path is None:
-        pytest.skip(f"{request.param} is not installed")
+        pytest.skip(f"{name} is not installed")
     return path
 
 
-def test_no_warnings(compiler: str, tmp_path: Path) -> None:
+def test_the_sources_compile_without_warnings(compiler: str, tmp_path: Path) -> None:
     for source in SOURCES:
         command = [compiler, *WARNINGS.split(), "-O3", "-c", str(source), "-o", str(tmp_path / "o")]
         subprocess.run(command, check=True, timeout=120)
 
 
-def test_nothing_is_found(compiler: str, tmp_path: Path) -> None:
-    words = ["--compiler", compiler, "--seconds", "10", "--crash", str(tmp_path / "cause")]
-    done = subprocess.run(
-        [sys.executable, str(NATIVE / "fuzz" / "run.py"), *words],
+def test_the_fuzzer_finds_nothing(compiler: str, tmp_path: Path) -> None:
+    options = ["--compiler", compiler, "--seconds", "10", "--crash", str(tmp_path / "cause")]
+    result = subprocess.run(
+        [sys.executable, str(NATIVE / "fuzz" / "run.py"), *options],
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
 
 
-def test_a_report_is_seen(tmp_path: Path) -> None:
-    """The run ends with 2 and leaves the input when an invariant breaks."""
+def test_a_broken_invariant_is_reported(tmp_path: Path) -> None:
+    """The run exits with code 2 and saves the input."""
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
     fuzz = tmp_path / "native" / "fuzz"
@@ -57,13 +60,13 @@ def test_a_report_is_seen(tmp_path: Path) -> None:
     text = target.read_text(encoding="utf-8")
     target.write_text(text.replace("LOG_BYTES - 8,", "200,"), encoding="utf-8")
     cause = tmp_path / "cause"
-    words = ["--compiler", "gcc", "--seconds", "0", "--crash", str(cause)]
-    done = subprocess.run(
-        [sys.executable, str(fuzz / "run.py"), *words],
+    options = ["--compiler", "gcc", "--seconds", "0", "--crash", str(cause)]
+    result = subprocess.run(
+        [sys.executable, str(fuzz / "run.py"), *options],
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
-    assert (done.returncode, cause.stat().st_size > 0) == (2, True), done.stderr[-2000:]
-    assert "broken: beyond staging" in done.stderr
+    assert (result.returncode, cause.stat().st_size > 0) == (2, True), result.stderr[-2000:]
+    assert "broken: beyond staging" in result.stderr

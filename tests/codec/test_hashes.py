@@ -1,4 +1,4 @@
-"""Java's String.hashCode, its UTF-8 decoding, and the masked CRC."""
+"""Tests of Java's String.hashCode, its UTF-8 decoding, and the masked CRC."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from rmqpy.codec import backend, hashes
         ("\U0001f600", 0xD83D * 31 + 0xDE00),
     ],
 )
-def test_java_hash(text: str, value: int) -> None:
+def test_the_hash_is_that_of_java(text: str, value: int) -> None:
     assert hashes.java_string_hash(text) == value
     assert hashes.java_hash_of_bytes(text.encode()) == value
 
 
 @given(st.text(max_size=300) | st.text(alphabet="aZ#\u00ff", min_size=120, max_size=700))
-def test_java_hash_is_the_plain_sum(text: str) -> None:
-    plain = 0
+def test_the_hash_is_the_weighted_sum_of_utf_16_units(text: str) -> None:
+    expected = 0
     raw = text.encode("utf-16-be", "surrogatepass")
     for high, low in zip(raw[::2], raw[1::2], strict=True):
-        plain = (plain * 31 + (high << 8 | low)) & 0xFFFFFFFF
-    assert hashes.java_string_hash(text) & 0xFFFFFFFF == plain
+        expected = (expected * 31 + (high << 8 | low)) & 0xFFFFFFFF
+    assert hashes.java_string_hash(text) & 0xFFFFFFFF == expected
 
 
 @pytest.mark.parametrize(
@@ -52,17 +52,17 @@ def test_java_hash_is_the_plain_sum(text: str) -> None:
         (b"\xf4\x90\x80\x80", "\ufffd\ufffd\ufffd\ufffd"),
     ],
 )
-def test_malformed_utf8_as_java_groups_it(raw: bytes, text: str) -> None:
+def test_malformed_utf8_is_replaced_as_in_java(raw: bytes, text: str) -> None:
     assert hashes.java_text(raw) == text
 
 
 @given(st.binary(max_size=2000))
-def test_crc_is_masked(data: bytes) -> None:
+def test_the_crc_is_masked_to_31_bits(data: bytes) -> None:
     expected = zlib.crc32(data) & 0x7FFFFFFF
     assert hashes.crc32(data) == backend.crc32(data) == expected
     assert backend.crc32(memoryview(data)) == expected
 
 
-def test_crc_vector() -> None:
+def test_the_crc_of_known_texts() -> None:
     assert hashes.crc32(b"hello") == 0x3610A686
     assert hashes.crc32(b"123456789") == 0xCBF43926 & 0x7FFFFFFF

@@ -1,4 +1,4 @@
-"""Records, batch bodies and ids against recorded bytes."""
+"""Tests of records, batch bodies and message ids against recorded bytes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def draft(**changes: Any) -> OutgoingMessage:
     return OutgoingMessage(**(fields | changes))
 
 
-def test_version_1_vector() -> None:
+def test_a_version_1_record_has_the_expected_bytes() -> None:
     (record,) = encode([draft()])
     message.set_offsets(record, 0, 3, 4, 1600000000001)
     assert record == V4_RECORD
@@ -62,7 +62,7 @@ def test_version_1_vector() -> None:
 @pytest.mark.parametrize("born_v6", [0, BORN_HOST_V6])
 @pytest.mark.parametrize("store_v6", [0, STORE_HOST_V6])
 @pytest.mark.parametrize("count", [1, 9])
-def test_hosts_of_either_family(born_v6: int, store_v6: int, count: int) -> None:
+def test_hosts_may_have_either_address_family(born_v6: int, store_v6: int, count: int) -> None:
     born: Host = (ip_address("2001:db8::1" if born_v6 else "10.0.0.1").packed, 65535)
     store: Host = (ip_address("fe80::2" if store_v6 else "10.0.0.2").packed, 1)
     one = draft(
@@ -84,18 +84,18 @@ def test_hosts_of_either_family(born_v6: int, store_v6: int, count: int) -> None
     assert (found.queue_offset, found.physical_offset) == (0, 1 << 33)
 
 
-def test_empty_body_has_crc_0() -> None:
+def test_an_empty_body_has_crc_0() -> None:
     (record,) = encode([draft(body=b"", properties=b"")])
     assert len(record) == 92
     assert record[8:12] == b"\0\0\0\0"
     assert message.decode_message(record).properties == {}
 
 
-def test_body_may_be_a_view() -> None:
+def test_a_body_may_be_a_memoryview() -> None:
     assert encode([draft(body=memoryview(b"xhellox")[1:-1])]) == encode([draft()])
 
 
-def test_no_drafts_no_records() -> None:
+def test_no_messages_give_no_records() -> None:
     assert encode([]) == []
 
 
@@ -110,12 +110,12 @@ def test_no_drafts_no_records() -> None:
         {"store_host": (bytes(5), 1)},
     ],
 )
-def test_limits_are_asserted(changes: dict[str, Any]) -> None:
+def test_values_beyond_the_limits_fail_an_assertion(changes: dict[str, Any]) -> None:
     with pytest.raises(AssertionError):
         encode([draft()] * 9 + [draft(**changes)])
 
 
-def test_limits_themselves_pass() -> None:
+def test_values_at_the_limits_are_encoded() -> None:
     long = draft(topic=b"t" * 127, properties=b"p" * 32767)
     found = message.decode_message(encode([long] * 9)[8])
     assert (found.topic, len(found.raw_properties)) == ("t" * 127, 32767)
@@ -145,7 +145,7 @@ def test_version_2_is_decoded() -> None:
         (95, "ffff", "PROPERTIESLENGTH"),
     ],
 )
-def test_what_is_no_record_is_refused_by_field(position: int, value: str, field: str) -> None:
+def test_an_invalid_record_is_refused_with_its_field(position: int, value: str, field: str) -> None:
     raw = bytearray(b"abcd" + V4_RECORD)
     raw[4 + position : 4 + position + len(value) // 2] = bytes.fromhex(value)
     with pytest.raises(InvalidRecordError, match=f"at offset 4: {field} is ") as caught:
@@ -153,19 +153,19 @@ def test_what_is_no_record_is_refused_by_field(position: int, value: str, field:
     assert (caught.value.offset, caught.value.field) == (4, field)
 
 
-def test_every_truncation_is_refused() -> None:
+def test_every_truncated_record_is_refused() -> None:
     for length in range(len(V4_RECORD)):
         with pytest.raises(InvalidRecordError, match="TOTALSIZE"):
             message.decode_message(V4_RECORD[:length])
 
 
-def test_blank() -> None:
+def test_a_blank_has_the_expected_bytes() -> None:
     assert message.encode_blank(586) == bytes.fromhex("0000024acbd43194")
     with pytest.raises(AssertionError):
         message.encode_blank(7)
 
 
-def test_batch_body_vector() -> None:
+def test_a_batch_body_has_the_expected_bytes() -> None:
     items = message.batch_records(BATCH_BODY)
     assert [(item.flag, bytes(item.body), item.properties) for item in items] == [
         (0, b"b1", b"WAIT\x01true\x02TAGS\x01TagA"),
@@ -187,20 +187,22 @@ def test_batch_body_vector() -> None:
         (22, "8013", "properties length"),
     ],
 )
-def test_broken_batch_bodies(position: int, value: str, field: str) -> None:
+def test_an_invalid_batch_body_is_refused_with_its_field(
+    position: int, value: str, field: str
+) -> None:
     raw = bytearray(BATCH_BODY)
     raw[position : position + len(value) // 2] = bytes.fromhex(value)
     with pytest.raises(InvalidRecordError, match=field):
         message.batch_records(raw)
 
 
-def test_batch_body_cut_short() -> None:
+def test_a_truncated_batch_body_is_refused() -> None:
     for length in set(range(1, len(BATCH_BODY))) - {0x2B}:
         with pytest.raises(InvalidRecordError):
             message.batch_records(BATCH_BODY[:length])
 
 
-def test_offset_msg_id() -> None:
+def test_an_offset_message_id_contains_host_and_offset() -> None:
     host = (ip_address("10.0.0.2").packed, 10911)
     assert message.offset_msg_id(host, 4) == "0A00000200002A9F0000000000000004"
     assert message.parse_offset_msg_id("0A00000200002A9F0000000000000004") == (host, 4)
@@ -218,7 +220,7 @@ def test_offset_msg_id() -> None:
         ("0A00000200002A9F00000000000000  ", "not hexadecimal"),
     ],
 )
-def test_bad_msg_ids(text: str, reason: str) -> None:
+def test_an_invalid_message_id_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         message.parse_offset_msg_id(text)
 
@@ -237,13 +239,13 @@ STORES = {
 @pytest.mark.parametrize(
     ("name", "node"), [(s, node) for s, nodes in STORES.items() for node in nodes]
 )
-def test_every_message_of_the_golden_stores(
+def test_every_message_of_the_golden_stores_is_decoded_and_encoded_as_in_java(
     golden: Callable[[str], Path],
     manifest: Callable[[str], dict[str, Any]],
     name: str,
     node: str,
 ) -> None:
-    """Decodes to what the Java consumer saw, and encodes again to the bytes that Java wrote."""
+    """A decoded message is that of the Java consumer, an encoded record that of the Java broker."""
     log = read_log(golden(name) / node)
     messages = manifest(name)["messages"]
     assert len(messages) > 200
@@ -252,7 +254,7 @@ def test_every_message_of_the_golden_stores(
         base, data = next(piece for piece in reversed(log) if piece[0] <= seen["commitLogOffset"])
         position = seen["commitLogOffset"] - base
         one = message.decode_message(data, position)
-        if name.endswith("v533"):  # this client clears the bit when it has decompressed the body
+        if name.endswith("v533"):  # The 5.3.3 client clears the bit after decompression.
             seen = {**seen, "sysFlag": seen["sysFlag"] | one.sys_flag & COMPRESSED}
         assert described(one) == {key: seen[key] for key in described(one)}
         assert message.offset_msg_id(one.store_host, one.physical_offset) == seen["offsetMsgId"]
@@ -275,7 +277,7 @@ def read_log(store: Path) -> list[tuple[int, bytes]]:
 
 
 def described(found: StoredMessage) -> dict[str, object]:
-    """In the words of the manifest."""
+    """Return a message with the keys of the manifest."""
     return {
         "topic": found.topic,
         "queueId": found.queue_id,
@@ -312,7 +314,7 @@ def draft_of(found: StoredMessage) -> OutgoingMessage:
 
 
 @pytest.mark.parametrize("bits", range(1, 11))
-def test_a_body_length_that_became_0_is_seen_though_an_empty_body_has_no_crc(bits: int) -> None:
+def test_a_body_length_that_became_0_is_found_although_an_empty_body_has_no_crc(bits: int) -> None:
     (record,) = encode([draft(body=b"1" * (1 << bits))])
     place = layout.BODY_POSITION - 4
     assert int.from_bytes(record[place : place + 4]) == 1 << bits
@@ -322,8 +324,8 @@ def test_a_body_length_that_became_0_is_seen_though_an_empty_body_has_no_crc(bit
         message.check_record(record, 0)
 
 
-def test_a_look_at_any_damaged_record_tells_a_fault_or_nothing() -> None:
-    """Also where the flags say longer hosts than the record has room for."""
+def test_checking_a_damaged_record_raises_no_other_error() -> None:
+    """This includes flags for longer hosts than the record has room for."""
     (short,) = encode([draft(body=b"", properties=b"")])
     for record in (bytes(short), V4_RECORD):
         message.check_record(record, 0)

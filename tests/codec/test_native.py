@@ -1,4 +1,4 @@
-"""C against Python: equal checksums, equal scans, on anything. Skipped where C is not built."""
+"""Tests that C and Python give equal checksums and scans for any bytes (if C is built)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 from rmqpy.model.message import OutgoingMessage
 
 native = pytest.importorskip(
-    "rmqpy.codec.native.binding", reason=f"not built: {backend.reason}", exc_type=ImportError
+    "rmqpy.codec.native.binding",
+    reason=f"the C core is not built: {backend.reason}",
+    exc_type=ImportError,
 )
 
 INT = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -69,24 +71,24 @@ def assert_same_scan(data: bytes | bytearray, base: int, dledger: bool, limit: i
         assert pure == fast
 
 
-def in_c(data: bytes | memoryview) -> tuple[int, int]:
-    """The CRC by the best way of this processor, and by the tables."""
+def crcs_in_c(data: bytes | memoryview) -> tuple[int, int]:
+    """Return the CRC by the fastest method of this processor, and by the tables."""
     held = native.ffi.from_buffer("uint8_t[]", data)
     lib = native.lib
     return lib.rmq_crc32(held, len(data)), lib.rmq_crc32_portable(held, len(data))
 
 
 @given(st.binary(max_size=700), st.integers(0, 20))
-def test_crc_is_equal(data: bytes, start: int) -> None:
+def test_crcs_are_equal(data: bytes, start: int) -> None:
     view = memoryview(data)[start:]
-    assert in_c(view) == (hashes.crc32(view),) * 2
+    assert crcs_in_c(view) == (hashes.crc32(view),) * 2
 
 
-def test_crc_of_every_length() -> None:
+def test_crcs_of_every_length_are_equal() -> None:
     data = bytes((n * 7 + n // 251) & 0xFF for n in range(4096))
     for length in [*range(1100), 2047, 2048, 4095, 4096]:
         piece = data[:length]
-        assert in_c(piece) == (hashes.crc32(piece),) * 2, length
+        assert crcs_in_c(piece) == (hashes.crc32(piece),) * 2, length
         assert native.crc32(piece) == hashes.crc32(piece), length
 
 
@@ -94,7 +96,7 @@ PIECES = st.sampled_from([*layout.MAGIC_BYTES, b"\xda", b"\xda\xa3\x20", b"\0", 
 
 
 @given(st.lists(PIECES, max_size=12).map(b"".join), st.integers(0, 700), st.integers(0, 1400))
-def test_places_are_equal(data: bytes, start: int, stop: int) -> None:
+def test_magic_places_and_content_ends_are_equal(data: bytes, start: int, stop: int) -> None:
     view = memoryview(data)
     stop = min(stop, len(data))
     found = [scan.magic_places(view, start, stop), native.magic_places(view, start, stop)]
@@ -108,14 +110,16 @@ def test_places_are_equal(data: bytes, start: int, stop: int) -> None:
 @settings(max_examples=300)
 def test_scans_are_equal_after_damage(some: list[OutgoingMessage], data: st.DataObject) -> None:
     dledger = data.draw(st.booleans())
-    made: list[bytes] = [bytes(record) for record in message.encode_messages(some)]
+    frames: list[bytes] = [bytes(record) for record in message.encode_messages(some)]
     if dledger:
-        places = [sum(len(record) + 48 for record in made[:number]) for number in range(len(made))]
-        made = [
-            encode_entry_header(5 + number, 2, place, len(record)) + record
-            for number, (place, record) in enumerate(zip(places, made, strict=True))
+        places = [
+            sum(len(record) + 48 for record in frames[:number]) for number in range(len(frames))
         ]
-    raw = bytearray(b"".join(made) + data.draw(st.sampled_from([b"", bytes(30), b"\xff" * 9])))
+        frames = [
+            encode_entry_header(5 + number, 2, place, len(record)) + record
+            for number, (place, record) in enumerate(zip(places, frames, strict=True))
+        ]
+    raw = bytearray(b"".join(frames) + data.draw(st.sampled_from([b"", bytes(30), b"\xff" * 9])))
     for _ in range(data.draw(st.integers(0, 3))):
         if raw:
             bit = data.draw(st.integers(0, len(raw) * 8 - 1))
@@ -148,7 +152,7 @@ def test_scans_of_golden_stores_are_equal(
 
 
 @pytest.mark.parametrize("name", ["rmq_take_blocks", "rmq_take_blocks_portable"])
-def test_sha1_of_whole_blocks(name: str) -> None:
+def test_sha1_of_whole_blocks_is_that_of_hashlib(name: str) -> None:
     lib, ffi = native.lib, native.ffi
     take = getattr(lib, name)
     rng = random.Random(5)

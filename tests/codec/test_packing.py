@@ -1,4 +1,4 @@
-"""Records packed for consume queues and key index: C and Python alike."""
+"""Tests of records packed for consume queues and the key index, in C and in Python."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ from rmqpy.model.flags import TRANSACTION_ROLLBACK
 SLOTS, ENTRIES = 5, 60
 
 
-def plain(packed: PackedUnits) -> tuple[list[packing.PackedRun], bytes, bytes]:
+def values_of(packed: PackedUnits) -> tuple[list[packing.PackedRun], bytes, bytes]:
     return packed.runs, bytes(packed.units), bytes(packed.keys)
 
 
 def check(view: memoryview, found: scan.Scan, count: int) -> PackedUnits:
+    """Pack records in both implementations, compare, and return the result."""
     for with_keys in (True, False):
-        here = backend.pack_records(view, found, count, with_keys=with_keys)
-        assert plain(here) == plain(packing.pack_records(view, found, count, with_keys=with_keys))
+        packed = backend.pack_records(view, found, count, with_keys=with_keys)
+        expected = packing.pack_records(view, found, count, with_keys=with_keys)
+        assert values_of(packed) == values_of(expected)
     return packing.pack_records(view, found, count, with_keys=True)
 
 
 @pytest.mark.parametrize("name", ["A-classic-clean-v497", "D-dledger-v497", "C-upgraded-v497"])
-def test_files_of_java(name: str, golden: Callable[[str], Path]) -> None:
+def test_the_records_of_golden_stores_are_packed_equally(
+    name: str, golden: Callable[[str], Path]
+) -> None:
     folders = [*golden(name).rglob("commitlog"), *golden(name).rglob("data")]
     units = keys = 0
     for file in (file for folder in folders for file in folder.iterdir()):
@@ -58,7 +62,9 @@ ROW = st.tuples(
 
 
 @given(st.lists(ROW, max_size=30))
-def test_any_rows(rows: list[tuple[bytes, int, int, int, bytes, int]]) -> None:
+def test_any_records_are_packed_equally(
+    rows: list[tuple[bytes, int, int, int, bytes, int]],
+) -> None:
     data, columns = bytearray(), [array("q", [7] * len(rows)) for _ in range(scan.COLUMN_COUNT)]
     found = scan.scan_of_columns(columns, memoryview(bytes(100)), 0, scan.StopReason.END)
     for row, (topic, queue_id, queue_offset, sys_flag, keys, uniq) in enumerate(rows):
@@ -73,22 +79,23 @@ def test_any_rows(rows: list[tuple[bytes, int, int, int, bytes, int]]) -> None:
     assert sum(run[2] for run in packed.runs) * 20 == len(packed.units)
 
 
-def test_an_index_file() -> None:
+def test_packed_keys_give_the_index_file_of_single_ones() -> None:
     rng = random.Random(7)
     size = index_file_size(SLOTS, ENTRIES)
     entries = [
         (rng.choice([0, 3, 8, 0x7FFFFFFF, rng.getrandbits(31)]), number, 1000 * number + 5)
         for number in range(ENTRIES - 1)
     ]
-    one, two = bytearray(size), bytearray(size)
-    put_index_entries(memoryview(one), SLOTS, IndexHeader(), entries)
+    expected, packed = bytearray(size), bytearray(size)
+    put_index_entries(memoryview(expected), SLOTS, IndexHeader(), entries)
     keys = b"".join(KEY.pack(*entry) for entry in entries)
     for start in range(0, len(keys), 7 * KEY.size):
-        backend.put_packed_keys(memoryview(two), SLOTS, keys[start : start + 7 * KEY.size])
-    assert one == two and IndexHeader.decode(bytes(two)).index_count == ENTRIES
+        backend.put_packed_keys(memoryview(packed), SLOTS, keys[start : start + 7 * KEY.size])
+    assert packed == expected
+    assert IndexHeader.decode(bytes(packed)).index_count == ENTRIES
 
 
-def test_no_room_in_an_index_file() -> None:
+def test_keys_that_do_not_fit_an_index_file_are_refused() -> None:
     keys = KEY.pack(1, 2, 3) * ENTRIES
     index = memoryview(bytearray(index_file_size(SLOTS, ENTRIES)))
     with pytest.raises((AssertionError, struct.error)):

@@ -1,13 +1,10 @@
-"""The property string: Java's reading of it, and what counts as sound."""
+"""Tests of the property string: decoding as in Java, encoding, and the check of its end."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import strategies as st
 
 from rmqpy.codec import properties
-
-TEXT = st.text(alphabet="aKEYS\x01\x02é", max_size=12)
 
 
 @pytest.mark.parametrize(
@@ -27,11 +24,11 @@ TEXT = st.text(alphabet="aKEYS\x01\x02é", max_size=12)
         (b"a\x01\xff", {"a": "\ufffd"}),
     ],
 )
-def test_decode(raw: bytes, expected: dict[str, str]) -> None:
+def test_properties_are_decoded_as_in_java(raw: bytes, expected: dict[str, str]) -> None:
     assert properties.decode_properties(raw) == expected
 
 
-def test_encode_writes_no_trailing_separator() -> None:
+def test_no_trailing_separator_is_encoded() -> None:
     assert properties.encode_properties({"KEYS": "a b", "TAGS": "é"}) == (
         b"KEYS\x01a b\x02TAGS\x01\xc3\xa9"
     )
@@ -39,13 +36,13 @@ def test_encode_writes_no_trailing_separator() -> None:
 
 
 @pytest.mark.parametrize("pair", [("", "v"), ("a\x01", "v"), ("a\x02", "v"), ("a", "v\x02w")])
-def test_encode_refuses_what_reads_back_differently(pair: tuple[str, str]) -> None:
+def test_properties_that_would_be_decoded_differently_are_refused(pair: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match="property"):
         properties.encode_properties(dict([pair]))
 
 
 @pytest.mark.parametrize(
-    ("raw", "whole"),
+    ("raw", "is_whole"),
     [
         (b"", True),
         (b"a\x01b", True),
@@ -56,5 +53,5 @@ def test_encode_refuses_what_reads_back_differently(pair: tuple[str, str]) -> No
         (b"a\x01\xc3", False),
     ],
 )
-def test_is_whole(raw: bytes, whole: bool) -> None:
-    assert properties.is_whole(raw) is whole
+def test_truncated_properties_are_not_whole(raw: bytes, is_whole: bool) -> None:
+    assert properties.is_whole(raw) is is_whole

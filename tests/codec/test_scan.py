@@ -1,4 +1,4 @@
-"""The walk over a log file: golden stores, every reason to stop, and C against Python."""
+"""Tests of the scan of a log file: golden stores, every reason to stop, and C against Python."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from rmqpy.model.flags import BORN_HOST_V6
 from rmqpy.model.message import OutgoingMessage
 
 Walk = Callable[..., Scan]
+"""Scans data from a base offset; options of ``scan_records`` may be given by name."""
 
 
 @pytest.fixture(params=["pure", "chosen"])
 def walk(request: pytest.FixtureRequest) -> Walk:
-    chosen_one = backend.scan_records if request.param == "chosen" else scan.scan_records
+    scan_records = backend.scan_records if request.param == "chosen" else scan.scan_records
 
     def run(data: bytes | bytearray, base: int = 0, **changes: Any) -> Scan:
         settings = {"dledger": False, "check_crc": True} | changes
-        return chosen_one(memoryview(data), base, **settings)
+        return scan_records(memoryview(data), base, **settings)
 
     return run
 
@@ -41,16 +42,16 @@ def records(count: int = 3, base: int = 0, **changes: Any) -> list[bytearray]:
         "born_host": (b"\n\0\0\1", 1234),
         "store_host": (b"\n\0\0\2", 10911),
     }
-    made = message.encode_messages([OutgoingMessage(**(fields | changes))] * count)
-    for number, record in enumerate(made):
+    encoded = message.encode_messages([OutgoingMessage(**(fields | changes))] * count)
+    for number, record in enumerate(encoded):
         message.set_offsets(record, 0, number, base + number * len(record), 1000 + number)
-    return made
+    return encoded
 
 
-def test_columns(walk: Walk) -> None:
-    made = records(2, base=65536, queue_id=5, flag=-2, reconsume_times=3)
-    size = len(made[0])
-    found = walk(b"".join(made), 65536)
+def test_a_scan_fills_its_columns(walk: Walk) -> None:
+    encoded = records(2, base=65536, queue_id=5, flag=-2, reconsume_times=3)
+    size = len(encoded[0])
+    found = walk(b"".join(encoded), 65536)
     assert found.stop is StopReason.END
     assert (len(found), found.end) == (2, 65536 + 2 * size)
     assert list(found.offset) == list(found.frame_offset) == [65536, 65536 + size]
@@ -63,7 +64,7 @@ def test_columns(walk: Walk) -> None:
     assert found.uniq_key_hash[0] == index_key_hash("T", "u1")
     assert found.topic == [b"T", b"T"]
     assert found.topic[0] is found.topic[1]
-    data = b"".join(made)
+    data = b"".join(encoded)
     start, length = found.keys_position[1], found.keys_length[1]
     assert data[start : start + length] == b"a b"
     start, length = found.properties_position[1], found.properties_length[1]
@@ -72,10 +73,10 @@ def test_columns(walk: Walk) -> None:
     assert set(found.entry_index) == set(found.term) == {-1}
 
 
-def test_misplaced_records_are_seen(walk: Walk) -> None:
-    made = records(3)
-    message.set_offsets(made[1], 0, None, 999, 1)
-    assert walk(b"".join(made)).misplaced() == [1]
+def test_misplaced_records_are_reported(walk: Walk) -> None:
+    encoded = records(3)
+    message.set_offsets(encoded[1], 0, None, 999, 1)
+    assert walk(b"".join(encoded)).misplaced() == [1]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_misplaced_records_are_seen(walk: Walk) -> None:
         (b"DELAY\x012\x02DELAY\x01\x02xDELAY\x019", 2),
     ],
 )
-def test_delay_level(walk: Walk, properties: bytes, level: int) -> None:
+def test_the_delay_level_is_parsed_as_in_java(walk: Walk, properties: bytes, level: int) -> None:
     found = walk(records(1, properties=properties)[0])
     assert list(found.delay_level) == [level]
     assert (found.tags_code[0], found.uniq_key_hash[0], found.keys_length[0]) == (0, -1, 0)
@@ -106,7 +107,7 @@ def test_delay_level(walk: Walk, properties: bytes, level: int) -> None:
 @pytest.mark.parametrize(
     "raw", [b"\xff\xfe", "é\U0001f600".encode(), b"\xed\xa0\x80a", b"\xe2\x82", b"a" * 300]
 )
-def test_hashes_of_strange_text(walk: Walk, raw: bytes) -> None:
+def test_texts_outside_ascii_are_hashed_as_in_java(walk: Walk, raw: bytes) -> None:
     properties = b"TAGS\x01" + raw + b"\x02UNIQ_KEY\x01" + raw
     found = walk(records(1, topic=b"T\xe2", properties=properties)[0])
     text = decode_properties(properties)["TAGS"]
@@ -131,48 +132,48 @@ def test_hashes_of_strange_text(walk: Walk, raw: bytes) -> None:
         (b"\0\0\0\x6a\xda\xa3\x20\xa7" + bytes(98), StopReason.BAD_FIELDS),
     ],
 )
-def test_reasons_to_stop(walk: Walk, tail: bytes, stop: StopReason) -> None:
-    made = records(3)
-    found = walk(b"".join(made) + tail)
-    assert (len(found), found.stop, found.end) == (3, stop, 3 * len(made[0]))
+def test_a_scan_stops_with_the_reason(walk: Walk, tail: bytes, stop: StopReason) -> None:
+    encoded = records(3)
+    found = walk(b"".join(encoded) + tail)
+    assert (len(found), found.stop, found.end) == (3, stop, 3 * len(encoded[0]))
 
 
-def test_nothing_at_all(walk: Walk) -> None:
+def test_a_scan_of_nothing_is_empty(walk: Walk) -> None:
     found = walk(b"", 4096)
     assert (len(found), found.stop, found.end, found.topic) == (0, StopReason.END, 4096, [])
 
 
-def test_every_truncation(walk: Walk) -> None:
-    made = records(2)
-    data = b"".join(made)
-    for length in range(len(made[0]) + 1, len(data)):
+def test_a_truncated_record_stops_the_scan(walk: Walk) -> None:
+    encoded = records(2)
+    data = b"".join(encoded)
+    for length in range(len(encoded[0]) + 1, len(data)):
         found = walk(data[:length])
         assert (len(found), found.stop) == (1, StopReason.TRUNCATED)
 
 
-def test_crc_is_checked_when_asked_for(walk: Walk) -> None:
-    made = records(3)
-    made[1][88] ^= 1
-    data = b"".join(made)
+def test_the_crc_is_checked_on_demand(walk: Walk) -> None:
+    encoded = records(3)
+    encoded[1][88] ^= 1
+    data = b"".join(encoded)
     assert (walk(data).stop, len(walk(data))) == (StopReason.BAD_CRC, 1)
     assert (walk(data, check_crc=False).stop, len(walk(data, check_crc=False))) == (
         StopReason.END,
         3,
     )
     empty = records(1, body=b"")[0]
-    empty[8:12] = b"\1\2\3\4"  # Java does not look at it either
+    empty[8:12] = b"\1\2\3\4"  # Java does not check it either.
     assert walk(empty).stop is StopReason.END
 
 
 @pytest.mark.parametrize(("limit", "stop"), [(1, 8), (2, 8), (3, 0), (4, 0)])
-def test_limit(walk: Walk, limit: int, stop: int) -> None:
-    made = records(3)
-    found = walk(b"".join(made), max_records=limit)
+def test_a_scan_stops_at_its_limit(walk: Walk, limit: int, stop: int) -> None:
+    encoded = records(3)
+    found = walk(b"".join(encoded), max_records=limit)
     assert (len(found), found.stop) == (min(limit, 3), stop)
-    assert found.end == min(limit, 3) * len(made[0])
+    assert found.end == min(limit, 3) * len(encoded[0])
 
 
-def test_version_2_and_ipv6(walk: Walk) -> None:
+def test_records_of_version_2_and_with_ipv6_are_scanned(walk: Walk) -> None:
     v6 = records(1, sys_flag=BORN_HOST_V6, born_host=(bytes(16), 1), body=b"")[0]
     v2 = bytearray(records(1, body=b"", topic=b"", properties=b"")[0])
     v2[0:8] = (91 + 1 + 200).to_bytes(4) + b"\xda\xa3\x20\xab"
@@ -183,21 +184,21 @@ def test_version_2_and_ipv6(walk: Walk) -> None:
 
 
 def ledger(count: int = 3, base: int = 0, index: int = 0, **changes: Any) -> list[bytearray]:
-    made = records(count, **changes)
-    size = len(made[0]) + 48
-    for number, record in enumerate(made):
+    encoded = records(count, **changes)
+    size = len(encoded[0]) + 48
+    for number, record in enumerate(encoded):
         message.set_offsets(record, 0, number, base + number * size + 48, 1)
     return [
         bytearray(entry.encode_entry_header(index + number, 4, base + number * size, len(record)))
         + record
-        for number, record in enumerate(made)
+        for number, record in enumerate(encoded)
     ]
 
 
-def test_entries(walk: Walk) -> None:
-    made = ledger(3, base=65536, index=9)
-    found = walk(b"".join(made) + entry.encode_filler_head(8), 65536, dledger=True)
-    size = len(made[0])
+def test_entries_are_scanned_with_index_and_term(walk: Walk) -> None:
+    encoded = ledger(3, base=65536, index=9)
+    found = walk(b"".join(encoded) + entry.encode_filler_head(8), 65536, dledger=True)
+    size = len(encoded[0])
     assert (found.stop, found.end) == (StopReason.BLANK, 65536 + 3 * size)
     assert list(found.frame_offset) == [65536 + number * size for number in range(3)]
     assert list(found.offset) == [65584 + number * size for number in range(3)]
@@ -228,22 +229,24 @@ def test_entries(walk: Walk) -> None:
         (136, "68656c6c70", StopReason.BAD_CRC),
     ],
 )
-def test_broken_entries(walk: Walk, position: int, value: str, stop: StopReason) -> None:
-    made = ledger(2)
-    made[1][position : position + len(value) // 2] = bytes.fromhex(value)
-    found = walk(b"".join(made), dledger=True)
+def test_an_invalid_entry_stops_the_scan(
+    walk: Walk, position: int, value: str, stop: StopReason
+) -> None:
+    encoded = ledger(2)
+    encoded[1][position : position + len(value) // 2] = bytes.fromhex(value)
+    found = walk(b"".join(encoded), dledger=True)
     good = 2 if stop is StopReason.END else 1
-    assert (found.stop, len(found), found.end) == (stop, good, good * len(made[0]))
+    assert (found.stop, len(found), found.end) == (stop, good, good * len(encoded[0]))
 
 
-def test_negative_first_index_or_term(walk: Walk) -> None:
+def test_a_negative_first_index_or_term_is_refused(walk: Walk) -> None:
     for position in (8, 16):
-        made = ledger(1)[0]
-        made[position : position + 8] = b"\xff" * 8
-        assert walk(made, dledger=True).stop is StopReason.BAD_FIELDS
+        encoded = ledger(1)[0]
+        encoded[position : position + 8] = b"\xff" * 8
+        assert walk(encoded, dledger=True).stop is StopReason.BAD_FIELDS
 
 
-def test_the_chosen_implementation_says_why() -> None:
+def test_the_chosen_implementation_has_a_reason() -> None:
     assert backend.implementation in ("c", "pure")
     assert "rmqpy._native" in backend.reason or "RMQPY_PURE" in backend.reason
 
@@ -262,7 +265,7 @@ GOLDEN = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "node", "count"), GOLDEN)
-def test_golden_stores(
+def test_golden_stores_are_scanned_completely(
     golden: Callable[[str], Path],
     manifest: Callable[[str], dict[str, Any]],
     walk: Walk,
@@ -270,12 +273,12 @@ def test_golden_stores(
     node: str,
     count: int,
 ) -> None:
-    """Every record is found, well placed; every file but the last ends in a filler."""
+    """Every record is found in its place, and every file except the last ends in a filler."""
     store = golden(name) / node
     files = sorted(
         [*store.glob("commitlog/*"), *store.glob("dledger-*/data/*")], key=lambda path: path.name
     )
-    places = {}
+    places: dict[int, tuple[Scan, int]] = {}
     for path in files:
         data = path.read_bytes()
         found = walk(data, int(path.name), dledger=path.parent.name == "data")
@@ -303,7 +306,7 @@ def test_golden_stores(
         assert found.uniq_key_hash[row] == hashed
 
 
-def test_terms_of_the_golden_ledger(golden: Callable[[str], Path], walk: Walk) -> None:
+def test_the_golden_ledger_has_three_terms(golden: Callable[[str], Path], walk: Walk) -> None:
     terms: Counter[int] = Counter()
     index: list[int] = []
     for path in sorted((golden("D-dledger-v497") / "n1/dledger-n1/data").iterdir()):
