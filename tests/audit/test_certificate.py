@@ -1,4 +1,4 @@
-"""The equality certificate: all of a store's messages in another, and what is not."""
+"""Tests of the equality certificate: the messages of one store that are, or are not, in another."""
 
 from __future__ import annotations
 
@@ -8,36 +8,34 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from attrs import define
+from harness.audit import directory_of, manifest_of
 
 from rmqpy.audit.facts.log_reader import QueueMessages
 from rmqpy.audit.replicas.certificate import Certificate, certify, check_signature
-from rmqpy.audit.replicas.manifest import Manifest
-from rmqpy.audit.scan.directory import read_directory
 from rmqpy.codec.backend import scan_records
+from rmqpy.codec.scan import Scan
 from rmqpy.model.errors import RmqError
 from rmqpy.store.files.disk import OsFileSystem
 
+Pair = tuple[Path, Path]
 
-@pytest.fixture
-def certificate_of(manifest_of: Callable[[Path], Manifest]):
-    def make(*stores, files=True):
-        manifests = [manifest_of(store) for store in stores]
-        at_hand = {
-            store.name: QueueMessages(OsFileSystem(), read_directory(OsFileSystem(), str(store)))
-            for store in stores
-            if files
-        }
-        return certify(manifests, 11, at_hand)
 
-    return make
+def certificate_of(*stores: Path, files: bool = True) -> Certificate:
+    """Compare the first store with the others, whose files may be read only with ``files``."""
+    available = {
+        store.name: QueueMessages(OsFileSystem(), directory_of(store)) for store in stores if files
+    }
+    return certify([manifest_of(store) for store in stores], 11, available)
 
 
 @pytest.fixture
-def pair(copy_of: Callable[[str], Path]):
+def pair(copy_of: Callable[[str], Path]) -> Pair:
+    """Return copies of a master and its slave."""
     return copy_of("B-master-slave-v497/master"), copy_of("B-master-slave-v497/slave")
 
 
-def test_replicas(pair, certificate_of) -> None:
+def test_replicas_are_equal(pair: Pair) -> None:
     certificate = certificate_of(*pair)
     assert certificate.is_equal
     (comparison,) = certificate.comparisons
@@ -48,7 +46,9 @@ def test_replicas(pair, certificate_of) -> None:
 
 
 @pytest.mark.slow
-def test_before_and_after_a_switch(store_of: Callable[[str], Path], certificate_of) -> None:
+def test_a_store_before_a_switch_is_contained_in_those_after_it(
+    store_of: Callable[[str], Path],
+) -> None:
     certificate = certificate_of(
         store_of("B-master-slave-v497/master"),
         *(store_of(f"C-upgraded-v497/n{n}") for n in (0, 1, 2)),
@@ -59,7 +59,7 @@ def test_before_and_after_a_switch(store_of: Callable[[str], Path], certificate_
         assert comparison.tables == ("consumerOffset.json", "delayOffset.json")
 
 
-def test_a_slave_that_is_behind(store_of: Callable[[str], Path], certificate_of) -> None:
+def test_messages_that_a_slave_lacks_are_missing(store_of: Callable[[str], Path]) -> None:
     certificate = certificate_of(
         store_of("B-lagging-slave-v497/master"), store_of("B-lagging-slave-v497/slave")
     )
@@ -70,9 +70,7 @@ def test_a_slave_that_is_behind(store_of: Callable[[str], Path], certificate_of)
 
 
 @pytest.mark.slow
-def test_a_wrong_upgrade_gives_one_offset_to_two_messages(
-    store_of: Callable[[str], Path], certificate_of
-) -> None:
+def test_a_wrong_upgrade_gives_one_offset_to_two_messages(store_of: Callable[[str], Path]) -> None:
     certificate = certificate_of(*(store_of(f"X-gap_same_file-v497/n{n}") for n in (0, 1)))
     assert not certificate.is_equal
     (comparison,) = certificate.comparisons
@@ -81,11 +79,38 @@ def test_a_wrong_upgrade_gives_one_offset_to_two_messages(
     assert changed == {32}
 
 
-def a_record(store):
-    file = sorted((store / "commitlog").iterdir())[1]
-    data = bytearray(file.read_bytes())
-    scan = scan_records(memoryview(bytes(data)), int(file.name), dledger=False, check_crc=False)
-    return file, data, scan, 25
+@define(frozen=True)
+class RecordInFile:
+    """A record of a log file, which can be damaged."""
+
+    file: Path
+    scan: Scan
+    row: int
+
+    @classmethod
+    def of(cls, store: Path) -> RecordInFile:
+        file = sorted((store / "commitlog").iterdir())[1]
+        data = memoryview(file.read_bytes())
+        return cls(file, scan_records(data, int(file.name), dledger=False, check_crc=False), 25)
+
+    @property
+    def start(self) -> int:
+        """The position of the record in the file."""
+        return self.scan.offset[self.row] - int(self.file.name)
+
+    @property
+    def topic(self) -> str:
+        return self.scan.topic[self.row].decode()
+
+    @property
+    def queue_offset(self) -> int:
+        return self.scan.queue_offset[self.row]
+
+    def flip(self, position: int) -> None:
+        """Change one bit at a position of the file."""
+        data = bytearray(self.file.read_bytes())
+        data[position] ^= 1
+        self.file.write_bytes(data)
 
 
 @pytest.mark.slow
@@ -105,24 +130,20 @@ def a_record(store):
         (88, set()),
     ],
 )
-def test_a_changed_byte_of_a_record(pair, certificate_of, position, fields) -> None:
-    """A body byte alone keeps its stored CRC, and a place is where the record stands: both show as
-    findings of the audit.
+def test_a_changed_byte_of_a_record_is_found(pair: Pair, position: int, fields: set[str]) -> None:
+    """A changed body keeps its stored CRC, and the place of a record is not part of a message: both
+    are findings of the audit instead.
     """
     one, two = pair
-    file, data, scan, row = a_record(two)
-    data[scan.offset[row] - int(file.name) + position] ^= 1
-    file.write_bytes(data)
+    record = RecordInFile.of(two)
+    record.flip(record.start + position)
     certificate = certificate_of(one, two)
     (comparison,) = certificate.comparisons
     assert {difference.field for difference in comparison.differences} == fields
     assert not certificate.is_equal
     if fields:
         first = comparison.differences[0]
-        assert (first.topic, first.queue_offset) == (
-            scan.topic[row].decode(),
-            scan.queue_offset[row],
-        )
+        assert (first.topic, first.queue_offset) == (record.topic, record.queue_offset)
     else:
         name = "RECORD_BODY_CRC" if position == 88 else "RECORD_PLACE"
         assert certificate.subjects[1].findings == {name: 1}
@@ -134,12 +155,12 @@ def test_a_changed_byte_of_a_record(pair, certificate_of, position, fields) -> N
     ["TOTALSIZE", "MAGIC", "QUEUEID", "PREPARED"]
     + ["BODYLENGTH", "TOPICLENGTH", "TOPIC", "PROPERTIESLENGTH"],
 )
-def test_a_changed_byte_that_frames_or_leads(pair, certificate_of, name) -> None:
-    """What a record is read by: nothing of it can change unseen."""
+def test_a_changed_byte_of_the_structure_of_a_record_is_found(pair: Pair, name: str) -> None:
+    """These fields frame a record or lead to its message."""
     one, two = pair
-    file, data, scan, row = a_record(two)
-    topic = scan.properties_position[row] - 2 - len(scan.topic[row])
-    start = scan.offset[row] - int(file.name)
+    record = RecordInFile.of(two)
+    properties, start = record.scan.properties_position[record.row], record.start
+    topic = properties - 2 - len(record.topic)
     places = {
         "TOTALSIZE": start + 3,
         "MAGIC": start + 7,
@@ -148,28 +169,27 @@ def test_a_changed_byte_that_frames_or_leads(pair, certificate_of, name) -> None
         "BODYLENGTH": start + 87,
         "TOPICLENGTH": topic - 1,
         "TOPIC": topic,
-        "PROPERTIESLENGTH": scan.properties_position[row] - 1,
+        "PROPERTIESLENGTH": properties - 1,
     }
-    data[places[name]] ^= 1
-    file.write_bytes(data)
+    record.flip(places[name])
     certificate = certificate_of(one, two)
     assert not certificate.is_equal
     (comparison,) = certificate.comparisons
-    wanted = (scan.topic[row].decode(), scan.queue_offset[row])
-    assert wanted in {(each.topic, each.queue_offset) for each in comparison.differences}
+    different = {(each.topic, each.queue_offset) for each in comparison.differences}
+    assert (record.topic, record.queue_offset) in different
 
 
-def test_a_changed_property(pair, certificate_of) -> None:
+def test_a_changed_property_is_found(pair: Pair) -> None:
     one, two = pair
-    file, data, scan, row = a_record(two)
-    data[scan.properties_position[row] + scan.properties_length[row] - 1] ^= 1
-    file.write_bytes(data)
+    record = RecordInFile.of(two)
+    scan, row = record.scan, record.row
+    record.flip(scan.properties_position[row] + scan.properties_length[row] - 1)
     certificate = certificate_of(one, two)
     assert [d.field for d in certificate.comparisons[0].differences] == ["properties"]
     assert not certificate.is_equal
 
 
-def test_a_changed_unit(pair, certificate_of) -> None:
+def test_a_changed_unit_is_found(pair: Pair) -> None:
     one, two = pair
     file = sorted((two / "consumequeue/Normal/0").iterdir())[0]
     data = bytearray(file.read_bytes())
@@ -182,7 +202,7 @@ def test_a_changed_unit(pair, certificate_of) -> None:
     assert certificate.subjects[1].first_findings[0]["queue_offset"] == 4
 
 
-def test_a_changed_key_and_a_changed_table(pair, certificate_of) -> None:
+def test_a_changed_key_and_a_changed_table_are_found(pair: Pair) -> None:
     one, two = pair
     file = sorted((two / "index").iterdir())[0]
     data = bytearray(file.read_bytes())
@@ -195,9 +215,7 @@ def test_a_changed_key_and_a_changed_table(pair, certificate_of) -> None:
     assert certificate.comparisons[0].tables == ("consumerOffset.json",)
 
 
-def test_without_the_files_it_says_what_it_cannot_tell(
-    store_of: Callable[[str], Path], certificate_of
-) -> None:
+def test_messages_of_unavailable_stores_are_undecided(store_of: Callable[[str], Path]) -> None:
     before, after = store_of("B-master-slave-v497/master"), store_of("C-upgraded-v497/n0")
     certificate = certificate_of(before, after, files=False)
     (comparison,) = certificate.comparisons
@@ -207,7 +225,7 @@ def test_without_the_files_it_says_what_it_cannot_tell(
     assert certificate_of(before, before, files=False).is_equal
 
 
-def test_its_json_form_and_its_signature(pair, certificate_of) -> None:
+def test_a_certificate_is_decoded_and_its_signature_checked(pair: Pair) -> None:
     certificate = certificate_of(*pair)
     raw = certificate.encode(b"key of the operator")
     assert Certificate.decode(raw) == certificate
@@ -224,39 +242,38 @@ def test_its_json_form_and_its_signature(pair, certificate_of) -> None:
     "raw",
     [b"", b"[]", b'{"kind":"x","format":1}', b'{"kind":"rmqpy-certificate","format":1}'],
 )
-def test_what_is_no_certificate_is_refused(raw) -> None:
+def test_an_invalid_certificate_is_refused(raw: bytes) -> None:
     with pytest.raises(RmqError, match="certificate"):
         Certificate.decode(raw)
 
 
-def grown(copy_of):
-    """n0 after the switch, under the name that the master's manifest of before has."""
+def switched_store(copy_of: Callable[[str], Path]) -> Path:
+    """Return n0 after the switch, in a folder with the name of the master before it."""
     store = copy_of("C-upgraded-v497/n0")
     return store.rename(store.parent / "master")
 
 
 @pytest.mark.slow
-def test_a_manifest_of_before_has_the_name_of_what_it_became(
-    store_of: Callable[[str], Path], copy_of: Callable[[str], Path], certificate_of
+def test_a_store_may_have_the_name_of_an_earlier_manifest(
+    store_of: Callable[[str], Path], copy_of: Callable[[str], Path]
 ) -> None:
-    """Its messages are not those of the directory that has its name now."""
-    certificate = certificate_of(store_of("B-master-slave-v497/master"), grown(copy_of))
+    """The messages of the earlier manifest are not read from the directory with that name."""
+    certificate = certificate_of(store_of("B-master-slave-v497/master"), switched_store(copy_of))
     (comparison,) = certificate.comparisons
     assert (comparison.same, comparison.undecided, comparison.more) == (279, 0, 281)
     assert certificate.is_equal
 
 
 @pytest.mark.slow
-def test_what_changed_since_a_manifest_of_before_shows(
-    store_of: Callable[[str], Path], copy_of: Callable[[str], Path], certificate_of
+def test_a_change_since_an_earlier_manifest_is_found(
+    store_of: Callable[[str], Path], copy_of: Callable[[str], Path]
 ) -> None:
-    now = grown(copy_of)
-    file, data, scan, row = a_record(now)
-    data[scan.offset[row] - int(file.name) + 63] ^= 1
-    file.write_bytes(data)
+    now = switched_store(copy_of)
+    record = RecordInFile.of(now)
+    record.flip(record.start + 63)
     certificate = certificate_of(store_of("B-master-slave-v497/master"), now)
     assert not certificate.is_equal
     (comparison,) = certificate.comparisons
     assert comparison.same + comparison.undecided == 279
     (difference,) = comparison.differences
-    assert (difference.topic, difference.field) == (scan.topic[row].decode(), "bucket")
+    assert (difference.topic, difference.field) == (record.topic, "bucket")

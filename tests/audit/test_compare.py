@@ -1,4 +1,4 @@
-"""Where two stores differ: from manifests, and to the byte."""
+"""Tests of the comparison of two stores, by their manifests and to the byte."""
 
 from __future__ import annotations
 
@@ -6,77 +6,78 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from harness.audit import directory_of, manifest_of
 
+from rmqpy.audit.replicas.compare import (
+    Difference,
+    LocalStore,
+    compare_manifests,
+    compare_stores,
+)
 from rmqpy.audit.replicas.compare import DifferenceKind as Kind
-from rmqpy.audit.replicas.compare import LocalStore, compare_manifests, compare_stores
-from rmqpy.audit.replicas.manifest import Manifest
-from rmqpy.audit.scan.directory import read_directory
 from rmqpy.store.files.disk import OsFileSystem
 
-
-def at_hand(store):
-    return LocalStore(OsFileSystem(), read_directory(OsFileSystem(), str(store)))
+Pair = tuple[Path, Path]
 
 
-def kinds(differences):
+def local_store(store: Path) -> LocalStore:
+    return LocalStore(OsFileSystem(), directory_of(store))
+
+
+def kinds(differences: list[Difference]) -> list[Kind]:
     return [difference.kind for difference in differences]
 
 
 @pytest.fixture
-def pair(copy_of: Callable[[str], Path]):
+def pair(copy_of: Callable[[str], Path]) -> Pair:
+    """Return copies of a master and its slave."""
     return copy_of("B-master-slave-v497/master"), copy_of("B-master-slave-v497/slave")
 
 
-def exact(one, two, manifest_of):
-    return compare_stores(manifest_of(one), manifest_of(two), at_hand(one), at_hand(two))
+def compare(one: Path, two: Path) -> list[Difference]:
+    """Return the differences to the byte."""
+    return compare_stores(manifest_of(one), manifest_of(two), local_store(one), local_store(two))
 
 
-def test_replicas_are_equal(pair, manifest_of: Callable[[Path], Manifest]) -> None:
-    assert exact(*pair, manifest_of) == []
+def test_replicas_are_equal(pair: Pair) -> None:
+    assert compare(*pair) == []
 
 
-def test_a_slave_that_is_behind_differs_by_its_end(
-    store_of: Callable[[str], Path], manifest_of: Callable[[Path], Manifest]
-) -> None:
+def test_a_lagging_slave_differs_by_its_end(store_of: Callable[[str], Path]) -> None:
     master = store_of("B-lagging-slave-v497/master")
     slave = store_of("B-lagging-slave-v497/slave")
-    (difference,) = exact(master, slave, manifest_of)
+    (difference,) = compare(master, slave)
     assert difference.kind is Kind.END
     assert (difference.begin, difference.end) == (229443, 341158)
-    # From digests alone the last block of the slave stays open.
+    # Digests alone leave the last block of the slave undecided.
     found = compare_manifests(manifest_of(master), manifest_of(slave))
     assert kinds(found) == [Kind.UNDECIDED, Kind.END]
     assert (found[0].begin, found[0].end) == (196608, 229443)
 
 
-def test_a_wrong_upgrade_differs_in_the_old_log(
-    store_of: Callable[[str], Path], manifest_of: Callable[[Path], Manifest]
-) -> None:
+def test_a_wrong_upgrade_differs_in_the_old_log(store_of: Callable[[str], Path]) -> None:
     one, two = (store_of(f"X-gap_same_file-v497/n{n}") for n in (0, 1))
-    found = exact(one, two, manifest_of)
+    found = compare(one, two)
     assert (found[0].kind, found[0].log, found[0].begin) == (Kind.END, "classic", 222613)
 
 
-def test_the_first_byte_record_and_queue_offset(
-    pair, manifest_of: Callable[[Path], Manifest]
-) -> None:
+def test_the_first_different_byte_and_its_message_are_found(pair: Pair) -> None:
     one, two = pair
     file = sorted((two / "commitlog").iterdir())[1]
     data = bytearray(file.read_bytes())
     data[30000] ^= 1
     file.write_bytes(data)
-    (difference,) = exact(one, two, manifest_of)
+    (difference,) = compare(one, two)
     assert difference.kind is Kind.CONTENT and difference.begin == 65536 + 30000
     record = difference.record
+    assert record is not None
     assert record.offset <= difference.begin < record.offset + record.size
     assert record.topic in str(difference) and f"offset {record.queue_offset}" in str(difference)
     (coarse,) = compare_manifests(manifest_of(one), manifest_of(two))
     assert coarse.begin == 65536 < 65536 + 30000 < coarse.end
 
 
-def test_a_difference_in_the_part_that_digests_leave_open(
-    pair, manifest_of: Callable[[Path], Manifest]
-) -> None:
+def test_a_difference_in_an_undecided_block_is_found(pair: Pair) -> None:
     """The slave is shorter and differs before its end."""
     one, two = pair
     whole = manifest_of(two)
@@ -86,25 +87,21 @@ def test_a_difference_in_the_part_that_digests_leave_open(
     data[cut:] = bytes(len(data) - cut)
     data[cut - 200] ^= 1
     file.write_bytes(data)
-    found = exact(one, two, manifest_of)
+    found = compare(one, two)
     assert (found[0].kind, found[0].begin) == (Kind.CONTENT, int(file.name) + cut - 200)
     assert Kind.END in kinds(found)
 
 
-def test_stale_bytes_behind_the_end_are_no_difference(
-    pair, manifest_of: Callable[[Path], Manifest]
-) -> None:
+def test_stale_bytes_after_the_end_are_no_difference(pair: Pair) -> None:
     one, two = pair
     file = sorted((two / "commitlog").iterdir())[0]
     data = bytearray(file.read_bytes())
     data[-1] ^= 0xFF
     file.write_bytes(data)
-    assert exact(one, two, manifest_of) == []
+    assert compare(one, two) == []
 
 
-def test_before_and_after_a_switch(
-    store_of: Callable[[str], Path], manifest_of: Callable[[Path], Manifest]
-) -> None:
+def test_a_switch_adds_a_log_and_changes_tables(store_of: Callable[[str], Path]) -> None:
     before = manifest_of(store_of("B-master-slave-v497/master"))
     after = manifest_of(store_of("C-upgraded-v497/n0"))
     found = compare_manifests(before, after)
@@ -115,19 +112,17 @@ def test_before_and_after_a_switch(
     }
 
 
-def test_an_older_begin_and_another_file_size(
-    pair, store_of: Callable[[str], Path], manifest_of: Callable[[Path], Manifest]
-) -> None:
+def test_logs_with_different_begins_differ_by_their_begin(pair: Pair) -> None:
     one, two = pair
     sorted((two / "commitlog").iterdir())[0].unlink()
-    found = exact(one, two, manifest_of)
+    found = compare(one, two)
     assert kinds(found) == [Kind.BEGIN]
     assert (found[0].begin, found[0].end) == (0, 65536)
 
 
-def test_a_changed_table(pair, manifest_of: Callable[[Path], Manifest]) -> None:
+def test_a_changed_table_is_found(pair: Pair) -> None:
     one, two = pair
     path = two / "config/topics.json"
     path.write_text(path.read_text().replace('"perm":6', '"perm":4', 1))
-    (difference,) = exact(one, two, manifest_of)
+    (difference,) = compare(one, two)
     assert (difference.kind, difference.log) == (Kind.TABLE, "topics.json")

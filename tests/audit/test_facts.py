@@ -1,4 +1,4 @@
-"""What a directory is, on stores of the Java broker and on what may happen to them."""
+"""Tests of the facts of a directory, on stores of the Java broker and on damaged ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rmqpy.audit.facts import log_facts
-from rmqpy.audit.facts.facts import Mode, TailKind
+from rmqpy.audit.facts.facts import LogFacts, Mode, RecordFacts, StoreFacts, TailKind
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.findings import FindingCode
 from rmqpy.config.loading import StoreSettings
@@ -20,35 +20,49 @@ from rmqpy.store.files.disk import OsFileSystem
 
 
 @pytest.fixture(params=[log_facts.TAIL_BYTES, 1])
-def _tail_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
-    """Whether little or much of a log's end is looked at: the same is found."""
+def _tail_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the reader read a long or a short end of a log; the facts must be the same."""
     monkeypatch.setattr(log_facts, "TAIL_BYTES", request.param)
 
 
 pytestmark = pytest.mark.usefixtures("_tail_bytes")
 
 
-def facts_of(store, **more):
-    return read_facts(OsFileSystem(), str(store), **more)
+def facts_of(store: Path, settings: StoreSettings | None = None) -> StoreFacts:
+    return read_facts(OsFileSystem(), str(store), settings)
 
 
-def codes(facts):
+def classic_of(store: Path) -> LogFacts:
+    """Return the facts of the classic log of a store."""
+    classic = facts_of(store).classic
+    assert classic is not None
+    return classic
+
+
+def record(facts: RecordFacts | None) -> RecordFacts:
+    assert facts is not None
+    return facts
+
+
+def codes(facts: StoreFacts) -> list[FindingCode]:
     return [finding.code for finding in facts.findings]
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "end", "messages"),
+    ("name", "mode", "end"),
     [
-        ("A-classic-clean-v497", Mode.CLASSIC, 225556, 264),
-        ("A-classic-clean-v533", Mode.CLASSIC, 276094, None),
-        ("B-master-slave-v497/master", Mode.CLASSIC, 221997, None),
-        ("B-lagging-slave-v497/master", Mode.CLASSIC, 341158, None),
-        ("B-lagging-slave-v497/slave", Mode.CLASSIC, 229443, None),
-        ("C-upgraded-v497/n1", Mode.JOINED, 501902, None),
-        ("D-dledger-v497/n2", Mode.DLEDGER, 382144, None),
+        ("A-classic-clean-v497", Mode.CLASSIC, 225556),
+        ("A-classic-clean-v533", Mode.CLASSIC, 276094),
+        ("B-master-slave-v497/master", Mode.CLASSIC, 221997),
+        ("B-lagging-slave-v497/master", Mode.CLASSIC, 341158),
+        ("B-lagging-slave-v497/slave", Mode.CLASSIC, 229443),
+        ("C-upgraded-v497/n1", Mode.JOINED, 501902),
+        ("D-dledger-v497/n2", Mode.DLEDGER, 382144),
     ],
 )
-def test_golden_stores(store_of: Callable[[str], Path], name, mode, end, messages) -> None:
+def test_golden_stores_have_no_findings(
+    store_of: Callable[[str], Path], name: str, mode: Mode, end: int
+) -> None:
     facts = facts_of(store_of(name))
     assert (facts.mode, facts.end, facts.begin) == (mode, end, 0)
     assert facts.clean_stop and not facts.running
@@ -56,15 +70,18 @@ def test_golden_stores(store_of: Callable[[str], Path], name, mode, end, message
     assert all(opener.able for opener in facts.openers)
 
 
-def test_an_upgraded_store(store_of: Callable[[str], Path]) -> None:
+def test_an_upgraded_store_has_two_logs(store_of: Callable[[str], Path]) -> None:
     facts = facts_of(store_of("C-upgraded-v497/n0"))
     assert facts.divided_offset == 262144
-    assert facts.classic.tail is TailKind.BLANK and facts.classic.end == 221997
-    assert facts.classic.file_end == facts.classic.next_offset == 262144
-    assert facts.ledger.begin == 262144 and facts.ledger.tail is TailKind.CLEAN
-    assert (facts.ledger.first.index, facts.ledger.last.index) == (0, 280)
-    assert facts.ledger.first.offset == facts.ledger.first.frame_offset + 48 == 262144 + 48
-    assert facts.ledger_state.committed_index == 280 and facts.ledger_state.current_term == 1
+    classic, ledger, state = facts.classic, facts.ledger, facts.ledger_state
+    assert classic is not None and ledger is not None and state is not None
+    assert classic.tail is TailKind.BLANK and classic.end == 221997
+    assert classic.file_end == classic.next_offset == 262144
+    assert ledger.begin == 262144 and ledger.tail is TailKind.CLEAN
+    first = record(ledger.first)
+    assert (first.index, record(ledger.last).index) == (0, 280)
+    assert first.offset == first.frame_offset + 48 == 262144 + 48
+    assert state.committed_index == 280 and state.current_term == 1
     assert facts.self_id == "n0"
 
 
@@ -82,13 +99,13 @@ def test_queue_ends_are_those_of_java(
             assert found.get((topic, queue["queueId"]), (0, 0)) == ends
 
 
-def test_a_killed_store(store_of: Callable[[str], Path]) -> None:
+def test_a_killed_store_had_no_clean_stop(store_of: Callable[[str], Path]) -> None:
     facts = facts_of(store_of("A-classic-killed-v497"))
     assert not facts.clean_stop
     assert codes(facts) == [FindingCode.UNCLEAN_STOP]
 
 
-def test_nothing_is_there(tmp_path: Path) -> None:
+def test_an_empty_directory_has_no_findings(tmp_path: Path) -> None:
     facts = facts_of(tmp_path)
     assert facts.mode is Mode.EMPTY and facts.end == 0 and facts.findings == ()
 
@@ -100,57 +117,60 @@ def test_reading_changes_nothing(copy_of: Callable[[str], Path]) -> None:
     assert sorted((str(p), p.stat().st_mtime_ns) for p in store.rglob("*")) == before
 
 
-def last_log_file(store):
+def last_log_file(store: Path) -> Path:
     return sorted((store / "commitlog").iterdir())[-1]
 
 
-def test_a_record_that_was_cut_off(copy_of: Callable[[str], Path]) -> None:
-    """Its properties were not written: lengths and body CRC are right."""
+def test_an_incomplete_last_record_is_a_partial_tail(copy_of: Callable[[str], Path]) -> None:
+    """Its properties were not written; lengths and body CRC are correct."""
     store = copy_of("A-classic-clean-v497")
-    whole = facts_of(store).classic
+    whole = classic_of(store)
     last = last_log_file(store)
     data = bytearray(last.read_bytes())
     end = whole.end - int(last.name)
     data[end - 20 : end] = bytes(20)
     last.write_bytes(data)
-    log = facts_of(store).classic
+    log = classic_of(store)
     assert log.tail is TailKind.PARTIAL
-    assert (log.end, log.tail_bytes) == (whole.last.offset, whole.last.size)
-    assert log.last.offset < whole.last.offset
+    assert (log.end, log.tail_bytes) == (record(whole.last).offset, record(whole.last).size)
+    assert record(log.last).offset < record(whole.last).offset
 
 
-def test_junk_behind_the_end(copy_of: Callable[[str], Path]) -> None:
+def test_junk_after_the_end_is_reported(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
-    whole = facts_of(store).classic
+    whole = classic_of(store)
     last = last_log_file(store)
     data = bytearray(last.read_bytes())
     end = whole.end - int(last.name)
     data[end : end + 10] = b"0123456789"
     last.write_bytes(data)
     facts = facts_of(store)
-    assert facts.classic.tail is TailKind.JUNK
-    assert (facts.classic.end, facts.classic.tail_bytes) == (whole.end, 10)
+    log = classic_of(store)
+    assert log.tail is TailKind.JUNK
+    assert (log.end, log.tail_bytes) == (whole.end, 10)
     assert codes(facts) == [FindingCode.TAIL_JUNK]
 
 
-def test_a_file_made_ahead(copy_of: Callable[[str], Path]) -> None:
+def test_a_file_created_ahead_is_reported(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
     (store / "commitlog" / f"{262144:020d}").write_bytes(bytes(65536))
     facts = facts_of(store)
-    assert facts.classic.files_ahead == 1 and facts.end == 225556
+    assert classic_of(store).files_ahead == 1 and facts.end == 225556
     assert codes(facts) == [FindingCode.FILE_AHEAD]
 
 
-def test_a_file_made_ahead_behind_a_closed_one(copy_of: Callable[[str], Path]) -> None:
-    """A switch would put the divide behind the empty file."""
+def test_a_file_created_ahead_after_a_closed_one_is_reported(
+    copy_of: Callable[[str], Path],
+) -> None:
+    """A switch would put the divide after the empty file."""
     store = copy_of("A-classic-clean-v497")
     last_log_file(store).write_bytes(bytes(65536))
     facts = facts_of(store)
-    assert facts.classic.tail is TailKind.BLANK
+    assert classic_of(store).tail is TailKind.BLANK
     assert codes(facts) == [FindingCode.FILE_AHEAD_SEALED]
 
 
-def test_missing_stray_short_and_empty_files(copy_of: Callable[[str], Path]) -> None:
+def test_missing_stray_short_and_empty_files_are_reported(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
     log = store / "commitlog"
     (log / f"{65536:020d}").unlink()
@@ -161,25 +181,25 @@ def test_missing_stray_short_and_empty_files(copy_of: Callable[[str], Path]) -> 
     facts = facts_of(store)
     found = {*codes(facts)}
     assert {FindingCode.FILE_STRAY, FindingCode.FILE_EMPTY, FindingCode.FILE_SIZE} <= found
-    assert facts.classic.gaps[0] == (65536, 131072)
+    assert classic_of(store).gaps[0] == (65536, 131072)
     assert FindingCode.FILE_MISSING in codes(facts)
     assert not any(opener.able for opener in facts.openers)
 
 
-def test_sizes_against_the_configuration(store_of: Callable[[str], Path]) -> None:
+def test_file_sizes_must_be_those_of_the_configuration(store_of: Callable[[str], Path]) -> None:
     settings = StoreSettings(mapped_file_size_commit_log=131072)
     facts = facts_of(store_of("A-classic-clean-v497"), settings=settings)
     assert codes(facts) == [FindingCode.FILE_SIZE] * 4
     assert "131072" in str(facts.findings[0])
 
 
-def test_a_divide_that_does_not_fit(copy_of: Callable[[str], Path]) -> None:
+def test_a_divide_that_does_not_fit_is_reported(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("C-upgraded-v497/n0")
     shutil.copy(store / "commitlog" / f"{0:020d}", store / "commitlog" / f"{262144:020d}")
     assert FindingCode.DIVIDE_MISMATCH in codes(facts_of(store))
 
 
-def test_a_broken_table_and_its_backup(copy_of: Callable[[str], Path]) -> None:
+def test_unreadable_tables_and_their_backups_are_reported(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
     (store / "config/topics.json").write_text('{"topicConfigTable":')
     (store / "config/consumerOffset.json").write_text("{")
@@ -191,7 +211,7 @@ def test_a_broken_table_and_its_backup(copy_of: Callable[[str], Path]) -> None:
     }
 
 
-def test_a_running_broker_is_seen_and_not_disturbed(copy_of: Callable[[str], Path]) -> None:
+def test_a_running_broker_is_detected_and_not_disturbed(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
     holder = subprocess.Popen(
         [
@@ -206,7 +226,7 @@ def test_a_running_broker_is_seen_and_not_disturbed(copy_of: Callable[[str], Pat
     )
     try:
         (store / "lock").touch()
-        assert holder.stdout.readline() == b"held\n"
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
         facts = facts_of(store)
         assert facts.running
         assert facts.confirmed_end == 225556 == facts.end

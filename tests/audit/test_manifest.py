@@ -1,4 +1,4 @@
-"""The manifest: what md5sum says, what it cannot say, and its JSON form."""
+"""Tests of the manifest: its MD5 sums, its digests, and its JSON form."""
 
 from __future__ import annotations
 
@@ -9,41 +9,36 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.audit import manifest_of
 
-from rmqpy.audit.checks.engine import AuditOptions
-from rmqpy.audit.replicas.manifest import Manifest, ManifestPlan, Md5, make_manifest
+from rmqpy.audit.replicas.manifest import Manifest, Md5
 from rmqpy.model.errors import RmqError
 from rmqpy.store.files.disk import OsFileSystem
 
 
-def manifest_of(store, md5=Md5.NONE, **more):
-    plan = ManifestPlan(
-        name=store.name, audit=AuditOptions(root=str(store), **more), now_ms=lambda: 7, md5=md5
-    )
-    return make_manifest(OsFileSystem(), plan)[0]
-
-
-def test_md5_of_what_cannot_be_made_again(store_of: Callable[[str], Path]) -> None:
+def test_derived_files_may_have_no_md5(store_of: Callable[[str], Path]) -> None:
     files = manifest_of(store_of("A-classic-clean-v497"), md5=Md5.OWN_FILES).files
     derived = {file.path for file in files if not file.md5}
     assert {path.partition("/")[0] for path in derived} == {"consumequeue", "index"}
     assert {file.path for file in files} - derived >= {"checkpoint", "config/topics.json"}
 
 
-def test_md5_is_what_java_manifests_say(
+def test_md5_sums_are_those_of_the_golden_manifests(
     store_of: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
 ) -> None:
     store = store_of("A-classic-clean-v497")
     files = manifest_of(store, md5=Md5.EVERY_FILE).files
-    mine = {file.path: (file.size, file.md5) for file in files}
+    found = {file.path: (file.size, file.md5) for file in files}
     java = next(iter(manifest("A-classic-clean-v497")["files"].values()))
-    for path, told in java.items():
+    for path, expected in java.items():
         if path.startswith(("commitlog", "consumequeue", "config", "checkpoint")):
-            assert mine[path] == (told["size"], told["md5"]), path
+            assert found[path] == (expected["size"], expected["md5"]), path
 
 
 @pytest.mark.slow
-def test_its_json_form_is_the_same_value(store_of: Callable[[str], Path], clean_node: str) -> None:
+def test_a_manifest_is_decoded_as_it_was_encoded(
+    store_of: Callable[[str], Path], clean_node: str
+) -> None:
     manifest = manifest_of(store_of(clean_node))
     assert Manifest.decode(manifest.encode()) == manifest
 
@@ -56,8 +51,8 @@ def test_every_message_has_its_unit(store_of: Callable[[str], Path], told_node: 
         assert sum(bucket[1] for bucket in queue.buckets) == queue.count + queue.unqueued
 
 
-def test_replicas_have_one_digest(store_of: Callable[[str], Path]) -> None:
-    """Master and slave differ in index names and delay offsets, not in what counts."""
+def test_replicas_have_equal_digests(store_of: Callable[[str], Path]) -> None:
+    """Master and slave differ only in index file names and delay offsets."""
     one = manifest_of(store_of("B-master-slave-v497/master"))
     two = manifest_of(store_of("B-master-slave-v497/slave"))
     assert one.logs == two.logs
@@ -68,7 +63,7 @@ def test_replicas_have_one_digest(store_of: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.slow
-def test_bytes_behind_the_end_do_not_count(copy_of: Callable[[str], Path]) -> None:
+def test_bytes_after_the_end_are_not_in_the_digests(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("C-upgraded-v497/n0")
     before = manifest_of(store, md5=Md5.EVERY_FILE)
     file = sorted((store / "commitlog").iterdir())[-1]
@@ -81,7 +76,7 @@ def test_bytes_behind_the_end_do_not_count(copy_of: Callable[[str], Path]) -> No
     assert changed == {f"commitlog/{file.name}"}
 
 
-def test_blocks_are_of_the_valid_prefix(store_of: Callable[[str], Path]) -> None:
+def test_block_digests_cover_the_valid_prefix(store_of: Callable[[str], Path]) -> None:
     store = store_of("A-classic-clean-v497")
     (log,) = manifest_of(store).logs
     last = log.files[-1]
@@ -91,7 +86,7 @@ def test_blocks_are_of_the_valid_prefix(store_of: Callable[[str], Path]) -> None
     assert sum(group.count for file in log.files for group in file.groups) == 279
 
 
-def test_it_tells_whether_the_files_are_still_the_same(copy_of: Callable[[str], Path]) -> None:
+def test_a_changed_file_does_not_fit_the_manifest(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("B-master-slave-v497/slave")
     manifest = manifest_of(store)
     assert manifest.fits(OsFileSystem(), str(store))
@@ -111,12 +106,12 @@ def test_it_tells_whether_the_files_are_still_the_same(copy_of: Callable[[str], 
         b'{"kind":"rmqpy-manifest","format":1,"name":3}',
     ],
 )
-def test_what_is_no_manifest_is_refused(raw) -> None:
+def test_an_invalid_manifest_is_refused(raw: bytes) -> None:
     with pytest.raises(RmqError, match="manifest"):
         Manifest.decode(raw)
 
 
-def test_facts_travel_along(store_of: Callable[[str], Path]) -> None:
+def test_a_manifest_contains_the_facts_of_the_store(store_of: Callable[[str], Path]) -> None:
     manifest = manifest_of(store_of("C-upgraded-v497/n0"))
     assert manifest.facts["classic"]["tail"] == "blank"
     assert json.loads(manifest.encode())["divided_offset"] == 262144

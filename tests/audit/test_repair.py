@@ -1,4 +1,4 @@
-"""Repairs: shown first, journaled, and afterwards everything else reads as before."""
+"""Tests of repairs: the plan, the journal, and the messages that must stay as they were."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from harness.audit import audit, directory_of, without_notes
 
-from rmqpy.audit.checks.engine import AuditOptions, audit_store
 from rmqpy.audit.checks.messages import MessageSelection, each_message
-from rmqpy.audit.replicas.repair import Repair, execute_repair, plan_repair, unfinished_plan
-from rmqpy.audit.scan.directory import read_directory
+from rmqpy.audit.replicas.repair import (
+    Repair,
+    RepairPlan,
+    execute_repair,
+    plan_repair,
+    unfinished_plan,
+)
 from rmqpy.codec.backend import scan_records
 from rmqpy.model.errors import StoreError
-from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.model.files import FileSystem
+from rmqpy.model.message import StoredMessage
+from rmqpy.store.files.disk import DiskFile, OsFileSystem
 
 
-def fsck(store):
-    found = []
-    audit_store(OsFileSystem(), AuditOptions(root=str(store), sink=found.extend, workers=1))
-    return [finding for finding in found if finding.code.severity.value != "note"]
-
-
-def messages(store):
-    directory = read_directory(OsFileSystem(), str(store))
+def messages(store: Path) -> dict[int, StoredMessage]:
+    """Return all messages of a store by their physical offsets."""
     return {
         found.message.physical_offset: found.message
-        for found in each_message(OsFileSystem(), directory, MessageSelection())
+        for found in each_message(OsFileSystem(), directory_of(store), MessageSelection())
     }
 
 
-def carry(store, plan, files=None):
-    files = files or OsFileSystem()
-    execute_repair(files, read_directory(files, str(store)), plan)
+def execute(store: Path, plan: RepairPlan, files: FileSystem | None = None) -> None:
+    execute_repair(files or OsFileSystem(), directory_of(store), plan)
 
 
 @pytest.fixture
-def damaged(copy_of: Callable[[str], Path]):
-    """A store with a broken record, a broken body, a zeroed page and a broken filler."""
+def damaged(copy_of: Callable[[str], Path]) -> Path:
+    """Return a store with a damaged record, body and filler, and a zeroed page."""
     store = copy_of("A-classic-clean-v497")
     path = sorted((store / "commitlog").iterdir())[1]
     data = bytearray(path.read_bytes())
@@ -52,23 +52,21 @@ def damaged(copy_of: Callable[[str], Path]):
     return store
 
 
-def test_nothing_to_do(copy_of: Callable[[str], Path]) -> None:
+def test_a_clean_store_needs_no_repair(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
     for repair in Repair:
         assert plan_repair(OsFileSystem(), str(store), repair).actions == ()
 
 
-def test_quarantine_keeps_every_other_message(
-    copy_of: Callable[[str], Path], damaged, tmp_path: Path
-) -> None:
+def test_quarantine_keeps_every_other_message(damaged: Path) -> None:
     before = messages(damaged)
     plan = plan_repair(OsFileSystem(), str(damaged), Repair.QUARANTINE)
     kept = [action for action in plan.actions if action.kept_as]
     assert len(kept) == len({action.kept_as for action in kept}) >= 4
     assert len(plan.reasons) == len(kept)
-    carry(damaged, plan)
+    execute(damaged, plan)
     after = messages(damaged)
-    assert {f.code.name for f in fsck(damaged)} <= {"KEY_MISSING", "KEY_SURPLUS"}
+    assert {f.code.name for f in without_notes(audit(damaged))} <= {"KEY_MISSING", "KEY_SURPLUS"}
     lost = {
         offset
         for offset, message in after.items()
@@ -84,11 +82,11 @@ def test_quarantine_keeps_every_other_message(
     assert plan_repair(OsFileSystem(), str(damaged), Repair.QUARANTINE).actions == ()
 
 
-def test_force_truncate_ends_the_log_before_the_damage(damaged) -> None:
-    first = min(f.offset for f in fsck(damaged) if f.code.name.startswith("RECORD"))
+def test_force_truncate_ends_the_log_before_the_damage(damaged: Path) -> None:
+    first = min(f.offset for f in without_notes(audit(damaged)) if f.code.name.startswith("RECORD"))
     before = messages(damaged)
     plan = plan_repair(OsFileSystem(), str(damaged), Repair.FORCE_TRUNCATE)
-    carry(damaged, plan)
+    execute(damaged, plan)
     after = messages(damaged)
     assert after == {o: m for o, m in before.items() if o < first}
     assert sorted(path.name for path in (damaged / "commitlog").iterdir())[-1] == f"{65536:020d}"
@@ -96,67 +94,64 @@ def test_force_truncate_ends_the_log_before_the_damage(damaged) -> None:
 
 
 class StoppedError(Exception):
-    pass
+    """The simulated end of the process."""
 
 
 class StoppingDisk(OsFileSystem):
-    """Dies before the n-th change."""
+    """Allows ``changes`` changes and fails before the next one."""
 
-    def __init__(self, changes):
+    def __init__(self, changes: int) -> None:
         super().__init__()
         self.left = changes
 
-    def _count(self):
+    def _count(self) -> None:
         if self.left == 0:
             raise StoppedError
         self.left -= 1
 
-    def replace_bytes(self, path, data):
+    def replace_bytes(self, path: str, data: bytes) -> None:
         self._count()
         super().replace_bytes(path, data)
 
-    def rename(self, old, new):
+    def rename(self, old: str, new: str) -> None:
         self._count()
         super().rename(old, new)
 
-    def unlink(self, path):
+    def unlink(self, path: str) -> None:
         self._count()
         super().unlink(path)
 
-    def open(self, path, *, size=None):
+    def open(self, path: str, *, size: int | None = None) -> DiskFile:
         self._count()
         return super().open(path, size=size)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("repair", list(Repair))
-def test_an_interrupted_repair_is_carried_on(
-    copy_of: Callable[[str], Path], damaged, repair
-) -> None:
-    """StoppedError before each of its changes: the end is the same, byte for byte."""
+def test_an_interrupted_repair_is_resumed(damaged: Path, repair: Repair) -> None:
+    """It is interrupted before each of its changes; the quarantine and the log are complete."""
     plan = plan_repair(OsFileSystem(), str(damaged), repair)
     stops = 0
     for changes in range(1, 2 * len(plan.actions)):
         try:
-            carry(damaged, plan, StoppingDisk(changes))
+            execute(damaged, plan, StoppingDisk(changes))
         except StoppedError:
             stops += 1
-            unfinished = unfinished_plan(
-                OsFileSystem(), read_directory(OsFileSystem(), str(damaged))
-            )
-            assert unfinished == plan
+            assert unfinished_plan(OsFileSystem(), directory_of(damaged)) == plan
         else:
             break
     assert stops >= len(plan.actions) // 2
-    assert unfinished_plan(OsFileSystem(), read_directory(OsFileSystem(), str(damaged))) is None
+    assert unfinished_plan(OsFileSystem(), directory_of(damaged)) is None
     kept = {action.kept_as: action for action in plan.actions if action.kept_as}
     names = {path.name for path in (damaged / "rmqpy/quarantine").iterdir()}
     assert names == set(kept)
-    damage = [f for f in fsck(damaged) if f.code.name.startswith(("RECORD", "FILLER"))]
+    damage = [
+        f for f in without_notes(audit(damaged)) if f.code.name.startswith(("RECORD", "FILLER"))
+    ]
     assert damage == []
 
 
-def test_a_dledger_log_is_not_repaired_here(copy_of: Callable[[str], Path]) -> None:
+def test_a_dledger_log_is_not_repaired(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("C-upgraded-v497/n0")
     path = sorted((store / "dledger-n0/data").iterdir())[0]
     data = bytearray(path.read_bytes())
