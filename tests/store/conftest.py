@@ -1,13 +1,12 @@
-"""Fixtures of tests/store; what they hand out is in harness.store."""
+"""Fixtures of the tests of stores; harness.store defines what they return."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
-from harness.store import MakeStoreRig, StoreRig
+from harness.store import CLASSIC_COUNT, MemoryRig
 
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.disk import OsFileSystem
@@ -15,19 +14,30 @@ from rmqpy.testing.memory_files import MemoryFiles
 
 
 @pytest.fixture
-def make_rig(monkeypatch: pytest.MonkeyPatch) -> MakeStoreRig:
-    """Make rigs whose DLedger index files hold 16 units."""
+def small_ledger_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each index file of a ledger hold 16 units."""
     monkeypatch.setattr("rmqpy.store.ledger.entry_recovery.INDEX_FILE_SIZE", 32 * 16)
 
-    def rig(files: FileSystem | None = None, root: str = "/store", **options: Any) -> StoreRig:
-        return StoreRig(MemoryFiles() if files is None else files, root, **options)
 
+@pytest.fixture
+def make_rig(small_ledger_index: None) -> type[MemoryRig]:
+    """Return the class of rigs in memory, with small index files of ledgers."""
+    return MemoryRig
+
+
+@pytest.fixture(params=["classic", "dledger", "joined"])
+def any_mode_rig(request: pytest.FixtureRequest, make_rig: type[MemoryRig]) -> MemoryRig:
+    """Return a rig in each mode; the classic part of a joined store has CLASSIC_COUNT messages."""
+    rig = make_rig()
+    if request.param == "joined":
+        rig.write(*range(9000, 9000 + CLASSIC_COUNT))
+    rig.flag = request.param != "classic"
     return rig
 
 
 @pytest.fixture(params=["memory", "disk"])
 def any_files(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileSystem, str]:
-    """A file layer and a root: in memory, on the disk."""
+    """Return a file layer and a root directory, in memory and on the disk."""
     if request.param == "memory":
         return MemoryFiles(), "/store"
     return OsFileSystem(), os.fspath(tmp_path / "store")

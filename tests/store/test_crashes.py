@@ -1,5 +1,5 @@
-"""Kills, power losses and failing disks at any moment: what was promised is there, and nothing is
-there twice.
+"""Tests with kills, power losses and failing disks at any moment: no promised message is lost, and
+none is stored twice.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import random
 import pytest
 from attrs import define, field
 from harness.store import (
+    CLASSIC_COUNT,
     CrashingFiles,
     KilledError,
-    MakeStoreRig,
+    MemoryRig,
     SingleNodeProposer,
-    StoreRig,
     bodies_of,
     read_all,
 )
@@ -23,29 +23,24 @@ from rmqpy.model.errors import StoreError
 from rmqpy.model.flags import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rmqpy.store.message_store import MessageStore
 
-ROOT = "/store"
-MODES = ("classic", "dledger", "joined")
 SEEDS = (*range(25), 54, 151, 1070, 1787)
-"""The last four have found something once."""
+"""The last four once found a bug."""
 ROUNDS = 4
 LAST = 1 << 50
 
 
-@pytest.fixture(params=MODES)
-def rig(request: pytest.FixtureRequest, make_rig: MakeStoreRig) -> StoreRig:
-    made = make_rig()
-    if request.param == "joined":
-        store = made.open()
-        for number in range(9000, 9030):
-            made.put(store, number)
-        store.shutdown()
-    made.flag = request.param != "classic"
-    return made
+@pytest.fixture
+def rig(any_mode_rig: MemoryRig) -> MemoryRig:
+    return any_mode_rig
 
 
 @define
 class Sent:
-    """A message that was put: where, and whether it may have been acknowledged and flushed."""
+    """A message that was put.
+
+    ``queued``: it has a consume queue unit. ``committed`` and ``flushed``: it may have been
+    acknowledged as such.
+    """
 
     number: int
     body: bytes
@@ -58,14 +53,14 @@ class Sent:
 
 @define
 class History:
-    """A store under a random schedule, and what it has promised so far, in order of the log."""
+    """A store under a random schedule, and its messages in the order of the log."""
 
-    rig: StoreRig
+    rig: MemoryRig
     rng: random.Random
     sent: list[Sent] = field(factory=list)
     next_number: int = 0
     unreported: int = 0
-    """Messages of a put that never returned."""
+    """The number of messages in a put that never returned."""
 
     def run(self, store: MessageStore, steps: int) -> None:
         for _ in range(steps):
@@ -124,19 +119,23 @@ class History:
             self.sent.append(Sent(number, body, int(offset), int(end), draft.sys_flag == 0))
 
     def check(self, store: MessageStore, promise: str) -> None:
-        """What is there is a prefix of what was put, and covers every promise."""
+        """Check that the store has a prefix of the messages, with all that were promised.
+
+        ``promise`` is "committed" or "flushed".
+        """
         while store.catch_up_index():
             pass
-        present = [message for message in self.sent if self.holds(store, message)]
-        assert present == self.sent[: len(present)], "a gap"
+        present = [message for message in self.sent if self.has(store, message)]
+        assert present == self.sent[: len(present)], "a message is lost before a later one"
         for message in self.sent[len(present) :]:
-            assert not getattr(message, promise), f"lost {message}"
+            is_promised = message.flushed if promise == "flushed" else message.committed
+            assert not is_promised, f"lost {message}"
         bodies = bodies_of(store)
         queued = [message.body for message in present if message.queued]
         assert bodies >= set(queued)
         records = sum(map(len, read_all(store).values()))
-        more = records - len(queued) - (30 if store.opened.divided_offset else 0)
-        assert 0 <= more <= self.unreported, "something twice"
+        more = records - len(queued) - (CLASSIC_COUNT if store.opened.divided_offset else 0)
+        assert 0 <= more <= self.unreported, "a message is stored twice"
         for message in present:
             found = store.reader.query_message("Topic", f"key{message.number}", 64, 0, LAST)
             places = [int.from_bytes(record[28:36]) for record in found.messages]
@@ -147,7 +146,7 @@ class History:
         self.sent = present
 
     @staticmethod
-    def holds(store: MessageStore, message: Sent) -> bool:
+    def has(store: MessageStore, message: Sent) -> bool:
         record = store.reader.message_at(message.offset)
         if record is None:
             return False
@@ -156,9 +155,9 @@ class History:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_kills_and_power_losses_at_random(rig: StoreRig, seed: int) -> None:
-    """After a kill everything committed is there, after a power loss everything flushed; the queues
-    are dense, their units point to their messages, and every key finds its own.
+def test_random_kills_and_power_losses_lose_no_promised_message(rig: MemoryRig, seed: int) -> None:
+    """A kill keeps every committed message, a power loss every flushed one; the queues are dense,
+    their units point to their messages, and every key leads to its message.
     """
     history = History(rig, random.Random(seed))
     for _ in range(ROUNDS):
@@ -168,26 +167,24 @@ def test_kills_and_power_losses_at_random(rig: StoreRig, seed: int) -> None:
         if ending == "shutdown":
             store.shutdown()
             assert store.health.failure is None
-            files = history.rig.files
-            promise = "committed"
         else:
-            files = getattr(history.rig.files, ending)()
-            promise = "committed" if ending == "kill" else "flushed"
-        history.rig = history.rig.after(files)
+            history.rig = history.rig.after_end(ending)
         store = history.rig.open()
-        history.check(store, promise)
-        files = history.rig.files.kill()
-        history.rig = history.rig.after(files)
+        history.check(store, "flushed" if ending == "crash" else "committed")
+        history.rig = history.rig.after_end("kill")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["kill", "crash"])
 @pytest.mark.parametrize("flag", [False, True], ids=["classic", "dledger"])
-def test_dying_at_every_operation_of_a_run(make_rig: MakeStoreRig, flag: bool, end: str) -> None:
-    """The same short run, ended at each operation of the file layer in turn (recoveries too)."""
+def test_a_process_may_end_at_every_operation_of_a_run(
+    make_rig: type[MemoryRig], flag: bool, end: str
+) -> None:
+    """The same short run ends at each operation of the file layer in turn."""
     for number in range(400):
-        rig = make_rig(CrashingFiles(), ROOT, flag=flag)
-        rig.files.dies_at = number
+        files = CrashingFiles()
+        files.dies_at = number
+        rig = make_rig(files=files, flag=flag)
         history = History(rig, random.Random(7))
         try:
             store = rig.open()
@@ -198,8 +195,7 @@ def test_dying_at_every_operation_of_a_run(make_rig: MakeStoreRig, flag: bool, e
         else:
             assert number > 60
             return
-        rig = rig.after(getattr(rig.files, end)())
-        store = rig.open()
+        store = rig.after_end(end).open()
         history.check(store, "committed" if end == "kill" else "flushed")
         store.shutdown()
     pytest.fail("the run never ends")
@@ -208,10 +204,10 @@ def test_dying_at_every_operation_of_a_run(make_rig: MakeStoreRig, flag: bool, e
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["kill", "crash"])
 @pytest.mark.parametrize("flag", [False, True], ids=["classic", "dledger"])
-def test_dying_at_every_operation_of_a_recovery(
-    make_rig: MakeStoreRig, flag: bool, end: str
+def test_a_process_may_end_at_every_operation_of_a_recovery(
+    make_rig: type[MemoryRig], flag: bool, end: str
 ) -> None:
-    """A store with a torn tail, killed; its recovery is ended at each operation in turn."""
+    """The recovery of a store with a torn tail ends at each operation in turn."""
     rig = make_rig(flag=flag)
     history = History(rig, random.Random(3))
     store = rig.open()
@@ -223,16 +219,15 @@ def test_dying_at_every_operation_of_a_recovery(
     rig.edit(path, position + 100, b"\xff" * 30)
     left = rig.files.kill()
     for number in range(100):
-        layer = CrashingFiles()
+        files = CrashingFiles()
         for path, node in left.nodes.items():
-            layer.put(path, bytes(node.data))
-        attempt = make_rig(layer, ROOT, flag=flag)
-        layer.dies_at = number
+            files.put(path, bytes(node.data))
+        attempt = make_rig(files=files, flag=flag)
+        files.dies_at = number
         try:
             attempt.open().close_without_flush()
         except KilledError:
-            after = attempt.after(getattr(layer, end)())
-            store = after.open()
+            store = attempt.after_end(end).open()
             history.check(store, "flushed")
             store.shutdown()
         else:
@@ -244,14 +239,12 @@ def test_dying_at_every_operation_of_a_recovery(
 # ------------------------------------------------------------------------------- failing disks
 
 
-def log_part(rig: StoreRig) -> str:
+def log_part(rig: MemoryRig) -> str:
     return "/data/" if rig.flag else "/commitlog/"
 
 
-def test_a_failing_write(rig: StoreRig) -> None:
-    """Nothing is acknowledged any more, nothing accepted; reading goes on; after a restart all that
-    was acknowledged is there.
-    """
+def test_after_a_failed_write_a_store_is_only_read(rig: MemoryRig) -> None:
+    """It acknowledges and accepts nothing more; a restart finds every acknowledged message."""
     store = rig.open()
     rig.put(store, 0, 1, 2)
     before = bodies_of(store)
@@ -259,7 +252,7 @@ def test_a_failing_write(rig: StoreRig) -> None:
     acknowledged = mark.value
     rig.files.fail_write(log_part(rig))
     (result,) = store.appender.put([rig.draft(3)])
-    assert result.status is PutMessageStatus.PUT_OK, "staged"
+    assert result.status is PutMessageStatus.PUT_OK, "the message is only staged"
     store.appender.commit()
     assert not store.health.writeable
     assert store.health.failure is not None and "planted fault" in store.health.failure
@@ -267,7 +260,7 @@ def test_a_failing_write(rig: StoreRig) -> None:
     rig.files.heal()
     store.appender.commit()
     store.dispatch()
-    assert mark.value == acknowledged, "nor later, though the disk has come back"
+    assert mark.value == acknowledged, "not even after the disk has recovered"
     results = store.appender.put([rig.draft(4), rig.draft(5)])
     assert {r.status for r in results} == {PutMessageStatus.SERVICE_NOT_AVAILABLE}
     (result,) = store.appender.put([rig.draft(4), rig.draft(6)], batch=True)
@@ -284,10 +277,8 @@ def test_a_failing_write(rig: StoreRig) -> None:
     assert "abort" not in rig.tree()
 
 
-def test_a_failing_sync(rig: StoreRig) -> None:
-    """The caller reports it; no later sync makes anything durable any more, as far as anybody is
-    told.
-    """
+def test_after_a_failed_sync_nothing_is_reported_as_durable(rig: MemoryRig) -> None:
+    """The caller reports the failure; later syncs do not advance the flushed offset."""
     store = rig.open()
     rig.put(store, 0, 1)
     rig.flush(store)
@@ -295,6 +286,7 @@ def test_a_failing_sync(rig: StoreRig) -> None:
     rig.put(store, 2)
     rig.files.fail_sync(log_part(rig))
     task = store.flush_tracker.flush_task()
+    assert task is not None
     with pytest.raises(OSError, match="planted fault"):
         task.run()
     store.health.fail("making the log durable failed")
@@ -311,8 +303,8 @@ def test_a_failing_sync(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_a_disk_that_fails_when_the_log_rolls(rig: StoreRig) -> None:
-    """The write that closes a file happens inside a put: that put, and all later, are refused."""
+def test_a_disk_that_fails_when_the_log_rolls_refuses_puts(rig: MemoryRig) -> None:
+    """The write that closes a file happens in a put: this one and all later ones are refused."""
     store = rig.open()
     rig.put(store, 0)
     before = bodies_of(store)
@@ -335,10 +327,8 @@ def test_a_disk_that_fails_when_the_log_rolls(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_a_consume_queue_that_cannot_be_synced(make_rig: MakeStoreRig) -> None:
-    """Its units may be gone after the next power loss: the checkpoint must not vouch for them, not
-    even at the shutdown.
-    """
+def test_the_checkpoint_excludes_queues_that_cannot_be_synced(make_rig: type[MemoryRig]) -> None:
+    """The next power loss may remove their units, so not even the shutdown may count them."""
     rig = make_rig()
     store = rig.open()
     rig.put(store, 0, 1)
@@ -349,13 +339,13 @@ def test_a_consume_queue_that_cannot_be_synced(make_rig: MakeStoreRig) -> None:
     rig.files.heal()
     store.shutdown()
     assert "checkpoint" not in rig.tree() or not any(rig.tree()["checkpoint"][8:16])
-    after = rig.after(rig.files.crash())
+    after = rig.after_end("crash")
     store = after.open()
     assert len(bodies_of(store)) == 2
     store.shutdown()
 
 
-def test_a_consume_queue_that_cannot_be_made(make_rig: MakeStoreRig) -> None:
+def test_a_consume_queue_that_cannot_be_created_stops_the_store(make_rig: type[MemoryRig]) -> None:
     rig = make_rig()
     store = rig.open()
     rig.put(store, 0)
@@ -365,7 +355,7 @@ def test_a_consume_queue_that_cannot_be_made(make_rig: MakeStoreRig) -> None:
     with pytest.raises(OSError, match="planted fault"):
         store.dispatch()
     assert not store.health.writeable
-    store.dispatch()  # told once
+    store.dispatch()  # The failure is raised only once.
     rig.files.heal()
     store.shutdown()
     assert "abort" in rig.tree()
@@ -374,7 +364,7 @@ def test_a_consume_queue_that_cannot_be_made(make_rig: MakeStoreRig) -> None:
     store.shutdown()
 
 
-def test_the_shutdown_itself_fails(rig: StoreRig) -> None:
+def test_a_failed_shutdown_is_not_clean(rig: MemoryRig) -> None:
     store = rig.open()
     rig.put(store, 0)
     rig.files.fail_sync(log_part(rig))
@@ -389,10 +379,10 @@ def test_the_shutdown_itself_fails(rig: StoreRig) -> None:
     assert "abort" not in rig.tree()
 
 
-def test_the_power_fails_behind_queues_that_knew_more_than_the_log(rig: StoreRig) -> None:
-    """The first failure takes messages whose units were on disk, and noted as such; others stand
-    there afterwards, with the times of a clock that was set back. The second one takes the units
-    of all queues but one, which the system had written by itself.
+def test_a_power_loss_after_queues_that_outlived_the_log_loses_no_message(rig: MemoryRig) -> None:
+    """The first power loss removes messages whose units were durable and recorded as such. Other
+    messages take their place, with the times of a clock that was set back. The second one removes
+    the units of all queues except one, which the operating system had already written.
     """
     store = rig.open()
     rig.put(store, 0, 1)
@@ -400,26 +390,24 @@ def test_the_power_fails_behind_queues_that_knew_more_than_the_log(rig: StoreRig
     for number in range(2, 40):
         rig.put(store, number)
     store.flush_tracker.flush_queues()
-    rig = rig.after(rig.files.crash())
+    rig = rig.after_end("crash")
     rig.clock.start_ms -= 3_600_000
     store = rig.open()
     for number in range(40, 80):
         rig.put(store, number)
     rig.flush(store)
     rig.write_back("/consumequeue/Topic/1/")
-    store = rig.after(rig.files.crash()).open()
+    store = rig.after_end("crash").open()
     assert bodies_of(store) >= {rig.draft(number).body for number in (0, 1, *range(40, 80))}
     store.close_without_flush()
 
 
-def test_an_uncommitted_tail_keeps_the_log_closed(make_rig: MakeStoreRig) -> None:
-    """Entries that were found on disk and that no quorum has confirmed yet: a put would give their
-    queue offsets again. It is refused until they are committed.
-    """
+def test_puts_are_refused_while_the_tail_is_uncommitted(make_rig: type[MemoryRig]) -> None:
+    """A put would assign the queue offsets of entries on disk that no quorum has confirmed yet."""
     rig = make_rig(flag=True)
     store = rig.open()
     rig.put(store, 0, 2, 4)
-    rig = rig.after(rig.files.kill())
+    rig = rig.after_end("kill")
     store = rig.open(lead=False)
     assert store.log.confirm_offset == 0, "the checkpoint had not been written"
     (result,) = store.appender.put([rig.draft(6)])
@@ -431,7 +419,7 @@ def test_an_uncommitted_tail_keeps_the_log_closed(make_rig: MakeStoreRig) -> Non
     store.shutdown()
 
 
-def test_nobody_leads(make_rig: MakeStoreRig) -> None:
+def test_a_store_without_a_leader_refuses_puts(make_rig: type[MemoryRig]) -> None:
     rig = make_rig(flag=True)
     store = rig.open(lead=False)
     (result,) = store.appender.put([rig.draft(6)])
@@ -440,7 +428,7 @@ def test_nobody_leads(make_rig: MakeStoreRig) -> None:
     store.shutdown()
 
 
-def test_a_full_disk_and_a_slave(rig: StoreRig) -> None:
+def test_a_full_disk_and_a_slave_refuse_puts(rig: MemoryRig) -> None:
     store = rig.open()
     rig.files.free_bytes = rig.files.total_bytes // 20
     store.retention.check_disk(rig.settings())
@@ -462,8 +450,8 @@ def test_a_full_disk_and_a_slave(rig: StoreRig) -> None:
     assert store.appender.put([rig.draft(1)])[0].status is PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
-def test_a_log_that_dispatch_cannot_read(make_rig: MakeStoreRig) -> None:
-    """Damaged under a running store: the queues stop there, loudly."""
+def test_dispatch_fails_at_a_damaged_record(make_rig: type[MemoryRig]) -> None:
+    """The record is damaged under a running store; the queues end before it."""
     rig = make_rig()
     store = rig.open()
     rig.put(store, 0)

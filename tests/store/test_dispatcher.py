@@ -1,15 +1,16 @@
-"""Starts that do not wait for their derived files: what is served meanwhile, and that nothing of it
-is wrong.
+"""Tests of starts that do not wait for their derived files: what the store serves in the meantime
+is correct.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
-from harness.store import MakeStoreRig, StoreRig, bodies_of
+from harness.store import MemoryRig, bodies_of
 
+from rmqpy.codec.backend import scan_records
+from rmqpy.codec.scan import Scan
 from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
 from rmqpy.store.message_store import MessageStore
 
@@ -18,62 +19,72 @@ COUNT = 60
 
 
 @pytest.fixture
-def rig(make_rig: MakeStoreRig) -> StoreRig:
+def rig(make_rig: type[MemoryRig]) -> MemoryRig:
     return make_rig()
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is dispatched at a start, and a turn takes one step of a few records."""
+    """Dispatch nothing at a start, and only a few records per turn."""
     monkeypatch.setattr("rmqpy.store.startup.DISPATCHED_AT_START", 0)
     monkeypatch.setattr("rmqpy.store.message_store.DISPATCHED_AT_ONCE", 1)
     monkeypatch.setattr("rmqpy.store.dispatcher.STEP_RECORDS", 3)
 
 
-def filled(rig: StoreRig) -> MessageStore:
+def filled(rig: MemoryRig) -> MessageStore:
     store = rig.open()
     for number in range(COUNT):
         rig.put(store, number)
     return store
 
 
+def lag_bytes(store: MessageStore) -> int:
+    return store.dispatcher.behind_bytes
+
+
+def is_rebuilding(store: MessageStore) -> bool:
+    return store.dispatcher.is_rebuilding_queues
+
+
 def settle(store: MessageStore) -> int:
+    """Dispatch everything and return the number of turns that this took."""
     turns = 0
-    while store.dispatcher.behind_bytes:
+    while lag_bytes(store):
         store.dispatch()
         turns += 1
     return turns
 
 
-def after_kill(rig: StoreRig, *, flush: bool = False) -> StoreRig:
+def after_kill(rig: MemoryRig, *, flush: bool = False) -> MemoryRig:
+    """Fill a store, optionally flush all but its tail, and return what a kill leaves."""
     store = filled(rig)
     if flush:
         rig.flush(store)
         store.flush_tracker.flush_queues()
         for number in range(COUNT, COUNT + 10):
             rig.put(store, number)
-    return rig.after(rig.files.kill())
+    return rig.after_end("kill")
 
 
 @pytest.mark.usefixtures("slow")
-def test_messages_are_taken_at_once_with_the_right_offsets(rig: StoreRig) -> None:
+def test_messages_are_accepted_at_once_with_the_correct_offsets(rig: MemoryRig) -> None:
     rig = after_kill(rig)
     store = rig.open()
-    assert store.dispatcher.behind_bytes and store.dispatcher.is_rebuilding_queues
-    assert store.reader.max_queue_offset("Topic", 0) == 0, "not one unit is there yet"
+    assert lag_bytes(store) and is_rebuilding(store)
+    assert store.reader.max_queue_offset("Topic", 0) == 0, "no unit exists yet"
     results = store.appender.put([rig.draft(number) for number in (COUNT, COUNT + 1, COUNT + 2)])
     assert [result.status for result in results] == [PutMessageStatus.PUT_OK] * 3
     assert [result.queue_offset for result in results] == [30, 30, 31]
     store.appender.commit()
     assert settle(store) > 10
-    assert not store.dispatcher.is_rebuilding_queues
+    assert not is_rebuilding(store)
     assert bodies_of(store) == {rig.draft(number).body for number in range(COUNT + 3)}
     store.shutdown()
 
 
 @pytest.mark.usefixtures("slow")
-def test_nobody_is_told_a_wrong_offset(rig: StoreRig) -> None:
-    """A consumer in the middle waits; one whose messages are there gets them."""
+def test_no_consumer_gets_a_wrong_offset(rig: MemoryRig) -> None:
+    """A consumer waits until the units at its offset exist."""
     rig = after_kill(rig)
     store = rig.open()
     for offset in (0, 17, 29, 400):
@@ -94,16 +105,18 @@ def test_nobody_is_told_a_wrong_offset(rig: StoreRig) -> None:
 
 
 @pytest.mark.usefixtures("slow")
-def test_far_behind_messages_wait(rig: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_refused_while_dispatch_lags_far(
+    rig: MemoryRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("rmqpy.store.appender.SCANNED_AHEAD", 2000)
     rig = after_kill(rig)
     store = rig.open()
     (result,) = store.appender.put([rig.draft(COUNT)])
     assert result.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     assert "rebuilt" in result.remark and "KiB" in result.remark
-    while store.dispatcher.behind_bytes > 2000:
+    while lag_bytes(store) > 2000:
         store.dispatch()
-    assert store.dispatcher.behind_bytes
+    assert lag_bytes(store)
     (result,) = store.appender.put([rig.draft(COUNT)])
     assert (result.status, result.queue_offset) == (PutMessageStatus.PUT_OK, 30)
     store.appender.commit()
@@ -111,28 +124,30 @@ def test_far_behind_messages_wait(rig: StoreRig, monkeypatch: pytest.MonkeyPatch
     store.shutdown()
 
 
-def test_a_point_spares_the_walk(rig: StoreRig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_starts_at_the_recovery_point(
+    rig: MemoryRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig = after_kill(rig, flush=True)
     offset = json.loads(rig.tree()[POINT])["offset"]
     assert offset > 0
-    scanned = []
-    import rmqpy.store.files.log_recovery as recovery
+    scanned: list[int] = []
 
-    def watched(view: Any, base_offset: int, **options: Any) -> Any:
+    def recording_scan(
+        view: memoryview, base_offset: int, *, dledger: bool, check_crc: bool
+    ) -> Scan:
         scanned.append(base_offset)
-        return original(view, base_offset, **options)
+        return scan_records(view, base_offset, dledger=dledger, check_crc=check_crc)
 
-    original = recovery.scan_records
-    monkeypatch.setattr(recovery, "scan_records", watched)
+    monkeypatch.setattr("rmqpy.store.files.log_recovery.scan_records", recording_scan)
     store = rig.open()
     assert min(scanned) == offset
-    assert store.log.flushed_offset == offset, "the rest is not known to be durable"
+    assert store.log.flushed_offset == offset, "the tail is not known to be durable"
     assert bodies_of(store) == {rig.draft(number).body for number in range(COUNT + 10)}
     store.shutdown()
 
 
 @pytest.mark.parametrize("change", ["tail", "offset", "junk", "beyond"])
-def test_a_point_that_is_not_about_this_log(rig: StoreRig, change: str) -> None:
+def test_a_recovery_point_of_another_log_is_ignored(rig: MemoryRig, change: str) -> None:
     rig = after_kill(rig, flush=True)
     point = json.loads(rig.tree()[POINT])
     if change == "tail":
@@ -150,8 +165,8 @@ def test_a_point_that_is_not_about_this_log(rig: StoreRig, change: str) -> None:
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("lost", ["queue", "topic", "last file", "all"])
-def test_lost_queues_are_built_again(rig: StoreRig, clean: bool, lost: str) -> None:
-    """Java builds a queue again only from the furthest offset that any queue knows."""
+def test_lost_queues_are_rebuilt(rig: MemoryRig, clean: bool, lost: str) -> None:
+    """Java rebuilds a queue only from the largest physical offset that any queue contains."""
     store = filled(rig)
     if clean:
         store.shutdown()
@@ -159,7 +174,7 @@ def test_lost_queues_are_built_again(rig: StoreRig, clean: bool, lost: str) -> N
     else:
         rig.flush(store)
         store.flush_tracker.flush_queues()
-        rig = rig.after(rig.files.kill())
+        rig = rig.after_end("kill")
     folder = {
         "queue": "consumequeue/Topic/1/",
         "topic": "consumequeue/Topic/",
@@ -179,7 +194,7 @@ def test_lost_queues_are_built_again(rig: StoreRig, clean: bool, lost: str) -> N
     store.shutdown()
 
 
-def test_a_deleted_topic_does_not_come_back(rig: StoreRig) -> None:
+def test_a_deleted_topic_is_not_rebuilt(rig: MemoryRig) -> None:
     store = filled(rig)
     rig.flush(store)
     store.flush_tracker.flush_queues()

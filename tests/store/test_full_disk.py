@@ -1,5 +1,5 @@
-"""A disk that is full: puts are refused, reads go on, and once there is room everything goes on
-where it stopped.
+"""Tests with a full disk: puts are refused, reads continue, and everything resumes as soon as there
+is space again.
 """
 
 from __future__ import annotations
@@ -7,36 +7,31 @@ from __future__ import annotations
 import errno
 
 import pytest
-from harness.store import MakeStoreRig, StoreRig, bodies_of, read_all
+from harness.store import MemoryRig, bodies_of, read_all
 
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.store.message_store import MessageStore
 
-MODES = ("classic", "dledger", "joined")
 REFUSED = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
-@pytest.fixture(params=MODES)
-def rig(request: pytest.FixtureRequest, make_rig: MakeStoreRig) -> StoreRig:
-    made = make_rig()
-    if request.param == "joined":
-        store = made.open()
-        made.put(store, 9000)
-        store.shutdown()
-    made.flag = request.param != "classic"
-    return made
+@pytest.fixture
+def rig(any_mode_rig: MemoryRig) -> MemoryRig:
+    return any_mode_rig
 
 
-def log_part(rig: StoreRig) -> str:
+def log_part(rig: MemoryRig) -> str:
     return "/data/" if rig.flag else "/commitlog/"
 
 
-def refused_for_room(store: MessageStore, rig: StoreRig, number: int) -> bool:
+def is_refused(store: MessageStore, rig: MemoryRig, number: int) -> bool:
+    """Put a message and return whether it is refused because the disk is full."""
     (result,) = store.appender.put([rig.draft(number)])
     return result.status is REFUSED and "the disk is full" in result.remark
 
 
-def everything(store: MessageStore) -> list[bytes]:
+def all_bodies(store: MessageStore) -> list[bytes]:
+    """Return the body of every message, those stored twice too."""
     return sorted(
         record[88 : 88 + int.from_bytes(record[84:88])]
         for records in read_all(store).values()
@@ -44,7 +39,7 @@ def everything(store: MessageStore) -> list[bytes]:
     )
 
 
-def test_the_log_finds_no_room(rig: StoreRig) -> None:
+def test_puts_are_refused_until_the_log_has_space(rig: MemoryRig) -> None:
     store = rig.open()
     rig.put(store, 0, 1)
     before = bodies_of(store)
@@ -54,13 +49,14 @@ def test_the_log_finds_no_room(rig: StoreRig) -> None:
     (staged,) = store.appender.put([rig.draft(2)])
     store.appender.commit()
     store.dispatch()
-    assert mark.value == acknowledged < staged.end, "not acknowledged"
-    assert store.health.failure is None and "planted" in store.health.disk_full_reason
-    assert refused_for_room(store, rig, 3)
+    assert mark.value == acknowledged < staged.end, "the put must not be acknowledged"
+    reason = store.health.disk_full_reason
+    assert store.health.failure is None and reason is not None and "planted" in reason
+    assert is_refused(store, rig, 3)
     assert "storeRefusesPuts" in store.runtime_info()
-    assert bodies_of(store) == before, "reads go on"
+    assert bodies_of(store) == before, "reads must continue"
     store.appender.commit()
-    assert refused_for_room(store, rig, 3), "as long as it is full"
+    assert is_refused(store, rig, 3), "the disk is still full"
 
     rig.files.heal()
     store.appender.commit()
@@ -68,37 +64,35 @@ def test_the_log_finds_no_room(rig: StoreRig) -> None:
     assert store.health.disk_full_reason is None and "storeRefusesPuts" not in store.runtime_info()
     assert mark.value >= staged.end
     rig.put(store, 3)
-    expected = sorted([*before, *(rig.draft(number).body for number in (2, 3))])
-    assert everything(store) == expected
+    expected = sorted([*before, *(bytes(rig.draft(number).body) for number in (2, 3))])
+    assert all_bodies(store) == expected
     store.shutdown()
     assert "abort" not in rig.tree()
     store = rig.open()
-    assert everything(store) == expected
+    assert all_bodies(store) == expected
     store.shutdown()
 
 
 @pytest.mark.parametrize("end", ["kill", "crash"])
-def test_the_broker_dies_while_the_disk_is_full(rig: StoreRig, end: str) -> None:
-    """What was acknowledged is there; the next start, on the full disk, refuses nothing that it can
-    read.
-    """
+def test_a_broker_that_ends_while_the_disk_is_full_loses_nothing(rig: MemoryRig, end: str) -> None:
+    """Every acknowledged message is found by the next start."""
     store = rig.open()
     rig.put(store, 0, 1)
     rig.flush(store)
-    before = everything(store)
+    before = all_bodies(store)
     rig.files.fail_write(log_part(rig), errno.ENOSPC)
     store.appender.put([rig.draft(2)])
     store.appender.commit()
-    rig = rig.after(getattr(rig.files, end)())
+    rig = rig.after_end(end)
     store = rig.open()
-    assert everything(store) == before
+    assert all_bodies(store) == before
     rig.put(store, 3)
     store.shutdown()
 
 
-def test_every_write_of_a_run_finds_no_room_once(rig: StoreRig) -> None:
-    """Whichever write it is (records, a file's end, a new file, a queue, the index): nothing is
-    lost, nothing is there twice, and the store goes on.
+def test_any_write_may_find_the_disk_full(rig: MemoryRig) -> None:
+    """Records, the end of a file, a new file, a queue, the index: no message is lost or stored
+    twice, and the store continues.
     """
     store = rig.open()
     rig.put(store, 0)
@@ -121,7 +115,7 @@ def test_every_write_of_a_run_finds_no_room_once(rig: StoreRig) -> None:
             assert result.status is REFUSED
     while store.catch_up_index():
         pass
-    assert everything(store) == sorted(stored)
+    assert all_bodies(store) == sorted(stored)
     assert len(stored) > 60
     for number in range(1, 120):
         found = store.reader.query_message(f"T{number % 7}", f"key{number}", 64, 0, 1 << 50)
@@ -129,28 +123,28 @@ def test_every_write_of_a_run_finds_no_room_once(rig: StoreRig) -> None:
     store.shutdown()
     assert "abort" not in rig.tree()
     store = rig.open()
-    assert everything(store) == sorted(stored)
+    assert all_bodies(store) == sorted(stored)
     store.shutdown()
 
 
-def test_a_batch_goes_to_the_next_file_as_a_whole_or_waits(rig: StoreRig) -> None:
+def test_a_batch_is_stored_as_a_whole_or_refused(rig: MemoryRig) -> None:
     store = rig.open()
     rig.put(store, 0)
-    before = everything(store)
+    before = all_bodies(store)
     rig.files.fail_write(log_part(rig), errno.ENOSPC)
     drafts = [rig.draft(number, body=b"x" * 900, queue_id=0) for number in range(1, 4)]
     statuses = [store.appender.put(drafts, batch=True)[0].status for _ in range(4)]
     assert statuses[-1] is REFUSED
-    taken = statuses.count(PutMessageStatus.PUT_OK)
+    accepted = statuses.count(PutMessageStatus.PUT_OK)
     rig.files.heal()
     store.appender.commit()
     store.dispatch()
-    assert everything(store) == sorted([*before, *[b"x" * 900] * (3 * taken)])
+    assert all_bodies(store) == sorted([*before, *[b"x" * 900] * (3 * accepted)])
     assert store.health.failure is None
     store.shutdown()
 
 
-def test_the_checkpoint_finds_no_room(rig: StoreRig) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_written_later(rig: MemoryRig) -> None:
     store = rig.open()
     rig.put(store, 0)
     rig.files.fail_write("/checkpoint", errno.ENOSPC)

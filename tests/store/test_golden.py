@@ -1,5 +1,5 @@
-"""Stores that the Java broker wrote: read them back, build its derived files again, leave no
-trace.
+"""Tests with stores of the Java broker: their messages are read, their derived files are rebuilt
+byte for byte, and opening them leaves no trace.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.store import load_folder
+from harness.store import entries_of, load_folder
 
 from rmqpy.codec.message import decode_message, offset_msg_id
 from rmqpy.config.loading import StoreSettings
+from rmqpy.model.files import FileSystem
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
@@ -60,13 +61,17 @@ def settings_of(root: str, node: str) -> StoreSettings:
     return StoreSettings(**values)
 
 
-def open_golden(folder: Path, node: str, layer: Any = None, root: str = "") -> MessageStore:
+def open_golden(
+    folder: Path, node: str, files: FileSystem | None = None, root: str = ""
+) -> MessageStore:
+    """Open a node's store, by default on the disk, with its whole log committed."""
     settings = settings_of(root or os.fspath(folder), node)
     clock = ManualScheduler(start_ms=1_800_000_000_000)
-    store = open_store(StoreContext(settings, layer or OsFileSystem(), clock, 1 << 34))
+    store = open_store(StoreContext(settings, files or OsFileSystem(), clock, 1 << 34))
     if store.opened.entries is not None:
-        # The tail that the last checkpoint does not vouch for: a group of one commits it.
-        store.opened.entries.commit_to(store.opened.entries.end.index)
+        # A group of one commits the tail that the last checkpoint does not cover.
+        entries = entries_of(store)
+        entries.commit_to(entries.end.index)
         store.dispatch()
     return store
 
@@ -76,7 +81,7 @@ def host_text(host: tuple[bytes, int]) -> str:
 
 
 @pytest.mark.parametrize(("name", "node"), ROOTS, ids=IDS)
-def test_every_message_reads_back(
+def test_every_message_is_that_of_the_java_consumer(
     name: str,
     node: str,
     golden_copy: Callable[[str], Path],
@@ -86,34 +91,34 @@ def test_every_message_reads_back(
     messages = manifest(name)["messages"]
     assert len(messages) > 250
     v533 = name.endswith("v533")
-    for said in messages:
+    for seen in messages:
         page = store.reader.get_message(
-            said["topic"], said["queueId"], said["queueOffset"], 1, None
+            seen["topic"], seen["queueId"], seen["queueOffset"], 1, None
         )
         (view,) = page.messages
         found = decode_message(view)
-        assert (found.topic, found.queue_id) == (said["topic"], said["queueId"])
-        assert found.queue_offset == said["queueOffset"]
-        assert found.physical_offset == said["commitLogOffset"]
-        assert found.size == said["storeSize"] == len(view)
-        assert found.body_crc == said["bodyCRC"]
-        assert found.store_timestamp_ms == said["storeTimestamp"]
-        assert found.born_timestamp_ms == said["bornTimestamp"]
-        assert host_text(found.born_host) == said["bornHost"]
-        assert found.reconsume_times == said["reconsumeTimes"]
-        assert found.flag == said["flag"]
-        assert found.sys_flag | (1 if v533 else 0) == said["sysFlag"] | (1 if v533 else 0)
-        assert found.properties == said["props"]
-        assert offset_msg_id(found.store_host, found.physical_offset) == said["offsetMsgId"]
-        at = store.reader.message_at(said["commitLogOffset"])
+        assert (found.topic, found.queue_id) == (seen["topic"], seen["queueId"])
+        assert found.queue_offset == seen["queueOffset"]
+        assert found.physical_offset == seen["commitLogOffset"]
+        assert found.size == seen["storeSize"] == len(view)
+        assert found.body_crc == seen["bodyCRC"]
+        assert found.store_timestamp_ms == seen["storeTimestamp"]
+        assert found.born_timestamp_ms == seen["bornTimestamp"]
+        assert host_text(found.born_host) == seen["bornHost"]
+        assert found.reconsume_times == seen["reconsumeTimes"]
+        assert found.flag == seen["flag"]
+        assert found.sys_flag | (1 if v533 else 0) == seen["sysFlag"] | (1 if v533 else 0)
+        assert found.properties == seen["props"]
+        assert offset_msg_id(found.store_host, found.physical_offset) == seen["offsetMsgId"]
+        at = store.reader.message_at(seen["commitLogOffset"])
         assert at is not None and bytes(at) == bytes(view)
-        assert store.reader.message_at(said["commitLogOffset"] + 1) is None
+        assert store.reader.message_at(seen["commitLogOffset"] + 1) is None
     store.shutdown()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "node"), ROOTS, ids=IDS)
-def test_the_ends_of_every_queue(
+def test_the_ends_of_every_queue_are_those_of_java(
     name: str,
     node: str,
     golden_copy: Callable[[str], Path],
@@ -121,11 +126,11 @@ def test_the_ends_of_every_queue(
 ) -> None:
     store = open_golden(golden_copy(name) / node, node)
     queues = manifest(name)["queues"]
-    for topic, said in queues.items():
-        for queue in said:
+    for topic, recorded in queues.items():
+        for queue in recorded:
             assert store.reader.min_queue_offset(topic, queue["queueId"]) == queue["min"]
             end = store.reader.max_queue_offset(topic, queue["queueId"])
-            # 5.3.3 delivered the delayed messages between the count and the stop.
+            # The 5.3.3 broker delivered the delayed message after the queues were recorded.
             late = name.endswith("v533") and topic == "Delay"
             assert end == queue["max"] + int(late)
     store.shutdown()
@@ -134,7 +139,7 @@ def test_the_ends_of_every_queue(
 INDEXED = [
     root for root in ROOTS if root not in (("D-dledger-v497", "n1"), ("D-dledger-v497", "n2"))
 ]
-"""These two Java brokers were killed, and lost the keys of the index file that was current then."""
+"""The two excluded brokers were killed and lost the keys of their last index file."""
 
 
 @pytest.mark.slow
@@ -145,33 +150,35 @@ def test_every_key_is_found(
     golden_copy: Callable[[str], Path],
     manifest: Callable[[str], dict[str, Any]],
 ) -> None:
-    """By unique key, and by each word of KEYS. (The killed store too: its current index file is
-    discarded and filled again.)
+    """Keys are the unique key and each word of KEYS. The last index file of the killed store is
+    discarded and filled again.
     """
     store = open_golden(golden_copy(name) / node, node)
     while store.catch_up_index():
         pass
     last = 1 << 50
-    for said in manifest(name)["messages"]:
-        keys = [*said["props"].get("UNIQ_KEY", "").split(), *said["props"].get("KEYS", "").split()]
+    for seen in manifest(name)["messages"]:
+        keys = [*seen["props"].get("UNIQ_KEY", "").split(), *seen["props"].get("KEYS", "").split()]
         for key in keys:
-            # One second of grace: index times are whole seconds.
-            begin = said["storeTimestamp"] - 1000
-            found = store.reader.query_message(said["topic"], key, 64, begin, last)
+            # Index times are whole seconds.
+            begin = seen["storeTimestamp"] - 1000
+            found = store.reader.query_message(seen["topic"], key, 64, begin, last)
             places = [int.from_bytes(message[28:36]) for message in found.messages]
             assert len(places) == len(set(places))
-            assert said["commitLogOffset"] in places, (key, places)
+            assert seen["commitLogOffset"] in places, (key, places)
     store.shutdown()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("node", ["n0", "n1", "n2"])
-def test_where_the_upgraded_log_divides(node: str, golden_copy: Callable[[str], Path]) -> None:
+def test_an_upgraded_log_has_its_divided_offset(
+    node: str, golden_copy: Callable[[str], Path]
+) -> None:
     store = open_golden(golden_copy("C-upgraded-v497") / node, node)
     assert store.opened.divided_offset == DIVIDED
     assert store.log.min_offset == 0
     assert store.log.max_offset == store.log.confirm_offset == 501902
-    assert store.opened.entries is not None and store.opened.entries.end.index == 280
+    assert entries_of(store).end.index == 280
     assert store.reader.earliest_store_timestamp() > 0
     store.shutdown()
 
@@ -180,7 +187,7 @@ def test_where_the_upgraded_log_divides(node: str, golden_copy: Callable[[str], 
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    """Every file below ``root``; of DLedger index files only what is not zero at their end."""
+    """Return every file below ``root``; of index files, the first MiB."""
     found = {}
     for path in sorted(root.rglob("*")):
         name = os.fspath(path.relative_to(root))
@@ -193,16 +200,17 @@ def tree(root: Path) -> dict[str, bytes]:
 
 
 def below(files: dict[str, bytes], folder: str) -> dict[str, bytes]:
+    """Return the files of a folder."""
     return {name: data for name, data in files.items() if name.startswith(folder + "/")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "node"), ROOTS, ids=IDS)
-def test_derived_files_equal_javas(
+def test_rebuilt_derived_files_equal_those_of_java(
     name: str, node: str, golden_copy: Callable[[str], Path], golden: Callable[[str], Path]
 ) -> None:
-    """Delete consumequeue/ and index/: what dispatch makes of the log is what Java made of it,
-    byte by byte; only the names of index files are times of their creation.
+    """Dispatch rebuilds consumequeue/ and index/ byte for byte, except the names of index files,
+    which are the times of their creation.
     """
     java, root = golden(name) / node, golden_copy(name) / node
     shutil.rmtree(root / "consumequeue")
@@ -217,7 +225,8 @@ def test_derived_files_equal_javas(
     assert queues == below(theirs, "consumequeue")
     assert len(queues) > 15
     our_index = list(below(ours, "index").values())
-    whole = "n0" if name == "D-dledger-v497" else node  # see INDEXED; the logs are equal
+    # The logs of D are equal, but only n0 has all its keys (see INDEXED).
+    whole = "n0" if name == "D-dledger-v497" else node
     java_index = list(below(tree(golden(name) / whole), "index").values())
     assert len(our_index) == len(java_index) >= 2
     assert our_index == java_index
@@ -226,10 +235,10 @@ def test_derived_files_equal_javas(
 OURS = ("rmqpy/format",)
 OURS_WHERE_CLASSIC = {"rmqpy/recovery-point"}
 OURS_WHERE_JOINED = {"rmqpy/old_log.json"}
-"""What a clean open and close adds to a store."""
+"""The files that a clean start and stop add to a store."""
 
 REWRITTEN = ("dledger-{node}/checkpoint", "dledger-{node}/checkpoint.bak")
-"""What it writes anew: DLedger's checkpoint is a text with the time in it."""
+"""The files that it rewrites: DLedger's checkpoint is a text that contains the time."""
 
 
 @pytest.mark.slow
@@ -237,9 +246,8 @@ REWRITTEN = ("dledger-{node}/checkpoint", "dledger-{node}/checkpoint.bak")
 def test_opening_and_closing_changes_nothing(
     name: str, node: str, golden_copy: Callable[[str], Path], golden: Callable[[str], Path]
 ) -> None:
-    """A clean store opened and shut down cleanly: commitlog/, consumequeue/, index/ and the DLedger
-    files are the same bytes, the store's checkpoint too; only our own folder is new, and the text
-    of DLedger's checkpoint has our form.
+    """A clean start and stop leave commitlog/, consumequeue/, index/, the DLedger files and the
+    checkpoint as they were. Only rmqpy/ is new, and DLedger's checkpoint has our form.
     """
     java, root = golden(name) / node, golden_copy(name) / node
     before = {path.relative_to(java) for path in java.rglob("*")}
@@ -257,19 +265,17 @@ def test_opening_and_closing_changes_nothing(
     assert changed <= rewritten
     after = {path.relative_to(root) for path in root.rglob("*") if path.is_dir()}
     assert after - before == {Path("rmqpy")}
-    # And once more: now nothing at all changes.
+    # A second start and stop change nothing at all.
     open_golden(root, node).shutdown()
     assert tree(root) == ours
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "node"), CLEAN[:4], ids=CLEAN_IDS[:4])
-def test_a_lost_consume_queue_is_built_again(
+def test_a_consume_queue_with_a_hole_is_rebuilt(
     name: str, node: str, golden: Callable[[str], Path]
 ) -> None:
-    """One unit in the middle of a queue is zero (a page that never reached the disk): the queue is
-    whole again after the start.
-    """
+    """Units in the middle of a queue are zero, as after a page that never reached the disk."""
     files = MemoryFiles()
     load_folder(golden(name) / node, files, "/store")
     path = "/store/consumequeue/Normal/0/00000000000000000000"
@@ -281,10 +287,10 @@ def test_a_lost_consume_queue_is_built_again(
     assert store.health.failure is None
 
 
-def test_the_files_of_a_killed_store_are_completed(
+def test_the_queues_of_a_killed_store_are_completed(
     golden: Callable[[str], Path], golden_copy: Callable[[str], Path]
 ) -> None:
-    """The unclean store: consume queues end up as Java wrote them, and the stop is clean then."""
+    """The consume queues equal those of Java, and the stop is clean."""
     name = "A-classic-killed-v497"
     root = golden_copy(name) / "store"
     store = open_golden(root, "store")

@@ -1,12 +1,20 @@
-"""What is read by queue, by key, by time; what a put must be."""
+"""Tests of reads by queue, key and time, and of the checks of a put."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Unpack
 
 import pytest
-from harness.store import FILE_SIZE, MakeStoreRig, StoreRig, read_all
+from harness.store import (
+    FILE_SIZE,
+    MemoryRig,
+    MessageFields,
+    entries_of,
+    queue_of,
+    read_all,
+    record_at,
+)
 
 from rmqpy.codec.message import decode_message
 from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
@@ -18,29 +26,34 @@ from rmqpy.model.flags import (
     TRANSACTION_ROLLBACK,
 )
 from rmqpy.store.message_store import INDEX_RETRY_MS, MessageStore
-from rmqpy.store.results import Arrival
+from rmqpy.store.reader import Matcher
+from rmqpy.store.results import Arrival, GetMessageResult
 
 FOUND = GetMessageStatus.FOUND
 V6 = bytes(range(16))
 
 
 @pytest.fixture(params=["classic", "dledger"])
-def rig(request: pytest.FixtureRequest, make_rig: MakeStoreRig) -> StoreRig:
+def rig(request: pytest.FixtureRequest, make_rig: type[MemoryRig]) -> MemoryRig:
     return make_rig(
         flag=request.param == "dledger",
         changes={"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000},
     )
 
 
-def fill(rig: StoreRig, store: MessageStore, count: int, **changes: Any) -> None:
-    rig.put(store, *range(count), **({"queue_id": 0} | changes))
+def fill(rig: MemoryRig, store: MessageStore, count: int, **changes: Unpack[MessageFields]) -> None:
+    """Put messages, by default into queue 0."""
+    changes.setdefault("queue_id", 0)
+    rig.put(store, *range(count), **changes)
 
 
-def get(store: MessageStore, offset: int, count: int = 32, matcher: Any = None) -> Any:
+def get(
+    store: MessageStore, offset: int, count: int = 32, matcher: Matcher | None = None
+) -> GetMessageResult:
     return store.reader.get_message("Topic", 0, offset, count, matcher)
 
 
-def test_statuses(rig: StoreRig) -> None:
+def test_a_pull_has_the_status_of_its_offset(rig: MemoryRig) -> None:
     store = rig.open()
     page = store.reader.get_message("Nowhere", 0, 3, 32, None)
     assert (page.status, page.next_begin_offset) == (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0)
@@ -65,7 +78,7 @@ def test_statuses(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_a_slave_that_checks_offsets(rig: StoreRig) -> None:
+def test_a_slave_may_check_offsets(rig: MemoryRig) -> None:
     rig.changes["offset_check_in_slave"] = True
     store = rig.open()
     fill(rig, store, 5)
@@ -74,16 +87,16 @@ def test_a_slave_that_checks_offsets(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_a_page_ends_at_the_wanted_count(rig: StoreRig) -> None:
+def test_a_page_ends_at_the_requested_count(rig: MemoryRig) -> None:
     store = rig.open()
     fill(rig, store, 50)
-    for wanted, found in ((1, 1), (5, 5), (32, 32), (40, 32)):
-        page = get(store, 3, wanted)
+    for requested, found in ((1, 1), (5, 5), (32, 32), (40, 32)):
+        page = get(store, 3, requested)
         assert (len(page.messages), page.next_begin_offset) == (found, 3 + found)
     store.shutdown()
 
 
-def test_a_page_ends_before_the_byte_limit(rig: StoreRig) -> None:
+def test_a_page_ends_before_the_byte_limit(rig: MemoryRig) -> None:
     size = 91 + 5 + 1000
     rig.changes["max_transfer_bytes_on_message_in_memory"] = 3 * size
     store = rig.open()
@@ -97,12 +110,12 @@ def test_a_page_ends_before_the_byte_limit(rig: StoreRig) -> None:
     store.shutdown()
     rig.changes["max_transfer_bytes_on_message_in_memory"] = 10
     store = rig.open()
-    assert len(get(store, 0).messages) == 1, "the first passes whatever its size"
+    assert len(get(store, 0).messages) == 1, "the first message has no size limit"
     store.shutdown()
 
 
-def test_messages_far_behind_the_end(rig: StoreRig) -> None:
-    """On the disk: 8 a page; and a slave would be the better place to pull from."""
+def test_messages_on_the_disk_are_pulled_in_small_pages(rig: MemoryRig) -> None:
+    """A page has 8 messages and suggests pulling from a slave."""
     store = rig.open()
     fill(rig, store, 40)
     assert not get(store, 0).suggest_pulling_from_slave
@@ -120,24 +133,25 @@ def test_messages_far_behind_the_end(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_a_filter_looks_at_800_units(rig: StoreRig) -> None:
+def test_a_filter_reads_at_most_800_units(rig: MemoryRig) -> None:
     store = rig.open()
     fill(rig, store, 1000, properties=b"", body=b"x")
-    rig.put(store, 1000, queue_id=0, properties=b"TAGS\x01wanted", body=b"here")
-    wanted = store.queues.find("Topic", 0).unit(1000)[2]
-    assert wanted != 0
-    page = get(store, 0, 32, lambda code: code == wanted)
+    rig.put(store, 1000, queue_id=0, properties=b"TAGS\x01match", body=b"here")
+    unit = queue_of(store, "Topic", 0).unit(1000)
+    assert unit is not None and unit[2] != 0
+    tags_code = unit[2]
+    page = get(store, 0, 32, lambda code: code == tags_code)
     assert (page.status, page.next_begin_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 800)
-    page = get(store, 800, 32, lambda code: code == wanted)
-    # Never beyond one consume queue file: the next one begins at 1000.
+    page = get(store, 800, 32, lambda code: code == tags_code)
+    # A page never crosses the end of a consume queue file, here at 1000.
     assert (page.status, page.next_begin_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 1000)
-    page = get(store, 1000, 32, lambda code: code == wanted)
+    page = get(store, 1000, 32, lambda code: code == tags_code)
     assert [decode_message(view).body for view in page.messages] == [b"here"]
     store.shutdown()
 
 
-def test_by_time(rig: StoreRig) -> None:
-    """The message of that time, else the nearer neighbour, the earlier on a tie."""
+def test_a_message_is_found_by_its_time(rig: MemoryRig) -> None:
+    """Between two messages the nearer one is found, the earlier one on a tie."""
     store = rig.open()
     times = []
     for number in range(5):
@@ -159,7 +173,7 @@ def test_by_time(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_an_empty_store(rig: StoreRig) -> None:
+def test_an_empty_store_has_no_messages(rig: MemoryRig) -> None:
     store = rig.open()
     assert store.reader.earliest_store_timestamp() == -1
     assert (
@@ -174,7 +188,7 @@ def test_an_empty_store(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_what_is_no_message(rig: StoreRig) -> None:
+def test_only_the_offset_of_a_record_has_a_message(rig: MemoryRig) -> None:
     store = rig.open()
     offsets = rig.put(store, 1, 2, 3)
     for offset in range(offsets[0] - 48 if rig.flag else 0, store.log.max_offset + 10):
@@ -183,7 +197,7 @@ def test_what_is_no_message(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_queries(rig: StoreRig) -> None:
+def test_messages_are_found_by_key_and_time(rig: MemoryRig) -> None:
     store = rig.open()
     rig.put(store, 1, properties=b"UNIQ_KEY\x01u\x02KEYS\x01a b  c")
     first = rig.clock.now_ms()
@@ -192,8 +206,9 @@ def test_queries(rig: StoreRig) -> None:
     rig.put(store, 3, topic=b"Other", properties=b"KEYS\x01a")
     last = 1 << 60
 
-    def bodies(*query: Any) -> list[bytes]:
-        return [decode_message(view).body for view in store.reader.query_message(*query).messages]
+    def bodies(topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[bytes]:
+        result = store.reader.query_message(topic, key, limit, begin_ms, end_ms)
+        return [decode_message(view).body for view in result.messages]
 
     one, two = rig.draft(1).body, rig.draft(2).body
     assert bodies("Topic", "u", 9, 0, last) == [one]
@@ -216,8 +231,7 @@ def test_queries(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_without_an_index(rig: StoreRig) -> None:
-    """Then with one again: it is built from the log."""
+def test_an_index_that_is_switched_on_is_built_from_the_log(rig: MemoryRig) -> None:
     rig.changes["message_index_enable"] = False
     store = rig.open()
     rig.put(store, 1, 2)
@@ -231,10 +245,10 @@ def test_without_an_index(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_an_index_that_meets_a_damaged_entry_waits_for_it(
-    make_rig: MakeStoreRig, monkeypatch: pytest.MonkeyPatch
+def test_the_index_waits_at_a_damaged_entry(
+    make_rig: type[MemoryRig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The member serves and dispatches meanwhile."""
+    """The member continues to serve and to dispatch."""
     rig = make_rig(changes={"message_index_enable": False}, flag=True)
     store = rig.open()
     fill(rig, store, 30)
@@ -244,13 +258,13 @@ def test_an_index_that_meets_a_damaged_entry_waits_for_it(
         slow.setattr("rmqpy.store.dispatcher.SMALL_LAG_BYTES", 0)
         store = rig.open()
     path = f"{rig.root}/dledger-n0/data/00000000000000000000"
-    place = store.opened.entries.entry(3)[0].position + 48 + 4
+    place = entries_of(store).entry(3)[0].position + 48 + 4
     rig.files.nodes[path].data[place] ^= 1
     assert store.catch_up_index()
     rig.put(store, 30)
     assert store.health.is_healthy and store.dispatcher.behind_bytes == 0
     rig.files.nodes[path].data[place] ^= 1
-    assert store.catch_up_index(), "it is not looked at all the time"
+    assert store.catch_up_index(), "the entry is only read again after a pause"
     rig.clock.advance(INDEX_RETRY_MS)
     while store.catch_up_index():
         pass
@@ -260,9 +274,9 @@ def test_an_index_that_meets_a_damaged_entry_waits_for_it(
 
 
 @pytest.mark.slow
-def test_an_index_far_behind_follows_in_steps(make_rig: MakeStoreRig) -> None:
-    """Serving does not wait for it, and nothing is indexed twice or left out; a clean stop in
-    between loses nothing.
+def test_an_index_that_lags_far_catches_up_in_steps(make_rig: type[MemoryRig]) -> None:
+    """The store serves in the meantime, a clean stop loses nothing, and every message is indexed
+    once.
     """
     rig = make_rig(
         changes={
@@ -292,6 +306,7 @@ def test_an_index_far_behind_follows_in_steps(make_rig: MakeStoreRig) -> None:
     for number in (0, 4095, 4096, 8191, 8192, count - 1, count, count + 1, count + 2):
         found = store.reader.query_message("Topic", f"key{number}", 9, 0, 1 << 60).messages
         assert len(found) == 1, number
+    assert store.index is not None
     assert sum(file.header.index_count - 1 for file in store.index._index_files) == 2 * (count + 3)
     store.shutdown()
 
@@ -299,8 +314,8 @@ def test_an_index_far_behind_follows_in_steps(make_rig: MakeStoreRig) -> None:
 # ------------------------------------------------------------------------------- kinds of messages
 
 
-def test_transaction_types(rig: StoreRig) -> None:
-    """Half and rolled back messages have no unit and queue offset 0; rolled back ones no key."""
+def test_half_and_rolled_back_messages_have_no_unit(rig: MemoryRig) -> None:
+    """Their queue offset is 0; rolled back messages are not found by key either."""
     store = rig.open()
     fill(rig, store, 3)
     offsets = {}
@@ -309,7 +324,7 @@ def test_transaction_types(rig: StoreRig) -> None:
     rig.put(store, 12, queue_id=0, sys_flag=TRANSACTION_COMMIT)
     assert store.reader.max_queue_offset("Topic", 0) == 4
     for offset in offsets.values():
-        assert decode_message(store.reader.message_at(offset)).queue_offset == 0
+        assert decode_message(record_at(store, offset)).queue_offset == 0
     (view,) = get(store, 3).messages
     assert decode_message(view).queue_offset == 3
     keys = {
@@ -320,7 +335,14 @@ def test_transaction_types(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_delayed_messages_have_their_time_as_tags_code(rig: StoreRig) -> None:
+def tags_code_at(store: MessageStore, topic: str, queue_offset: int) -> int:
+    """Return the tags code of a unit of queue 0."""
+    unit = queue_of(store, topic, 0).unit(queue_offset)
+    assert unit is not None
+    return unit[2]
+
+
+def test_the_tags_code_of_a_delayed_message_is_its_delivery_time(rig: MemoryRig) -> None:
     rig.changes["message_delay_level"] = "1s 5s 1h"
     store = rig.open()
     arrivals: list[Arrival] = []
@@ -333,23 +355,20 @@ def test_delayed_messages_have_their_time_as_tags_code(rig: StoreRig) -> None:
     rig.put(store, 9, topic=topic, queue_id=0, properties=b"TAGS\x01a\x02DELAY\x010")
     expected.append(97)
     rig.put(store, 9, topic=b"Topic", queue_id=0, properties=b"TAGS\x01a\x02DELAY\x012")
-    queue = store.queues.find("SCHEDULE_TOPIC_XXXX", 0)
-    assert [queue.unit(number)[2] for number in range(5)] == expected
-    assert store.queues.find("Topic", 0).unit(0)[2] == 97
+    assert [tags_code_at(store, topic.decode(), number) for number in range(5)] == expected
+    assert tags_code_at(store, "Topic", 0) == 97
     assert [arrival.tags_code for arrival in arrivals] == [*expected, 97]
     store.shutdown()
 
 
 @pytest.mark.parametrize("flag", [0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6])
-def test_ipv6_hosts(rig: StoreRig, flag: int) -> None:
+def test_hosts_may_have_ipv6_addresses(rig: MemoryRig, flag: int) -> None:
     store = rig.open()
-    hosts = {
-        "born_host": (V6, 1) if flag & BORN_HOST_V6 else (b"\1\2\3\4", 1),
-        "store_host": (V6, 2) if flag & STORE_HOST_V6 else (b"\5\6\7\x08", 2),
-    }
-    (offset,) = rig.put(store, 7, queue_id=0, sys_flag=flag, **hosts)
-    found = decode_message(store.reader.message_at(offset))
-    assert (found.born_host, found.store_host) == (hosts["born_host"], hosts["store_host"])
+    born = (V6, 1) if flag & BORN_HOST_V6 else (b"\1\2\3\4", 1)
+    stored = (V6, 2) if flag & STORE_HOST_V6 else (b"\5\6\7\x08", 2)
+    (offset,) = rig.put(store, 7, queue_id=0, sys_flag=flag, born_host=born, store_host=stored)
+    found = decode_message(record_at(store, offset))
+    assert (found.born_host, found.store_host) == (born, stored)
     assert found.store_timestamp_ms == rig.clock.now_ms()
     assert store.reader.store_timestamp_at("Topic", 0, 0) == rig.clock.now_ms()
     store.close_without_flush()
@@ -359,7 +378,7 @@ def test_ipv6_hosts(rig: StoreRig, flag: int) -> None:
     store.shutdown()
 
 
-def test_arrivals(rig: StoreRig) -> None:
+def test_dispatch_reports_the_arrival_of_messages(rig: MemoryRig) -> None:
     store = rig.open()
     arrivals: list[Arrival] = []
     store.dispatcher.subscribe(arrivals.append)
@@ -381,11 +400,11 @@ def test_arrivals(rig: StoreRig) -> None:
 # ------------------------------------------------------------------------------- put
 
 
-def test_put_checks(rig: StoreRig) -> None:
+def test_an_illegal_message_is_refused(rig: MemoryRig) -> None:
     rig.changes["max_message_size"] = 40_000
     store = rig.open()
     illegal = PutMessageStatus.MESSAGE_ILLEGAL
-    cases = [
+    cases: list[tuple[MessageFields, PutMessageStatus]] = [
         ({"topic": b"t" * 127}, PutMessageStatus.PUT_OK),
         ({"topic": b"t" * 128}, illegal),
         ({"topic": b""}, illegal),
@@ -411,7 +430,7 @@ def test_put_checks(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_a_batch_of_puts(rig: StoreRig) -> None:
+def test_a_batch_is_put_or_refused_as_a_whole(rig: MemoryRig) -> None:
     rig.changes["max_message_size"] = 4000
     store = rig.open()
     drafts = [rig.draft(number, queue_id=0) for number in range(4)]
@@ -433,8 +452,8 @@ def test_a_batch_of_puts(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_deleting_a_topic(rig: StoreRig) -> None:
-    """Also with messages that were put and not dispatched yet."""
+def test_a_deleted_topic_starts_again_at_0(rig: MemoryRig) -> None:
+    """This includes messages that were put but not dispatched."""
     store = rig.open()
     fill(rig, store, 5)
     rig.put(store, 1, topic=b"Other")
@@ -455,8 +474,7 @@ def test_deleting_a_topic(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_expired_files(make_rig: MakeStoreRig) -> None:
-    """The first log files are gone: min offsets follow, older offsets are too small."""
+def test_min_offsets_follow_expired_log_files(make_rig: type[MemoryRig]) -> None:
     rig = make_rig()
     store = rig.open()
     offsets = [rig.put(store, number, queue_id=0)[0] for number in range(80)]
@@ -467,23 +485,23 @@ def test_expired_files(make_rig: MakeStoreRig) -> None:
     store = rig.open()
     low = store.log.min_offset
     assert low == 2 * FILE_SIZE
-    gone = sum(offset < low for offset in offsets)
-    assert store.reader.min_queue_offset("Topic", 0) == gone > 20
-    page = get(store, gone - 1)
-    assert (page.status, page.next_begin_offset) == (GetMessageStatus.OFFSET_TOO_SMALL, gone)
-    assert get(store, gone).status is FOUND
+    expired = sum(offset < low for offset in offsets)
+    assert store.reader.min_queue_offset("Topic", 0) == expired > 20
+    page = get(store, expired - 1)
+    assert (page.status, page.next_begin_offset) == (GetMessageStatus.OFFSET_TOO_SMALL, expired)
+    assert get(store, expired).status is FOUND
     assert store.reader.message_at(offsets[0]) is None
     assert store.reader.earliest_store_timestamp() == store.reader.store_timestamp_at(
-        "Topic", 0, gone
+        "Topic", 0, expired
     )
     store.shutdown()
-    # And a queue built again from such a log begins with filler.
+    # A queue rebuilt from such a log begins with filler.
     for path in [path for path in rig.files.nodes if "/consumequeue/" in path]:
         del rig.files.nodes[path]
     store = rig.open()
     assert (
         store.reader.min_queue_offset("Topic", 0),
         store.reader.max_queue_offset("Topic", 0),
-    ) == (gone, 80)
-    assert len(read_all(store)["Topic", 0]) == 80 - gone
+    ) == (expired, 80)
+    assert len(read_all(store)["Topic", 0]) == 80 - expired
     store.shutdown()

@@ -1,18 +1,38 @@
-"""Cleaning: what goes, when, in which order; and what a crash in the middle leaves."""
+"""Tests of retention: which files are removed, when and in which order, also after a crash."""
 
 from __future__ import annotations
 
 import errno
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-from harness.store import CrashingFiles, KilledError, MakeStoreRig, StoreRig, bodies_of, read_all
+from harness.store import (
+    CrashingFiles,
+    KilledError,
+    MemoryRig,
+    StoreRig,
+    bodies_of,
+    entries_of,
+    queue_of,
+    read_all,
+)
 
 from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
+from rmqpy.model.ids import LedgerIndex
+from rmqpy.store.commitlog.classic import ClassicCommitLog
+from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.store.ledger.entry_store import EntryStore
 from rmqpy.store.message_store import MessageStore
-from rmqpy.store.retention import FILES_A_ROUND, HOUR_MS, MANUAL_ROUNDS, CleaningPause
+from rmqpy.store.retention import (
+    FILES_A_ROUND,
+    HOUR_MS,
+    MANUAL_ROUNDS,
+    CleaningPause,
+    DeletionTask,
+    Round,
+)
+from rmqpy.testing.memory_files import MemoryFiles
 
 DAY_MS = 24 * HOUR_MS
 NEVER = 23 * HOUR_MS
@@ -21,11 +41,12 @@ BODY = b"x" * 700
 
 
 @pytest.fixture
-def rig(make_rig: MakeStoreRig) -> StoreRig:
+def rig(make_rig: type[MemoryRig]) -> MemoryRig:
     return make_rig(changes={"delete_when": (), "file_reserved_time": 72})
 
 
-def fill(rig: StoreRig, store: MessageStore, numbers: range) -> None:
+def fill(rig: MemoryRig, store: MessageStore, numbers: range) -> None:
+    """Put messages, with files that have their times, and flush everything."""
     for number in numbers:
         rig.files.now_ms = rig.clock.now_ms()
         rig.put(store, number, body=BODY + b"%d" % number)
@@ -34,9 +55,10 @@ def fill(rig: StoreRig, store: MessageStore, numbers: range) -> None:
 
 
 def clean(rig: StoreRig, store: MessageStore) -> list[int]:
-    """A whole round; the pauses it made."""
+    """Run a whole round and return its pauses in milliseconds."""
     steps = store.retention.round(rig.settings(), rig.clock.now_ms())
-    pauses, error = [], None
+    pauses: list[int] = []
+    error: OSError | None = None
     while True:
         try:
             step = steps.send(error)
@@ -52,31 +74,47 @@ def clean(rig: StoreRig, store: MessageStore) -> list[int]:
             error = failed
 
 
-def names(rig: StoreRig, part: str = "commitlog/") -> list[int]:
+def pause_after_first_file(rig: MemoryRig, store: MessageStore) -> Round:
+    """Start a round and return it in the pause after its first removed file."""
+    steps = store.retention.round(rig.settings(), rig.clock.now_ms())
+    deletion = next(steps)
+    assert isinstance(deletion, DeletionTask)
+    deletion.run()
+    assert isinstance(steps.send(None), CleaningPause)
+    return steps
+
+
+def names(rig: MemoryRig, part: str = "commitlog/") -> list[int]:
+    """Return the first offsets of the files of a folder."""
     return [int(path.rpartition("/")[2]) for path in sorted(rig.tree()) if path.startswith(part)]
 
 
-def use(rig: StoreRig, ratio: float) -> None:
+def use(rig: MemoryRig, ratio: float) -> None:
+    """Set the used part of the disk."""
     rig.files.free_bytes = int(rig.files.total_bytes * (1 - ratio))
 
 
-def test_nothing_goes_before_its_time(rig: StoreRig) -> None:
+def is_writeable(store: MessageStore) -> bool:
+    return store.health.writeable
+
+
+def test_expired_files_stay_until_the_hour_of_deletion(rig: MemoryRig) -> None:
     store = rig.open()
     fill(rig, store, range(30))
     before = rig.tree()
     rig.clock.advance(4 * DAY_MS)
     assert clean(rig, store) == []
-    assert rig.tree() == before, "expired, but it is not the hour"
+    assert rig.tree() == before, "the files are expired, but it is not the hour"
     store.shutdown()
 
 
-def test_expired_files_go_at_the_hour(rig: StoreRig) -> None:
+def test_expired_files_are_removed_at_the_hour(rig: MemoryRig) -> None:
     store = rig.open()
     fill(rig, store, range(30))
     files = names(rig)
     rig.changes["delete_when"] = (datetime.fromtimestamp(rig.clock.now_ms() / 1000).hour,)
     clean(rig, store)
-    assert names(rig) == files, "not expired"
+    assert names(rig) == files, "no file is expired yet"
     rig.clock.advance(3 * DAY_MS)
     fill(rig, store, range(30, 32))
     last = names(rig)
@@ -99,7 +137,7 @@ def test_expired_files_go_at_the_hour(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_ten_files_a_round(rig: StoreRig) -> None:
+def test_a_round_removes_at_most_ten_files(rig: MemoryRig) -> None:
     store = rig.open()
     fill(rig, store, range(80))
     count = len(names(rig))
@@ -110,24 +148,25 @@ def test_ten_files_a_round(rig: StoreRig) -> None:
     for _ in range(MANUAL_ROUNDS - 1):
         clean(rig, store)
     left = names(rig)
-    assert 1 <= len(left) <= 2, "never the file that is written"
+    assert 1 <= len(left) <= 2, "the file that is written must stay"
     fill(rig, store, range(80, 120))
     rig.clock.advance(4 * DAY_MS)
-    assert clean(rig, store) == [] and names(rig)[0] == left[0], "twenty rounds, no more"
+    assert clean(rig, store) == []
+    assert names(rig)[0] == left[0], "a manual request lasts twenty rounds"
     store.shutdown()
 
 
-def test_the_disk_decides(rig: StoreRig) -> None:
+def test_disk_use_determines_what_is_removed(rig: MemoryRig) -> None:
     store = rig.open()
     fill(rig, store, range(40))
     count = len(names(rig))
     use(rig, 0.80)
     clean(rig, store)
-    assert len(names(rig)) == count, "above diskMaxUsedSpaceRatio, but nothing is expired"
+    assert len(names(rig)) == count, "no file is expired"
     rig.changes["clean_file_forcibly_enable"] = False
     use(rig, 0.88)
     clean(rig, store)
-    assert len(names(rig)) == count and store.health.writeable
+    assert len(names(rig)) == count and is_writeable(store)
     use(rig, 0.95)
     clean(rig, store)
     assert len(names(rig)) == count
@@ -136,15 +175,15 @@ def test_the_disk_decides(rig: StoreRig) -> None:
     rig.changes["clean_file_forcibly_enable"] = True
     use(rig, 0.88)
     clean(rig, store)
-    assert len(names(rig)) <= max(2, count - FILES_A_ROUND) and store.health.writeable
+    assert len(names(rig)) <= max(2, count - FILES_A_ROUND) and is_writeable(store)
     rig.changes |= {"disk_space_warning_level_ratio": 40}
     use(rig, 0.50)
     clean(rig, store)
-    assert not store.health.writeable
+    assert not is_writeable(store)
     store.shutdown()
 
 
-def test_queues_and_index_follow(rig: StoreRig) -> None:
+def test_queues_and_index_lose_what_the_log_lost(rig: MemoryRig) -> None:
     store = rig.open()
     fill(rig, store, range(130))
     rig.clock.advance(4 * DAY_MS)
@@ -157,20 +196,20 @@ def test_queues_and_index_follow(rig: StoreRig) -> None:
         folder = f"consumequeue/Topic/{queue_id}/"
         first = names(rig, folder)[0] // 20
         assert 0 < first <= store.reader.min_queue_offset("Topic", queue_id)
-        unit = store.queues.find("Topic", queue_id).unit(first + 19)
+        unit = queue_of(store, "Topic", queue_id).unit(first + 19)
         assert unit is None or unit[0] >= low or len(names(rig, folder)) == 1
     assert 1 <= len(names(rig, "index/")) <= 2
     assert not store.reader.query_message("Topic", "key0", 64, 0, 1 << 50).messages
     assert store.reader.query_message("Topic", "key133", 64, 0, 1 << 50).messages
     before = read_all(store)
-    rig = rig.after(rig.files.kill())
+    rig = rig.after_end("kill")
     store = rig.open()
     assert read_all(store) == before
     store.shutdown()
 
 
-def test_no_file_goes_whose_units_are_not_on_disk(rig: StoreRig) -> None:
-    """A power failure would leave a silent queue without its end, and no record to make it from."""
+def test_a_file_stays_until_its_units_are_on_disk(rig: MemoryRig) -> None:
+    """Otherwise a power loss could leave a queue without its end and the records to rebuild it."""
     store = rig.open()
     fill(rig, store, range(15))
     flushed_to = store.log.max_offset
@@ -189,11 +228,9 @@ def test_no_file_goes_whose_units_are_not_on_disk(rig: StoreRig) -> None:
     store.close_without_flush()
 
 
-def test_a_reader_keeps_what_it_holds(make_rig: MakeStoreRig, tmp_path: Path) -> None:
-    """On the real disk: a view into a file that is removed meanwhile."""
-    from rmqpy.store.files.disk import OsFileSystem
-
-    rig = make_rig(OsFileSystem(), str(tmp_path / "s"), changes={"delete_when": ()})
+def test_a_view_of_a_message_outlives_its_file(tmp_path: Path) -> None:
+    """The file is removed from the real disk while a reader holds the view."""
+    rig = StoreRig(OsFileSystem(), str(tmp_path / "s"), changes={"delete_when": ()})
     store = rig.open()
     for number in range(20):
         rig.put(store, number, body=BODY)
@@ -212,16 +249,19 @@ def test_a_reader_keeps_what_it_holds(make_rig: MakeStoreRig, tmp_path: Path) ->
     store.shutdown()
 
 
-def test_a_file_that_cannot_be_removed_holds_up_the_others(rig: StoreRig) -> None:
-    class Stubborn(CrashingFiles):  # type: ignore[misc]
-        stubborn = True
+class UndeletableFiles(MemoryFiles):
+    """Memory files whose commit log files cannot be removed."""
 
-        def unlink(self, path: str) -> None:
-            if self.stubborn and "/commitlog/" in path:
-                raise OSError(errno.EIO, "planted", path)
-            super().unlink(path)
+    is_failing = True
 
-    rig.files = Stubborn()
+    def unlink(self, path: str) -> None:
+        if self.is_failing and "/commitlog/" in path:
+            raise OSError(errno.EIO, "planted", path)
+        super().unlink(path)
+
+
+def test_a_file_that_cannot_be_removed_holds_up_the_others(rig: MemoryRig) -> None:
+    files_layer = rig.files = UndeletableFiles()
     store = rig.open()
     fill(rig, store, range(40))
     files = names(rig)
@@ -229,11 +269,11 @@ def test_a_file_that_cannot_be_removed_holds_up_the_others(rig: StoreRig) -> Non
     store.retention.delete_manually()
     clean(rig, store)
     assert names(rig) == files
-    assert store.log.min_offset == files[1], "it has left the log"
+    assert store.log.min_offset == files[1], "the file has left the log"
     assert "planted" in store.runtime_info()["cleaningFailure"]
-    rig.files.stubborn = False
+    files_layer.is_failing = False
     clean(rig, store)
-    assert names(rig) == files, "tried again after redeleteHangedFileInterval"
+    assert names(rig) == files, "it is tried again after redeleteHangedFileInterval"
     rig.clock.advance(121_000)
     clean(rig, store)
     assert names(rig)[0] > files[0]
@@ -243,23 +283,26 @@ def test_a_file_that_cannot_be_removed_holds_up_the_others(rig: StoreRig) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["kill", "crash"])
-def test_dying_at_every_operation_of_a_round(make_rig: MakeStoreRig, end: str) -> None:
-    """The next start finds a log without a gap, queues that agree with it, and goes on."""
+def test_a_process_may_end_at_every_operation_of_a_round(
+    make_rig: type[MemoryRig], end: str
+) -> None:
+    """The next start finds a log without a gap and queues that agree with it."""
     operations = 0
     while True:
-        rig = make_rig(CrashingFiles(), changes={"delete_when": ()})
+        files = CrashingFiles()
+        rig = make_rig(files=files, changes={"delete_when": ()})
         store = rig.open()
         fill(rig, store, range(60))
         store.flush_tracker.flush_queues()
         rig.clock.advance(4 * DAY_MS)
         store.retention.delete_manually()
-        rig.files.dies_at = rig.files.operations + operations
+        files.dies_at = files.operations + operations
         try:
             clean(rig, store)
-            done = True
+            is_complete = True
         except KilledError:
-            done = False
-        after = rig.after(getattr(rig.files, end)())
+            is_complete = False
+        after = rig.after_end(end)
         store = after.open()
         bodies = bodies_of(store)
         present = sorted(int(body[len(BODY) :]) for body in bodies)
@@ -269,14 +312,13 @@ def test_dying_at_every_operation_of_a_round(make_rig: MakeStoreRig, end: str) -
         rig.put(store, 70)
         assert rig.draft(70).body in bodies_of(store)
         store.shutdown()
-        if done:
+        if is_complete:
             break
         operations += 1
     assert operations > 20
 
 
-def test_a_log_that_changes_during_a_pause_is_looked_at_again(make_rig: MakeStoreRig) -> None:
-    """The log of a member begins again with one file while its cleaning rests between two."""
+def test_a_round_notices_a_log_that_is_reset_during_a_pause(make_rig: type[MemoryRig]) -> None:
     rig = make_rig(changes={"delete_when": ()})
     rig.flag = True
     store = rig.open()
@@ -284,29 +326,26 @@ def test_a_log_that_changes_during_a_pause_is_looked_at_again(make_rig: MakeStor
     assert len(names(rig, DATA)) > 3
     rig.clock.advance(4 * DAY_MS)
     store.retention.delete_manually()
-    steps = store.retention.round(rig.settings(), rig.clock.now_ms())
-    next(steps).run()
-    assert isinstance(steps.send(None), CleaningPause)
-    store.opened.entries.begin_again(50, 16 * store.opened.entries.file_size)
+    steps = pause_after_first_file(rig, store)
+    entries_of(store).begin_again(50, 16 * entries_of(store).file_size)
     with pytest.raises(StopIteration):
         while True:
             steps.send(None)
-    assert names(rig, DATA) == [16 * store.opened.entries.file_size]
+    assert names(rig, DATA) == [16 * entries_of(store).file_size]
     store.close_without_flush()
 
 
-def test_a_file_that_is_written_to_during_a_pause_stays(make_rig: MakeStoreRig) -> None:
-    """A damaged entry of it was mended meanwhile."""
+def test_a_file_that_is_written_during_a_pause_stays(make_rig: type[MemoryRig]) -> None:
+    """A repair of a damaged entry writes to an old file."""
     rig = make_rig(changes={"delete_when": ()})
     store = rig.open()
     fill(rig, store, range(20))
     files = names(rig)
     rig.clock.advance(4 * DAY_MS)
     store.retention.delete_manually()
-    steps = store.retention.round(rig.settings(), rig.clock.now_ms())
-    next(steps).run()
-    assert isinstance(steps.send(None), CleaningPause)
+    steps = pause_after_first_file(rig, store)
     rig.files.now_ms = rig.clock.now_ms()
+    assert isinstance(store.log, ClassicCommitLog)
     store.log.segments.first.file.write(100, b"x")
     with pytest.raises(StopIteration):
         while True:
@@ -315,27 +354,34 @@ def test_a_file_that_is_written_to_during_a_pause_stays(make_rig: MakeStoreRig) 
     store.close_without_flush()
 
 
+def first_index(entries: EntryStore, offset: int) -> LedgerIndex:
+    """Return the index of the entry at the start of a file."""
+    unit = entries._index.find(offset)
+    assert unit is not None
+    return unit.index
+
+
 @pytest.mark.parametrize("damaged", ["header", "unit"])
-def test_damage_at_the_begin_of_a_file_does_not_end_cleaning(
-    make_rig: MakeStoreRig, damaged: str
+def test_damage_at_the_start_of_a_file_does_not_stop_retention(
+    make_rig: type[MemoryRig], damaged: str
 ) -> None:
-    """Which entry comes first then is told by its header or by its index unit."""
+    """The first entry of a file is known from its header or from its index unit."""
     rig = make_rig(changes={"delete_when": ()})
     rig.flag = True
     store = rig.open()
     fill(rig, store, range(20))
-    entries = store.opened.entries
+    entries = entries_of(store)
     second = entries.data[1]
-    index = entries._index.find(second.first_offset).index
+    index = first_index(entries, second.first_offset)
     if damaged == "header":
         second.file.write(4, b"\xff")
     else:
         entries._index.put(index, bytes(32))
-    file = entries.release_first_file()
-    assert file.first_offset == 0 and entries.begin_index == index
+    released = entries.release_first_file()
+    assert released.first_offset == 0 and entries.begin_index == index
     if damaged == "header":
         entries.data[1].file.write(4, b"\xff")
-        entries._index.put(entries._index.find(entries.data[1].first_offset).index, bytes(32))
+        entries._index.put(first_index(entries, entries.data[1].first_offset), bytes(32))
         rig.clock.advance(4 * DAY_MS)
         store.retention.delete_manually()
         clean(rig, store)
@@ -344,11 +390,12 @@ def test_damage_at_the_begin_of_a_file_does_not_end_cleaning(
     store.close_without_flush()
 
 
-# Across the divide
+# ------------------------------------------------------------------------------- joined logs
 
 
-def joined(make_rig: MakeStoreRig, **changes: Any) -> tuple[StoreRig, MessageStore]:
-    rig = make_rig(changes={"delete_when": (), **changes})
+def joined(make_rig: type[MemoryRig]) -> tuple[MemoryRig, MessageStore]:
+    """Return an open store with 20 messages before the divided offset and 20 after it."""
+    rig = make_rig(changes={"delete_when": ()})
     store = rig.open()
     fill(rig, store, range(20))
     store.shutdown()
@@ -358,15 +405,18 @@ def joined(make_rig: MakeStoreRig, **changes: Any) -> tuple[StoreRig, MessageSto
     return rig, store
 
 
-def test_old_files_go_first_and_the_divide_stays(make_rig: MakeStoreRig) -> None:
+def test_old_files_are_removed_first_and_the_divided_offset_stays(
+    make_rig: type[MemoryRig],
+) -> None:
     rig, store = joined(make_rig)
     divided = store.opened.divided_offset
+    assert divided is not None
     new = names(rig, DATA)
     assert len(new) > 3 and names(rig)
     rig.clock.advance(4 * DAY_MS)
     store.retention.delete_manually()
     clean(rig, store)
-    assert len(names(rig)) == 1, "the last of them goes in a round of its own"
+    assert len(names(rig)) == 1, "the last old file is removed in a round of its own"
     assert names(rig, DATA) == new, "the new log waits for the old one"
     store.shutdown()
     store = rig.open()
@@ -384,8 +434,8 @@ def test_old_files_go_first_and_the_divide_stays(make_rig: MakeStoreRig) -> None
     store.shutdown()
 
 
-def test_the_last_old_file_stays_until_the_new_log_has_an_entry(make_rig: MakeStoreRig) -> None:
-    """An empty member whose old log has gone would have forgotten where the divide is."""
+def test_the_last_old_file_stays_until_the_new_log_has_an_entry(make_rig: type[MemoryRig]) -> None:
+    """Until then only that file determines the divided offset."""
     rig = make_rig(changes={"delete_when": ()})
     store = rig.open()
     fill(rig, store, range(20))
@@ -408,11 +458,11 @@ def test_the_last_old_file_stays_until_the_new_log_has_an_entry(make_rig: MakeSt
     assert names(rig) == []
     store.shutdown()
     store = rig.open()
-    assert store.opened.entries.base_offset == divided
+    assert entries_of(store).base_offset == divided
     store.shutdown()
 
 
-def test_the_new_log_is_kept_an_hour_longer(make_rig: MakeStoreRig) -> None:
+def test_the_new_log_is_kept_an_hour_longer(make_rig: type[MemoryRig]) -> None:
     rig, store = joined(make_rig)
     rig.clock.advance(3 * DAY_MS)
     store.retention.delete_manually()
@@ -424,7 +474,7 @@ def test_the_new_log_is_kept_an_hour_longer(make_rig: MakeStoreRig) -> None:
     clean(rig, store)
     left = names(rig, DATA)
     assert left == new[-len(left) :] and len(left) < len(new)
-    assert store.opened.entries.begin_index > 0
+    assert entries_of(store).begin_index > 0
     before = read_all(store)
     for records in before.values():
         assert records
@@ -438,7 +488,7 @@ def test_the_new_log_is_kept_an_hour_longer(make_rig: MakeStoreRig) -> None:
     store.shutdown()
 
 
-def test_force_takes_the_old_files_whatever_their_age(make_rig: MakeStoreRig) -> None:
+def test_forced_cleaning_removes_old_files_of_any_age(make_rig: type[MemoryRig]) -> None:
     rig, store = joined(make_rig)
     use(rig, 0.88)
     new = names(rig, DATA)
@@ -452,16 +502,17 @@ def test_force_takes_the_old_files_whatever_their_age(make_rig: MakeStoreRig) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("half_gone", [False, True])
-def test_the_old_log_is_dropped_whole_and_leaves_no_gap(
-    make_rig: MakeStoreRig, half_gone: bool
+@pytest.mark.parametrize("is_deleting", [False, True])
+def test_an_interrupted_drop_of_the_old_log_leaves_no_gap(
+    make_rig: type[MemoryRig], is_deleting: bool
 ) -> None:
-    """Wherever that is interrupted, the next start finds what it can go on with: also while the
-    first file, which has left the row already, is on its way off the disk.
+    """It is interrupted at each operation, also after the first file has left the log but not the
+    disk.
     """
     operations = 0
     while True:
-        rig = make_rig(CrashingFiles(), changes={"delete_when": ()})
+        files = CrashingFiles()
+        rig = make_rig(files=files, changes={"delete_when": ()})
         store = rig.open()
         fill(rig, store, range(20))
         store.shutdown()
@@ -470,20 +521,20 @@ def test_the_old_log_is_dropped_whole_and_leaves_no_gap(
         fill(rig, store, range(20, 40))
         divided, old = store.opened.divided_offset, names(rig)
         assert len(old) > 3
-        if half_gone:
+        if is_deleting:
             rig.clock.advance(4 * DAY_MS)
             store.retention.delete_manually()
             next(store.retention.round(rig.settings(), rig.clock.now_ms()))
             assert names(rig) == old
-        rig.files.dies_at = rig.files.operations + operations
+        files.dies_at = files.operations + operations
         try:
             store.delete_classic_prefix()
-            done = True
+            is_complete = True
         except KilledError:
-            done = False
-        if done:
+            is_complete = False
+        if is_complete:
             assert names(rig) == [] and store.log.min_offset == divided
-        after = rig.after(rig.files.kill())
+        after = rig.after_end("kill")
         store = after.open()
         left = names(after)
         assert left == old[len(old) - len(left) :]
@@ -491,16 +542,16 @@ def test_the_old_log_is_dropped_whole_and_leaves_no_gap(
         fill(after, store, range(40, 42))
         assert {BODY + b"%d" % number for number in range(20, 42)} <= set(bodies_of(store))
         store.shutdown()
-        if done:
+        if is_complete:
             break
         operations += 1
     assert operations >= 2 * len(old)
 
 
-# Queues
+# ------------------------------------------------------------------------------- queues
 
 
-def test_queues_whose_messages_are_gone(rig: StoreRig) -> None:
+def test_queues_without_messages_are_deleted(rig: MemoryRig) -> None:
     store = rig.open()
     for number in range(4):
         rig.put(store, number, topic=b"Idle", queue_id=0)

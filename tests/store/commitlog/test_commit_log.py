@@ -1,55 +1,65 @@
-"""One contract, every commit log: classic, DLedger, joined; in memory and on the disk."""
+"""Contract tests of every commit log (classic, DLedger, joined), in memory and on the disk."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from harness.store import FILE_SIZE, MakeStoreRig, StoreRig, bodies_of
+from harness.store import FILE_SIZE, StoreRig, bodies_of, entries_of
 
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.message import encode_messages
 from rmqpy.codec.scan import StopReason
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.files import FileSystem
+from rmqpy.model.ids import PhysicalOffset
+from rmqpy.store.commitlog.classic import ClassicCommitLog
+from rmqpy.store.commitlog.interface import Appended, CommitLog
+from rmqpy.store.files.staging import Staging
 from rmqpy.store.message_store import MessageStore
+from rmqpy.testing.memory_files import MemoryFiles
 
-MODES = ("classic", "dledger", "joined")
 
-
-@pytest.fixture(params=MODES)
+@pytest.fixture(params=["classic", "dledger", "joined"])
 def rig(
-    request: pytest.FixtureRequest, make_rig: MakeStoreRig, any_files: tuple[FileSystem, str]
+    request: pytest.FixtureRequest, small_ledger_index: None, any_files: tuple[FileSystem, str]
 ) -> StoreRig:
     files, root = any_files
-    made = make_rig(files, root)
+    rig = StoreRig(files, root)
     if request.param == "joined":
-        store = made.open()
-        made.put(store, 9001, 9002)
-        store.shutdown()
-    made.flag = request.param != "classic"
-    return made
+        rig.write(9001, 9002)
+    rig.flag = request.param != "classic"
+    return rig
 
 
 @pytest.fixture
-def store(rig: StoreRig) -> MessageStore:
+def store(rig: StoreRig) -> Iterator[MessageStore]:
     opened = rig.open()
     yield opened
     opened.close_without_flush()
 
 
-def framed(log_flag: bool, record: bytearray) -> int:
-    return len(record) + (48 if log_flag else 0)
+def framed_size(rig: StoreRig, record: bytearray) -> int:
+    """Return the size of a record in the log, with its entry header."""
+    return len(record) + (48 if rig.flag else 0)
 
 
-def append(rig: StoreRig, store: MessageStore, *numbers: int) -> tuple[Any, list[bytearray]]:
+def append(rig: StoreRig, store: MessageStore, *numbers: int) -> tuple[Appended, list[bytearray]]:
+    """Append messages to the log and return the result and the records."""
     records = encode_messages([rig.draft(number) for number in numbers])
     return store.log.append(records, 1_700_000_000_123), records
 
 
-def test_an_empty_log(rig: StoreRig, store: MessageStore) -> None:
+def read(log: CommitLog, offset: PhysicalOffset, size: int) -> bytes:
+    """Return bytes of the log that are readable."""
+    view = log.read(offset, size)
+    assert view is not None
+    return bytes(view)
+
+
+def test_an_empty_log_has_no_data(rig: StoreRig, store: MessageStore) -> None:
     log = store.log
-    base = store.opened.divided_offset or 0
+    base = store.opened.divided_offset or PhysicalOffset(0)
     assert log.max_offset == log.confirm_offset == base
     assert log.flushed_offset == base
     assert log.min_offset == 0
@@ -58,29 +68,35 @@ def test_an_empty_log(rig: StoreRig, store: MessageStore) -> None:
     assert list(log.ranges(base)) == []
 
 
-def test_nothing_is_readable_before_commit(rig: StoreRig, store: MessageStore) -> None:
+def test_nothing_is_readable_before_the_commit(rig: StoreRig, store: MessageStore) -> None:
     log = store.log
     base = log.max_offset
     appended, records = append(rig, store, 1, 2)
     assert appended.status is PutMessageStatus.PUT_OK
     first = appended.physical_offsets[0]
     assert first == base + (48 if rig.flag else 0)
-    assert appended.end == log.max_offset == base + sum(framed(rig.flag, r) for r in records)
+    assert appended.end == log.max_offset == base + sum(framed_size(rig, r) for r in records)
     assert log.confirm_offset == base
     assert log.read(first, len(records[0])) is None
     log.commit()
     assert log.confirm_offset == log.max_offset == appended.end
     for offset, record in zip(appended.physical_offsets, records, strict=True):
-        assert bytes(log.read(offset, len(record))) == bytes(record)
+        assert read(log, offset, len(record)) == bytes(record)
         assert int.from_bytes(record[28:36]) == offset
         assert int.from_bytes(record[56:64]) == 1_700_000_000_123
     assert log.read(appended.physical_offsets[1], len(records[1]) + 1) is None
 
 
-def test_what_was_written_last_is_read_without_its_file(rig: StoreRig, store: MessageStore) -> None:
-    """As long as nothing else is staged, and for just these bytes."""
+def staging_of(store: MessageStore) -> Staging:
+    if isinstance(store.log, ClassicCommitLog):
+        return store.log.staging
+    return entries_of(store).staging
+
+
+def test_the_last_commit_is_read_from_memory(rig: StoreRig, store: MessageStore) -> None:
+    """This holds only from its first byte on, and only while nothing else is staged."""
     log = store.log
-    staging = log.staging if not rig.flag else store.opened.dledger.entries.staging
+    staging = staging_of(store)
     for numbers in (1, 2), (3,):
         start = log.max_offset
         append(rig, store, *numbers)
@@ -88,13 +104,14 @@ def test_what_was_written_last_is_read_without_its_file(rig: StoreRig, store: Me
         log.commit()
         (piece,) = log.ranges(start)
         recent = log.recent(start)
+        assert recent is not None
         assert bytes(recent.view) == bytes(piece.view)
         assert (recent.offset, recent.file_end) == (start, piece.file_end)
         assert recent.dledger == piece.dledger
-        assert log.recent(start - 1) is None
-        assert log.recent(start + 1) is None
+        assert log.recent(PhysicalOffset(start - 1)) is None
+        assert log.recent(PhysicalOffset(start + 1)) is None
     log.commit()
-    assert log.recent(start) is not None, "a commit of nothing"
+    assert log.recent(start) is not None, "a commit of nothing changes nothing"
     staging.kept = 0
     assert log.recent(start) is None
     append(rig, store, 4)
@@ -103,24 +120,25 @@ def test_what_was_written_last_is_read_without_its_file(rig: StoreRig, store: Me
     assert log.recent(start) is None
 
 
-def test_the_watermark_that_a_reply_waits_for(rig: StoreRig, store: MessageStore) -> None:
+def test_a_commit_advances_the_watermark_of_replies(rig: StoreRig, store: MessageStore) -> None:
     (mark,) = store.log.acknowledged(True)
     assert mark.name == ("committed" if rig.flag else "written")
-    news: list[int] = []
-    mark.subscribe(news.append)
+    advances: list[int] = []
+    mark.subscribe(advances.append)
     appended, _ = append(rig, store, 1)
-    assert news == []
+    assert advances == []
     store.log.commit()
-    assert news[-1] == mark.value == appended.end
+    assert advances[-1] == mark.value == appended.end
 
 
-def test_rolling_to_the_next_file(rig: StoreRig, store: MessageStore) -> None:
+def test_a_log_rolls_to_the_next_file(rig: StoreRig, store: MessageStore) -> None:
     """Every file is closed by a filler, no record straddles two files or touches the last 8 bytes,
-    and what ``ranges`` shows is exactly what was appended.
+    and ``ranges`` yields exactly the appended records.
     """
     log = store.log
     start = log.max_offset
-    offsets, sizes = [], []
+    offsets: list[int] = []
+    sizes: list[int] = []
     for number in range(110):
         appended, (record,) = append(rig, store, number)
         offsets.append(int(appended.physical_offsets[0]))
@@ -131,7 +149,7 @@ def test_rolling_to_the_next_file(rig: StoreRig, store: MessageStore) -> None:
     assert log.max_offset - start > 3 * FILE_SIZE
     for offset, size in zip(offsets, sizes, strict=True):
         assert offset // FILE_SIZE == (offset + size + 7) // FILE_SIZE
-    seen = []
+    seen: list[int] = []
     for piece in log.ranges(start):
         assert piece.file_end % FILE_SIZE == 0
         assert piece.offset // FILE_SIZE == (piece.file_end - 1) // FILE_SIZE
@@ -142,28 +160,28 @@ def test_rolling_to_the_next_file(rig: StoreRig, store: MessageStore) -> None:
     assert seen == offsets
 
 
-def test_ranges_begin_at_any_record(rig: StoreRig, store: MessageStore) -> None:
+def test_ranges_start_at_any_record(rig: StoreRig, store: MessageStore) -> None:
     log = store.log
     start = log.max_offset
     for number in range(60):
         append(rig, store, number)
     log.commit()
-    offsets = []
+    offsets: list[int] = []
     for piece in log.ranges(start):
         scan = scan_records(piece.view, piece.offset, dledger=piece.dledger, check_crc=False)
         offsets += list(scan.frame_offset)
     for number, offset in enumerate(offsets):
-        piece = next(iter(log.ranges(offset)))
+        piece = next(iter(log.ranges(PhysicalOffset(offset))))
         assert piece.offset == offset
         scan = scan_records(piece.view, offset, dledger=piece.dledger, check_crc=False)
         assert scan.frame_offset[0] == offsets[number]
 
 
 @pytest.mark.parametrize(("extra", "same_file"), [(0, True), (1, False)])
-def test_a_record_fits_exactly(
+def test_a_record_leaves_at_least_8_bytes_of_its_file(
     rig: StoreRig, store: MessageStore, extra: int, same_file: bool
 ) -> None:
-    """A record may leave 8 bytes and no less: one byte more and it goes to the next file."""
+    """A record that is one byte longer is written to the next file."""
     log = store.log
     append(rig, store, 3)
     first = log.max_offset
@@ -177,7 +195,7 @@ def test_a_record_fits_exactly(
     append(rig, store, 2)
     log.commit()
     found, stops = 0, []
-    for piece in log.ranges(store.opened.divided_offset or 0):
+    for piece in log.ranges(store.opened.divided_offset or PhysicalOffset(0)):
         scan = scan_records(piece.view, piece.offset, dledger=piece.dledger, check_crc=True)
         found += len(scan)
         stops.append(scan.stop)
@@ -197,7 +215,7 @@ def test_a_record_larger_than_a_file_is_refused(rig: StoreRig, store: MessageSto
     assert appended.status is PutMessageStatus.PUT_OK
 
 
-def test_a_batch_is_all_or_none(rig: StoreRig, store: MessageStore) -> None:
+def test_a_batch_is_appended_as_a_whole_or_not_at_all(rig: StoreRig, store: MessageStore) -> None:
     log = store.log
     before = log.max_offset
     drafts = [rig.draft(1), rig.draft(2, body=b"x" * FILE_SIZE)]
@@ -208,13 +226,11 @@ def test_a_batch_is_all_or_none(rig: StoreRig, store: MessageStore) -> None:
     log.commit()
     assert len(appended.physical_offsets) == 4
     for offset, record in zip(appended.physical_offsets, records, strict=True):
-        assert bytes(log.read(offset, len(record))) == bytes(record)
+        assert read(log, offset, len(record)) == bytes(record)
 
 
-def test_a_batch_that_rolls(store: MessageStore, rig: StoreRig) -> None:
-    """Classic: the batch goes to the next file as a whole. DLedger: entry by entry, as every member
-    places entries by the same rule.
-    """
+def test_only_a_classic_batch_rolls_as_a_whole(store: MessageStore, rig: StoreRig) -> None:
+    """Every DLedger member places entries following the same rule, one after the other."""
     log = store.log
     log.append(encode_messages([rig.draft(0, body=b"x" * 3000)]), 1)
     batch = encode_messages([rig.draft(number, body=b"y" * 500) for number in range(3)])
@@ -223,10 +239,10 @@ def test_a_batch_that_rolls(store: MessageStore, rig: StoreRig) -> None:
     files = [offset // FILE_SIZE for offset in appended.physical_offsets]
     assert len(set(files)) == (2 if rig.flag else 1)
     for offset, record in zip(appended.physical_offsets, batch, strict=True):
-        assert bytes(log.read(offset, len(record))) == bytes(record)
+        assert read(log, offset, len(record)) == bytes(record)
 
 
-def test_flushing(rig: StoreRig, store: MessageStore) -> None:
+def test_a_flush_covers_what_was_committed_before_it(rig: StoreRig, store: MessageStore) -> None:
     log = store.log
     before = log.flushed_offset
     appended, _ = append(rig, store, 1)
@@ -247,7 +263,7 @@ def test_flushing(rig: StoreRig, store: MessageStore) -> None:
     assert log.flush_task() is None
 
 
-def test_flushing_over_many_files(rig: StoreRig, store: MessageStore) -> None:
+def test_a_flush_covers_many_files(rig: StoreRig, store: MessageStore) -> None:
     log = store.log
     for number in range(110):
         append(rig, store, number)
@@ -255,16 +271,16 @@ def test_flushing_over_many_files(rig: StoreRig, store: MessageStore) -> None:
     task = log.flush_task()
     assert task is not None
     assert len(task.parts) > 3
-    if hasattr(rig.files, "crash"):
+    if isinstance(rig.files, MemoryFiles):
         task.run()
         log.flushed(task.offset)
         after = rig.after(rig.files.crash()).open()
         assert after.log.max_offset == log.max_offset
 
 
-def test_reopening_gives_the_same_log(rig: StoreRig) -> None:
+def test_a_reopened_log_is_the_same(rig: StoreRig) -> None:
     store = rig.open()
-    offsets = []
+    offsets: list[int] = []
     for number in range(50):
         offsets += rig.put(store, number)
     end, bodies = store.log.max_offset, bodies_of(store)
@@ -283,8 +299,8 @@ def test_reopening_gives_the_same_log(rig: StoreRig) -> None:
     again.shutdown()
 
 
-def test_an_empty_log_reopened(rig: StoreRig) -> None:
-    """Twice: the first DLedger file is there, without an entry."""
+def test_a_reopened_empty_log_is_the_same(rig: StoreRig) -> None:
+    """The first DLedger file exists then, without an entry."""
     store = rig.open()
     divided, end = store.opened.divided_offset, store.log.max_offset
     store.shutdown()
@@ -298,12 +314,10 @@ def test_an_empty_log_reopened(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_puts_in_the_turn_of_a_kill(rig: StoreRig) -> None:
-    """What was committed is there, what was only staged is not, and its queue offset is given to
-    the next message.
-    """
-    if not hasattr(rig.files, "kill"):
-        pytest.skip("a file layer that can be killed")
+def test_a_kill_loses_only_staged_messages(rig: StoreRig) -> None:
+    """Their queue offsets are assigned to the next messages."""
+    if not isinstance(rig.files, MemoryFiles):
+        pytest.skip("only memory files can be killed")
     store = rig.open()
     before = store.reader.max_queue_offset("Topic", 0)
     rig.put(store, 0, 1, 2)

@@ -1,4 +1,4 @@
-"""The flip: a classic directory opened with enableDLegerCommitLog for the first time."""
+"""Tests of the first start of a classic directory with enableDLegerCommitLog."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.store import (
     FILE_SIZE,
     CrashingFiles,
     KilledError,
-    MakeStoreRig,
+    MemoryRig,
     StoreRig,
     bodies_of,
     load_folder,
@@ -20,17 +20,19 @@ from harness.store import (
 )
 
 from rmqpy.model.errors import StoreError
+from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.testing.memory_files import MemoryFiles
 
 ROOT = "/store"
 DIVIDED = 262144
-GOLDEN = {
+GOLDEN: dict[str, Any] = {
     "mapped_file_size_commit_log": 65536,
     "mapped_file_size_consume_queue": 2000,
     "max_hash_slot_num": 100,
     "max_index_num": 400,
 }
+"""The file sizes of the golden stores."""
 CLASSIC = ["A-classic-clean-v497", "A-classic-killed-v497"]
 
 
@@ -41,38 +43,38 @@ def folder(name: str, golden: Callable[[str], Path]) -> Path:
 def loaded(
     name: str,
     golden: Callable[[str], Path],
-    make_rig: MakeStoreRig,
+    make_rig: type[MemoryRig],
     files: MemoryFiles | None = None,
-) -> StoreRig:
+    flag: bool = True,
+) -> MemoryRig:
+    """Load a golden store, by default with enableDLegerCommitLog."""
     files = MemoryFiles() if files is None else files
     load_folder(folder(name, golden), files, ROOT)
-    return make_rig(files, ROOT, changes=dict(GOLDEN))
+    return make_rig(files=files, changes=dict(GOLDEN), flag=flag)
 
 
 @pytest.mark.parametrize("name", CLASSIC)
-def test_everything_is_there_afterwards(
+def test_every_message_is_readable_after_the_flip(
     name: str,
-    golden: Callable[[str], Path],
     golden_copy: Callable[[str], Path],
-    make_rig: MakeStoreRig,
     manifest: Callable[[str], dict[str, Any]],
+    small_ledger_index: None,
 ) -> None:
-    rig = make_rig(
-        OsFileSystem(), os.fspath(golden_copy(name) / "store"), changes=dict(GOLDEN), flag=True
-    )
+    root = os.fspath(golden_copy(name) / "store")
+    rig = StoreRig(OsFileSystem(), root, changes=dict(GOLDEN), flag=True)
     store = rig.open()
     assert store.opened.divided_offset == DIVIDED
     assert store.log.max_offset == store.log.confirm_offset == DIVIDED
-    for said in manifest(name)["messages"]:
+    for seen in manifest(name)["messages"]:
         page = store.reader.get_message(
-            said["topic"], said["queueId"], said["queueOffset"], 1, None
+            seen["topic"], seen["queueId"], seen["queueOffset"], 1, None
         )
         (view,) = page.messages
-        assert int.from_bytes(view[28:36]) == said["commitLogOffset"]
+        assert int.from_bytes(view[28:36]) == seen["commitLogOffset"]
         found = store.reader.query_message(
-            said["topic"], said["props"]["UNIQ_KEY"], 64, said["storeTimestamp"] - 1000, 1 << 50
+            seen["topic"], seen["props"]["UNIQ_KEY"], 64, seen["storeTimestamp"] - 1000, 1 << 50
         )
-        assert said["commitLogOffset"] in [int.from_bytes(m[28:36]) for m in found.messages]
+        assert seen["commitLogOffset"] in [int.from_bytes(m[28:36]) for m in found.messages]
     (offset,) = rig.put(store, 1, topic=b"Normal", queue_id=0)
     assert offset == DIVIDED + 48
     queue = next(q for q in manifest(name)["queues"]["Normal"] if q["queueId"] == 0)
@@ -87,15 +89,15 @@ def test_everything_is_there_afterwards(
 
 
 @pytest.mark.parametrize("node", ["n0", "n1"])
-def test_the_sealed_files_equal_javas(
-    node: str, golden: Callable[[str], Path], make_rig: MakeStoreRig
+def test_the_sealed_files_equal_those_of_java(
+    node: str, golden: Callable[[str], Path], make_rig: type[MemoryRig]
 ) -> None:
-    """Java made C of B the same way: its old commit log files are ours, byte by byte."""
+    """Java upgraded store B to store C: its old commit log files equal ours byte for byte."""
     files = MemoryFiles()
     # n0 was the master, n1 the slave.
     source = Path(golden("B-master-slave-v497")) / ("master" if node == "n0" else "slave")
     load_folder(source, files, ROOT)
-    rig = make_rig(files, ROOT, changes=dict(GOLDEN), flag=True)
+    rig = make_rig(files=files, changes=dict(GOLDEN), flag=True)
     store = rig.open()
     assert store.opened.divided_offset == DIVIDED
     store.shutdown()
@@ -113,7 +115,7 @@ def test_the_sealed_files_equal_javas(
     assert f"dledger-n0/data/{DIVIDED:020d}" in rig.tree()
 
 
-def test_a_store_without_a_record_begins_at_0(make_rig: MakeStoreRig) -> None:
+def test_a_store_without_records_starts_a_ledger_at_0(make_rig: type[MemoryRig]) -> None:
     rig = make_rig()
     rig.open().shutdown()
     rig.flag = True
@@ -123,8 +125,8 @@ def test_a_store_without_a_record_begins_at_0(make_rig: MakeStoreRig) -> None:
     store.shutdown()
 
 
-def test_an_all_zero_log_file_is_no_log(make_rig: MakeStoreRig) -> None:
-    """A file that was made ahead of the first message, and never written."""
+def test_an_empty_log_file_is_no_log(make_rig: type[MemoryRig]) -> None:
+    """The file was created ahead of the first message and never written."""
     rig = make_rig(flag=True)
     rig.files.put(f"{ROOT}/commitlog/{0:020d}", bytes(FILE_SIZE))
     store = rig.open()
@@ -135,10 +137,10 @@ def test_an_all_zero_log_file_is_no_log(make_rig: MakeStoreRig) -> None:
     rig.open().shutdown()
 
 
-def test_a_file_made_ahead_does_not_move_the_divide(
-    golden: Callable[[str], Path], make_rig: MakeStoreRig
+def test_a_file_created_ahead_does_not_move_the_divided_offset(
+    make_rig: type[MemoryRig],
 ) -> None:
-    """H6: an all-zero file behind a closed one. Without it the divide is the same."""
+    """Hazard H6: an all-zero file follows a closed one."""
     rig = make_rig()
     store = rig.open()
     while store.log.max_offset < FILE_SIZE + 100:
@@ -151,11 +153,10 @@ def test_a_file_made_ahead_does_not_move_the_divide(
     store.shutdown()
 
 
-def test_the_flag_off_again_is_refused(
-    golden: Callable[[str], Path], make_rig: MakeStoreRig
+def test_a_start_without_the_flag_is_refused_afterwards(
+    golden: Callable[[str], Path], make_rig: type[MemoryRig]
 ) -> None:
     rig = loaded("A-classic-clean-v497", golden, make_rig)
-    rig.flag = True
     store = rig.open()
     rig.put(store, 1)
     store.shutdown()
@@ -170,12 +171,11 @@ def test_the_flag_off_again_is_refused(
     rig.open().shutdown()
 
 
-def test_other_paths_of_dledger_data_are_seen(
-    golden: Callable[[str], Path], make_rig: MakeStoreRig
+def test_dledger_data_in_another_path_is_found(
+    golden: Callable[[str], Path], make_rig: type[MemoryRig]
 ) -> None:
     rig = loaded("A-classic-clean-v497", golden, make_rig)
     rig.changes["store_path_dledger_commit_log"] = "/other/data"
-    rig.flag = True
     store = rig.open()
     assert f"/other/data/{DIVIDED:020d}" in rig.files.nodes
     store.shutdown()
@@ -184,12 +184,11 @@ def test_other_paths_of_dledger_data_are_seen(
         rig.open()
 
 
-def test_old_files_that_do_not_reach_the_new_log(
-    golden: Callable[[str], Path], make_rig: MakeStoreRig
+def test_an_old_log_that_does_not_reach_the_new_one_is_refused(
+    golden: Callable[[str], Path], make_rig: type[MemoryRig]
 ) -> None:
-    """H1, H3: another old log than the one that was sealed."""
+    """Hazards H1 and H3: the old log is not the one that was sealed."""
     rig = loaded("A-classic-clean-v497", golden, make_rig)
-    rig.flag = True
     rig.open().shutdown()
     del rig.files.nodes[f"{ROOT}/commitlog/{196608:020d}"]
     before = rig.tree()
@@ -199,12 +198,11 @@ def test_old_files_that_do_not_reach_the_new_log(
     assert rig.tree() == before
 
 
-def test_the_old_log_gone_the_new_one_stands_alone(
-    golden: Callable[[str], Path], make_rig: MakeStoreRig
+def test_the_new_log_is_complete_without_the_old_one(
+    golden: Callable[[str], Path], make_rig: type[MemoryRig]
 ) -> None:
-    """After retention has removed the classic files."""
+    """Retention has removed the classic files."""
     rig = loaded("A-classic-clean-v497", golden, make_rig)
-    rig.flag = True
     store = rig.open()
     offsets = rig.put(store, 1, 2, 3)
     store.shutdown()
@@ -222,8 +220,10 @@ def test_the_old_log_gone_the_new_one_stands_alone(
 # ------------------------------------------------------------------------------- interrupted
 
 
-def settled(rig: StoreRig) -> tuple[Any, Any]:
-    """(divided offset, everything a consumer can get) after the flip has come to its end."""
+def finish_flip(
+    rig: MemoryRig,
+) -> tuple[PhysicalOffset | None, dict[tuple[str, int], list[bytes]]]:
+    """Open the store, which ends the flip, and return the divided offset and all records."""
     store = rig.open()
     found = store.opened.divided_offset, read_all(store)
     store.shutdown()
@@ -234,40 +234,37 @@ def settled(rig: StoreRig) -> tuple[Any, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSIC)
 @pytest.mark.parametrize("end", ["kill", "crash"])
-def test_interrupted_at_every_operation(
-    name: str, end: str, golden: Callable[[str], Path], make_rig: MakeStoreRig
+def test_a_flip_may_be_interrupted_at_every_operation(
+    name: str, end: str, golden: Callable[[str], Path], make_rig: type[MemoryRig]
 ) -> None:
-    """The process dies (the power fails) at each operation of the file layer in turn, while the
-    flip runs; the next start ends joined, at the same divide, with every message; and so does the
-    one after it.
+    """A kill or a power loss happens at each operation of the file layer in turn. The next start
+    ends with the same divided offset and every message, and so does the one after it.
     """
-    rig = loaded(name, golden, make_rig, CrashingFiles())
-    rig.flag = True
-    start = rig.files.operations
-    expected = settled(rig.after(rig.files.kill()))
+    files = CrashingFiles()
+    rig = loaded(name, golden, make_rig, files)
+    start = files.operations
+    expected = finish_flip(rig.after_end("kill"))
     assert expected[0] == DIVIDED
     assert sum(map(len, expected[1].values())) > 250
     interrupted = 0
     for number in range(1000):
-        rig = loaded(name, golden, make_rig, CrashingFiles())
-        rig.flag = True
-        rig.files.dies_at = start + number
+        files = CrashingFiles()
+        rig = loaded(name, golden, make_rig, files)
+        files.dies_at = start + number
         try:
             rig.open().close_without_flush()
         except KilledError:
             interrupted += 1
         else:
             break
-        after = rig.after(getattr(rig.files, end)())
-        assert settled(after) == expected, number
-        assert settled(after) == expected, number
+        after = rig.after_end(end)
+        assert finish_flip(after) == expected, number
+        assert finish_flip(after) == expected, number
     assert interrupted > 8
 
 
-def test_interrupted_with_messages_only_in_the_page_cache(make_rig: MakeStoreRig) -> None:
-    """A killed classic broker had flushed nothing; the flip runs, the power fails: what the killed
-    process had written survives, because the flip has made it durable before it went on.
-    """
+def test_a_flip_makes_messages_in_the_page_cache_durable(make_rig: type[MemoryRig]) -> None:
+    """A killed classic broker has flushed nothing, and the power fails after the flip."""
     rig = make_rig()
     store = rig.open()
     for number in range(90):
@@ -279,7 +276,7 @@ def test_interrupted_with_messages_only_in_the_page_cache(make_rig: MakeStoreRig
     store = rig.open()
     divided = store.opened.divided_offset
     assert divided == 4 * FILE_SIZE
-    after = rig.after(rig.files.crash())
+    after = rig.after_end("crash")
     store = after.open()
     assert store.opened.divided_offset == divided
     assert bodies_of(store) == bodies
@@ -287,10 +284,12 @@ def test_interrupted_with_messages_only_in_the_page_cache(make_rig: MakeStoreRig
 
 
 @pytest.mark.slow
-def test_queues_that_lost_their_tails_before_and_during_the_flip(make_rig: MakeStoreRig) -> None:
-    """Power fails in classic mode, and again in the flip before anything was dispatched: the queues
-    of the classic part are whole in the end. How far back to begin is the checkpoint's word, also
-    when the last file is a DLedger one by now, and when one queue has its tail and another not.
+def test_queues_that_lost_their_tails_before_and_during_the_flip_are_rebuilt(
+    make_rig: type[MemoryRig],
+) -> None:
+    """The power fails in classic mode, and again in the flip before any dispatch. The checkpoint
+    decides where dispatch starts, even if the last file is now a DLedger one and only one of the
+    queues has lost its tail.
     """
     rig = make_rig()
     store = rig.open()
@@ -304,19 +303,19 @@ def test_queues_that_lost_their_tails_before_and_during_the_flip(make_rig: MakeS
     bodies = bodies_of(store)
     rig.flush(store)
     (sync,) = [queue.take_sync() for name, queue in store.queues.items() if name[1] == 1]
+    assert sync is not None
     sync.run()
     left = rig.files.crash()
     for number in range(200):
-        layer = CrashingFiles()
+        files = CrashingFiles()
         for path, node in left.nodes.items():
-            layer.put(path, bytes(node.data))
-        rig = make_rig(layer, ROOT, flag=True)
-        layer.dies_at = number
+            files.put(path, bytes(node.data))
+        rig = make_rig(files=files, flag=True)
+        files.dies_at = number
         try:
             rig.open().close_without_flush()
         except KilledError:
-            after = rig.after(layer.crash())
-            store = after.open()
+            store = rig.after_end("crash").open()
             assert bodies_of(store) == bodies, number
             store.shutdown()
         else:

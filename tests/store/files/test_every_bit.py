@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from attrs import define
-from harness.store import MakeStoreRig, StoreRig, read_all
+from harness.store import MemoryRig, read_all
 
 from rmqpy.codec import layout, property_crc
 from rmqpy.model.errors import StoreError
@@ -23,7 +23,7 @@ COUNT = 5
 FILE = "commitlog/00000000000000000000"
 
 
-def log_of(make_rig: MakeStoreRig, crc: bool) -> tuple[Any, list[int]]:
+def log_of(make_rig: type[MemoryRig], crc: bool) -> tuple[Any, list[int]]:
     rig = make_rig(changes={"enabled_append_prop_crc": crc})
     store = rig.open()
     offsets = [rig.put(store, number)[0] for number in range(COUNT)]
@@ -32,7 +32,7 @@ def log_of(make_rig: MakeStoreRig, crc: bool) -> tuple[Any, list[int]]:
     return rig, offsets
 
 
-def outcome(rig: StoreRig, place: int, bit: int, whole: dict[Any, list[bytes]]) -> str:
+def outcome(rig: MemoryRig, place: int, bit: int, whole: dict[Any, list[bytes]]) -> str:
     after = rig.after(rig.files.kill())
     node = after.files.nodes[f"{rig.root}/{FILE}"]
     node.data[place] ^= 1 << bit
@@ -52,7 +52,7 @@ def outcome(rig: StoreRig, place: int, bit: int, whole: dict[Any, list[bytes]]) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("crc", [True, False], ids=["checksum", "plain"])
-def test_flips(make_rig: MakeStoreRig, crc: bool) -> None:
+def test_flips(make_rig: type[MemoryRig], crc: bool) -> None:
     rig, offsets = log_of(make_rig, crc)
     store = rig.open()
     whole = read_all(store)
@@ -70,7 +70,7 @@ def test_flips(make_rig: MakeStoreRig, crc: bool) -> None:
     assert seen["refused"] > offsets[-1] // 5
 
 
-def test_the_bytes_are_those_of_5(make_rig: MakeStoreRig) -> None:
+def test_the_bytes_are_those_of_5(make_rig: type[MemoryRig]) -> None:
     """``__CRC32#``, ten digits from the right, over everything in front of them."""
     rig, offsets = log_of(make_rig, True)
     store = rig.open()
@@ -95,7 +95,7 @@ def test_an_older_checksum_is_replaced() -> None:
     assert len(once) == len(b"a\x01b\x02") + property_crc.SIZE
 
 
-def test_records_without_it_are_not_judged(make_rig: MakeStoreRig) -> None:
+def test_records_without_it_are_not_judged(make_rig: type[MemoryRig]) -> None:
     rig, offsets = log_of(make_rig, False)
     rig.changes["enabled_append_prop_crc"] = True
     store = rig.open()
@@ -124,7 +124,7 @@ class Log:
     crc: bool
 
     @classmethod
-    def of(cls, make_rig: MakeStoreRig, crc: bool) -> Log:
+    def of(cls, make_rig: type[MemoryRig], crc: bool) -> Log:
         changes = {"enabled_append_prop_crc": crc, "mapped_file_size_commit_log": LOG_BYTES}
         rig = make_rig(changes=changes)
         store = rig.open()
@@ -228,11 +228,11 @@ def check_bits(log: Log, bits: range) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("crc", [True, False], ids=["checksum", "plain"])
-def test_a_sample_of_the_bits_of_64_kib(make_rig: MakeStoreRig, crc: bool) -> None:
+def test_a_sample_of_the_bits_of_64_kib(make_rig: type[MemoryRig], crc: bool) -> None:
     check_bits(Log.of(make_rig, crc), range(0, 8 * LOG_BYTES, SAMPLE_STEP))
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize("crc", [True, False], ids=["checksum", "plain"])
-def test_every_bit_of_64_kib(make_rig: MakeStoreRig, crc: bool) -> None:
+def test_every_bit_of_64_kib(make_rig: type[MemoryRig], crc: bool) -> None:
     check_bits(Log.of(make_rig, crc), range(8 * LOG_BYTES))

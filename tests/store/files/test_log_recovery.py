@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from harness.store import FILE_SIZE, MakeStoreRig, StoreRig, bodies_of, read_all
+from harness.store import FILE_SIZE, MemoryRig, bodies_of, entries_of, read_all
 
 from rmqpy.model.errors import StoreError
 
@@ -30,11 +30,11 @@ JUNK = {"zeros": junk_zeros, "ones": junk_ones, "random": junk_random}
 
 
 @pytest.fixture(params=["classic", "dledger"])
-def rig(request: pytest.FixtureRequest, make_rig: MakeStoreRig) -> StoreRig:
+def rig(request: pytest.FixtureRequest, make_rig: type[MemoryRig]) -> MemoryRig:
     return make_rig(flag=request.param == "dledger")
 
 
-def filled(rig: StoreRig, count: int, clean: bool) -> tuple[list[int], int, set[bytes]]:
+def filled(rig: MemoryRig, count: int, clean: bool) -> tuple[list[int], int, set[bytes]]:
     """Put ``count`` messages and stop. (Offsets of the records, end of the log, bodies.)"""
     store = rig.open()
     offsets = [rig.put(store, number)[0] for number in range(count)]
@@ -46,14 +46,14 @@ def filled(rig: StoreRig, count: int, clean: bool) -> tuple[list[int], int, set[
     return offsets, end, bodies
 
 
-def frame_of(rig: StoreRig, offset: int) -> int:
+def frame_of(rig: MemoryRig, offset: int) -> int:
     return offset - (48 if rig.flag else 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("junk", list(JUNK))
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
-def test_the_last_record_cut_at_every_byte(rig: StoreRig, junk: str, clean: bool) -> None:
+def test_the_last_record_cut_at_every_byte(rig: MemoryRig, junk: str, clean: bool) -> None:
     """Exactly the intact messages come back, what was torn is in the quarantine and zeroed in the
     log, the next start is an ordinary one, and queue offsets stay dense.
 
@@ -88,7 +88,7 @@ def test_the_last_record_cut_at_every_byte(rig: StoreRig, junk: str, clean: bool
 
 
 @pytest.mark.parametrize("junk", list(JUNK))
-def test_the_first_record_of_all_cut(rig: StoreRig, junk: str) -> None:
+def test_the_first_record_of_all_cut(rig: MemoryRig, junk: str) -> None:
     """Nothing is left; the log begins where it began."""
     offsets, end, _ = filled(rig, 1, clean=False)
     frame = frame_of(rig, offsets[0])
@@ -101,7 +101,7 @@ def test_the_first_record_of_all_cut(rig: StoreRig, junk: str) -> None:
     store.shutdown()
 
 
-def test_the_first_entry_behind_the_divide_cut(make_rig: MakeStoreRig) -> None:
+def test_the_first_entry_behind_the_divide_cut(make_rig: type[MemoryRig]) -> None:
     rig = make_rig()
     store = rig.open()
     rig.put(store, *range(4))
@@ -122,7 +122,7 @@ def test_the_first_entry_behind_the_divide_cut(make_rig: MakeStoreRig) -> None:
 
 
 @pytest.mark.slow
-def test_the_last_record_is_the_last_of_a_scan(rig: StoreRig, make_rig: MakeStoreRig) -> None:
+def test_the_last_record_is_the_last_of_a_scan(rig: MemoryRig, make_rig: type[MemoryRig]) -> None:
     """A scan returns at most 4096 records. The torn one is row 4096, and row 1 of the next scan."""
     rig.changes |= {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 60000}
     for count in (4096, 4097):
@@ -141,7 +141,7 @@ def test_the_last_record_is_the_last_of_a_scan(rig: StoreRig, make_rig: MakeStor
         store.close_without_flush()
 
 
-def test_a_property_may_hold_a_zero_character(rig: StoreRig) -> None:
+def test_a_property_may_hold_a_zero_character(rig: MemoryRig) -> None:
     """Legal, if odd: such a message is not taken for a torn one."""
     store = rig.open()
     rig.put(store, 1)
@@ -153,7 +153,7 @@ def test_a_property_may_hold_a_zero_character(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_what_was_kept_is_not_overwritten(rig: StoreRig) -> None:
+def test_what_was_kept_is_not_overwritten(rig: MemoryRig) -> None:
     """Torn at the same place twice."""
     offsets, _, _ = filled(rig, 2, clean=False)
     frame = frame_of(rig, offsets[-1])
@@ -167,7 +167,7 @@ def test_what_was_kept_is_not_overwritten(rig: StoreRig) -> None:
     assert kept[name][:90] == b"\xfe" * 90 and kept[name + ".1"] == b"\xff" * 90
 
 
-def test_a_torn_tail_in_a_file_whose_next_is_made_ahead(make_rig: MakeStoreRig) -> None:
+def test_a_torn_tail_in_a_file_whose_next_is_made_ahead(make_rig: type[MemoryRig]) -> None:
     rig = make_rig()
     store = rig.open()
     number = 0
@@ -187,7 +187,7 @@ def test_a_torn_tail_in_a_file_whose_next_is_made_ahead(make_rig: MakeStoreRig) 
     rig.open().shutdown()
 
 
-def test_the_tail_is_a_closed_file(rig: StoreRig) -> None:
+def test_the_tail_is_a_closed_file(rig: MemoryRig) -> None:
     """Killed between the filler and the next file."""
     store = rig.open()
     number = 0
@@ -217,18 +217,18 @@ def test_the_tail_is_a_closed_file(rig: StoreRig) -> None:
 # ------------------------------------------------------------------------------- in the middle
 
 
-def damage(rig: StoreRig, place: int, data: bytes = b"\xff\xff\xff\xff") -> None:
+def damage(rig: MemoryRig, place: int, data: bytes = b"\xff\xff\xff\xff") -> None:
     path, position = rig.place(place)
     rig.edit(path, position, data)
 
 
-def without_lock(rig: StoreRig) -> dict[str, bytes]:
+def without_lock(rig: MemoryRig) -> dict[str, bytes]:
     return dict(rig.tree())
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
 @pytest.mark.parametrize("what", ["size", "magic", "body", "place"])
-def test_damage_in_the_middle_is_refused(rig: StoreRig, what: str, clean: bool) -> None:
+def test_damage_in_the_middle_is_refused(rig: MemoryRig, what: str, clean: bool) -> None:
     offsets, _, _ = filled(rig, 8, clean)
     victim = offsets[3]
     damage(rig, victim + {"size": 0, "magic": 4, "body": 90, "place": 28}[what])
@@ -257,7 +257,7 @@ def test_damage_in_the_middle_is_refused(rig: StoreRig, what: str, clean: bool) 
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
-def test_damage_with_valid_records_in_a_later_file(rig: StoreRig, clean: bool) -> None:
+def test_damage_with_valid_records_in_a_later_file(rig: MemoryRig, clean: bool) -> None:
     """The rest of its own file is gone, the next files are whole."""
     offsets, _, _ = filled(rig, 40, clean)
     number = next(n for n, offset in enumerate(offsets) if offset >= FILE_SIZE)
@@ -282,7 +282,7 @@ def test_damage_with_valid_records_in_a_later_file(rig: StoreRig, clean: bool) -
     store.shutdown()
 
 
-def test_forced_from_the_first_record_of_a_file_on(rig: StoreRig) -> None:
+def test_forced_from_the_first_record_of_a_file_on(rig: MemoryRig) -> None:
     """Damage where the walk begins: the files before it keep the log (and the entries' indexes)
     going.
     """
@@ -298,7 +298,7 @@ def test_forced_from_the_first_record_of_a_file_on(rig: StoreRig) -> None:
     assert len(bodies_of(store)) == len(left)
     assert all(store.reader.message_at(offset) is not None for offset in left)
     if rig.flag:
-        assert store.opened.entries is not None and store.opened.entries.end.index == len(left) - 1
+        assert store.opened.entries is not None and entries_of(store).end.index == len(left) - 1
     (offset,) = rig.put(store, 500)
     assert offset >= left[-1]
     rig.force = False
@@ -308,7 +308,7 @@ def test_forced_from_the_first_record_of_a_file_on(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_damage_before_the_walk_is_met_by_who_reads_there(make_rig: MakeStoreRig) -> None:
+def test_damage_before_the_walk_is_met_by_who_reads_there(make_rig: type[MemoryRig]) -> None:
     """A clean start looks at three files. Older damage is not touched; rebuilding the queues over
     it is refused with the place.
     """
@@ -324,7 +324,7 @@ def test_damage_before_the_walk_is_met_by_who_reads_there(make_rig: MakeStoreRig
         rig.open()
 
 
-def test_dledger_indexes_that_jump(make_rig: MakeStoreRig) -> None:
+def test_dledger_indexes_that_jump(make_rig: type[MemoryRig]) -> None:
     """Two whole entries that do not follow each other."""
     rig = make_rig(flag=True)
     offsets, _, _ = filled(rig, 8, clean=True)
@@ -336,7 +336,7 @@ def test_dledger_indexes_that_jump(make_rig: MakeStoreRig) -> None:
     assert rig.tree() == before
 
 
-def test_dledger_indexes_that_jump_between_files(make_rig: MakeStoreRig) -> None:
+def test_dledger_indexes_that_jump_between_files(make_rig: type[MemoryRig]) -> None:
     rig = make_rig(flag=True)
     offsets, _, _ = filled(rig, 40, clean=True)
     number = next(n for n, offset in enumerate(offsets) if offset >= FILE_SIZE)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from harness.store import MakeStoreRig, StoreRig, bodies_of
+from harness.store import MemoryRig, bodies_of, entries_of
 
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.codec.message import encode_messages, set_offsets
@@ -30,25 +30,25 @@ INDEX_FILE_SIZE = 32 * 16
 
 
 @pytest.fixture
-def leader(make_rig: MakeStoreRig) -> list[Entry]:
+def leader(make_rig: type[MemoryRig]) -> list[Entry]:
     """Forty entries as another member has them: they fill several files."""
     made = make_rig(flag=True)
     store = made.open()
     for number in range(40):
         made.put(store, number)
     entries = [
-        Entry(header, bytes(body)) for header, body in map(store.opened.entries.entry, range(40))
+        Entry(header, bytes(body)) for header, body in map(entries_of(store).entry, range(40))
     ]
     store.shutdown()
     return entries
 
 
 @pytest.fixture
-def rig(make_rig: MakeStoreRig) -> StoreRig:
+def rig(make_rig: type[MemoryRig]) -> MemoryRig:
     return make_rig(flag=True)
 
 
-def opened(rig: StoreRig) -> MessageStore:
+def opened(rig: MemoryRig) -> MessageStore:
     return rig.open(lead=False)
 
 
@@ -74,7 +74,7 @@ def shortest(size_max: int) -> bytearray:
     return record
 
 
-def bytes_of(rig: StoreRig, folder: str) -> dict[str, bytes]:
+def bytes_of(rig: MemoryRig, folder: str) -> dict[str, bytes]:
     return {
         path: bytes(node.data).rstrip(b"\0")
         for path, node in rig.files.nodes.items()
@@ -101,10 +101,10 @@ def with_term(entries: list[Entry], term: int) -> list[Entry]:
 
 @pytest.mark.parametrize("at_once", [1, 7, 40])
 def test_what_is_received_is_what_was_sent(
-    rig: StoreRig, leader: list[Entry], at_once: int
+    rig: MemoryRig, leader: list[Entry], at_once: int
 ) -> None:
     store = opened(rig)
-    entries = store.opened.entries
+    entries = entries_of(store)
     for start in range(0, 40, at_once):
         take(entries, leader[start : start + at_once])
     assert entries.end == LedgerEnd(LedgerIndex(39), Term(0))
@@ -112,14 +112,14 @@ def test_what_is_received_is_what_was_sent(
     assert entries.end_offset == leader[-1].end_offset
     store.close_without_flush()
     store = opened(rig)
-    assert [Entry(*store.opened.entries.entry(index)) for index in range(40)] == leader
+    assert [Entry(*entries_of(store).entry(index)) for index in range(40)] == leader
     store.close_without_flush()
 
 
 @pytest.mark.parametrize("kept", [1, 5, 14, 15, 16, 30, 39])
-def test_a_tail_is_cut_and_replaced(rig: StoreRig, leader: list[Entry], kept: int) -> None:
+def test_a_tail_is_cut_and_replaced(rig: MemoryRig, leader: list[Entry], kept: int) -> None:
     store = opened(rig)
-    entries = store.opened.entries
+    entries = entries_of(store)
     take(entries, leader)
     rig.flush(store)
     entries.truncate_from(kept)
@@ -130,7 +130,7 @@ def test_a_tail_is_cut_and_replaced(rig: StoreRig, leader: list[Entry], kept: in
         entries.entry(kept)
     cut = rig.after(rig.files.crash())
     again = opened(cut)
-    assert again.opened.entries.end.index == kept - 1, "a cut is durable at once"
+    assert entries_of(again).end.index == kept - 1, "a cut is durable at once"
     again.close_without_flush()
     position = frame(entries.end_offset, leader[0].size, FILE_SIZE)
     shorter = [entry_at(kept, 3, position, leader[0].body)]
@@ -142,44 +142,44 @@ def test_a_tail_is_cut_and_replaced(rig: StoreRig, leader: list[Entry], kept: in
     store.close_without_flush()
     for after in (rig, rig.after(rig.files.crash())):
         store = opened(after)
-        assert store.opened.entries.end == LedgerEnd(LedgerIndex(kept), Term(3))
-        assert Entry(*store.opened.entries.entry(kept)) == shorter[0]
+        assert entries_of(store).end == LedgerEnd(LedgerIndex(kept), Term(3))
+        assert Entry(*entries_of(store).entry(kept)) == shorter[0]
         store.close_without_flush()
 
 
-def test_nothing_committed_is_cut(rig: StoreRig, leader: list[Entry]) -> None:
+def test_nothing_committed_is_cut(rig: MemoryRig, leader: list[Entry]) -> None:
     store = opened(rig)
-    take(store.opened.entries, leader)
-    store.opened.entries.commit_to(LedgerIndex(20))
+    take(entries_of(store), leader)
+    entries_of(store).commit_to(LedgerIndex(20))
     with pytest.raises(AssertionError):
-        store.opened.entries.truncate_from(20)
-    store.opened.entries.truncate_from(21)
+        entries_of(store).truncate_from(20)
+    entries_of(store).truncate_from(21)
     store.close_without_flush()
 
 
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("had", [0, 20], ids=["nothing", "readable"])
 def test_an_empty_log_begins_again_at_an_earlier_file(
-    rig: StoreRig, leader: list[Entry], had: int, restart: bool
+    rig: MemoryRig, leader: list[Entry], had: int, restart: bool
 ) -> None:
     """One leader's log began late, the next one's at 0: all of it is readable then."""
     store = opened(rig)
     if had:
-        take(store.opened.entries, leader[:had])
-        store.opened.entries.commit_to(LedgerIndex(had - 1))
+        take(entries_of(store), leader[:had])
+        entries_of(store).commit_to(LedgerIndex(had - 1))
         store.dispatch()
     late = next(entry for entry in leader if entry.position == 2 * FILE_SIZE)
     assert late.index >= had
-    store.opened.entries.begin_again(late.index, late.position)
+    entries_of(store).begin_again(late.index, late.position)
     store.on_log_reset()
     if restart:
         store.close_without_flush()
         store = opened(rig)
     assert store.reader.min_queue_offset("Topic", 0) == (had + 1) // 2
-    store.opened.entries.begin_again(0, 0)
+    entries_of(store).begin_again(0, 0)
     store.on_log_reset()
-    take(store.opened.entries, leader)
-    store.opened.entries.commit_to(LedgerIndex(39))
+    take(entries_of(store), leader)
+    entries_of(store).commit_to(LedgerIndex(39))
     store.dispatch()
     assert (
         store.reader.min_queue_offset("Topic", 0) == store.reader.min_queue_offset("Topic", 1) == 0
@@ -190,7 +190,7 @@ def test_an_empty_log_begins_again_at_an_earlier_file(
 
 @pytest.mark.parametrize("under_way", [False, True])
 def test_a_power_failure_behind_a_log_that_began_again_hides_no_message(
-    rig: StoreRig, leader: list[Entry], under_way: bool
+    rig: MemoryRig, leader: list[Entry], under_way: bool
 ) -> None:
     """A flush has told of all in front of a later begin. Of the earlier begin's entries nothing is
     on disk but the log, and the units of one queue, which the system has written by itself; the
@@ -201,39 +201,39 @@ def test_a_power_failure_behind_a_log_that_began_again_hides_no_message(
         set_offsets(body, 0, None, entry.position + ENTRY_HEADER_SIZE, 1_600_000_000_000)
         leader[entry.index] = Entry.of(entry.index, 0, entry.position, bytes(body))
     store = opened(rig)
-    take(store.opened.entries, leader[:20])
-    store.opened.entries.commit_to(LedgerIndex(19))
+    take(entries_of(store), leader[:20])
+    entries_of(store).commit_to(LedgerIndex(19))
     store.dispatch()
     rig.flush(store)
     store.flush_tracker.flush_queues()
     late = next(entry for entry in leader if entry.position == 2 * FILE_SIZE)
-    store.opened.entries.begin_again(late.index, late.position)
+    entries_of(store).begin_again(late.index, late.position)
     store.close_without_flush()
     store = opened(rig)
     flush = store.flush_tracker.queue_flush_task()
     if not under_way:
         flush.run()
         store.flush_tracker.queues_flushed(flush)
-    store.opened.entries.begin_again(0, 0)
+    entries_of(store).begin_again(0, 0)
     store.on_log_reset()
     if under_way:
         flush.run()
         store.flush_tracker.queues_flushed(flush)
-    take(store.opened.entries, leader)
-    store.opened.entries.commit_to(LedgerIndex(39))
+    take(entries_of(store), leader)
+    entries_of(store).commit_to(LedgerIndex(39))
     store.dispatch()
     rig.flush(store)
     rig.write_back("/consumequeue/Topic/1/")
     store = opened(rig.after(rig.files.crash()))
-    store.opened.entries.commit_to(LedgerIndex(39))
+    entries_of(store).commit_to(LedgerIndex(39))
     store.dispatch()
     assert bodies_of(store) == {rig.draft(number).body for number in range(40)}
     store.close_without_flush()
 
 
-def test_a_log_begins_again_at_a_later_file(rig: StoreRig, leader: list[Entry]) -> None:
+def test_a_log_begins_again_at_a_later_file(rig: MemoryRig, leader: list[Entry]) -> None:
     store = opened(rig)
-    entries = store.opened.entries
+    entries = entries_of(store)
     take(entries, leader[:5])
     first = next(entry for entry in leader if entry.position == 2 * FILE_SIZE)
     entries.begin_again(first.index, first.position)
@@ -245,16 +245,16 @@ def test_a_log_begins_again_at_a_later_file(rig: StoreRig, leader: list[Entry]) 
     assert min(bytes_of(rig, DATA)) == f"{DATA}/{2 * FILE_SIZE:020d}"
     store.close_without_flush()
     store = opened(rig)
-    assert store.opened.entries.begin_index == first.index and store.opened.entries.end.index == 39
+    assert entries_of(store).begin_index == first.index and entries_of(store).end.index == 39
     store.close_without_flush()
 
 
-def test_a_roll_without_an_entry_is_taken_back(rig: StoreRig, leader: list[Entry]) -> None:
+def test_a_roll_without_an_entry_is_taken_back(rig: MemoryRig, leader: list[Entry]) -> None:
     """A crash between the filler and the entry behind it: the next entry stands where all members
     place it.
     """
     store = opened(rig)
-    entries = store.opened.entries
+    entries = entries_of(store)
     rolled = next(
         entry
         for before, entry in pairwise(leader)
@@ -266,20 +266,20 @@ def test_a_roll_without_an_entry_is_taken_back(rig: StoreRig, leader: list[Entry
     assert entries.end_offset == end
     store.close_without_flush()
     store = opened(rig)
-    assert store.opened.entries.end_offset == end
+    assert entries_of(store).end_offset == end
     small = entry_at(rolled.index, 0, end, shortest(FILE_SIZE - end % FILE_SIZE - 56))
     assert frame(end, small.size, FILE_SIZE) == end
-    take(store.opened.entries, [small])
-    assert store.opened.entries.end.index == rolled.index
+    take(entries_of(store), [small])
+    assert entries_of(store).end.index == rolled.index
     store.close_without_flush()
     store = opened(rig)
-    assert Entry(*store.opened.entries.entry(rolled.index)) == small
+    assert Entry(*entries_of(store).entry(rolled.index)) == small
     store.close_without_flush()
 
 
-def test_a_damaged_entry_is_named_and_mended(rig: StoreRig, leader: list[Entry]) -> None:
+def test_a_damaged_entry_is_named_and_mended(rig: MemoryRig, leader: list[Entry]) -> None:
     store = opened(rig)
-    entries = store.opened.entries
+    entries = entries_of(store)
     take(entries, leader)
     for position in (0, 9, 30, 53, 48 + 90):
         name, at = divmod(leader[20].position + position, FILE_SIZE)
@@ -293,26 +293,26 @@ def test_a_damaged_entry_is_named_and_mended(rig: StoreRig, leader: list[Entry])
     store.close_without_flush()
 
 
-def test_an_index_unit_that_is_gone_is_named(rig: StoreRig, leader: list[Entry]) -> None:
+def test_an_index_unit_that_is_gone_is_named(rig: MemoryRig, leader: list[Entry]) -> None:
     store = opened(rig)
-    take(store.opened.entries, leader)
+    take(entries_of(store), leader)
     node = rig.files.nodes[f"{INDEX}/{0:020d}"]
     node.data[5 * 32 : 6 * 32] = bytes(32)
-    for read in (store.opened.entries.entry, store.opened.entries.term_of):
+    for read in (entries_of(store).entry, entries_of(store).term_of):
         with pytest.raises(CorruptEntryError, match="no index unit of entry 5"):
             read(5)
     with pytest.raises(CorruptEntryError, match="another entry"):
-        store.opened.entries.repair(with_term(leader, 7)[5])
-    store.opened.entries.repair(leader[5])
-    assert Entry(*store.opened.entries.entry(5)) == leader[5]
+        entries_of(store).repair(with_term(leader, 7)[5])
+    entries_of(store).repair(leader[5])
+    assert Entry(*entries_of(store).entry(5)) == leader[5]
     store.close_without_flush()
 
 
 def test_a_check_takes_a_file_at_a_time_and_names_what_is_damaged(
-    rig: StoreRig, leader: list[Entry]
+    rig: MemoryRig, leader: list[Entry]
 ) -> None:
     store = opened(rig)
-    entries = store.opened.entries
+    entries = entries_of(store)
     take(entries, leader)
     entries.commit_to(LedgerIndex(39))
     index, checks = 0, 0
@@ -335,10 +335,12 @@ def test_a_check_takes_a_file_at_a_time_and_names_what_is_damaged(
     store.close_without_flush()
 
 
-def test_a_sync_that_is_under_way_while_the_tail_is_cut(rig: StoreRig, leader: list[Entry]) -> None:
+def test_a_sync_that_is_under_way_while_the_tail_is_cut(
+    rig: MemoryRig, leader: list[Entry]
+) -> None:
     """What stands there afterwards is not covered by it."""
     store = opened(rig)
-    entries = store.opened.entries
+    entries = entries_of(store)
     told: list[LedgerEnd] = []
     entries.on_flushed = told.append
     take(entries, leader[:10])
@@ -353,16 +355,16 @@ def test_a_sync_that_is_under_way_while_the_tail_is_cut(rig: StoreRig, leader: l
     assert entries.flushed_offset == entries.end_offset
     store.close_without_flush()
     store = opened(rig.after(rig.files.crash()))
-    assert store.opened.entries.end == LedgerEnd(LedgerIndex(11), Term(2))
+    assert entries_of(store).end == LedgerEnd(LedgerIndex(11), Term(2))
     store.close_without_flush()
 
 
 def test_a_sync_counts_no_entry_whose_unit_found_no_room(
-    rig: StoreRig, leader: list[Entry]
+    rig: MemoryRig, leader: list[Entry]
 ) -> None:
     """Else no sync would ever tell of it: all that it has to write is written."""
     store = opened(rig)
-    entries = store.opened.entries
+    entries = entries_of(store)
     ends: list[int] = []
     entries.on_flushed = lambda end: ends.append(end.index)
     rig.files.fail_write(INDEX, errno.ENOSPC)
@@ -388,7 +390,7 @@ def test_a_sync_counts_no_entry_whose_unit_found_no_room(
 MEMBERS = "n0-127.0.0.1:1;n1-127.0.0.1:2;n2-127.0.0.1:3"
 
 
-def reopened(rig: StoreRig, members: str) -> Any:
+def reopened(rig: MemoryRig, members: str) -> Any:
     """As a member of a group."""
     return opened(evolve(rig, changes={"dledger_peers": members}))
 
@@ -396,7 +398,7 @@ def reopened(rig: StoreRig, members: str) -> Any:
 @pytest.mark.parametrize("wrong", ["header", "unit"])
 @pytest.mark.parametrize("index", [0, 7, 20, 38])
 def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
-    rig: StoreRig, leader: list[Entry], index: int, wrong: str
+    rig: MemoryRig, leader: list[Entry], index: int, wrong: str
 ) -> None:
     """Both terms may be right by what stands around it: whoever believed the wrong one would have
     another log than the others, and not know."""
@@ -406,7 +408,7 @@ def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
         for entry, term in zip(leader, terms, strict=True)
     ]
     store = opened(rig)
-    take(store.opened.entries, some)
+    take(entries_of(store), some)
     rig.flush(store)
     store.close_without_flush()
     folder, size, place_of_term = DATA, FILE_SIZE, some[index].position + 16
@@ -415,7 +417,7 @@ def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
     start = place_of_term - place_of_term % size
     rig.files.nodes[f"{folder}/{start:020d}"].data[place_of_term - start + 7] = 4
     store = reopened(rig, MEMBERS)
-    entries = store.opened.entries
+    entries = entries_of(store)
     assert {index} == set(entries.holes)
     assert entries.end == LedgerEnd(LedgerIndex(39), Term(6))
     with pytest.raises(CorruptEntryError):
@@ -429,18 +431,18 @@ def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
 @pytest.mark.parametrize("place_of_byte", [16 + 7, 12 + 3, 3])
 @pytest.mark.parametrize("count", [1, 2])
 def test_damaged_entries_at_the_end_are_a_torn_tail(
-    rig: StoreRig, leader: list[Entry], count: int, place_of_byte: int
+    rig: MemoryRig, leader: list[Entry], count: int, place_of_byte: int
 ) -> None:
     """Term, index or magic: nothing that is whole follows, so nothing waits for them."""
     store = opened(rig)
-    take(store.opened.entries, leader)
+    take(entries_of(store), leader)
     rig.flush(store)
     store.close_without_flush()
     for entry in leader[-count:]:
         start = entry.position - entry.position % FILE_SIZE
         rig.files.nodes[f"{DATA}/{start:020d}"].data[entry.position - start + place_of_byte] = 99
     store = reopened(rig, MEMBERS)
-    entries = store.opened.entries
+    entries = entries_of(store)
     assert not entries.holes
     assert entries.end == LedgerEnd(LedgerIndex(39 - count), Term(0))
     assert entries.end_offset == leader[39 - count].end_offset

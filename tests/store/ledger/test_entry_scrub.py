@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from harness.store import MakeStoreRig
+from harness.store import MemoryRig, entries_of
 
 from rmqpy.dledger.protocol.messages import Entry
 from rmqpy.model.ids import LedgerIndex
@@ -17,7 +17,7 @@ FILE_SIZE = 4096
 
 
 @pytest.fixture
-def store(make_rig: MakeStoreRig) -> MessageStore:
+def store(make_rig: type[MemoryRig]) -> MessageStore:
     rig = make_rig(flag=True)
     store = rig.open()
     for number in range(40):
@@ -28,14 +28,14 @@ def store(make_rig: MakeStoreRig) -> MessageStore:
 
 
 def flip(store: MessageStore, index: int) -> None:
-    header, _ = store.opened.entries.entry(index)
+    header, _ = entries_of(store).entry(index)
     name, at = divmod(header.position + 48 + 90, FILE_SIZE)
     path = f"/store/dledger-n0/data/{name * FILE_SIZE:020d}"
     store.rig.files.nodes[path].data[at] ^= 1
 
 
 def test_what_is_found_is_asked_for_until_it_is_whole(store: MessageStore) -> None:
-    entries = store.opened.entries
+    entries = entries_of(store)
     whole = Entry(*entries.entry(30))
     whole = Entry(whole.header, bytes(whole.body))
     asked: list[tuple[int, Callable[[Entry | None], None]]] = []
@@ -57,7 +57,7 @@ def test_what_is_found_is_asked_for_until_it_is_whole(store: MessageStore) -> No
 
 
 def test_old_entries_are_looked_at_again_while_new_ones_come(store: MessageStore) -> None:
-    scrub = Scrub(store.opened.entries, lambda index, done: True)
+    scrub = Scrub(entries_of(store), lambda index, done: True)
     scrub.tick(0)
     flip(store, 5)
     store.rig.put(store, 40)
@@ -67,14 +67,14 @@ def test_old_entries_are_looked_at_again_while_new_ones_come(store: MessageStore
 
 def test_nobody_asks_for_what_has_expired_or_was_cut_off(store: MessageStore) -> None:
     asked: list[int] = []
-    scrub = Scrub(store.opened.entries, lambda index, done: asked.append(index) is None)
+    scrub = Scrub(entries_of(store), lambda index, done: asked.append(index) is None)
     for index in (3, 39):
         scrub.on_damage_found(CorruptEntryError("/store/x", index, "a bit that flipped"))
-    store.opened.entries.release_first_file().close()
-    assert store.opened.entries.begin_index > 3
+    entries_of(store).release_first_file().close()
+    assert entries_of(store).begin_index > 3
     scrub.tick(0)
     assert asked == [39] and scrub.damaged == {39}
-    store.opened.entries.committed_index = LedgerIndex(20)
-    store.opened.entries.truncate_from(30)
+    entries_of(store).committed_index = LedgerIndex(20)
+    entries_of(store).truncate_from(30)
     scrub.tick(RETRY_MS)
     assert asked == [39] and scrub.damaged == set()

@@ -6,7 +6,7 @@ import struct
 from itertools import pairwise
 
 import pytest
-from harness.store import MakeStoreRig, StoreRig
+from harness.store import MemoryRig, entries_of
 
 from rmqpy.dledger.entries import Entry
 from rmqpy.dledger.state import HardState
@@ -19,7 +19,7 @@ UNITS_PER_FILE = 16
 
 
 @pytest.fixture
-def rig(make_rig: MakeStoreRig) -> StoreRig:
+def rig(make_rig: type[MemoryRig]) -> MemoryRig:
     """80 entries in five data files and five index files, stopped cleanly."""
     made = make_rig(flag=True)
     store = made.open()
@@ -29,16 +29,16 @@ def rig(make_rig: MakeStoreRig) -> StoreRig:
     return made
 
 
-def units(rig: StoreRig) -> list[tuple[int, ...]]:
+def units(rig: MemoryRig) -> list[tuple[int, ...]]:
     names = sorted(path for path in rig.files.nodes if path.startswith(INDEX))
     raw = b"".join(bytes(rig.files.nodes[name].data) for name in names)
     return [unit for unit in UNIT.iter_unpack(raw) if any(unit)]
 
 
-def check(rig: StoreRig, count: int) -> list[tuple[int, ...]]:
+def check(rig: MemoryRig, count: int) -> list[tuple[int, ...]]:
     """The index agrees with the entries; every one can be had by its number."""
     store = rig.open()
-    entries = store.opened.entries
+    entries = entries_of(store)
     found = units(rig)
     assert (entries.begin_index, entries.end.index) == (0, count - 1)
     assert [unit[3] for unit in found] == list(range(count))
@@ -54,7 +54,7 @@ def check(rig: StoreRig, count: int) -> list[tuple[int, ...]]:
     return found
 
 
-def test_index_units(rig: StoreRig) -> None:
+def test_index_units(rig: MemoryRig) -> None:
     found = check(rig, 80)
     assert len([path for path in rig.files.nodes if path.startswith(INDEX)]) == 5
     for before, unit in pairwise(found):
@@ -63,7 +63,7 @@ def test_index_units(rig: StoreRig) -> None:
 
 
 @pytest.mark.parametrize("missing", ["all", "last", "two"])
-def test_missing_index_files(rig: StoreRig, missing: str) -> None:
+def test_missing_index_files(rig: MemoryRig, missing: str) -> None:
     whole = units(rig)
     names = sorted(path for path in rig.files.nodes if path.startswith(INDEX))
     for name in {"all": names, "last": names[-1:], "two": names[-2:]}[missing]:
@@ -75,7 +75,7 @@ def test_missing_index_files(rig: StoreRig, missing: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1, 40, 63, 64, 78, 79])
 @pytest.mark.parametrize("clean", [True, False])
-def test_an_index_unit_that_differs(rig: StoreRig, number: int, clean: bool) -> None:
+def test_an_index_unit_that_differs(rig: MemoryRig, number: int, clean: bool) -> None:
     """Found where recovery looks: in the last three data files; or at a file's first entry."""
     whole = units(rig)
     if not clean:
@@ -89,7 +89,7 @@ def test_an_index_unit_that_differs(rig: StoreRig, number: int, clean: bool) -> 
     store.shutdown()
 
 
-def test_units_behind_the_last_entry_are_cleared(rig: StoreRig) -> None:
+def test_units_behind_the_last_entry_are_cleared(rig: MemoryRig) -> None:
     whole = units(rig)
     rig.files.put(f"{INDEX}/{5 * 512:020d}", UNIT.pack(1, 5, 5, 80, 0).ljust(512, b"\0"))
     check(rig, 80)
@@ -100,15 +100,17 @@ def test_units_behind_the_last_entry_are_cleared(rig: StoreRig) -> None:
     check(rig, 90)
 
 
-def test_an_index_file_of_another_size(rig: StoreRig) -> None:
+def test_an_index_file_of_another_size(rig: MemoryRig) -> None:
     rig.files.put(f"{INDEX}/{4 * 512:020d}", bytes(500))
     with pytest.raises(StoreError, match="500 bytes"):
         rig.open()
 
 
 @pytest.mark.parametrize("size_max", [1, 700, 1 << 20])
-def test_batches_one_behind_the_other_are_what_they_are_alone(rig: StoreRig, size_max: int) -> None:
-    entries = rig.open().opened.entries
+def test_batches_one_behind_the_other_are_what_they_are_alone(
+    rig: MemoryRig, size_max: int
+) -> None:
+    entries = entries_of(rig.open())
     one_by_one = [Entry(*entries.entry(number)) for number in range(80)]
     first = 0
     while first < 80:
@@ -121,8 +123,8 @@ def test_batches_one_behind_the_other_are_what_they_are_alone(rig: StoreRig, siz
         assert entries.end_of(first - 1) == one_by_one[first - 1].end_offset
 
 
-def test_a_cut_forgets_where_the_last_batch_ended(rig: StoreRig) -> None:
-    entries = rig.open().opened.entries
+def test_a_cut_forgets_where_the_last_batch_ended(rig: MemoryRig) -> None:
+    entries = entries_of(rig.open())
     entries.batch(70, 75, 1 << 20)
     entries.committed_index = 70
     entries.truncate_from(75)
@@ -136,7 +138,7 @@ def test_a_cut_forgets_where_the_last_batch_ended(rig: StoreRig) -> None:
     assert (header.term, bytes(body)) == (9, record)
 
 
-def test_the_checkpoint(rig: StoreRig) -> None:
+def test_the_checkpoint(rig: MemoryRig) -> None:
     assert rig.tree()["dledger-n0/checkpoint"] == b"committedIndex=79\nendIndex=79\n"
     path = "/store/dledger-n0/checkpoint"
     for text, committed in (
@@ -146,15 +148,15 @@ def test_the_checkpoint(rig: StoreRig) -> None:
     ):
         rig.files.put(path, text)
         store = rig.open(lead=False)
-        assert store.opened.entries.committed_index == committed
+        assert entries_of(store).committed_index == committed
         position = units(rig)[committed][1:3]
         assert store.log.confirm_offset == (sum(position) if committed >= 0 else 0)
         store.close_without_flush()
 
 
-def test_the_term(rig: StoreRig) -> None:
+def test_the_term(rig: MemoryRig) -> None:
     store = rig.open()
-    entries = store.opened.entries
+    entries = entries_of(store)
     entries.member_files.save_hard_state(HardState(Term(7), "n2"))
     assert rig.tree()["dledger-n0/currterm"] == b"voteLeader=n2\ncurrTerm=7\n"
     assert rig.tree()["dledger-n0/currterm.bak"] == b"voteLeader=n0\ncurrTerm=0\n"
@@ -167,7 +169,7 @@ def test_the_term(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_a_flush_covers_every_index_file(rig: StoreRig) -> None:
+def test_a_flush_covers_every_index_file(rig: MemoryRig) -> None:
     """Units that spread over two index files since the last flush: both are durable after it."""
     store = rig.open()
     rig.flush(store)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.store import MakeStoreRig
+from harness.store import MemoryRig
 
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.store.queues.expired_ends import ExpiredQueueEnds
@@ -59,7 +59,7 @@ def test_a_damaged_file_asks_again_and_a_leader_that_cannot_tell_is_the_end_of_i
 
 
 @pytest.mark.parametrize("end", [15, 3 * QUEUE_FILE + 5])
-def test_offsets_go_on_where_the_leader_said(make_rig: MakeStoreRig, end: int) -> None:
+def test_offsets_go_on_where_the_leader_said(make_rig: type[MemoryRig], end: int) -> None:
     """With a gap within a file of the queue, and with one of several files."""
     rig = make_rig(flag=True)
     store = rig.open()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.store import MakeStoreRig, StoreRig, read_all
+from harness.store import MemoryRig, read_all
 
 from rmqpy.model.errors import StoreError
 from rmqpy.store.message_store import MessageStore
@@ -13,7 +13,7 @@ from rmqpy.store.message_store import MessageStore
 QUEUE = "consumequeue/Topic/1"
 
 
-def filled(make_rig: MakeStoreRig, count: int = 100) -> tuple[Any, dict[Any, Any]]:
+def filled(make_rig: type[MemoryRig], count: int = 100) -> tuple[Any, dict[Any, Any]]:
     """A store that was stopped cleanly, and what its consumers got."""
     rig = make_rig()
     store = rig.open()
@@ -24,19 +24,19 @@ def filled(make_rig: MakeStoreRig, count: int = 100) -> tuple[Any, dict[Any, Any
     return rig, found
 
 
-def cut(rig: StoreRig, path: str, size: int) -> None:
+def cut(rig: MemoryRig, path: str, size: int) -> None:
     whole = rig.files.read_bytes(f"{rig.root}/{path}")
     rig.files.unlink(f"{rig.root}/{path}")
     rig.files.put(f"{rig.root}/{path}", whole[:size])
 
 
-def files_of(rig: StoreRig, folder: str) -> list[str]:
+def files_of(rig: MemoryRig, folder: str) -> list[str]:
     return [f"{folder}/{name}" for name in rig.files.list_dir(f"{rig.root}/{folder}")]
 
 
 @pytest.mark.parametrize("which", [0, 1, -1])
 @pytest.mark.parametrize("size", [7, 200, 399])
-def test_a_cut_queue_file(make_rig: MakeStoreRig, which: int, size: int) -> None:
+def test_a_cut_queue_file(make_rig: type[MemoryRig], which: int, size: int) -> None:
     rig, found = filled(make_rig)
     path = files_of(rig, QUEUE)[which]
     cut(rig, path, size)
@@ -49,14 +49,14 @@ def test_a_cut_queue_file(make_rig: MakeStoreRig, which: int, size: int) -> None
     assert read_all(rig.open()) == found
 
 
-def test_a_queue_file_that_is_gone_between_two(make_rig: MakeStoreRig) -> None:
+def test_a_queue_file_that_is_gone_between_two(make_rig: type[MemoryRig]) -> None:
     rig, found = filled(make_rig)
     rig.files.unlink(f"{rig.root}/{files_of(rig, QUEUE)[1]}")
     store = rig.open()
     assert read_all(store) == found
 
 
-def test_another_file_size_is_a_setting_not_damage(make_rig: MakeStoreRig) -> None:
+def test_another_file_size_is_a_setting_not_damage(make_rig: type[MemoryRig]) -> None:
     rig, _ = filled(make_rig)
     rig.changes["mapped_file_size_consume_queue"] = 800
     with pytest.raises(StoreError, match="set mappedFileSizeConsumeQueue=400 if the whole store"):
@@ -72,7 +72,7 @@ def keys(store: MessageStore, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("which", [0, 1, -1])
-def test_a_cut_index_file(make_rig: MakeStoreRig, which: int) -> None:
+def test_a_cut_index_file(make_rig: type[MemoryRig], which: int) -> None:
     rig, found = filled(make_rig)
     cut(rig, files_of(rig, "index")[which], 50)
     store = rig.open()
@@ -82,7 +82,7 @@ def test_a_cut_index_file(make_rig: MakeStoreRig, which: int) -> None:
     assert read_all(store) == found
 
 
-def test_another_size_of_all_index_files_is_a_setting(make_rig: MakeStoreRig) -> None:
+def test_another_size_of_all_index_files_is_a_setting(make_rig: type[MemoryRig]) -> None:
     rig, _ = filled(make_rig)
     rig.changes["max_index_num"] = 40
     with pytest.raises(StoreError, match="maxIndexNum=40 say; set these keys as the store was"):

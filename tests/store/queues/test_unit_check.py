@@ -8,7 +8,7 @@ import errno
 from typing import Any
 
 import pytest
-from harness.store import MakeStoreRig, StoreRig, read_all
+from harness.store import MemoryRig, entries_of, read_all
 
 from rmqpy.codec.message import decode_message
 from rmqpy.model.codes import GetMessageStatus
@@ -35,11 +35,11 @@ DAMAGES: dict[str, Any] = {
 
 
 @pytest.fixture(params=[False, True], ids=["classic", "dledger"])
-def rig(request: pytest.FixtureRequest, make_rig: MakeStoreRig) -> StoreRig:
+def rig(request: pytest.FixtureRequest, make_rig: type[MemoryRig]) -> MemoryRig:
     return make_rig(flag=request.param)
 
 
-def filled(rig: StoreRig) -> Any:
+def filled(rig: MemoryRig) -> Any:
     store = rig.open()
     for number in range(COUNT):
         rig.put(store, number)
@@ -48,7 +48,7 @@ def filled(rig: StoreRig) -> Any:
     return store
 
 
-def damage(rig: StoreRig, store: MessageStore, how: str, *queue_offsets: int) -> None:
+def damage(rig: MemoryRig, store: MessageStore, how: str, *queue_offsets: int) -> None:
     for number in queue_offsets:
         offset, size, _ = store.reader.queue_units("Topic", 0, number, 1)[0]
         other = store.reader.queue_units("Topic", 1, number, 1)[0][:2]
@@ -65,7 +65,7 @@ def pulled(store: MessageStore, offset: int, count: int = 32) -> tuple[Any, list
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", DAMAGES)
-def test_the_pull_goes_on(rig: StoreRig, how: str) -> None:
+def test_the_pull_goes_on(rig: MemoryRig, how: str) -> None:
     store = filled(rig)
     whole = read_all(store)
     damage(rig, store, how, 5, 11)
@@ -93,7 +93,7 @@ def test_the_pull_goes_on(rig: StoreRig, how: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", DAMAGES)
-def test_after_a_kill(rig: StoreRig, how: str) -> None:
+def test_after_a_kill(rig: MemoryRig, how: str) -> None:
     """Units in front of the one that was met are wrong, too; the start is killed once more."""
     store = filled(rig)
     whole = read_all(store)
@@ -111,7 +111,7 @@ def test_after_a_kill(rig: StoreRig, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_no_time_is_read_from_another_place(rig: StoreRig, how: str) -> None:
+def test_no_time_is_read_from_another_place(rig: MemoryRig, how: str) -> None:
     store = filled(rig)
     times = [store.reader.store_timestamp_at("Topic", 0, number) for number in range(12)]
     damage(rig, store, how, 5)
@@ -121,7 +121,7 @@ def test_no_time_is_read_from_another_place(rig: StoreRig, how: str) -> None:
     store.shutdown()
 
 
-def test_the_first_unit(rig: StoreRig) -> None:
+def test_the_first_unit(rig: MemoryRig) -> None:
     store = filled(rig)
     whole = read_all(store)
     damage(rig, store, "size one more", 0)
@@ -132,7 +132,7 @@ def test_the_first_unit(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_what_cannot_be_noted_is_noted_later(rig: StoreRig) -> None:
+def test_what_cannot_be_noted_is_noted_later(rig: MemoryRig) -> None:
     """A full disk: the pull goes on, and the next one that meets the unit keeps it."""
     store = filled(rig)
     damage(rig, store, "size one more", 5)
@@ -151,7 +151,7 @@ def test_what_cannot_be_noted_is_noted_later(rig: StoreRig) -> None:
     store.shutdown()
 
 
-def test_a_file_that_cannot_be_read_is_none(rig: StoreRig) -> None:
+def test_a_file_that_cannot_be_read_is_none(rig: MemoryRig) -> None:
     store = filled(rig)
     whole = read_all(store)
     store.shutdown()
@@ -163,7 +163,7 @@ def test_a_file_that_cannot_be_read_is_none(rig: StoreRig) -> None:
 
 @pytest.mark.parametrize("place", [3, 87])
 def test_nobody_steps_over_a_message_that_another_member_will_send_again(
-    make_rig: MakeStoreRig, place: int
+    make_rig: type[MemoryRig], place: int
 ) -> None:
     """Damaged is the record (its size, that of its body), not the unit."""
     rig = make_rig(flag=True)
@@ -174,7 +174,7 @@ def test_nobody_steps_over_a_message_that_another_member_will_send_again(
     node.data[offset % FILE_SIZE + place] ^= 1
     assert pulled(store, 0)[1] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
     told: list[int] = []
-    store.opened.entries.on_damage = lambda fault: told.append(fault.index) or True
+    entries_of(store).on_damage = lambda fault: told.append(fault.index) or True
     assert pulled(store, 0)[1:] == ([0, 1, 2, 3, 4], 5)
     assert pulled(store, 5)[1:] == ([], 5)
     assert len(told) == 2 and len(set(told)) == 1
