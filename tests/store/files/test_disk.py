@@ -1,4 +1,4 @@
-"""The file layers: what the real one and the one in memory have in common, and what each is for."""
+"""Tests of the file layers: the contract of both, and the special abilities of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.testing.memory_files import MemoryFiles
 
 
-def test_a_file(any_files: tuple[FileSystem, str]) -> None:
+def test_a_file_is_written_and_read(any_files: tuple[FileSystem, str]) -> None:
     files, root = any_files
     path = f"{root}/a/b/file"
     with pytest.raises(FileNotFoundError):
@@ -40,7 +40,7 @@ def test_a_file(any_files: tuple[FileSystem, str]) -> None:
     readonly = files.open_readonly(path)
     assert bytes(readonly.view[:3]) == b"Xbc"
     with pytest.raises(AssertionError):
-        readonly.writable  # noqa: B018 (the property is what fails)
+        readonly.writable  # noqa: B018 (the property raises)
     for opened in (file, again, readonly):
         opened.close()
         opened.close()
@@ -49,7 +49,7 @@ def test_a_file(any_files: tuple[FileSystem, str]) -> None:
     assert files.read_bytes(path)[:3] == b"Xbc"
 
 
-def test_folders(any_files: tuple[FileSystem, str]) -> None:
+def test_folders_are_listed_and_changed(any_files: tuple[FileSystem, str]) -> None:
     files, root = any_files
     assert files.list_dir(f"{root}/none") == []
     files.open(f"{root}/x/2", size=1).close()
@@ -70,7 +70,7 @@ def test_folders(any_files: tuple[FileSystem, str]) -> None:
     assert 0 <= free <= total
 
 
-def test_replacing(any_files: tuple[FileSystem, str]) -> None:
+def test_the_content_of_a_file_is_replaced(any_files: tuple[FileSystem, str]) -> None:
     files, root = any_files
     path = f"{root}/config/x.json"
     files.replace_bytes(path, b"one")
@@ -80,7 +80,7 @@ def test_replacing(any_files: tuple[FileSystem, str]) -> None:
     assert files.mtime_ms(path) >= 0
 
 
-def test_backups(any_files: tuple[FileSystem, str]) -> None:
+def test_an_unreadable_file_is_read_from_its_backup(any_files: tuple[FileSystem, str]) -> None:
     files, root = any_files
     path = f"{root}/x"
     assert read_with_backup(files, path, int) is None
@@ -100,7 +100,7 @@ def test_backups(any_files: tuple[FileSystem, str]) -> None:
         read_with_backup(files, path, int)
 
 
-def test_locks(any_files: tuple[FileSystem, str]) -> None:
+def test_a_lock_excludes_another_broker(any_files: tuple[FileSystem, str]) -> None:
     files, root = any_files
     lock = files.lock(f"{root}/lock")
     with pytest.raises(StoreError, match="another broker"):
@@ -110,8 +110,8 @@ def test_locks(any_files: tuple[FileSystem, str]) -> None:
     files.lock(f"{root}/lock").release()
 
 
-def test_the_lock_is_the_one_that_java_takes(tmp_path: Path) -> None:
-    """Byte 0, POSIX: another process sees it."""
+def test_the_lock_is_that_of_java(tmp_path: Path) -> None:
+    """It is a POSIX lock of byte 0, which another process can detect."""
     path = os.fspath(tmp_path / "lock")
     lock = OsFileSystem().lock(path)
     probe = (
@@ -134,7 +134,7 @@ def test_files_are_sparse(tmp_path: Path) -> None:
 
 
 def test_a_view_outlives_its_file(tmp_path: Path) -> None:
-    """A reply that is still on its way out when the file is closed."""
+    """A reply may still be sent when the file is closed."""
     file = OsFileSystem().open(os.fspath(tmp_path / "f"), size=4096)
     file.write(0, b"abc")
     view = file.view[:3]
@@ -145,7 +145,7 @@ def test_a_view_outlives_its_file(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- in memory
 
 
-def test_what_a_power_loss_leaves() -> None:
+def test_a_power_loss_leaves_only_what_is_durable() -> None:
     files = MemoryFiles()
     file = files.open("/a/file", size=10)
     file.write(0, b"one")
@@ -164,7 +164,7 @@ def test_what_a_power_loss_leaves() -> None:
     assert files.crash().nodes == {}
 
 
-def test_planted_faults() -> None:
+def test_planted_faults_make_operations_fail() -> None:
     files = MemoryFiles()
     file = files.open("/a/file", size=10)
     files.fail_write("/a/")
@@ -181,49 +181,48 @@ def test_planted_faults() -> None:
     file.sync()
 
 
-# ------------------------------------------------------------------------------- rows of files
+# ------------------------------------------------------------------------------- mapped files
 
 
-def test_rows(any_files: tuple[FileSystem, str]) -> None:
+def test_mapped_files_grow_and_shrink_at_their_end(any_files: tuple[FileSystem, str]) -> None:
     files, root = any_files
-    row = MappedFiles(files, (f"{root}/row",), 100)
-    row.load("size")
-    assert (len(row), row.min_offset, row.wrote_offset, row.find(0)) == (0, 0, 0, None)
+    segments = MappedFiles(files, (f"{root}/log",), 100)
+    segments.load("size")
+    assert (len(segments), segments.min_offset, segments.wrote_offset, segments.find(0)) == (
+        0,
+        0,
+        0,
+        None,
+    )
     for first in (300, 400, 500):
-        row.create(first)
-    assert [
-        row.find(offset) and row.find(offset).first_offset for offset in (299, 300, 599, 600)
-    ] == [
-        None,
-        300,
-        500,
-        None,
-    ]
-    row.last.wrote_position = 10
-    assert (row.min_offset, row.wrote_offset) == (300, 510)
+        segments.create(first)
+    found = [segments.find(offset) for offset in (299, 300, 599, 600)]
+    assert [file and file.first_offset for file in found] == [None, 300, 500, None]
+    segments.last.wrote_position = 10
+    assert (segments.min_offset, segments.wrote_offset) == (300, 510)
     with pytest.raises(AssertionError):
-        row.create(700)
-    row.cut(450)
-    assert (len(row), row.wrote_offset) == (2, 400), "never raised"
-    row.cut(400)
-    assert len(row) == 1
-    row.cut(300)
-    assert (len(row), row.wrote_offset) == (1, 300), "the first stays"
-    row.close()
-    row = MappedFiles(files, (f"{root}/row",), 100)
-    row.load("size")
-    assert (len(row), row.min_offset, row.wrote_offset) == (1, 300, 400)
+        segments.create(700)
+    segments.cut(450)
+    assert (len(segments), segments.wrote_offset) == (2, 400), "a cut never raises the end"
+    segments.cut(400)
+    assert len(segments) == 1
+    segments.cut(300)
+    assert (len(segments), segments.wrote_offset) == (1, 300), "the first file stays"
+    segments.close()
+    segments = MappedFiles(files, (f"{root}/log",), 100)
+    segments.load("size")
+    assert (len(segments), segments.min_offset, segments.wrote_offset) == (1, 300, 400)
 
 
-def test_a_row_over_directories(any_files: tuple[FileSystem, str]) -> None:
-    """File number k goes to directory k mod n; they are found again wherever they are."""
+def test_mapped_files_may_span_directories(any_files: tuple[FileSystem, str]) -> None:
+    """File number k is created in directory k mod n, and found in any of them."""
     files, root = any_files
     folders = (f"{root}/1", f"{root}/0")
-    row = MappedFiles(files, folders, 100)
+    segments = MappedFiles(files, folders, 100)
     for first in range(0, 500, 100):
-        row.create(first)
+        segments.create(first)
     assert files.list_dir(f"{root}/0") == [f"{first:020d}" for first in (0, 200, 400)]
-    row.close()
+    segments.close()
     again = MappedFiles(files, folders, 100)
     again.load("size")
     assert [file.first_offset for file in again] == [0, 100, 200, 300, 400]

@@ -1,17 +1,19 @@
-"""Every byte of a log with a flipped bit, one after the other, and the store started: with the
-checksum over whole records every flip is found, without it every one that the body CRC and the
-lengths cover; no start ever drops a later message silently. And every bit of a log of 64 KiB, as
-recovery sees it: ``pytest -m crash -rP tests/store/files/test_every_bit.py`` prints what it finds.
+"""Tests that start a store after a flipped bit, in each byte of its log in turn.
+
+With the checksum over whole records, every flip is found; without it, every one that the body CRC
+and the lengths cover. No start ever drops a later message silently. Recovery is also tested with
+every bit of a log of 64 KiB: ``pytest -m crash -rP tests/store/files/test_every_bit.py`` prints its
+results.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
-from typing import Any
 
 import pytest
 from attrs import define
-from harness.store import MemoryRig, read_all
+from harness.store import MemoryRig, read_all, record_at
 
 from rmqpy.codec import layout, property_crc
 from rmqpy.model.errors import StoreError
@@ -23,7 +25,8 @@ COUNT = 5
 FILE = "commitlog/00000000000000000000"
 
 
-def log_of(make_rig: type[MemoryRig], crc: bool) -> tuple[Any, list[int]]:
+def log_of(make_rig: type[MemoryRig], crc: bool) -> tuple[MemoryRig, list[int]]:
+    """Return a store and the offsets of its records, with the end of the log."""
     rig = make_rig(changes={"enabled_append_prop_crc": crc})
     store = rig.open()
     offsets = [rig.put(store, number)[0] for number in range(COUNT)]
@@ -32,8 +35,9 @@ def log_of(make_rig: type[MemoryRig], crc: bool) -> tuple[Any, list[int]]:
     return rig, offsets
 
 
-def outcome(rig: MemoryRig, place: int, bit: int, whole: dict[Any, list[bytes]]) -> str:
-    after = rig.after(rig.files.kill())
+def outcome(rig: MemoryRig, place: int, bit: int, whole: dict[tuple[str, int], list[bytes]]) -> str:
+    """Start the store with a flipped bit; return refused, cut, same, or changed."""
+    after = rig.after_end("kill")
     node = after.files.nodes[f"{rig.root}/{FILE}"]
     node.data[place] ^= 1 << bit
     try:
@@ -52,7 +56,7 @@ def outcome(rig: MemoryRig, place: int, bit: int, whole: dict[Any, list[bytes]])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("crc", [True, False], ids=["checksum", "plain"])
-def test_flips(make_rig: type[MemoryRig], crc: bool) -> None:
+def test_a_start_finds_a_flipped_bit(make_rig: type[MemoryRig], crc: bool) -> None:
     rig, offsets = log_of(make_rig, crc)
     store = rig.open()
     whole = read_all(store)
@@ -63,24 +67,22 @@ def test_flips(make_rig: type[MemoryRig], crc: bool) -> None:
         found = outcome(rig, place, place % 8, whole)
         seen[found] = seen.get(found, 0) + 1
         if crc:
-            # The last record cannot be told from a torn one: it may be cut off, and is kept.
+            # The last record may look torn: it is cut off then, and kept.
             assert found == "refused" or (found == "cut" and place >= last), (place, found)
         else:
-            assert found != "cut" or place >= last, "later messages are never dropped"
+            assert found != "cut" or place >= last, "later messages must not be dropped"
     assert seen["refused"] > offsets[-1] // 5
 
 
-def test_the_bytes_are_those_of_5(make_rig: type[MemoryRig]) -> None:
-    """``__CRC32#``, ten digits from the right, over everything in front of them."""
+def test_the_checksum_has_the_bytes_of_java_5(make_rig: type[MemoryRig]) -> None:
+    """It is ``__CRC32#`` and ten digits, lowest first, over all bytes before it."""
     rig, offsets = log_of(make_rig, True)
     store = rig.open()
-    record = bytearray(store.reader.message_at(offsets[0]))
+    record = bytearray(record_at(store, offsets[0]))
     store.shutdown()
     tail = bytes(record[-20:])
     assert tail[:9] == b"__CRC32#\x01" and tail[-1:] == b"\x02" and tail[9:19].isdigit()
     assert record[-21] == 2
-    import zlib
-
     assert int(tail[9:19][::-1]) == zlib.crc32(record[:-20]) & 0x7FFFFFFF
     assert property_crc.verify(record)
     for place in range(len(record)):
@@ -95,27 +97,27 @@ def test_an_older_checksum_is_replaced() -> None:
     assert len(once) == len(b"a\x01b\x02") + property_crc.SIZE
 
 
-def test_records_without_it_are_not_judged(make_rig: type[MemoryRig]) -> None:
+def test_records_without_a_checksum_are_valid(make_rig: type[MemoryRig]) -> None:
     rig, offsets = log_of(make_rig, False)
     rig.changes["enabled_append_prop_crc"] = True
     store = rig.open()
     assert store.opened.notes == []
-    assert property_crc.verify(store.reader.message_at(offsets[0]))
+    assert property_crc.verify(record_at(store, offsets[0]))
     rig.put(store, 7)
     store.shutdown()
     rig.open().shutdown()
 
 
-# Every bit of 64 KiB: what recovery itself says, without the rest of a start.
+# ------------------------------------------------------------------- every bit of a log of 64 KiB
 
 LOG_BYTES = 1 << 16
 SAMPLE_STEP = 1009
-"""A prime: the sample has bits of every number and every field."""
+"""A prime, so that the sample has bits of every position and every field."""
 
 
 @define
 class Log:
-    """A log file that records fill, and recovery over it."""
+    """A log file full of records, and its recovery."""
 
     files: MemoryFiles
     path: str
@@ -136,19 +138,22 @@ class Log:
         return cls(rig.files, f"{rig.root}/{FILE}", rig.tree()[FILE], offsets, crc)
 
     def outcome(self, bit: int) -> str:
-        """refused, cut, noticed (bytes behind the end), or unnoticed: with that bit flipped."""
+        """Recover the log with a flipped bit.
+
+        Return refused, cut, noticed (bytes after the end), or unnoticed.
+        """
         node = self.files.nodes[self.path]
         node.extent, data = LOG_BYTES, node.data
         data[bit // 8] ^= 1 << bit % 8
-        row = MappedFiles(self.files, (self.path.rpartition("/")[0],), LOG_BYTES)
-        row.load("mappedFileSizeCommitLog")
-        walker = LogRecovery(
-            self.files, row, Framing.CLASSIC, "/quarantine", check_property_crc=self.crc
+        segments = MappedFiles(self.files, (self.path.rpartition("/")[0],), LOG_BYTES)
+        segments.load("mappedFileSizeCommitLog")
+        recovery = LogRecovery(
+            self.files, segments, Framing.CLASSIC, "/quarantine", check_property_crc=self.crc
         )
-        # A recovery may begin at any record; what stands in front of this one is as it was.
+        # A recovery may start at any record; those before this one are unchanged.
         start = max((offset for offset in self.offsets[:-1] if offset <= bit // 8), default=0)
         try:
-            end = walker.recover(0, start)
+            end = recovery.recover(0, start)
         except StoreError:
             return "refused"
         finally:
@@ -158,10 +163,10 @@ class Log:
         return "noticed" if end.torn_bytes else "unnoticed"
 
     def field_of(self, place: int) -> str:
-        """Java's name for the field of the record that has the byte at ``place``."""
+        """Return Java's name for the field that contains the byte at ``place``."""
         begin = max(offset for offset in self.offsets if offset <= place)
         if begin == self.offsets[-1]:
-            return "behind the end"
+            return "after the end"
         record = self.whole[begin:]
         body_end = layout.BODY_POSITION + int.from_bytes(record[84:88])
         topic_end = body_end + 1 + record[body_end]
@@ -204,17 +209,18 @@ UNCOVERED = {
     "TOPIC",
     "PROPERTIES",
 }
-"""Fields of which flips are not found without the checksum over the whole record."""
+"""The fields in which flips are not found without the checksum over the whole record."""
 
 
 def check_bits(log: Log, bits: range) -> None:
+    """Flip each bit in turn and check the outcome of the recovery."""
     last = log.offsets[-2]
     unnoticed: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     for bit in bits:
         found = log.outcome(bit)
         outcomes[found] += 1
-        # The last record cannot be told from a torn one; a later message is never dropped.
+        # Only the last record may look torn; a later message must not be dropped.
         assert found != "cut" or bit // 8 >= last, bit
         if found == "unnoticed":
             unnoticed[log.field_of(bit // 8)] += 1
@@ -228,11 +234,11 @@ def check_bits(log: Log, bits: range) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("crc", [True, False], ids=["checksum", "plain"])
-def test_a_sample_of_the_bits_of_64_kib(make_rig: type[MemoryRig], crc: bool) -> None:
+def test_recovery_finds_a_sample_of_the_flipped_bits(make_rig: type[MemoryRig], crc: bool) -> None:
     check_bits(Log.of(make_rig, crc), range(0, 8 * LOG_BYTES, SAMPLE_STEP))
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize("crc", [True, False], ids=["checksum", "plain"])
-def test_every_bit_of_64_kib(make_rig: type[MemoryRig], crc: bool) -> None:
+def test_recovery_finds_every_flipped_bit(make_rig: type[MemoryRig], crc: bool) -> None:
     check_bits(Log.of(make_rig, crc), range(8 * LOG_BYTES))

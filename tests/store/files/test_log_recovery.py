@@ -1,4 +1,6 @@
-"""A log whose last bytes never reached the disk, and a log that is damaged where it must not be."""
+"""Tests of the recovery of a log whose last bytes never reached the disk, and of one with damage
+before valid records.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def junk_ones(count: int, seed: int) -> bytes:
 
 
 def junk_random(count: int, seed: int) -> bytes:
-    """Random bytes that are no text: the first is no UTF-8 wherever it stands."""
+    """Return random bytes that are no text, because the first is never valid in UTF-8."""
     rng = random.Random(seed)
     return bytes([0xFF, *rng.randbytes(count - 1)]) if count else b""
 
@@ -35,7 +37,7 @@ def rig(request: pytest.FixtureRequest, make_rig: type[MemoryRig]) -> MemoryRig:
 
 
 def filled(rig: MemoryRig, count: int, clean: bool) -> tuple[list[int], int, set[bytes]]:
-    """Put ``count`` messages and stop. (Offsets of the records, end of the log, bodies.)"""
+    """Put messages and stop; return the records' offsets, the end of the log, and the bodies."""
     store = rig.open()
     offsets = [rig.put(store, number)[0] for number in range(count)]
     end, bodies = store.log.max_offset, bodies_of(store)
@@ -47,18 +49,21 @@ def filled(rig: MemoryRig, count: int, clean: bool) -> tuple[list[int], int, set
 
 
 def frame_of(rig: MemoryRig, offset: int) -> int:
+    """Return the offset of the frame of a record."""
     return offset - (48 if rig.flag else 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("junk", list(JUNK))
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
-def test_the_last_record_cut_at_every_byte(rig: MemoryRig, junk: str, clean: bool) -> None:
-    """Exactly the intact messages come back, what was torn is in the quarantine and zeroed in the
+def test_a_last_record_torn_at_any_byte_is_quarantined(
+    rig: MemoryRig, junk: str, clean: bool
+) -> None:
+    """Exactly the intact messages remain, the torn bytes are in the quarantine and zeroed in the
     log, the next start is an ordinary one, and queue offsets stay dense.
 
-    A cut inside the properties can only be told when what stands there instead is no text: the
-    record's lengths and its body CRC are right then. So the random bytes here are no UTF-8.
+    A record torn inside its properties has correct lengths and a correct body CRC; it is detected
+    only if the junk is no text. So the random bytes here are no UTF-8.
     """
     offsets, end, bodies = filled(rig, 12, clean)
     frame = frame_of(rig, offsets[-1])
@@ -88,8 +93,8 @@ def test_the_last_record_cut_at_every_byte(rig: MemoryRig, junk: str, clean: boo
 
 
 @pytest.mark.parametrize("junk", list(JUNK))
-def test_the_first_record_of_all_cut(rig: MemoryRig, junk: str) -> None:
-    """Nothing is left; the log begins where it began."""
+def test_a_torn_first_record_leaves_an_empty_log(rig: MemoryRig, junk: str) -> None:
+    """The log has the same begin as before."""
     offsets, end, _ = filled(rig, 1, clean=False)
     frame = frame_of(rig, offsets[0])
     path, position = rig.place(frame)
@@ -101,7 +106,7 @@ def test_the_first_record_of_all_cut(rig: MemoryRig, junk: str) -> None:
     store.shutdown()
 
 
-def test_the_first_entry_behind_the_divide_cut(make_rig: type[MemoryRig]) -> None:
+def test_a_torn_first_entry_leaves_the_old_log(make_rig: type[MemoryRig]) -> None:
     rig = make_rig()
     store = rig.open()
     rig.put(store, *range(4))
@@ -122,14 +127,15 @@ def test_the_first_entry_behind_the_divide_cut(make_rig: type[MemoryRig]) -> Non
 
 
 @pytest.mark.slow
-def test_the_last_record_is_the_last_of_a_scan(rig: MemoryRig, make_rig: type[MemoryRig]) -> None:
-    """A scan returns at most 4096 records. The torn one is row 4096, and row 1 of the next scan."""
+def test_a_torn_record_may_be_the_last_or_first_of_a_scan(
+    rig: MemoryRig, make_rig: type[MemoryRig]
+) -> None:
+    """A scan returns at most 4096 records; the torn one is the last of a scan, then the first."""
     rig.changes |= {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 60000}
     for count in (4096, 4097):
         rig = make_rig(flag=rig.flag, changes=rig.changes)
         store = rig.open()
-        changes = {"body": b"", "properties": b"A\x01bcd"}
-        rig.put(store, *range(count), **changes)
+        rig.put(store, *range(count), body=b"", properties=b"A\x01bcd")
         assert store.log.max_offset < 1 << 20
         end = store.log.max_offset
         store.close_without_flush()
@@ -141,8 +147,7 @@ def test_the_last_record_is_the_last_of_a_scan(rig: MemoryRig, make_rig: type[Me
         store.close_without_flush()
 
 
-def test_a_property_may_hold_a_zero_character(rig: MemoryRig) -> None:
-    """Legal, if odd: such a message is not taken for a torn one."""
+def test_a_property_with_a_zero_character_is_not_torn(rig: MemoryRig) -> None:
     store = rig.open()
     rig.put(store, 1)
     rig.put(store, 2, properties=b"A\x01b\0c\x02D\x01e")
@@ -153,8 +158,8 @@ def test_a_property_may_hold_a_zero_character(rig: MemoryRig) -> None:
     store.shutdown()
 
 
-def test_what_was_kept_is_not_overwritten(rig: MemoryRig) -> None:
-    """Torn at the same place twice."""
+def test_the_quarantine_is_not_overwritten(rig: MemoryRig) -> None:
+    """The log is torn at the same place twice."""
     offsets, _, _ = filled(rig, 2, clean=False)
     frame = frame_of(rig, offsets[-1])
     path, position = rig.place(frame)
@@ -167,7 +172,7 @@ def test_what_was_kept_is_not_overwritten(rig: MemoryRig) -> None:
     assert kept[name][:90] == b"\xfe" * 90 and kept[name + ".1"] == b"\xff" * 90
 
 
-def test_a_torn_tail_in_a_file_whose_next_is_made_ahead(make_rig: type[MemoryRig]) -> None:
+def test_a_torn_tail_before_a_file_created_ahead_is_quarantined(make_rig: type[MemoryRig]) -> None:
     rig = make_rig()
     store = rig.open()
     number = 0
@@ -187,14 +192,14 @@ def test_a_torn_tail_in_a_file_whose_next_is_made_ahead(make_rig: type[MemoryRig
     rig.open().shutdown()
 
 
-def test_the_tail_is_a_closed_file(rig: MemoryRig) -> None:
-    """Killed between the filler and the next file."""
+def test_a_log_may_end_with_a_closed_file(rig: MemoryRig) -> None:
+    """The broker was killed between the filler and the next file."""
     store = rig.open()
     number = 0
     while store.log.max_offset < FILE_SIZE + 100:
         rig.put(store, number)
         number += 1
-    in_first = [b for b in bodies_of(store)]
+    bodies = bodies_of(store)
     store.close_without_flush()
     folder = "dledger-n0/data" if rig.flag else "commitlog"
     for path in list(rig.files.nodes):
@@ -203,7 +208,7 @@ def test_the_tail_is_a_closed_file(rig: MemoryRig) -> None:
     for _ in range(2):
         store = rig.open()
         found = bodies_of(store)
-        assert found < set(in_first) and len(found) == number - 1
+        assert found < bodies and len(found) == number - 1
         store.close_without_flush()
     store = rig.open()
     rig.put(store, *range(100, 140))
@@ -222,30 +227,26 @@ def damage(rig: MemoryRig, place: int, data: bytes = b"\xff\xff\xff\xff") -> Non
     rig.edit(path, position, data)
 
 
-def without_lock(rig: MemoryRig) -> dict[str, bytes]:
-    return dict(rig.tree())
-
-
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
 @pytest.mark.parametrize("what", ["size", "magic", "body", "place"])
 def test_damage_in_the_middle_is_refused(rig: MemoryRig, what: str, clean: bool) -> None:
     offsets, _, _ = filled(rig, 8, clean)
-    victim = offsets[3]
-    damage(rig, victim + {"size": 0, "magic": 4, "body": 90, "place": 28}[what])
-    before = without_lock(rig)
-    path, position = rig.place(frame_of(rig, victim))
+    damaged = offsets[3]
+    damage(rig, damaged + {"size": 0, "magic": 4, "body": 90, "place": 28}[what])
+    before = rig.tree()
+    path, position = rig.place(frame_of(rig, damaged))
     with pytest.raises(StoreError) as refused:
         rig.open()
     assert refused.value.path == f"{ROOT}/{path}"
-    assert f"offset {frame_of(rig, victim)} (byte {position} of the file)" in refused.value.found
+    assert f"offset {frame_of(rig, damaged)} (byte {position} of the file)" in refused.value.found
     assert f"at offset {offsets[4]} in" in refused.value.found
     assert "--force-truncate" in refused.value.remedy
-    assert without_lock(rig) == before
+    assert rig.tree() == before
     rig.force = True
     store = rig.open()
     assert bodies_of(store) == {rig.draft(number).body for number in range(3)}
     kept = [p for p in rig.tree() if p.startswith("rmqpy/quarantine/")]
-    assert kept == [f"rmqpy/quarantine/{frame_of(rig, victim):020d}.bin"]
+    assert kept == [f"rmqpy/quarantine/{frame_of(rig, damaged):020d}.bin"]
     assert rig.draft(7).body in rig.tree()[kept[0]]
     rig.put(store, 20, 21)
     store.shutdown()
@@ -258,18 +259,18 @@ def test_damage_in_the_middle_is_refused(rig: MemoryRig, what: str, clean: bool)
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
 def test_damage_with_valid_records_in_a_later_file(rig: MemoryRig, clean: bool) -> None:
-    """The rest of its own file is gone, the next files are whole."""
+    """The rest of its file is zero; the next files are intact."""
     offsets, _, _ = filled(rig, 40, clean)
     number = next(n for n, offset in enumerate(offsets) if offset >= FILE_SIZE)
     start = frame_of(rig, offsets[number - 1])
     path, position = rig.place(start)
     rig.edit(path, position, bytes(FILE_SIZE - position))
-    before = without_lock(rig)
+    before = rig.tree()
     with pytest.raises(StoreError) as refused:
         rig.open()
     assert refused.value.path == f"{ROOT}/{path}"
     assert f"at offset {offsets[number]} in" in refused.value.found
-    assert without_lock(rig) == before
+    assert rig.tree() == before
     rig.force = True
     store = rig.open()
     assert store.log.max_offset == start
@@ -282,10 +283,8 @@ def test_damage_with_valid_records_in_a_later_file(rig: MemoryRig, clean: bool) 
     store.shutdown()
 
 
-def test_forced_from_the_first_record_of_a_file_on(rig: MemoryRig) -> None:
-    """Damage where the walk begins: the files before it keep the log (and the entries' indexes)
-    going.
-    """
+def test_a_forced_start_may_cut_at_the_start_of_a_file(rig: MemoryRig) -> None:
+    """Recovery starts at the damage; the files before it provide the log and the last index."""
     offsets, _, _ = filled(rig, 110, clean=True)
     folder = "dledger-n0/data/" if rig.flag else "commitlog/"
     files = sorted(path for path in rig.tree() if path.startswith(folder))
@@ -298,7 +297,7 @@ def test_forced_from_the_first_record_of_a_file_on(rig: MemoryRig) -> None:
     assert len(bodies_of(store)) == len(left)
     assert all(store.reader.message_at(offset) is not None for offset in left)
     if rig.flag:
-        assert store.opened.entries is not None and entries_of(store).end.index == len(left) - 1
+        assert entries_of(store).end.index == len(left) - 1
     (offset,) = rig.put(store, 500)
     assert offset >= left[-1]
     rig.force = False
@@ -308,9 +307,11 @@ def test_forced_from_the_first_record_of_a_file_on(rig: MemoryRig) -> None:
     store.shutdown()
 
 
-def test_damage_before_the_walk_is_met_by_who_reads_there(make_rig: type[MemoryRig]) -> None:
-    """A clean start looks at three files. Older damage is not touched; rebuilding the queues over
-    it is refused with the place.
+def test_damage_before_the_scan_refuses_a_rebuild_of_the_queues(
+    make_rig: type[MemoryRig],
+) -> None:
+    """A clean start scans three files and ignores older damage; a start that rebuilds the queues
+    reads it and is refused with its place.
     """
     rig = make_rig()
     offsets, _, _ = filled(rig, 110, clean=True)
@@ -324,8 +325,7 @@ def test_damage_before_the_walk_is_met_by_who_reads_there(make_rig: type[MemoryR
         rig.open()
 
 
-def test_dledger_indexes_that_jump(make_rig: type[MemoryRig]) -> None:
-    """Two whole entries that do not follow each other."""
+def test_entries_that_do_not_follow_each_other_are_refused(make_rig: type[MemoryRig]) -> None:
     rig = make_rig(flag=True)
     offsets, _, _ = filled(rig, 8, clean=True)
     path, position = rig.place(offsets[4] - 48)
@@ -336,7 +336,9 @@ def test_dledger_indexes_that_jump(make_rig: type[MemoryRig]) -> None:
     assert rig.tree() == before
 
 
-def test_dledger_indexes_that_jump_between_files(make_rig: type[MemoryRig]) -> None:
+def test_files_of_entries_that_do_not_follow_each_other_are_refused(
+    make_rig: type[MemoryRig],
+) -> None:
     rig = make_rig(flag=True)
     offsets, _, _ = filled(rig, 40, clean=True)
     number = next(n for n, offset in enumerate(offsets) if offset >= FILE_SIZE)

@@ -1,11 +1,10 @@
-"""The key index: rolling, resuming, ranges of time, crowded slots."""
+"""Tests of the key index: rolling, resuming, ranges of time, crowded slots."""
 
 from __future__ import annotations
 
 import random
 import struct
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -19,16 +18,16 @@ START = 1_700_000_000_000
 LAST = 1 << 60
 
 
-def expire(files: MemoryFiles, row: Any, log_min_offset: int) -> int:
-    """What cleaning does with files that are let go; how many there were."""
+def expire(files: MemoryFiles, index: KeyIndex, log_min_offset: int) -> int:
+    """Delete the expired files, as retention does, and return their number."""
     count = 0
-    for file in row.pop_expired(log_min_offset):
+    for file in index.pop_expired(log_min_offset):
         DeletionTask(files, file).run()
         count += 1
     return count
 
 
-def make(
+def open_index(
     files: MemoryFiles, *, now: Callable[[], int] = lambda: START, slots: int = 7, entries: int = 20
 ) -> KeyIndex:
     index = KeyIndex(files, FOLDER, slots, entries, now)
@@ -37,14 +36,14 @@ def make(
 
 
 def put(index: KeyIndex, number: int, *keys: str) -> None:
-    """Message ``number`` at physical offset 100 * number, stored a second after the one before."""
+    """Index a message at physical offset 100 * number, one second after the previous one."""
     hashes = [index_key_hash("T", key) for key in (keys or (f"k{number}",))]
     index.put(hashes, 100 * number, START + 1000 * number)
 
 
-def test_bytes_of_a_file() -> None:
+def test_a_file_has_the_expected_bytes() -> None:
     files = MemoryFiles()
-    index = make(files)
+    index = open_index(files)
     put(index, 3, "a", "b")
     put(index, 5, "a")
     (node,) = files.nodes.values()
@@ -60,45 +59,45 @@ def test_bytes_of_a_file() -> None:
     assert entries[:5] == [(0, 0, 0, 0), (a, 300, 0, 0), (b, 300, 0, 0), (a, 500, 2, 1), (0,) * 4]
 
 
-def test_rolling_over() -> None:
+def test_an_index_rolls_to_the_next_file() -> None:
     files = MemoryFiles()
-    index = make(files)
+    index = open_index(files)
     for number in range(100):
         put(index, number)
     names = sorted(path.rpartition("/")[2] for path in files.nodes)
-    assert len(names) == 6, "19 entries a file"
+    assert len(names) == 6, "a file has 19 entries"
     assert all(len(name) == 17 and name.isdigit() for name in names)
     for number in range(100):
         assert index.find("T", f"k{number}", 9, 0, LAST) == [100 * number]
-    again = make(files)
+    again = open_index(files)
     again.finish_recovery(1 << 40, None)
     assert again.find("T", "k0", 9, 0, LAST) == [0]
     assert again.end_offset == 9900
     assert again.last_update == (START + 99_000, 9900)
 
 
-def test_names_grow_though_the_clock_goes_back() -> None:
+def test_file_names_grow_although_the_clock_goes_back() -> None:
     files = MemoryFiles()
     rng = random.Random(1)
-    index = make(files, now=lambda: START + rng.randint(-10_000_000, 10_000_000))
-    made = []
+    index = open_index(files, now=lambda: START + rng.randint(-10_000_000, 10_000_000))
+    paths: list[str] = []
     for number in range(200):
         put(index, number)
-        if not made or index._index_files[-1].path != made[-1]:
-            made.append(index._index_files[-1].path)
-    assert made == sorted(made) and len(set(made)) == 11
+        if not paths or index._index_files[-1].path != paths[-1]:
+            paths.append(index._index_files[-1].path)
+    assert paths == sorted(paths) and len(set(paths)) == 11
 
 
 @pytest.mark.parametrize("count", range(1, 60))
-def test_resuming_with_the_last_message(count: int) -> None:
-    """Dispatch comes back with the last indexed message, however its keys lie over the files."""
+def test_dispatch_resumes_with_the_last_indexed_message(count: int) -> None:
+    """The keys of that message may be in any number of files."""
     files = MemoryFiles()
-    index = make(files)
-    whole = make(MemoryFiles())
+    index = open_index(files)
+    whole = open_index(MemoryFiles())
     for number in range(count):
         put(index, number, "u", "v", f"w{number}")
         put(whole, number, "u", "v", f"w{number}")
-    again = make(files)
+    again = open_index(files)
     again.finish_recovery(1 << 40, None)
     for number in range(count - 1, count + 3):
         put(again, number, "u", "v", f"w{number}")
@@ -109,13 +108,13 @@ def test_resuming_with_the_last_message(count: int) -> None:
     assert sum(header.index_count - 1 for header in ours) == 3 * (count + 3)
 
 
-def test_a_message_half_indexed() -> None:
-    """Killed after the first of three keys: only the other two are added."""
+def test_a_partly_indexed_message_is_completed() -> None:
+    """After a kill between the first and the second key, only two keys are added."""
     files = MemoryFiles()
-    index = make(files)
+    index = open_index(files)
     put(index, 1, "a", "b", "c")
     index.put([index_key_hash("T", "a")], 200, START + 2000)
-    again = make(files)
+    again = open_index(files)
     again.finish_recovery(1 << 40, None)
     put(again, 2, "a", "b", "c")
     assert again._index_files[0].header.index_count - 1 == 6
@@ -123,10 +122,10 @@ def test_a_message_half_indexed() -> None:
         assert again.find("T", key, 9, 0, LAST) == [200, 100]
 
 
-def test_files_after_an_unclean_stop() -> None:
-    """Those go that are younger than the checkpoint says, and all behind them."""
+def test_files_newer_than_the_checkpoint_are_removed() -> None:
+    """After an unclean stop they and all later files are rebuilt."""
     files = MemoryFiles()
-    index = make(files)
+    index = open_index(files)
     for number in range(60):
         put(index, number)
     names = sorted(files.nodes)
@@ -134,34 +133,34 @@ def test_files_after_an_unclean_stop() -> None:
     for safe, kept in ((0, 0), (ends[0], 1), (ends[1], 2), (ends[1] - 1, 1), (LAST, 4)):
         left = files.kill()
         left.sync_dir(FOLDER)
-        again = make(left)
+        again = open_index(left)
         again.finish_recovery(1 << 40, safe)
         assert sorted(left.nodes) == names[:kept]
-        assert sorted(left.crash().nodes) == names[:kept], "they must not come back"
+        assert sorted(left.crash().nodes) == names[:kept], "the removal must be durable"
     left = files.kill()
     left.nodes[names[1]].data[:40] = bytes(40)
-    again = make(left)
+    again = open_index(left)
     again.finish_recovery(1 << 40, LAST)
-    assert sorted(left.nodes) == names[:1], "an empty file in the row"
+    assert sorted(left.nodes) == names[:1], "an empty file and all later ones are removed"
 
 
-def test_a_log_that_was_cut() -> None:
+def test_files_with_keys_beyond_the_log_are_removed() -> None:
     files = MemoryFiles()
-    index = make(files)
+    index = open_index(files)
     for number in range(60):
         put(index, number)
     names = sorted(files.nodes)
-    again = make(files)
+    again = open_index(files)
     again.finish_recovery(index._index_files[1].header.end_offset, None)
     assert sorted(files.nodes) == names[:1]
     again.finish_recovery(0, None)
     assert sorted(files.nodes) == []
 
 
-def test_crowded_slots_equal_a_plain_search() -> None:
-    """One slot, many keys: what the chains find is what a list of all entries says."""
+def test_a_crowded_slot_finds_every_key() -> None:
+    """One slot has all keys; the result is that of a search in a list of all entries."""
     rng = random.Random(5)
-    index = make(MemoryFiles(), slots=1, entries=50)
+    index = open_index(MemoryFiles(), slots=1, entries=50)
     entries: list[tuple[str, int, int]] = []
     for number in range(400):
         key = f"k{rng.randint(0, 9)}"
@@ -175,23 +174,23 @@ def test_crowded_slots_equal_a_plain_search() -> None:
         assert index.find("T", key, most, begin, end) == expected[:most]
 
 
-def test_a_damaged_chain_ends() -> None:
-    """A chain that leads forward, or to itself, is not followed."""
+def test_a_damaged_chain_ends_the_search() -> None:
+    """A link that leads forward or to itself is not followed."""
     files = MemoryFiles()
-    index = make(files, slots=1)
+    index = open_index(files, slots=1)
     for number in range(10):
         put(index, number, "k")
     (node,) = files.nodes.values()
     place = 40 + 4 + 20 * 5 + 16
-    for wrong in (5, 9, 1000, -1):
-        node.data[place : place + 4] = wrong.to_bytes(4, signed=True)
+    for link in (5, 9, 1000, -1):
+        node.data[place : place + 4] = link.to_bytes(4, signed=True)
         found = index.find("T", "k", 99, 0, LAST)
         assert found == [100 * number for number in range(9, 3, -1)]
 
 
-def test_expiry_keeps_the_last_file() -> None:
+def test_the_last_file_does_not_expire() -> None:
     files = MemoryFiles()
-    index = make(files)
+    index = open_index(files)
     for number in range(60):
         put(index, number)
     assert expire(files, index, 0) == 0
@@ -202,15 +201,15 @@ def test_expiry_keeps_the_last_file() -> None:
     assert index.find("T", "k59", 9, 0, LAST) == [5900]
 
 
-def test_a_file_whose_creation_was_interrupted_counts_as_not_there() -> None:
-    """A kill between the making of the file and its sizing leaves 0 bytes, last or not."""
+def test_an_empty_file_is_removed() -> None:
+    """A kill between the creation of a file and its sizing leaves 0 bytes, in any position."""
     files = MemoryFiles()
-    index = make(files)
+    index = open_index(files)
     put(index, 1)
     empty = [f"{FOLDER}/20010101000000000", f"{FOLDER}/20990101000000000"]
     for path in empty:
         files.replace_bytes(path, b"")
-    again = make(files)
+    again = open_index(files)
     assert all(files.exists(path) for path in empty), "loading changes nothing"
     again.finish_recovery(1000, None)
     assert not any(files.exists(path) for path in empty)

@@ -1,12 +1,12 @@
-"""A follower's changes of the entry files: entries taken byte for byte, a tail cut off, everything
-begun again; what a crash in between leaves.
+"""Tests of how a follower changes the entry files: it appends entries byte for byte, truncates its
+tail, resets its log, and recovers from a crash in between.
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from attrs import evolve
@@ -31,11 +31,11 @@ INDEX_FILE_SIZE = 32 * 16
 
 @pytest.fixture
 def leader(make_rig: type[MemoryRig]) -> list[Entry]:
-    """Forty entries as another member has them: they fill several files."""
-    made = make_rig(flag=True)
-    store = made.open()
+    """Return forty entries of another member, which fill several files."""
+    rig = make_rig(flag=True)
+    store = rig.open()
     for number in range(40):
-        made.put(store, number)
+        rig.put(store, number)
     entries = [
         Entry(header, bytes(body)) for header, body in map(entries_of(store).entry, range(40))
     ]
@@ -48,8 +48,10 @@ def rig(make_rig: type[MemoryRig]) -> MemoryRig:
     return make_rig(flag=True)
 
 
-def opened(rig: MemoryRig) -> MessageStore:
-    return rig.open(lead=False)
+def opened(rig: MemoryRig, peers: str | None = None) -> MessageStore:
+    """Open a store as a follower, alone or in a group of ``peers``."""
+    changes = rig.changes if peers is None else {"dledger_peers": peers}
+    return evolve(rig, changes=changes).open(lead=False)
 
 
 def take(entries: EntryStore, new: list[Entry]) -> None:
@@ -58,7 +60,7 @@ def take(entries: EntryStore, new: list[Entry]) -> None:
 
 
 def shortest(size_max: int) -> bytearray:
-    """A record of no more bytes."""
+    """Return a record of at most ``size_max`` bytes."""
     host = (bytes(4), 1)
     draft = OutgoingMessage(
         topic=b"T",
@@ -75,6 +77,7 @@ def shortest(size_max: int) -> bytearray:
 
 
 def bytes_of(rig: MemoryRig, folder: str) -> dict[str, bytes]:
+    """Return the files of a folder without the zeros at their ends."""
     return {
         path: bytes(node.data).rstrip(b"\0")
         for path, node in rig.files.nodes.items()
@@ -82,25 +85,30 @@ def bytes_of(rig: MemoryRig, folder: str) -> dict[str, bytes]:
     }
 
 
-def entry_at(index: int, term: int, position: int, body: Any) -> Entry:
-    """An entry whose record says where it stands."""
+def entry_at(index: int, term: int, position: int, body: bytes | bytearray | memoryview) -> Entry:
+    """Return an entry whose record contains its physical offset."""
     record = bytearray(body)
     set_offsets(record, 0, None, position + ENTRY_HEADER_SIZE, 1_700_000_000_000)
     return Entry.of(index, term, position, bytes(record))
 
 
 def with_term(entries: list[Entry], term: int) -> list[Entry]:
-    """The same bodies, placed one behind the other in another term."""
-    made, end = [], entries[0].position
+    """Return entries of another term with the same bodies, one after the other."""
+    placed: list[Entry] = []
+    end = entries[0].position
     for entry in entries:
         position = frame(end, entry.size, FILE_SIZE)
-        made.append(entry_at(entry.index, term, position, entry.body))
+        placed.append(entry_at(entry.index, term, position, entry.body))
         end = position + entry.size
-    return made
+    return placed
+
+
+def read_entries(entries: EntryStore, indexes: Iterable[int]) -> list[Entry]:
+    return [Entry(*entries.entry(index)) for index in indexes]
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 40])
-def test_what_is_received_is_what_was_sent(
+def test_received_entries_are_stored_unchanged(
     rig: MemoryRig, leader: list[Entry], at_once: int
 ) -> None:
     store = opened(rig)
@@ -108,16 +116,16 @@ def test_what_is_received_is_what_was_sent(
     for start in range(0, 40, at_once):
         take(entries, leader[start : start + at_once])
     assert entries.end == LedgerEnd(LedgerIndex(39), Term(0))
-    assert [Entry(*entries.entry(index)) for index in range(40)] == leader
+    assert read_entries(entries, range(40)) == leader
     assert entries.end_offset == leader[-1].end_offset
     store.close_without_flush()
     store = opened(rig)
-    assert [Entry(*entries_of(store).entry(index)) for index in range(40)] == leader
+    assert read_entries(entries_of(store), range(40)) == leader
     store.close_without_flush()
 
 
 @pytest.mark.parametrize("kept", [1, 5, 14, 15, 16, 30, 39])
-def test_a_tail_is_cut_and_replaced(rig: MemoryRig, leader: list[Entry], kept: int) -> None:
+def test_a_tail_is_truncated_and_replaced(rig: MemoryRig, leader: list[Entry], kept: int) -> None:
     store = opened(rig)
     entries = entries_of(store)
     take(entries, leader)
@@ -128,9 +136,8 @@ def test_a_tail_is_cut_and_replaced(rig: MemoryRig, leader: list[Entry], kept: i
     assert entries.flushed_offset <= entries.end_offset
     with pytest.raises(IndexError):
         entries.entry(kept)
-    cut = rig.after(rig.files.crash())
-    again = opened(cut)
-    assert entries_of(again).end.index == kept - 1, "a cut is durable at once"
+    again = opened(rig.after_end("crash"))
+    assert entries_of(again).end.index == kept - 1, "a truncation is durable at once"
     again.close_without_flush()
     position = frame(entries.end_offset, leader[0].size, FILE_SIZE)
     shorter = [entry_at(kept, 3, position, leader[0].body)]
@@ -140,14 +147,14 @@ def test_a_tail_is_cut_and_replaced(rig: MemoryRig, leader: list[Entry], kept: i
     rig.flush(store)
     assert entries.flushed_offset == entries.end_offset
     store.close_without_flush()
-    for after in (rig, rig.after(rig.files.crash())):
+    for after in (rig, rig.after_end("crash")):
         store = opened(after)
         assert entries_of(store).end == LedgerEnd(LedgerIndex(kept), Term(3))
         assert Entry(*entries_of(store).entry(kept)) == shorter[0]
         store.close_without_flush()
 
 
-def test_nothing_committed_is_cut(rig: MemoryRig, leader: list[Entry]) -> None:
+def test_committed_entries_cannot_be_truncated(rig: MemoryRig, leader: list[Entry]) -> None:
     store = opened(rig)
     take(entries_of(store), leader)
     entries_of(store).commit_to(LedgerIndex(20))
@@ -158,24 +165,24 @@ def test_nothing_committed_is_cut(rig: MemoryRig, leader: list[Entry]) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-@pytest.mark.parametrize("had", [0, 20], ids=["nothing", "readable"])
-def test_an_empty_log_begins_again_at_an_earlier_file(
-    rig: MemoryRig, leader: list[Entry], had: int, restart: bool
+@pytest.mark.parametrize("count", [0, 20], ids=["nothing", "readable"])
+def test_a_log_can_be_reset_to_an_earlier_file(
+    rig: MemoryRig, leader: list[Entry], count: int, restart: bool
 ) -> None:
-    """One leader's log began late, the next one's at 0: all of it is readable then."""
+    """One leader's log begins late, the next one's at 0; all of the latter is readable."""
     store = opened(rig)
-    if had:
-        take(entries_of(store), leader[:had])
-        entries_of(store).commit_to(LedgerIndex(had - 1))
+    if count:
+        take(entries_of(store), leader[:count])
+        entries_of(store).commit_to(LedgerIndex(count - 1))
         store.dispatch()
     late = next(entry for entry in leader if entry.position == 2 * FILE_SIZE)
-    assert late.index >= had
+    assert late.index >= count
     entries_of(store).begin_again(late.index, late.position)
     store.on_log_reset()
     if restart:
         store.close_without_flush()
         store = opened(rig)
-    assert store.reader.min_queue_offset("Topic", 0) == (had + 1) // 2
+    assert store.reader.min_queue_offset("Topic", 0) == (count + 1) // 2
     entries_of(store).begin_again(0, 0)
     store.on_log_reset()
     take(entries_of(store), leader)
@@ -188,13 +195,13 @@ def test_an_empty_log_begins_again_at_an_earlier_file(
     store.close_without_flush()
 
 
-@pytest.mark.parametrize("under_way", [False, True])
-def test_a_power_failure_behind_a_log_that_began_again_hides_no_message(
-    rig: MemoryRig, leader: list[Entry], under_way: bool
+@pytest.mark.parametrize("is_flushing", [False, True])
+def test_a_power_loss_after_a_reset_hides_no_message(
+    rig: MemoryRig, leader: list[Entry], is_flushing: bool
 ) -> None:
-    """A flush has told of all in front of a later begin. Of the earlier begin's entries nothing is
-    on disk but the log, and the units of one queue, which the system has written by itself; the
-    leader's clock was set back in the middle, so that times tell nothing.
+    """A flush covers everything before the later begin. Then the log is reset to its earlier begin;
+    of these entries only the log is on disk, and the units of one queue, which the operating system
+    has written. The leader's clock was set back, so that store times are useless.
     """
     for entry in leader[20:]:
         body = bytearray(entry.body)
@@ -211,12 +218,13 @@ def test_a_power_failure_behind_a_log_that_began_again_hides_no_message(
     store.close_without_flush()
     store = opened(rig)
     flush = store.flush_tracker.queue_flush_task()
-    if not under_way:
+    assert flush is not None
+    if not is_flushing:
         flush.run()
         store.flush_tracker.queues_flushed(flush)
     entries_of(store).begin_again(0, 0)
     store.on_log_reset()
-    if under_way:
+    if is_flushing:
         flush.run()
         store.flush_tracker.queues_flushed(flush)
     take(entries_of(store), leader)
@@ -224,14 +232,14 @@ def test_a_power_failure_behind_a_log_that_began_again_hides_no_message(
     store.dispatch()
     rig.flush(store)
     rig.write_back("/consumequeue/Topic/1/")
-    store = opened(rig.after(rig.files.crash()))
+    store = opened(rig.after_end("crash"))
     entries_of(store).commit_to(LedgerIndex(39))
     store.dispatch()
     assert bodies_of(store) == {rig.draft(number).body for number in range(40)}
     store.close_without_flush()
 
 
-def test_a_log_begins_again_at_a_later_file(rig: MemoryRig, leader: list[Entry]) -> None:
+def test_a_log_can_be_reset_to_a_later_file(rig: MemoryRig, leader: list[Entry]) -> None:
     store = opened(rig)
     entries = entries_of(store)
     take(entries, leader[:5])
@@ -241,7 +249,7 @@ def test_a_log_begins_again_at_a_later_file(rig: MemoryRig, leader: list[Entry])
     later = leader[first.index :]
     take(entries, later)
     assert (entries.begin_index, entries.end.index) == (first.index, 39)
-    assert [Entry(*entries.entry(entry.index)) for entry in later] == later
+    assert read_entries(entries, [entry.index for entry in later]) == later
     assert min(bytes_of(rig, DATA)) == f"{DATA}/{2 * FILE_SIZE:020d}"
     store.close_without_flush()
     store = opened(rig)
@@ -249,9 +257,9 @@ def test_a_log_begins_again_at_a_later_file(rig: MemoryRig, leader: list[Entry])
     store.close_without_flush()
 
 
-def test_a_roll_without_an_entry_is_taken_back(rig: MemoryRig, leader: list[Entry]) -> None:
-    """A crash between the filler and the entry behind it: the next entry stands where all members
-    place it.
+def test_a_roll_without_an_entry_is_undone(rig: MemoryRig, leader: list[Entry]) -> None:
+    """After a crash between the filler and the entry, the next entry has the position that all
+    members give it.
     """
     store = opened(rig)
     entries = entries_of(store)
@@ -277,7 +285,7 @@ def test_a_roll_without_an_entry_is_taken_back(rig: MemoryRig, leader: list[Entr
     store.close_without_flush()
 
 
-def test_a_damaged_entry_is_named_and_mended(rig: MemoryRig, leader: list[Entry]) -> None:
+def test_a_damaged_entry_is_reported_and_repaired(rig: MemoryRig, leader: list[Entry]) -> None:
     store = opened(rig)
     entries = entries_of(store)
     take(entries, leader)
@@ -293,7 +301,7 @@ def test_a_damaged_entry_is_named_and_mended(rig: MemoryRig, leader: list[Entry]
     store.close_without_flush()
 
 
-def test_an_index_unit_that_is_gone_is_named(rig: MemoryRig, leader: list[Entry]) -> None:
+def test_a_missing_index_unit_is_reported_and_repaired(rig: MemoryRig, leader: list[Entry]) -> None:
     store = opened(rig)
     take(entries_of(store), leader)
     node = rig.files.nodes[f"{INDEX}/{0:020d}"]
@@ -308,7 +316,7 @@ def test_an_index_unit_that_is_gone_is_named(rig: MemoryRig, leader: list[Entry]
     store.close_without_flush()
 
 
-def test_a_check_takes_a_file_at_a_time_and_names_what_is_damaged(
+def test_a_check_reads_one_file_at_a_time_and_reports_damage(
     rig: MemoryRig, leader: list[Entry]
 ) -> None:
     store = opened(rig)
@@ -335,34 +343,35 @@ def test_a_check_takes_a_file_at_a_time_and_names_what_is_damaged(
     store.close_without_flush()
 
 
-def test_a_sync_that_is_under_way_while_the_tail_is_cut(
+def test_a_sync_does_not_cover_entries_written_after_its_start(
     rig: MemoryRig, leader: list[Entry]
 ) -> None:
-    """What stands there afterwards is not covered by it."""
+    """The tail is truncated and replaced while the sync runs."""
     store = opened(rig)
     entries = entries_of(store)
-    told: list[LedgerEnd] = []
-    entries.on_flushed = told.append
+    flushed: list[LedgerEnd] = []
+    entries.on_flushed = flushed.append
     take(entries, leader[:10])
     task = store.flush_tracker.flush_task()
+    assert task is not None
     entries.truncate_from(5)
     take(entries, with_term(leader[5:12], 2))
     task.run()
     store.flush_tracker.flushed(task.offset)
-    assert told == [LedgerEnd(LedgerIndex(9), Term(0))], "as it was when the sync began"
+    assert flushed == [LedgerEnd(LedgerIndex(9), Term(0))], "the end at the start of the sync"
     assert entries.flushed_offset <= leader[4].end_offset
     rig.flush(store)
     assert entries.flushed_offset == entries.end_offset
     store.close_without_flush()
-    store = opened(rig.after(rig.files.crash()))
+    store = opened(rig.after_end("crash"))
     assert entries_of(store).end == LedgerEnd(LedgerIndex(11), Term(2))
     store.close_without_flush()
 
 
-def test_a_sync_counts_no_entry_whose_unit_found_no_room(
+def test_a_sync_does_not_cover_entries_whose_units_are_not_written(
     rig: MemoryRig, leader: list[Entry]
 ) -> None:
-    """Else no sync would ever tell of it: all that it has to write is written."""
+    """Otherwise no later sync would report them, because nothing would be left to write."""
     store = opened(rig)
     entries = entries_of(store)
     ends: list[int] = []
@@ -390,18 +399,14 @@ def test_a_sync_counts_no_entry_whose_unit_found_no_room(
 MEMBERS = "n0-127.0.0.1:1;n1-127.0.0.1:2;n2-127.0.0.1:3"
 
 
-def reopened(rig: MemoryRig, members: str) -> Any:
-    """As a member of a group."""
-    return opened(evolve(rig, changes={"dledger_peers": members}))
-
-
 @pytest.mark.parametrize("wrong", ["header", "unit"])
 @pytest.mark.parametrize("index", [0, 7, 20, 38])
-def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
+def test_an_entry_whose_header_and_unit_have_different_terms_is_damaged(
     rig: MemoryRig, leader: list[Entry], index: int, wrong: str
 ) -> None:
-    """Both terms may be right by what stands around it: whoever believed the wrong one would have
-    another log than the others, and not know."""
+    """Both terms fit the entries around it, and with the wrong one the logs of members would
+    silently differ.
+    """
     terms = [2 if number < index else 6 for number in range(40)]
     some = [
         entry_at(entry.index, term, entry.position, entry.body)
@@ -411,12 +416,12 @@ def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
     take(entries_of(store), some)
     rig.flush(store)
     store.close_without_flush()
-    folder, size, place_of_term = DATA, FILE_SIZE, some[index].position + 16
+    folder, size, place = DATA, FILE_SIZE, some[index].position + 16
     if wrong == "unit":
-        folder, size, place_of_term = INDEX, INDEX_FILE_SIZE, index * 32 + 24
-    start = place_of_term - place_of_term % size
-    rig.files.nodes[f"{folder}/{start:020d}"].data[place_of_term - start + 7] = 4
-    store = reopened(rig, MEMBERS)
+        folder, size, place = INDEX, INDEX_FILE_SIZE, index * 32 + 24
+    start = place - place % size
+    rig.files.nodes[f"{folder}/{start:020d}"].data[place - start + 7] = 4
+    store = opened(rig, MEMBERS)
     entries = entries_of(store)
     assert {index} == set(entries.holes)
     assert entries.end == LedgerEnd(LedgerIndex(39), Term(6))
@@ -424,28 +429,28 @@ def test_an_entry_of_which_header_and_unit_name_different_terms_is_damaged(
         entries.entry(index)
     entries.repair(some[index])
     assert not entries.holes
-    assert [Entry(*entries.entry(number)) for number in range(40)] == some
+    assert read_entries(entries, range(40)) == some
     store.close_without_flush()
 
 
-@pytest.mark.parametrize("place_of_byte", [16 + 7, 12 + 3, 3])
+@pytest.mark.parametrize("byte", [16 + 7, 12 + 3, 3])
 @pytest.mark.parametrize("count", [1, 2])
 def test_damaged_entries_at_the_end_are_a_torn_tail(
-    rig: MemoryRig, leader: list[Entry], count: int, place_of_byte: int
+    rig: MemoryRig, leader: list[Entry], count: int, byte: int
 ) -> None:
-    """Term, index or magic: nothing that is whole follows, so nothing waits for them."""
+    """Their term, index or magic is wrong, and no valid entry follows."""
     store = opened(rig)
     take(entries_of(store), leader)
     rig.flush(store)
     store.close_without_flush()
     for entry in leader[-count:]:
         start = entry.position - entry.position % FILE_SIZE
-        rig.files.nodes[f"{DATA}/{start:020d}"].data[entry.position - start + place_of_byte] = 99
-    store = reopened(rig, MEMBERS)
+        rig.files.nodes[f"{DATA}/{start:020d}"].data[entry.position - start + byte] = 99
+    store = opened(rig, MEMBERS)
     entries = entries_of(store)
     assert not entries.holes
     assert entries.end == LedgerEnd(LedgerIndex(39 - count), Term(0))
     assert entries.end_offset == leader[39 - count].end_offset
     take(entries, leader[-count:])
-    assert [Entry(*entries.entry(number)) for number in range(40)] == leader
+    assert read_entries(entries, range(40)) == leader
     store.close_without_flush()

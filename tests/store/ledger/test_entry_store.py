@@ -1,4 +1,4 @@
-"""The DLedger files of one member: index units, checkpoint, term."""
+"""Tests of the DLedger files of one member: index units, checkpoint, term."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.store import MemoryRig, entries_of
 from rmqpy.dledger.entries import Entry
 from rmqpy.dledger.state import HardState
 from rmqpy.model.errors import StoreError
-from rmqpy.model.ids import Term
+from rmqpy.model.ids import LedgerIndex, Term
 
 UNIT = struct.Struct(">iqiqq")
 INDEX = "/store/dledger-n0/index"
@@ -20,23 +20,21 @@ UNITS_PER_FILE = 16
 
 @pytest.fixture
 def rig(make_rig: type[MemoryRig]) -> MemoryRig:
-    """80 entries in five data files and five index files, stopped cleanly."""
-    made = make_rig(flag=True)
-    store = made.open()
-    for number in range(80):
-        made.put(store, number)
-    store.shutdown()
-    return made
+    """Return a cleanly stopped store of 80 entries in five data files and five index files."""
+    rig = make_rig(flag=True)
+    rig.write(*range(80))
+    return rig
 
 
 def units(rig: MemoryRig) -> list[tuple[int, ...]]:
+    """Return all index units that are not empty."""
     names = sorted(path for path in rig.files.nodes if path.startswith(INDEX))
     raw = b"".join(bytes(rig.files.nodes[name].data) for name in names)
     return [unit for unit in UNIT.iter_unpack(raw) if any(unit)]
 
 
 def check(rig: MemoryRig, count: int) -> list[tuple[int, ...]]:
-    """The index agrees with the entries; every one can be had by its number."""
+    """Check that the index agrees with ``count`` entries, and return its units."""
     store = rig.open()
     entries = entries_of(store)
     found = units(rig)
@@ -47,14 +45,14 @@ def check(rig: MemoryRig, count: int) -> list[tuple[int, ...]]:
         assert (magic, header.position, header.size, header.index) == (1, position, size, index)
         assert header.term == term
         assert int.from_bytes(body[28:36]) == position + 48
-    for nowhere in (-1, count):
+    for outside in (-1, count):
         with pytest.raises(IndexError):
-            entries.entry(nowhere)
+            entries.entry(outside)
     store.shutdown()
     return found
 
 
-def test_index_units(rig: MemoryRig) -> None:
+def test_index_units_follow_the_entries(rig: MemoryRig) -> None:
     found = check(rig, 80)
     assert len([path for path in rig.files.nodes if path.startswith(INDEX)]) == 5
     for before, unit in pairwise(found):
@@ -63,7 +61,7 @@ def test_index_units(rig: MemoryRig) -> None:
 
 
 @pytest.mark.parametrize("missing", ["all", "last", "two"])
-def test_missing_index_files(rig: MemoryRig, missing: str) -> None:
+def test_missing_index_files_are_rebuilt(rig: MemoryRig, missing: str) -> None:
     whole = units(rig)
     names = sorted(path for path in rig.files.nodes if path.startswith(INDEX))
     for name in {"all": names, "last": names[-1:], "two": names[-2:]}[missing]:
@@ -75,8 +73,8 @@ def test_missing_index_files(rig: MemoryRig, missing: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1, 40, 63, 64, 78, 79])
 @pytest.mark.parametrize("clean", [True, False])
-def test_an_index_unit_that_differs(rig: MemoryRig, number: int, clean: bool) -> None:
-    """Found where recovery looks: in the last three data files; or at a file's first entry."""
+def test_a_wrong_index_unit_is_rewritten(rig: MemoryRig, number: int, clean: bool) -> None:
+    """Recovery reads the last three data files; after a clean stop, older units stay."""
     whole = units(rig)
     if not clean:
         rig.files.put("/store/abort", b"")
@@ -84,12 +82,12 @@ def test_an_index_unit_that_differs(rig: MemoryRig, number: int, clean: bool) ->
     node = rig.files.nodes[f"{INDEX}/{file * UNITS_PER_FILE * 32:020d}"]
     node.data[place * 32 + 9] ^= 0xFF
     store = rig.open()
-    mended = units(rig) == whole
-    assert mended or (clean and number in (0, 1))
+    is_repaired = units(rig) == whole
+    assert is_repaired or (clean and number in (0, 1))
     store.shutdown()
 
 
-def test_units_behind_the_last_entry_are_cleared(rig: MemoryRig) -> None:
+def test_units_after_the_last_entry_are_cleared(rig: MemoryRig) -> None:
     whole = units(rig)
     rig.files.put(f"{INDEX}/{5 * 512:020d}", UNIT.pack(1, 5, 5, 80, 0).ljust(512, b"\0"))
     check(rig, 80)
@@ -100,33 +98,31 @@ def test_units_behind_the_last_entry_are_cleared(rig: MemoryRig) -> None:
     check(rig, 90)
 
 
-def test_an_index_file_of_another_size(rig: MemoryRig) -> None:
+def test_an_index_file_of_another_size_is_refused(rig: MemoryRig) -> None:
     rig.files.put(f"{INDEX}/{4 * 512:020d}", bytes(500))
     with pytest.raises(StoreError, match="500 bytes"):
         rig.open()
 
 
 @pytest.mark.parametrize("size_max", [1, 700, 1 << 20])
-def test_batches_one_behind_the_other_are_what_they_are_alone(
-    rig: MemoryRig, size_max: int
-) -> None:
+def test_consecutive_batches_contain_every_entry(rig: MemoryRig, size_max: int) -> None:
     entries = entries_of(rig.open())
-    one_by_one = [Entry(*entries.entry(number)) for number in range(80)]
+    expected = [Entry(*entries.entry(number)) for number in range(80)]
     first = 0
     while first < 80:
         last = min(79, first + 12)
         batch = entries.batch(first, last, size_max)
         assert 1 <= len(batch) <= last - first + 1
-        assert list(batch) == one_by_one[first : first + len(batch)]
+        assert list(batch) == expected[first : first + len(batch)]
         first += len(batch)
-        assert entries.term_of(first - 1) == one_by_one[first - 1].term
-        assert entries.end_of(first - 1) == one_by_one[first - 1].end_offset
+        assert entries.term_of(first - 1) == expected[first - 1].term
+        assert entries.end_of(first - 1) == expected[first - 1].end_offset
 
 
-def test_a_cut_forgets_where_the_last_batch_ended(rig: MemoryRig) -> None:
+def test_a_truncation_discards_the_position_of_the_last_batch(rig: MemoryRig) -> None:
     entries = entries_of(rig.open())
     entries.batch(70, 75, 1 << 20)
-    entries.committed_index = 70
+    entries.committed_index = LedgerIndex(70)
     entries.truncate_from(75)
     with pytest.raises(IndexError):
         entries.term_of(75)
@@ -138,7 +134,7 @@ def test_a_cut_forgets_where_the_last_batch_ended(rig: MemoryRig) -> None:
     assert (header.term, bytes(body)) == (9, record)
 
 
-def test_the_checkpoint(rig: MemoryRig) -> None:
+def test_the_checkpoint_determines_the_committed_index(rig: MemoryRig) -> None:
     assert rig.tree()["dledger-n0/checkpoint"] == b"committedIndex=79\nendIndex=79\n"
     path = "/store/dledger-n0/checkpoint"
     for text, committed in (
@@ -154,7 +150,7 @@ def test_the_checkpoint(rig: MemoryRig) -> None:
         store.close_without_flush()
 
 
-def test_the_term(rig: MemoryRig) -> None:
+def test_the_hard_state_is_durable_and_has_a_backup(rig: MemoryRig) -> None:
     store = rig.open()
     entries = entries_of(store)
     entries.member_files.save_hard_state(HardState(Term(7), "n2"))
@@ -165,12 +161,14 @@ def test_the_term(rig: MemoryRig) -> None:
     entries.member_files.save_hard_state(HardState(Term(8), None))
     assert entries.member_files.load_hard_state() == HardState(Term(8), None)
     rig.files.put("/store/dledger-n0/currterm", b"")
-    assert entries.member_files.load_hard_state() == HardState(Term(7), "n2"), "from the backup"
+    assert entries.member_files.load_hard_state() == HardState(Term(7), "n2"), (
+        "read from the backup"
+    )
     store.shutdown()
 
 
 def test_a_flush_covers_every_index_file(rig: MemoryRig) -> None:
-    """Units that spread over two index files since the last flush: both are durable after it."""
+    """Since the last flush, the units spread over two index files."""
     store = rig.open()
     rig.flush(store)
     for number in range(80, 130):

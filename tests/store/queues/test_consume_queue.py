@@ -1,9 +1,9 @@
-"""One consume queue: files, gaps, holes, cuts, expiry."""
+"""Tests of one consume queue: files, gaps, holes, truncation, expiry."""
 
 from __future__ import annotations
 
 import struct
-from typing import Any
+from mmap import mmap
 
 import pytest
 
@@ -18,16 +18,16 @@ FOLDER = "/store/consumequeue/Topic/0"
 PER_FILE = 10
 
 
-def expire(files: MemoryFiles, row: Any, log_min_offset: int) -> int:
-    """What cleaning does with files that are let go; how many there were."""
+def expire(files: MemoryFiles, queue: ConsumeQueue, log_min_offset: int) -> int:
+    """Delete the expired files, as retention does, and return their number."""
     count = 0
-    for file in row.pop_expired(log_min_offset):
+    for file in queue.pop_expired(log_min_offset):
         DeletionTask(files, file).run()
         count += 1
     return count
 
 
-def make(files: MemoryFiles) -> ConsumeQueue:
+def open_queue(files: MemoryFiles) -> ConsumeQueue:
     queue = ConsumeQueue(files, FOLDER, PER_FILE * 20)
     queue.load()
     queue.finish_recovery()
@@ -35,19 +35,20 @@ def make(files: MemoryFiles) -> ConsumeQueue:
 
 
 def filled(first: int, count: int) -> tuple[MemoryFiles, ConsumeQueue]:
-    """Unit n points to physical offset 1000 + 100 n, size 100, tags code n."""
+    """Return a queue whose unit n has physical offset 1000 + 100 n, size 100 and tags code n."""
     files = MemoryFiles()
-    queue = make(files)
+    queue = open_queue(files)
     for number in range(first, first + count):
         assert queue.put(number, 1000 + 100 * number, 100, number)
     return files, queue
 
 
-def data(files: MemoryFiles, number: int = 0) -> bytearray:
+def data(files: MemoryFiles, number: int = 0) -> bytearray | mmap:
+    """Return the content of a file of the queue."""
     return files.nodes[f"{FOLDER}/{number * PER_FILE * 20:020d}"].data
 
 
-def test_bytes_of_the_units() -> None:
+def test_units_have_the_expected_bytes() -> None:
     files, _ = filled(0, 12)
     expected = b"".join(UNIT.pack(1000 + 100 * n, 100, n) for n in range(12))
     assert bytes(data(files, 0)) == expected[:200]
@@ -55,8 +56,8 @@ def test_bytes_of_the_units() -> None:
 
 
 @pytest.mark.parametrize("first", [1, 9, 10, 13, 25])
-def test_a_queue_that_does_not_begin_at_0(first: int) -> None:
-    """It begins in the file that holds its first unit, with filler in front."""
+def test_a_queue_may_begin_at_any_offset(first: int) -> None:
+    """The file of its first unit begins with filler."""
     files, queue = filled(first, 15)
     assert (queue.min_offset, queue.max_offset) == (first, first + 15)
     number = first // PER_FILE
@@ -64,21 +65,21 @@ def test_a_queue_that_does_not_begin_at_0(first: int) -> None:
     assert bytes(data(files, number))[: first % PER_FILE * 20] == FILLER * (first % PER_FILE)
     assert queue.unit(first) == (1000 + 100 * first, 100, first)
     assert first % PER_FILE == 0 or queue.unit(first - 1) is None
-    again = make(files)
+    again = open_queue(files)
     again.correct_min_offset(1000)
     assert (again.min_offset, again.max_offset) == (first, first + 15)
     assert again.max_physical_offset == queue.max_physical_offset
 
 
-def test_twice_is_once() -> None:
+def test_a_unit_is_put_only_once() -> None:
     _, queue = filled(0, 12)
     assert not queue.put(11, 2100, 100, 11)
     assert not queue.put(3, 1300, 100, 3)
-    assert not queue.put(3, 9000, 100, 3), "its place is taken"
+    assert not queue.put(3, 9000, 100, 3), "its queue offset is already used"
     assert queue.max_offset == 12
 
 
-def test_runs_over_files() -> None:
+def test_a_run_of_units_may_span_files() -> None:
     files, queue = filled(0, 7)
     units = b"".join(UNIT.pack(1000 + 100 * n, 100, n) for n in range(7, 33))
     assert queue.continues(7, 1700)
@@ -87,21 +88,21 @@ def test_runs_over_files() -> None:
     assert queue.max_offset == 33
     assert queue.max_physical_offset == 1000 + 100 * 33
     assert [queue.unit(n) for n in range(33)] == [(1000 + 100 * n, 100, n) for n in range(33)]
-    assert make(files).max_offset == 33
+    assert open_queue(files).max_offset == 33
 
 
-def test_units_never_reach_beyond_a_file() -> None:
+def test_units_are_read_from_one_file_at_a_time() -> None:
     _, queue = filled(0, 25)
     assert len(queue.units(0, 99)) == 200
     assert len(queue.units(7, 99)) == 60
     assert len(queue.units(20, 99)) == 100
     assert len(queue.units(20, 2)) == 40
-    for nowhere in (-1, 25, 1 << 40):
-        assert len(queue.units(nowhere, 5)) == 0
+    for outside in (-1, 25, 1 << 40):
+        assert len(queue.units(outside, 5)) == 0
     assert queue.next_file_start(7) == 10 and queue.next_file_start(10) == 20
 
 
-def test_a_gap_becomes_filler() -> None:
+def test_a_small_gap_becomes_filler() -> None:
     files, queue = filled(0, 5)
     assert queue.put(9, 5000, 100, 1)
     assert bytes(data(files))[100:180] == FILLER * 4
@@ -111,8 +112,8 @@ def test_a_gap_becomes_filler() -> None:
     assert queue.max_offset == 10
 
 
-def test_searching_over_filler_in_the_middle() -> None:
-    """Units at 0..2, filler 3..7, units at 8..9: whatever the search hits first."""
+def test_a_search_skips_filler_in_the_middle() -> None:
+    """A search may hit units before the filler, the filler, or units after it first."""
     for at in range(1, 30):
         _, queue = filled(0, at)
         assert queue.put(at + 6, 50_000, 100, 1)
@@ -131,13 +132,13 @@ def test_searching_over_filler_in_the_middle() -> None:
         assert queue.truncate(50_100)
         assert queue.max_offset == at + 7
         assert queue.truncate(50_000)
-        assert queue.max_offset == at + 6, "the filler stays: its offsets are taken"
+        assert queue.max_offset == at + 6, "the filler stays: its offsets are used"
         assert queue.truncate(1000 + 100 * (at - 1))
         assert queue.max_offset == at - 1
 
 
 @pytest.mark.parametrize("count", [1, 9, 10, 11, 25, 30])
-def test_truncating_at_every_unit(count: int) -> None:
+def test_a_queue_can_be_truncated_at_every_unit(count: int) -> None:
     for keep in range(count + 1):
         files, queue = filled(0, count)
         assert queue.truncate(1000 + 100 * keep) == (keep < count)
@@ -146,23 +147,23 @@ def test_truncating_at_every_unit(count: int) -> None:
         for number in range(len(files.nodes)):
             used = max(0, min(keep - number * PER_FILE, PER_FILE)) * 20
             assert not any(data(files, number)[used:])
-        again = make(files)
+        again = open_queue(files)
         assert again.max_offset == keep
         assert again.put(keep, 7_000_000, 100, 1)
 
 
-def test_truncated_to_nothing_it_goes_on_where_it_was() -> None:
-    """A queue whose first files have expired does not start over at 0."""
+def test_a_queue_truncated_to_nothing_keeps_its_offsets() -> None:
+    """A queue whose first files have expired does not start again at 0."""
     files, queue = filled(0, 35)
     assert expire(files, queue, 1000 + 100 * 25) == 2
     assert queue.truncate(0)
     assert queue.max_offset == queue.min_offset == 25 or queue.max_offset == 20
-    assert make(files).max_offset >= 20
+    assert open_queue(files).max_offset >= 20
 
 
 @pytest.mark.parametrize("hole", range(24))
-def test_holes(hole: int) -> None:
-    """A unit that never reached the disk: the queue ends there, until it is dispatched again."""
+def test_a_queue_ends_at_a_hole(hole: int) -> None:
+    """A unit never reached the disk; dispatch puts it and the following ones again."""
     files, _ = filled(0, 25)
     number, place = divmod(hole, PER_FILE)
     data(files, number)[place * 20 : place * 20 + 20] = bytes(20)
@@ -180,16 +181,16 @@ def test_holes(hole: int) -> None:
     )
 
 
-def test_a_torn_unit_at_the_end_is_a_unit() -> None:
-    """Dispatch writes a unit at once; half of one is put right by truncating and dispatching."""
+def test_a_torn_unit_at_the_end_counts_as_a_unit() -> None:
+    """Truncation and dispatch correct it."""
     files, _ = filled(0, 5)
     data(files)[90:100] = bytes(10)
-    queue = make(files)
+    queue = open_queue(files)
     assert queue.max_offset == 5
     assert not queue.damaged
 
 
-def test_expiry() -> None:
+def test_expired_files_are_removed() -> None:
     files, queue = filled(0, 35)
     assert expire(files, queue, 1000) == 0
     assert expire(files, queue, 1000 + 100 * 9) == 0
@@ -200,10 +201,10 @@ def test_expiry() -> None:
     assert queue.min_offset == queue.max_offset == 35
     assert list(files.nodes) == [f"{FOLDER}/{600:020d}"]
     assert queue.put(35, 20_000_000, 10, 0)
-    assert make(files).max_offset == 36
+    assert open_queue(files).max_offset == 36
 
 
-def test_syncs_cover_what_is_new() -> None:
+def test_a_sync_covers_the_units_since_the_last_one() -> None:
     files, queue = filled(0, 25)
     assert not any(node.durable for node in files.nodes.values())
     sync = queue.take_sync()
@@ -217,10 +218,10 @@ def test_syncs_cover_what_is_new() -> None:
     sync.run()
     queue.synced(sync)
     assert queue.take_sync() is None
-    assert make(files.crash()).max_offset == 26
+    assert open_queue(files.crash()).max_offset == 26
 
 
-def test_a_failed_sync_is_taken_again() -> None:
+def test_a_failed_sync_is_repeated() -> None:
     files, queue = filled(0, 5)
     files.fail_sync("consumequeue")
     sync = queue.take_sync()

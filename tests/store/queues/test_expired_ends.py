@@ -1,4 +1,4 @@
-"""Queues that are silent for longer than the log is kept: where they go on."""
+"""Tests of queues without new messages for longer than the log is kept: their next offsets."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ def files() -> MemoryFiles:
     return MemoryFiles()
 
 
-def told(end: int) -> bytes:
+def answer(end: int) -> bytes:
+    """Return the answer of a leader about queue 0 of Topic."""
     return b'{"wanted": false, "ends": {"Topic": {"0": %d}}}' % end
 
 
-def test_what_was_told_stays_and_only_grows(files: MemoryFiles) -> None:
+def test_ends_are_durable_and_only_grow(files: MemoryFiles) -> None:
     ends = ExpiredQueueEnds(files, PATH)
     assert not ends.is_requested and ends.ends == {} and not files.exists(PATH)
     ends.request()
     assert ExpiredQueueEnds(files, PATH).is_requested
-    ends.merge_answer(told(7))
-    ends.merge_answer(told(5))
+    ends.merge_answer(answer(7))
+    ends.merge_answer(answer(5))
     again = ExpiredQueueEnds(files, PATH)
     assert not again.is_requested and again.ends == {("Topic", 0): 7}
-    assert again.encode([], 100) == told(7)
+    assert again.encode([], 100) == answer(7)
     again.forget("Other")
     again.forget("Topic")
     assert ExpiredQueueEnds(files, PATH).ends == {}
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{}", b'{"wanted": 0, "ends": 3}', told(-1), told(1 << 62), b"\xff"]
+    "body", [b"", b"[]", b"{}", b'{"wanted": 0, "ends": 3}', answer(-1), answer(1 << 62), b"\xff"]
 )
-def test_an_answer_that_is_none_is_refused(files: MemoryFiles, body: bytes) -> None:
+def test_an_invalid_answer_is_refused(files: MemoryFiles, body: bytes) -> None:
     ends = ExpiredQueueEnds(files, PATH)
     ends.request()
     with pytest.raises(RemoteProtocolError):
@@ -48,7 +49,7 @@ def test_an_answer_that_is_none_is_refused(files: MemoryFiles, body: bytes) -> N
     assert ends.is_requested and ends.ends == {}
 
 
-def test_a_damaged_file_asks_again_and_a_leader_that_cannot_tell_is_the_end_of_it(
+def test_a_damaged_file_requests_the_ends_until_the_leader_cannot_provide_them(
     files: MemoryFiles,
 ) -> None:
     files.replace_bytes(PATH, b"{")
@@ -59,14 +60,14 @@ def test_a_damaged_file_asks_again_and_a_leader_that_cannot_tell_is_the_end_of_i
 
 
 @pytest.mark.parametrize("end", [15, 3 * QUEUE_FILE + 5])
-def test_offsets_go_on_where_the_leader_said(make_rig: type[MemoryRig], end: int) -> None:
-    """With a gap within a file of the queue, and with one of several files."""
+def test_offsets_continue_at_the_end_of_the_leader(make_rig: type[MemoryRig], end: int) -> None:
+    """The gap is within a file of the queue, or covers several files."""
     rig = make_rig(flag=True)
     store = rig.open()
     for number in range(24):
         rig.put(store, number)
     assert store.reader.max_queue_offset("Topic", 0) == 12
-    store.queue_ends.merge_answer(told(end))
+    store.queue_ends.merge_answer(answer(end))
     store.set_role(slave=False)
     store.queues.correct_min_offsets(store.log.max_offset)
     rig.put(store, 24)

@@ -1,8 +1,6 @@
-"""Consume queues and index files that are not whole: built again from the log, never served."""
+"""Tests of incomplete consume queues and index files: they are rebuilt, never served."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 from harness.store import MemoryRig, read_all
@@ -13,8 +11,10 @@ from rmqpy.store.message_store import MessageStore
 QUEUE = "consumequeue/Topic/1"
 
 
-def filled(make_rig: type[MemoryRig], count: int = 100) -> tuple[Any, dict[Any, Any]]:
-    """A store that was stopped cleanly, and what its consumers got."""
+def filled(
+    make_rig: type[MemoryRig], count: int = 100
+) -> tuple[MemoryRig, dict[tuple[str, int], list[bytes]]]:
+    """Return a cleanly stopped store and its records by queue."""
     rig = make_rig()
     store = rig.open()
     for number in range(count):
@@ -25,6 +25,7 @@ def filled(make_rig: type[MemoryRig], count: int = 100) -> tuple[Any, dict[Any, 
 
 
 def cut(rig: MemoryRig, path: str, size: int) -> None:
+    """Truncate a file."""
     whole = rig.files.read_bytes(f"{rig.root}/{path}")
     rig.files.unlink(f"{rig.root}/{path}")
     rig.files.put(f"{rig.root}/{path}", whole[:size])
@@ -36,7 +37,9 @@ def files_of(rig: MemoryRig, folder: str) -> list[str]:
 
 @pytest.mark.parametrize("which", [0, 1, -1])
 @pytest.mark.parametrize("size", [7, 200, 399])
-def test_a_cut_queue_file(make_rig: type[MemoryRig], which: int, size: int) -> None:
+def test_a_truncated_queue_file_is_rebuilt(
+    make_rig: type[MemoryRig], which: int, size: int
+) -> None:
     rig, found = filled(make_rig)
     path = files_of(rig, QUEUE)[which]
     cut(rig, path, size)
@@ -49,14 +52,14 @@ def test_a_cut_queue_file(make_rig: type[MemoryRig], which: int, size: int) -> N
     assert read_all(rig.open()) == found
 
 
-def test_a_queue_file_that_is_gone_between_two(make_rig: type[MemoryRig]) -> None:
+def test_a_queue_file_missing_between_two_others_is_rebuilt(make_rig: type[MemoryRig]) -> None:
     rig, found = filled(make_rig)
     rig.files.unlink(f"{rig.root}/{files_of(rig, QUEUE)[1]}")
     store = rig.open()
     assert read_all(store) == found
 
 
-def test_another_file_size_is_a_setting_not_damage(make_rig: type[MemoryRig]) -> None:
+def test_another_size_of_all_queue_files_is_refused_as_a_setting(make_rig: type[MemoryRig]) -> None:
     rig, _ = filled(make_rig)
     rig.changes["mapped_file_size_consume_queue"] = 800
     with pytest.raises(StoreError, match="set mappedFileSizeConsumeQueue=400 if the whole store"):
@@ -65,6 +68,7 @@ def test_another_file_size_is_a_setting_not_damage(make_rig: type[MemoryRig]) ->
 
 
 def keys(store: MessageStore, count: int) -> list[int]:
+    """Return for each key the number of its messages."""
     return [
         len(store.reader.query_message("Topic", f"key{number}", 10, 0, 1 << 62).messages)
         for number in range(count)
@@ -72,7 +76,7 @@ def keys(store: MessageStore, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("which", [0, 1, -1])
-def test_a_cut_index_file(make_rig: type[MemoryRig], which: int) -> None:
+def test_a_truncated_index_file_is_rebuilt(make_rig: type[MemoryRig], which: int) -> None:
     rig, found = filled(make_rig)
     cut(rig, files_of(rig, "index")[which], 50)
     store = rig.open()
@@ -82,7 +86,7 @@ def test_a_cut_index_file(make_rig: type[MemoryRig], which: int) -> None:
     assert read_all(store) == found
 
 
-def test_another_size_of_all_index_files_is_a_setting(make_rig: type[MemoryRig]) -> None:
+def test_another_size_of_all_index_files_is_refused_as_a_setting(make_rig: type[MemoryRig]) -> None:
     rig, _ = filled(make_rig)
     rig.changes["max_index_num"] = 40
     with pytest.raises(StoreError, match="maxIndexNum=40 say; set these keys as the store was"):
