@@ -7,9 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
+from attrs import evolve
+from harness.store import MessageFields
 
 from rmqpy.codec import layout, message
 from rmqpy.codec.errors import InvalidRecordError
@@ -31,18 +33,18 @@ BATCH_BODY = bytes.fromhex(
 encode = message.encode_messages
 
 
-def draft(**changes: Any) -> OutgoingMessage:
-    fields: dict[str, Any] = {
-        "topic": b"T",
-        "queue_id": 1,
-        "body": b"hello",
-        "properties": b"TAGS\x01TagA",
-        "flag": 2,
-        "born_timestamp_ms": 1600000000000,
-        "born_host": (ip_address("10.0.0.1").packed, 1234),
-        "store_host": (ip_address("10.0.0.2").packed, 10911),
-    }
-    return OutgoingMessage(**(fields | changes))
+def draft(**changes: Unpack[MessageFields]) -> OutgoingMessage:
+    message = OutgoingMessage(
+        topic=b"T",
+        queue_id=1,
+        body=b"hello",
+        properties=b"TAGS\x01TagA",
+        flag=2,
+        born_timestamp_ms=1600000000000,
+        born_host=(ip_address("10.0.0.1").packed, 1234),
+        store_host=(ip_address("10.0.0.2").packed, 10911),
+    )
+    return evolve(message, **changes)
 
 
 def test_a_version_1_record_has_the_expected_bytes() -> None:
@@ -110,7 +112,7 @@ def test_no_messages_give_no_records() -> None:
         {"store_host": (bytes(5), 1)},
     ],
 )
-def test_values_beyond_the_limits_fail_an_assertion(changes: dict[str, Any]) -> None:
+def test_values_beyond_the_limits_fail_an_assertion(changes: MessageFields) -> None:
     with pytest.raises(AssertionError):
         encode([draft()] * 9 + [draft(**changes)])
 

@@ -5,44 +5,66 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Unpack
 
 import pytest
+from attrs import evolve
+from harness.store import MessageFields
 
 from rmqpy.codec import backend, entry, message, scan
 from rmqpy.codec.hashes import java_string_hash
 from rmqpy.codec.properties import decode_properties, is_whole
-from rmqpy.codec.scan import Scan, StopReason
+from rmqpy.codec.scan import SCAN_LIMIT, Scan, StopReason
 from rmqpy.codec.units import index_key_hash
 from rmqpy.model.flags import BORN_HOST_V6
 from rmqpy.model.message import OutgoingMessage
 
-Walk = Callable[..., Scan]
-"""Scans data from a base offset; options of ``scan_records`` may be given by name."""
+
+class Walk(Protocol):
+    """Scans data from a base offset."""
+
+    def __call__(
+        self,
+        data: bytes | bytearray,
+        base: int = 0,
+        *,
+        dledger: bool = False,
+        check_crc: bool = True,
+        max_records: int = SCAN_LIMIT,
+    ) -> Scan: ...
 
 
 @pytest.fixture(params=["pure", "chosen"])
 def walk(request: pytest.FixtureRequest) -> Walk:
     scan_records = backend.scan_records if request.param == "chosen" else scan.scan_records
 
-    def run(data: bytes | bytearray, base: int = 0, **changes: Any) -> Scan:
-        settings = {"dledger": False, "check_crc": True} | changes
-        return scan_records(memoryview(data), base, **settings)
+    def run(
+        data: bytes | bytearray,
+        base: int = 0,
+        *,
+        dledger: bool = False,
+        check_crc: bool = True,
+        max_records: int = SCAN_LIMIT,
+    ) -> Scan:
+        return scan_records(
+            memoryview(data), base, dledger=dledger, check_crc=check_crc, max_records=max_records
+        )
 
     return run
 
 
-def records(count: int = 3, base: int = 0, **changes: Any) -> list[bytearray]:
-    fields: dict[str, Any] = {
-        "topic": b"T",
-        "queue_id": 1,
-        "body": b"hello",
-        "properties": b"TAGS\x01TagA\x02UNIQ_KEY\x01u1\x02KEYS\x01a b",
-        "born_timestamp_ms": 17,
-        "born_host": (b"\n\0\0\1", 1234),
-        "store_host": (b"\n\0\0\2", 10911),
-    }
-    encoded = message.encode_messages([OutgoingMessage(**(fields | changes))] * count)
+def records(count: int = 3, base: int = 0, **changes: Unpack[MessageFields]) -> list[bytearray]:
+    """Return equal records for consecutive offsets from ``base`` on."""
+    draft = OutgoingMessage(
+        topic=b"T",
+        queue_id=1,
+        body=b"hello",
+        properties=b"TAGS\x01TagA\x02UNIQ_KEY\x01u1\x02KEYS\x01a b",
+        born_timestamp_ms=17,
+        born_host=(b"\n\0\0\1", 1234),
+        store_host=(b"\n\0\0\2", 10911),
+    )
+    encoded = message.encode_messages([evolve(draft, **changes)] * count)
     for number, record in enumerate(encoded):
         message.set_offsets(record, 0, number, base + number * len(record), 1000 + number)
     return encoded
@@ -183,8 +205,9 @@ def test_records_of_version_2_and_with_ipv6_are_scanned(walk: Walk) -> None:
     assert list(found.store_timestamp_ms) == [1000, 1000]
 
 
-def ledger(count: int = 3, base: int = 0, index: int = 0, **changes: Any) -> list[bytearray]:
-    encoded = records(count, **changes)
+def ledger(count: int = 3, base: int = 0, index: int = 0) -> list[bytearray]:
+    """Return entries with equal records, the first one at ``base``."""
+    encoded = records(count)
     size = len(encoded[0]) + 48
     for number, record in enumerate(encoded):
         message.set_offsets(record, 0, number, base + number * size + 48, 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from attrs import evolve
 
@@ -43,23 +41,27 @@ def test_equal_members_are_compatible() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("other", "sentence"),
     [
-        ({"group": "h"}, "it is a member of group h, this one of g"),
-        ({"file_size": 8192}, "its mappedFileSizeCommitLog is 8192, ours 4096"),
-        ({"divided_offset": 4096}, "its old commit log ends at 4096, ours at 8192"),
-        ({"divided_offset": -1, "end_index": -1}, "stop n1, then rmqpy upgrade join DIR --from"),
-        ({"old_log_end": 7000}, "differ from offset 7000 on; stop both, then rmqpy upgrade plan"),
-        ({"old_log_digest": "d2"}, "first in the file that begins at 4096;"),
-        ({"old_log_digest": "d1,d2"}, "first in the file that begins at 0;"),
-        ({"version": 9, "least_version": 8}, "its protocol version is 9"),
-        ({"version": 0}, "its protocol version is 0"),
+        (evolve(OTHER, group="h"), "it is a member of group h, this one of g"),
+        (evolve(OTHER, file_size=8192), "its mappedFileSizeCommitLog is 8192, ours 4096"),
+        (evolve(OTHER, divided_offset=4096), "its old commit log ends at 4096, ours at 8192"),
+        (
+            evolve(OTHER, divided_offset=-1, end_index=-1),
+            "stop n1, then rmqpy upgrade join DIR --from",
+        ),
+        (
+            evolve(OTHER, old_log_end=7000),
+            "differ from offset 7000 on; stop both, then rmqpy upgrade plan",
+        ),
+        (evolve(OTHER, old_log_digest="d2"), "first in the file that begins at 4096;"),
+        (evolve(OTHER, old_log_digest="d1,d2"), "first in the file that begins at 0;"),
+        (evolve(OTHER, version=9, least_version=8), "its protocol version is 9"),
+        (evolve(OTHER, version=0), "its protocol version is 0"),
     ],
 )
-def test_an_incompatible_member_is_refused_with_the_reason(
-    changes: dict[str, Any], sentence: str
-) -> None:
-    (found,) = compare(OWN, evolve(OTHER, **changes)).refusals
+def test_an_incompatible_member_is_refused_with_the_reason(other: PeerHello, sentence: str) -> None:
+    (found,) = compare(OWN, other).refusals
     assert sentence in found
 
 

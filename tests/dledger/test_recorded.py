@@ -5,8 +5,8 @@ bytes.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
+from harness.recorded import recorded_dledger
 from simulator.memory_log import MemoryLog
 
 from rmqpy.dledger.entries import as_singletons
@@ -16,18 +16,15 @@ from rmqpy.dledger.protocol.json_bodies import decode_request, encode
 from rmqpy.dledger.protocol.messages import HeartBeatRequest, Request, VoteResponse, VoteResult
 from rmqpy.dledger.state import HardState, LedgerEnd
 from rmqpy.model.ids import LedgerIndex, Term
-from rmqpy.remoting.frame import decode_command
 
-RECORDED = Path(__file__).parents[1] / "golden" / "wire" / "dledger.jsonl"
 PEERS = ("n0", "n1", "n2")
 
 
 def bodies(to: str, code: int, kind: str) -> list[bytes]:
-    lines = map(json.loads, RECORDED.read_text().splitlines())
     return [
-        decode_command(memoryview(bytes.fromhex(line["frame"]))[4:]).body
-        for line in lines
-        if (line["to"], line["code"], line["type"]) == (to, code, kind)
+        frame.command.body
+        for frame in recorded_dledger()
+        if (frame.to, frame.code, frame.type) == (to, code, kind)
     ]
 
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from attrs import define, evolve, field, fields_dict
@@ -289,10 +289,24 @@ def entry_at(index: int, term: int) -> Entry:
     return Entry.of(index, term, position, body)
 
 
+class Header(TypedDict):
+    """The fields of every request."""
+
+    group: str
+    remote_id: str
+    local_id: str | None
+    leader_id: str | None
+    term: Term
+
+
 def request_of(to: str, kind: str, values: dict[str, str]) -> Request:
-    base: dict[str, Any] = {"group": values.get("group", GROUP), "remote_id": values.get("to", to)}
-    base["local_id"] = base["leader_id"] = values.get("from")
-    base["term"] = Term(int(values.get("term", "-1")))
+    base: Header = {
+        "group": values.get("group", GROUP),
+        "remote_id": values.get("to", to),
+        "local_id": values.get("from"),
+        "leader_id": values.get("from"),
+        "term": Term(int(values.get("term", "-1"))),
+    }
     if kind == "vote":
         index, term = map(int, values.get("end", "-1/-1").split("/"))
         return VoteRequest(**base, ledger_end_index=index, ledger_end_term=term)

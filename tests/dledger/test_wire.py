@@ -5,11 +5,11 @@ refused with the name of the field.
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
-from attrs import define, evolve
+from attrs import evolve
+from harness.recorded import RecordedDLedger, recorded_dledger
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,8 +45,7 @@ from rmqpy.dledger.protocol.messages import (
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import Term
 from rmqpy.model.message import OutgoingMessage
-from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.frame import decode_command, encode_command
+from rmqpy.remoting.frame import encode_command
 
 DRAFT = OutgoingMessage(
     topic=b"T",
@@ -58,44 +57,32 @@ DRAFT = OutgoingMessage(
     born_host=(b"\x7f\0\0\1", 1),
     store_host=(b"\x7f\0\0\1", 1),
 )
-RECORDED = Path(__file__).parents[1] / "golden" / "wire" / "dledger.jsonl"
 
 
-@define(frozen=True)
-class Recorded:
-    """A recorded frame; ``code`` is that of the request, for a response too."""
-
-    to: str
-    type: str
-    code: int
-    frame: bytes
-
-    @property
-    def command(self) -> RemotingCommand:
-        return decode_command(memoryview(self.frame)[4:])
-
-    def decode(self, body: bytes) -> DLedgerMessage:
-        if self.type == "request":
-            return decode_request(self.code, body)
-        return decode_response(REQUESTS[self.code], body)
+def decode(frame: RecordedDLedger, body: bytes) -> DLedgerMessage:
+    """Decode ``body`` as that of a recorded frame."""
+    if frame.type == "request":
+        return decode_request(frame.code, body)
+    return decode_response(REQUESTS[frame.code], body)
 
 
-def recorded() -> list[Recorded]:
-    lines = map(json.loads, RECORDED.read_text().splitlines())
-    return [
-        Recorded(line["to"], line["type"], line["code"], bytes.fromhex(line["frame"]))
-        for line in lines
-    ]
+class Ids(TypedDict):
+    """The fields of every message that name a group or a member."""
+
+    group: str | None
+    remote_id: str | None
+    local_id: str | None
+    leader_id: str | None
 
 
-FRAMES = recorded()
+FRAMES = recorded_dledger()
 BY_JAVA = [frame for frame in FRAMES if frame.command.version == 407]
 """All frames except METADATA and GET requests, which a script sent to Java members."""
 
 
 def found(code: int, kind: str) -> list[DLedgerMessage]:
     return [
-        frame.decode(frame.command.body)
+        decode(frame, frame.command.body)
         for frame in FRAMES
         if (frame.code, frame.type) == (code, kind)
     ]
@@ -117,7 +104,7 @@ def test_the_recording_contains_every_message_of_members() -> None:
 def test_a_recorded_frame_is_decoded_and_encoded_to_the_same_bytes(number: int) -> None:
     frame = BY_JAVA[number]
     command = frame.command
-    command.body = encode(frame.decode(command.body))
+    command.body = encode(decode(frame, command.body))
     assert encode_command(command) == frame.frame
 
 
@@ -274,7 +261,7 @@ def test_a_truncated_body_is_refused(number: int) -> None:
     body = frame.command.body
     for end in range(0, len(body), 7):
         with pytest.raises(RemoteProtocolError):
-            frame.decode(body[:end])
+            decode(frame, body[:end])
 
 
 @given(st.data())
@@ -284,10 +271,10 @@ def test_random_bytes_give_a_message_or_a_protocol_error(data: st.DataObject) ->
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     try:
-        message = frame.decode(bytes(body))
+        message = decode(frame, bytes(body))
     except RemoteProtocolError:
         return
-    assert frame.decode(encode(message)) == message
+    assert decode(frame, encode(message)) == message
 
 
 ids = st.none() | st.text(max_size=5)
@@ -304,8 +291,11 @@ entries = st.builds(
 @given(st.sampled_from(sorted(REQUESTS)), st.data())
 def test_every_message_is_decoded_as_it_was_encoded(code: int, data: st.DataObject) -> None:
     for kind in (REQUESTS[code], RESPONSES[REQUESTS[code]]):
-        base: dict[str, Any] = {
-            name: data.draw(ids) for name in ("group", "remote_id", "local_id", "leader_id")
+        base: Ids = {
+            "group": data.draw(ids),
+            "remote_id": data.draw(ids),
+            "local_id": data.draw(ids),
+            "leader_id": data.draw(ids),
         }
         message = kind(**base, term=Term(data.draw(longs)), code=data.draw(st.integers(-9, 600)))
         if isinstance(message, AppendEntryRequest):

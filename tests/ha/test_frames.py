@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
+from harness.recorded import recorded_replication
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,8 +19,7 @@ from rmqpy.ha.frames import (
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import PhysicalOffset
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "wire" / "ha.jsonl"
-RECORDED: list[dict[str, Any]] = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
+RECORDED = recorded_replication()
 
 
 def transfer(offset: int, body: bytes = b"") -> TransferFrame:
@@ -41,27 +37,26 @@ def test_frames_have_the_expected_bytes() -> None:
 
 def test_recorded_frames_are_decoded_and_encoded_to_the_same_bytes() -> None:
     transfers = reports = 0
-    for line in RECORDED:
-        frame = bytes.fromhex(line["frame"])
-        if line["to"] == "master":
-            offset = ReportReceiver().receive(frame)
-            assert offset is not None and encode_report(offset) == frame
+    for recorded in RECORDED:
+        if recorded.to == "master":
+            offset = ReportReceiver().receive(recorded.frame)
+            assert offset is not None and encode_report(offset) == recorded.frame
             reports += 1
         else:
-            (found,) = TransferReceiver().receive(frame)
-            assert encode_transfer(found.offset, found.body) == frame
+            (found,) = TransferReceiver().receive(recorded.frame)
+            assert encode_transfer(found.offset, found.body) == recorded.frame
             transfers += 1
     assert (reports, transfers) == (24, 40)
 
 
 @pytest.mark.parametrize("recording", ["ha", "ha-binary"])
 def test_a_recorded_stream_can_be_received_byte_by_byte(recording: str) -> None:
-    lines = [line for line in RECORDED if line["from"] == recording and line["to"] == "slave"]
-    stream = b"".join(bytes.fromhex(line["frame"]) for line in lines)
+    frames = [each.frame for each in RECORDED if (each.source, each.to) == (recording, "slave")]
+    stream = b"".join(frames)
     receiver = TransferReceiver()
     found = [each for place in range(len(stream)) for each in receiver.receive(stream[place:][:1])]
     assert found == TransferReceiver().receive(stream)
-    assert len(found) == len(lines)
+    assert len(found) == len(frames)
     assert receiver.pending_bytes == 0
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 from attrs import define, field
+from harness.recorded import RecordedReplication, recorded_replication
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,22 +12,20 @@ from rmqpy.ha.frames import TransferReceiver, encode_report
 from rmqpy.ha.link import LinkSettings, LogRange, MasterLink, ReconnectBackoff, SlaveLink
 from rmqpy.model.ids import PhysicalOffset
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "wire" / "ha.jsonl"
-RECORDED: list[dict[str, Any]] = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 FILE_OF_GOLDEN = 64 << 10
 
 
-def recording(name: str) -> list[dict[str, Any]]:
+def recording(name: str) -> list[RecordedReplication]:
     """Return a recorded conversation up to the first gap in it."""
-    lines = [line for line in RECORDED if line["from"] == name]
+    frames = [each for each in recorded_replication() if each.source == name]
     end = 0
-    for number, line in enumerate(lines):
-        if line["to"] == "slave":
-            (transfer,) = TransferReceiver().receive(bytes.fromhex(line["frame"]))
+    for number, each in enumerate(frames):
+        if each.to == "slave":
+            (transfer,) = TransferReceiver().receive(each.frame)
             if transfer.offset != end:
-                return lines[:number]
+                return frames[:number]
             end = transfer.end
-    return lines
+    return frames
 
 
 @pytest.mark.parametrize("name", ["ha", "ha-binary"])
@@ -38,17 +33,17 @@ def test_our_slave_answers_a_java_master_as_a_java_slave_did(name: str) -> None:
     link = SlaveLink(LinkSettings(file_size=FILE_OF_GOLDEN), PhysicalOffset(0), 0)
     stored = bytearray()
     answers: list[bytes] = []
-    for line in recording(name):
-        if line["to"] == "slave":
-            link.receive(bytes.fromhex(line["frame"]), line["ms"])
+    for recorded in recording(name):
+        if recorded.to == "slave":
+            link.receive(recorded.frame, recorded.ms)
             ready = link.take_ready()
             for transfer in ready.append if ready else ():
                 assert transfer.offset == len(stored)
                 stored += transfer.body
-                link.stored(transfer.end, line["ms"])
+                link.stored(transfer.end, recorded.ms)
             answers += [each.send for each in (ready, link.take_ready()) if each and each.send]
         assert link.closed is None
-    java = [bytes.fromhex(line["frame"]) for line in recording(name) if line["to"] == "master"]
+    java = [each.frame for each in recording(name) if each.to == "master"]
     reported = [int.from_bytes(each) for each in answers]
     assert reported[0] == 0
     assert reported[-1] == len(stored)
@@ -59,8 +54,8 @@ def test_our_slave_answers_a_java_master_as_a_java_slave_did(name: str) -> None:
 @pytest.mark.parametrize("name", ["ha", "ha-binary"])
 def test_our_master_feeds_a_java_slave_the_same_bytes(name: str) -> None:
     """The log grows as it did in the recording, and the slave's reports are the recorded ones."""
-    lines = recording(name)
-    frames = [bytes.fromhex(line["frame"]) for line in lines if line["to"] == "slave"]
+    conversation = recording(name)
+    frames = [each.frame for each in conversation if each.to == "slave"]
     log = b"".join(frame[12:] for frame in frames)
     link = MasterLink(
         LinkSettings(file_size=FILE_OF_GOLDEN),
@@ -71,14 +66,13 @@ def test_our_master_feeds_a_java_slave_the_same_bytes(name: str) -> None:
     sent: list[bytes] = []
     acknowledged = 0
     end = 0
-    for line in lines:
-        frame = bytes.fromhex(line["frame"])
-        if line["to"] == "master":
-            link.receive(frame, line["ms"])
-        elif len(frame) > 12:
-            end += len(frame) - 12
-            link.log_grown(LogRange(PhysicalOffset(0), PhysicalOffset(end)), line["ms"])
-        link.tick(line["ms"])
+    for recorded in conversation:
+        if recorded.to == "master":
+            link.receive(recorded.frame, recorded.ms)
+        elif len(recorded.frame) > 12:
+            end += len(recorded.frame) - 12
+            link.log_grown(LogRange(PhysicalOffset(0), PhysicalOffset(end)), recorded.ms)
+        link.tick(recorded.ms)
         ready = link.take_ready()
         if ready is not None:
             sent += ready.send
@@ -86,8 +80,8 @@ def test_our_master_feeds_a_java_slave_the_same_bytes(name: str) -> None:
             assert ready.close is None
     assert [each for each in sent if len(each) > 12] == [each for each in frames if len(each) > 12]
     assert {each for each in sent if len(each) == 12} <= {*frames}
-    reports = [line["frame"] for line in lines if line["to"] == "master"]
-    assert acknowledged == int(reports[-1], 16) > 5000
+    reports = [each.frame for each in conversation if each.to == "master"]
+    assert acknowledged == int.from_bytes(reports[-1]) > 5000
 
 
 # ------------------------------------------------------------------------------------ random faults
@@ -170,6 +164,23 @@ class Pair:
                 self.slave.stored(transfer.end, self.now_ms)
             self.to_master += ready.send
 
+    def wait(self, delay_ms: int) -> None:
+        """Let time pass; a link that closes then loses its connection."""
+        self.now_ms += delay_ms
+        for link in (self.master, self.slave):
+            if link is not None:
+                link.tick(self.now_ms)
+                if link.closed is not None:
+                    self.cut()
+                    return
+
+    def restart_slave(self, unsynced_bytes: int) -> None:
+        """Restart the slave without its unsynced tail, but never with an empty log."""
+        self.cut()
+        lost = min(unsynced_bytes, max(0, len(self.copy) - 1))
+        del self.copy[len(self.copy) - lost :]
+        self.acknowledged = min(self.acknowledged, self.copy_end)
+
     def settle(self) -> None:
         """Deliver everything."""
         for _ in range(len(self.log) // 10 + 20):
@@ -181,6 +192,8 @@ def take(queue: bytearray, size: int) -> bytes:
     del queue[:size]
     return taken
 
+
+Operation = tuple[str, bytes | tuple[int, int, int] | int | None]
 
 OPERATIONS = st.lists(
     st.one_of(
@@ -196,28 +209,22 @@ OPERATIONS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(OPERATIONS)
-def test_the_slave_ends_up_with_the_bytes_of_the_master(operations: list[tuple[str, Any]]) -> None:
+def test_the_slave_ends_up_with_the_bytes_of_the_master(operations: list[Operation]) -> None:
     pair = Pair()
-    for what, argument in operations:
-        if what == "append":
-            pair.append(argument)
-        elif what == "step":
-            pair.step(*argument)
-        elif what == "wait":
-            pair.now_ms += argument
-            for link in (pair.master, pair.slave):
-                if link is not None:
-                    link.tick(pair.now_ms)
-                    if link.closed is not None:
-                        pair.cut()
-                        break
-        elif what == "cut":
-            pair.cut()
-        else:  # The slave restarts without its unsynced tail, but never with an empty log.
-            pair.cut()
-            lost = min(argument, max(0, len(pair.copy) - 1))
-            del pair.copy[len(pair.copy) - lost :]
-            pair.acknowledged = min(pair.acknowledged, pair.copy_end)
+    for operation in operations:
+        match operation:
+            case "append", bytes(data):
+                pair.append(data)
+            case "step", (to_slave, to_master, room):
+                pair.step(to_slave, to_master, room)
+            case "wait", int(delay_ms):
+                pair.wait(delay_ms)
+            case "cut", None:
+                pair.cut()
+            case "restart_slave", int(unsynced_bytes):
+                pair.restart_slave(unsynced_bytes)
+            case _:
+                raise AssertionError(operation)
     pair.cut()
     pair.settle()
     if not pair.copy:  # A new slave receives the last file only, which is still empty.

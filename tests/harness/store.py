@@ -60,11 +60,13 @@ class MessageFields(TypedDict, total=False):
 
     topic: bytes
     queue_id: int
-    body: bytes
+    body: bytes | memoryview
     properties: bytes
+    flag: int
     sys_flag: int
     born_host: Host
     store_host: Host
+    reconsume_times: int
     prepared_transaction_offset: int
 
 

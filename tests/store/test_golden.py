@@ -43,22 +43,18 @@ DIVIDED = 262144
 
 
 def settings_of(root: str, node: str) -> StoreSettings:
-    values: dict[str, Any] = {
-        "store_path_root_dir": root,
-        "mapped_file_size_commit_log": FILE_SIZE,
-        "mapped_file_size_consume_queue": 2000,
-        "max_hash_slot_num": SLOTS,
-        "max_index_num": ENTRIES,
-        "max_message_size": 32768,
-    }
-    if node.startswith("n"):
-        values |= {
-            "enable_dledger_commit_log": True,
-            "dledger_self_id": node,
-            "dledger_group": "golden",
-            "dledger_peers": f"{node}-127.0.0.1:40911",
-        }
-    return StoreSettings(**values)
+    return StoreSettings(
+        store_path_root_dir=root,
+        mapped_file_size_commit_log=FILE_SIZE,
+        mapped_file_size_consume_queue=2000,
+        max_hash_slot_num=SLOTS,
+        max_index_num=ENTRIES,
+        max_message_size=32768,
+        enable_dledger_commit_log=node.startswith("n"),
+        dledger_self_id=node,
+        dledger_group="golden",
+        dledger_peers=f"{node}-127.0.0.1:40911",
+    )
 
 
 def open_golden(

@@ -287,16 +287,16 @@ def test_a_reopened_log_is_the_same(rig: StoreRig) -> None:
     divided = store.opened.divided_offset
     store.shutdown()
     assert store.health.failure is None
-    again = rig.open()
-    assert again.log.max_offset == end == again.log.confirm_offset
-    assert again.opened.divided_offset == divided
-    assert bodies_of(again) == bodies
+    reopened = rig.open()
+    assert reopened.log.max_offset == end == reopened.log.confirm_offset
+    assert reopened.opened.divided_offset == divided
+    assert bodies_of(reopened) == bodies
     for offset in offsets:
-        record = again.reader.message_at(offset)
+        record = reopened.reader.message_at(offset)
         assert record is not None and int.from_bytes(record[28:36]) == offset
-    more = rig.put(again, 50)
+    more = rig.put(reopened, 50)
     assert more[0] >= end
-    again.shutdown()
+    reopened.shutdown()
 
 
 def test_a_reopened_empty_log_is_the_same(rig: StoreRig) -> None:

@@ -81,11 +81,11 @@ def test_every_message_is_readable_after_the_flip(
     record = store.reader.message_at(offset)
     assert record is not None and int.from_bytes(record[20:28]) == queue["max"]
     store.shutdown()
-    again = rig.open()
-    assert again.opened.divided_offset == DIVIDED
-    assert again.reader.max_queue_offset("Normal", 0) == queue["max"] + 1
-    assert again.reader.message_at(offset) is not None
-    again.shutdown()
+    reopened = rig.open()
+    assert reopened.opened.divided_offset == DIVIDED
+    assert reopened.reader.max_queue_offset("Normal", 0) == queue["max"] + 1
+    assert reopened.reader.message_at(offset) is not None
+    reopened.shutdown()
 
 
 @pytest.mark.parametrize("node", ["n0", "n1"])

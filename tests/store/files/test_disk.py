@@ -34,14 +34,14 @@ def test_a_file_is_written_and_read(any_files: tuple[FileSystem, str]) -> None:
     with pytest.raises(TypeError):
         file.view[0] = 1
     file.sync()
-    again = files.open(path)
-    again.write(0, b"X")
+    reopened = files.open(path)
+    reopened.write(0, b"X")
     assert file.view[0] == ord("X")
     readonly = files.open_readonly(path)
     assert bytes(readonly.view[:3]) == b"Xbc"
     with pytest.raises(AssertionError):
         readonly.writable  # noqa: B018 (the property raises)
-    for opened in (file, again, readonly):
+    for opened in (file, reopened, readonly):
         opened.close()
         opened.close()
     file.sync()
@@ -223,6 +223,6 @@ def test_mapped_files_may_span_directories(any_files: tuple[FileSystem, str]) ->
         segments.create(first)
     assert files.list_dir(f"{root}/0") == [f"{first:020d}" for first in (0, 200, 400)]
     segments.close()
-    again = MappedFiles(files, folders, 100)
-    again.load("size")
-    assert [file.first_offset for file in again] == [0, 100, 200, 300, 400]
+    reopened = MappedFiles(files, folders, 100)
+    reopened.load("size")
+    assert [file.first_offset for file in reopened] == [0, 100, 200, 300, 400]

@@ -86,10 +86,10 @@ def test_a_last_record_torn_at_any_byte_is_quarantined(
         damaged.put(store, 11, 13)
         assert bodies_of(store) == bodies | {rig.draft(13).body}, cut
         store.shutdown()
-        again = damaged.open()
-        assert again.opened.notes == [], cut
-        assert bodies_of(again) == bodies | {rig.draft(13).body}, cut
-        again.close_without_flush()
+        reopened = damaged.open()
+        assert reopened.opened.notes == [], cut
+        assert bodies_of(reopened) == bodies | {rig.draft(13).body}, cut
+        reopened.close_without_flush()
 
 
 @pytest.mark.parametrize("junk", list(JUNK))

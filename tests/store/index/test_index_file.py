@@ -69,11 +69,11 @@ def test_an_index_rolls_to_the_next_file() -> None:
     assert all(len(name) == 17 and name.isdigit() for name in names)
     for number in range(100):
         assert index.find("T", f"k{number}", 9, 0, LAST) == [100 * number]
-    again = open_index(files)
-    again.finish_recovery(1 << 40, None)
-    assert again.find("T", "k0", 9, 0, LAST) == [0]
-    assert again.end_offset == 9900
-    assert again.last_update == (START + 99_000, 9900)
+    reopened = open_index(files)
+    reopened.finish_recovery(1 << 40, None)
+    assert reopened.find("T", "k0", 9, 0, LAST) == [0]
+    assert reopened.end_offset == 9900
+    assert reopened.last_update == (START + 99_000, 9900)
 
 
 def test_file_names_grow_although_the_clock_goes_back() -> None:
@@ -97,13 +97,13 @@ def test_dispatch_resumes_with_the_last_indexed_message(count: int) -> None:
     for number in range(count):
         put(index, number, "u", "v", f"w{number}")
         put(whole, number, "u", "v", f"w{number}")
-    again = open_index(files)
-    again.finish_recovery(1 << 40, None)
+    reopened = open_index(files)
+    reopened.finish_recovery(1 << 40, None)
     for number in range(count - 1, count + 3):
-        put(again, number, "u", "v", f"w{number}")
+        put(reopened, number, "u", "v", f"w{number}")
         if number >= count:
             put(whole, number, "u", "v", f"w{number}")
-    ours = [file.header for file in again._index_files]
+    ours = [file.header for file in reopened._index_files]
     assert ours == [file.header for file in whole._index_files]
     assert sum(header.index_count - 1 for header in ours) == 3 * (count + 3)
 
@@ -114,12 +114,12 @@ def test_a_partly_indexed_message_is_completed() -> None:
     index = open_index(files)
     put(index, 1, "a", "b", "c")
     index.put([index_key_hash("T", "a")], 200, START + 2000)
-    again = open_index(files)
-    again.finish_recovery(1 << 40, None)
-    put(again, 2, "a", "b", "c")
-    assert again._index_files[0].header.index_count - 1 == 6
+    reopened = open_index(files)
+    reopened.finish_recovery(1 << 40, None)
+    put(reopened, 2, "a", "b", "c")
+    assert reopened._index_files[0].header.index_count - 1 == 6
     for key in "abc":
-        assert again.find("T", key, 9, 0, LAST) == [200, 100]
+        assert reopened.find("T", key, 9, 0, LAST) == [200, 100]
 
 
 def test_files_newer_than_the_checkpoint_are_removed() -> None:
@@ -133,14 +133,14 @@ def test_files_newer_than_the_checkpoint_are_removed() -> None:
     for safe, kept in ((0, 0), (ends[0], 1), (ends[1], 2), (ends[1] - 1, 1), (LAST, 4)):
         left = files.kill()
         left.sync_dir(FOLDER)
-        again = open_index(left)
-        again.finish_recovery(1 << 40, safe)
+        reopened = open_index(left)
+        reopened.finish_recovery(1 << 40, safe)
         assert sorted(left.nodes) == names[:kept]
         assert sorted(left.crash().nodes) == names[:kept], "the removal must be durable"
     left = files.kill()
     left.nodes[names[1]].data[:40] = bytes(40)
-    again = open_index(left)
-    again.finish_recovery(1 << 40, LAST)
+    reopened = open_index(left)
+    reopened.finish_recovery(1 << 40, LAST)
     assert sorted(left.nodes) == names[:1], "an empty file and all later ones are removed"
 
 
@@ -150,10 +150,10 @@ def test_files_with_keys_beyond_the_log_are_removed() -> None:
     for number in range(60):
         put(index, number)
     names = sorted(files.nodes)
-    again = open_index(files)
-    again.finish_recovery(index._index_files[1].header.end_offset, None)
+    reopened = open_index(files)
+    reopened.finish_recovery(index._index_files[1].header.end_offset, None)
     assert sorted(files.nodes) == names[:1]
-    again.finish_recovery(0, None)
+    reopened.finish_recovery(0, None)
     assert sorted(files.nodes) == []
 
 
@@ -209,8 +209,8 @@ def test_an_empty_file_is_removed() -> None:
     empty = [f"{FOLDER}/20010101000000000", f"{FOLDER}/20990101000000000"]
     for path in empty:
         files.replace_bytes(path, b"")
-    again = open_index(files)
+    reopened = open_index(files)
     assert all(files.exists(path) for path in empty), "loading changes nothing"
-    again.finish_recovery(1000, None)
+    reopened.finish_recovery(1000, None)
     assert not any(files.exists(path) for path in empty)
-    assert again.find("T", "k1", 10, 0, LAST) == [100]
+    assert reopened.find("T", "k1", 10, 0, LAST) == [100]

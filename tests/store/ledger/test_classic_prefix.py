@@ -74,11 +74,11 @@ def test_a_changed_file_gets_a_new_mark(golden: Callable[[str], Path]) -> None:
     files.now_ms = 77
     file = files.open("/s/commitlog/00000000000000196608")
     file.write(100, b"\xff")
-    again = mark_of(files, "/s")
-    assert again.digest != mark.digest
+    changed = mark_of(files, "/s")
+    assert changed.digest != mark.digest
     stored = files.nodes["/s/rmqpy/old_log.json"]
     stored.data[:] = b"{" * len(stored.data)
-    assert mark_of(files, "/s") == again
+    assert mark_of(files, "/s") == changed
 
 
 def read_all(old_log: ClassicPrefix) -> int:
@@ -97,8 +97,8 @@ def test_older_files_are_read_later_and_their_digests_stored(golden: Callable[[s
     assert read_all(old_log) == 2
     whole = old_log.mark
     assert whole.digest.count(",") == 3
-    again = opened(files, "/s")
-    assert again.mark == whole and again.next_digest_task() is None, "the digests are stored"
+    reopened = opened(files, "/s")
+    assert reopened.mark == whole and reopened.next_digest_task() is None, "the digests are stored"
     files.unlink("/s/commitlog/00000000000000000000")
     expired = opened(files, "/s")
     assert expired.mark == whole and expired.next_digest_task() is None

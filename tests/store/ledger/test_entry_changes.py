@@ -136,9 +136,9 @@ def test_a_tail_is_truncated_and_replaced(rig: MemoryRig, leader: list[Entry], k
     assert entries.flushed_offset <= entries.end_offset
     with pytest.raises(IndexError):
         entries.entry(kept)
-    again = opened(rig.after_end("crash"))
-    assert entries_of(again).end.index == kept - 1, "a truncation is durable at once"
-    again.close_without_flush()
+    reopened = opened(rig.after_end("crash"))
+    assert entries_of(reopened).end.index == kept - 1, "a truncation is durable at once"
+    reopened.close_without_flush()
     position = frame(entries.end_offset, leader[0].size, FILE_SIZE)
     shorter = [entry_at(kept, 3, position, leader[0].body)]
     take(entries, shorter)

@@ -65,10 +65,10 @@ def test_a_queue_may_begin_at_any_offset(first: int) -> None:
     assert bytes(data(files, number))[: first % PER_FILE * 20] == FILLER * (first % PER_FILE)
     assert queue.unit(first) == (1000 + 100 * first, 100, first)
     assert first % PER_FILE == 0 or queue.unit(first - 1) is None
-    again = open_queue(files)
-    again.correct_min_offset(1000)
-    assert (again.min_offset, again.max_offset) == (first, first + 15)
-    assert again.max_physical_offset == queue.max_physical_offset
+    reopened = open_queue(files)
+    reopened.correct_min_offset(1000)
+    assert (reopened.min_offset, reopened.max_offset) == (first, first + 15)
+    assert reopened.max_physical_offset == queue.max_physical_offset
 
 
 def test_a_unit_is_put_only_once() -> None:
@@ -147,9 +147,9 @@ def test_a_queue_can_be_truncated_at_every_unit(count: int) -> None:
         for number in range(len(files.nodes)):
             used = max(0, min(keep - number * PER_FILE, PER_FILE)) * 20
             assert not any(data(files, number)[used:])
-        again = open_queue(files)
-        assert again.max_offset == keep
-        assert again.put(keep, 7_000_000, 100, 1)
+        reopened = open_queue(files)
+        assert reopened.max_offset == keep
+        assert reopened.put(keep, 7_000_000, 100, 1)
 
 
 def test_a_queue_truncated_to_nothing_keeps_its_offsets() -> None:
@@ -174,8 +174,8 @@ def test_a_queue_ends_at_a_hole(hole: int) -> None:
     assert queue.max_offset == hole
     assert {path: bytes(node.data) for path, node in files.nodes.items()} == before
     queue.finish_recovery()
-    for again in range(25):
-        assert queue.put(again, 1000 + 100 * again, 100, again) == (again >= hole)
+    for number in range(25):
+        assert queue.put(number, 1000 + 100 * number, 100, number) == (number >= hole)
     assert bytes(data(files, 2))[:100] == b"".join(
         UNIT.pack(1000 + 100 * n, 100, n) for n in range(20, 25)
     )

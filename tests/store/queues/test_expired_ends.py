@@ -30,11 +30,11 @@ def test_ends_are_durable_and_only_grow(files: MemoryFiles) -> None:
     assert ExpiredQueueEnds(files, PATH).is_requested
     ends.merge_answer(answer(7))
     ends.merge_answer(answer(5))
-    again = ExpiredQueueEnds(files, PATH)
-    assert not again.is_requested and again.ends == {("Topic", 0): 7}
-    assert again.encode([], 100) == answer(7)
-    again.forget("Other")
-    again.forget("Topic")
+    reopened = ExpiredQueueEnds(files, PATH)
+    assert not reopened.is_requested and reopened.ends == {("Topic", 0): 7}
+    assert reopened.encode([], 100) == answer(7)
+    reopened.forget("Other")
+    reopened.forget("Topic")
     assert ExpiredQueueEnds(files, PATH).ends == {}
 
 
@@ -78,6 +78,6 @@ def test_offsets_continue_at_the_end_of_the_leader(make_rig: type[MemoryRig], en
     silent = store.queue_ends.encode(store.queues.items(), store.log.max_offset - 1)
     assert silent == b'{"wanted": false, "ends": {"Topic": {"0": %d, "1": 12}}}' % end
     store.close_without_flush()
-    again = rig.open()
-    assert again.reader.max_queue_offset("Topic", 0) == end + 1
-    again.close_without_flush()
+    reopened = rig.open()
+    assert reopened.reader.max_queue_offset("Topic", 0) == end + 1
+    reopened.close_without_flush()
