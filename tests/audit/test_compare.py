@@ -80,10 +80,10 @@ def test_the_first_different_byte_and_its_message_are_found(pair: Pair) -> None:
 def test_a_difference_in_an_undecided_block_is_found(pair: Pair) -> None:
     """The slave is shorter and differs before its end."""
     one, two = pair
-    whole = manifest_of(two)
+    before = manifest_of(two)
     file = sorted((two / "commitlog").iterdir())[-1]
     data = bytearray(file.read_bytes())
-    cut = whole.facts["classic"]["last"]["offset"] - int(file.name)
+    cut = before.facts["classic"]["last"]["offset"] - int(file.name)
     data[cut:] = bytes(len(data) - cut)
     data[cut - 200] ^= 1
     file.write_bytes(data)

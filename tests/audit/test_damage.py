@@ -400,9 +400,9 @@ def test_ranges_of_any_size_give_the_same_report(classic: StoreAndLog, range_byt
     log.flip(log.frame(20) + 90)
     log.put(20000, bytes(3000))
     log.flip(log.scan.end - log.base + 3)
-    whole = audit(store)
-    assert audit(store, range_bytes=range_bytes) == whole
-    assert len(whole) > 3
+    expected = audit(store)
+    assert audit(store, range_bytes=range_bytes) == expected
+    assert len(expected) > 3
 
 
 def test_wrong_and_missing_units_are_found(copy_of: Callable[[str], Path]) -> None:
@@ -529,10 +529,10 @@ def test_ranges_of_any_size_find_the_same_in_a_damaged_entry(
     """This includes the first frame of a range, and a negative index."""
     store, log = joined
     log.flip(log.frame(row) + position, 0x80)
-    whole = audit(store)
-    assert whole
+    expected = audit(store)
+    assert expected
     for range_bytes in (8192, 517):
-        assert audit(store, range_bytes=range_bytes) == whole
+        assert audit(store, range_bytes=range_bytes) == expected
 
 
 @pytest.mark.slow
@@ -543,7 +543,7 @@ def test_ranges_of_any_size_find_the_same_in_a_damaged_queue(
     """This includes the step of a queue from one range to the next."""
     store, log = classic
     log.flip(log.frame() + position, 0x04)
-    whole = audit(store)
-    assert whole
+    expected = audit(store)
+    assert expected
     for range_bytes in (8192, 517):
-        assert audit(store, range_bytes=range_bytes) == whole
+        assert audit(store, range_bytes=range_bytes) == expected

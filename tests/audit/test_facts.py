@@ -124,30 +124,30 @@ def last_log_file(store: Path) -> Path:
 def test_an_incomplete_last_record_is_a_partial_tail(copy_of: Callable[[str], Path]) -> None:
     """Its properties were not written; lengths and body CRC are correct."""
     store = copy_of("A-classic-clean-v497")
-    whole = classic_of(store)
+    before = classic_of(store)
     last = last_log_file(store)
     data = bytearray(last.read_bytes())
-    end = whole.end - int(last.name)
+    end = before.end - int(last.name)
     data[end - 20 : end] = bytes(20)
     last.write_bytes(data)
     log = classic_of(store)
     assert log.tail is TailKind.PARTIAL
-    assert (log.end, log.tail_bytes) == (record(whole.last).offset, record(whole.last).size)
-    assert record(log.last).offset < record(whole.last).offset
+    assert (log.end, log.tail_bytes) == (record(before.last).offset, record(before.last).size)
+    assert record(log.last).offset < record(before.last).offset
 
 
 def test_junk_after_the_end_is_reported(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
-    whole = classic_of(store)
+    before = classic_of(store)
     last = last_log_file(store)
     data = bytearray(last.read_bytes())
-    end = whole.end - int(last.name)
+    end = before.end - int(last.name)
     data[end : end + 10] = b"0123456789"
     last.write_bytes(data)
     facts = facts_of(store)
     log = classic_of(store)
     assert log.tail is TailKind.JUNK
-    assert (log.end, log.tail_bytes) == (whole.end, 10)
+    assert (log.end, log.tail_bytes) == (before.end, 10)
     assert codes(facts) == [FindingCode.TAIL_JUNK]
 
 

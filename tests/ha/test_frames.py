@@ -116,9 +116,9 @@ def test_impossible_sizes_and_offsets_are_refused(header: str) -> None:
 
 
 def test_the_largest_body_fits_the_buffer_of_a_java_slave() -> None:
-    whole = encode_transfer(0, bytes(BODY_MAX))
-    assert len(whole) == 4 << 20
-    assert TransferReceiver().receive(whole) == [transfer(0, bytes(BODY_MAX))]
+    largest = encode_transfer(0, bytes(BODY_MAX))
+    assert len(largest) == 4 << 20
+    assert TransferReceiver().receive(largest) == [transfer(0, bytes(BODY_MAX))]
     with pytest.raises(AssertionError):
         encode_transfer(0, bytes(BODY_MAX + 1))
 

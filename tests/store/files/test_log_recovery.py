@@ -68,11 +68,11 @@ def test_a_last_record_torn_at_any_byte_is_quarantined(
     offsets, end, bodies = filled(rig, 12, clean)
     frame = frame_of(rig, offsets[-1])
     path, position = rig.place(frame)
-    whole = rig.files.kill()
+    stopped = rig.files.kill()
     lost = rig.draft(11).body
-    written = bytes(whole.nodes[f"{ROOT}/{path}"].data)[position : position + end - frame]
+    written = bytes(stopped.nodes[f"{ROOT}/{path}"].data)[position : position + end - frame]
     for cut in range(end - frame):
-        damaged = rig.after(whole.kill())
+        damaged = rig.after(stopped.kill())
         rest = JUNK[junk](end - frame - cut, cut)
         damaged.edit(path, position + cut, rest)
         torn = (written[:cut] + rest).rstrip(b"\0")

@@ -93,18 +93,18 @@ def test_dispatch_resumes_with_the_last_indexed_message(count: int) -> None:
     """The keys of that message may be in any number of files."""
     files = MemoryFiles()
     index = open_index(files)
-    whole = open_index(MemoryFiles())
+    complete = open_index(MemoryFiles())
     for number in range(count):
         put(index, number, "u", "v", f"w{number}")
-        put(whole, number, "u", "v", f"w{number}")
+        put(complete, number, "u", "v", f"w{number}")
     reopened = open_index(files)
     reopened.finish_recovery(1 << 40, None)
     for number in range(count - 1, count + 3):
         put(reopened, number, "u", "v", f"w{number}")
         if number >= count:
-            put(whole, number, "u", "v", f"w{number}")
+            put(complete, number, "u", "v", f"w{number}")
     ours = [file.header for file in reopened._index_files]
-    assert ours == [file.header for file in whole._index_files]
+    assert ours == [file.header for file in complete._index_files]
     assert sum(header.index_count - 1 for header in ours) == 3 * (count + 3)
 
 

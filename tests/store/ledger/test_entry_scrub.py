@@ -45,8 +45,8 @@ def test_a_damaged_entry_is_requested_until_it_is_repaired(
     rig: MemoryRig, store: MessageStore
 ) -> None:
     entries = entries_of(store)
-    whole = Entry(*entries.entry(30))
-    whole = Entry(whole.header, bytes(whole.body))
+    intact = Entry(*entries.entry(30))
+    intact = Entry(intact.header, bytes(intact.body))
     requested: list[Request] = []
 
     def fetch(index: int, done: Callable[[Entry | None], None]) -> bool:
@@ -64,8 +64,8 @@ def test_a_damaged_entry_is_requested_until_it_is_repaired(
     requested[0][1](None)
     scrub.tick(REST_MS + PERIOD_MS + RETRY_MS)
     assert [index for index, _ in requested] == [30, 30] and scrub.damaged == {30}
-    requested[1][1](whole)
-    assert scrub.damaged == set() and Entry(*entries.entry(30)) == whole
+    requested[1][1](intact)
+    assert scrub.damaged == set() and Entry(*entries.entry(30)) == intact
     scrub.tick(10 * REST_MS)
     assert len(requested) == 2
 

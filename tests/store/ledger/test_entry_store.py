@@ -62,12 +62,12 @@ def test_index_units_follow_the_entries(rig: MemoryRig) -> None:
 
 @pytest.mark.parametrize("missing", ["all", "last", "two"])
 def test_missing_index_files_are_rebuilt(rig: MemoryRig, missing: str) -> None:
-    whole = units(rig)
+    expected = units(rig)
     names = sorted(path for path in rig.files.nodes if path.startswith(INDEX))
     for name in {"all": names, "last": names[-1:], "two": names[-2:]}[missing]:
         del rig.files.nodes[name]
     check(rig, 80)
-    assert units(rig) == whole
+    assert units(rig) == expected
 
 
 @pytest.mark.slow
@@ -75,23 +75,23 @@ def test_missing_index_files_are_rebuilt(rig: MemoryRig, missing: str) -> None:
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_wrong_index_unit_is_rewritten(rig: MemoryRig, number: int, clean: bool) -> None:
     """Recovery reads the last three data files; after a clean stop, older units stay."""
-    whole = units(rig)
+    expected = units(rig)
     if not clean:
         rig.files.put("/store/abort", b"")
     file, place = divmod(number, UNITS_PER_FILE)
     node = rig.files.nodes[f"{INDEX}/{file * UNITS_PER_FILE * 32:020d}"]
     node.data[place * 32 + 9] ^= 0xFF
     store = rig.open()
-    is_repaired = units(rig) == whole
+    is_repaired = units(rig) == expected
     assert is_repaired or (clean and number in (0, 1))
     store.shutdown()
 
 
 def test_units_after_the_last_entry_are_cleared(rig: MemoryRig) -> None:
-    whole = units(rig)
+    expected = units(rig)
     rig.files.put(f"{INDEX}/{5 * 512:020d}", UNIT.pack(1, 5, 5, 80, 0).ljust(512, b"\0"))
     check(rig, 80)
-    assert units(rig) == whole
+    assert units(rig) == expected
     store = rig.open()
     rig.put(store, *range(80, 90))
     store.shutdown()

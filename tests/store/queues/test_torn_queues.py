@@ -26,9 +26,9 @@ def filled(
 
 def cut(rig: MemoryRig, path: str, size: int) -> None:
     """Truncate a file."""
-    whole = rig.files.read_bytes(f"{rig.root}/{path}")
+    content = rig.files.read_bytes(f"{rig.root}/{path}")
     rig.files.unlink(f"{rig.root}/{path}")
-    rig.files.put(f"{rig.root}/{path}", whole[:size])
+    rig.files.put(f"{rig.root}/{path}", content[:size])
 
 
 def files_of(rig: MemoryRig, folder: str) -> list[str]:

@@ -75,7 +75,7 @@ def pulled(
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_pull_skips_a_damaged_unit(rig: MemoryRig, how: str) -> None:
     store = filled(rig)
-    whole = read_all(store)
+    expected = read_all(store)
     damage(rig, store, how, 5, 11)
     status, found, following = pulled(store, 0)
     assert status is GetMessageStatus.FOUND
@@ -90,12 +90,12 @@ def test_a_pull_skips_a_damaged_unit(rig: MemoryRig, how: str) -> None:
     store.shutdown()
     store = rig.open()
     assert any("queue offset 5" in note for note in store.opened.notes)
-    assert read_all(store) == whole
+    assert read_all(store) == expected
     store.shutdown()
     assert REBUILDS not in rig.tree()
     store = rig.open()
     assert "queuesToBuildAgain" not in store.runtime_info()
-    assert read_all(store) == whole
+    assert read_all(store) == expected
     store.shutdown()
 
 
@@ -104,7 +104,7 @@ def test_a_pull_skips_a_damaged_unit(rig: MemoryRig, how: str) -> None:
 def test_damaged_units_are_rebuilt_after_a_kill(rig: MemoryRig, how: str) -> None:
     """Units before the recorded one are damaged too, and the first start is killed."""
     store = filled(rig)
-    whole = read_all(store)
+    expected = read_all(store)
     damage(rig, store, how, 6, 7, 8)
     assert pulled(store, 8)[1] == [9, 10, 11]
     rig = rig.after_end("kill")
@@ -112,7 +112,7 @@ def test_damaged_units_are_rebuilt_after_a_kill(rig: MemoryRig, how: str) -> Non
     rig = rig.after_end("kill")
     assert rig.tree()[REBUILDS] == b'{"Topic": {"0": 8}}'
     store = rig.open()
-    assert read_all(store) == whole
+    assert read_all(store) == expected
     assert pulled(store, 0)[1] == list(range(12))
     store.shutdown()
     assert REBUILDS not in rig.tree()
@@ -131,12 +131,12 @@ def test_a_damaged_unit_has_no_time(rig: MemoryRig, how: str) -> None:
 
 def test_a_damaged_first_unit_is_rebuilt(rig: MemoryRig) -> None:
     store = filled(rig)
-    whole = read_all(store)
+    expected = read_all(store)
     damage(rig, store, "size one more", 0)
     assert pulled(store, 0)[1] == list(range(1, 12))
     store.shutdown()
     store = rig.open()
-    assert read_all(store) == whole
+    assert read_all(store) == expected
     store.shutdown()
 
 
@@ -160,11 +160,11 @@ def test_a_damaged_unit_is_recorded_as_soon_as_the_disk_has_space(rig: MemoryRig
 
 def test_an_unreadable_record_of_damaged_units_is_ignored(rig: MemoryRig) -> None:
     store = filled(rig)
-    whole = read_all(store)
+    expected = read_all(store)
     store.shutdown()
     rig.files.put(f"{rig.root}/{REBUILDS}", b'{"Topic": 5')
     store = rig.open()
-    assert read_all(store) == whole
+    assert read_all(store) == expected
     store.shutdown()
 
 
