@@ -84,6 +84,7 @@ class HaServer:
         self._server: Listener | None = None
         self._handshakes: set[asyncio.Task[None]] = set()
         self._slaves: set[_Slave] = set()
+        self._is_subscribed = False
         self._planned = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -104,7 +105,6 @@ class HaServer:
         except OSError as error:
             setting = "listenPort (the slaves' port is the one above)"
             raise listen_fault(host, port, error, setting) from error
-        self.log.written.subscribe(self._grown)
         self._tick()
         address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return address
@@ -153,6 +153,9 @@ class HaServer:
             self.turned_away += 1
             return False
         self._slaves.add(slave)
+        if not self._is_subscribed:
+            self._is_subscribed = True
+            self.log.written.subscribe(self._grown)
         return True
 
     def leave(self, slave: _Slave) -> None:

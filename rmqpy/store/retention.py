@@ -130,7 +130,7 @@ class RetentionCleaner:
         """
         use = max(map(self.disk_use, (self._paths.commit_log, self._paths.root)))
         full = use > settings.disk_space_warning_level_ratio / 100
-        self._health.is_disk_full = full
+        self._health.set_disk_full(full)
         self._forced = full or use > settings.disk_space_clean_forcibly_ratio / 100
         return use
 

@@ -24,7 +24,7 @@ class Sieve:
     def __init__(self):
         self.asked = []
 
-    def sift(self, channel, commands, waited_ms):
+    def sift(self, channel, commands, waited_ms, turn):
         self.asked.append((waited_ms, [command.opaque for command in commands]))
         if waited_ms < self.patience_ms:
             return commands

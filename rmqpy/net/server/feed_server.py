@@ -21,12 +21,11 @@ from typing import Any
 
 from attrs import define
 
-from rmqpy.net.connection import ConnectionLimits, LoopTurns, RemotingConnection
+from rmqpy.net.connection import ConnectionLimits, LoopTurns, RemotingConnection, ServedConnection
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server.feed_api import FEED_BYTES, Feed, FeedStatus, PollSet
 from rmqpy.net.server.feed_reader import FedConnection, FeedReader
 from rmqpy.net.server.server import ListenerSecurity, RemotingServer
-from rmqpy.net.server.stall_detector import ServedConnection
 from rmqpy.remoting.channel import RequestHandler
 from rmqpy.remoting.frame import LENGTH_BYTES
 from rmqpy.remoting.frame_decoder import FrameDecoder

@@ -13,7 +13,8 @@ import pytest
 from attrs import define
 from harness.store import MakeStoreRig, StoreRig, read_all
 
-from rmqpy.codec import layout, property_crc
+from rmqpy.codec import layout
+from rmqpy.codec.properties import PROPERTY_CRC_SIZE, reserve_property_crc, verify_property_crc
 from rmqpy.model.errors import StoreError
 from rmqpy.store.files.log_recovery import Framing, LogRecovery
 from rmqpy.store.files.mapped_files import MappedFiles
@@ -82,17 +83,17 @@ def test_the_bytes_are_those_of_5(make_rig: MakeStoreRig) -> None:
     import zlib
 
     assert int(tail[9:19][::-1]) == zlib.crc32(record[:-20]) & 0x7FFFFFFF
-    assert property_crc.verify(record)
+    assert verify_property_crc(record)
     for place in range(len(record)):
         record[place] ^= 1
-        assert not property_crc.verify(record), place
+        assert not verify_property_crc(record), place
         record[place] ^= 1
 
 
 def test_an_older_checksum_is_replaced() -> None:
-    once = property_crc.reserve(b"a\x01b")
-    assert property_crc.reserve(once) == once
-    assert len(once) == len(b"a\x01b\x02") + property_crc.SIZE
+    once = reserve_property_crc(b"a\x01b")
+    assert reserve_property_crc(once) == once
+    assert len(once) == len(b"a\x01b\x02") + PROPERTY_CRC_SIZE
 
 
 def test_records_without_it_are_not_judged(make_rig: MakeStoreRig) -> None:
@@ -100,7 +101,7 @@ def test_records_without_it_are_not_judged(make_rig: MakeStoreRig) -> None:
     rig.changes["enabled_append_prop_crc"] = True
     store = rig.open()
     assert store.opened.notes == []
-    assert property_crc.verify(store.reader.message_at(offsets[0]))
+    assert verify_property_crc(store.reader.message_at(offsets[0]))
     rig.put(store, 7)
     store.shutdown()
     rig.open().shutdown()
