@@ -158,6 +158,10 @@ class HaServer:
             self.log.written.subscribe(self._grown)
         return True
 
+    def note_refused(self, address: str, reason: str) -> None:
+        """Record that a connection is closed because of an invalid report."""
+        self.last_refused = f"{address}: {reason}"
+
     def leave(self, slave: _Slave) -> None:
         self._slaves.discard(slave)
 
@@ -240,7 +244,7 @@ class _Slave(asyncio.Protocol):
         if ready.acknowledged is not None:
             self._server.replicated.advance(ready.acknowledged)
         if ready.close is not None:
-            self._server.last_refused = f"{self._address}: {ready.close}"
+            self._server.note_refused(self._address, ready.close)
             self.abort(ready.close)
         elif (self.link.next_offset or 0) < self._server.log.confirm_offset:
             self._plan()

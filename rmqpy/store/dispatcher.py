@@ -79,8 +79,7 @@ class Dispatcher:
         self.index_cursor = 0
         self._rebuilt_offset = 0
         self.store_timestamp_ms = 0
-        self.open_tail = False
-        """Whether the log may end inside a record whose rest has not arrived yet (on a slave)."""
+        self._open_tail = False
         self._on_arrival: ArrivalListener | None = None
         self._accelerator: Accelerator | None = None
 
@@ -98,6 +97,10 @@ class Dispatcher:
         self.queue_cursor = max(queue_cursor, low)
         self.index_cursor = max(index_cursor, low)
         self._rebuilt_offset = self._log.confirm_offset
+
+    def set_open_tail(self, is_open: bool) -> None:
+        """Set whether the log may end inside a record whose rest has not arrived yet (a slave)."""
+        self._open_tail = is_open
 
     def reset_to(self, low: int) -> None:
         """Follow a log that starts at ``low`` now, which may be before the cursors. Queues and
@@ -173,7 +176,7 @@ class Dispatcher:
     @property
     def is_caught_up(self) -> bool:
         """Whether every complete record that is readable has been dispatched."""
-        if self.behind_bytes and self.open_tail:
+        if self.behind_bytes and self._open_tail:
             for piece in self._log.ranges(PhysicalOffset(self.queue_cursor)):
                 return self._waits_for_rest(piece, self._scan(piece))
         return not self.behind_bytes
@@ -240,7 +243,7 @@ class Dispatcher:
         still arrive.
         """
         position = scan.end - piece.offset
-        if not self.open_tail or scan.stop is not StopReason.TRUNCATED:
+        if not self._open_tail or scan.stop is not StopReason.TRUNCATED:
             return False
         if piece.offset + len(piece.view) >= piece.file_end:
             return False
@@ -267,12 +270,9 @@ class Dispatcher:
 
     def _to_queues(self, scan: Scan, packed: PackedUnits) -> None:
         for row, queue_offset, count, start in packed.runs:
-            queue = self._queues.of(java_text(scan.topic[row]), scan.queue_id[row])
+            topic, queue_id = java_text(scan.topic[row]), scan.queue_id[row]
             first, end = start * QUEUE_UNIT_SIZE, (start + count) * QUEUE_UNIT_SIZE
-            queue.put_run(queue_offset, packed.units[first:end])
-            if queue.began_again:
-                queue.began_again = False
-                self._queues.removals += 1
+            self._queues.put_run(topic, queue_id, queue_offset, packed.units[first:end])
 
     def _tell(self, scan: Scan) -> None:
         if self._on_arrival is None:

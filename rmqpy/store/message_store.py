@@ -147,7 +147,7 @@ class MessageStore:
     def set_role(self, *, slave: bool) -> None:
         """Change the role. A new master continues the queue offsets of its consume queues."""
         self.health.set_role(slave=slave)
-        self.dispatcher.open_tail = slave and self.opened.entries is None
+        self.dispatcher.set_open_tail(slave and self.opened.entries is None)
         self.appender.forget_tails()
 
     def append_raw(self, offset: PhysicalOffset, data: bytes) -> None:
@@ -195,10 +195,10 @@ class MessageStore:
         them is damaged here, and the leader no longer has them. Blocks; raises OSError.
         """
         entries = self.opened.entries
-        if entries is not None and index > entries.let_go_index:
+        if entries is not None and index > entries.released_index:
             # No member has dispatched what follows the damage.
             self.queue_ends.request()
-            entries.let_go_index = index
+            entries.release_through(index)
         self.retention.delete_manually()
 
     def on_log_reset(self) -> None:

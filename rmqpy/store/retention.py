@@ -235,6 +235,11 @@ class RetentionCleaner:
                 return False
         return True
 
+    def take_flush_request(self) -> bool:
+        """Return whether a flush of the consume queues is wanted, and forget the request."""
+        wanted, self.wants_flush = self.wants_flush, False
+        return wanted
+
     def _remove(
         self, removal: DeletionTask, now_ms: int
     ) -> Generator[DeletionTask | CleaningPause, BaseException | None, bool]:
@@ -244,7 +249,7 @@ class RetentionCleaner:
         if error is None:
             self._hanging = self.failure = None
             self.removed_count += 1
-            self._queues.removals += 1
+            self._queues.note_removal()
             return True
         self._hanging, self._tried_ms = removal, now_ms
         self.failure = f"{removal.file.path} could not be removed: {error}"

@@ -147,7 +147,7 @@ class FastPath:
 
     def pause(self, held: bool) -> None:
         """Set whether C hands back every frame."""
-        self._eligibility.paused = held
+        self._eligibility.pause(held)
         if self.core is not None:
             self.refresh()
 
@@ -257,7 +257,7 @@ class FastPath:
 
     def before_fallback(self) -> None:
         """Collect what C has done, because Python is about to handle frames."""
-        self._staging.kept = 0
+        self._staging.forget_recent()
         self._collect_counters()
 
     def after_fallback(self, commands: Sequence[RemotingCommand]) -> None:
@@ -395,7 +395,7 @@ class FastPath:
     def _share_log(self) -> None:
         """Addresses that may have moved."""
         core, tails, staging = self.core, self._store.appender.tails, self._staging
-        staging.kept = 0
+        staging.forget_recent()
         if self._cells is not tails.cells:
             self._cells = tails.cells
             core.tails = self._keep("tails", ffi.from_buffer("int64_t[]", tails.cells))

@@ -206,7 +206,7 @@ class SendProcessor:
                 count += len(result.physical_offsets)
                 size += result.end - result.physical_offsets[0]
             else:
-                statistics.counters.put_failed += 1
+                statistics.put_failed()
         statistics.messages_put(count, size, clock.monotonic_ms() - began_ms)
         return results
 

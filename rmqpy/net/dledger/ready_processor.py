@@ -88,6 +88,10 @@ class ReadyProcessor:
         self.dead = False
         """Whether the core and the files may no longer agree."""
 
+    def stop(self) -> None:
+        """Stop sending."""
+        self.stopped = True
+
     @property
     def is_over(self) -> bool:
         """Whether this member no longer takes part."""
