@@ -20,6 +20,7 @@ SOURCES = (
     "header",
     "append",
     "replies",
+    "table",
     "feed",
     "pull",
     "access",

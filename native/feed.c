@@ -8,7 +8,6 @@
 #define BATCH_HEADER_SIZE 20
 #define BATCH_COUNT_MAX 512
 #define MSG_ID_MAX 57 /* of two IPv6 hosts, with the comma */
-#define FLAG_ONEWAY 2
 
 typedef struct {
     const rmq_request *request;
@@ -21,23 +20,6 @@ typedef struct {
     int is_batch;
     int places[RMQ_SPLIT_MAX]; /* where `properties` has those of the model; -1: nowhere */
 } sending;
-
-rmq_slot *rmq_find_slot(const rmq_table *table, const uint8_t *key, size_t length)
-{
-    uint32_t hash = 2166136261u;
-
-    for (size_t i = 0; i < length; i++)
-        hash = (hash ^ key[i]) * 16777619u;
-    for (uint32_t place = hash & table->mask;; place = (place + 1) & table->mask) {
-        rmq_slot *const slot = &table->slots[place];
-        if (slot->key == NULL) {
-            slot->hash = hash;
-            return slot;
-        }
-        if (slot->hash == hash && slot->key_length == length && memcmp(slot->key, key, length) == 0)
-            return slot;
-    }
-}
 
 /* Where the message goes, and what is in no other one. */
 static int place_send(const rmq_core *core, sending *now, int64_t queue_id, int64_t born_timestamp)
@@ -230,7 +212,7 @@ static void answer_send(rmq_core *core, int64_t peer, const sending *now, const 
     uint8_t *const out = core->out + core->out_used;
 
     core->answered++;
-    if (now->request->flag & FLAG_ONEWAY)
+    if (now->request->flag & RMQ_FLAG_ONEWAY)
         return;
     answer.numbers[RMQ_QUEUE_NUMBER] = now->message.queue_id;
     answer.numbers[RMQ_QUEUE_START] = now->message.queue_offset;
@@ -299,7 +281,7 @@ static int take_frame(rmq_core *core, int64_t peer, const uint8_t *frame, int64_
 {
     const rmq_request *const request = &model->request;
 
-    if (!rmq_read_request(frame, length, model) || (request->flag & ~FLAG_ONEWAY) != 0)
+    if (!rmq_read_request(frame, length, model) || (request->flag & ~RMQ_FLAG_ONEWAY) != 0)
         return RMQ_IS_COLD;
     return request->code == 11 ? rmq_pull(core, peer, request) : take_send(core, peer, model, now);
 }

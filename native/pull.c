@@ -14,7 +14,6 @@
 #define FLAG_COMMIT 1
 #define FLAG_SUSPEND 2
 #define FLAG_SUBSCRIPTION 4
-#define FLAG_ONEWAY 2
 
 enum { QUEUE_ID, OFFSET, COUNT, SYS_FLAG, COMMIT_OFFSET, SUSPEND, VERSION, NUMBER_COUNT };
 
@@ -222,7 +221,7 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
     reader->found++;
     core->answered++;
     reader->messages += found.count;
-    if (!(request->flag & FLAG_ONEWAY))
+    if (!(request->flag & RMQ_FLAG_ONEWAY))
         write_page(core, peer, request, &found, queue);
     return RMQ_IS_HOT;
 }

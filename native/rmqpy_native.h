@@ -614,6 +614,9 @@ static inline int rmq_has_keys(int64_t sys_flag)
     return (sys_flag & RMQ_TRANSACTION_MASK) != RMQ_TRANSACTION_ROLLBACK;
 }
 
+/* The bit of a request's flag that asks for no reply. */
+#define RMQ_FLAG_ONEWAY 2
+
 /* What a function says of a frame: Python's, or answered; a negative number is a status for rmq_feed to return. */
 #define RMQ_IS_COLD 0
 #define RMQ_IS_HOT 1
