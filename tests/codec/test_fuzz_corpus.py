@@ -66,4 +66,4 @@ def test_a_report_is_seen(tmp_path: Path) -> None:
         timeout=300,
     )
     assert (done.returncode, cause.stat().st_size > 0) == (2, True), done.stderr[-2000:]
-    assert "broken: beyond staging" in done.stderr
+    assert "broken invariant: more staged than the buffer or the file holds" in done.stderr

@@ -153,7 +153,7 @@ class FallbackFeed:
         except BlockingIOError:
             return FeedStatus.AGAIN
         except OSError as error:
-            self.core.wanted = error.errno
+            self.core.status_detail = error.errno
             return FeedStatus.FAILED
         if not data:
             return FeedStatus.CLOSED
@@ -171,13 +171,13 @@ class FallbackFeed:
             start = self._position + 4
             length = int.from_bytes(self._data[self._position : start])
             if not 4 <= length <= self.core.frame_max:
-                return FeedStatus.COLD if self._cold else FeedStatus.BAD_FRAME
+                return FeedStatus.FALLBACK if self._cold else FeedStatus.BAD_FRAME
             if len(self._data) - start < length:
                 break
             self._cold.append(memoryview(self._data)[start : start + length])
             self._position = start + length
         if self._cold:
-            return FeedStatus.COLD
+            return FeedStatus.FALLBACK
         return FeedStatus.PARTIAL if self.rest() else FeedStatus.DONE
 
     def unhandled_frames(self) -> list[memoryview]:
@@ -235,7 +235,7 @@ class FallbackPollSet:
             self._next += 1
             if not self._feed.has(number):
                 continue
-            status: int = FeedStatus.APART
+            status: int = FeedStatus.EXCLUDED
             if number not in self._apart:
                 status = self._feed.receive_from(core, number, 0)
             if status != FeedStatus.DONE:

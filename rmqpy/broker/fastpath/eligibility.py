@@ -121,7 +121,7 @@ class FastPathEligibility:
         )
         store = sources.store
         self.marks = (*store.log.acknowledged(True), *self._deps.replication.marks)
-        self.wait_false_is_hot = self.marks == (*store.log.acknowledged(False),)
+        self.allows_wait_false = self.marks == (*store.log.acknowledged(False),)
         self._needs_slaves = self._deps.replication.waits
         self._sends_from_ms = _NEVER_MS
         if identity.is_writeable:

@@ -198,7 +198,7 @@ def property_parts(
     count = len(lengths)
     starts = array("i", bytes(4 * (count + 1)))
     data = ffi.from_buffer("uint8_t[]", view)
-    room = _new("int64_t[]", 4 * lib.RMQ_PROPERTIES_ROOM * count)
+    room = _new("int64_t[]", 4 * lib.RMQ_PROPERTIES_MAX * count)
     begins = ffi.from_buffer("int32_t[]", starts)
     total = lib.rmq_property_parts(
         data, len(data), _longs(positions), _longs(lengths), count, begins, room
@@ -229,8 +229,8 @@ def pack_records(view: memoryview, scan: Scan, count: int, *, with_keys: bool) -
     state.table, state.table_mask, state.run_of = table, places - 1, run_of
     state.runs, state.units = runs, units
     if with_keys:
-        state.key_room = KEYS_A_RECORD * count
-        state.keys = keys = ffi.new("uint8_t[]", state.key_room * KEY.size)
+        state.key_capacity = KEYS_A_RECORD * count
+        state.keys = keys = ffi.new("uint8_t[]", state.key_capacity * KEY.size)
     if not lib.rmq_pack(state):
         return packing.pack_records(view, scan, count, with_keys=with_keys)
     found = [(run.row, run.first, run.count, run.position) for run in runs[0 : state.run_count]]

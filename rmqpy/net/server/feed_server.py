@@ -156,7 +156,7 @@ class FastServer(RemotingServer):
         status = ready.receive(feed.core, True)
         while status != FeedStatus.NONE_LEFT:
             transport = transports[ready.stopped_at]
-            if status == FeedStatus.APART:
+            if status == FeedStatus.EXCLUDED:
                 transport.readable()
             else:
                 transport.received(status)
@@ -429,7 +429,7 @@ class FastTransport(asyncio.Transport):
         if status == FeedStatus.CLOSED:
             self._peer_ended()
         elif status == FeedStatus.FAILED:
-            self._end(OSError(self._core.wanted, "receiving failed"))
+            self._end(OSError(self._core.status_detail, "receiving failed"))
 
     def _peer_ended(self) -> None:
         """Handle the peer's end of stream; pending replies are still sent."""
