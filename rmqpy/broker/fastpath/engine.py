@@ -252,9 +252,7 @@ class FastPath:
         until the next receive.
         """
         core, view = self.core, self._in
-        spans = [
-            (core.fallback[i].start, core.fallback[i].length) for i in range(core.fallback_count)
-        ]
+        spans = [(span.start, span.length) for span in core.fallback[0 : core.fallback_count]]
         return [view[start : start + length] for start, length in spans]
 
     def before_fallback(self) -> None:
