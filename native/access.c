@@ -19,8 +19,7 @@ typedef struct {
 
 static const uint32_t INITIAL_STATE[5] = {0x67452301u, 0xEFCDAB89u, 0x98BADCFEu, 0x10325476u, 0xC3D2E1F0u};
 
-/* The texts in the order of their names: of code 10, and of pulls. Those of 310 and 320 are in
- * order. */
+/* The texts in the order of their names: of code 10, and of pulls. Those of 310 and 320 are in order. */
 static const uint8_t SEND_ORDER[RMQ_TEXT_COUNT] = {
     SEND_BATCH, SEND_BORN, SEND_DEFAULT_TOPIC, SEND_DEFAULT_QUEUES, SEND_FLAG, SEND_MAX_RECONSUME, SEND_GROUP,
     SEND_PROPERTIES, SEND_QUEUE_ID, SEND_RECONSUME, SEND_SYS_FLAG, SEND_TOPIC, SEND_UNIT, SEND_BROKER
@@ -116,8 +115,7 @@ void rmq_sign(const rmq_account *account, const rmq_slice *pieces, size_t count,
     rmq_put_base64(text, digest, DIGEST);
 }
 
-/* Collect the texts in the order of their names. Returns 0 if one of them was signed in another
- * form. */
+/* Collect the texts in the order of their names. Returns 0 if one of them was signed in another form. */
 static int collect_texts(const rmq_request *request, rmq_slice properties, rmq_slice *pieces)
 {
     const uint8_t *const order = request->code == 10 ? SEND_ORDER : request->code == 11 ? PULL_ORDER : NULL;

@@ -1,5 +1,4 @@
-/* Base64: four letters for three bytes, sixteen letters at a time if the processor can shuffle
- * bytes. */
+/* Base64: four letters for three bytes, sixteen letters at a time if the processor can shuffle bytes. */
 #include <string.h>
 
 #include "rmqpy_native.h"

@@ -13,8 +13,7 @@
 #define FOLD_MIN 64u
 #define WIDE_MIN 512u /* below it, narrow folding is as fast */
 
-/* table[k][b] is the effect of byte b followed by k zero bytes. Filled before anything can call
- * it. */
+/* table[k][b] is the effect of byte b followed by k zero bytes. Filled before anything can call it. */
 static uint32_t table[8][256];
 static int has_pclmul, has_vpclmul;
 
@@ -58,7 +57,7 @@ static uint32_t crc_by_table(uint32_t crc, const uint8_t *data, size_t length)
 #ifdef RMQ_HAS_PCLMUL
 #define WITH_PCLMUL __attribute__((target("pclmul,sse4.1")))
 
-/* Shift `sum` by the distance that `powers` stands for, and add `next`. */
+/* Shift `sum` by the distance that `powers` represents, and add `next`. */
 WITH_PCLMUL static inline __m128i fold(__m128i sum, __m128i powers, __m128i next)
 {
     const __m128i low = _mm_clmulepi64_si128(sum, powers, 0x00);

@@ -312,8 +312,7 @@ int rmq_feed(rmq_core *core, int64_t peer)
             return core->fallback_count > 0 ? RMQ_FALLBACK : RMQ_BAD_FRAME;
         if (rest - 4 < length)
             break;
-        /* All frames after one that falls back fall back, too: the messages of a sender keep their
-         * order. */
+        /* All frames after one that falls back fall back, too: the messages of a sender keep their order. */
         const int verdict = core->fallback_count > 0 ? RMQ_NEEDS_PYTHON
                                                      : handle_frame(core, peer, at + 4, length, &model, &send);
         if (verdict < 0)

@@ -312,8 +312,7 @@ static int has_name(const rmq_property *known, int count, const rmq_property *it
     return 0;
 }
 
-/* Split the properties. Returns their number if all are plain and have different names, otherwise
- * 0. */
+/* Split the properties. Returns their number if all are plain and have different names, otherwise 0. */
 static int split_properties(rmq_text text, rmq_property *items)
 {
     static const uint8_t MIDDLE[] = "\\u0001", END[] = "\\u0002";

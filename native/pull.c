@@ -102,8 +102,7 @@ static int is_message(const uint8_t *record, int64_t size, rmq_text topic, int64
         && memcmp(record + places.topic, topic.at, places.topic_length) == 0;
 }
 
-/* Messages of a queue are scattered over the log; this fetches all of a page while the first is
- * read. */
+/* Messages of a queue are scattered over the log; this fetches all of a page while the first is read. */
 static void prefetch_message(const uint8_t *message, int64_t size)
 {
     for (int64_t i = 0; i < size && i < PREFETCH_BYTES; i += CACHE_LINE)

@@ -149,8 +149,7 @@ int rmq_run_decode(rmq_run *run)
     while (run->count < run->count_max) {
         uint8_t *const start = run->target + run->size, *out = start + RMQ_ENTRY_HEADER_SIZE;
         at = skip_text(at, end, "{\"body\":\"");
-        /* The text of a body is longer than the body, so space for the rest of the text is
-         * enough. */
+        /* The text of a body is longer than the body, so space for the rest of the text is enough. */
         if (at == NULL || run->target_capacity - run->size < RMQ_ENTRY_HEADER_SIZE + (end - at))
             return 0;
         at = rmq_read_base64(at, end, &out);

@@ -55,8 +55,7 @@ static uint8_t *put_msg_ids(uint8_t *out, const rmq_core *core, const rmq_answer
     return out;
 }
 
-/* Write a field of a template. In binary headers it is preceded by its length, except the
- * opaque. */
+/* Write a field of a template. In binary headers it is preceded by its length, except the opaque. */
 static uint8_t *put_field(uint8_t *out, const rmq_core *core, const rmq_reply *reply, int32_t field,
                           const rmq_answer *answer)
 {
@@ -77,14 +76,14 @@ uint8_t *rmq_put_reply(const rmq_core *core, const rmq_reply *reply, rmq_answer 
 {
     uint8_t *const header = out + 8;
     uint8_t *at = header;
-    int32_t taken = 0;
+    int32_t copied = 0;
 
     answer->numbers[RMQ_OPAQUE] = answer->opaque;
     for (int32_t i = 0; i <= reply->field_count; i++) {
         const int32_t end = i < reply->field_count ? reply->ends[i] : reply->text_length;
-        rmq_copy(at, reply->text + taken, (size_t)(end - taken));
-        at += end - taken;
-        taken = end;
+        rmq_copy(at, reply->text + copied, (size_t)(end - copied));
+        at += end - copied;
+        copied = end;
         if (i < reply->field_count)
             at = put_field(at, core, reply, reply->field[i], answer);
     }

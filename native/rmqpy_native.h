@@ -19,8 +19,7 @@ uint32_t rmq_crc32_portable(const uint8_t *data, size_t length);
 /* Return whether rmq_crc32 uses carry-less multiplication on this processor. */
 int rmq_crc32_is_accelerated(void);
 
-/* Columns of one row of a scan: the fields of rmqpy.codec.scan.Scan before `topic`, in that
- * order. */
+/* Columns of one row of a scan: the fields of rmqpy.codec.scan.Scan before `topic`, in that order. */
 enum rmq_column {
     RMQ_FRAME_OFFSET,
     RMQ_OFFSET,
@@ -84,8 +83,7 @@ int64_t rmq_find_magic(const uint8_t *view, size_t length, size_t start, size_t 
 /* Return the end of the last non-zero byte, but at least `position`. */
 int64_t rmq_content_end(const uint8_t *view, size_t length, size_t position);
 
-/* Positions and lengths of the parts of a record; the fields of rmqpy.codec.columns.Parts, in that
- * order. */
+/* Positions and lengths of the parts of a record; the fields of rmqpy.codec.columns.Parts, in that order. */
 enum rmq_part {
     RMQ_PART_BODY,
     RMQ_PART_BODY_LENGTH,
@@ -135,8 +133,7 @@ int64_t rmq_property_parts(const uint8_t *view, size_t length, const int64_t *po
 /* The fast path. rmqpy/broker/fastpath/engine.py owns all of this memory;
  * docs/explanation/fast-path.md explains it. */
 
-/* A hash table by name with open addressing. A slot with a NULL key is free; the owner keeps the
- * keys alive. */
+/* A hash table by name with open addressing. A slot with a NULL key is free; the owner keeps the keys alive. */
 typedef struct {
     const uint8_t *key;
     uint32_t key_length;
@@ -204,8 +201,7 @@ typedef struct {
     uint32_t inner[5], outer[5];
 } rmq_account;
 
-/* sha1.c: update the state of a SHA-1 with whole blocks. The second function uses no special
- * instructions. */
+/* sha1.c: update the state of a SHA-1 with whole blocks. The second function uses no special instructions. */
 void rmq_sha1_blocks(uint32_t *state, const uint8_t *at, size_t count);
 void rmq_sha1_blocks_portable(uint32_t *state, const uint8_t *at, size_t count);
 
@@ -431,8 +427,7 @@ typedef struct {
  * are reached. */
 void rmq_run_encode(rmq_run *run);
 
-/* Decode a list of consecutive entries. Returns 0 if it does not have the form that DLedger
- * writes. */
+/* Decode a list of consecutive entries. Returns 0 if it does not have the form that DLedger writes. */
 int rmq_run_decode(rmq_run *run);
 
 /* A follower's decision about the next batch push, and the memory for its entries:
@@ -748,8 +743,7 @@ int rmq_has_staging_space(const rmq_core *core, int64_t length, int64_t count);
  * end of the log in its file. */
 int rmq_check_fit(rmq_core *core, int64_t total, int64_t largest, int64_t count);
 
-/* Append records to the log. They are in staging already, each preceded by space for its
- * framing. */
+/* Append records to the log. They are in staging already, each preceded by space for its framing. */
 void rmq_append(rmq_core *core, const int64_t *sizes, int64_t count, int64_t *offsets);
 
 /* Return the bytes [offset, offset + size), or NULL if they are not within one mapped file. */
@@ -844,15 +838,13 @@ enum rmq_pull_text {
  * belongs to one buffer; its `begin` is NULL at first. */
 int rmq_read_request(const uint8_t *frame, int64_t length, rmq_model *model);
 
-/* A number of the header: its text, whether it must be present, and the largest value that C
- * accepts. */
+/* A number of the header: its text, whether it must be present, and the largest value that C accepts. */
 typedef struct {
     int32_t text, required;
     int64_t maximum;
 } rmq_number_rule;
 
-/* Read the numbers that `rules` describe; absent ones are 0. Returns 0 if C does not accept one of
- * them. */
+/* Read the numbers that `rules` describe; absent ones are 0. Returns 0 if C does not accept one of them. */
 int rmq_read_numbers(const rmq_text *texts, const rmq_number_rule *rules, int count, int64_t *values);
 
 static inline int rmq_is_text(rmq_text text, const char *expected)

@@ -1,5 +1,4 @@
-/* Searches for magic codes and for the start of the zeros at the end. Same results as
- * rmqpy/codec/scan.py. */
+/* Searches for magic codes and for the start of the zeros at the end. Same results as rmqpy/codec/scan.py. */
 #include <string.h>
 
 #include "rmqpy_native.h"

@@ -77,8 +77,7 @@ __attribute__((constructor)) static void prepare(void)
     has_sha_ni = __builtin_cpu_supports("sse4.1") && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & SHA_BIT) != 0;
 }
 
-/* Four steps with the words `next_words`. The instruction needs the quarter of the 80 steps as a
- * constant. */
+/* Four steps with the words `next_words`. The instruction needs the quarter of the 80 steps as a constant. */
 #define FOUR_STEPS(quarter)                                                                                            \
     do {                                                                                                               \
         const __m128i before = abcd;                                                                                   \

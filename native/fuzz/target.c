@@ -469,11 +469,11 @@ static void check_push(const rmq_run *run, const uint8_t *list, int64_t length, 
         check(!rmq_push_take(&grant, body, used - short_of), "an incomplete push was accepted");
         check(memcmp(before, log, sizeof log) == 0, "a rejected push has moved the end of the log");
     }
-    const int taken = rmq_push_take(&grant, body, used);
-    check(taken || memcmp(before, log, sizeof log) == 0, "a rejected push has moved the end of the log");
-    check(taken || capacity < 2 * length || place == 0 || place + run->size + 8 > file_size,
+    const int accepted = rmq_push_take(&grant, body, used);
+    check(accepted || memcmp(before, log, sizeof log) == 0, "a rejected push has moved the end of the log");
+    check(accepted || capacity < 2 * length || place == 0 || place + run->size + 8 > file_size,
           "a granted push was rejected");
-    if (taken) {
+    if (accepted) {
         check(log[RMQ_LOG_STAGED] == BEFORE + run->size && log[RMQ_LOG_STAGED] <= capacity,
               "a push staged past the buffer");
         check(log[RMQ_LOG_END] == before[RMQ_LOG_END] + run->size && log[RMQ_LOG_INDEX] == run->first_index + run->count
