@@ -1,5 +1,5 @@
-/* The lower bound of the cost of a send on this machine. It receives bytes from sockets, splits them into frames, writes
- * as many bytes as their records would have to a file, and answers. It parses nothing but the opaque and keeps no queue
+/* The lower bound of the cost of a send on this machine. It receives bytes from sockets, splits them into frames,
+ * writes as many bytes as their records would have to a file, and answers. It parses nothing but the opaque and keeps no queue
  * and no index. compare.py measures it as an upper bound: no broker that receives with recv, stores with pwrite, and
  * answers with send can be faster here.
  *
@@ -29,9 +29,10 @@
 #define REPLY_MAX 512
 
 /* As long as a broker's reply to a send. The opaque goes between the two. */
-static const char REPLY_HEAD[] = "{\"code\":0,\"extFields\":{\"queueId\":\"0\",\"MSG_REGION\":\"DefaultRegion\",\"msgId\":"
-                             "\"7F00000100002A9F0000000000000000\",\"TRACE_ON\":\"true\",\"queueOffset\":\"1234567\"},"
-                             "\"flag\":1,\"language\":\"JAVA\",\"opaque\":";
+static const char REPLY_HEAD[] =
+    "{\"code\":0,\"extFields\":{\"queueId\":\"0\",\"MSG_REGION\":\"DefaultRegion\",\"msgId\":"
+    "\"7F00000100002A9F0000000000000000\",\"TRACE_ON\":\"true\",\"queueOffset\":\"1234567\"},"
+    "\"flag\":1,\"language\":\"JAVA\",\"opaque\":";
 static const char REPLY_TAIL[] = ",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":399}";
 
 struct connection {

@@ -451,7 +451,8 @@ static bool handle_pull_reply(struct connection *c, uint32_t slot, uint32_t code
 
 static void count_refusal(uint32_t code, const uint8_t *header, size_t size) {
     static bool was_reported;
-    if (!was_reported) fprintf(stderr, "rmqload: first refused request, code %u: %.*s\n", code, (int)(size < 400 ? size : 400), header);
+    if (!was_reported)
+        fprintf(stderr, "rmqload: first refused request, code %u: %.*s\n", code, (int)(size < 400 ? size : 400), header);
     was_reported = true;
     if (!measuring) return;
     refused++;
@@ -630,7 +631,8 @@ static void print_result(struct usage begin, struct usage end) {
 static int at_least(const char *name, const char *text, int least) {
     char *end;
     long value = strtol(text, &end, 10);
-    if (*end || end == text || value < least || value > 1 << 24) fail("--%s %s: expected a whole number of at least %d", name, text, least);
+    if (*end || end == text || value < least || value > 1 << 24)
+        fail("--%s %s: expected a whole number from %d to %d", name, text, least, 1 << 24);
     return (int)value;
 }
 
