@@ -7,7 +7,6 @@ import os
 import select
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -121,7 +120,7 @@ class FallbackFeed:
     def __init__(self, *, in_set: bool = False) -> None:
         self._poll_set = FallbackPollSet(self) if in_set else None
         self.ready: PollSet | None = self._poll_set
-        self.receive: Callable[[Any, int, int], int] = self.receive_from
+        self.receive: Callable[[object, int, int], int] = self.receive_from
         self.core = SimpleNamespace(frame_max=0, wanted=0)
         self._data = b""
         self._unhandled: list[memoryview] = []
@@ -165,7 +164,7 @@ class FallbackFeed:
     def number_of(self, fd: int) -> int:
         return next(number for number, each in self._fds.items() if each == fd)
 
-    def receive_from(self, core: Any, number: int, have: int) -> int:
+    def receive_from(self, core: object, number: int, have: int) -> int:
         try:
             data = os.read(self._fds[number], self.SIZE)
         except BlockingIOError:
@@ -231,7 +230,7 @@ class FallbackPollSet:
         self._found: list[int] = []
         self._next = 0
         self.fd = self._epoll.fileno()
-        self.receive: Callable[[Any, bool], int] = self.receive_from_all
+        self.receive: Callable[[object, bool], int] = self.receive_from_all
         self.flush_replies_early: Callable[[], bool] = lambda: False
 
     def watch(self, number: int, wanted: bool) -> None:
@@ -244,7 +243,7 @@ class FallbackPollSet:
     def exclude(self, number: int, apart: bool) -> None:
         (self._apart.add if apart else self._apart.discard)(number)
 
-    def receive_from_all(self, core: Any, begin: bool) -> int:
+    def receive_from_all(self, core: object, begin: bool) -> int:
         if begin:
             self._next = 0
             self._found = [self._feed.number_of(fd) for fd, _ in self._epoll.poll(0)]
