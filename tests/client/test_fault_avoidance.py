@@ -58,7 +58,7 @@ def test_if_no_broker_is_available_the_better_half_is_used_in_turn() -> None:
     for broker, latency_ms in (("a", 600), ("b", 15_000), ("c", 2_000)):
         avoidance.update_latency(broker, latency_ms, 0)
     assert rotate(avoidance, 5, 1) == {"a": 5}
-    avoidance.update_latency("gone", 550, 0)
+    avoidance.update_latency("unknown", 550, 0)
     assert rotate(avoidance, 5, 1) == {"a": 5}, "a broker that has no queue is not chosen"
     queues = [MessageQueue("T", broker, 0) for broker in "abcd"]
     avoidance.update_latency("d", 550, 0)

@@ -208,10 +208,10 @@ def test_a_group_can_join_only_once(world: ClientWorld, run: Run) -> None:
     run(main())
 
 
-@pytest.mark.parametrize("given", ["", "host", "a:1;b", [], ["a:0"]])
-def test_invalid_name_servers_are_refused(given: str | Sequence[str]) -> None:
+@pytest.mark.parametrize("servers", ["", "host", "a:1;b", [], ["a:0"]])
+def test_invalid_name_servers_are_refused(servers: str | Sequence[str]) -> None:
     with pytest.raises(ConfigError, match="give host:port"):
-        split_name_servers(given)
+        split_name_servers(servers)
 
 
 def test_name_servers_are_a_string_or_a_sequence() -> None:

@@ -130,11 +130,11 @@ class BesiegedSite:
 
     async def _check(self, address: str) -> None:
         """Send one request over a new connection, and measure the time to its answer."""
-        begin = time.process_time()
+        start = time.process_time()
         client = await HonestClient.connect(address)
         client.writer.write(probe_frame())
         answer = await client.answer()
-        self.worst_ms = max(self.worst_ms, (time.process_time() - begin) * 1000)
+        self.worst_ms = max(self.worst_ms, (time.process_time() - start) * 1000)
         self.checks += 1
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         await client.close()

@@ -73,15 +73,15 @@ def header_keys(frame: bytes) -> set[str] | None:
 
 def check_answer(code: int, ours: bytes, java: bytes) -> None:
     """Check our answer to a request with ``code`` against Java's."""
-    mine, theirs = decoded(ours), decoded(java)
-    assert (mine.code, mine.remark) == (theirs.code, theirs.remark), code
-    assert mine.ext_fields == theirs.ext_fields, code
-    assert (mine.opaque, mine.flag, mine.version) == (theirs.opaque, 1, 407)
-    assert (mine.language, mine.serialize_type) == (theirs.language, theirs.serialize_type)
+    answer, expected = decoded(ours), decoded(java)
+    assert (answer.code, answer.remark) == (expected.code, expected.remark), code
+    assert answer.ext_fields == expected.ext_fields, code
+    assert (answer.opaque, answer.flag, answer.version) == (expected.opaque, 1, 407)
+    assert (answer.language, answer.serialize_type) == (expected.language, expected.serialize_type)
     assert header_keys(ours) == header_keys(java), code
-    assert comparable(mine.body) == comparable(theirs.body), code
+    assert comparable(answer.body) == comparable(expected.body), code
     if code != 206:  # Lists of topics have no order; all other bodies are equal to the byte.
-        assert mine.body == theirs.body, code
+        assert answer.body == expected.body, code
 
 
 class Replay:

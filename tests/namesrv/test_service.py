@@ -63,7 +63,7 @@ def test_stop_cancels_the_expiry_scan(world: NameServerHarness) -> None:
 
 
 @pytest.mark.parametrize("uvloop", ["off", "auto"])
-def test_a_name_server_on_sockets(uvloop: str) -> None:
+def test_a_name_server_serves_requests_on_sockets(uvloop: str) -> None:
     world = NameServerHarness()
 
     async def main(scheduler: AsyncioScheduler) -> None:

@@ -261,7 +261,8 @@ def test_regular_pushes_take_the_fast_path_with_the_same_result() -> None:
     check_same(members, [push(log[:5])])
     for first in range(5, 60, 5):
         check_same(members, [push(log[first : first + 5], committed=first - 1)])
-    assert members[0].taken == 10  # all but the first one and the one that rolls to a new file
+    # All but the first push and the one that rolls to a new file.
+    assert members[0].taken == 10
     assert members[1].taken == 0
     assert members[0].driver.node.committed_index == 54
 
@@ -275,9 +276,8 @@ def test_frames_of_one_read_keep_their_order() -> None:
         members, [push(log[4:8], 0), push_commit(9), push(log[8:12], 3), push(log[12:16], 11)]
     )
     assert members[0].channel.written == members[1].channel.written
-    assert (
-        members[0].taken == 1
-    )  # After a frame that takes the general path, the rest of the read does, too.
+    # After a frame that takes the general path, the rest of the read does, too.
+    assert members[0].taken == 1
     check_same(members, [push(log[16:20], 9), push(log[20:24], 19), push(log[24:28], 30)])
     assert members[0].taken == 4
     assert members[0].driver.node.committed_index == 27
@@ -348,8 +348,8 @@ def frame_of(kind: str, first: int, second: int, at: int, log: list[Entry]) -> R
     if kind == "next":
         return push(log[at : at + first] or log[-1:], second)
     if kind == "again":
-        begin = max(0, at - first)
-        return push(log[begin : begin + second], 1)
+        start = max(0, at - first)
+        return push(log[start : start + second], 1)
     if kind == "gap":
         return push(log[at + first : at + first + second] or log[-1:], 1)
     if kind == "single":

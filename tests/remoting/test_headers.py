@@ -123,10 +123,10 @@ def test_inherited_fields_come_first_except_in_fast_headers() -> None:
 
 
 def test_bname_is_kept() -> None:
-    given = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "bname": "broker-a"}
-    header = QueryConsumerOffsetRequestHeader.decode(given)
+    values = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "bname": "broker-a"}
+    header = QueryConsumerOffsetRequestHeader.decode(values)
     assert header.bname == "broker-a"
-    assert header.encode() == given
+    assert header.encode() == values
 
 
 def test_booleans_are_written_in_lower_case() -> None:
@@ -149,17 +149,17 @@ ALL: list[type[CommandHeader]] = sorted(
 
 @pytest.mark.parametrize("header_type", ALL)
 def test_each_header_is_decoded_and_encoded(header_type: type[CommandHeader]) -> None:
-    given = {item.wire_name: SAMPLES[item.kind] for item in header_fields(header_type)}
-    header = header_type.decode(given)
-    assert header.encode() == given
+    values = {item.wire_name: SAMPLES[item.kind] for item in header_fields(header_type)}
+    header = header_type.decode(values)
+    assert header.encode() == values
     assert header_type.decode(header.encode()) == header
     mandatory = [item.wire_name for item in header_fields(header_type) if item.mandatory]
     for name in mandatory:
         with pytest.raises(
             RequestRejectedError, match=f"the field {name} of {header_type.__name__} is missing"
         ):
-            header_type.decode({key: value for key, value in given.items() if key != name})
-    only_mandatory = {name: given[name] for name in mandatory}
+            header_type.decode({key: value for key, value in values.items() if key != name})
+    only_mandatory = {name: values[name] for name in mandatory}
     assert only_mandatory.items() <= header_type.decode(only_mandatory).encode().items()
 
 

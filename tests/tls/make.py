@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 HERE = Path(__file__).parent
-BEGIN = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+START = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 END = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -34,7 +34,7 @@ def make(
         .issuer_name(issuer.subject if issuer else common_name(name))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(BEGIN)
+        .not_valid_before(START)
         .not_valid_after(END)
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
