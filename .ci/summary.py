@@ -1,6 +1,4 @@
-"""Reads the output of several pytest runs and prints their summary lines, then one that adds them
-up.
-"""
+"""Print the summary lines of several pytest runs, read from standard input, and their sum."""
 
 from __future__ import annotations
 
@@ -21,11 +19,12 @@ def main() -> None:
         if found is None or SECONDS.search(line) is None:
             continue
         print(found.group(1).rstrip(" ="))
-        for count, what in COUNT.findall(line):
-            total[what.rstrip("s") if what in ("errors", "warnings") else what] += int(count)
+        for count, outcome in COUNT.findall(line):
+            singular = outcome.rstrip("s") if outcome in ("errors", "warnings") else outcome
+            total[singular] += int(count)
         seconds += float(SECONDS.search(line).group(1))
     order = ("failed", "error", "passed", "skipped")
-    counts = ", ".join(f"{total[what]} {what}" for what in order if total[what])
+    counts = ", ".join(f"{total[outcome]} {outcome}" for outcome in order if total[outcome])
     print(f"=== {counts or 'no tests ran'} in {seconds:.2f}s ===")
 
 

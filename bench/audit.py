@@ -1,11 +1,10 @@
-"""Measure how fast a store is audited and certified, relative to md5 of the same files in the same
-run.
+"""Measure how fast a store is audited and certified, relative to md5 over the same files.
 
     python bench/audit.py                     # 2 x 1 GiB of messages with 1 KiB and with 128 bytes
     python bench/audit.py --mib 128 --rounds 1
 
-The figures are CPU-seconds of this process, medians over the rounds; only the ratios are
-meaningful. Exit code 2 if one is below its goal.
+The figures are bytes per CPU-second of this process, medians over the rounds. Only their ratios are
+meaningful. Exit code 2: a ratio is below its goal.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ HEAD = struct.Struct(">iIiiiqqiq4siq4siiqi")
 HOST = b"\x7f\0\0\1"
 
 Logs = dict[int, bytes]
-"""Maps the first offset of a log file to its bytes, for measurements without reading."""
+"""The bytes of each log file by first offset, for measurements that do not read files."""
 
 GOALS = {"kernel": 8.0, "audit": 1.0, "certificate": 0.5}
-"""Bytes per CPU-second, divided by those of md5."""
+"""The lowest accepted ratios of bytes per CPU-second to those of md5."""
 
 
 @define(frozen=True)
 class Row:
-    """One line of the table. ``speed`` is in GB per CPU-second; ``ratio`` is relative to md5."""
+    """One line of the table: ``speed`` in GB per CPU-second, and its ``ratio`` to that of md5."""
 
     body: int
     messages: int
@@ -63,7 +62,7 @@ class Row:
 
 
 def make_store(root: Path, body_bytes: int, total: int, file_bytes: int = FILE_BYTES) -> int:
-    """Write a classic store with about ``total`` bytes of messages; return their number."""
+    """Write a classic store with about ``total`` bytes of messages and return their number."""
     (root / "commitlog").mkdir(parents=True)
     queues: dict[tuple[bytes, int], bytearray] = {}
     body = bytes(range(256)) * (body_bytes // 256 + 1)
@@ -76,7 +75,7 @@ def make_store(root: Path, body_bytes: int, total: int, file_bytes: int = FILE_B
                 break
             data += record
             number += 1
-            _unit(queues, number - 1, offset + len(data) - len(record), len(record))
+            _add_unit(queues, number - 1, offset + len(data) - len(record), len(record))
         remaining = file_bytes - len(data)
         data += struct.pack(">iI", remaining, layout.BLANK_MAGIC) + bytes(remaining - 8)
         (root / "commitlog" / f"{offset:020d}").write_bytes(data)
@@ -91,14 +90,14 @@ def make_store(root: Path, body_bytes: int, total: int, file_bytes: int = FILE_B
     return number
 
 
-def _place(number: int) -> tuple[bytes, int]:
+def _queue_of(number: int) -> tuple[bytes, int]:
     return b"Topic%02d" % (number % TOPICS), number // TOPICS % QUEUES
 
 
 def _record(
     queues: dict[tuple[bytes, int], bytearray], number: int, offset: int, body: bytes
 ) -> bytes:
-    topic, queue = _place(number)
+    topic, queue = _queue_of(number)
     queue_offset = len(queues.setdefault((topic, queue), bytearray())) // 20
     properties = b"UNIQ_KEY\1%032X\2KEYS\1k%d\2WAIT\1true" % (number, number)
     properties += b"\2TAGS\1Tag%d" % (number % 5)
@@ -112,9 +111,11 @@ def _record(
     return head + body + tail
 
 
-def _unit(queues: dict[tuple[bytes, int], bytearray], number: int, offset: int, size: int) -> None:
+def _add_unit(
+    queues: dict[tuple[bytes, int], bytearray], number: int, offset: int, size: int
+) -> None:
     tags_code = java_hash_of_bytes(b"Tag%d" % (number % 5))
-    queues[_place(number)] += QUEUE_UNIT.pack(offset, size, tags_code)
+    queues[_queue_of(number)] += QUEUE_UNIT.pack(offset, size, tags_code)
 
 
 def _md5(_root: Path, logs: Logs) -> None:
@@ -133,7 +134,7 @@ def _audit(root: Path, _logs: Logs) -> None:
 
 
 def _certificate(root: Path, _logs: Logs) -> None:
-    """Certify two replicas, which are the same folder here: both are read."""
+    """Certify two replicas. They are the same folder here, which is read twice."""
     plans = [
         ManifestPlan(
             name=name,
@@ -155,7 +156,7 @@ WORK: dict[str, tuple[Callable[[Path, Logs], None], int]] = {
     "audit": (_audit, 1),
     "certificate": (_certificate, 2),
 }
-"""The measured function and how often it reads the store, by name."""
+"""The measured functions, and how often each reads the store."""
 
 
 def measure(root: Path, total: int, rounds: int) -> dict[str, float]:
@@ -164,16 +165,16 @@ def measure(root: Path, total: int, rounds: int) -> dict[str, float]:
     logs = {int(path.name): path.read_bytes() for path in (root / "commitlog").iterdir()}
     for _ in range(rounds):
         for name, (work, times) in WORK.items():
-            begin = time.process_time()
+            start = time.process_time()
             work(root, logs)
-            seconds[name].append((time.process_time() - begin) / times)
+            seconds[name].append((time.process_time() - start) / times)
     return {name: total / statistics.median(taken) / 1e9 for name, taken in seconds.items()}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=1024, help="MiB of messages per body size")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--mib", type=int, default=1024, help="MiB of messages for each body size")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each figure")
     parser.add_argument("--format", default="text", choices=["text", "json"])
     options = parser.parse_args()
     rows = []

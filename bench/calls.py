@@ -2,11 +2,10 @@
 
     python bench/calls.py [--list]
 
-The broker runs in this process with ``RMQPY_FAST=0``; the client is a plain socket, so every
-counted
-call is the broker's: from the bytes that arrive to the bytes that leave, dispatch to the consume
-queue included. ``--list`` prints the calls in order. Run it with ``RMQPY_PURE=1`` to count the
-Python codec as well.
+The broker runs in this process with ``RMQPY_FAST=0``. The client is a plain socket, so every
+counted call belongs to the broker, from the bytes that arrive to the bytes that leave, including
+dispatch to the consume queue. ``--list`` prints the calls in order. Run it with ``RMQPY_PURE=1`` to
+count the Python codec, too.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ PACKAGE = str(Path(rmqpy.__file__).parent) + os.sep
 TOPIC = "TBW102"
 WARM_UP = 3
 QUIET_S = 0.05
-"""Work that a request leaves behind (dispatch) is done within this time."""
+"""The time within which the work after a reply (dispatch) is done."""
 
 
 class Calls:
-    """The functions of rmqpy that were called while counting was on, in order."""
+    """A profiler that records the functions of rmqpy that were called while it was on, in order."""
 
     def __init__(self) -> None:
         self.names: list[tuple[str, str]] = []
@@ -83,7 +82,7 @@ def pull_frame() -> bytes:
 
 
 async def request(broker: BrokerRuntime, frame: bytes, calls: Calls) -> None:
-    """Send one frame over a connection of its own, after the same frame as a warm-up."""
+    """Send one frame over a new connection, after the same frames as a warm-up."""
     host, _, port = broker.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     for turn in range(WARM_UP + 1):

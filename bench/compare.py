@@ -1,12 +1,12 @@
-"""Compare the Java broker and rmqpy: the same loads in turn, in one run, and a table of ratios.
+"""Compare the Java broker and rmqpy under the same loads in one run, and print a table of ratios.
 
-    python bench/compare.py                       every row, three rounds, Java warmed for 60 s
+    python bench/compare.py                       every row, three rounds, Java warmed up for 60 s
     python bench/compare.py --rows send-128 pull-32x128 --rounds 5
-    python bench/compare.py --quick               one short round: does everything still run?
-    python bench/compare.py --kinds rmqpy         without Java: figures, no ratios
+    python bench/compare.py --quick               one short round, to check that everything runs
+    python bench/compare.py --kinds rmqpy         without Java; prints figures but no ratios
 
 The broker under load runs on core 0, the generator (rmqload.c) on core 1; the other brokers are
-stopped (SIGSTOP) meanwhile, so that they cost nothing. Figures are messages per CPU-second of the
+stopped (SIGSTOP) in the meantime and use no CPU. Figures are messages per CPU-second of the
 broker, unless a row says otherwise. README.md explains what they show and what they do not.
 """
 
@@ -29,6 +29,7 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 from conditions import REALTIME_PRIORITY, admin_commands, realtime, stopped, use_memory
+from load_target import QUEUES, LoadTarget
 from report import brief, machine, table, write_json
 from rows import (
     ACCESS,
@@ -48,7 +49,6 @@ from rows import (
     Sample,
     samples_of,
 )
-from served import QUEUES, Served
 
 from rmqpy.acl.signature import Credentials
 from rmqpy.testing.java import JavaHome, JavaSite, JvmSettings
@@ -69,7 +69,7 @@ BROKER_CORE, GENERATOR_CORE = "0", "1"
 TOPIC = "bench"
 MEMBERS = 3
 SIGNING = ("access", "base64", "sha1")
-"""The files of the C core with which the generator signs."""
+"""The files of the C core that the generator uses to sign."""
 PULL_FILL_COUNT = 200_000
 COUNTED_SECONDS_MAX = 900
 SETTLED_SECONDS = 8.0
@@ -83,7 +83,7 @@ JVM = JvmSettings(
     direct_mb=2048,
     options=("-XX:+UseSerialGC", "-XX:-UsePerfData"),
 )
-"""With one core the serial collector is Java's best; taskset makes Java see one core."""
+"""The serial collector is Java's best choice on one core; taskset makes Java see one core."""
 
 GROUP_JVM = evolve(JVM, heap_min_mb=512, heap_max_mb=1024, direct_mb=1024)
 """The JVM of each of three members."""
@@ -105,7 +105,7 @@ class Options:
 
 @define
 class Bench:
-    """The sites and processes of one run, and its measurements (``report.Results``)."""
+    """One run: its sites, its processes, and its measurements (``report.Results``)."""
 
     options: Options
     root: Path
@@ -130,58 +130,58 @@ class Bench:
                     self._measure(profile, samples, brokers)
                 shutil.rmtree(self.root / profile, ignore_errors=True)
 
-    def _measure(self, profile: str, samples: list[Sample], brokers: dict[str, Served]) -> None:
-        for sample in samples:  # memory when idle is measured before any load
+    def _measure(self, profile: str, samples: list[Sample], brokers: dict[str, LoadTarget]) -> None:
+        for sample in samples:  # idle memory must be measured before any load
             if sample.load == IDLE:
-                self._take(profile, sample, memory_of(brokers[sample.kind]))
+                self._record(profile, sample, memory_of(brokers[sample.kind]))
         if any(sample.load.startswith("pull") for sample in samples):
             for broker in brokers.values():
                 self._fill(broker)
         loads = [sample for sample in samples if sample.load not in (IDLE, *COUNTED)]
         for kind, broker in brokers.items():
-            own = [sample.load for sample in loads if sample.kind == kind]
+            names = [sample.load for sample in loads if sample.kind == kind]
             warm = min(WARM_SECONDS_MAX[kind], self.options.warm_seconds)
             log(f"  {kind}: {warm:.0f} s of warm-up")
             with self._alone(broker, brokers):
-                for load in own:
-                    self._load(broker, load, warm / len(own))
+                for load in names:
+                    self._load(broker, load, warm / len(names))
         for turn in range(self.options.rounds):
             for sample in loads:
-                self._take_load(profile, sample, brokers, f"round {turn + 1}")
+                self._measure_load(profile, sample, brokers, f"round {turn + 1}")
         for sample in samples:
             if sample.load in COUNTED:
-                self._take_load(profile, sample, brokers, "once")
+                self._measure_load(profile, sample, brokers, "once")
 
-    def _take_load(
-        self, profile: str, sample: Sample, brokers: dict[str, Served], when: str
+    def _measure_load(
+        self, profile: str, sample: Sample, brokers: dict[str, LoadTarget], when: str
     ) -> None:
         broker = brokers[sample.kind]
         with self._alone(broker, brokers):
             result = self._load(broker, sample.load, self.options.seconds)
         log(f"  {when} {sample.load:16} {sample.kind:6} {brief(result)}")
-        self._take(profile, sample, result)
+        self._record(profile, sample, result)
 
     def _measure_start(self, samples: list[Sample]) -> None:
         for turn in range(self.options.rounds + 1):
             for sample in samples:
                 broker = self._broker(sample.kind, START, f"{sample.kind}-{turn}", {})
-                begin = time.monotonic()
+                start = time.monotonic()
                 broker.launch()
                 try:
                     wait_until_accepting(broker.port)
-                    result = {"start_s": time.monotonic() - begin}
+                    result = {"start_s": time.monotonic() - start}
                 finally:
                     broker.stop()
                 if not turn:
-                    continue  # the first start compiles and reads the files from disk
+                    continue  # the first start compiles bytecode and reads the files from disk
                 log(f"  round {turn} start {sample.kind:6} {result['start_s']:.3f} s")
-                self._take(START, sample, result)
+                self._record(START, sample, result)
 
     def _measure_failover(self, samples: list[Sample]) -> None:
         """Kill the leader and measure the time until another member has stored a message."""
         for sample in samples:
             fast = sample.load == FAILOVER_FAST
-            group = self._served(sample.kind, FAILOVER, sample.load, FAST_ELECTION if fast else {})
+            group = self._target(sample.kind, FAILOVER, sample.load, FAST_ELECTION if fast else {})
             try:
                 group.start()
                 for turn in range(self.options.rounds):
@@ -189,18 +189,18 @@ class Bench:
                     lost.kill()
                     result = {"failover_s": group.find_leader()}
                     log(f"  round {turn + 1} {sample.load} {sample.kind} {result}")
-                    self._take(FAILOVER, sample, result)
+                    self._record(FAILOVER, sample, result)
                     lost.start()
                     time.sleep(SETTLED_SECONDS)
             finally:
                 group.kill()
 
-    def _take(self, profile: str, sample: Sample, result: dict[str, Any]) -> None:
+    def _record(self, profile: str, sample: Sample, result: dict[str, Any]) -> None:
         of_load = self.results.setdefault(profile, {}).setdefault(sample.load, {})
         of_load.setdefault(sample.kind, []).append(result)
 
     @contextmanager
-    def _alone(self, broker: Served, brokers: dict[str, Served]) -> Iterator[None]:
+    def _alone(self, broker: LoadTarget, brokers: dict[str, LoadTarget]) -> Iterator[None]:
         with stopped(other for other in brokers.values() if other is not broker):
             if len(broker.members) > 1:  # a group that was stopped may elect again
                 time.sleep(SETTLED_SECONDS)
@@ -208,36 +208,38 @@ class Bench:
             yield
 
     @contextmanager
-    def _brokers(self, profile: str, kinds: list[str]) -> Iterator[dict[str, Served]]:
-        brokers: dict[str, Served] = {}
+    def _brokers(self, profile: str, kinds: list[str]) -> Iterator[dict[str, LoadTarget]]:
+        brokers: dict[str, LoadTarget] = {}
         try:
             for kind in kinds:
                 log(f"{profile}: starting the {kind} broker")
-                brokers[kind] = self._served(kind, profile, kind, {})
+                brokers[kind] = self._target(kind, profile, kind, {})
                 brokers[kind].start()
             yield brokers
         finally:
             for broker in brokers.values():
                 broker.kill()
 
-    def _served(self, kind: str, profile: str, name: str, settings: Mapping[str, str]) -> Served:
+    def _target(
+        self, kind: str, profile: str, name: str, settings: Mapping[str, str]
+    ) -> LoadTarget:
         topics = (TOPIC, PULL_TOPIC)
         if profile not in (GROUP, FAILOVER):
-            own = self._settings(profile, f"bench-{kind}")
+            common = self._settings(profile, f"bench-{kind}")
             credentials = Credentials(*ACCOUNT) if profile == ACCESS else None
-            broker = self._broker(kind, profile, name, own)
-            return Served([broker], topics, credentials=credentials)
+            broker = self._broker(kind, profile, name, common)
+            return LoadTarget([broker], topics, credentials=credentials)
         self.ports.append(free_port_block(MEMBERS))
         ports = list(self.ports[-1])
         members = []
         for number in range(MEMBERS):
-            own = {
+            member_settings = {
                 **self._settings(profile, f"bench-{kind}"),
                 **group_settings(f"bench-{kind}", ports, number),
                 **settings,
             }
-            members.append(self._broker(kind, profile, f"{name}-{number}", own))
-        return Served(members, topics)
+            members.append(self._broker(kind, profile, f"{name}-{number}", member_settings))
+        return LoadTarget(members, topics)
 
     def _broker(
         self, kind: str, profile: str, name: str, settings: Mapping[str, str]
@@ -268,8 +270,8 @@ class Bench:
     def _settings(self, profile: str, broker_name: str) -> dict[str, str]:
         common = {
             "diskMaxUsedSpaceRatio": "95",
-            # A broker that received more has more after a pull's offset, and would return eight at
-            # a time.
+            # A broker that received more holds more data after the offset of a pull, and would then
+            # return only eight messages at a time.
             "maxTransferCountOnMessageInDisk": "32",
             "maxTransferBytesOnMessageInDisk": "262144",
         }
@@ -282,12 +284,12 @@ class Bench:
             return {**common, **dledger_settings(broker_name, self.ports[-1].first)}
         return common
 
-    def _fill(self, broker: Served) -> None:
-        """Send messages of 128 bytes, and no others, for the pull row."""
+    def _fill(self, broker: LoadTarget) -> None:
+        """Send the messages of 128 bytes for the pull row."""
         arguments = ("--topic", PULL_TOPIC, "--count", str(PULL_FILL_COUNT))
         self._generate(broker, (*LOADS["send-128"], *arguments), 120)
 
-    def _load(self, broker: Served, load: str, seconds: float) -> dict[str, Any]:
+    def _load(self, broker: LoadTarget, load: str, seconds: float) -> dict[str, Any]:
         arguments = ["--pid", ",".join(map(str, broker.pids)), *LOADS[load]]
         if load in COUNTED:
             arguments += ["--count", str(COUNTED[load])]
@@ -306,7 +308,7 @@ class Bench:
         return result
 
     def _generate(
-        self, broker: Served, arguments: tuple[str, ...], seconds_max: float
+        self, broker: LoadTarget, arguments: tuple[str, ...], seconds_max: float
     ) -> dict[str, Any]:
         command = ["taskset", "-c", GENERATOR_CORE, str(self.generator), "--topic", TOPIC]
         command += ["--port", str(broker.port), "--queues", str(QUEUES), *arguments]
@@ -321,7 +323,7 @@ class Bench:
         return result
 
 
-def memory_of(broker: Served) -> dict[str, Any]:
+def memory_of(broker: LoadTarget) -> dict[str, Any]:
     anonymous_kb = 0
     for pid in broker.pids:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
@@ -362,7 +364,7 @@ def build_generator(directory: Path) -> Path:
 
 
 def build(program: Path, sources: list[Path]) -> Path:
-    """Compile ``sources``; returns ``program``."""
+    """Compile ``sources`` and return ``program``."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise SystemExit(f"a C compiler (cc or gcc) is needed to build {sources[0].name}")
@@ -382,20 +384,24 @@ def parse(arguments: list[str]) -> Options:
     )
     names = [row.name for row in ROWS]
     parser.add_argument("--rows", nargs="+", choices=names, default=names, metavar="ROW")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each load")
-    parser.add_argument("--warm", type=float, default=60.0, help="seconds of warm-up load (Java)")
-    parser.add_argument("--quick", action="store_true", help="one round of half a second")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="only these")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each load")
+    parser.add_argument("--seconds", type=float, default=1.0, help="measured seconds of each load")
+    parser.add_argument("--warm", type=float, default=60.0, help="seconds of warm-up for Java")
+    parser.add_argument("--quick", action="store_true", help="one round of half a second per load")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=KINDS, default=KINDS, help="brokers to measure"
+    )
     parser.add_argument(
         "--memory-mb",
         type=int,
         default=3000,
-        help="memory to touch and release before each load; 0: the log grows into memory that"
-        " the hypervisor may have to provide first",
+        help="MB of memory to touch and release before each load; with 0 the log may grow into"
+        " memory that the hypervisor must provide first",
     )
-    parser.add_argument("--realtime", action="store_true", help="chrt during loads; needs root")
-    parser.add_argument("--output", type=Path, help="instead of bench/results/DATE.json")
+    parser.add_argument(
+        "--realtime", action="store_true", help="run loads in a real-time class (chrt); needs root"
+    )
+    parser.add_argument("--output", type=Path, help="result file; default: bench/results/DATE.json")
     given = parser.parse_args(arguments)
     return Options(
         rows=tuple(
@@ -418,10 +424,10 @@ def main() -> int:
     home = JavaHome()
     reason = home.missing() if "java" in options.kinds else None
     if reason is not None:
-        log(f"{reason}; try --kinds rmqpy pure")
+        log(f"{reason}; use --kinds rmqpy pure to measure without Java")
         return 1
     os.sched_setaffinity(0, {int(GENERATOR_CORE)})
-    # Keep bytecode, as an installation does, whatever the environment of this process says.
+    # Write bytecode, as an installation does, even if the environment of this process disables it.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     about = {
         "machine": machine(),
@@ -431,8 +437,8 @@ def main() -> int:
         "memory_mb": options.memory_mb,
         "realtime": options.realtime,
     }
-    with tempfile.TemporaryDirectory(prefix="rmqpy-bench-") as made:
-        root = Path(made)
+    with tempfile.TemporaryDirectory(prefix="rmqpy-bench-") as folder:
+        root = Path(folder)
         bytecode = {"PYTHONPYCACHEPREFIX": str(root / "bytecode")}
         sites: dict[str, Site] = {
             "java": JavaSite(root / "java", home, JVM, log_level="WARN"),
@@ -446,7 +452,7 @@ def main() -> int:
             bench.run()
     print(table(options.rows, bench.results))
     if not options.output and options.rounds < 3:
-        log("no result file written after a short run (use --output FILE to keep it)")
+        log("no result file written: fewer than three rounds (use --output FILE to write one)")
     else:
         path = options.output or HERE / "results" / f"{date.today().isoformat()}.json"
         write_json(path, about, options.rows, bench.results)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from served import Served
+from load_target import LoadTarget
 
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import RmqError
@@ -25,7 +25,7 @@ ADMIN_COMMANDS: tuple[tuple[RequestCode, tuple[str, ...]], ...] = (
     (RequestCode.GET_BROKER_CONFIG, ()),
     (RequestCode.GET_ALL_CONSUMER_OFFSET, ()),
 )
-"""The requests of a console that monitors a broker: code and fields."""
+"""The requests of a monitoring console: code and fields."""
 
 
 @contextmanager
@@ -41,24 +41,24 @@ def realtime(pids: Iterable[int]) -> Iterator[None]:
 
 
 @contextmanager
-def stopped(brokers: Iterable[Served]) -> Iterator[None]:
-    """Stop these brokers for the block, so that they cost nothing."""
-    stopped_now = list(brokers)
-    for broker in stopped_now:
+def stopped(brokers: Iterable[LoadTarget]) -> Iterator[None]:
+    """Stop these brokers during the block, so that they use no CPU."""
+    targets = list(brokers)
+    for broker in targets:
         broker.pause()
     try:
         yield
     finally:
-        for broker in stopped_now:
+        for broker in targets:
             broker.resume()
 
 
 def use_memory(megabytes: int) -> None:
     """Touch that much memory and release it at once.
 
-    A hypervisor that provides memory on first touch makes every page of a growing log cost ten
-    times its copy, until it has been used once. The load after this call finds pages in use, as on
-    a machine that has been up for a day.
+    If a hypervisor provides a page only when it is first touched, each new page of a growing log
+    costs ten times as much as copying its data. A load after this call finds pages that were used
+    before, as on a machine that has been up for a day.
     """
     if megabytes:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE

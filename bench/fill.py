@@ -1,4 +1,4 @@
-"""Fill a log of a given size with rmqload: real messages with keys, no sparse files."""
+"""Fill a log to a given size with rmqload: real messages with keys, no sparse files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rmqpy.testing.processes import ServerProcess
 GIB: Final = 1 << 30
 TOPIC: Final = "bench"
 BLOCK: Final = 512
-LOOK_S: Final = 0.05
+POLL_S: Final = 0.05
 
 
 @frozen
 class Filling:
-    """What to fill: the generator, the size of the log, and the shape of the messages."""
+    """The load generator, the size of the log, and the shape of the messages."""
 
     generator: Path
     gigabytes: float
@@ -32,9 +32,7 @@ class Filling:
 
 @contextmanager
 def filled(broker: ServerProcess, filling: Filling) -> Iterator[None]:
-    """Fill the log, enter the block when it is large enough, and continue the load until its
-    end.
-    """
+    """Put load on the broker, enter the block when the log is large enough, and stop after it."""
     with connect_when_ready(broker.address) as connection:
         create_topic(connection, TOPIC, filling.queues)
     command = [str(filling.generator), "--port", str(broker.port), "--topic", TOPIC]
@@ -44,7 +42,7 @@ def filled(broker: ServerProcess, filling: Filling) -> Iterator[None]:
         while log_bytes(broker) < filling.gigabytes * GIB:
             if load.poll() is not None:
                 raise SystemExit(f"the load generator exited: {broker.printed()[-2000:]}")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         yield
     finally:
         load.kill()
@@ -52,7 +50,7 @@ def filled(broker: ServerProcess, filling: Filling) -> Iterator[None]:
 
 
 def log_bytes(broker: ServerProcess) -> int:
-    """Return the number of log bytes that were written: blocks, because the last file is sparse."""
+    """Return the bytes written to the log, counted in blocks because the last file is sparse."""
     assert broker.store is not None, "a broker has a store"
     files = (broker.store / "commitlog").glob("*")
     return sum(path.stat().st_blocks * BLOCK for path in files)

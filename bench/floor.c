@@ -1,12 +1,12 @@
-/* The least that a broker can do for a send on this machine: take bytes from sockets, find the frames, write as many
- * bytes as their records would have to a file, answer. It understands nothing, keeps no queue and no index, and every
- * answer is the same but for the opaque. What compare.py measures of it is a ceiling: no broker that receives by
- * recv, stores by pwrite and answers by send can cost less here.
+/* The lower bound of the cost of a send on this machine. It receives bytes from sockets, splits them into frames,
+ * writes as many bytes as their records would have to a file, and answers. It parses nothing but the opaque and keeps no queue
+ * and no index. compare.py measures it as an upper bound: no broker that receives with recv, stores with pwrite, and
+ * answers with send can be faster here.
  *
- *     floor PORT FILE     (JSON headers only; one thread; ends when it is killed)
+ *     floor PORT FILE     (JSON headers only; one thread; runs until it is killed)
  *
- * A read takes up to 256 KiB of one connection; what all connections brought since the last wait is written with one
- * pwrite, as the broker does; then each connection gets its answers with one send. */
+ * One recv takes up to 256 KiB of a connection. What all connections have sent since the last wait is written with one
+ * pwrite, as the broker does; then each connection receives its replies with one send. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,21 +21,23 @@
 #include <unistd.h>
 
 #define READ_BYTES (256 * 1024)
-#define ROOM (2 * READ_BYTES)
+#define BUFFER_BYTES (2 * READ_BYTES)
 #define CONNECTIONS_MAX 4096
-#define RECORD_MORE 156 /* a record of the load generator's has that much besides its body */
+/* bytes of a record in addition to its body, as for the load generator's messages */
+#define RECORD_OVERHEAD 156
 #define FILE_BYTES ((int64_t)1 << 30)
-#define ANSWER_MAX 512
+#define REPLY_MAX 512
 
-/* As long as a broker's answer to a send; the opaque stands between the two. */
-static const char BEFORE[] = "{\"code\":0,\"extFields\":{\"queueId\":\"0\",\"MSG_REGION\":\"DefaultRegion\",\"msgId\":"
-                             "\"7F00000100002A9F0000000000000000\",\"TRACE_ON\":\"true\",\"queueOffset\":\"1234567\"},"
-                             "\"flag\":1,\"language\":\"JAVA\",\"opaque\":";
-static const char BEHIND[] = ",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":399}";
+/* As long as a broker's reply to a send. The opaque goes between the two. */
+static const char REPLY_HEAD[] =
+    "{\"code\":0,\"extFields\":{\"queueId\":\"0\",\"MSG_REGION\":\"DefaultRegion\",\"msgId\":"
+    "\"7F00000100002A9F0000000000000000\",\"TRACE_ON\":\"true\",\"queueOffset\":\"1234567\"},"
+    "\"flag\":1,\"language\":\"JAVA\",\"opaque\":";
+static const char REPLY_TAIL[] = ",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":399}";
 
 struct connection {
-    size_t have, answered;
-    uint8_t in[ROOM], *out;
+    size_t received, reply_bytes;
+    uint8_t in[BUFFER_BYTES], *out;
 };
 
 static struct connection *connections[CONNECTIONS_MAX];
@@ -59,47 +61,48 @@ static void put32(uint8_t *p, uint32_t value)
         p[i] = (uint8_t)(value >> (24 - 8 * i));
 }
 
-/* Answers the request in a frame and keeps the bytes of its body, and as many as a record has more. */
-static void take(struct connection *c, const uint8_t *frame, size_t size)
+/* Answer the request in a frame, and store the bytes of its body and those of the rest of a
+ * record. */
+static void answer(struct connection *c, const uint8_t *frame, size_t size)
 {
     const size_t header = get32(frame + 4) & 0xFFFFFF, body = size - 4 - header;
     const char *at = memmem(frame + 8, header, "\"opaque\":", 9);
     size_t digits = 0;
 
-    if (at == NULL || body + RECORD_MORE > sizeof store - stored)
+    if (at == NULL || body + RECORD_OVERHEAD > sizeof store - stored)
         return;
     for (at += 9; at[digits] >= '0' && at[digits] <= '9'; digits++)
         ;
-    memcpy(store + stored, frame, RECORD_MORE);
-    memcpy(store + stored + RECORD_MORE, frame + 8 + header, body);
-    stored += RECORD_MORE + body;
-    uint8_t *const out = c->out + c->answered;
-    const size_t length = sizeof BEFORE - 1 + digits + sizeof BEHIND - 1;
+    memcpy(store + stored, frame, RECORD_OVERHEAD);
+    memcpy(store + stored + RECORD_OVERHEAD, frame + 8 + header, body);
+    stored += RECORD_OVERHEAD + body;
+    uint8_t *const out = c->out + c->reply_bytes;
+    const size_t length = sizeof REPLY_HEAD - 1 + digits + sizeof REPLY_TAIL - 1;
     put32(out, (uint32_t)length + 4);
     put32(out + 4, (uint32_t)length);
-    memcpy(out + 8, BEFORE, sizeof BEFORE - 1);
-    memcpy(out + 8 + sizeof BEFORE - 1, at, digits);
-    memcpy(out + 8 + sizeof BEFORE - 1 + digits, BEHIND, sizeof BEHIND - 1);
-    c->answered += 8 + length;
+    memcpy(out + 8, REPLY_HEAD, sizeof REPLY_HEAD - 1);
+    memcpy(out + 8 + sizeof REPLY_HEAD - 1, at, digits);
+    memcpy(out + 8 + sizeof REPLY_HEAD - 1 + digits, REPLY_TAIL, sizeof REPLY_TAIL - 1);
+    c->reply_bytes += 8 + length;
 }
 
-/* 0: the connection is gone. */
+/* Receive once and answer the complete frames. Returns 0 if the connection has ended. */
 static int receive(struct connection *c, int fd)
 {
-    const ssize_t count = recv(fd, c->in + c->have, READ_BYTES, MSG_DONTWAIT);
+    const ssize_t count = recv(fd, c->in + c->received, READ_BYTES, MSG_DONTWAIT);
     size_t at = 0;
 
     if (count <= 0)
         return 0;
-    c->have += (size_t)count;
-    c->out = realloc(c->out, (c->have / 64 + 1) * ANSWER_MAX);
+    c->received += (size_t)count;
+    c->out = realloc(c->out, (c->received / 64 + 1) * REPLY_MAX);
     if (c->out == NULL)
         fail("realloc");
-    while (c->have - at >= 8 && c->have - at >= 4 + (size_t)get32(c->in + at)) {
-        take(c, c->in + at, get32(c->in + at));
+    while (c->received - at >= 8 && c->received - at >= 4 + (size_t)get32(c->in + at)) {
+        answer(c, c->in + at, get32(c->in + at));
         at += 4 + (size_t)get32(c->in + at);
     }
-    memmove(c->in, c->in + at, c->have -= at);
+    memmove(c->in, c->in + at, c->received -= at);
     return 1;
 }
 
@@ -142,17 +145,17 @@ int main(int argc, char **argv)
             }
         }
         if (end + (int64_t)stored > FILE_BYTES)
-            end = ftruncate(file, 0); /* as a new file of the log is: bytes that nobody has touched */
+            end = ftruncate(file, 0); /* grow into untouched pages again, like a new log file */
         if (stored && pwrite(file, store, stored, end) != (ssize_t)stored)
             fail("pwrite");
         end += (int64_t)stored;
         for (int i = 0; i < ready; i++) {
             struct connection *const c = events[i].data.fd == listener ? NULL : connections[events[i].data.fd];
-            if (c != NULL && c->answered) {
-                if (send(events[i].data.fd, c->out, c->answered, MSG_NOSIGNAL) != (ssize_t)c->answered
-                    && errno != EPIPE && errno != ECONNRESET) /* a load that has ended wants no answers */
+            if (c != NULL && c->reply_bytes) {
+                if (send(events[i].data.fd, c->out, c->reply_bytes, MSG_NOSIGNAL) != (ssize_t)c->reply_bytes
+                    && errno != EPIPE && errno != ECONNRESET) /* a load that has ended reads no replies */
                     fail("send");
-                c->answered = 0;
+                c->reply_bytes = 0;
             }
         }
     }

@@ -1,15 +1,14 @@
-"""Measure what the data pipeline costs, as ratios of two measurements in one run on one store.
+"""Measure the cost of the data pipeline, as ratios of two measurements on one store in one run.
 
     python bench/pipeline.py                              # 2 GiB of 1 KiB messages
     python bench/pipeline.py --gigabytes 12 --size 128
     python bench/pipeline.py --store DIR --rows kernel,md5
 
-The store is filled by rmqload through an rmqpy broker, classic, with files of 1 GiB, and closed
-cleanly; in the folder that ``--store`` names it is kept, and reused the next time. It is read once
-before anything is timed. After the log's end its last file has zeros, which cost md5 as much as the
-rest and count for md5 only. CPU is that of the whole tree of processes: driver, JVM, Python
-workers. The output is one JSON line with the load of the machine before and after; exit code 0:
-every goal is met, 2: one is not.
+rmqload fills the store through an rmqpy broker: a classic log with files of 1 GiB, closed cleanly.
+The folder that ``--store`` names is kept, and reused the next time. The store is read once before
+anything is timed. The last file ends with zeros, which cost md5 as much as the rest and count for
+md5 only. CPU means all processes together: driver, JVM, Python workers. The output is one JSON line
+with the load of the machine before and after. Exit code: 0 every goal is met, 2 one is not.
 
 ==========  =====  ========================================================================
 row         goal   ratio
@@ -24,12 +23,13 @@ latency     1      seconds from a send to its committed batch, median (at most)
 cores       1.7    wall time: the audit on one core / on two
 ==========  =====  ========================================================================
 
-On one core means all of Spark on it, including the JVM with its threads, as on a machine that has
-no other core; a single worker on two cores has the JVM next to it (figure ``one worker``). Next to
-``cores`` the figures ``plain`` show what this machine gains from two cores at all: the kernel alone
-over the same ranges, in one process and in two independent ones. Both Parquet writers use zstd of
-level 1. The JVM has the options of the commands for ``cores``, and Spark's own for the other rows:
-those of the commands compile less, which would make Spark's own writer half as expensive again.
+"On one core" means that all of Spark runs on it, including the threads of the JVM, as on a machine
+with one core; with a single worker on two cores, the JVM has the other core (figure ``one
+worker``). With ``cores``, the figures ``plain`` show what this machine gains from two cores in
+general: the kernel alone over the same ranges, in one process and in two independent ones. Both
+Parquet writers use zstd level 1. For ``cores``, the JVM has the options of the rmqpy commands, and
+for the other rows those of Spark: the former compile less, with which Spark's own writer would cost
+half as much again.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ CHUNK: Final = 8 << 20
 RANGE: Final = 256 << 20
 FILE: Final = 1 << 30
 WARMING_PASSES: Final = 4
-"""Passes before timing: the JVM compiles during the first ones, and workers start."""
+"""Passes before timing, in which the JVM compiles and the workers start."""
 ZSTD_LEVEL: Final = "1"
-"""The level of Spark's writer, which is 3 by default; that of the export is 1."""
+"""The level of Spark's writer, whose default is 3; the export uses 1."""
 STREAM_ROUNDS: Final = 20
 STREAM_SECONDS_MAX: Final = 60.0
 TICKS: Final = os.sysconf("SC_CLK_TCK")
-STATED = slice(11, 15)
+STAT_TIMES = slice(11, 15)
 """utime, stime, cutime, and cstime after the name of a process in /proc/PID/stat."""
 
 GOALS: Final = {
@@ -104,7 +104,7 @@ AT_MOST: Final = frozenset(["latency"])
 
 
 def fill(work: Path, options: argparse.Namespace) -> Path:
-    """Return a store of the given size, closed cleanly."""
+    """Fill a store to the given size, close it cleanly, and return it."""
     spec = BrokerSpec(
         port=free_port_block(BROKER_PORT_COUNT).broker_port,
         namesrv="127.0.0.1:9",
@@ -127,9 +127,7 @@ def logs_of(store: Path) -> list[Path]:
 
 
 def read_all(files: list[Path]) -> int:
-    """Read all files and return their size; afterwards they are in the page cache if it has
-    space.
-    """
+    """Read all files, which brings them into the page cache, and return their size."""
     total = 0
     for path in files:
         with path.open("rb") as file:
@@ -158,18 +156,17 @@ def tree_ticks() -> dict[int, int]:
             except OSError:
                 continue
             parents[int(folder.name)] = int(fields[1])
-            ticks[int(folder.name)] = sum(map(int, fields[STATED]))
-    mine, grew = {os.getpid()}, True
-    while grew:
-        more = {pid for pid, parent in parents.items() if parent in mine} - mine
-        mine |= more
-        grew = bool(more)
-    return {pid: ticks[pid] for pid in mine if pid in ticks}
+            ticks[int(folder.name)] = sum(map(int, fields[STAT_TIMES]))
+    tree = new = {os.getpid()}
+    while new:
+        new = {pid for pid, parent in parents.items() if parent in tree} - tree
+        tree = tree | new
+    return {pid: ticks[pid] for pid in tree if pid in ticks}
 
 
 @contextmanager
 def limited_to_cores(cores: int) -> Iterator[None]:
-    """Limit this process, its descendants, and what they start from now on to ``cores`` cores."""
+    """Run this process and its descendants, including later ones, on ``cores`` cores."""
     allowed = os.sched_getaffinity(0)
     _set_cores(set(sorted(allowed)[:cores]))
     try:
@@ -186,14 +183,14 @@ def _set_cores(cores: set[int]) -> None:
 
 
 def timed(do: Callable[[], object]) -> tuple[float, float]:
-    """Return (seconds, CPU seconds) of ``do``."""
-    cpu, begin = tree_cpu_s(), time.monotonic()
+    """Return the seconds and the CPU seconds of ``do``."""
+    cpu, start = tree_cpu_s(), time.monotonic()
     do()
-    return time.monotonic() - begin, max(tree_cpu_s() - cpu, 1 / TICKS)
+    return time.monotonic() - start, max(tree_cpu_s() - cpu, 1 / TICKS)
 
 
 def best(do: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Return the shortest time and the least CPU of some rounds: noise only adds."""
+    """Return the shortest time and the least CPU of all rounds, because noise only adds."""
     timings = [timed(do) for _ in range(rounds)]
     return min(wall for wall, _ in timings), min(cpu for _, cpu in timings)
 
@@ -202,7 +199,7 @@ def best(do: Callable[[], object], rounds: int) -> tuple[float, float]:
 
 
 class Bench:
-    """The measurements on one store; ``figures`` are the results."""
+    """The measurements on one store, with their results in ``figures``."""
 
     def __init__(self, store: Path, options: argparse.Namespace, work: Path) -> None:
         self.store = store
@@ -252,7 +249,7 @@ class Bench:
         self.figures[f"{name} bytes/cpu-s"] = self.content / cpu
 
     def cores(self) -> dict[str, float]:
-        """Measure the audit with two workers, with one, and with everything on one core."""
+        """Measure the audit with two workers, with one, and with all of Spark on one core."""
         with session_of(2, light=True) as session:
             self.spark(session, "two cores", RANGE)
         with session_of(1, light=True) as session:
@@ -262,7 +259,7 @@ class Bench:
         return self.figures
 
     def plain(self) -> None:
-        """Measure the kernel in one process and in two: the gain that two cores offer."""
+        """Measure the kernel in one process and in two, which is the most two cores can gain."""
         ranges = [
             work
             for row in read_directory(OsFileSystem(), str(self.store)).logs
@@ -293,7 +290,7 @@ class Bench:
         self._written("spark writer", write)
 
     def _written(self, name: str, do: Callable[[], None]) -> None:
-        do()  # warms the JVM and the workers
+        do()  # warms up the JVM and the workers
         wall, cpu = best(do, self.rounds)
         self.figures[f"{name} s"], self.figures[f"{name} cpu-s"] = wall, cpu
         files = (self.work / name).glob("*.parquet")
@@ -313,11 +310,11 @@ class Bench:
         )
         runs: dict[str, Any] = {"rebuild here": run_here, "rebuild": partial(map_on_spark, session)}
         for name, run in runs.items():
-            made = Rebuild(plan, run)
-            wall, cpu = timed(made.run)
-            assert made.is_whole
+            rebuild = Rebuild(plan, run)
+            wall, cpu = timed(rebuild.run)
+            assert rebuild.is_whole
             self.figures[f"{name} s"], self.figures[f"{name} cpu-s"] = wall, cpu
-            self.figures[f"{name} messages/cpu-s"] = made.units / cpu
+            self.figures[f"{name} messages/cpu-s"] = rebuild.units / cpu
         shutil.rmtree(self.work / "rebuilt")
 
     def latency(self, session: Any) -> None:
@@ -327,7 +324,7 @@ class Bench:
 
 
 def latencies(session: Any, work: Path) -> Iterator[float]:
-    """Yield the time of one message at a time, from its send to the commit of its batch."""
+    """Send one message at a time and yield the seconds until its batch is committed."""
     site = RmqpySite(work / "live")
     namesrv = site.namesrv("namesrv", free_port_block(1).first).start()
     port = free_port_block(BROKER_PORT_COUNT).broker_port
@@ -343,14 +340,14 @@ def latencies(session: Any, work: Path) -> Iterator[float]:
         with BlockingProducer("bench", namesrv.address) as producer:
             for number in range(-2, STREAM_ROUNDS):
                 before = committed(checkpoint)
-                begin = time.time()
+                start = time.time()
                 producer.send(Message(topic="latency", body=b"x"))
                 while committed(checkpoint) == before:
-                    if time.time() - begin > STREAM_SECONDS_MAX:
+                    if time.time() - start > STREAM_SECONDS_MAX:
                         raise SystemExit(f"no batch was committed: {query.exception()}")
                     time.sleep(0.005)
-                if number >= 0:  # the first sends wait for the JVM and the workers
-                    yield time.time() - begin
+                if number >= 0:  # the JVM and the workers start during the first sends
+                    yield time.time() - start
     finally:
         query.stop()
         broker.stop()
@@ -362,23 +359,23 @@ def committed(checkpoint: Path) -> int:
 
 
 def plain_seconds(ranges: list[WorkRange], count: int) -> float:
-    """Return the time until the last of ``count`` processes has audited its share of the ranges."""
+    """Return the seconds in which ``count`` processes audit all ranges, a share each."""
     context = get_context("fork")
-    begin, end = context.Barrier(count + 1), context.Barrier(count + 1)
+    started, ended = context.Barrier(count + 1), context.Barrier(count + 1)
 
     def share(first: int) -> None:
-        begin.wait()
+        started.wait()
         for work in ranges[first::count]:
             plan = TallyPlan(dledger=work.framing is Framing.DLEDGER, digests=False)
             audit_range(map_log(OsFileSystem(), work.path), work, plan)
-        end.wait()
+        ended.wait()
 
     processes = [context.Process(target=share, args=(first,)) for first in range(count)]
     for process in processes:
         process.start()
-    begin.wait()
+    started.wait()
     start = time.monotonic()
-    end.wait()
+    ended.wait()
     seconds = time.monotonic() - start
     for process in processes:
         process.join()
@@ -406,7 +403,7 @@ def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
     if "cores" in rows:
         bench.plain()
         with ProcessPoolExecutor(1, get_context("fork")) as other:
-            figures |= other.submit(bench.cores).result()  # it has a separate JVM
+            figures |= other.submit(bench.cores).result()  # needs a separate JVM
     if rows & {"spark-256", "spark-file", "parquet", "rebuild", "latency"}:
         with session_of(2) as session:
             if "spark-256" in rows:
@@ -441,12 +438,16 @@ def is_met(row: str, ratio: float) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--gigabytes", type=float, default=2.0)
-    parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
-    parser.add_argument("--store", type=Path, help="a store to use, or to create and keep")
-    parser.add_argument("--rows", default=",".join(GOALS), help="comma separated; default all")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="for output files; default: a temporary folder")
+    parser.add_argument("--gigabytes", type=float, default=2.0, help="size of the log")
+    parser.add_argument("--size", type=int, default=1024, help="bytes per message body")
+    parser.add_argument(
+        "--store", type=Path, help="store to use; created and kept if it does not exist"
+    )
+    parser.add_argument(
+        "--rows", default=",".join(GOALS), help="comma-separated rows; default: all"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each figure")
+    parser.add_argument("--folder", type=Path, help="parent of the temporary folder for all output")
     options = parser.parse_args()
     rows = set(options.rows.split(","))
     if rows - GOALS.keys():

@@ -17,7 +17,7 @@ from rows import Row, Sample
 import rmqpy
 
 Results = Mapping[str, Mapping[str, Mapping[str, list[dict[str, Any]]]]]
-"""``results[profile][load][kind]``: one result per round."""
+"""``results[profile][load][kind]`` holds one result per round."""
 
 
 def summary(rows: Sequence[Row], results: Results) -> list[dict[str, Any]]:
@@ -97,8 +97,8 @@ def brief(result: Mapping[str, Any]) -> str:
 
 
 def _figures(row: Row, sample: Sample, results: Results) -> list[float]:
-    taken = results.get(row.profile, {}).get(sample.load, {}).get(sample.kind, [])
-    return [result[row.figure] for result in taken]
+    measured = results.get(row.profile, {}).get(sample.load, {}).get(sample.kind, [])
+    return [result[row.figure] for result in measured]
 
 
 def _three(figures: Sequence[float]) -> list[float] | None:

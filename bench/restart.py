@@ -1,12 +1,11 @@
-"""Measure how long a broker needs to be back after kill -9: from exec to the first successful send,
-with a log of a given size.
+"""Measure the restart of a broker after kill -9, from exec to the first successful send.
 
     python bench/restart.py                      # 10 GB of 1 KiB messages, killed under load
     python bench/restart.py --gigabytes 2 --size 128 --target java
 
-The log is filled by rmqload, the broker is killed during the load and started again with the files
-in the page cache as the kill leaves them (``--cold`` drops the cache first; needs root). The output
-is one JSON line; exit code 0: measured, 2: above ``--limit`` seconds.
+rmqload fills the log to the given size, the broker is killed during the load and started again. The
+files stay in the page cache as the kill leaves them, unless ``--cold`` drops it (needs root). The
+output is one JSON line. Exit code 0: within ``--limit`` seconds, 2: above.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ WAIT_SECONDS_MAX = 900
 
 
 def first_send(broker: ServerProcess) -> tuple[float, float]:
-    """Return the seconds from exec to the first connection, and to the first send with code 0."""
-    begin = time.monotonic()
+    """Start the broker and return the seconds from exec to its first connection and first send."""
+    start = time.monotonic()
     accepted = 0.0
     broker.launch()
     request = send_request(TOPIC, 0, [b"the first after the restart"], "KEYS\x01first")
-    while time.monotonic() - begin < WAIT_SECONDS_MAX:
+    while time.monotonic() - start < WAIT_SECONDS_MAX:
         if not broker.running:
             raise SystemExit(f"the broker exited: {broker.printed()[-2000:]}")
         try:
             with BlockingConnection(broker.address) as connection:
-                accepted = accepted or time.monotonic() - begin
+                accepted = accepted or time.monotonic() - start
                 if connection.call(request).code == 0:
-                    return accepted, time.monotonic() - begin
+                    return accepted, time.monotonic() - start
         except (NetworkError, OSError):
             pass
         time.sleep(0.01)
@@ -53,26 +52,38 @@ def first_send(broker: ServerProcess) -> tuple[float, float]:
 
 
 def queues_caught_up(broker: ServerProcess, seconds_max: float) -> float:
-    """Return the seconds until the consume queues are complete."""
-    begin = time.monotonic()
-    while time.monotonic() - begin < seconds_max:
+    """Wait until the consume queues are complete and return the seconds."""
+    start = time.monotonic()
+    while time.monotonic() - start < seconds_max:
         with BlockingConnection(broker.address) as connection:
             table = KVTable.decode(connection.call(RemotingCommand.request(28)).body).table
         if table["dispatchBehindBytes"] == "0":
-            return time.monotonic() - begin
+            return time.monotonic() - start
         time.sleep(0.1)
-    raise SystemExit("the consume queues do not catch up")
+    raise SystemExit(f"the consume queues are not complete after {seconds_max} s")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--gigabytes", type=float, default=10.0)
-    parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
-    parser.add_argument("--target", choices=["rmqpy", "java"], default="rmqpy")
-    parser.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--limit", type=float, default=5.0, help="allowed seconds")
+    parser.add_argument("--gigabytes", type=float, default=10.0, help="size of the log")
+    parser.add_argument("--size", type=int, default=1024, help="bytes per message body")
+    parser.add_argument(
+        "--target", choices=["rmqpy", "java"], default="rmqpy", help="broker to measure"
+    )
+    parser.add_argument(
+        "--setting",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="broker setting; may be repeated",
+    )
+    parser.add_argument(
+        "--limit", type=float, default=5.0, help="allowed seconds until the first send"
+    )
     parser.add_argument("--cold", action="store_true", help="drop the page cache first")
-    parser.add_argument("--directory", type=Path, help="where the log is created and removed")
+    parser.add_argument(
+        "--directory", type=Path, help="folder for the log, which is removed afterwards"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
         root = Path(folder)

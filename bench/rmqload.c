@@ -1,21 +1,20 @@
 /*
- * rmqload - offer load to a RocketMQ broker and measure what it costs.
+ * rmqload - put load on a RocketMQ broker and measure what it costs.
  *
- * One thread and one epoll set drive all connections with frames made in advance, so that the broker is the bottleneck
- * and not the client. Every message has the properties UNIQ_KEY and WAIT, as those of real clients have.
+ * One thread and one epoll set drive all connections with frames that were built beforehand, so that the broker is the
+ * bottleneck and not the client. Every message has the properties UNIQ_KEY and WAIT, like those of real clients.
  *
- *   --mode send        SEND_MESSAGE_V2 (310), one message a request
- *   --mode send-batch  SEND_BATCH_MESSAGE (320), --batch messages a request
- *   --mode pull        PULL_MESSAGE (11), up to --max-messages a request, from offset 0 and again from 0 at the end
+ *   --mode send        SEND_MESSAGE_V2 (310), one message per request
+ *   --mode send-batch  SEND_BATCH_MESSAGE (320), --batch messages per request
+ *   --mode pull        PULL_MESSAGE (11), up to --max-messages per request, from offset 0, and again from 0 at the end
  *
- * Closed loop (default): each connection keeps --window requests under way. Open loop (--rate R): R requests a second
- * over all connections; the latency of a request counts from the moment when it was due, so a stalled broker is not
- * hidden. --pid names the server's processes: their CPU seconds and memory are read from /proc.
+ * Closed loop (default): each connection keeps --window requests in flight. Open loop (--rate R): R requests per second
+ * over all connections; the latency of a request counts from the moment at which it was due, so that a stalled broker
+ * is visible. --pid names the processes of the server: their CPU seconds and memory are read from /proc.
+ * --access-key and --secret-key sign sends for access control 1.0.
  *
  * The last line of standard output is one JSON object. Exit code: 0 measured, 1 bad usage or no connection, 2 the
  * broker answered no request with success or sent something unreadable.
- *
- * --access-key and --secret-key sign sends, as access control 1.0 asks for.
  *
  * Build: cc -O2 -Wall -Wextra -I../native -o rmqload rmqload.c ../native/access.c ../native/base64.c ../native/sha1.c -lm
  */
@@ -49,17 +48,17 @@
 #define MESSAGE_MAGIC 0xDAA320A7u
 #define CLIENT_VERSION 407
 
-#define OPAQUE_FIRST 1000000u /* always seven digits, so that it is patched in place */
+#define OPAQUE_FIRST 1000000u /* always seven digits, so that it can be patched in place */
 #define OPAQUE_COUNT (1u << 22)
-#define SLOTS (1u << 16) /* requests under way on one connection at most */
+#define SLOTS (1u << 16) /* limit of the requests in flight on one connection */
 #define UNIQUE_KEY_CHARS 32
-#define UNIQUE_KEY_DIGITS 12 /* the part that counts */
+#define UNIQUE_KEY_DIGITS 12 /* the part that counts up */
 #define BORN_CHARS 13
 #define READ_CHUNK (256 * 1024)
 #define MAX_PIDS 16
 #define MAX_CODES 16
 #define MAX_FIELDS 16
-#define SIGNATURE "Signature+Signature+Signatu=" /* as long as one; set in each copy */
+#define SIGNATURE "Signature+Signature+Signatu=" /* as long as a signature; each copy gets the real one */
 
 enum mode { MODE_SEND, MODE_SEND_BATCH, MODE_PULL };
 enum header { JSON, BINARY };
@@ -93,12 +92,12 @@ static uint64_t clock_ns(clockid_t id) {
 
 /* ---- growing byte buffers, big-endian numbers ---- */
 
-struct bytes { uint8_t *at; size_t used, room; };
+struct bytes { uint8_t *at; size_t used, capacity; };
 
 static uint8_t *grow(struct bytes *b, size_t more) {
-    if (b->used + more > b->room) {
-        b->room = (b->used + more) * 2;
-        if (!(b->at = realloc(b->at, b->room))) fail("no memory for %zu bytes", b->room);
+    if (b->used + more > b->capacity) {
+        b->capacity = (b->used + more) * 2;
+        if (!(b->at = realloc(b->at, b->capacity))) fail("cannot allocate %zu bytes", b->capacity);
     }
     b->used += more;
     return b->at + b->used - more;
@@ -124,7 +123,8 @@ __attribute__((format(printf, 2, 3))) static void add_text(struct bytes *b, cons
 
 struct ext { const char *name, *value; };
 
-/* JSON strings as the Java client writes them: control characters (there are some in properties) as \u00XX. */
+/* Write a JSON string as the Java client does: control characters, which occur in properties,
+ * become \u00XX. */
 static void add_json_string(struct bytes *b, const char *text) {
     for (; *text; text++) {
         if ((unsigned char)*text < ' ') add_text(b, "\\u%04x", *text);
@@ -132,7 +132,7 @@ static void add_json_string(struct bytes *b, const char *text) {
     }
 }
 
-/* Appends a whole frame; *opaque_at is where the opaque stands, counted from the start of the frame. */
+/* Append a complete frame. *opaque_at is the position of the opaque in the frame. */
 static void add_frame(struct bytes *b, int code, const struct ext *ext, int count, const struct bytes *body,
                       size_t *opaque_at) {
     size_t start = b->used;
@@ -179,9 +179,10 @@ static void set_opaque(uint8_t *p, uint32_t opaque) {
     else set32(p, opaque);
 }
 
-/* A send request of one queue; opaque, born time and unique keys are set in each copy. */
-struct changing { struct bytes text; size_t born_at, *keys_at; int keys; };
-struct template { struct changing frame, content; size_t opaque_at, signature_at; }; /* content: what is signed */
+/* A send request of one queue. Opaque, born time, and unique keys are set in each copy. */
+struct variable_frame { struct bytes text; size_t born_at, *keys_at; int keys; };
+/* content: the signed bytes */
+struct template { struct variable_frame frame, content; size_t opaque_at, signature_at; };
 
 static struct template *templates;
 static rmq_account account;
@@ -190,7 +191,7 @@ static void add_batch(struct bytes *out, const struct bytes *body, const char *p
     for (int i = 0; i < opt.batch; i++) {
         size_t length = strlen(properties);
         add32(out, (uint32_t)(22 + body->used + length));
-        add32(out, 0); /* magic and CRC: the broker makes them */
+        add32(out, 0); /* magic and CRC, which the broker sets */
         add32(out, 0);
         add32(out, 0); /* flag */
         add32(out, (uint32_t)body->used);
@@ -200,7 +201,7 @@ static void add_batch(struct bytes *out, const struct bytes *body, const char *p
     }
 }
 
-static void find_places(struct changing *c, const char *born, const char *unique) {
+static void find_variable_parts(struct variable_frame *c, const char *born, const char *unique) {
     uint8_t *begin = c->text.at, *end = begin + c->text.used, *found = begin;
     c->born_at = (size_t)((uint8_t *)memmem(begin, c->text.used, born, BORN_CHARS) - begin);
     c->keys_at = calloc((size_t)opt.batch + 1, sizeof *c->keys_at);
@@ -210,7 +211,7 @@ static void find_places(struct changing *c, const char *born, const char *unique
     }
 }
 
-static void set_places(const struct changing *c, uint8_t *at, uint64_t born, uint64_t first_key) {
+static void set_variable_parts(const struct variable_frame *c, uint8_t *at, uint64_t born, uint64_t first_key) {
     static const char hex[] = "0123456789ABCDEF";
     set_digits(at + c->born_at, born, BORN_CHARS);
     for (int i = 0; i < c->keys; i++) {
@@ -220,7 +221,7 @@ static void set_places(const struct changing *c, uint8_t *at, uint64_t born, uin
     }
 }
 
-static void make_template(struct template *t, int queue) {
+static void build_template(struct template *t, int queue) {
     static const char unique[UNIQUE_KEY_CHARS + 1] = "7F000001ABCD18B4AAC2#KEY-OF-TEST";
     char queue_text[16], born[BORN_CHARS + 1], properties[128];
     snprintf(queue_text, sizeof queue_text, "%d", queue);
@@ -229,22 +230,22 @@ static void make_template(struct template *t, int queue) {
     snprintf(properties, sizeof properties, "UNIQ_KEY\001%s\002WAIT\001true\002", unique);
     struct bytes body = {0}, batch = {0};
     for (int i = 0; i < opt.size; i++) *grow(&body, 1) = (uint8_t)('a' + (i * 7 + i / 26) % 26);
-    bool many = opt.mode == MODE_SEND_BATCH;
-    if (many) add_batch(&batch, &body, properties);
+    bool is_batch = opt.mode == MODE_SEND_BATCH;
+    if (is_batch) add_batch(&batch, &body, properties);
     struct ext ext[] = {{"a", opt.group}, {"b", opt.topic}, {"c", "TBW102"}, {"d", "4"}, {"e", queue_text},
-                        {"f", "0"}, {"g", born}, {"h", "0"}, {"i", many ? "WAIT\001true\002" : properties},
-                        {"j", "0"}, {"k", "false"}, {"m", many ? "true" : "false"},
+                        {"f", "0"}, {"g", born}, {"h", "0"}, {"i", is_batch ? "WAIT\001true\002" : properties},
+                        {"j", "0"}, {"k", "false"}, {"m", is_batch ? "true" : "false"},
                         {"AccessKey", opt.access_key}, {"Signature", SIGNATURE}};
     int count = sizeof ext / sizeof *ext - (opt.access_key ? 0 : 2);
-    const struct bytes *whole = many ? &batch : &body;
-    add_frame(&t->frame.text, many ? CODE_SEND_BATCH : CODE_SEND, ext, count, whole, &t->opaque_at);
-    find_places(&t->frame, born, unique);
+    const struct bytes *whole_body = is_batch ? &batch : &body;
+    add_frame(&t->frame.text, is_batch ? CODE_SEND_BATCH : CODE_SEND, ext, count, whole_body, &t->opaque_at);
+    find_variable_parts(&t->frame, born, unique);
     if (opt.access_key) {
         struct bytes *content = &t->content.text;
         add(content, opt.access_key, strlen(opt.access_key));
         for (int i = 0; i < count - 2; i++) add(content, ext[i].value, strlen(ext[i].value));
-        add(content, whole->at, whole->used);
-        find_places(&t->content, born, unique);
+        add(content, whole_body->at, whole_body->used);
+        find_variable_parts(&t->content, born, unique);
         uint8_t *found = memmem(t->frame.text.at, t->frame.text.used, SIGNATURE, RMQ_SIGNATURE_LENGTH);
         t->signature_at = (size_t)(found - t->frame.text.at);
     }
@@ -252,7 +253,7 @@ static void make_template(struct template *t, int queue) {
     free(batch.at);
 }
 
-/* ---- latency histogram: 64 equal steps between two powers of two of nanoseconds ---- */
+/* ---- latency histogram: 64 equal steps between two powers of two, in nanoseconds ---- */
 
 #define STEPS 64
 static uint64_t histogram[64 * STEPS], latencies, latency_max;
@@ -290,9 +291,9 @@ static double server_cpu_seconds(void) {
         text[fread(text, 1, sizeof text - 1, file)] = 0;
         fclose(file);
         unsigned long user = 0, system = 0;
-        char *rest = strrchr(text, ')'); /* the name before it may hold anything */
+        char *rest = strrchr(text, ')'); /* the name before it may contain anything */
         if (!rest || sscanf(rest + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) != 2)
-            fail("%s is not understood", path);
+            fail("cannot parse %s", path);
         sum += (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
     }
     return sum;
@@ -311,22 +312,22 @@ static long server_kb(const char *name) {
     return sum;
 }
 
-static double own_cpu_seconds(void) {
+static double generator_cpu_seconds(void) {
     return (double)clock_ns(CLOCK_PROCESS_CPUTIME_ID) / 1e9;
 }
 
 /* ---- connections ---- */
 
-struct cursor { int queue; uint64_t offset; }; /* what a pull request reads next */
+struct cursor { int queue; uint64_t offset; }; /* the next position to pull */
 
 struct connection {
     int socket;
-    bool waits_for_room;
+    bool waits_for_writable;
     uint32_t sequence;
-    int under_way;
+    int in_flight;
     struct bytes out, in;
     size_t out_done;
-    uint64_t due[SLOTS]; /* by opaque; 0: nothing under way */
+    uint64_t due[SLOTS]; /* by opaque; 0: none in flight */
     int cursor_of[SLOTS];
     struct cursor *cursors;
     int *free_cursors, free_count;
@@ -359,10 +360,10 @@ static void add_send(struct connection *c, size_t *opaque_at) {
     c->next_queue = (c->next_queue + 1) % opt.queues;
     uint8_t *copy = grow(&c->out, t->frame.text.used);
     memcpy(copy, t->frame.text.at, t->frame.text.used);
-    set_places(&t->frame, copy, now_ms, key_counter + 1);
+    set_variable_parts(&t->frame, copy, now_ms, key_counter + 1);
     if (opt.access_key) {
         const rmq_slice content = {t->content.text.at, t->content.text.used};
-        set_places(&t->content, t->content.text.at, now_ms, key_counter + 1);
+        set_variable_parts(&t->content, t->content.text.at, now_ms, key_counter + 1);
         rmq_sign(&account, &content, 1, copy + t->signature_at);
     }
     key_counter += (uint64_t)t->frame.keys;
@@ -370,7 +371,7 @@ static void add_send(struct connection *c, size_t *opaque_at) {
 }
 
 static bool can_issue(const struct connection *c) {
-    return c->under_way < (int)SLOTS - 1 && (opt.mode != MODE_PULL || c->free_count > 0) && (!opt.count || issued < opt.count);
+    return c->in_flight < (int)SLOTS - 1 && (opt.mode != MODE_PULL || c->free_count > 0) && (!opt.count || issued < opt.count);
 }
 
 static void issue(struct connection *c, uint64_t due) {
@@ -381,11 +382,11 @@ static void issue(struct connection *c, uint64_t due) {
     if (opt.mode == MODE_PULL) add_pull(c, slot, &opaque_at);
     else add_send(c, &opaque_at);
     set_opaque(c->out.at + start + opaque_at, opaque);
-    c->under_way++;
+    c->in_flight++;
     issued++;
 }
 
-static void write_out(struct connection *c) {
+static void flush_requests(struct connection *c) {
     while (c->out_done < c->out.used) {
         ssize_t n = send(c->socket, c->out.at + c->out_done, c->out.used - c->out_done, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR) continue;
@@ -401,14 +402,14 @@ static void write_out(struct connection *c) {
         c->out.used -= c->out_done;
         c->out_done = 0;
     }
-    if (rest != c->waits_for_room) {
+    if (rest != c->waits_for_writable) {
         struct epoll_event event = {.events = EPOLLIN | (rest ? EPOLLOUT : 0u), .data.ptr = c};
         epoll_ctl(epoll_fd, EPOLL_CTL_MOD, c->socket, &event);
-        c->waits_for_room = rest;
+        c->waits_for_writable = rest;
     }
 }
 
-/* ---- answers ---- */
+/* ---- replies ---- */
 
 static bool find_number(const uint8_t *header, size_t size, const char *name, uint32_t *value) {
     const uint8_t *found = memmem(header, size, name, strlen(name));
@@ -417,30 +418,30 @@ static bool find_number(const uint8_t *header, size_t size, const char *name, ui
     return true;
 }
 
-/* Moves the cursor behind the records of one pull answer. */
-static void take_records(struct cursor *cursor, const uint8_t *at, const uint8_t *end) {
-    uint64_t taken = 0;
+/* Advance the cursor past the records of one pull reply. */
+static void read_records(struct cursor *cursor, const uint8_t *at, const uint8_t *end) {
+    uint64_t record_count = 0;
     while (at + 92 <= end) {
         uint32_t size = get32(at);
         if (size < 92 || at + size > end) break;
         if (opt.verify && (get32(at + 4) != MESSAGE_MAGIC || get32(at + 12) != (uint32_t)cursor->queue ||
-                           get64(at + 20) != cursor->offset + taken))
+                           get64(at + 20) != cursor->offset + record_count))
             unreadable++;
-        taken++;
+        record_count++;
         if (measuring) message_bytes += size;
         at += size;
     }
-    if (at != end || !taken) unreadable++;
-    cursor->offset += taken;
-    if (measuring) messages += taken;
+    if (at != end || !record_count) unreadable++;
+    cursor->offset += record_count;
+    if (measuring) messages += record_count;
 }
 
-static bool take_pull(struct connection *c, uint32_t slot, uint32_t code, const uint8_t *body, const uint8_t *end) {
+static bool handle_pull_reply(struct connection *c, uint32_t slot, uint32_t code, const uint8_t *body, const uint8_t *end) {
     int number = c->cursor_of[slot];
     struct cursor *cursor = &c->cursors[number];
     c->free_cursors[c->free_count++] = number;
     if (code == 0) {
-        take_records(cursor, body, end);
+        read_records(cursor, body, end);
         return true;
     }
     cursor->offset = 0;
@@ -449,9 +450,10 @@ static bool take_pull(struct connection *c, uint32_t slot, uint32_t code, const 
 }
 
 static void count_refusal(uint32_t code, const uint8_t *header, size_t size) {
-    static bool told;
-    if (!told) fprintf(stderr, "rmqload: first refusal, code %u: %.*s\n", code, (int)(size < 400 ? size : 400), header);
-    told = true;
+    static bool was_reported;
+    if (!was_reported)
+        fprintf(stderr, "rmqload: first refused request, code %u: %.*s\n", code, (int)(size < 400 ? size : 400), header);
+    was_reported = true;
     if (!measuring) return;
     refused++;
     for (int i = 0; i < MAX_CODES; i++) {
@@ -463,7 +465,7 @@ static void count_refusal(uint32_t code, const uint8_t *header, size_t size) {
     }
 }
 
-static void take_frame(struct connection *c, const uint8_t *frame, size_t size) {
+static void handle_reply(struct connection *c, const uint8_t *frame, size_t size) {
     uint32_t word = get32(frame + 4), code, opaque;
     size_t header_size = word & 0xFFFFFF;
     const uint8_t *header = frame + 8;
@@ -478,7 +480,7 @@ static void take_frame(struct connection *c, const uint8_t *frame, size_t size) 
     uint32_t slot = (opaque - OPAQUE_FIRST) & (SLOTS - 1);
     if (opaque < OPAQUE_FIRST || opaque >= OPAQUE_FIRST + OPAQUE_COUNT || !c->due[slot]) { unreadable++; return; }
     bool good = code == 0;
-    if (opt.mode == MODE_PULL) good = take_pull(c, slot, code, header + header_size, frame + size);
+    if (opt.mode == MODE_PULL) good = handle_pull_reply(c, slot, code, header + header_size, frame + size);
     else if (good && measuring) messages += opt.mode == MODE_SEND_BATCH ? (uint64_t)opt.batch : 1;
     if (!good) count_refusal(code, header, header_size);
     if (measuring) {
@@ -486,13 +488,13 @@ static void take_frame(struct connection *c, const uint8_t *frame, size_t size) 
         record_latency(now_ns - c->due[slot]);
     }
     c->due[slot] = 0;
-    c->under_way--;
+    c->in_flight--;
 }
 
-static void read_in(struct connection *c) {
+static void receive_replies(struct connection *c) {
     for (;;) {
-        uint8_t *room = grow(&c->in, READ_CHUNK);
-        ssize_t n = recv(c->socket, room, READ_CHUNK, 0);
+        uint8_t *capacity = grow(&c->in, READ_CHUNK);
+        ssize_t n = recv(c->socket, capacity, READ_CHUNK, 0);
         c->in.used -= READ_CHUNK - (n > 0 ? (size_t)n : 0);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) break;
@@ -502,7 +504,7 @@ static void read_in(struct connection *c) {
         size_t at = 0;
         while (c->in.used - at >= 8 && c->in.used - at >= (size_t)get32(c->in.at + at) + 4) {
             size_t size = (size_t)get32(c->in.at + at) + 4;
-            take_frame(c, c->in.at + at, size);
+            handle_reply(c, c->in.at + at, size);
             at += size;
         }
         memmove(c->in.at, c->in.at + at, c->in.used - at);
@@ -513,9 +515,9 @@ static void read_in(struct connection *c) {
 
 /* ---- the run ---- */
 
-static struct connection *dial(int number) {
+static struct connection *open_connection(int number) {
     struct sockaddr_in peer = {.sin_family = AF_INET, .sin_port = htons((uint16_t)opt.port)};
-    if (inet_pton(AF_INET, opt.host, &peer.sin_addr) != 1) fail("%s is no IPv4 address", opt.host);
+    if (inet_pton(AF_INET, opt.host, &peer.sin_addr) != 1) fail("--host %s is not an IPv4 address", opt.host);
     struct connection *c = calloc(1, sizeof *c);
     c->socket = socket(AF_INET, SOCK_STREAM, 0);
     if (connect(c->socket, (struct sockaddr *)&peer, sizeof peer)) fail("%s:%d: %s", opt.host, opt.port, strerror(errno));
@@ -535,19 +537,20 @@ static struct connection *dial(int number) {
 }
 
 static void fill_windows(struct connection *c) {
-    while (c->under_way < opt.window && can_issue(c)) issue(c, now_ns);
-    if (c->out.used > c->out_done && !c->waits_for_room) write_out(c);
+    while (c->in_flight < opt.window && can_issue(c)) issue(c, now_ns);
+    if (c->out.used > c->out_done && !c->waits_for_writable) flush_requests(c);
 }
 
-/* Issues what has fallen due; a broker that is late gets it all the same, up to the slots there are. */
-static void issue_due(uint64_t start, uint64_t *due_count) {
+/* Issue the requests that are due. A broker that is late receives them all the same, until the
+ * slots are used up. */
+static void issue_due(uint64_t start, uint64_t *issued_count) {
     static int turn;
-    while (start + (uint64_t)((double)*due_count * 1e9 / opt.rate) <= now_ns) {
+    while (start + (uint64_t)((double)*issued_count * 1e9 / opt.rate) <= now_ns) {
         struct connection *c = connections[turn];
         turn = (turn + 1) % opt.connections;
         if (!can_issue(c)) return;
-        issue(c, start + (uint64_t)((double)*due_count * 1e9 / opt.rate));
-        ++*due_count;
+        issue(c, start + (uint64_t)((double)*issued_count * 1e9 / opt.rate));
+        ++*issued_count;
     }
 }
 
@@ -559,47 +562,47 @@ static void wait_and_handle(void) {
     now_ms = clock_ns(CLOCK_REALTIME) / 1000000;
     for (int i = 0; i < n; i++) {
         struct connection *c = events[i].data.ptr;
-        if (events[i].events & EPOLLOUT) write_out(c);
-        if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) read_in(c);
+        if (events[i].events & EPOLLOUT) flush_requests(c);
+        if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive_replies(c);
         if (opt.rate == 0) fill_windows(c);
     }
 }
 
 static bool all_answered(void) {
     for (int i = 0; i < opt.connections; i++)
-        if (connections[i]->under_way) return false;
+        if (connections[i]->in_flight) return false;
     return true;
 }
 
-struct usage { uint64_t at_ns; double server, own; };
+struct usage { uint64_t at_ns; double server, generator; };
 
-static struct usage usage_now(void) {
-    return (struct usage){clock_ns(CLOCK_MONOTONIC), opt.pid_count ? server_cpu_seconds() : 0, own_cpu_seconds()};
+static struct usage measure_usage(void) {
+    return (struct usage){clock_ns(CLOCK_MONOTONIC), opt.pid_count ? server_cpu_seconds() : 0, generator_cpu_seconds()};
 }
 
 static struct usage run(struct usage *begin) {
     now_ns = clock_ns(CLOCK_MONOTONIC);
     now_ms = clock_ns(CLOCK_REALTIME) / 1000000;
-    uint64_t start = now_ns, due_count = 0;
+    uint64_t start = now_ns, issued_count = 0;
     uint64_t measure_from = start + (uint64_t)(opt.warmup * 1e9), end = measure_from + (uint64_t)(opt.seconds * 1e9);
     if (opt.rate == 0)
         for (int i = 0; i < opt.connections; i++) fill_windows(connections[i]);
     for (;;) {
         if (!measuring && now_ns >= measure_from) {
-            *begin = usage_now();
+            *begin = measure_usage();
             measuring = true;
         }
         if (opt.rate > 0) {
-            issue_due(start, &due_count);
+            issue_due(start, &issued_count);
             for (int i = 0; i < opt.connections; i++)
-                if (connections[i]->out.used > connections[i]->out_done && !connections[i]->waits_for_room)
-                    write_out(connections[i]);
+                if (connections[i]->out.used > connections[i]->out_done && !connections[i]->waits_for_writable)
+                    flush_requests(connections[i]);
         }
         wait_and_handle();
         if (opt.count ? issued >= opt.count && all_answered() : now_ns >= end) break;
     }
     measuring = false;
-    return usage_now();
+    return measure_usage();
 }
 
 static void print_result(struct usage begin, struct usage end) {
@@ -620,7 +623,7 @@ static void print_result(struct usage begin, struct usage end) {
            latencies ? latency_sum / (double)latencies / 1e6 : 0, quantile_ms(.5), quantile_ms(.9), quantile_ms(.99),
            quantile_ms(.999), (double)latency_max / 1e6);
     printf("\"generator_cpu_s\":%.3f,\"server_cpu_s\":%.3f,\"server_cpu_share\":%.3f,\"messages_per_server_cpu_s\":%.1f,",
-           end.own - begin.own, server, server / seconds, server > 0 ? (double)messages / server : 0);
+           end.generator - begin.generator, server, server / seconds, server > 0 ? (double)messages / server : 0);
     printf("\"server_rss_kb\":%ld,\"server_anon_kb\":%ld,\"server_file_kb\":%ld}\n", server_kb("VmRSS"),
            server_kb("RssAnon"), server_kb("RssFile"));
 }
@@ -628,28 +631,29 @@ static void print_result(struct usage begin, struct usage end) {
 static int at_least(const char *name, const char *text, int least) {
     char *end;
     long value = strtol(text, &end, 10);
-    if (*end || end == text || value < least || value > 1 << 24) fail("--%s %s: a number from %d on is wanted", name, text, least);
+    if (*end || end == text || value < least || value > 1 << 24)
+        fail("--%s %s: expected a whole number from %d to %d", name, text, least, 1 << 24);
     return (int)value;
 }
 
 static double positive(const char *name, const char *text) {
     char *end;
     double value = strtod(text, &end);
-    if (*end || end == text || value < 0) fail("--%s %s: a number from 0 on is wanted", name, text);
+    if (*end || end == text || value < 0) fail("--%s %s: expected a number of at least 0", name, text);
     return value;
 }
 
 static void read_pids(char *text) {
     for (char *word = strtok(text, ","); word; word = strtok(NULL, ",")) {
-        if (opt.pid_count == MAX_PIDS) fail("--pid: at most %d", MAX_PIDS);
+        if (opt.pid_count == MAX_PIDS) fail("--pid: at most %d processes", MAX_PIDS);
         opt.pids[opt.pid_count++] = at_least("pid", word, 1);
     }
 }
 
-static int chosen(const char *name, const char *text, const char *const *words) {
+static int read_choice(const char *name, const char *text, const char *const *words) {
     for (int i = 0; words[i]; i++)
         if (!strcmp(text, words[i])) return i;
-    fail("--%s %s is none of its values", name, text);
+    fail("--%s %s: not one of the allowed values", name, text);
     return 0;
 }
 
@@ -671,8 +675,8 @@ static void read_options(int argc, char **argv) {
             case PORT: opt.port = at_least(name, optarg, 1); break;
             case TOPIC: opt.topic = optarg; break;
             case GROUP: opt.group = optarg; break;
-            case MODE: opt.mode = (enum mode)chosen(name, optarg, modes); break;
-            case HEADER: opt.header = (enum header)chosen(name, optarg, headers); break;
+            case MODE: opt.mode = (enum mode)read_choice(name, optarg, modes); break;
+            case HEADER: opt.header = (enum header)read_choice(name, optarg, headers); break;
             case QUEUES: opt.queues = at_least(name, optarg, 1); break;
             case SIZE: opt.size = at_least(name, optarg, 1); break;
             case CONNECTIONS: opt.connections = at_least(name, optarg, 1); break;
@@ -689,21 +693,21 @@ static void read_options(int argc, char **argv) {
             case VERIFY: opt.verify = true; break;
         }
     }
-    if (optind < argc) fail("unexpected word %s", argv[optind]);
-    if (opt.window >= (int)SLOTS) fail("--window: less than %u", SLOTS);
+    if (optind < argc) fail("unexpected argument %s", argv[optind]);
+    if (opt.window >= (int)SLOTS) fail("--window: must be less than %u", SLOTS);
     if (opt.count) opt.warmup = 0;
-    if (!opt.access_key != !opt.secret_key) fail("--access-key and --secret-key go together");
+    if (!opt.access_key != !opt.secret_key) fail("--access-key and --secret-key must be given together");
     if (opt.access_key) rmq_set_secret(&account, (const uint8_t *)opt.secret_key, strlen(opt.secret_key));
 }
 
 int main(int argc, char **argv) {
     read_options(argc, argv);
-    key_counter = clock_ns(CLOCK_REALTIME) >> 20 << 24; /* no key of an earlier run */
+    key_counter = clock_ns(CLOCK_REALTIME) >> 20 << 24; /* no keys of an earlier run */
     templates = calloc((size_t)opt.queues, sizeof *templates);
-    for (int i = 0; i < opt.queues && opt.mode != MODE_PULL; i++) make_template(&templates[i], i);
+    for (int i = 0; i < opt.queues && opt.mode != MODE_PULL; i++) build_template(&templates[i], i);
     epoll_fd = epoll_create1(0);
     connections = calloc((size_t)opt.connections, sizeof *connections);
-    for (int i = 0; i < opt.connections; i++) connections[i] = dial(i);
+    for (int i = 0; i < opt.connections; i++) connections[i] = open_connection(i);
     struct usage begin = {0}, end = run(&begin);
     print_result(begin, end);
     return unreadable || !answered ? 2 : 0;

@@ -7,9 +7,9 @@ of another. Most rows compare rmqpy with Java under the same load.
 kind    broker
 ======  =============================================
 java    the Java broker
-rmqpy   ours
-pure    ours without the C core (``RMQPY_PURE=1``)
-floor   none: ``floor.c``, the least that one can do
+rmqpy   rmqpy
+pure    rmqpy without the C core (``RMQPY_PURE=1``)
+floor   ``floor.c``, the lower bound of the cost
 ======  =============================================
 """
 
@@ -30,10 +30,10 @@ START = "start"
 FAILOVER = "failover"
 FAILOVER_FAST = "failover-fast"
 ACCESS = "access"
-"""A profile with access control: each send is signed and checked."""
+"""The profile with access control: each send is signed and checked."""
 ACCOUNT = ("bench-account", "the-secret-of-the-bench")
 GROUP = "dledger-3"
-"""A profile with three members on one core."""
+"""The profile of a DLedger group with three members on one core."""
 
 SIGNED = ("--access-key", ACCOUNT[0], "--secret-key", ACCOUNT[1])
 
@@ -55,7 +55,7 @@ WITH_ADMIN = frozenset({"rate-5000-admin"})
 """Loads during which admin commands run as well."""
 
 COUNTED: Mapping[str, int] = {"many-128": 10_000_000}
-"""Loads of a fixed number of messages, offered once after the rounds."""
+"""Loads with a fixed number of messages, which run once after the rounds."""
 
 
 @frozen
@@ -137,7 +137,7 @@ ROWS = (
 
 
 def samples_of(rows: tuple[Row, ...], profile: str, kinds: tuple[str, ...]) -> list[Sample]:
-    """Return the samples to measure with brokers of ``profile``, each once."""
+    """Return the samples to measure with brokers of ``profile``, without duplicates."""
     found = [
         sample
         for row in rows

@@ -1,4 +1,4 @@
-/* Records on their way into the log: encoded into the staging buffer, framed as the log wants them. */
+/* Encodes records into the staging buffer, framed for the log, and appends them to it. */
 #include <string.h>
 
 #include "rmqpy_native.h"
@@ -30,18 +30,18 @@ uint8_t *rmq_put_record(const rmq_core *core, int64_t peer, const rmq_draft *mes
     rmq_store_long(at, core->now_ms);
     at = put_host(at + 8, core->store_ip, core->store_ip_length, core->store_port);
     rmq_store32(at, (uint32_t)message->reconsume_times);
-    rmq_store_long(at + 4, 0); /* no prepared transaction */
+    rmq_store_long(at + 4, 0); /* prepared transaction offset: none */
     rmq_store32(at + 12, (uint32_t)message->body_length);
     memcpy(at + 16, message->body, (size_t)message->body_length);
     at += 16 + message->body_length;
     *at++ = (uint8_t)message->topic_length;
     memcpy(at, message->topic, (size_t)message->topic_length);
     uint8_t *const properties = at + message->topic_length + 2;
-    memcpy(properties, message->own, (size_t)message->own_length);
-    uint8_t *end = properties + message->own_length;
-    if (message->own_length > 0 && end[-1] != 2)
+    memcpy(properties, message->item_properties, (size_t)message->item_properties_length);
+    uint8_t *end = properties + message->item_properties_length;
+    if (message->item_properties_length > 0 && end[-1] != 2)
         *end++ = 2;
-    end = rmq_put_properties(end, message->properties, message->with_wait);
+    end = rmq_put_properties(end, message->properties, message->keeps_wait);
     const int64_t length = end - properties, size = end - out;
     if (length > PROPERTIES_BYTES_MAX || size > core->message_max)
         return NULL;
@@ -51,29 +51,29 @@ uint8_t *rmq_put_record(const rmq_core *core, int64_t peer, const rmq_draft *mes
     return end;
 }
 
-int rmq_staging_has_room(const rmq_core *core, int64_t length, int64_t count)
+int rmq_has_staging_space(const rmq_core *core, int64_t length, int64_t count)
 {
     return core->staging_capacity - core->log[RMQ_LOG_STAGED] >= length
            && (!core->dledger || core->units_capacity - core->log[RMQ_LOG_UNITS] >= count);
 }
 
-int rmq_check_place(rmq_core *core, int64_t total, int64_t largest, int64_t count)
+int rmq_check_fit(rmq_core *core, int64_t total, int64_t largest, int64_t count)
 {
     const int64_t rest = core->log[RMQ_LOG_FILE_END] - core->log[RMQ_LOG_END];
 
     if (total + BLANK_SIZE > core->file_size)
-        return RMQ_IS_COLD;
+        return RMQ_NEEDS_PYTHON;
     if (core->dledger && (largest > ENTRY_SIZE_MAX || count > core->entries_left))
-        return RMQ_IS_COLD;
+        return RMQ_NEEDS_PYTHON;
     if (total + BLANK_SIZE <= rest)
-        return RMQ_IS_HOT;
+        return RMQ_OK;
     if (core->dledger && count > 1)
-        return RMQ_IS_COLD; /* a batch of entries may go over two files */
-    core->wanted = total;
+        return RMQ_NEEDS_PYTHON; /* a batch of entries may span two files */
+    core->status_detail = total;
     return -RMQ_ROLL;
 }
 
-/* The entry around a record, and its index unit. */
+/* Write the header of the entry around a record, and its index unit. */
 static void put_entry(const rmq_core *core, uint8_t *out, int64_t position, int64_t size)
 {
     const int64_t index = core->log[RMQ_LOG_INDEX];

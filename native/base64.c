@@ -1,4 +1,4 @@
-/* Base64: four letters for three bytes, sixteen at a time where the processor can shuffle bytes. */
+/* Base64: four letters for three bytes, sixteen letters at a time if the processor can shuffle bytes. */
 #include <string.h>
 
 #include "rmqpy_native.h"
@@ -9,7 +9,7 @@
 #define WITH_SSSE3 __attribute__((target("ssse3")))
 #endif
 
-#define BASE64 64 /* set in the values of the letters, so that 0 is none */
+#define BASE64 64 /* set in the value of every letter, so that 0 means "not a letter" */
 
 static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -34,9 +34,10 @@ WITH_SSSE3 static inline void store(uint8_t *at, __m128i value)
     _mm_storeu_si128((__m128i *)(void *)at, value);
 }
 
-/* The first twelve bytes as letters. Each lane of four gets three bytes, 2 1 3 2: the products move the four
- * values of six bits to the begin of a byte each. A letter is its value and a distance by its kind. */
-WITH_SSSE3 static __m128i letters_of(__m128i bytes)
+/* Encode the first twelve bytes. Each group of four lanes holds three bytes in the order 2 1 3 2;
+ * the products move the four 6-bit values to the start of one byte each. A letter is its value plus
+ * a distance that depends on the range of the value. */
+WITH_SSSE3 static __m128i encode_12_bytes(__m128i bytes)
 {
     const __m128i spread = _mm_setr_epi8(1, 0, 2, 1, 4, 3, 5, 4, 7, 6, 8, 7, 10, 9, 11, 10);
     const __m128i distances = _mm_setr_epi8('a' - 26, '0' - 52, '0' - 52, '0' - 52, '0' - 52, '0' - 52, '0' - 52,
@@ -51,16 +52,17 @@ WITH_SSSE3 static __m128i letters_of(__m128i bytes)
     return _mm_add_epi8(_mm_shuffle_epi8(distances, kinds), values16);
 }
 
-/* Sixteen letters as twelve bytes and four of no meaning; 0 when one is no letter. The two halves of a byte tell
- * by a bit they have in common that it is none, the upper one how far its kind is from its values. */
-WITH_SSSE3 static int bytes_of(__m128i text, __m128i *bytes)
+/* Decode sixteen letters to twelve bytes and four undefined ones. Returns 0 if one of them is not a
+ * letter: then the table entries of its two halves have a bit in common. The upper half also
+ * selects the distance between letter and value. */
+WITH_SSSE3 static int decode_16_letters(__m128i text, __m128i *bytes)
 {
     const __m128i wrong_low = _mm_setr_epi8(0x15, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x11, 0x13, 0x1A, 0x1B,
                                             0x1B, 0x1B, 0x1A);
     const __m128i wrong_high = _mm_setr_epi8(0x10, 0x10, 0x01, 0x02, 0x04, 0x08, 0x04, 0x08, 0x10, 0x10, 0x10, 0x10, 0x10,
                                              0x10, 0x10, 0x10);
     const __m128i distances = _mm_setr_epi8(0, 16, 19, 4, -65, -65, -71, -71, 0, 0, 0, 0, 0, 0, 0, 0);
-    const __m128i halves = _mm_set1_epi8(0x2F); /* bit 5 besides: harmless, as only four bits and bit 7 choose */
+    const __m128i halves = _mm_set1_epi8(0x2F); /* bit 5 is harmless: only four bits and bit 7 select */
     const __m128i high = _mm_and_si128(_mm_srli_epi32(text, 4), halves);
     const __m128i wrong = _mm_and_si128(_mm_shuffle_epi8(wrong_low, _mm_and_si128(text, halves)),
                                         _mm_shuffle_epi8(wrong_high, high));
@@ -81,7 +83,7 @@ uint8_t *rmq_put_base64(uint8_t *out, const uint8_t *body, int64_t length)
 #ifdef RMQ_HAS_SSSE3
     if (__builtin_cpu_supports("ssse3"))
         for (; length >= 16; length -= 12, body += 12, out += 16)
-            store(out, letters_of(load(body)));
+            store(out, encode_12_bytes(load(body)));
 #endif
     for (; length >= 3; length -= 3, body += 3, out += 4) {
         out[0] = (uint8_t)letters[body[0] >> 2];
@@ -106,7 +108,7 @@ const uint8_t *rmq_read_base64(const uint8_t *at, const uint8_t *end, uint8_t **
 
 #ifdef RMQ_HAS_SSSE3
     if (__builtin_cpu_supports("ssse3"))
-        for (__m128i bytes; end - at >= 16 && bytes_of(load(at), &bytes); at += 16, to += 12)
+        for (__m128i bytes; end - at >= 16 && decode_16_letters(load(at), &bytes); at += 16, to += 12)
             store(to, bytes);
 #endif
     for (; end - at >= 4; at += 4) {

@@ -1,5 +1,6 @@
-"""cffi recipe of the extension ``rmqpy._native``; run by setup.py. Optional: without a compiler
-rmqpy is pure Python.
+"""Build the extension ``rmqpy._native`` with cffi, from setup.py.
+
+The extension is optional: without a compiler, rmqpy is installed as pure Python.
 """
 
 from pathlib import Path
@@ -20,6 +21,7 @@ SOURCES = (
     "header",
     "append",
     "replies",
+    "table",
     "feed",
     "pull",
     "access",

@@ -1,9 +1,7 @@
-/* CRC-32 (IEEE 802.3, reflected polynomial 0xEDB88320) of message bodies.
- *
- * Three ways to the same number: tables, eight bytes a step, everywhere; folding by carry-less multiplication,
- * 64 bytes a step, or 256 where four go into one instruction, as far as an x86-64 processor has it (asked once, when
- * the library is loaded).
- */
+/* CRC-32 (IEEE 802.3, reflected polynomial 0xEDB88320) of message bodies. Three implementations
+ * give the same value: tables, eight bytes per step, on every processor; and folding by carry-less
+ * multiplication on x86-64 processors that support it, 64 bytes per step, or 256 if one instruction
+ * multiplies four pairs. Support is detected once, when the library is loaded. */
 #include "rmqpy_native.h"
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
@@ -13,11 +11,11 @@
 
 #define POLYNOMIAL 0xEDB88320u
 #define FOLD_MIN 64u
-#define WIDE_MIN 512u /* below it the narrow way is as fast */
+#define WIDE_MIN 512u /* below it, narrow folding is as fast */
 
-/* table[k][b]: the effect of byte b followed by k zero bytes. Filled before any caller can exist. */
+/* table[k][b] is the effect of byte b followed by k zero bytes. Filled before anything can call it. */
 static uint32_t table[8][256];
-static int accelerated, accelerated_widely;
+static int has_pclmul, has_vpclmul;
 
 __attribute__((constructor)) static void prepare(void)
 {
@@ -32,8 +30,8 @@ __attribute__((constructor)) static void prepare(void)
             table[k][byte] = (table[k - 1][byte] >> 8) ^ table[0][table[k - 1][byte] & 0xFFu];
 #ifdef RMQ_HAS_PCLMUL
     __builtin_cpu_init();
-    accelerated = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
-    accelerated_widely = accelerated && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
+    has_pclmul = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+    has_vpclmul = has_pclmul && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
 #endif
 }
 
@@ -42,7 +40,7 @@ static uint32_t load_little(const uint8_t *at)
     return at[0] | ((uint32_t)at[1] << 8) | ((uint32_t)at[2] << 16) | ((uint32_t)at[3] << 24);
 }
 
-static uint32_t by_table(uint32_t crc, const uint8_t *data, size_t length)
+static uint32_t crc_by_table(uint32_t crc, const uint8_t *data, size_t length)
 {
     for (; length >= 8; data += 8, length -= 8) {
         const uint32_t low = crc ^ load_little(data);
@@ -59,7 +57,7 @@ static uint32_t by_table(uint32_t crc, const uint8_t *data, size_t length)
 #ifdef RMQ_HAS_PCLMUL
 #define WITH_PCLMUL __attribute__((target("pclmul,sse4.1")))
 
-/* Move `sum` forward by the distance that `powers` stands for, and add `next`. */
+/* Shift `sum` by the distance that `powers` represents, and add `next`. */
 WITH_PCLMUL static inline __m128i fold(__m128i sum, __m128i powers, __m128i next)
 {
     const __m128i low = _mm_clmulepi64_si128(sum, powers, 0x00);
@@ -72,16 +70,17 @@ WITH_PCLMUL static inline __m128i load(const uint8_t *at)
     return _mm_loadu_si128((const __m128i *)(const void *)at);
 }
 
-/* The constants are x**n mod P, bit-reflected and shifted left by one, by how many bytes they move a sum on: for n
- * eight times that, plus and minus 32. The last ones are for 96 bits to 64; P and x**64 div P. */
+/* The constants are x**n mod P, bit-reflected and shifted left by one; n is eight times the number
+ * of bytes by which they shift, plus and minus 32. The last ones reduce 96 bits to 64; then P and
+ * x**64 div P. */
 #define BY_256 0x01322d1430, 0x011542778a
 #define BY_64 0x01c6e41596, 0x0154442bd4
 #define BY_16 0x00ccaa009e, 0x01751997d0
 #define BY_8 0, 0x0163cd6124
 #define BARRETT 0x01f7011641, 0x01db710641
 
-/* What follows `sum`, a multiple of 16 bytes, and the CRC of all. */
-WITH_PCLMUL static inline uint32_t finish(__m128i sum, const uint8_t *data, size_t length)
+/* Return the CRC of everything in `sum` and of the `length` bytes that follow, a multiple of 16. */
+WITH_PCLMUL static inline uint32_t reduce(__m128i sum, const uint8_t *data, size_t length)
 {
     const __m128i by_16 = _mm_set_epi64x(BY_16), by_8 = _mm_set_epi64x(BY_8), barrett = _mm_set_epi64x(BARRETT);
     const __m128i low_words = _mm_setr_epi32(-1, 0, -1, 0);
@@ -89,18 +88,18 @@ WITH_PCLMUL static inline uint32_t finish(__m128i sum, const uint8_t *data, size
 
     for (; length >= 16; data += 16, length -= 16)
         sum = fold(sum, by_16, load(data));
-    /* 128 bits to 96, to 64 */
+    /* Reduce 128 bits to 96, then to 64. */
     sum = _mm_xor_si128(_mm_srli_si128(sum, 8), _mm_clmulepi64_si128(sum, by_16, 0x10));
     part = _mm_clmulepi64_si128(_mm_and_si128(sum, low_words), by_8, 0x00);
     sum = _mm_xor_si128(_mm_srli_si128(sum, 4), part);
-    /* 64 to 32: Barrett's reduction */
+    /* Reduce 64 bits to 32 (Barrett). */
     part = _mm_clmulepi64_si128(_mm_and_si128(sum, low_words), barrett, 0x10);
     part = _mm_clmulepi64_si128(_mm_and_si128(part, low_words), barrett, 0x00);
     return (uint32_t)_mm_extract_epi32(_mm_xor_si128(sum, part), 1);
 }
 
-/* `length` is at least 64 and a multiple of 16. */
-WITH_PCLMUL static uint32_t by_folding(uint32_t crc, const uint8_t *data, size_t length)
+/* `length` must be at least 64 and a multiple of 16. */
+WITH_PCLMUL static uint32_t crc_by_folding(uint32_t crc, const uint8_t *data, size_t length)
 {
     const __m128i by_64 = _mm_set_epi64x(BY_64), by_16 = _mm_set_epi64x(BY_16);
     __m128i a = _mm_xor_si128(load(data), _mm_cvtsi32_si128((int)crc));
@@ -112,7 +111,7 @@ WITH_PCLMUL static uint32_t by_folding(uint32_t crc, const uint8_t *data, size_t
         c = fold(c, by_64, load(data + 32));
         d = fold(d, by_64, load(data + 48));
     }
-    return finish(fold(fold(fold(a, by_16, b), by_16, c), by_16, d), data, length);
+    return reduce(fold(fold(fold(a, by_16, b), by_16, c), by_16, d), data, length);
 }
 
 #define WITH_VPCLMUL __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.1")))
@@ -129,8 +128,8 @@ WITH_VPCLMUL static inline __m512i load_four(const uint8_t *at)
     return _mm512_loadu_si512((const void *)at);
 }
 
-/* The same for 256 bytes at least. */
-WITH_VPCLMUL static uint32_t by_wide_folding(uint32_t crc, const uint8_t *data, size_t length)
+/* The same for at least 256 bytes. */
+WITH_VPCLMUL static uint32_t crc_by_wide_folding(uint32_t crc, const uint8_t *data, size_t length)
 {
     const __m512i by_256 = _mm512_broadcast_i32x4(_mm_set_epi64x(BY_256));
     const __m512i by_64 = _mm512_broadcast_i32x4(_mm_set_epi64x(BY_64));
@@ -149,7 +148,7 @@ WITH_VPCLMUL static uint32_t by_wide_folding(uint32_t crc, const uint8_t *data, 
         a = fold_four(a, by_64, load_four(data));
     __m128i sum = fold(_mm512_castsi512_si128(a), by_16, _mm512_extracti32x4_epi32(a, 1));
     sum = fold(sum, by_16, _mm512_extracti32x4_epi32(a, 2));
-    return finish(fold(sum, by_16, _mm512_extracti32x4_epi32(a, 3)), data, length);
+    return reduce(fold(sum, by_16, _mm512_extracti32x4_epi32(a, 3)), data, length);
 }
 #endif
 
@@ -157,23 +156,23 @@ uint32_t rmq_crc32(const uint8_t *data, size_t length)
 {
     uint32_t crc = 0xFFFFFFFFu;
 #ifdef RMQ_HAS_PCLMUL
-    if (accelerated && length >= FOLD_MIN) {
+    if (has_pclmul && length >= FOLD_MIN) {
         const size_t folded = length & ~(size_t)15;
-        crc = accelerated_widely && folded >= WIDE_MIN ? by_wide_folding(crc, data, folded)
-                                                       : by_folding(crc, data, folded);
+        crc = has_vpclmul && folded >= WIDE_MIN ? crc_by_wide_folding(crc, data, folded)
+                                                       : crc_by_folding(crc, data, folded);
         data += folded;
         length -= folded;
     }
 #endif
-    return ~by_table(crc, data, length) & 0x7FFFFFFFu;
+    return ~crc_by_table(crc, data, length) & 0x7FFFFFFFu;
 }
 
 uint32_t rmq_crc32_portable(const uint8_t *data, size_t length)
 {
-    return ~by_table(0xFFFFFFFFu, data, length) & 0x7FFFFFFFu;
+    return ~crc_by_table(0xFFFFFFFFu, data, length) & 0x7FFFFFFFu;
 }
 
 int rmq_crc32_is_accelerated(void)
 {
-    return accelerated;
+    return has_pclmul;
 }

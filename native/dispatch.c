@@ -1,28 +1,29 @@
-/* From the log to consume queues and key index, as rmqpy/store/{dispatch,consume_queue,index_file}.py do it. */
+/* Dispatches records from the log to consume queues and key index, like rmqpy/store/dispatcher.py,
+ * rmqpy/store/queues/consume_queue.py, and rmqpy/store/index/index_file.py. */
 #include <string.h>
 
 #include "rmqpy_native.h"
 
-#define ROWS 64
+#define ROWS_PER_SCAN 64
 #define UNIT_SIZE 20
 
-/* The topic that was looked for last: mostly the next one too. */
+/* The topic that was looked up last; the next record mostly has the same one. */
 typedef struct {
     const uint8_t *name;
     size_t length;
-    const rmq_topic *topic; /* NULL: not known */
+    const rmq_topic *topic; /* NULL: unknown */
 } last_topic;
 
 static const rmq_topic *find_topic(const rmq_core *core, const uint8_t *name, size_t length, last_topic *last)
 {
-    if (last->name == NULL || last->length != length || !rmq_is_same(last->name, name, length)) {
+    if (last->name == NULL || last->length != length || !rmq_bytes_equal(last->name, name, length)) {
         const rmq_slot *const slot = rmq_find_slot(&core->topic_table, name, length);
         *last = (last_topic){name, length, slot->key == NULL ? NULL : &core->topics[slot->item]};
     }
     return last->topic;
 }
 
-/* The queue of a record, when its next unit can be written here. */
+/* Return the queue of a record, or NULL if Python must write its next unit. */
 static const rmq_queue *find_queue(const rmq_core *core, const uint8_t *view, const int64_t *row, last_topic *last)
 {
     const int64_t id = row[RMQ_QUEUE_ID];
@@ -34,7 +35,7 @@ static const rmq_queue *find_queue(const rmq_core *core, const uint8_t *view, co
     return &core->queues[topic->queues[id]];
 }
 
-/* 0: Python has to do it. */
+/* Append the unit of a record. Returns 0 if Python must do it. */
 static int put_unit(const rmq_queue *queue, const int64_t *row)
 {
     int64_t *const state = queue->state;
@@ -43,7 +44,7 @@ static int put_unit(const rmq_queue *queue, const int64_t *row)
 
     if (queue->tail == NULL || row[RMQ_QUEUE_OFFSET] < 0 || row[RMQ_QUEUE_OFFSET] > INT64_MAX / UNIT_SIZE
         || row[RMQ_QUEUE_OFFSET] * UNIT_SIZE != state[RMQ_QUEUE_END] || offset < state[RMQ_QUEUE_MAX_PHYSICAL]
-        || position < 0 || queue->tail_room - position < UNIT_SIZE)
+        || position < 0 || queue->tail_capacity - position < UNIT_SIZE)
         return 0;
     uint8_t *const unit = queue->tail + position;
     rmq_store_long(unit, offset);
@@ -54,15 +55,15 @@ static int put_unit(const rmq_queue *queue, const int64_t *row)
     return 1;
 }
 
-static void note_arrival(rmq_dispatch_state *state, int64_t queue, const int64_t *row)
+static void add_arrival(rmq_dispatch_state *state, int64_t queue, const int64_t *row)
 {
     state->arrivals[state->arrival_count++] = (rmq_arrival){
         queue, row[RMQ_QUEUE_OFFSET], row[RMQ_TAGS_CODE], row[RMQ_OFFSET], row[RMQ_STORE_TIMESTAMP]};
 }
 
-/* 1: done; 0: nothing was changed, Python has to do it. */
-static int take_row(const rmq_core *core, rmq_dispatch_state *state, rmq_index_header *header, last_topic *last,
-                    const int64_t *row)
+/* Dispatch one record. Returns 0 without any change if Python must do it. */
+static int dispatch_row(const rmq_core *core, rmq_dispatch_state *state, rmq_index_header *header, last_topic *last,
+                        const int64_t *row)
 {
     int64_t hashes[RMQ_KEYS_MAX];
     int key_count = 0;
@@ -85,13 +86,13 @@ static int take_row(const rmq_core *core, rmq_dispatch_state *state, rmq_index_h
         rmq_put_key(state->index, state->index_slots, header, &key);
     }
     if (queue->state[RMQ_QUEUE_WATCHED])
-        note_arrival(state, queue - core->queues, row);
+        add_arrival(state, queue - core->queues, row);
     return 1;
 }
 
 void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state)
 {
-    int64_t cells[ROWS * RMQ_COLUMN_COUNT];
+    int64_t cells[ROWS_PER_SCAN * RMQ_COLUMN_COUNT];
     rmq_index_header header = {0, 0, 0, 0, 0, 0};
     last_topic last = {NULL, 0, NULL};
     enum rmq_stop stop = RMQ_LIMIT;
@@ -103,7 +104,7 @@ void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state)
     while (stop == RMQ_LIMIT) {
         rmq_scan_state scan = {.view = state->view + state->position, .length = (size_t)(state->length - state->position),
                                .base_offset = state->base_offset + state->position, .dledger = (int32_t)state->dledger,
-                               .cells = cells, .max_records = ROWS};
+                               .cells = cells, .max_records = ROWS_PER_SCAN};
         const int64_t start = state->position;
         stop = rmq_scan(&scan);
         for (size_t i = 0; i < scan.count; i++) {
@@ -115,7 +116,7 @@ void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state)
         }
         for (size_t i = 0; i < scan.count; i++) {
             const int64_t *const row = cells + i * RMQ_COLUMN_COUNT;
-            if (!take_row(core, state, &header, &last, row)) {
+            if (!dispatch_row(core, state, &header, &last, row)) {
                 stop = RMQ_END;
                 break;
             }

@@ -1,5 +1,5 @@
-/* Reading the headers of the hot requests, both serialize types. Stricter than rmqpy/remoting/frame.py on purpose:
- * whatever is rare or doubtful is no request for C, and Python decides. */
+/* Reads the headers of sends and pulls in both serialize types. Deliberately stricter than
+ * rmqpy/remoting/frame.py: Python reads whatever is rare or doubtful. */
 #include <string.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -31,18 +31,18 @@ static int find_name(const char *const *names, size_t count, const uint8_t *name
     return -1;
 }
 
-/* Which text an ext field is; -1: none that matters. `length` is not 0. */
+/* Return the index of the text of an ext field, or -1 if it has none. `length` is not 0. */
 static int text_number(int32_t code, const uint8_t *name, size_t length)
 {
     switch (code) {
     case 310:
-    case 320: return length == 1 && name[0] >= 'a' && name[0] < 'a' + RMQ_TEXTS ? name[0] - 'a' : -1;
+    case 320: return length == 1 && name[0] >= 'a' && name[0] < 'a' + RMQ_TEXT_COUNT ? name[0] - 'a' : -1;
     case 10: return find_name(SEND_NAMES, sizeof SEND_NAMES / sizeof *SEND_NAMES, name, length);
     default: return find_name(PULL_NAMES, sizeof PULL_NAMES / sizeof *PULL_NAMES, name, length);
     }
 }
 
-static int is_hot(int64_t code)
+static int is_fast_path_code(int64_t code)
 {
     return code == 310 || code == 320 || code == 10 || code == 11;
 }
@@ -54,7 +54,7 @@ static void skip_blanks(cursor *in)
         in->at++;
 }
 
-static inline int take(cursor *in, uint8_t byte)
+static inline int accept(cursor *in, uint8_t byte)
 {
     if (in->at < in->end && *in->at <= ' ')
         skip_blanks(in);
@@ -64,12 +64,12 @@ static inline int take(cursor *in, uint8_t byte)
     return 1;
 }
 
-/* What stands behind the opening quote, and the closing one. */
-static inline int take_rest_of_string(cursor *in, rmq_text *text)
+/* Read the rest of a string after its opening quote, including the closing one. */
+static inline int read_string_rest(cursor *in, rmq_text *text)
 {
     const uint8_t *at = in->at;
     const uint8_t *const end = in->end;
-    unsigned high = 0, escaped = 0;
+    unsigned non_ascii = 0, escaped = 0;
 
     for (;;) {
 #if defined(__SSE2__)
@@ -79,18 +79,18 @@ static inline int take_rest_of_string(cursor *in, rmq_text *text)
                 _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\'))));
             const unsigned above = (unsigned)_mm_movemask_epi8(bytes);
             if (stops == 0) {
-                high |= above;
+                non_ascii |= above;
                 at += 16;
                 continue;
             }
             const unsigned place = (unsigned)__builtin_ctz(stops);
-            high |= above & ((1u << place) - 1u);
+            non_ascii |= above & ((1u << place) - 1u);
             at += place;
             break;
         }
 #endif
         while (at < end && *at != '"' && *at != '\\')
-            high |= *at++ & 0x80u;
+            non_ascii |= *at++ & 0x80u;
         if (at == end)
             return 0;
         if (*at == '"')
@@ -103,13 +103,13 @@ static inline int take_rest_of_string(cursor *in, rmq_text *text)
     text->at = in->at;
     text->length = (uint32_t)(at - in->at);
     text->escaped = escaped != 0;
-    text->high = high != 0;
+    text->non_ascii = non_ascii != 0;
     in->at = at + 1;
     return 1;
 }
 
-/* Characters of ASCII that mean themselves, at least one. */
-static inline int take_plain(cursor *in, const uint8_t **text, uint32_t *length)
+/* Read at least one ASCII character; stop at control characters, quotes, and backslashes. */
+static inline int read_plain(cursor *in, const uint8_t **text, uint32_t *length)
 {
     const uint8_t *at = in->at;
 
@@ -119,7 +119,7 @@ static inline int take_plain(cursor *in, const uint8_t **text, uint32_t *length)
         const __m128i quotes = _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')),
                                             _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\')));
         const unsigned stops = (unsigned)_mm_movemask_epi8(_mm_or_si128(
-            quotes, _mm_cmplt_epi8(bytes, _mm_set1_epi8(' ')))); /* signed: above 0x7F too */
+            quotes, _mm_cmplt_epi8(bytes, _mm_set1_epi8(' ')))); /* signed: also true above 0x7F */
         if (stops != 0) {
             at += __builtin_ctz(stops);
             break;
@@ -135,12 +135,12 @@ static inline int take_plain(cursor *in, const uint8_t **text, uint32_t *length)
     return *length > 0;
 }
 
-static int take_string(cursor *in, rmq_text *text)
+static int read_string(cursor *in, rmq_text *text)
 {
-    return take(in, '"') && take_rest_of_string(in, text);
+    return accept(in, '"') && read_string_rest(in, text);
 }
 
-/* A decimal number within [-maximum - 1, maximum]; 0: it is none that C takes. */
+/* Read a decimal number in [-maximum - 1, maximum]. Returns 0 if C does not accept it. */
 static int read_number(rmq_text text, int64_t maximum, int64_t *value)
 {
     const uint32_t negative = text.length > 0 && text.at[0] == '-';
@@ -160,8 +160,8 @@ static int read_number(rmq_text text, int64_t maximum, int64_t *value)
     return 1;
 }
 
-/* `found`: where it stands. */
-static int take_number(cursor *in, rmq_text *found, int32_t *value)
+/* Read an unquoted number; `found` is its text. */
+static int read_int(cursor *in, rmq_text *found, int32_t *value)
 {
     rmq_text text = {NULL, 0, 0, 0};
     int64_t number = 0;
@@ -183,8 +183,8 @@ static int take_number(cursor *in, rmq_text *found, int32_t *value)
     return 1;
 }
 
-/* `name`: of a text that has no number. */
-static int put_text(rmq_request *request, int number, rmq_text name, rmq_text value)
+/* Store the value of an ext field. `name` is used if it has no index. */
+static int store_text(rmq_request *request, int number, rmq_text name, rmq_text value)
 {
     rmq_text *target;
 
@@ -197,59 +197,59 @@ static int put_text(rmq_request *request, int number, rmq_text name, rmq_text va
     else
         return request->other_fields = 1;
     if (target->at != NULL)
-        return 0; /* twice */
+        return 0; /* duplicate */
     *target = value;
     return 1;
 }
 
-static inline int may_escape(int32_t code, int number)
+static inline int may_have_escapes(int32_t code, int number)
 {
     return number == SEND_PROPERTIES && code != 11;
 }
 
-static int take_ext_fields(cursor *in, rmq_request *request)
+static int read_ext_fields(cursor *in, rmq_request *request)
 {
-    const int letters = request->code == 310 || request->code == 320;
+    const int has_short_names = request->code == 310 || request->code == 320;
     rmq_text name = {NULL, 0, 0, 0}, value;
 
-    if (!take(in, '{'))
+    if (!accept(in, '{'))
         return 0;
     do {
         const uint8_t *const at = in->at;
         int number;
-        if (letters && in->end - at > 5 && at[0] == '"' && at[1] >= 'a' && at[1] < 'a' + RMQ_TEXTS && at[2] == '"'
-            && at[3] == ':' && at[4] == '"') {
+        if (has_short_names && in->end - at > 5 && at[0] == '"' && at[1] >= 'a' && at[1] < 'a' + RMQ_TEXT_COUNT
+            && at[2] == '"' && at[3] == ':' && at[4] == '"') {
             number = at[1] - 'a';
             in->at = at + 5;
-            if (!take_rest_of_string(in, &value))
+            if (!read_string_rest(in, &value))
                 return 0;
         } else {
-            if (!take_string(in, &name) || name.escaped || name.length == 0 || !take(in, ':')
-                || !take_string(in, &value))
+            if (!read_string(in, &name) || name.escaped || name.length == 0 || !accept(in, ':')
+                || !read_string(in, &value))
                 return 0;
             number = text_number(request->code, name.at, name.length);
         }
-        if ((value.escaped && !may_escape(request->code, number)) || !put_text(request, number, name, value))
+        if ((value.escaped && !may_have_escapes(request->code, number)) || !store_text(request, number, name, value))
             return 0;
-    } while (take(in, ','));
-    return take(in, '}');
+    } while (accept(in, ','));
+    return accept(in, '}');
 }
 
 enum { CODE, EXT_FIELDS, OPAQUE, FLAG, VERSION, LANGUAGE, SERIALIZE_TYPE, FIELD_COUNT };
 
-/* The value of a field of the header. */
-static int take_field(cursor *in, int field, rmq_request *request)
+/* Read the value of a header field. */
+static int read_field(cursor *in, int field, rmq_request *request)
 {
     rmq_text ignored;
     int32_t version;
 
     switch (field) {
-    case CODE: return take_number(in, &ignored, &request->code) && is_hot(request->code);
-    case EXT_FIELDS: return is_hot(request->code) && take_ext_fields(in, request);
-    case OPAQUE: return take_number(in, &request->opaque_text, &request->opaque);
-    case FLAG: return take_number(in, &ignored, &request->flag);
-    case VERSION: return take_number(in, &ignored, &version);
-    default: return take_string(in, &ignored) && !ignored.escaped;
+    case CODE: return read_int(in, &ignored, &request->code) && is_fast_path_code(request->code);
+    case EXT_FIELDS: return is_fast_path_code(request->code) && read_ext_fields(in, request);
+    case OPAQUE: return read_int(in, &request->opaque_text, &request->opaque);
+    case FLAG: return read_int(in, &ignored, &request->flag);
+    case VERSION: return read_int(in, &ignored, &version);
+    default: return read_string(in, &ignored) && !ignored.escaped;
     }
 }
 
@@ -260,24 +260,24 @@ static int read_json(cursor *in, rmq_request *request)
                                                     "serializeTypeCurrentRPC"};
     unsigned seen = 0;
 
-    if (!take(in, '{'))
+    if (!accept(in, '{'))
         return 0;
     do {
         rmq_text name;
-        if (!take_string(in, &name) || name.length == 0 || !take(in, ':'))
+        if (!read_string(in, &name) || name.length == 0 || !accept(in, ':'))
             return 0;
         const int field = find_name(FIELDS, FIELD_COUNT, name.at, name.length);
-        if (field < 0 || (field < VERSION && (seen & 1u << field)) || !take_field(in, field, request))
+        if (field < 0 || (field < VERSION && (seen & 1u << field)) || !read_field(in, field, request))
             return 0;
         seen |= 1u << field;
-    } while (take(in, ','));
-    if (!take(in, '}') || !(seen & 1u << EXT_FIELDS))
+    } while (accept(in, ','));
+    if (!accept(in, '}') || !(seen & 1u << EXT_FIELDS))
         return 0;
     skip_blanks(in);
     return in->at == in->end;
 }
 
-/* What differs between two headers of one sender, or reader. */
+/* The texts that differ between two headers of the same producer or consumer. */
 static const int VARYING_OF_SENDS[] = {SEND_QUEUE_ID, SEND_BORN, SEND_PROPERTIES};
 static const int VARYING_OF_PULLS[] = {PULL_QUEUE_ID, PULL_OFFSET, PULL_COMMIT};
 
@@ -294,17 +294,17 @@ static void add_varying(rmq_model *model, int number, rmq_text text)
     model->count++;
 }
 
-static inline int take_same(cursor *in, const uint8_t *from, const uint8_t *to)
+static inline int accept_same(cursor *in, const uint8_t *from, const uint8_t *to)
 {
     const ptrdiff_t length = to - from;
 
-    if (in->end - in->at < length || !rmq_is_same(in->at, from, (size_t)length))
+    if (in->end - in->at < length || !rmq_bytes_equal(in->at, from, (size_t)length))
         return 0;
     in->at += length;
     return 1;
 }
 
-static int is_in_front(const rmq_property *known, int count, const rmq_property *item)
+static int has_name(const rmq_property *known, int count, const rmq_property *item)
 {
     for (int i = 0; i < count; i++)
         if (known[i].name_length == item->name_length && memcmp(known[i].name, item->name, item->name_length) == 0)
@@ -312,7 +312,7 @@ static int is_in_front(const rmq_property *known, int count, const rmq_property 
     return 0;
 }
 
-/* How many properties, when all of them are plain and have different names; else 0. */
+/* Split the properties. Returns their number if all are plain and have different names, otherwise 0. */
 static int split_properties(rmq_text text, rmq_property *items)
 {
     static const uint8_t MIDDLE[] = "\\u0001", END[] = "\\u0002";
@@ -321,17 +321,18 @@ static int split_properties(rmq_text text, rmq_property *items)
 
     for (; in.at < in.end; count++) {
         rmq_property item = {NULL, NULL, 0, 0, 0};
-        if (count == RMQ_SPLIT_MAX || !take_plain(&in, &item.name, &item.name_length)
-            || !take_same(&in, MIDDLE, MIDDLE + sizeof MIDDLE - 1) || !take_plain(&in, &item.value, &item.value_length)
-            || (in.at < in.end && !take_same(&in, END, END + sizeof END - 1)) || is_in_front(items, count, &item))
+        if (count == RMQ_SPLIT_MAX || !read_plain(&in, &item.name, &item.name_length)
+            || !accept_same(&in, MIDDLE, MIDDLE + sizeof MIDDLE - 1)
+            || !read_plain(&in, &item.value, &item.value_length)
+            || (in.at < in.end && !accept_same(&in, END, END + sizeof END - 1)) || has_name(items, count, &item))
             return 0;
         items[count] = item;
     }
     return count;
 }
 
-/* The next header may say the same but for what varies. */
-static void learn(const cursor *whole, rmq_model *model)
+/* Keep this header as the model of the next one. */
+static void remember_model(const cursor *whole, rmq_model *model)
 {
     const rmq_request *const request = &model->request;
     const int *const varying = request->code == 11 ? VARYING_OF_PULLS : VARYING_OF_SENDS;
@@ -340,21 +341,22 @@ static void learn(const cursor *whole, rmq_model *model)
     model->begin = whole->at;
     model->end = whole->end;
     model->count = model->property_count = 0;
-    if (model->may_split && request->code != 11 && properties.at != NULL)
+    if (model->can_split_properties && request->code != 11 && properties.at != NULL)
         model->property_count = split_properties(properties, model->properties);
     for (int i = 0; i < 3; i++)
         add_varying(model, varying[i], request->texts[varying[i]]);
     for (int i = 0; i < model->property_count; i++) {
         const rmq_property *const item = &model->properties[i];
         if (!rmq_is_named(item, "WAIT"))
-            add_varying(model, RMQ_VALUE + i, (rmq_text){item->value, item->value_length, 0, 0});
+            add_varying(model, RMQ_FIRST_VALUE + i, (rmq_text){item->value, item->value_length, 0, 0});
     }
-    add_varying(model, RMQ_TEXTS, request->opaque_text);
+    add_varying(model, RMQ_TEXT_COUNT, request->opaque_text);
     add_varying(model, RMQ_SIGNATURE_TEXT, request->signature);
 }
 
-/* The header by comparison with its model: the same tokens, other values in the places that vary. 0: it is another. */
-static int read_like(rmq_model *model, cursor in)
+/* Read a header by comparison with the model: the same tokens, but other values at the varying
+ * positions. Returns 0 if it differs elsewhere. */
+static int read_by_model(rmq_model *model, cursor in)
 {
     rmq_request *const request = &model->request;
     const uint8_t *from = model->begin;
@@ -362,26 +364,26 @@ static int read_like(rmq_model *model, cursor in)
     for (int i = 0; i < model->count; i++) {
         const int number = model->varying[i].number;
         const rmq_text known = model->varying[i].text;
-        if (!take_same(&in, from, known.at))
+        if (!accept_same(&in, from, known.at))
             return 0;
         from = known.at + known.length;
-        if (number >= RMQ_VALUE) {
-            rmq_property *const item = &model->properties[number - RMQ_VALUE];
-            if (!take_plain(&in, &item->value, &item->value_length))
+        if (number >= RMQ_FIRST_VALUE) {
+            rmq_property *const item = &model->properties[number - RMQ_FIRST_VALUE];
+            if (!read_plain(&in, &item->value, &item->value_length))
                 return 0;
             continue;
         }
-        if (number == RMQ_TEXTS) {
-            if (!take_number(&in, &request->opaque_text, &request->opaque))
+        if (number == RMQ_TEXT_COUNT) {
+            if (!read_int(&in, &request->opaque_text, &request->opaque))
                 return 0;
             continue;
         }
         rmq_text *const text = number == RMQ_SIGNATURE_TEXT ? &request->signature : &request->texts[number];
-        if (!take_rest_of_string(&in, text) || (text->escaped && !may_escape(request->code, number)))
+        if (!read_string_rest(&in, text) || (text->escaped && !may_have_escapes(request->code, number)))
             return 0;
-        in.at--; /* the quote is the model's next byte */
+        in.at--; /* the quote is the next byte of the model */
     }
-    return take_same(&in, from, model->end) && in.at == in.end;
+    return accept_same(&in, from, model->end) && in.at == in.end;
 }
 
 static int read_binary(const cursor *in, rmq_request *request)
@@ -394,7 +396,7 @@ static int read_binary(const cursor *in, rmq_request *request)
     request->code = (int16_t)(uint16_t)(((uint32_t)at[0] << 8) | at[1]);
     request->opaque = rmq_load_int(at + 5);
     request->flag = rmq_load_int(at + 9);
-    if (!is_hot(request->code) || rmq_load32(at + 17) != (size_t)(end - at) - BINARY_FIXED)
+    if (!is_fast_path_code(request->code) || rmq_load32(at + 17) != (size_t)(end - at) - BINARY_FIXED)
         return 0;
     at += BINARY_FIXED;
     while (at < end) {
@@ -408,12 +410,12 @@ static int read_binary(const cursor *in, rmq_request *request)
         rmq_text value = {name + name_length + 4, length, 0, 0};
         if (length == 0 || length > (size_t)(end - value.at))
             return 0;
-        unsigned high = 0;
+        unsigned non_ascii = 0;
         for (uint32_t i = 0; i < length; i++)
-            high |= value.at[i];
-        value.high = high >= 0x80u;
+            non_ascii |= value.at[i];
+        value.non_ascii = non_ascii >= 0x80u;
         const rmq_text named = {name, (uint32_t)name_length, 0, 0};
-        if (!put_text(request, text_number(request->code, name, name_length), named, value))
+        if (!store_text(request, text_number(request->code, name, name_length), named, value))
             return 0;
         at = value.at + length;
     }
@@ -436,32 +438,33 @@ int rmq_read_request(const uint8_t *frame, int64_t length, rmq_model *model)
     if (frame[0] > 1)
         return 0;
     const cursor whole = in;
-    request->like = !request->binary && model->begin != NULL && read_like(model, in);
-    if (request->like)
+    request->matches_model = !request->binary && model->begin != NULL && read_by_model(model, in);
+    if (request->matches_model)
         return 1;
     model->begin = NULL;
     model->property_count = 0;
-    memset(request, 0, offsetof(rmq_request, like));
+    memset(request, 0, offsetof(rmq_request, matches_model));
     if (request->binary)
         return read_binary(&in, request);
     if (!read_json(&in, request))
         return 0;
-    learn(&whole, model);
+    remember_model(&whole, model);
     return 1;
 }
 
-int rmq_numbers(const rmq_text *texts, const rmq_wanted *wanted, int count, int64_t *values)
+int rmq_read_numbers(const rmq_text *texts, const rmq_number_rule *rules, int count, int64_t *values)
 {
     for (int i = 0; i < count; i++) {
-        const rmq_text text = texts[wanted[i].text];
+        const rmq_text text = texts[rules[i].text];
         values[i] = 0;
-        if ((text.at != NULL || wanted[i].required) && !read_number(text, wanted[i].maximum, &values[i]))
+        if ((text.at != NULL || rules[i].required) && !read_number(text, rules[i].maximum, &values[i]))
             return 0;
     }
     return 1;
 }
 
-/* The escape behind a backslash; 0: none, or no ASCII character, which clients have no reason to escape. */
+/* Decode the escape after a backslash. Returns 0 if it is invalid or not ASCII, which clients need
+ * not escape. */
 static size_t unescape_one(const uint8_t *at, size_t rest, uint8_t *out)
 {
     static const char SHORT[] = "\"\\/bfnrt", MEANING[] = "\"\\/\b\f\n\r\t", HEX[] = "0123456789abcdefABCDEF";
@@ -488,7 +491,7 @@ int64_t rmq_unescape(rmq_text text, uint8_t *out)
     const uint8_t *at = text.at;
     const uint8_t *const end = text.at + text.length;
 
-    if (text.high) /* also what is malformed is read in Java's way: by Python */
+    if (text.non_ascii) /* Python reads malformed UTF-8 as Java does */
         for (const uint8_t *place = at; place < end;) {
             uint32_t code = *place;
             place += code < 0x80u ? 1 : rmq_decode_utf8(place, (size_t)(end - place), &code);

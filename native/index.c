@@ -1,11 +1,12 @@
-/* Key index files: hashes of a record's keys, entries into a file. Same results as rmqpy/codec/packing.py. */
+/* Key index files: the hashes of a record's keys, and the entries of a file. Same results as
+ * rmqpy/codec/packing.py. */
 #include "rmqpy_native.h"
 
 #define INDEX_HEADER_SIZE 40
 #define INDEX_SLOT_SIZE 4
 #define INDEX_ENTRY_SIZE 20
 #define KEY_SIZE 20
-#define AHEAD 16 /* slots stand anywhere: so many entries before they are needed they are asked for */
+#define PREFETCH_DISTANCE 16 /* in entries; their slots are scattered over the file */
 
 void rmq_load_index_header(const uint8_t *index, rmq_index_header *header)
 {
@@ -106,8 +107,8 @@ size_t rmq_put_keys(uint8_t *index, size_t length, int64_t slots, const uint8_t 
         const rmq_key found = {hash_at(keys, done), rmq_load_long(key + 4), rmq_load_long(key + 12)};
         if (found.hash < 0)
             break;
-        if (done + AHEAD < count && hash_at(keys, done + AHEAD) >= 0)
-            __builtin_prefetch(rmq_index_slot(index, slots, hash_at(keys, done + AHEAD)), 1);
+        if (done + PREFETCH_DISTANCE < count && hash_at(keys, done + PREFETCH_DISTANCE) >= 0)
+            __builtin_prefetch(rmq_index_slot(index, slots, hash_at(keys, done + PREFETCH_DISTANCE)), 1);
         rmq_put_key(index, slots, &header, &found);
     }
     if (done > 0)

@@ -1,5 +1,5 @@
-/* Records as units of consume queues, those of a queue one behind the other, and as keys of the index. Same results as
- * rmqpy/codec/packing.py. */
+/* Packs records as units of consume queues, consecutive for each queue, and as keys of the index.
+ * Same results as rmqpy/codec/packing.py. */
 #include <string.h>
 
 #include "rmqpy_native.h"
@@ -17,7 +17,7 @@ static int is_same_queue(const rmq_pack_state *state, const int64_t *row, size_t
                   (size_t)row[RMQ_TOPIC_LENGTH]) == 0;
 }
 
-/* Where the queue of a row has the number of its last run, -1 where it has none. */
+/* Return the table cell of a row's queue: the number of its last run, or -1 if it has none. */
 static int32_t *find_queue(const rmq_pack_state *state, const int64_t *row)
 {
     const uint32_t hash = rmq_java_hash((uint32_t)row[RMQ_QUEUE_ID], state->view + row[RMQ_TOPIC_POSITION],
@@ -44,13 +44,13 @@ static int32_t run_of(rmq_pack_state *state, const int64_t *row, size_t number)
     return *place;
 }
 
-/* 0: not for C. */
+/* Returns 0 if Python must pack them. */
 static int pack_keys(rmq_pack_state *state, const int64_t *row)
 {
     int64_t hashes[RMQ_KEYS_MAX];
     const int count = rmq_find_keys(state->view, row, hashes);
 
-    if (count < 0 || (size_t)count > state->key_room - state->key_count)
+    if (count < 0 || (size_t)count > state->key_capacity - state->key_count)
         return 0;
     for (int i = 0; i < count; i++) {
         uint8_t *const key = state->keys + state->key_count++ * KEY_SIZE;

@@ -1,12 +1,11 @@
-/* Columns of messages: where the parts of scanned records stand, and many parts copied into one piece of
- * memory, pointed at, or numbered where they repeat.
- * Same results as rmqpy/codec/columns.py. */
+/* Columns of messages: finds the parts of scanned records, and copies, references, or numbers many
+ * parts at once. Same results as rmqpy/codec/columns.py. */
 #include <string.h>
 
 #include "rmqpy_native.h"
 
 #define PROBES_MAX 64
-#define INLINE_MAX 12 /* bytes that a view of Arrow holds itself */
+#define INLINE_MAX 12 /* bytes that an Arrow view holds inline */
 
 int rmq_record_parts(const uint8_t *view, size_t length, const int64_t *frames, size_t count, int64_t shift,
                      int32_t check_crc, int64_t *cells)
@@ -16,7 +15,7 @@ int rmq_record_parts(const uint8_t *view, size_t length, const int64_t *frames, 
         if (!rmq_is_within(length, frames[i] + shift, RMQ_RECORD_SIZE_MIN))
             return 0;
         const size_t start = (size_t)(frames[i] + shift);
-        if (rmq_measure(view, start, length - start, &places) != RMQ_END)
+        if (rmq_measure_record(view, start, length - start, &places) != RMQ_END)
             return 0;
         const uint8_t *const record = view + start;
         const int32_t sys_flag = rmq_load_int(record + 36);
@@ -40,12 +39,12 @@ int rmq_record_parts(const uint8_t *view, size_t length, const int64_t *frames, 
 }
 
 int rmq_gather(const uint8_t *view, size_t length, const int64_t *positions, const int64_t *lengths, size_t count,
-               uint8_t *data, size_t room)
+               uint8_t *data, size_t capacity)
 {
     size_t used = 0;
 
     for (size_t i = 0; i < count; i++) {
-        if (!rmq_is_within(length, positions[i], lengths[i]) || (size_t)lengths[i] > room - used)
+        if (!rmq_is_within(length, positions[i], lengths[i]) || (size_t)lengths[i] > capacity - used)
             return 0;
         memcpy(data + used, view + positions[i], (size_t)lengths[i]);
         used += (size_t)lengths[i];
@@ -74,7 +73,7 @@ int rmq_part_views(const uint8_t *view, size_t length, const int64_t *positions,
     return 1;
 }
 
-static uint64_t hash_of(const uint8_t *at, size_t length)
+static uint64_t hash_bytes(const uint8_t *at, size_t length)
 {
     const uint64_t factor = 0x9E3779B97F4A7C15u;
     uint64_t hash = length * factor, word;
@@ -101,7 +100,7 @@ int64_t rmq_number_parts(const uint8_t *view, size_t length, const int64_t *posi
             return -1;
         const uint8_t *const part = view + positions[i];
         const size_t size = (size_t)lengths[i];
-        size_t place = hash_of(part, size) & mask;
+        size_t place = hash_bytes(part, size) & mask;
         for (int probes = 0;; probes++, place = (place + 1) & mask) {
             if (table[place] < 0) {
                 firsts[known] = (int32_t)i;

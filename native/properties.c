@@ -1,4 +1,4 @@
-/* Properties of a message (name 0x01 value 0x02 ...), and the hashes that Java makes of texts. */
+/* Properties of a message (name 0x01 value 0x02 ...), and Java's hashes of texts. */
 #include <string.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -12,18 +12,18 @@
 
 static const uint8_t CLUSTER[] = "CLUSTER";
 
-/* The first `wanted` in [at, end), or `end`; texts are short: without a call. */
-static inline const uint8_t *find_byte(const uint8_t *at, const uint8_t *end, uint8_t wanted)
+/* Return the first `target` in [at, end), or `end`. Texts are short, so this avoids a call. */
+static inline const uint8_t *find_byte(const uint8_t *at, const uint8_t *end, uint8_t target)
 {
 #if defined(__SSE2__)
     for (; end - at >= 16; at += 16) {
         const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)at);
-        const unsigned found = (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_set1_epi8((char)wanted)));
+        const unsigned found = (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_set1_epi8((char)target)));
         if (found != 0)
             return at + __builtin_ctz(found);
     }
 #endif
-    while (at < end && *at != wanted)
+    while (at < end && *at != target)
         at++;
     return at;
 }
@@ -43,36 +43,36 @@ int rmq_next_property(const uint8_t **at, const uint8_t *end, rmq_property *foun
     return 0;
 }
 
-/* Of equal names the first place and the last value, as codec.properties reads them. */
+/* Of equal names, keeps the first position and the last value, like rmqpy/codec/properties.py. */
 int rmq_read_properties(const uint8_t *raw, int64_t length, rmq_properties *found)
 {
     const uint8_t *const end = raw + length;
-    rmq_property now;
+    rmq_property item;
 
     found->count = 0;
-    while (rmq_next_property(&raw, end, &now)) {
+    while (rmq_next_property(&raw, end, &item)) {
         int place = 0;
-        for (uint32_t i = 0; i < now.name_length; i++) {
-            if (now.name[i] >= 0x80u)
+        for (uint32_t i = 0; i < item.name_length; i++) {
+            if (item.name[i] >= 0x80u)
                 return 0;
-            now.hash = now.hash * 31u + now.name[i];
+            item.hash = item.hash * 31u + item.name[i];
         }
         while (place < found->count
-               && (found->list[place].hash != now.hash || found->list[place].name_length != now.name_length
-                   || memcmp(found->list[place].name, now.name, now.name_length) != 0))
+               && (found->list[place].hash != item.hash || found->list[place].name_length != item.name_length
+                   || memcmp(found->list[place].name, item.name, item.name_length) != 0))
             place++;
-        if (place == RMQ_PROPERTIES_MAX - 1) /* the cluster's name needs a place too */
+        if (place == RMQ_PROPERTIES_MAX - 1) /* leave space for CLUSTER */
             return 0;
         if (place < found->count)
-            now.name = found->list[place].name;
+            item.name = found->list[place].name;
         else
             found->count++;
-        found->list[place] = now;
+        found->list[place] = item;
     }
     return 1;
 }
 
-/* CLUSTER put in, in the order of Java's map (remoting/java_map.py). */
+/* Insert CLUSTER and sort in the order of Java's HashMap (rmqpy/remoting/java_values.py). */
 void rmq_order_properties(const rmq_core *core, rmq_properties *found)
 {
     int place = 0;
@@ -86,8 +86,8 @@ void rmq_order_properties(const rmq_core *core, rmq_properties *found)
     while ((uint32_t)found->count * 4 > buckets * 3)
         buckets *= 2;
     for (int i = 1; i < found->count; i++) {
-        const rmq_property now = found->list[i];
-        const uint32_t bucket = (now.hash ^ now.hash >> 16) & (buckets - 1);
+        const rmq_property item = found->list[i];
+        const uint32_t bucket = (item.hash ^ item.hash >> 16) & (buckets - 1);
         int to = i;
         for (; to > 0; to--) {
             const uint32_t other = found->list[to - 1].hash;
@@ -95,17 +95,17 @@ void rmq_order_properties(const rmq_core *core, rmq_properties *found)
                 break;
             found->list[to] = found->list[to - 1];
         }
-        found->list[to] = now;
+        found->list[to] = item;
     }
 }
 
-uint8_t *rmq_put_properties(uint8_t *out, const rmq_properties *found, int with_wait)
+uint8_t *rmq_put_properties(uint8_t *out, const rmq_properties *found, int keeps_wait)
 {
     uint8_t *const start = out;
 
     for (int i = 0; i < found->count; i++) {
         const rmq_property *const item = &found->list[i];
-        if (!with_wait && rmq_is_named(item, "WAIT"))
+        if (!keeps_wait && rmq_is_named(item, "WAIT"))
             continue;
         if (out > start)
             *out++ = PROPERTY_SEPARATOR;
@@ -118,7 +118,7 @@ uint8_t *rmq_put_properties(uint8_t *out, const rmq_properties *found, int with_
     return out;
 }
 
-int64_t rmq_properties_room(const rmq_core *core, int64_t raw_length)
+int64_t rmq_properties_size_max(const rmq_core *core, int64_t raw_length)
 {
     return raw_length + core->cluster_length + (int64_t)sizeof CLUSTER + 2;
 }
@@ -128,7 +128,7 @@ static int is_continuation(uint8_t byte)
     return (byte & 0xC0u) == 0x80u;
 }
 
-/* The second byte of a sequence must be in a narrower range after some first bytes. */
+/* After some first bytes, the second byte of a sequence has a narrower range. */
 static int is_second(uint8_t first, uint8_t second)
 {
     switch (first) {
@@ -142,30 +142,30 @@ static int is_second(uint8_t first, uint8_t second)
 size_t rmq_decode_utf8(const uint8_t *at, size_t length, uint32_t *code)
 {
     const uint8_t first = at[0];
-    const size_t wanted = first < 0xC2u ? 1u : first < 0xE0u ? 2u : first < 0xF0u ? 3u : first < 0xF5u ? 4u : 1u;
-    uint32_t value = first & (0x7Fu >> wanted);
+    const size_t target = first < 0xC2u ? 1u : first < 0xE0u ? 2u : first < 0xF0u ? 3u : first < 0xF5u ? 4u : 1u;
+    uint32_t value = first & (0x7Fu >> target);
 
     *code = REPLACEMENT;
-    if (wanted == 1)
+    if (target == 1)
         return 1;
     if (length < 2 || !is_second(first, at[1]))
         return 1;
     value = (value << 6) | (at[1] & 0x3Fu);
-    for (size_t i = 2; i < wanted; i++) {
+    for (size_t i = 2; i < target; i++) {
         if (length <= i || !is_continuation(at[i]))
             return i;
         value = (value << 6) | (at[i] & 0x3Fu);
     }
     if (value < 0xD800u || value > 0xDFFFu)
         *code = value;
-    return wanted;
+    return target;
 }
 
-/* 31 to the power of the index: terms of a sum that do not wait for each other. */
+/* Powers of 31: they make the terms of the sum independent of each other. */
 static const uint32_t POWERS[] = {1u,        31u,        961u,        29791u,    923521u,
                                   28629151u, 887503681u, 1742810335u, 2487512833u};
 
-/* hash goes on with eight characters of ASCII. */
+/* Continue the hash with eight ASCII characters. */
 static uint32_t hash_eight(uint32_t hash, const uint8_t *text)
 {
     uint32_t sum = hash * POWERS[8];
@@ -179,7 +179,7 @@ uint32_t rmq_java_hash(uint32_t hash, const uint8_t *text, size_t length)
 {
     size_t i = 0;
 
-    for (; length - i >= 8 && rmq_are_ascii(text + i); i += 8)
+    for (; length - i >= 8 && rmq_is_ascii_word(text + i); i += 8)
         hash = hash_eight(hash, text + i);
     while (i < length) {
         uint32_t code = text[i];

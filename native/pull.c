@@ -1,24 +1,25 @@
-/* Pulls that find something: the checks of rmqpy/broker/processors/pull.py and the page of rmqpy/store/reader.py. */
+/* Answers pulls that find messages, with the checks of rmqpy/broker/processors/pull.py and the page
+ * of rmqpy/store/reader.py. */
 #include <string.h>
+
 #include "rmqpy_native.h"
 
 #define UNIT_SIZE 20
 #define FILLER_SIZE 0x7FFFFFFF
-#define WINDOW_UNITS 800 /* store.queue_reader.SCAN_WINDOW_BYTES in units */
+#define WINDOW_UNITS 800 /* SCAN_WINDOW_BYTES of rmqpy/store/reader.py, in units */
 #define PAGE_MAX 256
 #define QUEUE_ID_POSITION 12
 #define QUEUE_OFFSET_POSITION 20
 #define NAMES_MAX 512
 #define CACHE_LINE 64
-#define FETCHED_BYTES 1024 /* of one message: what is behind them comes as it is copied */
+#define PREFETCH_BYTES 1024 /* per message: the processor fetches the rest during the copy */
 #define FLAG_COMMIT 1
 #define FLAG_SUSPEND 2
 #define FLAG_SUBSCRIPTION 4
-#define FLAG_ONEWAY 2
 
 enum { QUEUE_ID, OFFSET, COUNT, SYS_FLAG, COMMIT_OFFSET, SUSPEND, VERSION, NUMBER_COUNT };
 
-static const rmq_wanted WANTED[NUMBER_COUNT] = {
+static const rmq_number_rule RULES[NUMBER_COUNT] = {
     {PULL_QUEUE_ID, 1, INT32_MAX}, {PULL_OFFSET, 1, INT64_MAX},  {PULL_COUNT, 1, INT32_MAX},
     {PULL_SYS_FLAG, 1, INT32_MAX}, {PULL_COMMIT, 1, INT64_MAX},  {PULL_SUSPEND, 1, INT64_MAX},
     {PULL_VERSION, 1, INT64_MAX},
@@ -26,7 +27,7 @@ static const rmq_wanted WANTED[NUMBER_COUNT] = {
 
 typedef struct {
     const uint8_t *messages[PAGE_MAX];
-    int64_t sizes[PAGE_MAX], offsets[PAGE_MAX]; /* bytes, and places in the queue */
+    int64_t sizes[PAGE_MAX], offsets[PAGE_MAX]; /* in bytes; queue offsets */
     int64_t bytes, count;
     int64_t next_offset;
 } page;
@@ -45,8 +46,8 @@ static rmq_reader *find_reader(const rmq_core *core, const rmq_text *texts)
     return slot->key == NULL ? NULL : &core->readers[slot->item];
 }
 
-/* Every message, or those of the subscription; tags in the request are Python's. */
-static int choose_codes(const rmq_text *texts, const int64_t *numbers, const rmq_reader *reader, int32_t *code_count)
+/* Choose all messages or those of the subscription. Python handles tags in the request. */
+static int choose_filter(const rmq_text *texts, const int64_t *numbers, const rmq_reader *reader, int32_t *code_count)
 {
     const rmq_text expression = texts[PULL_EXPRESSION], type = texts[PULL_TYPE];
 
@@ -55,11 +56,11 @@ static int choose_codes(const rmq_text *texts, const int64_t *numbers, const rmq
         return reader->subscribed && reader->sub_version >= numbers[VERSION];
     *code_count = 0;
     if (type.length != 0 && !rmq_is_text(type, "TAG"))
-        return RMQ_IS_COLD;
+        return RMQ_NEEDS_PYTHON;
     return expression.length == 0 || rmq_is_text(expression, "*");
 }
 
-static int is_wanted(const rmq_reader *reader, int32_t code_count, int64_t tags_code)
+static int matches_codes(const rmq_reader *reader, int32_t code_count, int64_t tags_code)
 {
     if (code_count == 0)
         return 1;
@@ -69,11 +70,11 @@ static int is_wanted(const rmq_reader *reader, int32_t code_count, int64_t tags_
     return 0;
 }
 
-static int is_full(const rmq_core *core, const page *found, int64_t wanted, int64_t size, int is_far)
+static int is_full(const rmq_core *core, const page *found, int64_t count_max, int64_t size, int is_far)
 {
     if (found->count == 0)
         return 0;
-    if (found->count >= wanted)
+    if (found->count >= count_max)
         return 1;
     if (is_far)
         return found->bytes + size > core->far_bytes || found->count >= core->far_count;
@@ -88,38 +89,41 @@ static const uint8_t *read_log(const rmq_core *core, int64_t offset, int64_t siz
     return found != NULL ? found : rmq_locate(&core->logs[1], offset, size);
 }
 
-/* store.unit_check.is_message: whether the record is what the unit stands for. */
+/* Return whether the record is the one that the unit describes (is_message of
+ * rmqpy/store/queues/unit_check.py). */
 static int is_message(const uint8_t *record, int64_t size, rmq_text topic, int64_t queue_id, int64_t queue_offset)
 {
     rmq_record_places places;
 
     return rmq_load_int(record) == size && rmq_load_int(record + QUEUE_ID_POSITION) == queue_id
         && rmq_load_long(record + QUEUE_OFFSET_POSITION) == queue_offset
-        && rmq_measure(record, 0, (size_t)size, &places) == RMQ_END && places.topic_length == (size_t)topic.length
+        && rmq_measure_record(record, 0, (size_t)size, &places) == RMQ_END
+        && places.topic_length == (size_t)topic.length
         && memcmp(record + places.topic, topic.at, places.topic_length) == 0;
 }
 
-/* Messages of a queue lie apart in the log: all of a page are on their way from memory while the first is looked at. */
-static void fetch_early(const uint8_t *message, int64_t size)
+/* Messages of a queue are scattered over the log; this fetches all of a page while the first is read. */
+static void prefetch_message(const uint8_t *message, int64_t size)
 {
-    for (int64_t i = 0; i < size && i < FETCHED_BYTES; i += CACHE_LINE)
+    for (int64_t i = 0; i < size && i < PREFETCH_BYTES; i += CACHE_LINE)
         __builtin_prefetch(message + i);
 }
 
-/* Collect the page that begins at numbers[OFFSET], by its units alone; cold when they are none of messages. */
+/* Collect the page that starts at numbers[OFFSET], using only its units. Falls back if one of them
+ * does not describe a message. */
 static int collect(const rmq_core *core, const rmq_reader *reader, const int64_t *numbers, int32_t code_count,
                    const rmq_queue *queue, page *found)
 {
     const int64_t end = queue->state[RMQ_QUEUE_END], position = numbers[OFFSET] * UNIT_SIZE;
     const int64_t window = numbers[COUNT] > WINDOW_UNITS ? numbers[COUNT] : WINDOW_UNITS;
-    const int64_t in_file = (queue->files.file_size - position % queue->files.file_size) / UNIT_SIZE;
+    const int64_t left_in_file = (queue->files.file_size - position % queue->files.file_size) / UNIT_SIZE;
     int64_t units = (end - position) / UNIT_SIZE;
 
     units = units < window ? units : window;
-    units = units < in_file ? units : in_file;
+    units = units < left_in_file ? units : left_in_file;
     const uint8_t *unit = rmq_locate(&queue->files, position, units * UNIT_SIZE);
     if (unit == NULL)
-        return RMQ_IS_COLD;
+        return RMQ_NEEDS_PYTHON;
     found->bytes = found->count = 0;
     int64_t scanned = 0;
     for (; scanned < units; scanned++, unit += UNIT_SIZE) {
@@ -129,23 +133,23 @@ static int collect(const rmq_core *core, const rmq_reader *reader, const int64_t
         if (size == FILLER_SIZE)
             continue;
         if (offset < 0 || size < (int32_t)RMQ_RECORD_SIZE_MIN || size > core->confirm_offset - offset)
-            return RMQ_IS_COLD;
-        if (!is_wanted(reader, code_count, rmq_load_long(unit + 12)))
+            return RMQ_NEEDS_PYTHON;
+        if (!matches_codes(reader, code_count, rmq_load_long(unit + 12)))
             continue;
         const uint8_t *const message = read_log(core, offset, size);
         if (message == NULL || found->count == PAGE_MAX)
-            return RMQ_IS_COLD;
-        fetch_early(message, size);
+            return RMQ_NEEDS_PYTHON;
+        prefetch_message(message, size);
         found->messages[found->count] = message;
         found->offsets[found->count] = numbers[OFFSET] + scanned;
         found->sizes[found->count++] = size;
         found->bytes += size;
     }
     found->next_offset = numbers[OFFSET] + scanned;
-    return found->count > 0 ? RMQ_IS_HOT : RMQ_IS_COLD;
+    return found->count > 0 ? RMQ_OK : RMQ_NEEDS_PYTHON;
 }
 
-static int are_messages(const page *found, rmq_text topic, int64_t queue_id)
+static int all_match_units(const page *found, rmq_text topic, int64_t queue_id)
 {
     for (int64_t i = 0; i < found->count; i++)
         if (!is_message(found->messages[i], found->sizes[i], topic, queue_id, found->offsets[i]))
@@ -168,20 +172,20 @@ static void write_page(rmq_core *core, int64_t peer, const rmq_request *request,
         memcpy(at, found->messages[i], (size_t)found->sizes[i]);
         at += found->sizes[i];
     }
-    rmq_note_outgoing(core, peer, at - out, 0);
+    rmq_add_outgoing(core, peer, at - out, 0);
 }
 
-/* The last word of a reader about a queue counts. There is room for one more. */
-static void note_commit(rmq_core *core, const rmq_reader *reader, const int64_t *numbers)
+/* Record an offset commit; a reader's last commit to a queue wins. There is space for one more. */
+static void record_commit(rmq_core *core, const rmq_reader *reader, const int64_t *numbers)
 {
-    const rmq_offset_commit now = {reader - core->readers, numbers[QUEUE_ID], numbers[COMMIT_OFFSET]};
+    const rmq_offset_commit commit = {reader - core->readers, numbers[QUEUE_ID], numbers[COMMIT_OFFSET]};
 
     for (int64_t i = core->commit_count - 1; i >= 0 && i >= core->commit_count - 8; i--)
-        if (core->commits[i].reader == now.reader && core->commits[i].queue_id == now.queue_id) {
-            core->commits[i] = now;
+        if (core->commits[i].reader == commit.reader && core->commits[i].queue_id == commit.queue_id) {
+            core->commits[i] = commit;
             return;
         }
-    core->commits[core->commit_count++] = now;
+    core->commits[core->commit_count++] = commit;
 }
 
 int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
@@ -190,39 +194,41 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
     page found;
     int32_t code_count;
 
-    if (!core->pull_enabled || core->peers[peer].no_pull || !rmq_numbers(request->texts, WANTED, NUMBER_COUNT, numbers)
+    if (!core->pull_enabled || core->peers[peer].no_pull
+        || !rmq_read_numbers(request->texts, RULES, NUMBER_COUNT, numbers)
         || (numbers[SYS_FLAG] & ~(FLAG_COMMIT | FLAG_SUSPEND | FLAG_SUBSCRIPTION)) != 0)
-        return RMQ_IS_COLD;
+        return RMQ_NEEDS_PYTHON;
     rmq_reader *const reader = find_reader(core, request->texts);
     if (reader == NULL || numbers[QUEUE_ID] < 0 || numbers[QUEUE_ID] >= reader->read_queues
-        || !choose_codes(request->texts, numbers, reader, &code_count)
-        || !rmq_may(core, request, (rmq_slice){NULL, 0}, reader->accounts))
-        return RMQ_IS_COLD;
+        || !choose_filter(request->texts, numbers, reader, &code_count)
+        || !rmq_is_authorized(core, request, (rmq_slice){NULL, 0}, reader->accounts))
+        return RMQ_NEEDS_PYTHON;
     const rmq_topic *const topic = &core->topics[reader->topic];
     if (numbers[QUEUE_ID] >= topic->queue_count || topic->queues[numbers[QUEUE_ID]] < 0)
-        return RMQ_IS_COLD;
+        return RMQ_NEEDS_PYTHON;
     const int commits = (numbers[SYS_FLAG] & FLAG_COMMIT) != 0;
     if (commits && !reader->commits)
-        return RMQ_IS_COLD;
+        return RMQ_NEEDS_PYTHON;
     const rmq_queue *const queue = &core->queues[topic->queues[numbers[QUEUE_ID]]];
-    if (numbers[OFFSET] < queue->state[RMQ_QUEUE_MIN] / UNIT_SIZE || numbers[OFFSET] >= queue->state[RMQ_QUEUE_END] / UNIT_SIZE)
-        return RMQ_IS_COLD;
+    if (numbers[OFFSET] < queue->state[RMQ_QUEUE_MIN] / UNIT_SIZE
+        || numbers[OFFSET] >= queue->state[RMQ_QUEUE_END] / UNIT_SIZE)
+        return RMQ_NEEDS_PYTHON;
     if (!collect(core, reader, numbers, code_count, queue, &found)
-        || !are_messages(&found, request->texts[PULL_TOPIC], numbers[QUEUE_ID]))
-        return RMQ_IS_COLD;
+        || !all_match_units(&found, request->texts[PULL_TOPIC], numbers[QUEUE_ID]))
+        return RMQ_NEEDS_PYTHON;
     if (core->out_capacity < RMQ_REPLY_MAX + found.bytes)
-        return RMQ_IS_COLD;
+        return RMQ_NEEDS_PYTHON;
     if (core->out_capacity - core->out_used < RMQ_REPLY_MAX + found.bytes
         || core->outgoing_count == core->outgoing_capacity || core->commit_count == core->commit_capacity)
         return -RMQ_OUT_FULL;
     if (commits)
-        note_commit(core, reader, numbers);
+        record_commit(core, reader, numbers);
     if (reader->found == 0)
         core->touched[core->touched_count++] = reader - core->readers;
     reader->found++;
     core->answered++;
     reader->messages += found.count;
-    if (!(request->flag & FLAG_ONEWAY))
+    if (!(request->flag & RMQ_FLAG_ONEWAY))
         write_page(core, peer, request, &found, queue);
-    return RMQ_IS_HOT;
+    return RMQ_OK;
 }

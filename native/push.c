@@ -1,11 +1,11 @@
-/* Entries of a data file to the JSON of a batch push and back, as rmqpy/codec/entry_batch.py does it; a push that a
- * follower has granted, straight to the end of its log. */
+/* Converts entries of a data file to the JSON of a batch push and back, like
+ * rmqpy/codec/entry_batch.py, and stages a push that a follower has granted. */
 #include <string.h>
 
 #include "rmqpy_native.h"
 
 #define BODY_MAX (4 * 1024 * 1024 - (int64_t)RMQ_ENTRY_HEADER_SIZE)
-#define TEXT_MAX 200 /* of an entry without its body */
+#define TEXT_MAX 200 /* an entry without its body */
 #define DIGITS_MAX 18
 #define FILLER_SIZE 8
 #define UNIT_SIZE 32
@@ -35,18 +35,20 @@ static uint8_t *put_number(uint8_t *out, int64_t value)
     return out;
 }
 
-/* Is this a record whose lengths add up, and its body has the CRC that it names (rmqpy.codec.message.check_record)? */
-static int is_whole(const uint8_t *record, int64_t length)
+/* Return whether the lengths of a record add up and its body has the stated CRC (check_record of
+ * rmqpy/codec/message.py). */
+static int is_valid_record(const uint8_t *record, int64_t length)
 {
     rmq_record_places places;
 
     if (length < RMQ_RECORD_SIZE_MIN || rmq_load_int(record) != length
-        || rmq_measure(record, 0, (size_t)length, &places) != RMQ_END)
+        || rmq_measure_record(record, 0, (size_t)length, &places) != RMQ_END)
         return 0;
     return places.body_length == 0 || rmq_crc32(record + places.head_size, places.body_length) == rmq_load32(record + 8);
 }
 
-/* The entry at `at`, which has to be `index` at `position`; what is always 0 has to be 0. */
+/* Read the entry at `at`. Returns 0 unless it has the expected index and position, and its reserved
+ * fields are 0. */
 static int read_entry(const uint8_t *at, int64_t rest, const entry *expected, entry *found)
 {
     static const uint8_t zeros[12];
@@ -58,7 +60,7 @@ static int read_entry(const uint8_t *at, int64_t rest, const entry *expected, en
            && found->position == expected->position && found->term >= 0 && memcmp(at + 32, zeros, 12) == 0
            && rmq_load_int(at + 44) == found->size - RMQ_ENTRY_HEADER_SIZE
            && found->size - RMQ_ENTRY_HEADER_SIZE <= BODY_MAX
-           && is_whole(at + RMQ_ENTRY_HEADER_SIZE, found->size - RMQ_ENTRY_HEADER_SIZE);
+           && is_valid_record(at + RMQ_ENTRY_HEADER_SIZE, found->size - RMQ_ENTRY_HEADER_SIZE);
 }
 
 static void count_entry(rmq_run *run, const entry *found)
@@ -99,16 +101,16 @@ void rmq_run_encode(rmq_run *run)
     run->target_length = out - run->target;
 }
 
-/* The readers below return NULL for what Python has to look at, and pass it on. */
+/* The readers below pass NULL on, and return it for text that Python must read. */
 
-static const uint8_t *skip(const uint8_t *at, const uint8_t *end, const char *text)
+static const uint8_t *skip_text(const uint8_t *at, const uint8_t *end, const char *text)
 {
     const ptrdiff_t length = (ptrdiff_t)strlen(text);
 
     return at != NULL && end - at >= length && memcmp(at, text, (size_t)length) == 0 ? at + length : NULL;
 }
 
-static const uint8_t *number(const uint8_t *at, const uint8_t *end, int64_t *value)
+static const uint8_t *read_number(const uint8_t *at, const uint8_t *end, int64_t *value)
 {
     const uint8_t *const start = at;
 
@@ -140,22 +142,22 @@ static void put_entry(uint8_t *out, uint8_t *unit, const entry *found)
 int rmq_run_decode(rmq_run *run)
 {
     const uint8_t *const end = run->source + run->source_length;
-    const uint8_t *at = skip(run->source, end, "[");
+    const uint8_t *at = skip_text(run->source, end, "[");
     entry found;
 
     run->count = run->size = run->last_term = 0;
     while (run->count < run->count_max) {
         uint8_t *const start = run->target + run->size, *out = start + RMQ_ENTRY_HEADER_SIZE;
-        at = skip(at, end, "{\"body\":\"");
-        /* The text of a body is longer than the body: what is left of it is room enough. */
+        at = skip_text(at, end, "{\"body\":\"");
+        /* The text of a body is longer than the body, so space for the rest of the text is enough. */
         if (at == NULL || run->target_capacity - run->size < RMQ_ENTRY_HEADER_SIZE + (end - at))
             return 0;
         at = rmq_read_base64(at, end, &out);
-        at = number(skip(at, end, "\",\"bodyCrc\":0,\"chainCrc\":0,\"channel\":0,\"index\":"), end, &found.index);
-        at = number(skip(at, end, ",\"magic\":1,\"pos\":"), end, &found.position);
-        at = number(skip(at, end, ",\"size\":"), end, &found.size);
-        at = number(skip(at, end, ",\"term\":"), end, &found.term);
-        at = skip(at, end, "}");
+        at = read_number(skip_text(at, end, "\",\"bodyCrc\":0,\"chainCrc\":0,\"channel\":0,\"index\":"), end, &found.index);
+        at = read_number(skip_text(at, end, ",\"magic\":1,\"pos\":"), end, &found.position);
+        at = read_number(skip_text(at, end, ",\"size\":"), end, &found.size);
+        at = read_number(skip_text(at, end, ",\"term\":"), end, &found.term);
+        at = skip_text(at, end, "}");
         if (at == NULL || found.size != out - start || found.size - RMQ_ENTRY_HEADER_SIZE > BODY_MAX
             || (run->count > 0
                 && (found.index != run->first_index + run->count || found.term < run->last_term
@@ -167,13 +169,14 @@ int rmq_run_decode(rmq_run *run)
             run->used = at + 1 - run->source;
             return 1;
         }
-        at = skip(at, end, ",");
+        at = skip_text(at, end, ",");
     }
     return 0;
 }
 
-/* Whether a decoded run goes on where the log ends, within its file, which has an entry already. */
-static int continues(const rmq_grant *grant, const rmq_run *run)
+/* Return whether a decoded run starts at the end of the log and fits into its file, which already
+ * has an entry. */
+static int follows_log(const rmq_grant *grant, const rmq_run *run)
 {
     const int64_t *const log = grant->log;
     const int64_t end = log[RMQ_LOG_END], file_end = log[RMQ_LOG_FILE_END];
@@ -186,7 +189,7 @@ static int continues(const rmq_grant *grant, const rmq_run *run)
 int rmq_push_take(rmq_grant *grant, const uint8_t *body, int64_t length)
 {
     int64_t *const log = grant->log;
-    const uint8_t *const end = body + length, *at = skip(body, end, "{\"batch\":true,\"batchEntry\":");
+    const uint8_t *const end = body + length, *at = skip_text(body, end, "{\"batch\":true,\"batchEntry\":");
     int64_t commit_index, count, first, last, size;
     rmq_run run = {.source = at,
                    .source_length = at == NULL ? 0 : end - at,
@@ -195,14 +198,14 @@ int rmq_push_take(rmq_grant *grant, const uint8_t *body, int64_t length)
                    .units = grant->units + log[RMQ_LOG_UNITS] * UNIT_SIZE,
                    .count_max = grant->units_capacity - log[RMQ_LOG_UNITS]};
 
-    if (at == NULL || !rmq_run_decode(&run) || !continues(grant, &run))
+    if (at == NULL || !rmq_run_decode(&run) || !follows_log(grant, &run))
         return 0;
-    at = number(skip(at + run.used, end, ",\"code\":200,\"commitIndex\":"), end, &commit_index);
-    at = number(skip(at, end, ",\"count\":"), end, &count);
-    at = number(skip(at, end, ",\"firstEntryIndex\":"), end, &first);
-    at = number(skip(at, end, grant->group), end, &last);
-    at = number(skip(at, end, grant->names), end, &size);
-    at = skip(at, end, ",\"type\":\"APPEND\"}");
+    at = read_number(skip_text(at + run.used, end, ",\"code\":200,\"commitIndex\":"), end, &commit_index);
+    at = read_number(skip_text(at, end, ",\"count\":"), end, &count);
+    at = read_number(skip_text(at, end, ",\"firstEntryIndex\":"), end, &first);
+    at = read_number(skip_text(at, end, grant->group), end, &last);
+    at = read_number(skip_text(at, end, grant->names), end, &size);
+    at = skip_text(at, end, ",\"type\":\"APPEND\"}");
     if (at != end || count != run.count || first != run.first_index || last != first + count - 1 || size != run.size)
         return 0;
     log[RMQ_LOG_END] += run.size;

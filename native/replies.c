@@ -1,4 +1,5 @@
-/* Replies, cut from the templates that rmqpy/broker/fastpath/reply_templates.py encoded, and their receivers. */
+/* Encodes replies from the templates of rmqpy/broker/fastpath/reply_templates.py, and collects them
+ * by receiver. */
 #include <string.h>
 
 #include "rmqpy_native.h"
@@ -24,7 +25,7 @@ static uint8_t *put_decimal(uint8_t *out, int64_t value)
     return out;
 }
 
-/* Four bytes as eight digits. */
+/* Write four bytes as eight digits. */
 static uint8_t *put_hex(uint8_t *out, uint32_t value)
 {
     const uint64_t ones = 0x0101010101010101u;
@@ -38,7 +39,7 @@ static uint8_t *put_hex(uint8_t *out, uint32_t value)
     return out + 8;
 }
 
-/* Store host and physical offset of each message, in hexadecimal, with commas between. */
+/* Write store host and physical offset of each message in hexadecimal, separated by commas. */
 static uint8_t *put_msg_ids(uint8_t *out, const rmq_core *core, const rmq_answer *answer)
 {
     for (int64_t i = 0; i < answer->offset_count; i++) {
@@ -54,7 +55,7 @@ static uint8_t *put_msg_ids(uint8_t *out, const rmq_core *core, const rmq_answer
     return out;
 }
 
-/* Field i of a template; in binary headers its length stands in front, but for the opaque. */
+/* Write a field of a template. In binary headers it is preceded by its length, except the opaque. */
 static uint8_t *put_field(uint8_t *out, const rmq_core *core, const rmq_reply *reply, int32_t field,
                           const rmq_answer *answer)
 {
@@ -75,14 +76,14 @@ uint8_t *rmq_put_reply(const rmq_core *core, const rmq_reply *reply, rmq_answer 
 {
     uint8_t *const header = out + 8;
     uint8_t *at = header;
-    int32_t taken = 0;
+    int32_t copied = 0;
 
     answer->numbers[RMQ_OPAQUE] = answer->opaque;
     for (int32_t i = 0; i <= reply->field_count; i++) {
         const int32_t end = i < reply->field_count ? reply->ends[i] : reply->text_length;
-        rmq_copy(at, reply->text + taken, (size_t)(end - taken));
-        at += end - taken;
-        taken = end;
+        rmq_copy(at, reply->text + copied, (size_t)(end - copied));
+        at += end - copied;
+        copied = end;
         if (i < reply->field_count)
             at = put_field(at, core, reply, reply->field[i], answer);
     }
@@ -93,7 +94,7 @@ uint8_t *rmq_put_reply(const rmq_core *core, const rmq_reply *reply, rmq_answer 
     return at;
 }
 
-void rmq_note_outgoing(rmq_core *core, int64_t peer, int64_t length, int64_t log_end)
+void rmq_add_outgoing(rmq_core *core, int64_t peer, int64_t length, int64_t log_end)
 {
     rmq_outgoing *last = core->outgoing_count > 0 ? &core->outgoing[core->outgoing_count - 1] : NULL;
 
@@ -107,7 +108,7 @@ void rmq_note_outgoing(rmq_core *core, int64_t peer, int64_t length, int64_t log
     core->out_used += length;
 }
 
-int rmq_out_has_room(const rmq_core *core, int64_t length)
+int rmq_has_reply_space(const rmq_core *core, int64_t length)
 {
     return core->out_capacity - core->out_used >= length && core->outgoing_count < core->outgoing_capacity;
 }

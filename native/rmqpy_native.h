@@ -1,7 +1,6 @@
-/* The C core: buffer in, buffer out. Rules and files: README.md beside this header.
- *
- * The lines between the two cffi marks are both this header's body and the cdef of build_native.py.
- */
+/* The C core: buffer in, buffer out. README.md in this folder has the rules and the list of files.
+ * The lines between the two cffi marks are the public part of this header and the cdef of
+ * build_native.py. */
 #ifndef RMQPY_NATIVE_H
 #define RMQPY_NATIVE_H
 
@@ -11,13 +10,13 @@
 
 /* cffi: begin */
 
-/* CRC-32 (IEEE) with the sign bit cleared, as RocketMQ stores it. */
+/* Return the CRC-32 (IEEE) of `data` with the sign bit cleared, as RocketMQ stores it. */
 uint32_t rmq_crc32(const uint8_t *data, size_t length);
 
-/* CRC-32 by the table code only, whatever the processor can do; for comparing the two. */
+/* The same, computed with tables only whatever the processor supports; for comparing the two. */
 uint32_t rmq_crc32_portable(const uint8_t *data, size_t length);
 
-/* Whether rmq_crc32 uses the carry-less multiplication of this processor. */
+/* Return whether rmq_crc32 uses carry-less multiplication on this processor. */
 int rmq_crc32_is_accelerated(void);
 
 /* Columns of one row of a scan: the fields of rmqpy.codec.scan.Scan before `topic`, in that order. */
@@ -48,7 +47,7 @@ enum rmq_column {
     RMQ_COLUMN_COUNT
 };
 
-/* Why a scan ended: rmqpy.codec.scan.StopReason. */
+/* Why a scan ended; the values of rmqpy.codec.scan.StopReason. */
 enum rmq_stop {
     RMQ_END,
     RMQ_BLANK,
@@ -59,11 +58,11 @@ enum rmq_stop {
     RMQ_BAD_FIELDS,
     RMQ_BAD_CRC,
     RMQ_LIMIT,
-    RMQ_NEW_QUEUE /* of rmq_tally only */
+    RMQ_NEW_QUEUE /* rmq_tally only */
 };
 
-/* A walk over the records of `view`, which begins at offset `base_offset` of the log.
- * The caller sets the first seven fields; `cells` has room for max_records rows. rmq_scan sets the rest. */
+/* A scan of the records of `view`, which starts at offset `base_offset` of the log. The caller sets
+ * the first seven fields, and rmq_scan the rest. `cells` holds max_records rows. */
 typedef struct {
     const uint8_t *view;
     size_t length;
@@ -72,19 +71,19 @@ typedef struct {
     int32_t check_crc;
     int64_t *cells;
     size_t max_records;
-    size_t count;      /* rows filled */
-    size_t position;   /* behind the last good record and its framing */
+    size_t count;    /* rows filled */
+    size_t position; /* end of the last valid record, including its framing */
 } rmq_scan_state;
 
 enum rmq_stop rmq_scan(rmq_scan_state *state);
 
-/* Where the magic code of a record begins, between `start` and before `stop`; -1: nowhere. */
+/* Return the first position in [start, stop) at which a record's magic code starts, or -1. */
 int64_t rmq_find_magic(const uint8_t *view, size_t length, size_t start, size_t stop);
 
-/* Behind the last byte that is not zero, at least `position`. */
+/* Return the end of the last non-zero byte, but at least `position`. */
 int64_t rmq_content_end(const uint8_t *view, size_t length, size_t position);
 
-/* Where parts of a record stand in the view: the fields of rmqpy.codec.columns.Parts, in that order. */
+/* Positions and lengths of the parts of a record; the fields of rmqpy.codec.columns.Parts, in that order. */
 enum rmq_part {
     RMQ_PART_BODY,
     RMQ_PART_BODY_LENGTH,
@@ -99,36 +98,42 @@ enum rmq_part {
     RMQ_PART_COUNT
 };
 
-/* Of the records `shift` behind `frames`, a row of RMQ_PART_COUNT cells each. 0: one of them is no record. */
+/* Fill one row of RMQ_PART_COUNT cells per record; record i starts at frames[i] + shift. Returns 0
+ * if one of them is not a valid record. */
 int rmq_record_parts(const uint8_t *view, size_t length, const int64_t *frames, size_t count, int64_t shift,
                      int32_t check_crc, int64_t *cells);
 
-/* Parts of the view back to back. 0: one is not within the view, or `room` is too small. */
+/* Copy parts of the view into `data`, one directly after the other. Returns 0 if a part is outside
+ * the view or they exceed `data_capacity` bytes. */
 int rmq_gather(const uint8_t *view, size_t length, const int64_t *positions, const int64_t *lengths, size_t count,
-               uint8_t *data, size_t room);
+               uint8_t *data, size_t data_capacity);
 
-/* Parts of the view as views of Arrow's layout, of 16 bytes each, into one buffer that is the view. 0: one is not within
- * the view, or begins behind what 31 bits can say. */
+/* Write parts of the view as Arrow string views of 16 bytes each, which refer to the view as their
+ * only buffer. Returns 0 if a part is outside the view, or starts beyond the 31 bits of an Arrow
+ * offset. */
 enum { RMQ_VIEW_SIZE = 16 };
 int rmq_part_views(const uint8_t *view, size_t length, const int64_t *positions, const int64_t *lengths, size_t count,
                    uint8_t *data);
 
-/* Equal parts of the view get equal numbers, from 0 in the order of first appearance; firsts[number] is the row of that.
- * `table` has mask + 1 cells, a power of two of at least twice the count. Returns how many different ones there are; -1:
- * one is not within the view, or too many fall on one place of the table. */
+/* Give equal parts of the view equal numbers, counted from 0 in the order of first appearance;
+ * firsts[number] is the row in which it appears first. `table` has mask + 1 cells, a power of two
+ * that is at least twice `count`. Returns how many different parts there are, or -1 if a part is
+ * outside the view or too many collide in the table. */
 int64_t rmq_number_parts(const uint8_t *view, size_t length, const int64_t *positions, const int64_t *lengths,
                          size_t count, int32_t *table, size_t mask, int32_t *numbers, int32_t *firsts);
 
-/* The properties in property strings: where name and value stand, four cells each; those of string i begin at
- * starts[i], which has count + 1 cells. Room for RMQ_PROPERTIES_ROOM properties a string. Returns how many there
- * are; -1 where a string is not for C. */
-enum { RMQ_PROPERTIES_ROOM = 24 };
+/* Write position and length of each name and value in the property strings, four cells per
+ * property. The properties of string i start at starts[i]; `starts` has count + 1 cells, and
+ * `cells` space for RMQ_PROPERTIES_MAX properties per string. Returns how many properties there
+ * are, or -1 if only Python can read one of the strings. */
+enum { RMQ_PROPERTIES_MAX = 24 };
 int64_t rmq_property_parts(const uint8_t *view, size_t length, const int64_t *positions, const int64_t *lengths,
                            size_t count, int32_t *starts, int64_t *cells);
 
-/* The fast path: rmqpy/broker/fastpath/engine.py owns all of this memory, docs/explanation/fast-path.md explains it. */
+/* The fast path. rmqpy/broker/fastpath/engine.py owns all of this memory;
+ * docs/explanation/fast-path.md explains it. */
 
-/* Tables by name: open addressing, a key of NULL is free. Keys are kept alive by the owner. */
+/* A hash table by name with open addressing. A slot with a NULL key is free; the owner keeps the keys alive. */
 typedef struct {
     const uint8_t *key;
     uint32_t key_length;
@@ -138,14 +143,14 @@ typedef struct {
 
 typedef struct {
     rmq_slot *slots;
-    uint32_t mask; /* slots - 1, slots a power of two, never all used */
+    uint32_t mask; /* number of slots - 1; a power of two slots, never all used */
     uint32_t reserved;
 } rmq_table;
 
-/* The slot of a key, or the free one where it belongs. */
+/* Return the slot of `key`, or the free slot where it can be inserted. */
 rmq_slot *rmq_find_slot(const rmq_table *table, const uint8_t *key, size_t length);
 
-/* A row of mapped files of one size; a view of NULL is not mapped. */
+/* Segments of one size; a view of NULL is not mapped. */
 typedef struct {
     const uint8_t **views;
     int64_t first_offset;
@@ -154,50 +159,51 @@ typedef struct {
 } rmq_files;
 
 typedef struct {
-    const int32_t *cells; /* a queue's place in rmq_core.tails; -1: not known */
-    int32_t *queues;      /* its place in rmq_core.queues; -1: not known */
-    int32_t send_queues;  /* a queue id below may be sent to; 0: C takes no sends */
+    const int32_t *cells; /* by queue id: the index in rmq_core.tails, or -1 if unknown */
+    int32_t *queues;      /* by queue id: the index in rmq_core.queues, or -1 if unknown */
+    int32_t send_queues;  /* queue ids below this accept sends; 0: C handles no sends */
     int32_t queue_count;  /* length of `queues` */
-    int32_t sys_flag;     /* added to that of every message */
+    int32_t sys_flag;     /* added to the flags of every message */
     int32_t reserved;
-    uint64_t accounts; /* who may send to it: a bit for each of rmq_core.accounts */
+    uint64_t accounts; /* the accounts that may send to it, a bit for each of rmq_core.accounts */
 } rmq_topic;
 
-/* state: what store/consume_queue.py keeps of the queue, shared. */
+/* Cells of `state`, which is shared with rmqpy/store/queues/consume_queue.py. */
 enum rmq_queue_state { RMQ_QUEUE_END, RMQ_QUEUE_MIN, RMQ_QUEUE_MAX_PHYSICAL, RMQ_QUEUE_WATCHED };
 
 typedef struct {
     int64_t *state;
-    uint8_t *tail;      /* the file that takes the next unit, writable; NULL: not known */
-    int64_t tail_first; /* its first byte's place in the queue */
-    int64_t tail_room;  /* how many of its bytes may be written */
-    rmq_files files;    /* for reading */
+    uint8_t *tail;         /* the writable file for the next unit; NULL if unknown */
+    int64_t tail_first;    /* offset of its first byte in the queue */
+    int64_t tail_capacity; /* how many of its bytes may be written */
+    rmq_files files;       /* for reading */
 } rmq_queue;
 
-/* What a consumer group may read of a topic. */
+/* What a consumer group may read from a topic. */
 typedef struct {
-    int64_t topic;       /* in rmq_core.topics */
-    int64_t sub_version; /* of the subscription that its heartbeat made */
-    const int32_t *codes; /* hashes of its tags; code_count 0: every message */
+    int64_t topic;        /* index in rmq_core.topics */
+    int64_t sub_version;  /* version of the subscription in the group's last heartbeat */
+    const int32_t *codes; /* hash codes of its tags; none: every message */
     int32_t code_count;
-    int32_t subscribed;  /* 0: only with an expression in the request */
+    int32_t subscribed; /* 0: pulls must carry a subscription expression */
     int32_t read_queues;
-    int32_t commits;     /* the group has an offset table for the topic: it may commit */
-    int64_t found;       /* answers with messages, and the messages, since Python last took them */
+    int32_t commits; /* the group has offsets for the topic, so it may commit */
+    int64_t found;   /* replies with messages since Python last collected the counts */
     int64_t messages;
-    uint64_t accounts; /* who may read as this group */
+    uint64_t accounts; /* the accounts that may read as this group */
 } rmq_reader;
 
-/* Of access control: the key that names an account, and HMAC-SHA1 behind the first block of each of its hashes. */
+/* An account of access control: the access key, and the states of the two hashes of HMAC-SHA1 after
+ * their first block. */
 typedef struct {
     const uint8_t *key;
     uint32_t key_length;
     uint32_t inner[5], outer[5];
 } rmq_account;
 
-/* sha1.c: what whole blocks make of the state of a hash; the second one only without special instructions. */
-void rmq_take_blocks(uint32_t *state, const uint8_t *at, size_t count);
-void rmq_take_blocks_portable(uint32_t *state, const uint8_t *at, size_t count);
+/* sha1.c: update the state of a SHA-1 with whole blocks. The second function uses no special instructions. */
+void rmq_sha1_blocks(uint32_t *state, const uint8_t *at, size_t count);
+void rmq_sha1_blocks_portable(uint32_t *state, const uint8_t *at, size_t count);
 
 void rmq_set_secret(rmq_account *account, const uint8_t *secret, size_t length);
 
@@ -205,15 +211,24 @@ typedef struct {
     int32_t fd; /* -1: closed */
     int32_t port;
     int32_t ip_length;
-    int32_t no_pull; /* a port where pulling is no request */
-    int32_t queued;  /* bytes wait for it outside: nothing may overtake them */
-    int32_t apart;   /* rmq_receive_ready leaves it to Python: something is kept for its next read */
+    int32_t no_pull;  /* the port does not serve pulls */
+    int32_t queued;   /* Python has bytes queued for it, which no reply may overtake */
+    int32_t excluded; /* rmq_receive_ready leaves it to Python, which keeps bytes for its next read */
     uint8_t ip[16];
 } rmq_peer;
 
-/* A reply: literal i ends at ends[i] of `text`, then comes field[i]. `text` begins with the header.
- * Fields are texts, in binary headers with their length in front (the opaque is 4 bytes there). */
-enum rmq_field { RMQ_OPAQUE, RMQ_MSG_ID, RMQ_QUEUE_NUMBER, RMQ_QUEUE_START, RMQ_NEXT_OFFSET, RMQ_LOW_OFFSET, RMQ_HIGH_OFFSET };
+/* The template of a reply. Literal i ends at ends[i] of `text` and is followed by field[i]; `text`
+ * starts with the header. Fields are texts; in binary headers each is preceded by its length,
+ * except the opaque, which is 4 bytes. */
+enum rmq_field {
+    RMQ_OPAQUE,
+    RMQ_MSG_ID,
+    RMQ_QUEUE_NUMBER,
+    RMQ_QUEUE_START,
+    RMQ_NEXT_OFFSET,
+    RMQ_LOW_OFFSET,
+    RMQ_HIGH_OFFSET
+};
 
 typedef struct {
     const uint8_t *text;
@@ -221,60 +236,61 @@ typedef struct {
     int32_t field[8];
     int32_t field_count;
     int32_t text_length;
-    int32_t ext_length_at; /* binary: where the length of the ext fields stands */
+    int32_t ext_length_at; /* binary: position of the length of the ext fields */
     int32_t binary;
 } rmq_reply;
 
 typedef struct {
     int64_t peer;
     int64_t start, length; /* in rmq_core.out */
-    int64_t log_end;       /* the log must be acknowledged up to here; 0: nothing to wait for */
-    int64_t sent;          /* by rmq_send; negative: -errno */
+    int64_t log_end;       /* the offset that must be acknowledged before it is sent; 0: none */
+    int64_t sent;          /* set by rmq_send: bytes sent, or -errno */
     int64_t replies;
 } rmq_outgoing;
 
 typedef struct {
-    int64_t start, length; /* of a frame without its length word, in rmq_core.in */
+    int64_t start, length; /* a frame in rmq_core.in, without its length word */
 } rmq_span;
 
 typedef struct {
     int64_t reader, queue_id, offset;
 } rmq_offset_commit;
 
-/* log: what the log keeps of its end, shared (store/staging.py). */
+/* Cells of `log`, the end of the log, which is shared with rmqpy/store/files/staging.py. */
 enum rmq_log_state { RMQ_LOG_END, RMQ_LOG_STAGED, RMQ_LOG_FILE_END, RMQ_LOG_INDEX, RMQ_LOG_UNITS, RMQ_LOG_TERM };
 
 enum rmq_kind { RMQ_SEND_JSON, RMQ_SEND_BINARY, RMQ_PULL_JSON, RMQ_PULL_BINARY, RMQ_REPLY_COUNT };
 
 typedef struct {
-    /* input: frames stand in [in_position, in_length) */
+    /* Input: unread frames are in [in_position, in_length). */
     uint8_t *in;
     int64_t in_capacity, in_length, in_position;
     int64_t frame_max; /* without the length word */
-    rmq_span *cold;
-    int64_t cold_capacity, cold_count;
-    /* output, collected over a turn */
+    rmq_span *fallback;
+    int64_t fallback_capacity, fallback_count;
+    /* Output, collected over a turn. */
     uint8_t *out;
     int64_t out_capacity, out_used;
     rmq_outgoing *outgoing;
     int64_t outgoing_capacity, outgoing_count;
     rmq_peer *peers;
-    /* connections that can be read, of this turn (the others have the next one): those before ready_next have been seen to */
+    /* Connections that were readable at the start of the turn. Those before ready_next have been
+     * handled; one that becomes readable later waits for the next turn. */
     int32_t ready[1024];
     int32_t ready_count, ready_next;
-    int32_t ready_fd; /* an epoll descriptor; -1: none */
+    int32_t ready_fd;     /* the epoll descriptor; -1: none */
     rmq_reply replies[4]; /* by rmq_kind */
-    /* names */
+    /* Topics, readers, and queues. */
     rmq_table topic_table, reader_table;
     rmq_topic *topics;
     rmq_reader *readers;
     rmq_queue *queues;
-    /* writing */
+    /* Writing. */
     int64_t *tails;
     uint8_t *staging;
     int64_t staging_capacity;
     int64_t *log;
-    int64_t wanted; /* RMQ_ROLL: bytes that did not fit the file */
+    int64_t status_detail; /* RMQ_ROLL: the bytes that did not fit; RMQ_FAILED: errno */
     int64_t file_size;
     int64_t message_max;
     int64_t now_ms;
@@ -282,64 +298,67 @@ typedef struct {
     int64_t term, entries_left;
     uint8_t *units;
     int64_t units_capacity;
-    const uint8_t *cluster; /* the name, and the hash of "CLUSTER" is ours */
+    const uint8_t *cluster; /* the value of the property CLUSTER */
     int64_t cluster_length;
     uint8_t store_ip[16];
     int32_t store_ip_length, store_port;
     int32_t send_enabled, pull_enabled;
-    int32_t wait_false_is_hot; /* a reply that need not wait waits for nothing else either */
+    int32_t allows_wait_false; /* replies to WAIT=false wait for the same watermarks as all others */
     int32_t reserved;
-    int64_t put_messages, put_bytes; /* since Python last took them */
-    int64_t answered;                /* requests, one-way ones too; likewise */
+    int64_t put_messages, put_bytes; /* since Python last collected them */
+    int64_t answered;                /* requests, including one-way ones, since Python last collected them */
     uint8_t *scratch;
     int64_t scratch_capacity;
-    /* reading */
+    /* Reading. */
     rmq_files logs[2];
     int64_t log_min, confirm_offset, memory_distance;
     int64_t near_bytes, near_count, far_bytes, far_count;
     rmq_offset_commit *commits;
     int64_t commit_capacity, commit_count;
-    int64_t *touched; /* readers with counts that Python has not taken; room for every reader */
+    int64_t *touched; /* readers with counts that Python has not collected yet; capacity for every reader */
     int64_t touched_count;
-    /* access control */
+    /* Access control. */
     const rmq_account *accounts; /* at most 64 */
     int32_t account_count;
-    int32_t guarded; /* only what an account has signed that may do it is hot */
+    int32_t acl_enabled; /* C answers only requests that a permitted account has signed */
 } rmq_core;
 
 enum rmq_status {
-    RMQ_DONE,     /* everything was used */
-    RMQ_PARTIAL,  /* no complete frame is left, but the begin of one */
-    RMQ_COLD,     /* frames are listed in `cold` for Python; then go on */
-    RMQ_ROLL,     /* the log's file cannot take `wanted` bytes: make room, then go on */
-    RMQ_COMMIT,   /* staging is full: write it, then go on */
-    RMQ_OUT_FULL, /* end the turn, then go on */
-    RMQ_BAD_FRAME, /* the length at in_position is against the rule */
-    RMQ_CLOSED,   /* rmq_receive: the peer has ended the stream */
-    RMQ_AGAIN,    /* rmq_receive: nothing there */
-    RMQ_FAILED,   /* rmq_receive: an error; `wanted` is errno */
-    RMQ_APART,    /* rmq_receive_ready: Python has to read this one */
-    RMQ_NONE_LEFT /* rmq_receive_ready: all have been seen to */
+    RMQ_DONE,      /* all input was consumed */
+    RMQ_PARTIAL,   /* the rest of the input is the start of a frame */
+    RMQ_FALLBACK,  /* Python must handle the frames listed in `fallback`; then call again */
+    RMQ_ROLL,      /* the log's file cannot hold `status_detail` more bytes: roll it, then call again */
+    RMQ_COMMIT,    /* staging is full: commit it, then call again */
+    RMQ_OUT_FULL,  /* the reply buffer is full: end the turn, then call again */
+    RMQ_BAD_FRAME, /* the length at in_position is invalid */
+    RMQ_CLOSED,    /* rmq_receive: the peer closed the stream */
+    RMQ_AGAIN,     /* rmq_receive: nothing to read */
+    RMQ_FAILED,    /* rmq_receive: an error, errno in `status_detail` */
+    RMQ_EXCLUDED,  /* rmq_receive_ready: Python must read this connection */
+    RMQ_NONE_LEFT  /* rmq_receive_ready: all ready connections have been handled */
 };
 
-/* Answer the hot frames of `in` up to the first that is not. No sockets, no files. */
+/* Answer the frames of `in` up to the first one that needs Python. Uses no socket and no file. */
 int rmq_feed(rmq_core *core, int64_t peer);
 
-/* The shims around it: receive behind `have` bytes that stand in `in` already, then feed. */
-int rmq_receive(rmq_core *core, int64_t peer, int64_t have);
+/* Receive into `in` after the `buffered` bytes that it already holds, then feed. */
+int rmq_receive(rmq_core *core, int64_t peer, int64_t buffered);
 
-/* All connections of `ready_fd` that can be read, one rmq_receive each, as long as they end with RMQ_DONE. Any other end is
-   returned, of the last one before ready_next; then go on. Nobody is looked for but at the begin: each has one turn. */
-int rmq_receive_ready(rmq_core *core, int begin);
+/* Call rmq_receive once for each readable connection of `ready_fd`, as long as it returns RMQ_DONE;
+ * any other status is returned, and belongs to the connection before ready_next. Then call again.
+ * Connections are polled only if `is_start` is set, so each has one turn. */
+int rmq_receive_ready(rmq_core *core, int is_start);
 
-/* Whether a connection is among those of `ready_fd`; ready_fd is opened by the first one, where the system can. 0, or errno. */
-int rmq_watch(rmq_core *core, int64_t peer, int wanted);
+/* Add a connection to `ready_fd`, which the first call opens, or remove it. Returns 0 or errno;
+ * ENOSYS without epoll. */
+int rmq_watch(rmq_core *core, int64_t peer, int enable);
 void rmq_watch_none(rmq_core *core);
 
-/* Send what was collected; returns how many entries did not leave whole. */
+/* Send the collected replies. Returns how many entries were not sent completely. */
 int64_t rmq_send(rmq_core *core);
 
-/* From the log to consume queues and key index: the records of `view`, as store/dispatch.py does it. */
+/* Dispatch of the records of `view` from the log to consume queues and key index, as
+ * rmqpy/store/dispatcher.py does it. */
 typedef struct {
     int64_t queue, queue_offset, tags_code, physical_offset, store_timestamp;
 } rmq_arrival;
@@ -349,18 +368,19 @@ typedef struct {
     int64_t length;
     int64_t base_offset;
     int64_t dledger;
-    uint8_t *index; /* the file that takes the next entry; NULL: none is kept */
+    uint8_t *index; /* the file for the next entries; NULL: no index is kept */
     int64_t index_slots, index_entries;
-    rmq_arrival *arrivals; /* of watched queues */
+    rmq_arrival *arrivals; /* records of watched queues */
     int64_t arrival_capacity, arrival_count;
-    int64_t position;       /* behind the last record that was taken */
-    int64_t store_timestamp; /* its time */
+    int64_t position;        /* end of the last record that was dispatched */
+    int64_t store_timestamp; /* store time of that record; -1 if there is none */
 } rmq_dispatch_state;
 
-/* Stops in front of the first record that it does not know how to take. */
+/* Dispatch records up to the first one that needs Python. */
 void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state);
 
-/* Units and keys of the rows of a scan, rmqpy.codec.packing. `row`: of the scan, the run's first; `position`: in units. */
+/* A run of rmqpy.codec.packing. `row` is its first row in the scan, `first` its first queue offset,
+ * `position` its place in `units`, counted in units. */
 typedef struct {
     int64_t row, first, count, position;
 } rmq_pack_run;
@@ -368,64 +388,69 @@ typedef struct {
 typedef struct {
     const uint8_t *view;
     size_t length;
-    const int64_t **columns; /* by rmq_column, of a scan of `view` */
+    const int64_t **columns; /* of a scan of `view`, by rmq_column */
     size_t count;
-    int32_t *table;          /* more than `count` places, table_mask + 1 */
+    int32_t *table; /* table_mask + 1 cells, more than `count` */
     size_t table_mask;
-    int32_t *run_of;         /* room for count, as in `runs` and `units` */
+    int32_t *run_of; /* the run of each row; `count` cells, like `runs` and `units` */
     rmq_pack_run *runs;
     size_t run_count;
     uint8_t *units;
-    uint8_t *keys;           /* NULL: none are wanted */
-    size_t key_room, key_count;
+    uint8_t *keys; /* NULL: keys are not packed */
+    size_t key_capacity, key_count;
 } rmq_pack_state;
 
-/* 0: rows that are not for C (keys beyond ASCII, too many). */
+/* Pack the units and keys of the rows of a scan. Returns 0 if only Python can pack them (non-ASCII
+ * keys, too many keys). */
 int rmq_pack(rmq_pack_state *state);
 
-/* Packed keys into an index file, as many as there is room for; returns how many. */
+/* Write packed keys into an index file while it has space. Returns how many were written. */
 size_t rmq_put_keys(uint8_t *index, size_t length, int64_t slots, const uint8_t *keys, size_t count);
 
-/* A run: entries one right behind the other in one data file, and the JSON list of a batch push (push.c).
- * `source`, `target` and what is *_max or *_capacity are the caller's; so are the first two places for rmq_run_encode. */
+/* A run is a sequence of consecutive entries in one data file; its text is the JSON list of a batch
+ * push (push.c). The caller sets `source`, `target`, and everything named *_max or *_capacity; for
+ * rmq_run_encode also first_index and first_position. */
 typedef struct {
     const uint8_t *source;
     int64_t source_length;
     uint8_t *target;
     int64_t target_capacity;
-    uint8_t *units; /* rmq_run_decode: the index units, room for count_max */
+    uint8_t *units; /* rmq_run_decode: the index units, capacity for count_max */
     int64_t count_max, size_max;
     int64_t first_index, first_position, first_size, first_term;
-    int64_t last_term, count, size; /* size: of all entries, with their headers */
-    int64_t target_length; /* rmq_run_encode: of the text */
-    int64_t used;       /* rmq_run_decode: of `source`, the brackets included */
+    int64_t last_term, count, size; /* size: all entries, including their headers */
+    int64_t target_length;          /* rmq_run_encode: length of the text */
+    int64_t used;                   /* rmq_run_decode: bytes of `source` read, including the brackets */
 } rmq_run;
 
-/* Entries from the begin of `source` on, as long as they are whole and fit, until they have size_max bytes. */
+/* Encode entries from the start of `source` until one is invalid or does not fit, or size_max bytes
+ * are reached. */
 void rmq_run_encode(rmq_run *run);
 
-/* 0: not a list of entries as DLedger writes them, one right behind the other. */
+/* Decode a list of consecutive entries. Returns 0 if it does not have the form that DLedger writes. */
 int rmq_run_decode(rmq_run *run);
 
-/* What a follower has decided of the next batch push, and where it goes: rmqpy/dledger/follower.py, store/staging.py. */
+/* A follower's decision about the next batch push, and the memory for its entries:
+ * rmqpy/dledger/follower.py, rmqpy/store/files/staging.py. */
 typedef struct {
-    const char *group; /* the push's text from its first index to its last one, with the group's name */
-    const char *names; /* from there to its size: members and term */
+    const char *group; /* text of the push from its first to its last index, with the name of the group */
+    const char *names; /* text from there to the size: members and term */
     int64_t term;      /* of the leader */
     int64_t file_size;
     uint8_t *staging;
     int64_t staging_capacity;
     uint8_t *units;
     int64_t units_capacity;
-    int64_t *log; /* by rmq_log_state */
-    int64_t first_index, count, commit_index; /* of the push that was taken */
+    int64_t *log;                             /* by rmq_log_state */
+    int64_t first_index, count, commit_index; /* of the accepted push */
 } rmq_grant;
 
-/* Stages the entries of a push that the grant lets in, behind the end of the log and in its file. 0: not such a push,
- * nothing has changed. */
+/* Stage the entries of a push that the grant covers, at the end of the log and within its file.
+ * Returns 0 without any change if the push is a different one. */
 int rmq_push_take(rmq_grant *grant, const uint8_t *body, int64_t length);
 
-/* What rmq_tally finds wrong with a frame that can be walked over: rmqpy.codec.tally.kernel.EventKind. */
+/* Faults that rmq_tally finds in a frame whose length is valid; the values of
+ * rmqpy.codec.tally.kernel.EventKind. */
 enum rmq_event {
     RMQ_EVENT_BODY_CRC,
     RMQ_EVENT_PLACE,
@@ -441,38 +466,40 @@ enum rmq_event {
     RMQ_EVENT_ENTRY_UNIT
 };
 
-/* rmqpy.codec.tally.kernel.QueueTally. `units`: its consume queue; views of NULL: not looked at. */
+/* A rmqpy.codec.tally.kernel.QueueTally. `units` is the consume queue; it is not checked if its
+ * views are NULL. */
 typedef struct {
     const uint8_t *topic;
     size_t topic_length;
     int32_t queue_id;
     int32_t any_tags;
-    int32_t has_topic; /* it is one by the rule for names; rmq_tally_add_queue sets it */
+    int32_t has_topic; /* the topic's name is valid; set by rmq_tally_add_queue */
     int32_t reserved;
     int64_t count, unqueued;
     int64_t first_queue_offset, first_frame, last_queue_offset, last_frame, next_queue_offset;
     int64_t right_units;
     rmq_files units;
-    int64_t bucket, bucket_messages; /* digests not yet in rmq_tally_state.buckets */
+    int64_t bucket, bucket_messages; /* digests that are not in rmq_tally_state.buckets yet */
     uint64_t bucket_content, bucket_place;
 } rmq_tally_queue;
 
-/* A walk that checks and counts, rmqpy.codec.tally.kernel: the caller sets all, rmq_tally goes on from there. */
+/* A scan that checks and counts: rmqpy.codec.tally.kernel. The caller sets every field, and
+ * rmq_tally continues from there. */
 typedef struct {
     const uint8_t *view;
     size_t length;
     int64_t base_offset;
-    size_t position, stop; /* frames that begin there, before here */
+    size_t position, stop; /* frames that start in [position, stop) */
     int32_t dledger, check_crc, digests, check_keys;
     int64_t key_low, key_high;
     rmq_files entry_units;
     rmq_tally_queue *queues;
-    int32_t *table; /* open addressing, queue numbers, -1 free; never all used */
+    int32_t *table; /* open addressing, queue numbers, -1 is free; never all used */
     uint32_t table_mask;
-    int64_t *events; /* rows of six numbers */
-    size_t event_count, event_room;
+    int64_t *events; /* rows of six numbers: kind, frame, queue, found, expected, previous */
+    size_t event_count, event_capacity;
     int64_t *buckets; /* rows of queue, bucket, messages, content, place */
-    size_t bucket_count, bucket_room;
+    size_t bucket_count, bucket_capacity;
     int64_t *blocks; /* rows of first position and count, from block `first_block` on */
     size_t first_block;
     int64_t records, frame_bytes, body_bytes, version_2;
@@ -483,16 +510,17 @@ typedef struct {
     uint64_t key_sum;
 } rmq_tally_state;
 
-/* LIMIT: take events and buckets; NEW_QUEUE: add the queue of the frame at `position`; then call again. */
+/* Check and count the frames. After RMQ_LIMIT, collect events and buckets; after RMQ_NEW_QUEUE, add
+ * the queue of the frame at `position`. Then call again. */
 enum rmq_stop rmq_tally(rmq_tally_state *state);
 void rmq_tally_add_queue(rmq_tally_state *state, int32_t number);
 
 /* cffi: end */
 
-/* Shared by the C files only. */
+/* The part that only the C files share. */
 
-/* Big endian, from and to any address. Said in so many words: left to itself the compiler puts stores that follow each
- * other together in memory first, and waits for that. */
+/* Big endian, at any address. The byte swap is written explicitly: otherwise the compiler collects
+ * adjacent stores in memory first and waits for that. */
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
 #define RMQ_BIG32(value) (value)
 #define RMQ_BIG64(value) (value)
@@ -535,7 +563,7 @@ static inline void rmq_store_long(uint8_t *at, int64_t value)
     memcpy(at, &big, sizeof big);
 }
 
-/* memcpy of what is mostly short, without a call. */
+/* memcpy for mostly short lengths, without a call. */
 static inline void rmq_copy(uint8_t *to, const uint8_t *from, size_t length)
 {
     if (length > 64) {
@@ -556,8 +584,8 @@ static inline void rmq_copy(uint8_t *to, const uint8_t *from, size_t length)
     }
 }
 
-/* Whether eight bytes are the same. */
-static inline int rmq_are_same(const uint8_t *one, const uint8_t *other)
+/* Return whether eight bytes are equal. */
+static inline int rmq_words_equal(const uint8_t *one, const uint8_t *other)
 {
     uint64_t first, second;
 
@@ -566,23 +594,23 @@ static inline int rmq_are_same(const uint8_t *one, const uint8_t *other)
     return first == second;
 }
 
-/* memcmp() == 0 of what is mostly short and the same, without a call. */
-static inline int rmq_is_same(const uint8_t *one, const uint8_t *other, size_t length)
+/* memcmp() == 0 for mostly short and equal bytes, without a call. */
+static inline int rmq_bytes_equal(const uint8_t *one, const uint8_t *other, size_t length)
 {
     size_t i = 0;
 
     for (; length - i >= 8; i += 8)
-        if (!rmq_are_same(one + i, other + i))
+        if (!rmq_words_equal(one + i, other + i))
             return 0;
     if (length >= 8)
-        return rmq_are_same(one + length - 8, other + length - 8);
+        return rmq_words_equal(one + length - 8, other + length - 8);
     while (i < length && one[i] == other[i])
         i++;
     return i == length;
 }
 
-/* Whether the eight bytes are ASCII. */
-static inline int rmq_are_ascii(const uint8_t *eight)
+/* Return whether eight bytes are ASCII. */
+static inline int rmq_is_ascii_word(const uint8_t *eight)
 {
     uint64_t word;
 
@@ -595,12 +623,12 @@ static inline int rmq_is_within(size_t length, int64_t position, int64_t size)
     return position >= 0 && size >= 0 && (uint64_t)position <= length && (uint64_t)size <= length - (uint64_t)position;
 }
 
-/* Kinds of a transaction's messages: bits of a record's flags. */
+/* The transaction bits of a record's flags. */
 #define RMQ_TRANSACTION_MASK 0xC
 #define RMQ_TRANSACTION_PREPARED 0x4
 #define RMQ_TRANSACTION_ROLLBACK 0xC
 
-/* Whether a consume queue has a unit of such a record. */
+/* Return whether a record with these flags has a unit in its consume queue. */
 static inline int rmq_has_queue_unit(int64_t sys_flag)
 {
     const int64_t kind = sys_flag & RMQ_TRANSACTION_MASK;
@@ -608,24 +636,26 @@ static inline int rmq_has_queue_unit(int64_t sys_flag)
     return kind != RMQ_TRANSACTION_PREPARED && kind != RMQ_TRANSACTION_ROLLBACK;
 }
 
-/* Whether the key index has its keys. */
+/* Return whether the keys of a record with these flags are in the key index. */
 static inline int rmq_has_keys(int64_t sys_flag)
 {
     return (sys_flag & RMQ_TRANSACTION_MASK) != RMQ_TRANSACTION_ROLLBACK;
 }
 
-/* What a function says of a frame: Python's, or answered; a negative number is a status for rmq_feed to return. */
-#define RMQ_IS_COLD 0
-#define RMQ_IS_HOT 1
+/* The bit of a request's flag that asks for no reply. */
+#define RMQ_FLAG_ONEWAY 2
+
+/* The result of a check or of handling a frame: Python must handle it, or it passed. Negative
+ * results are the negated status that rmq_feed returns. */
+#define RMQ_NEEDS_PYTHON 0
+#define RMQ_OK 1
 
 /* properties.c */
-
-#define RMQ_PROPERTIES_MAX RMQ_PROPERTIES_ROOM
 
 typedef struct {
     const uint8_t *name, *value;
     uint32_t name_length, value_length;
-    uint32_t hash; /* of the name; rmq_read_properties sets it */
+    uint32_t hash; /* of the name; set by rmq_read_properties */
 } rmq_property;
 
 typedef struct {
@@ -633,7 +663,8 @@ typedef struct {
     int count;
 } rmq_properties;
 
-/* The next property in [*at, end), which moves on; pieces without name or value are passed over. 0: none. */
+/* Read the next property in [*at, end) and advance *at. Pieces without name or value are skipped.
+ * Returns 0 at the end. */
 int rmq_next_property(const uint8_t **at, const uint8_t *end, rmq_property *found);
 
 static inline int rmq_is_named(const rmq_property *item, const char *name)
@@ -641,21 +672,22 @@ static inline int rmq_is_named(const rmq_property *item, const char *name)
     return item->name_length == strlen(name) && memcmp(item->name, name, item->name_length) == 0;
 }
 
-/* 0: not for C (names beyond ASCII, too many). */
+/* Returns 0 if only Python can read them (non-ASCII names, too many). */
 int rmq_read_properties(const uint8_t *raw, int64_t length, rmq_properties *found);
 void rmq_order_properties(const rmq_core *core, rmq_properties *found);
-uint8_t *rmq_put_properties(uint8_t *out, const rmq_properties *found, int with_wait);
+uint8_t *rmq_put_properties(uint8_t *out, const rmq_properties *found, int keeps_wait);
 
-/* What rmq_put_properties may need. */
-int64_t rmq_properties_room(const rmq_core *core, int64_t raw_length);
+/* Return the most bytes that rmq_put_properties can write. */
+int64_t rmq_properties_size_max(const rmq_core *core, int64_t raw_length);
 
-/* Java's String.hashCode of UTF-8 bytes, continued from `hash`. */
+/* Continue Java's String.hashCode from `hash` with UTF-8 bytes. */
 uint32_t rmq_java_hash(uint32_t hash, const uint8_t *text, size_t length);
 
-/* Hash of `topic#key` as the key index stores it. */
+/* Return the hash of `topic#key` as the key index stores it. */
 int64_t rmq_index_key_hash(uint32_t topic_hash, const uint8_t *key, size_t key_length);
 
-/* One code point, or U+FFFD for as many malformed bytes as Java takes together; returns their count. */
+/* Decode one code point, or U+FFFD for as many malformed bytes as Java replaces by one. Returns the
+ * number of bytes. */
 size_t rmq_decode_utf8(const uint8_t *at, size_t length, uint32_t *code);
 
 /* index.c */
@@ -668,47 +700,53 @@ typedef struct {
 } rmq_index_header;
 
 typedef struct {
-    int64_t hash, offset, stored; /* of the key; offset and store time of the message */
+    int64_t hash, offset, stored; /* hash of the key; offset and store time of the message */
 } rmq_key;
 
 void rmq_load_index_header(const uint8_t *index, rmq_index_header *header);
 void rmq_store_index_header(uint8_t *index, const rmq_index_header *header);
 uint8_t *rmq_index_slot(uint8_t *index, int64_t slots, int64_t hash);
 
-/* There is room for it. */
+/* Add a key to an index file that has space for it. */
 void rmq_put_key(uint8_t *index, int64_t slots, rmq_index_header *header, const rmq_key *key);
 
-/* The hashes of a record's keys, UNIQ_KEY first, at most RMQ_KEYS_MAX; -1: Python has to find them. */
+/* Write the hashes of a record's keys, UNIQ_KEY first, at most RMQ_KEYS_MAX. Returns their number,
+ * or -1 if Python must find them. */
 int rmq_find_keys(const uint8_t *view, const int64_t *row, int64_t *hashes);
 
-/* base64.c: the end of what was written, or read: up to the quote, *out moves on. There is room for the text. */
+/* base64.c. Both return the end of what they wrote or read; reading stops at the first byte that is
+ * not Base64 and advances *out, and returns NULL for padding with non-zero bits. The caller provides
+ * enough space. */
 uint8_t *rmq_put_base64(uint8_t *out, const uint8_t *body, int64_t length);
 const uint8_t *rmq_read_base64(const uint8_t *at, const uint8_t *end, uint8_t **out);
 
 /* append.c */
 
 typedef struct {
-    const uint8_t *topic, *body, *own; /* own: properties in front of the others */
+    /* item_properties: those of a batch item, before the others */
+    const uint8_t *topic, *body, *item_properties;
     const rmq_properties *properties;
-    int64_t topic_length, body_length, own_length;
+    int64_t topic_length, body_length, item_properties_length;
     int64_t born_timestamp, queue_offset;
     int32_t queue_id, flag, sys_flag, reconsume_times;
-    int32_t with_wait; /* WAIT is stored too */
+    int32_t keeps_wait; /* WAIT is stored too */
     int32_t reserved;
 } rmq_draft;
 
-/* A record but for PHYSICALOFFSET; returns its end, NULL when it is over a limit. There is room. */
+/* Encode a record except for PHYSICALOFFSET. Returns its end, or NULL if it exceeds a limit. The
+ * caller provides enough space. */
 uint8_t *rmq_put_record(const rmq_core *core, int64_t peer, const rmq_draft *message, uint8_t *out);
 
-int rmq_staging_has_room(const rmq_core *core, int64_t length, int64_t count);
+int rmq_has_staging_space(const rmq_core *core, int64_t length, int64_t count);
 
-/* May `total` bytes of `count` records, the largest of `largest`, follow the end of the log in its file? */
-int rmq_check_place(rmq_core *core, int64_t total, int64_t largest, int64_t count);
+/* Check whether `count` records of `total` bytes, the largest with `largest` bytes, fit after the
+ * end of the log in its file. */
+int rmq_check_fit(rmq_core *core, int64_t total, int64_t largest, int64_t count);
 
-/* The records stand in staging, with room for the framing in front of each: make them part of the log. */
+/* Append records to the log. They are in staging already, each preceded by space for its framing. */
 void rmq_append(rmq_core *core, const int64_t *sizes, int64_t count, int64_t *offsets);
 
-/* The bytes [offset, offset + size), NULL when they are not in one mapped file of the row. */
+/* Return the bytes [offset, offset + size), or NULL if they are not within one mapped file. */
 static inline const uint8_t *rmq_locate(const rmq_files *files, int64_t offset, int64_t size)
 {
     const int64_t place = offset - files->first_offset;
@@ -722,16 +760,16 @@ static inline const uint8_t *rmq_locate(const rmq_files *files, int64_t offset, 
     return view + position;
 }
 
-/* What the header of a request says; header.c reads it. */
+/* A text of a request's header. */
 typedef struct {
     const uint8_t *at; /* NULL: absent */
     uint32_t length;
-    uint8_t escaped; /* has backslashes: still as in JSON */
-    uint8_t high;    /* has bytes above 0x7F */
+    uint8_t escaped;   /* contains backslashes; escapes are not decoded */
+    uint8_t non_ascii; /* contains bytes above 0x7F */
 } rmq_text;
 
 typedef struct {
-    const uint8_t *at; /* NULL: not there */
+    const uint8_t *at; /* NULL: absent */
     size_t length;
 } rmq_slice;
 
@@ -739,45 +777,50 @@ typedef struct {
     rmq_slice tags, delay, uniq_key, keys;
 } rmq_known_properties;
 
-/* Of equal names the last wins; a piece without name or value does not count. */
+/* Find the properties that a scan uses. The last of equal names wins; pieces without name or value
+ * are skipped. */
 rmq_known_properties rmq_find_properties(const uint8_t *raw, size_t length);
 
-/* Where the variable parts of a record stand, from the begin of the view. */
+/* Positions and lengths of the variable parts of a record, counted from the start of the view. */
 typedef struct {
     size_t start, size, head_size, body_length;
     size_t topic, topic_length, properties, properties_length;
 } rmq_record_places;
 
-/* Is there a record at `start`, within `rest` bytes? RMQ_END says yes. */
-enum rmq_stop rmq_measure(const uint8_t *view, size_t start, size_t rest, rmq_record_places *places);
+/* Measure the record at `start`, which has at most `rest` bytes. Returns RMQ_END if it is valid. */
+enum rmq_stop rmq_measure_record(const uint8_t *view, size_t start, size_t rest, rmq_record_places *places);
 
-#define RMQ_TEXTS 14
+#define RMQ_TEXT_COUNT 14
 
 typedef struct {
-    rmq_text texts[RMQ_TEXTS];
-    rmq_text opaque_text; /* in JSON */
+    rmq_text texts[RMQ_TEXT_COUNT];
+    rmq_text opaque_text; /* JSON only */
     rmq_text access_key, signature;
-    int32_t other_fields; /* there are ext fields of other names */
+    int32_t other_fields; /* the ext fields contain other names */
     int32_t code, opaque, flag;
-    int32_t like; /* says the same as the request before it in the buffer, but for what varies */
-    int32_t binary; /* of the frame, like what follows */
+    int32_t matches_model; /* it differs from the previous request of the buffer only in the varying texts */
+    int32_t binary;        /* the fields from here on belong to the frame */
     const uint8_t *body;
     int64_t body_length;
 } rmq_request;
 
-/* The JSON header that was read last in a buffer: the next one is compared with it before it is read. Properties of a
- * send are compared by name when all names and values are plain; of WAIT the value has to be the same too. */
-enum { RMQ_SPLIT_MAX = 12, RMQ_VARYING = 5 + RMQ_SPLIT_MAX, RMQ_SIGNATURE_TEXT = RMQ_TEXTS + 1, RMQ_VALUE };
+/* The JSON header that was read last in a buffer; the next one is compared with it before it is
+ * parsed. The properties of a send are compared by name if all names and values are plain; the
+ * value of WAIT must then be equal, too. */
+enum { RMQ_SPLIT_MAX = 12, RMQ_VARYING_MAX = 5 + RMQ_SPLIT_MAX };
+enum { RMQ_SIGNATURE_TEXT = RMQ_TEXT_COUNT + 1, RMQ_FIRST_VALUE };
 typedef struct {
-    const uint8_t *begin, *end; /* NULL: none yet */
-    rmq_request request; /* the last one that was read */
+    const uint8_t *begin, *end; /* NULL: no header was read yet */
+    rmq_request request;        /* the last request that was parsed */
     struct {
-        int number; /* of a text; RMQ_TEXTS: the opaque; RMQ_SIGNATURE_TEXT; from RMQ_VALUE on: of a property */
+        /* index of a text; RMQ_TEXT_COUNT: the opaque; RMQ_SIGNATURE_TEXT; from RMQ_FIRST_VALUE
+         * on: a property */
+        int number;
         rmq_text text;
-    } varying[RMQ_VARYING]; /* in the order of their places */
+    } varying[RMQ_VARYING_MAX]; /* in the order of their positions */
     int count;
-    int may_split; /* the caller needs no text of all properties */
-    int property_count; /* 0: they are one text, which varies */
+    int can_split_properties;               /* the caller does not need the properties as one text */
+    int property_count;                     /* 0: the properties are one varying text */
     rmq_property properties[RMQ_SPLIT_MAX]; /* of `request`, in the order of the text */
 } rmq_model;
 
@@ -791,63 +834,67 @@ enum rmq_pull_text {
     PULL_EXPRESSION, PULL_VERSION, PULL_TYPE
 };
 
-/* 1: `model->request` holds the frame; 0: it is not one for C. `model` belongs to the buffer; its begin is NULL at first. */
+/* Read the header of a frame into `model->request`. Returns 0 if Python must read it. A model
+ * belongs to one buffer; its `begin` is NULL at first. */
 int rmq_read_request(const uint8_t *frame, int64_t length, rmq_model *model);
 
-/* A number of the header: which text, whether it has to be there, the largest value that C takes. */
+/* A number of the header: its text, whether it must be present, and the largest value that C accepts. */
 typedef struct {
     int32_t text, required;
     int64_t maximum;
-} rmq_wanted;
+} rmq_number_rule;
 
-/* 0: one is none that C takes. What may be absent is 0 then. */
-int rmq_numbers(const rmq_text *texts, const rmq_wanted *wanted, int count, int64_t *values);
+/* Read the numbers that `rules` describe; absent ones are 0. Returns 0 if C does not accept one of them. */
+int rmq_read_numbers(const rmq_text *texts, const rmq_number_rule *rules, int count, int64_t *values);
 
-static inline int rmq_is_text(rmq_text text, const char *wanted)
+static inline int rmq_is_text(rmq_text text, const char *expected)
 {
-    return text.length == strlen(wanted) && memcmp(text.at, wanted, text.length) == 0;
+    return text.length == strlen(expected) && memcmp(text.at, expected, text.length) == 0;
 }
 
-/* The text without JSON escapes, in `out` (room for text.length bytes); -1: not one for C. */
+/* Decode JSON escapes into `out`, which has text.length bytes. Returns the length, or -1 if Python
+ * must decode it. */
 int64_t rmq_unescape(rmq_text text, uint8_t *out);
 
-/* Room for a reply without its body, at the most. */
+/* The size limit of a reply without its body. */
 #define RMQ_REPLY_MAX 2048
 
 typedef struct {
     int32_t opaque;
     int32_t reserved;
-    int64_t numbers[7]; /* by rmq_field */
-    const int64_t *offsets; /* of RMQ_MSG_ID */
+    int64_t numbers[7];     /* by rmq_field */
+    const int64_t *offsets; /* for RMQ_MSG_ID */
     int64_t offset_count;
 } rmq_answer;
 
-/* Write a frame but for its body of `body_length` bytes; returns where the body goes. */
+/* Write a frame except for its body of `body_length` bytes. Returns the position of the body. */
 uint8_t *rmq_put_reply(const rmq_core *core, const rmq_reply *reply, rmq_answer *answer, int64_t body_length,
                        uint8_t *out);
 
-int rmq_out_has_room(const rmq_core *core, int64_t length);
+int rmq_has_reply_space(const rmq_core *core, int64_t length);
 
 int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request);
 
-/* access.c: the signature of an account for what the pieces are together. */
+/* access.c: compute the signature of an account over the concatenated pieces. */
 #define RMQ_SIGNATURE_LENGTH 28u
 void rmq_sign(const rmq_account *account, const rmq_slice *pieces, size_t count, uint8_t *text);
 
-/* Whether one of `accounts` has signed the request. `properties`: those of a send, without escapes. */
-int rmq_may(const rmq_core *core, const rmq_request *request, rmq_slice properties, uint64_t accounts);
+/* Return whether one of `accounts` has signed the request. `properties` are those of a send,
+ * without escapes. */
+int rmq_is_authorized(const rmq_core *core, const rmq_request *request, rmq_slice properties, uint64_t accounts);
 
-/* Note that [start, out_used + length) goes to `peer`. There is room for an entry. */
-void rmq_note_outgoing(rmq_core *core, int64_t peer, int64_t length, int64_t log_end);
+/* Add the next `length` bytes of `out` to the replies of `peer`. The caller has checked that there
+ * is space for an entry. */
+void rmq_add_outgoing(rmq_core *core, int64_t peer, int64_t length, int64_t log_end);
 
-/* The record's numbers: rmqpy/codec/layout.py has the table. */
+/* Constants of the record; rmqpy/codec/layout.py has the table. */
 #define RMQ_MESSAGE_MAGIC_V1 0xDAA320A7u
 #define RMQ_MESSAGE_MAGIC_V2 0xDAA320ABu
 #define RMQ_BLANK_MAGIC 0xCBD43194u
 #define RMQ_BORN_HOST_V6 0x10
 #define RMQ_STORE_HOST_V6 0x20
 #define RMQ_HOST_V6_EXTRA 12u
-#define RMQ_HEAD_SIZE 88u       /* up to and with BODYLENGTH, two IPv4 hosts */
+#define RMQ_HEAD_SIZE 88u /* up to and including BODYLENGTH, with two IPv4 hosts */
 #define RMQ_RECORD_SIZE_MIN 91u
 #define RMQ_ENTRY_HEADER_SIZE 48u
 

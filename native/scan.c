@@ -1,11 +1,12 @@
-/* Walking the records of one log file. Same checks in the same order as rmqpy/codec/scan.py, which explains them. */
+/* Scans the records of one log file: the checks of rmqpy/codec/scan.py, in the same order. They are
+ * explained there. */
 #include <string.h>
 
 #include "rmqpy_native.h"
 
-#define FRAME_HEAD 8u /* size and magic, of records, entries and fillers alike */
+#define FRAME_HEAD 8u /* size and magic, the same for records, entries, and fillers */
 
-/* Integer.parseInt of ASCII digits; 0 where Java would throw. */
+/* Integer.parseInt for ASCII digits; 0 if Java would throw. */
 static int64_t parse_int(rmq_slice text)
 {
     size_t i = 0;
@@ -48,7 +49,7 @@ rmq_known_properties rmq_find_properties(const uint8_t *raw, size_t length)
     return found;
 }
 
-enum rmq_stop rmq_measure(const uint8_t *view, size_t start, size_t rest, rmq_record_places *places)
+enum rmq_stop rmq_measure_record(const uint8_t *view, size_t start, size_t rest, rmq_record_places *places)
 {
     const uint8_t *const record = view + start;
     const int32_t size = rmq_load_int(record);
@@ -66,7 +67,7 @@ enum rmq_stop rmq_measure(const uint8_t *view, size_t start, size_t rest, rmq_re
     places->head_size = rmq_head_size(rmq_load_int(record + 36));
     if (places->size < places->head_size + length_bytes + 2)
         return RMQ_BAD_FIELDS;
-    /* From here `left` is what the record still has behind the part last seen. */
+    /* From here on, `left` is the length of the record after the last part read. */
     size_t left = places->size - places->head_size - length_bytes - 2;
     const int32_t body_length = rmq_load_int(record + places->head_size - 4);
     if (body_length < 0 || (size_t)body_length > left)
@@ -123,10 +124,10 @@ static void fill_row(const rmq_scan_state *state, const rmq_record_places *place
     row[RMQ_TERM] = -1;
 }
 
-static enum rmq_stop take_record(const rmq_scan_state *state, size_t start, size_t rest, int64_t *row)
+static enum rmq_stop scan_record(const rmq_scan_state *state, size_t start, size_t rest, int64_t *row)
 {
     rmq_record_places places;
-    const enum rmq_stop stop = rmq_measure(state->view, start, rest, &places);
+    const enum rmq_stop stop = rmq_measure_record(state->view, start, rest, &places);
 
     if (stop != RMQ_END)
         return stop;
@@ -139,7 +140,7 @@ static enum rmq_stop take_record(const rmq_scan_state *state, size_t start, size
     return RMQ_END;
 }
 
-static enum rmq_stop classic_step(const rmq_scan_state *state, int64_t *row, size_t *frame_size)
+static enum rmq_stop scan_classic_frame(const rmq_scan_state *state, int64_t *row, size_t *frame_size)
 {
     const size_t rest = state->length - state->position;
     const uint8_t *const record = state->view + state->position;
@@ -152,10 +153,10 @@ static enum rmq_stop classic_step(const rmq_scan_state *state, int64_t *row, siz
         return RMQ_BLANK;
     if (*frame_size == 0 && magic == 0)
         return RMQ_ZERO;
-    return take_record(state, state->position, rest, row);
+    return scan_record(state, state->position, rest, row);
 }
 
-static enum rmq_stop entry_step(const rmq_scan_state *state, int64_t *row, size_t *frame_size)
+static enum rmq_stop scan_entry(const rmq_scan_state *state, int64_t *row, size_t *frame_size)
 {
     const size_t rest = state->length - state->position;
     const uint8_t *const entry = state->view + state->position;
@@ -194,7 +195,7 @@ static enum rmq_stop entry_step(const rmq_scan_state *state, int64_t *row, size_
     if ((record_magic == RMQ_MESSAGE_MAGIC_V1 || record_magic == RMQ_MESSAGE_MAGIC_V2)
         && rmq_load32(state->view + body) != length)
         return RMQ_BAD_FIELDS;
-    const enum rmq_stop stop = take_record(state, body, length, row);
+    const enum rmq_stop stop = scan_record(state, body, length, row);
     if (stop == RMQ_END) {
         row[RMQ_FRAME_OFFSET] -= (int64_t)RMQ_ENTRY_HEADER_SIZE;
         row[RMQ_ENTRY_INDEX] = index;
@@ -212,8 +213,8 @@ enum rmq_stop rmq_scan(rmq_scan_state *state)
         size_t frame_size = 0;
         if (state->count == state->max_records)
             return RMQ_LIMIT;
-        const enum rmq_stop stop = state->dledger ? entry_step(state, row, &frame_size)
-                                                  : classic_step(state, row, &frame_size);
+        const enum rmq_stop stop = state->dledger ? scan_entry(state, row, &frame_size)
+                                                  : scan_classic_frame(state, row, &frame_size);
         if (stop != RMQ_END)
             return stop;
         state->position += frame_size;

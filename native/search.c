@@ -1,4 +1,4 @@
-/* What is looked for in many bytes at a time: magic codes, and where the zeros begin. Same results as rmqpy/codec/scan.py. */
+/* Searches for magic codes and for the start of the zeros at the end. Same results as rmqpy/codec/scan.py. */
 #include <string.h>
 
 #include "rmqpy_native.h"

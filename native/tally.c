@@ -1,4 +1,5 @@
-/* Checking and counting the frames of a range of a log file. Same checks in the same order as rmqpy/codec/tally/kernel.py, which explains them. */
+/* Checks and counts the frames of a range of a log file: the checks of rmqpy/codec/tally/kernel.py,
+ * in the same order. They are explained there. */
 #include <string.h>
 
 #include "rmqpy_native.h"
@@ -9,16 +10,16 @@
 
 #define UNIT_SIZE 20
 #define ENTRY_UNIT_SIZE 32
-#define UNITS_MAX ((int64_t)1 << 56) /* queue offsets and indexes that can have a unit */
+#define UNITS_MAX ((int64_t)1 << 56) /* limit of queue offsets and indexes that can have a unit */
 #define EXT_ADDRESS_MAX (-(int64_t)0x80000001)
 #define BLOCK_SHIFT 16
 #define BUCKET_SHIFT 10
-#define EVENTS_A_FRAME 12
+#define EVENTS_PER_FRAME 12
 #define CHECKSUM_SIZE 20u
 #define CHECKSUM_DIGITS 10u
 #define FRAME_HEAD 8u
-#define LINE 64u /* of the cache */
-#define AHEAD 2048u
+#define CACHE_LINE 64u
+#define PREFETCH_DISTANCE 2048u
 #define NAME_VALUE_SEPARATOR 1
 #define PROPERTY_SEPARATOR 2
 #define INNER_BATCH 0x80
@@ -36,25 +37,26 @@ static uint64_t mix64(uint64_t value)
     return value ^ (value >> 31);
 }
 
-/* A frame under way. `record` is where the record begins in the view, after an entry's header. */
+/* The frame that is being checked. `places` measures its record, which in an entry follows the header. */
 typedef struct {
     rmq_tally_state *state;
     rmq_tally_queue *queue;
     rmq_record_places places;
     size_t start;
-    int64_t frame, place; /* offsets of frame and record */
-    int32_t number;       /* of the queue */
+    int64_t frame_offset, record_offset;
+    int32_t queue_number;
     int32_t sys_flag;
     int64_t queue_offset;
-    rmq_slice raw; /* properties */
-} frame_walk;
+    rmq_slice properties;
+} frame_info;
 
-static void tell(const frame_walk *walk, enum rmq_event kind, int32_t queue, int64_t found, int64_t expected, int64_t previous)
+static void add_event(const frame_info *info, enum rmq_event kind, int32_t queue, int64_t found,
+                      int64_t expected, int64_t previous)
 {
-    int64_t *const row = walk->state->events + 6 * walk->state->event_count++;
+    int64_t *const row = info->state->events + 6 * info->state->event_count++;
 
     row[0] = kind;
-    row[1] = walk->frame;
+    row[1] = info->frame_offset;
     row[2] = queue;
     row[3] = found;
     row[4] = expected;
@@ -78,7 +80,7 @@ static int is_utf8(rmq_slice text)
 
     while (i < text.length) {
         uint32_t code;
-        if (text.length - i >= 8 && rmq_are_ascii(text.at + i)) {
+        if (text.length - i >= 8 && rmq_is_ascii_word(text.at + i)) {
             i += 8;
             continue;
         }
@@ -86,11 +88,11 @@ static int is_utf8(rmq_slice text)
             i++;
             continue;
         }
-        const size_t taken = rmq_decode_utf8(text.at + i, text.length - i, &code);
-        const int written = taken == 3 && memcmp(text.at + i, "\xEF\xBF\xBD", 3) == 0;
-        if (code == 0xFFFDu && !written)
+        const size_t consumed = rmq_decode_utf8(text.at + i, text.length - i, &code);
+        const int is_literal = consumed == 3 && memcmp(text.at + i, "\xEF\xBF\xBD", 3) == 0;
+        if (code == 0xFFFDu && !is_literal)
             return 0;
-        i += taken;
+        i += consumed;
     }
     return 1;
 }
@@ -100,9 +102,10 @@ static int has_head(const uint8_t *piece, size_t length, const uint8_t *head, si
     return length >= head_length && memcmp(piece, head, head_length) == 0;
 }
 
-/* Which of up to 64 bytes end a name, which end a property, and are any beyond ASCII. */
+/* Bit masks of up to 64 bytes: separators after names, and after properties; and whether any byte
+ * is not ASCII. */
 typedef struct {
-    uint64_t names, properties, high;
+    uint64_t names, properties, non_ascii;
 } byte_marks;
 
 #ifdef __SSE2__
@@ -115,7 +118,7 @@ static byte_marks mark(const uint8_t *at)
         const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(at + 16 * i));
         marks.names |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, name)) << 16 * i;
         marks.properties |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, property)) << 16 * i;
-        marks.high |= (uint64_t)(uint32_t)_mm_movemask_epi8(bytes);
+        marks.non_ascii |= (uint64_t)(uint32_t)_mm_movemask_epi8(bytes);
     }
     return marks;
 }
@@ -127,18 +130,18 @@ static byte_marks mark(const uint8_t *at)
     for (int i = 0; i < 64; i++) {
         marks.names |= (uint64_t)(at[i] == NAME_VALUE_SEPARATOR) << i;
         marks.properties |= (uint64_t)(at[i] == PROPERTY_SEPARATOR) << i;
-        marks.high |= at[i] & 0x80u;
+        marks.non_ascii |= at[i] & 0x80u;
     }
     return marks;
 }
 #endif
 
-/* 64 bytes a step. Each property must have a separator behind its name, and the name a byte at least. */
+/* Check 64 bytes per step. Each property must have a non-empty name and a separator after it. */
 static int is_well_formed(rmq_slice raw)
 {
     uint8_t rest[64] = {0};
-    uint64_t high = 0, first = 1; /* does a property begin with the step? */
-    int named = 0;                /* has the one under way its separator? */
+    uint64_t non_ascii = 0, first = 1; /* does a property start with the step? */
+    int has_separator = 0; /* does the current property have its separator? */
 
     if (raw.length > 0 && raw.at[raw.length - 1] == 0)
         return 0;
@@ -151,22 +154,22 @@ static int is_well_formed(rmq_slice raw)
         if (marks.names & (marks.properties << 1 | first))
             return 0;
         first = marks.properties >> 63;
-        high |= marks.high;
+        non_ascii |= marks.non_ascii;
         for (uint64_t ends = marks.properties; ends != 0; ends &= ends - 1) {
-            const uint64_t until = ends ^ (ends - 1); /* up to and with the lowest end */
-            if (!named && (marks.names & until) == 0)
+            const uint64_t until = ends ^ (ends - 1); /* up to and including the lowest end */
+            if (!has_separator && (marks.names & until) == 0)
                 return 0;
             marks.names &= ~until;
-            named = 0;
+            has_separator = 0;
         }
-        named |= marks.names != 0;
+        has_separator |= marks.names != 0;
     }
-    if (raw.length > 0 && raw.at[raw.length - 1] != PROPERTY_SEPARATOR && !named)
+    if (raw.length > 0 && raw.at[raw.length - 1] != PROPERTY_SEPARATOR && !has_separator)
         return 0;
-    return high == 0 || is_utf8(raw);
+    return non_ascii == 0 || is_utf8(raw);
 }
 
-/* The sum of the CRCs of all that are no place's. */
+/* Return the sum of the CRCs of all properties that do not depend on the position of the record. */
 static uint64_t sum_properties(rmq_slice raw)
 {
     const uint8_t *piece = raw.at;
@@ -186,22 +189,22 @@ static uint64_t sum_properties(rmq_slice raw)
     return sum;
 }
 
-static void check_checksum(const frame_walk *walk)
+static void check_checksum(const frame_info *info)
 {
-    const size_t size = walk->places.size;
-    const uint8_t *const record = walk->state->view + walk->places.start;
+    const size_t size = info->places.size;
+    const uint8_t *const record = info->state->view + info->places.start;
     const uint8_t *const digits = record + size - CHECKSUM_DIGITS - 1;
 
-    if (walk->raw.length < CHECKSUM_SIZE
+    if (info->properties.length < CHECKSUM_SIZE
         || memcmp(record + size - CHECKSUM_SIZE, CHECKSUM_HEAD, sizeof CHECKSUM_HEAD - 1) != 0)
         return;
     const uint32_t crc = rmq_crc32(record, size - CHECKSUM_SIZE);
     uint32_t rest = crc;
-    int right = digits[CHECKSUM_DIGITS] == PROPERTY_SEPARATOR;
+    int is_correct = digits[CHECKSUM_DIGITS] == PROPERTY_SEPARATOR;
     for (size_t i = 0; i < CHECKSUM_DIGITS; i++, rest /= 10u)
-        right &= digits[i] == '0' + rest % 10u;
-    if (!right)
-        tell(walk, RMQ_EVENT_CHECKSUM, walk->number, 0, crc, 0);
+        is_correct &= digits[i] == '0' + rest % 10u;
+    if (!is_correct)
+        add_event(info, RMQ_EVENT_CHECKSUM, info->queue_number, 0, crc, 0);
 }
 
 static void add_key(rmq_tally_state *state, int64_t place, int64_t hash)
@@ -210,16 +213,16 @@ static void add_key(rmq_tally_state *state, int64_t place, int64_t hash)
     state->key_sum += mix64((uint64_t)place * QUEUE_FACTOR + (uint64_t)hash);
 }
 
-static void take_keys(const frame_walk *walk, const rmq_known_properties *known)
+static void count_keys(const frame_info *info, const rmq_known_properties *known)
 {
-    rmq_tally_state *const state = walk->state;
+    rmq_tally_state *const state = info->state;
 
-    if (walk->place < state->key_low || walk->place >= state->key_high
-        || !rmq_has_keys(walk->sys_flag))
+    if (info->record_offset < state->key_low || info->record_offset >= state->key_high
+        || !rmq_has_keys(info->sys_flag))
         return;
-    const uint32_t topic_hash = rmq_java_hash(0, state->view + walk->places.topic, walk->places.topic_length);
+    const uint32_t topic_hash = rmq_java_hash(0, state->view + info->places.topic, info->places.topic_length);
     if (known->uniq_key.at != NULL)
-        add_key(state, walk->place, rmq_index_key_hash(topic_hash, known->uniq_key.at, known->uniq_key.length));
+        add_key(state, info->record_offset, rmq_index_key_hash(topic_hash, known->uniq_key.at, known->uniq_key.length));
     const uint8_t *word = known->keys.at;
     const uint8_t *const end = word == NULL ? NULL : word + known->keys.length;
     while (word < end) {
@@ -227,12 +230,12 @@ static void take_keys(const frame_walk *walk, const rmq_known_properties *known)
         if (stop == NULL)
             stop = end;
         if (stop > word)
-            add_key(state, walk->place, rmq_index_key_hash(topic_hash, word, (size_t)(stop - word)));
+            add_key(state, info->record_offset, rmq_index_key_hash(topic_hash, word, (size_t)(stop - word)));
         word = stop + 1;
     }
 }
 
-/* The unit at byte `position` of a row; NULL where no file holds it. */
+/* Return the unit at byte `position`, or NULL if no mapped file holds it. */
 static const uint8_t *find_unit(const rmq_files *units, int64_t position, int64_t size)
 {
     const int64_t place = position - units->first_offset;
@@ -245,50 +248,52 @@ static const uint8_t *find_unit(const rmq_files *units, int64_t position, int64_
     return units->views[number] + inside;
 }
 
-static void check_unit(const frame_walk *walk, const rmq_known_properties *known)
+static void check_unit(const frame_info *info, const rmq_known_properties *known)
 {
-    const rmq_tally_queue *const queue = walk->queue;
+    const rmq_tally_queue *const queue = info->queue;
     const uint8_t *unit = NULL;
 
-    if (walk->queue_offset >= 0 && walk->queue_offset < UNITS_MAX)
-        unit = find_unit(&queue->units, walk->queue_offset * UNIT_SIZE, UNIT_SIZE);
+    if (info->queue_offset >= 0 && info->queue_offset < UNITS_MAX)
+        unit = find_unit(&queue->units, info->queue_offset * UNIT_SIZE, UNIT_SIZE);
     if (unit == NULL) {
-        tell(walk, RMQ_EVENT_UNIT, walk->number, -1, walk->place, 0);
+        add_event(info, RMQ_EVENT_UNIT, info->queue_number, -1, info->record_offset, 0);
         return;
     }
     const int64_t place = rmq_load_long(unit), tags = rmq_load_long(unit + 12);
     const int32_t size = rmq_load_int(unit + 8);
-    const int tags_right = queue->any_tags || tags <= EXT_ADDRESS_MAX
+    const int tags_match = queue->any_tags || tags <= EXT_ADDRESS_MAX
         || tags == (int32_t)rmq_java_hash(0, known->tags.at, known->tags.length);
-    if (place == walk->place && size == (int32_t)walk->places.size && tags_right)
-        walk->queue->right_units++;
+    if (place == info->record_offset && size == (int32_t)info->places.size && tags_match)
+        info->queue->right_units++;
     else
-        tell(walk, RMQ_EVENT_UNIT, walk->number, place == 0 && size == 0 ? -1 : place, walk->place, 0);
+        add_event(info, RMQ_EVENT_UNIT, info->queue_number, place == 0 && size == 0 ? -1 : place,
+                  info->record_offset, 0);
 }
 
-static void take_queue(const frame_walk *walk, const rmq_known_properties *known)
+static void count_in_queue(const frame_info *info, const rmq_known_properties *known)
 {
-    rmq_tally_queue *const queue = walk->queue;
+    rmq_tally_queue *const queue = info->queue;
 
-    if (!rmq_has_queue_unit(walk->sys_flag)) {
+    if (!rmq_has_queue_unit(info->sys_flag)) {
         queue->unqueued++;
         return;
     }
-    if (queue->next_queue_offset >= 0 && walk->queue_offset != queue->next_queue_offset)
-        tell(walk, RMQ_EVENT_QUEUE_STEP, walk->number, walk->queue_offset, queue->next_queue_offset, queue->last_frame);
+    if (queue->next_queue_offset >= 0 && info->queue_offset != queue->next_queue_offset)
+        add_event(info, RMQ_EVENT_QUEUE_STEP, info->queue_number, info->queue_offset, queue->next_queue_offset,
+                  queue->last_frame);
     if (queue->count == 0) {
-        queue->first_queue_offset = walk->queue_offset;
-        queue->first_frame = walk->frame;
+        queue->first_queue_offset = info->queue_offset;
+        queue->first_frame = info->frame_offset;
     }
     queue->count++;
-    queue->last_queue_offset = walk->queue_offset;
-    queue->last_frame = walk->frame;
+    queue->last_queue_offset = info->queue_offset;
+    queue->last_frame = info->frame_offset;
     queue->next_queue_offset = -1;
-    if (walk->sys_flag & INNER_BATCH)
+    if (info->sys_flag & INNER_BATCH)
         return;
-    queue->next_queue_offset = walk->queue_offset == INT64_MAX ? -1 : walk->queue_offset + 1;
+    queue->next_queue_offset = info->queue_offset == INT64_MAX ? -1 : info->queue_offset + 1;
     if (queue->units.views != NULL)
-        check_unit(walk, known);
+        check_unit(info, known);
 }
 
 static void flush_bucket(rmq_tally_state *state, const rmq_tally_queue *queue, int32_t number)
@@ -302,17 +307,17 @@ static void flush_bucket(rmq_tally_state *state, const rmq_tally_queue *queue, i
     row[4] = (int64_t)queue->bucket_place;
 }
 
-static void take_digest(const frame_walk *walk)
+static void add_digest(const frame_info *info)
 {
-    const uint64_t properties = sum_properties(walk->raw);
-    rmq_tally_queue *const queue = walk->queue;
-    const uint8_t *const record = walk->state->view + walk->places.start;
-    const size_t head = walk->places.head_size;
+    const uint64_t properties = sum_properties(info->properties);
+    rmq_tally_queue *const queue = info->queue;
+    const uint8_t *const record = info->state->view + info->places.start;
+    const size_t head = info->places.head_size;
     const uint64_t first = rmq_crc32(record + 8, 20), second = rmq_crc32(record + 36, head - 12 - 36);
-    const int64_t bucket = rmq_has_queue_unit(walk->sys_flag) ? walk->queue_offset >> BUCKET_SHIFT : -1;
+    const int64_t bucket = rmq_has_queue_unit(info->sys_flag) ? info->queue_offset >> BUCKET_SHIFT : -1;
 
     if (queue->bucket_messages > 0 && bucket != queue->bucket) {
-        flush_bucket(walk->state, queue, walk->number);
+        flush_bucket(info->state, queue, info->queue_number);
         queue->bucket_messages = 0;
     }
     if (queue->bucket_messages == 0) {
@@ -321,18 +326,18 @@ static void take_digest(const frame_walk *walk)
     }
     queue->bucket_messages++;
     queue->bucket_content += mix64((first << 32 | second) + properties * PROPERTY_FACTOR
-                                   + (uint64_t)walk->places.body_length * LENGTH_FACTOR);
-    queue->bucket_place += mix64((uint64_t)walk->queue_offset * QUEUE_FACTOR + (uint64_t)walk->place)
+                                   + (uint64_t)info->places.body_length * LENGTH_FACTOR);
+    queue->bucket_place += mix64((uint64_t)info->queue_offset * QUEUE_FACTOR + (uint64_t)info->record_offset)
                            + mix64((uint64_t)rmq_load_long(record + head - 12) + PROPERTY_FACTOR);
 }
 
-static void take_sizes(const frame_walk *walk, int64_t store_timestamp)
+static void update_sizes(const frame_info *info, int64_t store_timestamp)
 {
-    rmq_tally_state *const state = walk->state;
-    const int64_t size = (int64_t)walk->places.size, properties = (int64_t)walk->raw.length;
+    rmq_tally_state *const state = info->state;
+    const int64_t size = (int64_t)info->places.size, properties = (int64_t)info->properties.length;
 
-    state->body_bytes += (int64_t)walk->places.body_length;
-    state->version_2 += rmq_load32(state->view + walk->places.start + 4) == RMQ_MESSAGE_MAGIC_V2;
+    state->body_bytes += (int64_t)info->places.body_length;
+    state->version_2 += rmq_load32(state->view + info->places.start + 4) == RMQ_MESSAGE_MAGIC_V2;
     if (size > state->largest_record)
         state->largest_record = size;
     if (properties > state->longest_properties)
@@ -343,50 +348,50 @@ static void take_sizes(const frame_walk *walk, int64_t store_timestamp)
         state->min_store_ms = store_timestamp;
 }
 
-static void take_record(frame_walk *walk)
+static void check_record(frame_info *info)
 {
-    rmq_tally_state *const state = walk->state;
-    const rmq_record_places *const places = &walk->places;
+    rmq_tally_state *const state = info->state;
+    const rmq_record_places *const places = &info->places;
     const uint8_t *const record = state->view + places->start;
-    const size_t store_position = 56u + ((walk->sys_flag & RMQ_BORN_HOST_V6) ? RMQ_HOST_V6_EXTRA : 0u);
-    const int64_t told_place = rmq_load_long(record + 28);
+    const size_t store_position = 56u + ((info->sys_flag & RMQ_BORN_HOST_V6) ? RMQ_HOST_V6_EXTRA : 0u);
+    const int64_t stated_offset = rmq_load_long(record + 28);
 
-    take_sizes(walk, rmq_load_long(record + store_position));
+    update_sizes(info, rmq_load_long(record + store_position));
     if (state->check_crc && places->body_length > 0) {
         const uint32_t crc = rmq_crc32(record + places->head_size, places->body_length);
         if (crc != rmq_load32(record + 8))
-            tell(walk, RMQ_EVENT_BODY_CRC, walk->number, crc, rmq_load_int(record + 8), 0);
+            add_event(info, RMQ_EVENT_BODY_CRC, info->queue_number, crc, rmq_load_int(record + 8), 0);
     }
-    if (told_place != walk->place)
-        tell(walk, RMQ_EVENT_PLACE, walk->number, told_place, walk->place, 0);
-    if (!is_well_formed(walk->raw))
-        tell(walk, RMQ_EVENT_PROPERTIES, walk->number, 0, 0, 0);
-    if (!walk->queue->has_topic)
-        tell(walk, RMQ_EVENT_TOPIC, walk->number, 0, 0, 0);
-    check_checksum(walk);
+    if (stated_offset != info->record_offset)
+        add_event(info, RMQ_EVENT_PLACE, info->queue_number, stated_offset, info->record_offset, 0);
+    if (!is_well_formed(info->properties))
+        add_event(info, RMQ_EVENT_PROPERTIES, info->queue_number, 0, 0, 0);
+    if (!info->queue->has_topic)
+        add_event(info, RMQ_EVENT_TOPIC, info->queue_number, 0, 0, 0);
+    check_checksum(info);
     rmq_known_properties known = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
-    if (state->check_keys || walk->queue->units.views != NULL)
-        known = rmq_find_properties(walk->raw.at, walk->raw.length);
+    if (state->check_keys || info->queue->units.views != NULL)
+        known = rmq_find_properties(info->properties.at, info->properties.length);
     if (state->check_keys)
-        take_keys(walk, &known);
-    take_queue(walk, &known);
+        count_keys(info, &known);
+    count_in_queue(info, &known);
     if (state->digests)
-        take_digest(walk);
+        add_digest(info);
 }
 
-static void take_header(const frame_walk *walk, int64_t previous)
+static void check_entry_header(const frame_info *info, int64_t previous)
 {
-    rmq_tally_state *const state = walk->state;
-    const uint8_t *const entry = state->view + walk->start;
+    rmq_tally_state *const state = info->state;
+    const uint8_t *const entry = state->view + info->start;
     const int64_t index = rmq_load_long(entry + 8), term = rmq_load_long(entry + 16), pos = rmq_load_long(entry + 24);
 
-    if (pos != walk->frame)
-        tell(walk, RMQ_EVENT_ENTRY_PLACE, -1, pos, walk->frame, 0);
+    if (pos != info->frame_offset)
+        add_event(info, RMQ_EVENT_ENTRY_PLACE, -1, pos, info->frame_offset, 0);
     if (previous >= 0) {
         if (state->last_index == INT64_MAX || index != state->last_index + 1)
-            tell(walk, RMQ_EVENT_ENTRY_INDEX, -1, index, (int64_t)((uint64_t)state->last_index + 1u), previous);
+            add_event(info, RMQ_EVENT_ENTRY_INDEX, -1, index, (int64_t)((uint64_t)state->last_index + 1u), previous);
         if (term < state->last_term)
-            tell(walk, RMQ_EVENT_ENTRY_TERM, -1, term, state->last_term, 0);
+            add_event(info, RMQ_EVENT_ENTRY_TERM, -1, term, state->last_term, 0);
     } else {
         state->first_index = index;
         state->first_term = term;
@@ -394,20 +399,20 @@ static void take_header(const frame_walk *walk, int64_t previous)
     state->last_index = index;
     state->last_term = term;
     if (rmq_load32(entry + 32) | rmq_load32(entry + 36) | rmq_load32(entry + 40))
-        tell(walk, RMQ_EVENT_ENTRY_RESERVED, -1, 0, 0, 0);
+        add_event(info, RMQ_EVENT_ENTRY_RESERVED, -1, 0, 0, 0);
     if (state->entry_units.views == NULL)
         return;
-    uint8_t wanted[ENTRY_UNIT_SIZE];
+    uint8_t expected_unit[ENTRY_UNIT_SIZE];
     const uint8_t *unit = NULL;
-    memcpy(wanted, entry, 4);
-    rmq_store_long(wanted + 4, walk->frame);
-    memcpy(wanted + 12, entry + 4, 20);
+    memcpy(expected_unit, entry, 4);
+    rmq_store_long(expected_unit + 4, info->frame_offset);
+    memcpy(expected_unit + 12, entry + 4, 20);
     if (index >= 0 && index < UNITS_MAX)
         unit = find_unit(&state->entry_units, index * ENTRY_UNIT_SIZE, ENTRY_UNIT_SIZE);
-    if (unit != NULL && memcmp(unit, wanted, ENTRY_UNIT_SIZE) == 0)
+    if (unit != NULL && memcmp(unit, expected_unit, ENTRY_UNIT_SIZE) == 0)
         state->right_entry_units++;
     else
-        tell(walk, RMQ_EVENT_ENTRY_UNIT, -1, unit == NULL ? -1 : rmq_load_long(unit + 4), walk->frame, 0);
+        add_event(info, RMQ_EVENT_ENTRY_UNIT, -1, unit == NULL ? -1 : rmq_load_long(unit + 4), info->frame_offset, 0);
 }
 
 static uint64_t add_word(uint64_t hash, const uint8_t *at, size_t length)
@@ -428,7 +433,7 @@ static uint32_t hash_queue(const uint8_t *topic, size_t length, int32_t queue_id
     return (uint32_t)add_word(hash, topic, length);
 }
 
-/* The number of the queue of a record; -1 when the caller has to add it. */
+/* Return the number of a record's queue, or -1 if the caller must add it. */
 static int32_t find_queue(const rmq_tally_state *state, const uint8_t *topic, size_t length, int32_t queue_id)
 {
     const uint32_t hash = hash_queue(topic, length, queue_id);
@@ -454,7 +459,7 @@ void rmq_tally_add_queue(rmq_tally_state *state, int32_t number)
     state->table[place] = number;
 }
 
-/* The frame at `position`: is there one, and how long is it? RMQ_END says yes. */
+/* Measure the frame at `start`. Returns RMQ_END if it is valid. */
 static enum rmq_stop measure_frame(const rmq_tally_state *state, size_t start, rmq_record_places *places, size_t *size)
 {
     const size_t rest = state->length - start;
@@ -468,7 +473,7 @@ static enum rmq_stop measure_frame(const rmq_tally_state *state, size_t start, r
             return RMQ_BLANK;
         if (rmq_load32(frame) == 0 && magic == 0)
             return RMQ_ZERO;
-        const enum rmq_stop stop = rmq_measure(state->view, start, rest, places);
+        const enum rmq_stop stop = rmq_measure_record(state->view, start, rest, places);
         *size = places->size;
         return stop;
     }
@@ -487,65 +492,67 @@ static enum rmq_stop measure_frame(const rmq_tally_state *state, size_t start, r
     const size_t body = *size - RMQ_ENTRY_HEADER_SIZE;
     if (rmq_load32(frame + 44) != body)
         return RMQ_BAD_FIELDS;
-    const enum rmq_stop stop = rmq_measure(state->view, start + RMQ_ENTRY_HEADER_SIZE, body, places);
+    const enum rmq_stop stop = rmq_measure_record(state->view, start + RMQ_ENTRY_HEADER_SIZE, body, places);
     if (stop != RMQ_END)
         return stop;
     return places->size == body ? RMQ_END : RMQ_BAD_FIELDS;
 }
 
-static void count_frame(const frame_walk *walk, size_t size)
+static void count_frame(const frame_info *info, size_t size)
 {
-    rmq_tally_state *const state = walk->state;
-    int64_t *const block = state->blocks + 2 * ((walk->start >> BLOCK_SHIFT) - state->first_block);
+    rmq_tally_state *const state = info->state;
+    int64_t *const block = state->blocks + 2 * ((info->start >> BLOCK_SHIFT) - state->first_block);
 
     if (state->first_frame < 0)
-        state->first_frame = walk->frame;
-    state->last_frame = walk->frame;
+        state->first_frame = info->frame_offset;
+    state->last_frame = info->frame_offset;
     state->records++;
     state->frame_bytes += (int64_t)size;
     if (block[1]++ == 0)
-        block[0] = (int64_t)walk->start;
+        block[0] = (int64_t)info->start;
 }
 
-/* All lines will be read; the processor itself fetches none beyond the page. */
-static void fetch_ahead(const rmq_tally_state *state, size_t size)
+/* Every cache line will be read, and the hardware prefetcher stops at the end of a page. */
+static void prefetch_ahead(const rmq_tally_state *state, size_t size)
 {
-    const size_t from = state->position + AHEAD;
+    const size_t from = state->position + PREFETCH_DISTANCE;
 
     if (!state->check_crc || from >= state->length)
         return;
     const size_t count = size < state->length - from ? size : state->length - from;
-    for (size_t i = 0; i < count; i += LINE)
+    for (size_t i = 0; i < count; i += CACHE_LINE)
         __builtin_prefetch(state->view + from + i);
 }
 
 enum rmq_stop rmq_tally(rmq_tally_state *state)
 {
     while (state->position < state->stop) {
-        frame_walk walk = {.state = state, .start = state->position};
+        frame_info info = {.state = state, .start = state->position};
         size_t size = 0;
-        if (state->event_count + EVENTS_A_FRAME > state->event_room || state->bucket_count == state->bucket_room)
+        if (state->event_count + EVENTS_PER_FRAME > state->event_capacity
+            || state->bucket_count == state->bucket_capacity)
             return RMQ_LIMIT;
-        const enum rmq_stop stop = measure_frame(state, walk.start, &walk.places, &size);
+        const enum rmq_stop stop = measure_frame(state, info.start, &info.places, &size);
         if (stop != RMQ_END)
             return stop;
-        fetch_ahead(state, size);
-        const uint8_t *const record = state->view + walk.places.start;
-        walk.number = find_queue(state, state->view + walk.places.topic, walk.places.topic_length, rmq_load_int(record + 12));
-        if (walk.number < 0)
+        prefetch_ahead(state, size);
+        const uint8_t *const record = state->view + info.places.start;
+        info.queue_number = find_queue(state, state->view + info.places.topic, info.places.topic_length,
+                                       rmq_load_int(record + 12));
+        if (info.queue_number < 0)
             return RMQ_NEW_QUEUE;
-        walk.queue = &state->queues[walk.number];
-        walk.frame = state->base_offset + (int64_t)walk.start;
-        walk.place = state->base_offset + (int64_t)walk.places.start;
-        walk.sys_flag = rmq_load_int(record + 36);
-        walk.queue_offset = rmq_load_long(record + 20);
-        walk.raw.at = state->view + walk.places.properties;
-        walk.raw.length = walk.places.properties_length;
+        info.queue = &state->queues[info.queue_number];
+        info.frame_offset = state->base_offset + (int64_t)info.start;
+        info.record_offset = state->base_offset + (int64_t)info.places.start;
+        info.sys_flag = rmq_load_int(record + 36);
+        info.queue_offset = rmq_load_long(record + 20);
+        info.properties.at = state->view + info.places.properties;
+        info.properties.length = info.places.properties_length;
         const int64_t previous = state->last_frame;
-        count_frame(&walk, size);
+        count_frame(&info, size);
         if (state->dledger)
-            take_header(&walk, previous);
-        take_record(&walk);
+            check_entry_header(&info, previous);
+        check_record(&info);
         state->position += size;
     }
     return RMQ_END;

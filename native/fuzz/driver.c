@@ -1,10 +1,10 @@
-/* A fuzzer for compilers without libFuzzer: keeps the inputs that reach code which no other reached.
+/* A fuzzer for compilers without libFuzzer. Keeps the inputs that reach code which no other input reached.
  *
- *   driver SECONDS SEED CURRENT CORPUS...     SECONDS 0: every input of the folders once
+ *   driver SECONDS SEED CURRENT CORPUS...     SECONDS 0: run every input of the folders once
  *
- * Built with gcc -fsanitize-coverage=trace-pc, which calls us at every branch target; this file itself is built
- * without. CURRENT is a file that always holds the input under way: what is there after a crash is its cause.
- * New inputs are written into the first folder, named by their hash.
+ * The core is built with gcc -fsanitize-coverage=trace-pc, which calls this file at every branch target; this file
+ * itself is built without it. CURRENT is a file that always holds the current input: after a crash, it holds the cause.
+ * New inputs are written to the first folder and named by their hash.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -34,7 +34,7 @@ typedef struct {
 } current_input;
 
 static uint8_t hits[MAP_SIZE]; /* of one run */
-static uint8_t seen[MAP_SIZE]; /* classes of counts of all runs, a bit each */
+static uint8_t seen[MAP_SIZE]; /* of all runs: classes of counts, a bit each */
 static uintptr_t previous;
 static uint64_t state;
 static input inputs[INPUTS_MAX];
@@ -57,12 +57,12 @@ static uint64_t random_number(void)
     return state;
 }
 
-static size_t below(size_t limit)
+static size_t random_below(size_t limit)
 {
     return limit ? (size_t)(random_number() % limit) : 0;
 }
 
-/* Whether the run reached something new. */
+/* Return whether the run reached anything new. */
 static int is_new(void)
 {
     int found = 0;
@@ -133,51 +133,51 @@ static void load(const char *folder)
     closedir(found);
 }
 
-/* One random change; a length word gets a value near what it was, or a famous one. */
+/* Apply one random change. A length word gets a value close to the old one, or a boundary value. */
 static size_t change(uint8_t *data, size_t size)
 {
-    static const uint32_t FAMOUS[] = {0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF};
+    static const uint32_t BOUNDARIES[] = {0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF};
     static const char *const WORDS[] = {"\\u0001", "\\u0002", "\\\"", "\",\"", "\":\"", "WAIT", "DELAY", "CLUSTER", "true",
                                         "false", "-1", "999999999999999999", "0", "fuzz", "group", "\xC3\xA9", "\xFF"};
-    const size_t at = below(size), rest = size - at;
+    const size_t at = random_below(size), rest = size - at;
     uint32_t word;
 
-    switch (below(8)) {
-    case 0: data[at] ^= (uint8_t)(1u << below(8)); break;
+    switch (random_below(8)) {
+    case 0: data[at] ^= (uint8_t)(1u << random_below(8)); break;
     case 1: data[at] = (uint8_t)random_number(); break;
     case 2:
         if (rest < 4)
             break;
-        word = FAMOUS[below(sizeof FAMOUS / sizeof *FAMOUS)];
-        if (below(2)) {
+        word = BOUNDARIES[random_below(sizeof BOUNDARIES / sizeof *BOUNDARIES)];
+        if (random_below(2)) {
             word = (uint32_t)data[at] << 24 | (uint32_t)data[at + 1] << 16 | (uint32_t)data[at + 2] << 8 | data[at + 3];
-            word += (uint32_t)below(9) - 4u;
+            word += (uint32_t)random_below(9) - 4u;
         }
         for (int i = 0; i < 4; i++)
             data[at + (size_t)i] = (uint8_t)(word >> (24 - 8 * i));
         break;
-    case 3: { /* cut something out */
-        const size_t length = below(rest < 64 ? rest : 64);
+    case 3: { /* remove a piece */
+        const size_t length = random_below(rest < 64 ? rest : 64);
         memmove(data + at, data + at + length, rest - length);
         return size - length;
     }
-    case 4: { /* say something twice */
-        const size_t length = below(rest < 512 ? rest : 512);
+    case 4: { /* repeat a piece */
+        const size_t length = random_below(rest < 512 ? rest : 512);
         if (size + length > INPUT_MAX)
             break;
         memmove(data + at + length, data + at, rest);
         return size + length;
     }
     case 5: {
-        const char *const text = WORDS[below(sizeof WORDS / sizeof *WORDS)];
+        const char *const text = WORDS[random_below(sizeof WORDS / sizeof *WORDS)];
         const size_t length = strlen(text);
         if (rest >= length)
             memcpy(data + at, text, length);
         break;
     }
-    case 6: { /* a piece of another input */
-        const input *const other = &inputs[below(input_count)];
-        const size_t from = below(other->size);
+    case 6: { /* copy a piece of another input */
+        const input *const other = &inputs[random_below(input_count)];
+        const size_t from = random_below(other->size);
         size_t length = other->size - from;
         length = length < INPUT_MAX - at ? length : INPUT_MAX - at;
         memcpy(data + at, other->data + from, length);
@@ -210,10 +210,10 @@ int main(int argc, char **argv)
     const size_t given = input_count;
     while (input_count > 0 && time(NULL) < end) {
         for (int i = 0; i < 1000; i++, runs++) {
-            const input *const from = &inputs[below(input_count)];
+            const input *const from = &inputs[random_below(input_count)];
             size_t size = from->size;
             memcpy(data, from->data, size);
-            for (size_t changes = 1 + below(6); changes > 0 && size > 1; changes--)
+            for (size_t changes = 1 + random_below(6); changes > 0 && size > 1; changes--)
                 size = change(data, size);
             if (run(data, size)) {
                 keep(data, size);

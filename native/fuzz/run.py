@@ -1,11 +1,11 @@
 """Coverage-guided fuzzing of the C core under AddressSanitizer and UBSan.
 
     python native/fuzz/run.py --seconds 3600               fuzz; new inputs go to --found
-    python native/fuzz/run.py --seconds 0                  every known input once
+    python native/fuzz/run.py --seconds 0                  run every known input once
 
-With clang it is libFuzzer, with gcc alone ``driver.c``. Inputs: ``corpus/`` (what earlier runs
-found) and frames made here from the recorded ones. Exit code: 0 nothing found, 2 a report of a
-sanitizer or a broken invariant, 1 it could not be run.
+clang fuzzes with libFuzzer, gcc with ``driver.c``. The inputs are ``corpus/`` (found by
+earlier runs) and frames built here, in addition to recorded ones. Exit code: 0 nothing found, 2 a
+sanitizer's report or a broken invariant, 1 could not be run.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ NATIVE = HERE.parent
 FRAMES = NATIVE.parent / "tests" / "golden" / "wire" / "frames.jsonl"
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 BUILD = ["-g", "-O1", "-std=gnu11", *SANITIZERS]
-OUTSIDE = ("socket",)
+EXCLUDED = ("socket",)
+"""Files of the core that the target does not use."""
 INPUT_MAX = 16384
 FOUND = 2
 
 FEED, FEED_ENTRIES, SCAN, SCAN_ENTRIES = range(4)
 SMALL = 4
-GUARDED = 0x80
+SIGNED = 0x80
 RUN_TEXT = SCAN | SMALL
 ONE = Credentials("one", "short")
 OTHER = Credentials(
@@ -54,8 +55,8 @@ def main() -> int:
     if compiler is None:
         print("neither clang nor gcc is installed", file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         program = build(compiler, folder)
         seeds = folder / "seeds"
         seeds.mkdir()
@@ -81,23 +82,26 @@ def main() -> int:
             size = int.from_bytes(content[:4], sys.byteorder)
             cause = options.crash or Path("crash-input")
             cause.write_bytes(content[4 : 4 + size])
-            print(f"the input is in {cause}", file=sys.stderr)
+            print(f"the input that caused this is in {cause}", file=sys.stderr)
         return FOUND
 
 
 def build(compiler: str, folder: Path) -> Path:
-    """The target with sanitizers and coverage; the driver, where it is needed, without coverage."""
+    """Build the target with sanitizers and coverage, and with gcc the driver without coverage.
+
+    Returns the program.
+    """
     clang = "clang" in Path(compiler).name
     coverage = ["-fsanitize=fuzzer"] if clang else ["-fsanitize-coverage=trace-pc"]
-    sources = [path for path in sorted(NATIVE.glob("*.c")) if path.stem not in OUTSIDE]
+    sources = [path for path in sorted(NATIVE.glob("*.c")) if path.stem not in EXCLUDED]
     objects = []
     for source, extra in [(path, coverage) for path in [*sources, HERE / "target.c"]] + (
         [] if clang else [(HERE / "driver.c", [])]
     ):
-        made = folder / f"{source.stem}.o"
-        command = [compiler, *BUILD, *extra, "-c", str(source), "-o", str(made)]
+        compiled = folder / f"{source.stem}.o"
+        command = [compiler, *BUILD, *extra, "-c", str(source), "-o", str(compiled)]
         subprocess.run(command, check=True)
-        objects.append(str(made))
+        objects.append(str(compiled))
     program = folder / "fuzz"
     link = ["-fsanitize=fuzzer"] if clang else []
     subprocess.run([compiler, *BUILD, *link, *objects, "-o", str(program)], check=True)
@@ -105,7 +109,7 @@ def build(compiler: str, folder: Path) -> Path:
 
 
 def make_seeds() -> Iterator[bytes]:
-    """Inputs that reach every kind of frame; the first byte is explained in ``target.c``."""
+    """Yield inputs that reach every kind of frame; ``target.c`` explains their first byte."""
     frames = list(_frames())
     for frame in frames:
         yield bytes([FEED]) + frame
@@ -115,11 +119,11 @@ def make_seeds() -> Iterator[bytes]:
             yield bytes([mode | step << 3]) + stream
     signed = list(_signed_frames())
     for frame in signed:
-        yield bytes([GUARDED | FEED]) + frame
+        yield bytes([SIGNED | FEED]) + frame
     stream = b"".join(signed + frames)[: INPUT_MAX - 1]
     for mode in (FEED, FEED_ENTRIES, FEED | SMALL):
         for step in (0, 15):
-            yield bytes([GUARDED | mode | step << 3]) + stream
+            yield bytes([SIGNED | mode | step << 3]) + stream
     for line in FRAMES.read_text(encoding="utf-8").splitlines() if FRAMES.exists() else ():
         frame = bytes.fromhex(json.loads(line)["frame"])
         if 0 < len(frame) < INPUT_MAX:
@@ -161,7 +165,7 @@ def _frames() -> Iterator[bytes]:
 
 
 def _signed_frames() -> Iterator[bytes]:
-    """Of each kind by who may, and one by who may not."""
+    """Yield signed frames of each kind, from permitted accounts and from one that is not."""
     opaque = 0
     for serialize_type in (SERIALIZE_JSON, SERIALIZE_ROCKETMQ):
         for topic, signer in (("fuzz", ONE), ("TopicTest", OTHER), ("fuzz", OTHER)):
@@ -256,11 +260,11 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--compiler", help="clang or gcc")
-    parser.add_argument("--found", type=Path, help="folder for new inputs; else they are dropped")
-    parser.add_argument("--crash", type=Path, help="where to put the cause of a crash")
+    parser.add_argument("--seconds", type=int, default=60, help="how long to fuzz")
+    parser.add_argument("--seed", type=int, default=1, help="random seed of the gcc driver")
+    parser.add_argument("--compiler", help="clang or gcc; default: clang if it is installed")
+    parser.add_argument("--found", type=Path, help="folder to keep new inputs in")
+    parser.add_argument("--crash", type=Path, help="file for the input that caused a crash")
     return parser.parse_args()
 
 

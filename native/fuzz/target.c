@@ -1,15 +1,17 @@
-/* The fuzz target: one input through the core, every buffer exactly as long as what may be used of it.
+/* The fuzz target: passes one input through the core, with every buffer exactly as long as its usable part.
  *
- * Byte 0 says what the rest is:
+ * Byte 0 selects what the rest is:
  *
  *   bits 0-1   0, 1  frames of one connection, for a classic or a DLedger log
- *              2, 3  a piece of a classic or a DLedger log, for the scan; of a DLedger log also for a batch push
- *   bit 2            frames: buffers so small that they are full all the time; 2: the list of a batch push, too;
- *                    3: little room for the text of a push
- *   bits 3-6         frames: bytes of a read, times 16; 0: all of them at once
- *   bit 7            frames: access control is on: run.py signs for the two accounts
+ *              2, 3  a piece of a classic or a DLedger log to scan; 3 also encodes a batch push from it
+ *   bit 2            0, 1  buffers so small that they are always full
+ *                    2     also the list of a batch push
+ *                    3     little space for the text of a push
+ *   bits 3-6         frames: the bytes per read, divided by 16; 0: all at once
+ *   bit 7            frames: access control is on; run.py signs for the two accounts
  *
- * A read is a turn as in rmqpy/broker/fastpath/engine.py: feed, commit, dispatch. Whatever is appended has to be readable.
+ * A read is a turn as in rmqpy/broker/fastpath/engine.py: feed, commit, dispatch. Everything that was appended must be
+ * readable.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +20,7 @@
 #include "../rmqpy_native.h"
 
 #define TOPICS 2
-#define ACCOUNTS 2 /* number i may do what there is to do with topic i */
+#define ACCOUNTS 2 /* account i may do everything with topic i */
 #define QUEUES 2
 #define SLOTS 8
 #define LOG_BYTES 49152
@@ -49,12 +51,12 @@ static void *allocate(size_t size)
 static void check(int holds, const char *what)
 {
     if (!holds) {
-        fprintf(stderr, "broken: %s\n", what);
+        fprintf(stderr, "broken invariant: %s\n", what);
         abort();
     }
 }
 
-/* A broker's memory, as far as C sees it. */
+/* The memory of a broker that C works on. */
 typedef struct {
     rmq_core core;
     rmq_dispatch_state dispatch;
@@ -66,9 +68,9 @@ typedef struct {
     int64_t log[6], dispatched;
     rmq_account accounts[ACCOUNTS];
     uint64_t stored;
-} world;
+} test_broker;
 
-static void name(const rmq_table *table, const void *key, size_t length, int64_t item)
+static void add_name(const rmq_table *table, const void *key, size_t length, int64_t item)
 {
     rmq_slot *const slot = rmq_find_slot(table, key, length);
 
@@ -77,9 +79,9 @@ static void name(const rmq_table *table, const void *key, size_t length, int64_t
     slot->item = item;
 }
 
-static void make_names(world *it)
+static void add_names(test_broker *broker)
 {
-    rmq_core *const core = &it->core;
+    rmq_core *const core = &broker->core;
 
     core->topic_table = (rmq_table){allocate(SLOTS * sizeof(rmq_slot)), SLOTS - 1, 0};
     core->reader_table = (rmq_table){allocate(SLOTS * sizeof(rmq_slot)), SLOTS - 1, 0};
@@ -88,30 +90,32 @@ static void make_names(world *it)
     core->queues = allocate(TOPICS * QUEUES * sizeof(rmq_queue));
     core->tails = allocate(TOPICS * QUEUES * sizeof(int64_t));
     core->touched = allocate(TOPICS * sizeof(int64_t));
-    it->codes[0] = 2598919; /* of TagA */
+    broker->codes[0] = 2598919; /* of TagA */
     for (int topic = 0; topic < TOPICS; topic++) {
         const size_t length = strlen(TOPIC_NAMES[topic]);
         for (int queue = 0; queue < QUEUES; queue++) {
             const int place = topic * QUEUES + queue;
-            it->cells[topic][queue] = it->places[topic][queue] = place;
-            it->queue_files[place] = allocate(QUEUE_BYTES);
-            it->queue_views[place] = it->queue_files[place];
-            it->state[place][RMQ_QUEUE_WATCHED] = queue;
-            core->queues[place] = (rmq_queue){.state = it->state[place], .tail = it->queue_files[place], .tail_room = QUEUE_BYTES,
-                                              .files = {&it->queue_views[place], 0, QUEUE_BYTES, 1}};
+            broker->cells[topic][queue] = broker->places[topic][queue] = place;
+            broker->queue_files[place] = allocate(QUEUE_BYTES);
+            broker->queue_views[place] = broker->queue_files[place];
+            broker->state[place][RMQ_QUEUE_WATCHED] = queue;
+            core->queues[place] = (rmq_queue){.state = broker->state[place], .tail = broker->queue_files[place],
+                                              .tail_capacity = QUEUE_BYTES,
+                                              .files = {&broker->queue_views[place], 0, QUEUE_BYTES, 1}};
         }
-        core->topics[topic] = (rmq_topic){it->cells[topic], it->places[topic], QUEUES, QUEUES, 0, 0, UINT64_C(1) << topic};
-        core->readers[topic] = (rmq_reader){.topic = topic, .codes = it->codes, .code_count = topic,
+        core->topics[topic] = (rmq_topic){broker->cells[topic], broker->places[topic], QUEUES, QUEUES, 0, 0,
+                                          UINT64_C(1) << topic};
+        core->readers[topic] = (rmq_reader){.topic = topic, .codes = broker->codes, .code_count = topic,
                                             .subscribed = 1, .read_queues = QUEUES, .commits = 1,
                                             .accounts = UINT64_C(1) << topic};
-        memcpy(it->reader_keys[topic], GROUP, sizeof GROUP); /* with its zero */
-        memcpy(it->reader_keys[topic] + sizeof GROUP, TOPIC_NAMES[topic], length);
-        name(&core->topic_table, TOPIC_NAMES[topic], length, topic);
-        name(&core->reader_table, it->reader_keys[topic], sizeof GROUP + length, topic);
+        memcpy(broker->reader_keys[topic], GROUP, sizeof GROUP); /* including its zero byte */
+        memcpy(broker->reader_keys[topic] + sizeof GROUP, TOPIC_NAMES[topic], length);
+        add_name(&core->topic_table, TOPIC_NAMES[topic], length, topic);
+        add_name(&core->reader_table, broker->reader_keys[topic], sizeof GROUP + length, topic);
     }
 }
 
-static void make_replies(rmq_core *core)
+static void set_reply_templates(rmq_core *core)
 {
     static const int32_t ENDS[] = {19, 38, 46};
 
@@ -128,29 +132,29 @@ static void make_replies(rmq_core *core)
     }
 }
 
-static void make_accounts(world *it)
+static void add_accounts(test_broker *broker)
 {
     for (int i = 0; i < ACCOUNTS; i++) {
-        rmq_account *const account = &it->accounts[i];
+        rmq_account *const account = &broker->accounts[i];
         account->key = (const uint8_t *)ACCOUNT_KEYS[i];
         account->key_length = (uint32_t)strlen(ACCOUNT_KEYS[i]);
         rmq_set_secret(account, (const uint8_t *)SECRETS[i], strlen(SECRETS[i]));
     }
-    it->core.accounts = it->accounts;
-    it->core.account_count = ACCOUNTS;
+    broker->core.accounts = broker->accounts;
+    broker->core.account_count = ACCOUNTS;
 }
 
-static world *make_world(int dledger, int small)
+static test_broker *new_broker(int dledger, int small)
 {
-    world *const it = allocate(sizeof *it);
-    rmq_core *const core = &it->core;
+    test_broker *const broker = allocate(sizeof *broker);
+    rmq_core *const core = &broker->core;
 
-    make_names(it);
-    make_replies(core);
-    make_accounts(it);
+    add_names(broker);
+    set_reply_templates(core);
+    add_accounts(broker);
     core->frame_max = 1 << 24;
-    core->cold_capacity = small ? 1 : 4;
-    core->cold = allocate((size_t)core->cold_capacity * sizeof(rmq_span));
+    core->fallback_capacity = small ? 1 : 4;
+    core->fallback = allocate((size_t)core->fallback_capacity * sizeof(rmq_span));
     core->out_capacity = small ? RMQ_REPLY_MAX + 1500 : 1 << 16;
     core->out = allocate((size_t)core->out_capacity);
     core->outgoing_capacity = small ? 2 : 64;
@@ -159,8 +163,8 @@ static world *make_world(int dledger, int small)
     core->peers[0] = (rmq_peer){.fd = -1, .port = 12345, .ip_length = small ? 16 : 4};
     core->staging_capacity = small ? 1200 : 1 << 15;
     core->staging = allocate((size_t)core->staging_capacity);
-    core->log = it->log;
-    it->log[RMQ_LOG_FILE_END] = LOG_BYTES;
+    core->log = broker->log;
+    broker->log[RMQ_LOG_FILE_END] = LOG_BYTES;
     core->file_size = LOG_BYTES;
     core->message_max = small ? 1000 : 1 << 14;
     core->now_ms = 1700000000000;
@@ -173,12 +177,12 @@ static world *make_world(int dledger, int small)
     core->store_ip_length = small ? 16 : 4;
     core->store_port = 10911;
     core->send_enabled = core->pull_enabled = 1;
-    core->wait_false_is_hot = !small;
+    core->allows_wait_false = !small;
     core->scratch_capacity = small ? 64 : 4096;
     core->scratch = allocate((size_t)core->scratch_capacity);
-    it->log_file = allocate(LOG_BYTES);
-    it->log_views[0] = it->log_file;
-    core->logs[0] = (rmq_files){it->log_views, 0, LOG_BYTES, 1};
+    broker->log_file = allocate(LOG_BYTES);
+    broker->log_views[0] = broker->log_file;
+    core->logs[0] = (rmq_files){broker->log_views, 0, LOG_BYTES, 1};
     core->memory_distance = small ? 600 : LOG_BYTES;
     core->near_bytes = 1 << 14;
     core->near_count = 32;
@@ -186,89 +190,93 @@ static world *make_world(int dledger, int small)
     core->far_count = 3;
     core->commit_capacity = small ? 1 : 8;
     core->commits = allocate((size_t)core->commit_capacity * sizeof(rmq_offset_commit));
-    it->dispatch.index = allocate(40 + INDEX_SLOTS * 4 + INDEX_ENTRIES * 20);
-    it->dispatch.index_slots = INDEX_SLOTS;
-    it->dispatch.index_entries = INDEX_ENTRIES;
-    it->dispatch.arrival_capacity = small ? 1 : 16;
-    it->dispatch.arrivals = allocate((size_t)it->dispatch.arrival_capacity * sizeof(rmq_arrival));
-    return it;
+    broker->dispatch.index = allocate(40 + INDEX_SLOTS * 4 + INDEX_ENTRIES * 20);
+    broker->dispatch.index_slots = INDEX_SLOTS;
+    broker->dispatch.index_entries = INDEX_ENTRIES;
+    broker->dispatch.arrival_capacity = small ? 1 : 16;
+    broker->dispatch.arrivals = allocate((size_t)broker->dispatch.arrival_capacity * sizeof(rmq_arrival));
+    return broker;
 }
 
-static void free_world(world *it)
+static void free_broker(test_broker *broker)
 {
-    rmq_core *const core = &it->core;
+    rmq_core *const core = &broker->core;
     void *const owned[] = {core->topic_table.slots, core->reader_table.slots, core->topics, core->readers, core->queues,
-                           core->tails, core->touched, core->cold, core->out, core->outgoing, core->peers,
-                           core->staging, core->units, core->scratch, it->log_file, core->commits, it->dispatch.index,
-                           it->dispatch.arrivals};
+                           core->tails, core->touched, core->fallback, core->out, core->outgoing, core->peers,
+                           core->staging, core->units, core->scratch, broker->log_file, core->commits,
+                           broker->dispatch.index, broker->dispatch.arrivals};
 
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
     for (int place = 0; place < TOPICS * QUEUES; place++)
-        free(it->queue_files[place]);
-    free(it);
+        free(broker->queue_files[place]);
+    free(broker);
 }
 
-/* The staged bytes become the file's. */
-static void commit(world *it)
+/* Write the staged bytes to the file. */
+static void commit(test_broker *broker)
 {
-    rmq_core *const core = &it->core;
-    const int64_t staged = it->log[RMQ_LOG_STAGED], from = it->log[RMQ_LOG_END] - staged;
+    rmq_core *const core = &broker->core;
+    const int64_t staged = broker->log[RMQ_LOG_STAGED], from = broker->log[RMQ_LOG_END] - staged;
 
-    check(staged >= 0 && staged <= core->staging_capacity && it->log[RMQ_LOG_END] <= LOG_BYTES - 8, "beyond staging");
-    memcpy(it->log_file + from, core->staging, (size_t)staged);
-    it->log[RMQ_LOG_STAGED] = it->log[RMQ_LOG_UNITS] = 0;
-    core->confirm_offset = it->log[RMQ_LOG_END];
+    check(staged >= 0 && staged <= core->staging_capacity && broker->log[RMQ_LOG_END] <= LOG_BYTES - 8,
+          "more staged than the buffer or the file holds");
+    memcpy(broker->log_file + from, core->staging, (size_t)staged);
+    broker->log[RMQ_LOG_STAGED] = broker->log[RMQ_LOG_UNITS] = 0;
+    core->confirm_offset = broker->log[RMQ_LOG_END];
 }
 
-/* Replies leave: each is a frame whose length is right. */
-static void let_go(rmq_core *core)
+/* Send the replies; each must be a frame of the right length. */
+static void flush_replies(rmq_core *core)
 {
     int64_t at = 0;
 
-    check(core->outgoing_count <= core->outgoing_capacity && core->out_used <= core->out_capacity, "beyond the replies");
+    check(core->outgoing_count <= core->outgoing_capacity && core->out_used <= core->out_capacity,
+          "more replies than the buffer holds");
     for (int64_t i = 0; i < core->outgoing_count; i++) {
         const int64_t end = core->outgoing[i].start + core->outgoing[i].length;
-        check(core->outgoing[i].start == at, "replies do not follow each other");
+        check(core->outgoing[i].start == at, "replies are not adjacent");
         for (int64_t left = core->outgoing[i].replies; left > 0; left--)
             at += 4 + (int64_t)rmq_load32(core->out + at);
-        check(at == end, "a reply of another length");
+        check(at == end, "a reply has the wrong length");
     }
     core->outgoing_count = core->out_used = core->commit_count = core->touched_count = 0;
     for (int topic = 0; topic < TOPICS; topic++)
         core->readers[topic].found = core->readers[topic].messages = 0;
 }
 
-static void dispatch(world *it)
+static void dispatch(test_broker *broker)
 {
-    it->dispatch.view = it->log_file + it->dispatched;
-    it->dispatch.length = it->core.confirm_offset - it->dispatched;
-    it->dispatch.base_offset = it->dispatched;
-    it->dispatch.dledger = it->core.dledger;
-    rmq_dispatch(&it->core, &it->dispatch);
-    check(it->dispatch.position <= it->dispatch.length, "dispatched beyond the log");
-    it->dispatched += it->dispatch.position;
+    broker->dispatch.view = broker->log_file + broker->dispatched;
+    broker->dispatch.length = broker->core.confirm_offset - broker->dispatched;
+    broker->dispatch.base_offset = broker->dispatched;
+    broker->dispatch.dledger = broker->core.dledger;
+    rmq_dispatch(&broker->core, &broker->dispatch);
+    check(broker->dispatch.position <= broker->dispatch.length, "dispatched past the end of the log");
+    broker->dispatched += broker->dispatch.position;
 }
 
-/* Everything that was appended is a record that a recovery would accept. */
-static void read_again(const world *it)
+/* Check that recovery would accept everything that was appended. */
+static void check_log(const test_broker *broker)
 {
     int64_t *const cells = allocate(ROWS * RMQ_COLUMN_COUNT * sizeof(int64_t));
-    uint8_t *const view = allocate((size_t)it->core.confirm_offset);
-    rmq_scan_state scan = {.view = view, .length = (size_t)it->core.confirm_offset, .dledger = (int32_t)it->core.dledger,
-                           .check_crc = 1, .cells = cells, .max_records = ROWS};
+    uint8_t *const view = allocate((size_t)broker->core.confirm_offset);
+    rmq_scan_state scan = {.view = view, .length = (size_t)broker->core.confirm_offset,
+                           .dledger = (int32_t)broker->core.dledger, .check_crc = 1, .cells = cells, .max_records = ROWS};
 
-    memcpy(view, it->log_file, scan.length);
+    memcpy(view, broker->log_file, scan.length);
     const enum rmq_stop stop = rmq_scan(&scan);
-    check(stop == RMQ_LIMIT || (stop == RMQ_END && (int64_t)scan.count == it->core.put_messages), "an unreadable record");
+    check(stop == RMQ_LIMIT || (stop == RMQ_END && (int64_t)scan.count == broker->core.put_messages),
+          "an appended record is not readable");
     free(view);
     free(cells);
 }
 
-/* One turn over `length` bytes; returns how many of them belong to no whole frame yet, -1 when the stream ends. */
-static int64_t turn(world *it, const uint8_t *data, int64_t length)
+/* Run one turn over `length` bytes. Returns how many of them belong to an incomplete frame, or -1
+ * at the end of the stream. */
+static int64_t run_turn(test_broker *broker, const uint8_t *data, int64_t length)
 {
-    rmq_core *const core = &it->core;
+    rmq_core *const core = &broker->core;
     int64_t rest = -1;
 
     core->in = allocate((size_t)length);
@@ -277,56 +285,57 @@ static int64_t turn(world *it, const uint8_t *data, int64_t length)
     memcpy(core->in, data, (size_t)length);
     for (;;) {
         const int status = rmq_feed(core, 0);
-        check(core->in_position <= core->in_length && core->cold_count <= core->cold_capacity, "fed too much");
-        if (status == RMQ_COLD)
+        check(core->in_position <= core->in_length && core->fallback_count <= core->fallback_capacity,
+              "fed past the end of a buffer");
+        if (status == RMQ_FALLBACK)
             continue;
-        if (status == RMQ_COMMIT && it->log[RMQ_LOG_STAGED] > 0)
-            commit(it);
+        if (status == RMQ_COMMIT && broker->log[RMQ_LOG_STAGED] > 0)
+            commit(broker);
         else if (status == RMQ_OUT_FULL && (core->outgoing_count > 0 || core->commit_count > 0))
-            let_go(core);
+            flush_replies(core);
         else {
             if (status == RMQ_DONE || status == RMQ_PARTIAL)
                 rest = core->in_length - core->in_position;
-            check(rest >= 0 || status == RMQ_BAD_FRAME || status == RMQ_ROLL, "a status without a reason");
+            check(rest >= 0 || status == RMQ_BAD_FRAME || status == RMQ_ROLL, "a status without a cause");
             break;
         }
     }
-    commit(it);
-    let_go(core);
-    dispatch(it);
+    commit(broker);
+    flush_replies(core);
+    dispatch(broker);
     free(core->in);
     return rest;
 }
 
-static int contains(const uint8_t *data, int64_t size, const char *wanted)
+static int contains(const uint8_t *data, int64_t size, const char *text)
 {
-    const int64_t length = (int64_t)strlen(wanted);
+    const int64_t length = (int64_t)strlen(text);
 
     for (int64_t at = 0; at + length <= size; at++)
-        if (memcmp(data + at, wanted, (size_t)length) == 0)
+        if (memcmp(data + at, text, (size_t)length) == 0)
             return 1;
     return 0;
 }
 
-static void feed_stream(const uint8_t *data, int64_t size, uint8_t how)
+static void feed_stream(const uint8_t *data, int64_t size, uint8_t mode)
 {
-    const int small = how >> 2 & 1;
-    const int64_t step = (how >> 3 & 15) * 16;
-    world *const it = make_world(how & 1, small);
+    const int small = mode >> 2 & 1;
+    const int64_t step = (mode >> 3 & 15) * 16;
+    test_broker *const broker = new_broker(mode & 1, small);
     int64_t start = 0, rest = 0;
 
-    it->core.guarded = how >> 7;
+    broker->core.acl_enabled = mode >> 7;
     while (rest >= 0 && start + rest < size) {
         const int64_t more = size - start - rest;
         const int64_t length = rest + (step == 0 || step > more ? more : step);
-        rest = turn(it, data + start, length);
+        rest = run_turn(broker, data + start, length);
         start += length - (rest > 0 ? rest : 0);
     }
-    check(!it->core.guarded || it->core.answered == 0
+    check(!broker->core.acl_enabled || broker->core.answered == 0
               || (contains(data, size, "AccessKey") && contains(data, size, "Signature")),
-          "answered without a signature");
-    read_again(it);
-    free_world(it);
+          "a request without a signature was answered");
+    check_log(broker);
+    free_broker(broker);
 }
 
 static void scan_piece(const uint8_t *data, size_t size, int dledger)
@@ -339,31 +348,33 @@ static void scan_piece(const uint8_t *data, size_t size, int dledger)
         rmq_scan_state scan = {.view = view, .length = size, .dledger = dledger, .check_crc = check_crc, .cells = cells,
                                .max_records = ROWS};
         const enum rmq_stop stop = rmq_scan(&scan);
-        check(scan.position <= size && scan.count <= ROWS, "a scan beyond its view");
-        check(stop != RMQ_END || scan.position == size, "END before the end");
+        check(scan.position <= size && scan.count <= ROWS, "a scan went past its view");
+        check(stop != RMQ_END || scan.position == size, "a scan returned END before the end");
         for (size_t i = 0; i < scan.count; i++) {
             const int64_t *const row = cells + i * RMQ_COLUMN_COUNT;
-            check((size_t)(row[RMQ_PROPERTIES_POSITION] + row[RMQ_PROPERTIES_LENGTH]) <= size, "properties beyond the view");
-            check((size_t)(row[RMQ_KEYS_POSITION] + row[RMQ_KEYS_LENGTH]) <= size, "keys beyond the view");
-            check((size_t)(row[RMQ_TOPIC_POSITION] + row[RMQ_TOPIC_LENGTH]) <= size, "topic beyond the view");
+            check((size_t)(row[RMQ_PROPERTIES_POSITION] + row[RMQ_PROPERTIES_LENGTH]) <= size,
+                  "properties are outside the view");
+            check((size_t)(row[RMQ_KEYS_POSITION] + row[RMQ_KEYS_LENGTH]) <= size, "keys are outside the view");
+            check((size_t)(row[RMQ_TOPIC_POSITION] + row[RMQ_TOPIC_LENGTH]) <= size, "a topic is outside the view");
         }
     }
-    check(rmq_crc32(view, size) == rmq_crc32_portable(view, size), "the ways of the CRC disagree");
+    check(rmq_crc32(view, size) == rmq_crc32_portable(view, size), "the CRC implementations disagree");
     const int64_t magic = rmq_find_magic(view, size, size / 4, size), end = rmq_content_end(view, size, size / 4);
-    check(magic < (int64_t)size && end >= (int64_t)(size / 4) && end <= (int64_t)size, "found beyond the view");
+    check(magic < (int64_t)size && end >= (int64_t)(size / 4) && end <= (int64_t)size,
+          "a search result is outside the view");
     free(cells);
     free(view);
 }
 
 static void tally_piece(const uint8_t *data, size_t size, int dledger)
 {
-    enum { ROOM = 64, TABLE = 128 };
+    enum { CAPACITY = 64, TABLE = 128 };
     uint8_t *const view = allocate(size);
     rmq_tally_state state = {.view = view, .length = size, .stop = size, .dledger = dledger, .check_crc = 1, .digests = 1,
-                             .check_keys = 1, .key_high = INT64_MAX, .queues = allocate(ROOM * sizeof(rmq_tally_queue)),
+                             .check_keys = 1, .key_high = INT64_MAX, .queues = allocate(CAPACITY * sizeof(rmq_tally_queue)),
                              .table = allocate(TABLE * sizeof(int32_t)), .table_mask = TABLE - 1,
-                             .events = allocate(ROOM * 6 * sizeof(int64_t)), .event_room = ROOM,
-                             .buckets = allocate(ROOM * 5 * sizeof(int64_t)), .bucket_room = ROOM,
+                             .events = allocate(CAPACITY * 6 * sizeof(int64_t)), .event_capacity = CAPACITY,
+                             .buckets = allocate(CAPACITY * 5 * sizeof(int64_t)), .bucket_capacity = CAPACITY,
                              .blocks = allocate(2 * ((size >> 16) + 1) * sizeof(int64_t)), .first_frame = -1,
                              .first_index = -1, .last_index = -1, .min_store_ms = -1, .max_store_ms = -1};
     int32_t queues = 0;
@@ -372,12 +383,14 @@ static void tally_piece(const uint8_t *data, size_t size, int dledger)
     memset(state.table, 0xFF, TABLE * sizeof(int32_t));
     while (state.position < size) {
         const enum rmq_stop stop = rmq_tally(&state);
-        check(state.position <= size && state.event_count <= ROOM && state.bucket_count <= ROOM, "a tally beyond its room");
+        check(state.position <= size && state.event_count <= CAPACITY && state.bucket_count <= CAPACITY,
+              "a tally went past its buffers");
         state.event_count = state.bucket_count = 0;
-        if (stop == RMQ_NEW_QUEUE && queues < ROOM) {
+        if (stop == RMQ_NEW_QUEUE && queues < CAPACITY) {
             rmq_record_places places;
             const size_t record = state.position + (dledger ? RMQ_ENTRY_HEADER_SIZE : 0);
-            check(rmq_measure(view, record, size - record, &places) == RMQ_END, "a new queue without a record");
+            check(rmq_measure_record(view, record, size - record, &places) == RMQ_END,
+                  "NEW_QUEUE without a valid record");
             state.queues[queues] = (rmq_tally_queue){.topic = view + places.topic, .topic_length = places.topic_length,
                                                      .queue_id = rmq_load_int(view + record + 12), .next_queue_offset = -1};
             rmq_tally_add_queue(&state, queues++);
@@ -395,16 +408,16 @@ static void tally_piece(const uint8_t *data, size_t size, int dledger)
     free(view);
 }
 
-/* Room as rmqpy/codec/native/entry_batch.py makes it. */
+/* The same capacities as in rmqpy/codec/native/entry_batch.py. */
 static int decode_list(rmq_run *run, const uint8_t *text, int64_t length)
 {
-    const int64_t most = length / 90 + 1;
+    const int64_t count_max = length / 90 + 1;
 
     *run = (rmq_run){.source = text, .source_length = length, .target = allocate((size_t)length + 256),
-                     .target_capacity = length + 256, .count_max = most < ROWS ? most : ROWS};
+                     .target_capacity = length + 256, .count_max = count_max < ROWS ? count_max : ROWS};
     run->units = allocate((size_t)run->count_max * 32);
     const int found = rmq_run_decode(run);
-    check(run->count <= run->count_max && run->size <= run->target_capacity, "a run beyond its room");
+    check(run->count <= run->count_max && run->size <= run->target_capacity, "a run went past its buffers");
     return found;
 }
 
@@ -421,14 +434,15 @@ static void check_units(const rmq_run *run)
     for (int64_t i = 0; i < run->count; i++) {
         const uint8_t *const unit = run->units + i * 32;
         check(rmq_load_long(unit + 4) == position && rmq_load_long(unit + 16) == run->first_index + i,
-              "an index unit of another entry");
+              "an index unit does not match its entry");
         position += rmq_load_int(unit + 12);
     }
-    check(position == run->first_position + run->size, "index units of another size");
+    check(position == run->first_position + run->size, "index units do not add up to the size of the run");
 }
 
-/* A list in a push that is granted, behind something that is staged: it is staged too, or nothing has changed. */
-static void take_push(const rmq_run *run, const uint8_t *list, int64_t length, int64_t room)
+/* Check that a granted push of a list is staged after the bytes that are staged already, or else
+ * changes nothing. */
+static void check_push(const rmq_run *run, const uint8_t *list, int64_t length, int64_t capacity)
 {
     enum { BEFORE = 5, TEXT = 400 };
     const int64_t size = length + TEXT, file_size = INT64_C(1) << 40, place = run->first_position % file_size;
@@ -443,28 +457,32 @@ static void take_push(const rmq_run *run, const uint8_t *list, int64_t length, i
     int64_t log[RMQ_LOG_TERM + 1] = {run->first_position, BEFORE, file_end, run->first_index, 1, run->first_term};
     int64_t before[RMQ_LOG_TERM + 1];
     rmq_grant grant = {.group = ",\"group\":\"g\",\"lastEntryIndex\":", .names = names, .term = run->last_term,
-                       .file_size = file_size, .staging = allocate((size_t)room), .staging_capacity = room,
+                       .file_size = file_size, .staging = allocate((size_t)capacity), .staging_capacity = capacity,
                        .units = allocate(((size_t)run->count + 1) * 32), .units_capacity = run->count + 1, .log = log};
     uint8_t *const body = allocate((size_t)used);
 
-    check(used < size, "a push that is cut off");
+    check(used < size, "the text of a push was truncated");
     memcpy(body, text, (size_t)used);
     memcpy(before, log, sizeof log);
     snprintf(names, sizeof names, ",\"term\":%lld,\"totalSize\":", (long long)run->last_term);
     for (int64_t short_of = 1; short_of < 4 && short_of < used; short_of++) {
-        check(!rmq_push_take(&grant, body, used - short_of), "a push that is not whole is taken");
-        check(memcmp(before, log, sizeof log) == 0, "a push that is not taken has moved the end");
+        check(!rmq_push_take(&grant, body, used - short_of), "an incomplete push was accepted");
+        check(memcmp(before, log, sizeof log) == 0, "a rejected push has moved the end of the log");
     }
-    const int taken = rmq_push_take(&grant, body, used);
-    check(taken || memcmp(before, log, sizeof log) == 0, "a push that is not taken has moved the end");
-    check(taken || room < 2 * length || place == 0 || place + run->size + 8 > file_size, "a push that is not taken");
-    if (taken) {
-        check(log[RMQ_LOG_STAGED] == BEFORE + run->size && log[RMQ_LOG_STAGED] <= room, "staged beyond the room");
+    const int accepted = rmq_push_take(&grant, body, used);
+    check(accepted || memcmp(before, log, sizeof log) == 0, "a rejected push has moved the end of the log");
+    check(accepted || capacity < 2 * length || place == 0 || place + run->size + 8 > file_size,
+          "a granted push was rejected");
+    if (accepted) {
+        check(log[RMQ_LOG_STAGED] == BEFORE + run->size && log[RMQ_LOG_STAGED] <= capacity,
+              "a push staged past the buffer");
         check(log[RMQ_LOG_END] == before[RMQ_LOG_END] + run->size && log[RMQ_LOG_INDEX] == run->first_index + run->count
                   && log[RMQ_LOG_UNITS] == 1 + run->count && log[RMQ_LOG_TERM] == run->last_term,
-              "another end than the push's");
-        check(memcmp(grant.staging + BEFORE, run->target, (size_t)run->size) == 0, "other entries than were pushed");
-        check(memcmp(grant.units + 32, run->units, (size_t)run->count * 32) == 0, "other units than were pushed");
+              "the end of the log does not match the push");
+        check(memcmp(grant.staging + BEFORE, run->target, (size_t)run->size) == 0,
+              "the entries differ from those pushed");
+        check(memcmp(grant.units + 32, run->units, (size_t)run->count * 32) == 0,
+              "the index units differ from those pushed");
     }
     free(grant.staging);
     free(grant.units);
@@ -472,7 +490,7 @@ static void take_push(const rmq_run *run, const uint8_t *list, int64_t length, i
     free(text);
 }
 
-/* A list as it came: what is taken for a run is one, and index units lead through it. */
+/* Check that a list that is accepted as a run has index units that lead through it. */
 static void read_list(const uint8_t *data, size_t size)
 {
     uint8_t *const text = allocate(size);
@@ -480,16 +498,16 @@ static void read_list(const uint8_t *data, size_t size)
 
     memcpy(text, data, size);
     if (decode_list(&run, text, (int64_t)size)) {
-        check(run.used <= (int64_t)size && text[run.used - 1] == ']', "a list that ends elsewhere");
+        check(run.used <= (int64_t)size && text[run.used - 1] == ']', "a list has no closing bracket at its end");
         check_units(&run);
-        take_push(&run, text, run.used, 2 * run.used + 512);
-        take_push(&run, text, run.used, run.size + 5);
+        check_push(&run, text, run.used, 2 * run.used + 512);
+        check_push(&run, text, run.used, run.size + 5);
     }
     free_run(&run);
     free(text);
 }
 
-/* Do terms never fall, as they do not in a log? */
+/* Return whether terms never decrease, as in a log. */
 static int is_in_order(const uint8_t *view, int64_t size)
 {
     int64_t term = 0;
@@ -503,7 +521,7 @@ static int is_in_order(const uint8_t *view, int64_t size)
     return 1;
 }
 
-/* Entries of a data file to a list, and back: to the same bytes. */
+/* Check that entries of a data file, encoded to a list and decoded again, are the same bytes. */
 static void push_piece(const uint8_t *data, size_t size, int small)
 {
     const int64_t limit = INT64_C(1) << 50, capacity = small ? 700 : (int64_t)size * 2 + 512;
@@ -512,22 +530,23 @@ static void push_piece(const uint8_t *data, size_t size, int small)
                    .count_max = ROWS, .size_max = small ? 300 : (int64_t)size};
 
     memcpy(view, data, size);
-    if (size >= RMQ_ENTRY_HEADER_SIZE) { /* who asks knows which entry stands there */
+    if (size >= RMQ_ENTRY_HEADER_SIZE) { /* a caller knows index and position of the first entry */
         run.first_index = rmq_load_long(view + 8) & (limit - 1);
         run.first_position = rmq_load_long(view + 24) & (limit - 1);
     }
     rmq_run_encode(&run);
-    check(run.count <= ROWS && run.size <= (int64_t)size && run.target_length <= capacity, "a push beyond its room");
+    check(run.count <= ROWS && run.size <= (int64_t)size && run.target_length <= capacity,
+          "encoding went past its buffers");
     if (run.count > 0 && is_in_order(view, run.size)) {
         rmq_run back;
         text[0] = '[';
         text[run.target_length + 1] = ']';
-        check(decode_list(&back, text, run.target_length + 2), "a list that is not read");
+        check(decode_list(&back, text, run.target_length + 2), "an encoded list was not decoded");
         check(back.count == run.count && back.size == run.size && memcmp(back.target, view, (size_t)run.size) == 0,
-              "other entries than were pushed");
+              "the entries differ from those pushed");
         check_units(&back);
-        take_push(&back, text, run.target_length + 2, 2 * run.target_length + 512);
-        take_push(&back, text, run.target_length + 2, back.size + 5);
+        check_push(&back, text, run.target_length + 2, 2 * run.target_length + 512);
+        check_push(&back, text, run.target_length + 2, back.size + 5);
         free_run(&back);
     }
     free(text);

@@ -77,11 +77,7 @@ def watched_checker(
     The checker has no rules until :meth:`AccessFiles.start`.
     """
     checker = AccessChecker(demands)
-
-    def use(rules: AccessRules) -> None:
-        checker.rules = rules
-
-    return checker, AccessFiles(*paths, files, scheduler, use, strict)
+    return checker, AccessFiles(*paths, files, scheduler, checker.use, strict)
 
 
 @define(slots=True, eq=False, repr=False)

@@ -81,7 +81,7 @@ class _PackRecords(Protocol):
     ) -> packing.PackedUnits: ...
 
 
-_PutPackedKeys = Callable[[memoryview, int, bytes], None]
+_PutPackedKeys = Callable[[memoryview, int, bytes | memoryview], None]
 
 
 class _EncodeRun(Protocol):
@@ -167,7 +167,6 @@ def _choose(environment: str | None) -> _Choice:
     try:
         from rmqpy.codec.native import binding
         from rmqpy.codec.native import entry_batch as native_entry_batch
-        from rmqpy.codec.native import packing as native_packing
     except ImportError as error:
         return _pure(f"the C extension is not usable: {error}")
     return _Choice(
@@ -185,8 +184,8 @@ def _choose(environment: str | None) -> _Choice:
         binding.part_views,
         binding.number_parts,
         binding.property_parts,
-        native_packing.pack_records,
-        native_packing.put_packed_keys,
+        binding.pack_records,
+        binding.put_packed_keys,
         native_entry_batch.PushTaker,
     )
 

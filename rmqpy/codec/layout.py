@@ -132,19 +132,19 @@ BLOCK_DIGEST_BYTES: Final = 16
 
 _BORN_HOST_V6: Final = 0x10
 _STORE_HOST_V6: Final = 0x20
-
-
-def store_timestamp_position(sys_flag: int) -> int:
-    """Return where STORETIMESTAMP is in a record with this SYSFLAG."""
-    return STORE_TIMESTAMP_POSITION + (HOST_V6_EXTRA if sys_flag & _BORN_HOST_V6 else 0)
-
-
-def hosts_extra(sys_flag: int) -> int:
-    """Return the bytes that IPv6 hosts add to a record with this SYSFLAG."""
-    extra = HOST_V6_EXTRA if sys_flag & _BORN_HOST_V6 else 0
-    return extra + HOST_V6_EXTRA if sys_flag & _STORE_HOST_V6 else extra
-
-
-def record_size(sys_flag: int, body_bytes: int, topic_bytes: int, properties_bytes: int) -> int:
-    """Return TOTALSIZE of a version 1 record."""
-    return RECORD_SIZE_MIN + hosts_extra(sys_flag) + body_bytes + topic_bytes + properties_bytes
+HOSTS_V6: Final = _BORN_HOST_V6 | _STORE_HOST_V6
+"""The bits of SYSFLAG on which the positions after BORNHOST and STOREHOST depend."""
+STORE_TIMESTAMP_POSITIONS: Final[Mapping[int, int]] = {
+    0: STORE_TIMESTAMP_POSITION,
+    _BORN_HOST_V6: STORE_TIMESTAMP_POSITION + HOST_V6_EXTRA,
+    _STORE_HOST_V6: STORE_TIMESTAMP_POSITION,
+    HOSTS_V6: STORE_TIMESTAMP_POSITION + HOST_V6_EXTRA,
+}
+"""The position of STORETIMESTAMP by ``sys_flag & HOSTS_V6``."""
+BODY_POSITIONS: Final[Mapping[int, int]] = {
+    0: BODY_POSITION,
+    _BORN_HOST_V6: BODY_POSITION + HOST_V6_EXTRA,
+    _STORE_HOST_V6: BODY_POSITION + HOST_V6_EXTRA,
+    HOSTS_V6: BODY_POSITION + 2 * HOST_V6_EXTRA,
+}
+"""The position of BODY by ``sys_flag & HOSTS_V6``."""

@@ -1,8 +1,7 @@
 """Message records: encode (version 1), patch, decode (versions 1 and 2); BLANK; batch bodies;
 offset ids.
 
-The table is in :mod:`rmqpy.codec.layout`. ``encode_messages`` exists in C too: take it from
-:mod:`rmqpy.codec.backend`.
+The table is in :mod:`rmqpy.codec.layout`.
 """
 
 from __future__ import annotations
@@ -28,11 +27,13 @@ __all__ = [
     "decode_message",
     "encode_batch_body",
     "encode_blank",
+    "encode_message",
     "encode_messages",
     "encode_stored",
     "offset_msg_id",
     "parse_offset_msg_id",
     "record_properties",
+    "record_size",
     "set_offsets",
 ]
 
@@ -47,7 +48,6 @@ HEADS: Final = {
 }
 """Fields 1 to 15, by the IPv6 bits of SYSFLAG."""
 
-_HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 _TWO_LONGS: Final = struct.Struct(">qq")
@@ -64,9 +64,48 @@ class BatchItem:
     properties: bytes
 
 
+def encode_message(draft: OutgoingMessage) -> bytearray:
+    """Return the version 1 record of ``draft``, with offsets and store timestamp left 0."""
+    topic, body, properties = draft.topic, draft.body, draft.properties
+    check_limits(draft)
+    body_bytes = len(body)
+    sys_flag = draft.sys_flag
+    record = bytearray(
+        HEADS[sys_flag & layout.HOSTS_V6].pack(
+            record_size(draft),
+            layout.MESSAGE_MAGIC_V1,
+            crc32(body) if body_bytes else 0,
+            draft.queue_id,
+            draft.flag,
+            0,
+            0,
+            sys_flag,
+            draft.born_timestamp_ms,
+            *draft.born_host,
+            0,
+            *draft.store_host,
+            draft.reconsume_times,
+            draft.prepared_transaction_offset,
+            body_bytes,
+        )
+    )
+    record += body
+    record.append(len(topic))
+    record += topic
+    record += len(properties).to_bytes(2)
+    record += properties
+    return record
+
+
+def record_size(draft: OutgoingMessage) -> int:
+    """Return TOTALSIZE of the version 1 record of ``draft``."""
+    head = HEADS[draft.sys_flag & layout.HOSTS_V6].size
+    return head + len(draft.body) + 1 + len(draft.topic) + 2 + len(draft.properties)
+
+
 def encode_messages(drafts: Sequence[OutgoingMessage]) -> list[bytearray]:
     """Encode one version 1 record per draft, with offsets and store timestamp left 0."""
-    return [_encode(draft) for draft in drafts]
+    return [encode_message(draft) for draft in drafts]
 
 
 def encode_stored(message: StoredMessage) -> bytes:
@@ -86,7 +125,7 @@ def encode_stored(message: StoredMessage) -> bytes:
         reconsume_times=message.reconsume_times,
         prepared_transaction_offset=message.prepared_transaction_offset,
     )
-    record = _encode(draft)
+    record = encode_message(draft)
     set_offsets(
         record, 0, message.queue_offset, message.physical_offset, message.store_timestamp_ms
     )
@@ -109,7 +148,7 @@ def set_offsets(
         place = position + layout.QUEUE_OFFSET_POSITION
         _TWO_LONGS.pack_into(record, place, queue_offset, physical_offset)
     (sys_flag,) = _INT.unpack_from(record, position + layout.SYS_FLAG_POSITION)
-    place = position + layout.store_timestamp_position(sys_flag)
+    place = position + layout.STORE_TIMESTAMP_POSITIONS[sys_flag & layout.HOSTS_V6]
     _LONG.pack_into(record, place, store_timestamp_ms)
 
 
@@ -147,7 +186,7 @@ def check_record(view: Buffer, offset: int) -> None:
         found = f"size {size}, magic {magic:#x}"
         raise InvalidRecordError(offset, "record", found, f"size {length} and a message's magic")
     (sys_flag,) = _INT.unpack_from(view, layout.SYS_FLAG_POSITION)
-    start = layout.BODY_POSITION + layout.hosts_extra(sys_flag)
+    start = layout.BODY_POSITIONS[sys_flag & layout.HOSTS_V6]
     if length < start:
         raise InvalidRecordError(
             offset, "SYSFLAG", f"{sys_flag:#x}", f"hosts that fit {length} bytes"
@@ -182,7 +221,7 @@ def record_properties(record: Buffer) -> dict[str, str]:
         raise InvalidRecordError(0, "TOTALSIZE", len(data), f"at least {layout.RECORD_SIZE_MIN}")
     (magic,) = _INT.unpack_from(data, layout.MAGIC_POSITION)
     (sys_flag,) = _INT.unpack_from(data, layout.SYS_FLAG_POSITION)
-    head = HEADS[sys_flag & _HOSTS_V6].size
+    head = HEADS[sys_flag & layout.HOSTS_V6].size
     version = layout.TOPIC_LENGTH_SIZES.get(magic & 0xFFFFFFFF, 1)
     topic_start = head + int.from_bytes(data[head - 4 : head], signed=True) + version
     topic_length = int.from_bytes(data[topic_start - version : topic_start])
@@ -247,38 +286,6 @@ def parse_offset_msg_id(text: str) -> tuple[Host, PhysicalOffset]:
     return (raw[:-12], port), PhysicalOffset(offset)
 
 
-def _encode(draft: OutgoingMessage) -> bytearray:
-    topic, body, properties = draft.topic, draft.body, draft.properties
-    check_limits(draft)
-    body_bytes = len(body)
-    sys_flag = draft.sys_flag
-    record = bytearray(
-        HEADS[sys_flag & _HOSTS_V6].pack(
-            layout.record_size(sys_flag, body_bytes, len(topic), len(properties)),
-            layout.MESSAGE_MAGIC_V1,
-            crc32(body) if body_bytes else 0,
-            draft.queue_id,
-            draft.flag,
-            0,
-            0,
-            sys_flag,
-            draft.born_timestamp_ms,
-            *draft.born_host,
-            0,
-            *draft.store_host,
-            draft.reconsume_times,
-            draft.prepared_transaction_offset,
-            body_bytes,
-        )
-    )
-    record += body
-    record.append(len(topic))
-    record += topic
-    record += len(properties).to_bytes(2)
-    record += properties
-    return record
-
-
 def check_limits(draft: OutgoingMessage) -> None:
     """Assert limits that the store has checked; a record that exceeds them would be unreadable."""
     sys_flag = draft.sys_flag
@@ -295,7 +302,7 @@ def check_limits(draft: OutgoingMessage) -> None:
 
 def _decode(record: bytes, offset: int) -> StoredMessage:
     (sys_flag,) = _INT.unpack_from(record, layout.SYS_FLAG_POSITION)
-    head = HEADS[sys_flag & _HOSTS_V6]
+    head = HEADS[sys_flag & layout.HOSTS_V6]
     if head.size > len(record):
         raise InvalidRecordError(offset, "TOTALSIZE", len(record), f"at least {head.size}")
     fields = head.unpack_from(record)

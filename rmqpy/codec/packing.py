@@ -92,7 +92,7 @@ def key_hashes(scan: Scan, view: memoryview, count: int) -> Iterator[tuple[int, 
             yield row, hashes
 
 
-def put_packed_keys(index: memoryview, slot_count: int, keys: bytes) -> None:
+def put_packed_keys(index: memoryview, slot_count: int, keys: bytes | memoryview) -> None:
     """Put packed keys into an index file that has room for them."""
     header = IndexHeader.decode(index)
     put_index_entries(index, slot_count, header, KEY.iter_unpack(keys))

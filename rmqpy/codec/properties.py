@@ -3,6 +3,12 @@
 4.9.7 writes no trailing ``\\x02``, older writers do. A pair counts only if its first ``\\x01`` is
 neither its first nor its last byte, so empty names and values disappear on reading; of equal names
 the last one counts.
+
+5.x can keep a checksum over the complete record in the last 20 bytes of PROPERTIES, which are the
+last of the record (enabledAppendPropCRC): ``__CRC32#`` 0x01, ten digits, 0x02. The digits are the
+decimal CRC-32 (31 bits) of all bytes before them, the least significant digit first. 4.9 writes
+records without it, and reads it as a normal property. It closes the gap left by the body's own CRC:
+every flipped bit of a record is detected.
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rmqpy.codec.hashes import java_text
+from rmqpy.codec.hashes import crc32, java_text
 
 NAME_VALUE_SEPARATOR: Final = b"\x01"
 PROPERTY_SEPARATOR: Final = b"\x02"
@@ -50,6 +56,17 @@ PROPERTY_CORRECTION_FLAG: Final = "CORRECTION_FLAG"
 PROPERTY_MQ2_FLAG: Final = "MQ2_FLAG"
 PROPERTY_MSG_REGION: Final = "MSG_REGION"
 PROPERTY_TRACE_SWITCH: Final = "TRACE_ON"
+
+PROPERTY_CRC: Final = b"__CRC32#"
+_CRC_DIGITS: Final = 10
+PROPERTY_CRC_SIZE: Final = 20
+_CRC_HEAD: Final = PROPERTY_CRC + NAME_VALUE_SEPARATOR
+_CRC_NEARLY_ALL: Final = 17
+"""The number of matching bytes of 20 that is no accident: the record once had a checksum."""
+
+assert len(_CRC_HEAD) + _CRC_DIGITS + 1 == PROPERTY_CRC_SIZE
+
+Buffer = bytes | bytearray | memoryview
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:
@@ -111,3 +128,35 @@ def well_formed(raw: bytes) -> bool:
     """Return whether ``raw`` is complete and each pair has a name, as brokers write it."""
     pieces = raw.removesuffix(PROPERTY_SEPARATOR).split(PROPERTY_SEPARATOR) if raw else []
     return is_whole(raw) and all(piece.find(NAME_VALUE_SEPARATOR) > 0 for piece in pieces)
+
+
+def reserve_property_crc(properties: bytes) -> bytes:
+    """Return a property string with room for the checksum at its end, and no older one inside."""
+    if _CRC_HEAD in properties:
+        pieces = properties.split(PROPERTY_SEPARATOR)
+        properties = PROPERTY_SEPARATOR.join(p for p in pieces if not p.startswith(_CRC_HEAD))
+    if properties and not properties.endswith(PROPERTY_SEPARATOR):
+        properties += PROPERTY_SEPARATOR
+    return properties + _CRC_HEAD + b"0" * _CRC_DIGITS + PROPERTY_SEPARATOR
+
+
+def write_property_crc(record: bytearray) -> None:
+    """Write the checksum of a record whose fields are final; a record without room is unchanged."""
+    if record[-PROPERTY_CRC_SIZE : -PROPERTY_CRC_SIZE + len(_CRC_HEAD)] == _CRC_HEAD:
+        record[-PROPERTY_CRC_SIZE:] = _property_crc(record)
+
+
+def verify_property_crc(record: Buffer) -> bool:
+    """Return whether the record matches its checksum; a record without one always does."""
+    tail = bytes(record[-PROPERTY_CRC_SIZE:])
+    expected = _property_crc(record)
+    if tail == expected:
+        return True
+    if tail.startswith(_CRC_HEAD):
+        return False
+    return sum(a == b for a, b in zip(tail, expected, strict=False)) < _CRC_NEARLY_ALL
+
+
+def _property_crc(record: Buffer) -> bytes:
+    digits = f"{crc32(record[:-PROPERTY_CRC_SIZE]):0{_CRC_DIGITS}d}".encode()[::-1]
+    return _CRC_HEAD + digits + PROPERTY_SEPARATOR

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
@@ -169,16 +170,17 @@ class LoopTurns:
 
     def written(self, connection: RemotingConnection) -> None:
         self._written.append(connection)
-        self._ask()
+        if not self._asked:
+            self._ask()
 
     def held(self, connection: RemotingConnection) -> None:
         self._held[connection] = None
-        self._ask()
+        if not self._asked:
+            self._ask()
 
     def _ask(self) -> None:
-        if not self._asked:
-            self._asked = True
-            self.scheduler.call_soon(self._end)
+        self._asked = True
+        self.scheduler.call_soon(self._end)
 
     def _end(self) -> None:
         if self._patient and self._handled and not self._waited:
@@ -463,3 +465,53 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def _uncount_pending(self) -> None:
         self.turns.pending_bytes_all -= self._counted_bytes
         self._counted_bytes = 0
+
+
+@define(slots=True, eq=False, repr=False)
+class ServedConnection(RemotingConnection):
+    """A connection of a server whose bytes can be marked."""
+
+    def unread_bytes(self) -> int:
+        """Return the unread bytes in the kernel; 0 if their number says nothing about frames."""
+        transport = self._transport
+        if transport is None or transport.get_extra_info("ssl_object") is not None:
+            return 0
+        try:
+            return _recv_queue_bytes(transport.get_extra_info("socket").fileno())
+        except OSError:
+            return 0  # it has just closed
+
+    def mark_unread(self) -> None:
+        """Mark the bytes that a read has left."""
+        unread = self.unread_bytes()
+        if unread:
+            self.marked(self.turns.scheduler.monotonic_ms(), unread)
+
+    def marked(self, seen_ms: int, unread: int) -> None:
+        if self.mark is None:
+            self.mark = UnreadMark(seen_ms, unread)
+
+    # -- asyncio.BufferedProtocol
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        buffer = self.turns.buffer
+        return buffer if self.mark is None else buffer[: self.mark.left]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.mark is not None:
+            self.waited_ms = self.taken(nbytes)
+        super().buffer_updated(nbytes)
+        self.waited_ms = 0
+        if nbytes == len(self.turns.buffer) and not self.closed:
+            self.mark_unread()
+
+
+def _recv_queue_bytes(fd: int) -> int:
+    try:
+        import fcntl
+        import termios
+    except ImportError:  # not Unix
+        return 0
+    count = bytearray(4)
+    fcntl.ioctl(fd, termios.FIONREAD, count)
+    return int.from_bytes(count, sys.byteorder)

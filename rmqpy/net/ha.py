@@ -84,6 +84,7 @@ class HaServer:
         self._server: Listener | None = None
         self._handshakes: set[asyncio.Task[None]] = set()
         self._slaves: set[_Slave] = set()
+        self._is_subscribed = False
         self._planned = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -104,7 +105,6 @@ class HaServer:
         except OSError as error:
             setting = "listenPort (the slaves' port is the one above)"
             raise listen_fault(host, port, error, setting) from error
-        self.log.written.subscribe(self._grown)
         self._tick()
         address: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return address
@@ -153,7 +153,14 @@ class HaServer:
             self.turned_away += 1
             return False
         self._slaves.add(slave)
+        if not self._is_subscribed:
+            self._is_subscribed = True
+            self.log.written.subscribe(self._grown)
         return True
+
+    def note_refused(self, address: str, reason: str) -> None:
+        """Record that a connection is closed because of an invalid report."""
+        self.last_refused = f"{address}: {reason}"
 
     def leave(self, slave: _Slave) -> None:
         self._slaves.discard(slave)
@@ -237,7 +244,7 @@ class _Slave(asyncio.Protocol):
         if ready.acknowledged is not None:
             self._server.replicated.advance(ready.acknowledged)
         if ready.close is not None:
-            self._server.last_refused = f"{self._address}: {ready.close}"
+            self._server.note_refused(self._address, ready.close)
             self.abort(ready.close)
         elif (self.link.next_offset or 0) < self._server.log.confirm_offset:
             self._plan()

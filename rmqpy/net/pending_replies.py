@@ -86,6 +86,8 @@ class PendingReplies(Generic[Ticket]):
         self._lanes: dict[tuple[Watermark, ...], _WatermarkQueue[Ticket]] = {}
         self._subscribed: set[Watermark] = set()
         self._timer: Timer | None = None
+        self.waiting = 0
+        """The number of requests whose replies wait."""
         self.late_count = 0
         self.failed_count = 0
 
@@ -95,21 +97,9 @@ class PendingReplies(Generic[Ticket]):
         for lane in self._lanes.values():
             lane.patience = self._patience_of(lane.watermarks)
 
-    @property
-    def waiting(self) -> int:
-        """The number of waiting replies."""
-        return sum(lane.count for lane in self._lanes.values())
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no reply waits."""
-        return not any([lane.replies for lane in self._lanes.values()])
-
     def has_room(self, count: int) -> bool:
         """Return whether ``count`` more replies may wait. Check before storing what they answer."""
-        for lane in self._lanes.values():
-            count += lane.count
-        return count <= self._limit
+        return self.waiting + count <= self._limit
 
     def waits_for(self, watermark: Watermark) -> bool:
         """Return whether a reply needs ``watermark`` to grow (group commit then starts a flush)."""
@@ -128,18 +118,15 @@ class PendingReplies(Generic[Ticket]):
         for waiting in replies:
             waiting.held_ms = now_ms
             lane.replies.append(waiting)
-            lane.count += waiting.count
+            self.waiting += waiting.count
 
     def release(self) -> None:
         """Send every reply that may leave and watch the deadlines of the others."""
-        for lane in self._lanes.values():
-            if lane.replies:
-                break
-        else:
+        if not self.waiting:
             return
         leaving: _Leaving = {}
         for lane in self._lanes.values():
-            lane.collect_passed(leaving)
+            self.waiting -= lane.collect_passed(leaving)
         _write(leaving)
         self._watch_deadline()
 
@@ -149,7 +136,8 @@ class PendingReplies(Generic[Ticket]):
         leaving: _Leaving = {}
         for lane in self._lanes.values():
             while lane.replies:
-                waiting = lane.take()
+                waiting = lane.replies.popleft()
+                self.waiting -= waiting.count
                 self.failed_count += 1
                 _add(leaving, waiting.channel, self._late(waiting.ticket, status))
         if self._timer is not None:
@@ -189,9 +177,10 @@ class PendingReplies(Generic[Ticket]):
         now_ms = self._scheduler.monotonic_ms()
         leaving: _Leaving = {}
         for lane in self._lanes.values():
-            lane.collect_passed(leaving)
+            self.waiting -= lane.collect_passed(leaving)
             while lane.replies and lane.deadline_ms(lane.replies[0]) <= now_ms:
-                waiting = lane.take()
+                waiting = lane.replies.popleft()
+                self.waiting -= waiting.count
                 self.late_count += 1
                 status = lane.status_behind(waiting.end)
                 _add(leaving, waiting.channel, self._late(waiting.ticket, status))
@@ -207,7 +196,6 @@ class _WatermarkQueue(Generic[Ticket]):
     watermarks: tuple[Watermark, ...]
     patience: list[AckTimeout]
     replies: deque[PendingReply[Ticket]] = field(factory=deque)
-    count: int = 0
 
     def deadline_ms(self, waiting: PendingReply[Ticket]) -> int:
         """Return when ``waiting`` is late: the longest timeout among the lagging watermarks.
@@ -229,28 +217,26 @@ class _WatermarkQueue(Generic[Ticket]):
         ends = (held_ms + patience.timeout_ms for patience in self.patience)
         return min((end for end in ends if end > now_ms), default=now_ms)
 
-    def take(self) -> PendingReply[Ticket]:
-        waiting = self.replies.popleft()
-        self.count -= waiting.count
-        return waiting
-
-    def collect_passed(self, leaving: _Leaving) -> None:
+    def collect_passed(self, leaving: _Leaving) -> int:
+        """Move the replies that may leave to ``leaving``; return how many requests they answer."""
         replies = self.replies
         if not replies:
-            return
+            return 0
         marks = self.watermarks
         if len(marks) == 1:
             passed = marks[0].value
         else:
             passed = min([mark.value for mark in marks], default=replies[-1].end)
+        count = 0
         while replies and replies[0].end <= passed:
             waiting = replies.popleft()
-            self.count -= waiting.count
+            count += waiting.count
             channel = waiting.channel
             if channel in leaving:
                 leaving[channel].append(waiting.reply)
             else:
                 leaving[channel] = [waiting.reply]
+        return count
 
     def status_behind(self, end: int) -> PutMessageStatus:
         """Return the status of the last watermark that has not passed ``end`` (a replica outweighs

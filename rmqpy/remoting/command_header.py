@@ -58,10 +58,15 @@ class CommandHeader(Value):
         values: dict[str, object] = {}
         name = ""
         try:
-            for name, attribute, mandatory, parse in _rows(cast(Hashable, cls)):
+            for name, attribute, mandatory, parse, safe_digits in _rows(cast(Hashable, cls)):
                 text = ext_fields.get(name)
                 if text is not None:
-                    values[attribute] = text if parse is str else parse(text)
+                    if parse is str:
+                        values[attribute] = text
+                    elif len(text) <= safe_digits and text.isdecimal():
+                        values[attribute] = int(text)
+                    else:
+                        values[attribute] = parse(text)
                 elif mandatory:
                     raise RequestRejectedError(
                         ResponseCode.SYSTEM_ERROR,
@@ -112,10 +117,19 @@ def wire_names(header: type[CommandHeader]) -> tuple[str, ...]:
 
 
 @cache
-def _rows(header: Hashable) -> tuple[tuple[str, str, bool, Parse], ...]:
-    """Return the part of the table that :meth:`CommandHeader.decode` needs for every request."""
+def _rows(header: Hashable) -> tuple[tuple[str, str, bool, Parse, int], ...]:
+    """Return the part of the table that :meth:`CommandHeader.decode` needs for every request:
+    wire name, attribute, whether it is mandatory, parser, safe digits.
+    """
     return tuple(
-        (item.wire_name, item.attribute, item.mandatory, item.parse) for item in _table(header)
+        (
+            item.wire_name,
+            item.attribute,
+            item.mandatory,
+            item.parse,
+            _SAFE_DIGITS.get(item.parse, 0),
+        )
+        for item in _table(header)
     )
 
 
@@ -160,6 +174,9 @@ def _bool(text: str) -> bool:
 def _bool_text(value: bool) -> str:
     return "true" if value else "false"
 
+
+_SAFE_DIGITS: Final[dict[Parse, int]] = {_int32: 9, _int64: 18}
+"""The number of decimal digits, without a sign, that are always within the range of the kind."""
 
 _KINDS: Final[dict[Any, tuple[str, Parse, Text]]] = {
     str: ("a text", str, str),

@@ -35,7 +35,15 @@ from typing import Any, Final, NoReturn, TypeAlias
 from rmqpy.remoting.fastjson_reader import DEPTH_MAX, FastjsonDecodeError, FastjsonReader, ObjectKey
 from rmqpy.remoting.java_values import java_double
 
-__all__ = ["DEPTH_MAX", "FastjsonDecodeError", "ObjectKey", "dumps", "loads", "quote"]
+__all__ = [
+    "DEPTH_MAX",
+    "FastjsonDecodeError",
+    "ObjectKey",
+    "dumps",
+    "find_special",
+    "loads",
+    "quote",
+]
 
 CONTAINERS_MAX: Final = 1_000_000
 """Maximum number of objects and arrays in a text; an empty one takes 30 times its size in memory.
@@ -56,6 +64,8 @@ _SHORT: Final = {
     "\r": "\\r",
 }
 _SPECIAL = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029]')
+find_special: Final = _SPECIAL.search
+"""Return a match if a text has a character that :func:`quote` escapes, otherwise None."""
 _SPECIAL_STRICT = re.compile('["/\\\\\x00-\x1f]|[^\x00-\x7e]')
 
 Parts: TypeAlias = list[str]
@@ -92,9 +102,12 @@ def dumps(value: object, *, pretty: bool = False, strict: bool = False) -> bytes
 
 def quote(text: str) -> str:
     """Return ``text`` between double quotes."""
-    if _SPECIAL.search(text) is None:
-        return f'"{text}"'
-    return f'"{_SPECIAL.sub(_escape, text)}"'
+    return f'"{text}"' if find_special(text) is None else f'"{escape(text)}"'
+
+
+def escape(text: str) -> str:
+    """Return ``text`` as it is written between double quotes."""
+    return _SPECIAL.sub(_escape, text)
 
 
 def quote_strict(text: str) -> str:

@@ -45,9 +45,15 @@ from rmqpy.remoting.command import (
     RemotingCommand,
 )
 from rmqpy.remoting.command_header import CommandHeader, wire_names
-from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX, quote
+from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX, escape, find_special
 from rmqpy.remoting.fastjson_reader import FastjsonDecodeError, FastjsonReader
-from rmqpy.remoting.java_values import INT32_MAX, hashmap_ordered, java_double, parse_decimal
+from rmqpy.remoting.java_values import (
+    INT32_MAX,
+    hashmap_ordered,
+    java_double,
+    order_of_known_keys,
+    parse_decimal,
+)
 
 MAX_FRAME: Final = 16_777_216
 """The largest frame, length word included (Java ``com.rocketmq.remoting.frameMaxLength``)."""
@@ -72,6 +78,8 @@ _PLAIN_HEADER: Final = re.compile(
     rb'"version":%b\}' % ((_PLAIN_NUMBER,) * 4)
 )
 _ONLY_TEXTS = {str}
+_ONLY_INTS = {int}
+_NUMBERS: Final = ("code", "opaque", "flag", "version")
 _PREFIX = Struct(">II")
 _WORD = Struct(">I")
 _BINARY_FIXED = Struct(">hBhiii")
@@ -158,18 +166,22 @@ def answer_frame(code: int, opaque: int, body: bytes) -> bytes:
 
 
 def _encode_json(command: RemotingCommand, opaque: int, flag: int) -> bytes:
+    fields, remark = command.ext_fields, command.remark
+    order = order_of_known_keys(tuple(fields))
+    items = list(zip(order, map(fields.__getitem__, order), strict=True))
+    if find_special("".join(chain((remark or "",), *items))) is not None:
+        items = [(escape(key), escape(value)) for key, value in items]
+        remark = escape(remark) if remark is not None else None
     parts = [f'{{"code":{command.code}']
-    if command.ext_fields or command.header_type is not None:
-        inner = ",".join(
-            [f"{quote(key)}:{quote(value)}" for key, value in hashmap_ordered(command.ext_fields)]
-        )
+    if fields or command.header_type is not None:
+        inner = ",".join(map('"%s":"%s"'.__mod__, items))
         parts.append(f'"extFields":{{{inner}}}')
     parts.append(f'"flag":{flag}')
     if command.language < len(LANGUAGES):
         parts.append(f'"language":"{LANGUAGES[command.language]}"')
     parts.append(f'"opaque":{opaque}')
-    if command.remark is not None:
-        parts.append(f'"remark":{quote(command.remark)}')
+    if remark is not None:
+        parts.append(f'"remark":"{remark}"')
     parts.append(f'"serializeTypeCurrentRPC":"JSON","version":{command.version}}}')
     return ",".join(parts).encode("utf-8", "replace")
 
@@ -264,14 +276,23 @@ def _decode_json(header: bytes) -> RemotingCommand:
         decoded = _tolerantly(text)
     if not isinstance(decoded, dict):
         raise RemoteProtocolError(f"a JSON header is not an object but {type(decoded).__name__}")
+    numbers: list[Any] = list(map(decoded.get, _NUMBERS))
+    if (
+        set(map(type, numbers)) != _ONLY_INTS
+        or min(numbers) < -INT32_MAX - 1
+        or max(numbers) > INT32_MAX
+    ):
+        numbers = [_number(decoded, key) for key in _NUMBERS]
+    code, opaque, flag, version = numbers
     remark = decoded.get("remark")
     ext_fields = decoded.get("extFields")
+    language = decoded.get("language", "JAVA")
     return RemotingCommand(
-        _number(decoded, "code"),
-        _number(decoded, "opaque"),
-        _number(decoded, "flag"),
-        _language(decoded),
-        _number(decoded, "version"),
+        code,
+        opaque,
+        flag,
+        LANGUAGE_JAVA if language == "JAVA" else _language(language),
+        version,
         None if remark is None else _scalar_text("remark", remark),
         _ext_fields(ext_fields),
         b"",
@@ -307,10 +328,7 @@ def _number(decoded: dict[str, Any], key: str) -> int:
     return value
 
 
-def _language(decoded: dict[str, Any]) -> int:
-    value = decoded.get("language", "JAVA")
-    if value == "JAVA":
-        return LANGUAGE_JAVA
+def _language(value: object) -> int:
     if isinstance(value, str):
         return LANGUAGE_CODES.get(value, LANGUAGE_UNKNOWN)
     if isinstance(value, int) and 0 <= value <= LANGUAGE_UNKNOWN:

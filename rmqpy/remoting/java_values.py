@@ -77,7 +77,8 @@ def hashmap_ordered(fields: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     keys = tuple(fields)
     if len(keys) > _CACHED_KEYS_MAX or sum(map(len, keys)) > _CACHED_CHARS_MAX:
         return [(key, fields[key]) for key in java_hash_order(keys)]
-    return [(key, fields[key]) for key in _cached_order(keys)]
+    order = order_of_known_keys(keys)
+    return zip(order, map(fields.__getitem__, order), strict=True)
 
 
 def _scientific(value: float) -> tuple[str, str]:
@@ -90,7 +91,10 @@ def _scientific(value: float) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=1024)
-def _cached_order(keys: tuple[str, ...]) -> tuple[str, ...]:
+def order_of_known_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Return ``keys`` in the order of a HashMap. Remembers the result: for names that the program
+    chooses, not for those that a client does.
+    """
     return tuple(java_hash_order(keys))
 
 

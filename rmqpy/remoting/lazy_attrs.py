@@ -11,8 +11,10 @@ import threading
 import types
 from collections.abc import Callable
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
+    ClassVar,
     Final,
     TypeAlias,
     TypeVar,
@@ -36,6 +38,8 @@ class Value:
     """The base of classes defined by :func:`lazy_define` or with ``eq=False, repr=False``."""
 
     __slots__ = ()
+    if TYPE_CHECKING:
+        __attrs_attrs__: ClassVar[tuple[Attribute[Any], ...]]
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -55,7 +59,7 @@ def lazy_define(*, kw_only: bool = False) -> Callable[[V], V]:
 
     def put_off(kind: V) -> V:
         kind.__init__ = _first_init  # type: ignore[assignment, method-assign]
-        kind.__attrs_attrs__ = _FirstAttributes()  # type: ignore[attr-defined]
+        kind.__attrs_attrs__ = _FirstAttributes()  # type: ignore[assignment]
         _unmade[kind] = kw_only
         return kind
 
@@ -97,7 +101,7 @@ class _FirstAttributes:
 
     def __get__(self, instance: object, owner: type[Value]) -> Any:
         _make(owner)
-        return owner.__attrs_attrs__  # type: ignore[attr-defined]
+        return owner.__attrs_attrs__
 
 
 def _first_init(self: Value, *args: Any, **kwargs: Any) -> None:

@@ -14,15 +14,14 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
-from rmqpy.codec import property_crc
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.layout import (
     PROPERTIES_BYTES_MAX,
     QUEUE_OFFSET_POSITION,
     TOPIC_BYTES_MAX,
-    record_size,
 )
-from rmqpy.codec.message import check_record, decode_message, encode_messages
+from rmqpy.codec.message import check_record, decode_message, encode_message, record_size
+from rmqpy.codec.properties import reserve_property_crc
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.flags import has_queue_unit
@@ -103,23 +102,22 @@ class MessageAppender:
         The reply to a put may leave when the :meth:`acknowledged` watermarks have passed the
         ``end`` of its result.
         """
-        refused = self._refusal()
-        if refused is not None:
-            return [refused] * (1 if batch else len(drafts))
+        if not self.is_ready():
+            return [self._refused()] * (1 if batch else len(drafts))
         assert drafts, "a put without a message"
         if self.appends_crc:
-            drafts = [evolve(d, properties=property_crc.reserve(d.properties)) for d in drafts]
-        limit = self._settings.max_message_size
-        results = [validate_message(draft, limit) for draft in drafts]
+            drafts = [evolve(d, properties=reserve_property_crc(d.properties)) for d in drafts]
         if batch:
-            return [self._put_batch(drafts, results)]
-        good = [draft for draft, result in zip(drafts, results, strict=True) if result is None]
-        records = iter(encode_messages(good))
+            return [self._put_batch(drafts)]
+        limit = self._settings.max_message_size
         now_ms = self._clock.now_ms()
-        return [
-            result if result is not None else self._append((draft,), [next(records)], now_ms)
-            for draft, result in zip(drafts, results, strict=True)
-        ]
+        results = []
+        for draft in drafts:
+            result = validate_message(draft, limit)
+            if result is None:
+                result = self._append((draft,), [encode_message(draft)], now_ms)
+            results.append(result)
+        return results
 
     def acknowledged(self, wait_store_ok: bool) -> Sequence[Watermark]:
         """Return the watermarks that the reply to a put waits for; fewer if the sender set
@@ -127,25 +125,25 @@ class MessageAppender:
         """
         return self._log.acknowledged(wait_store_ok)
 
-    def _put_batch(
-        self, drafts: Sequence[OutgoingMessage], results: Sequence[PutResult | None]
-    ) -> PutResult:
-        for result in results:
+    def _put_batch(self, drafts: Sequence[OutgoingMessage]) -> PutResult:
+        limit = self._settings.max_message_size
+        for draft in drafts:
+            result = validate_message(draft, limit)
             if result is not None:
                 return result
-        if sum(len(draft.body) for draft in drafts) > self._settings.max_message_size:
+        if sum(len(draft.body) for draft in drafts) > limit:
             return PutResult(
                 PutMessageStatus.MESSAGE_ILLEGAL, remark="batch body above maxMessageSize"
             )
-        return self._append(drafts, encode_messages(drafts), self._clock.now_ms())
+        records = [encode_message(draft) for draft in drafts]
+        return self._append(drafts, records, self._clock.now_ms())
 
     def put_record(self, record: bytes) -> PutResult:
         """Append a whole record that another program has encoded. Its queue offset, physical offset
         and store timestamp are replaced by those of this store.
         """
-        refused = self._refusal()
-        if refused is not None:
-            return refused
+        if not self.is_ready():
+            return self._refused()
         try:
             check_record(record, 0)
             message = decode_message(record)
@@ -171,12 +169,12 @@ class MessageAppender:
     def _append(
         self, drafts: Sequence[OutgoingMessage], records: list[bytearray], now_ms: int
     ) -> PutResult:
-        if not self._health.writeable:
+        if not self._health.is_healthy:  # an earlier message could not be written
             return self._refused()
         first = drafts[0]
         name = (first.topic, first.queue_id)
         queue_offset = tail = 0
-        counted = has_queue_unit(first.sys_flag)
+        counted = not first.sys_flag or has_queue_unit(first.sys_flag)
         if counted:
             tail = self.tails.index_of(name)
             queue_offset = self.tails.cells[tail]
@@ -195,9 +193,6 @@ class MessageAppender:
         return PutResult(
             appended.status, QueueOffset(queue_offset), appended.physical_offsets, appended.end
         )
-
-    def _refusal(self) -> PutResult | None:
-        return None if self.is_ready() else self._refused()
 
     def _refused(self) -> PutResult:
         remark = self._health.refusal
@@ -227,7 +222,8 @@ class MessageAppender:
         began_ms = self._clock.monotonic_ms()
         try:
             self._log.commit()
-            self._health.wrote(Writer.LOG)
+            if not self._health.is_healthy:
+                self._health.wrote(Writer.LOG)
         except OSError as error:
             self._health.write_failed(Writer.LOG, error)
         self._write_ms = self._clock.monotonic_ms() - began_ms
@@ -270,7 +266,6 @@ def validate_message(draft: OutgoingMessage, size_limit: int) -> PutResult | Non
     if len(draft.properties) > PROPERTIES_BYTES_MAX:
         remark = f"properties above {PROPERTIES_BYTES_MAX} bytes"
         return PutResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED, remark=remark)
-    sizes = (len(draft.body), len(draft.topic), len(draft.properties))
-    if record_size(draft.sys_flag, *sizes) > size_limit:
+    if record_size(draft) > size_limit:
         return PutResult(_ILLEGAL, remark=f"message above {size_limit} bytes")
     return None

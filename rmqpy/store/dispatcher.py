@@ -16,21 +16,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
-from attrs import define
-
-from rmqpy.codec.backend import scan_records
+from rmqpy.codec.backend import pack_records, scan_records
 from rmqpy.codec.hashes import java_text
-from rmqpy.codec.layout import BLANK_SIZE
-from rmqpy.codec.packing import key_hashes
+from rmqpy.codec.layout import BLANK_SIZE, QUEUE_UNIT_SIZE
+from rmqpy.codec.packing import PackedUnits
 from rmqpy.codec.scan import Scan, StopReason, is_end_filler
-from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.errors import StoreError
 from rmqpy.model.flags import has_queue_unit
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.names import SCHEDULE_TOPIC
 from rmqpy.store.commitlog.interface import CommitLog, ScanRange
 from rmqpy.store.index.index_file import KeyIndex
-from rmqpy.store.queues.consume_queue import ConsumeQueue
 from rmqpy.store.queues.table import ConsumeQueueTable
 from rmqpy.store.results import Arrival
 
@@ -62,22 +58,6 @@ class Accelerator(Protocol):
         """Take note that these records were dispatched without the accelerator."""
 
 
-@define(slots=True)
-class _DispatchRun:
-    """Units that continue one queue, not yet written."""
-
-    queue: ConsumeQueue
-    first: int
-    next: int
-    units: bytearray
-    physical_end: int
-
-    def write(self) -> None:
-        if self.units:
-            self.queue.put_run(self.first, bytes(self.units), self.physical_end)
-            self.units.clear()
-
-
 class Dispatcher:
     """Brings the records of a log to its consume queues and key index.
 
@@ -99,8 +79,7 @@ class Dispatcher:
         self.index_cursor = 0
         self._rebuilt_offset = 0
         self.store_timestamp_ms = 0
-        self.open_tail = False
-        """Whether the log may end inside a record whose rest has not arrived yet (on a slave)."""
+        self._open_tail = False
         self._on_arrival: ArrivalListener | None = None
         self._accelerator: Accelerator | None = None
 
@@ -118,6 +97,10 @@ class Dispatcher:
         self.queue_cursor = max(queue_cursor, low)
         self.index_cursor = max(index_cursor, low)
         self._rebuilt_offset = self._log.confirm_offset
+
+    def set_open_tail(self, is_open: bool) -> None:
+        """Set whether the log may end inside a record whose rest has not arrived yet (a slave)."""
+        self._open_tail = is_open
 
     def reset_to(self, low: int) -> None:
         """Follow a log that starts at ``low`` now, which may be before the cursors. Queues and
@@ -184,7 +167,8 @@ class Dispatcher:
             return False
         for piece in self._log.ranges(PhysicalOffset(self.index_cursor)):
             scan = self._scan(piece, self.queue_cursor)
-            self._to_index(scan, piece)
+            packed = pack_records(piece.view, scan, len(scan), with_keys=True)
+            self._index.put_packed(packed.keys)
             self.index_cursor = self._next_start(piece, scan)
             break
         return self.index_cursor < self.queue_cursor
@@ -192,7 +176,7 @@ class Dispatcher:
     @property
     def is_caught_up(self) -> bool:
         """Whether every complete record that is readable has been dispatched."""
-        if self.behind_bytes and self.open_tail:
+        if self.behind_bytes and self._open_tail:
             for piece in self._log.ranges(PhysicalOffset(self.queue_cursor)):
                 return self._waits_for_rest(piece, self._scan(piece))
         return not self.behind_bytes
@@ -211,10 +195,12 @@ class Dispatcher:
                 return True
             scan = self._scan(piece, self.index_cursor)
             set_deliver_times(scan, self._delay_levels)
-            self._to_queues(scan)
             together = self._index is None or self.index_cursor == self.queue_cursor
-            if together:
-                self._to_index(scan, piece)
+            index = self._index if together else None
+            packed = pack_records(piece.view, scan, len(scan), with_keys=index is not None)
+            self._to_queues(scan, packed)
+            if index is not None:
+                index.put_packed(packed.keys)
             waits = self._waits_for_rest(piece, scan)
             behind = scan.end if waits else self._next_start(piece, scan)
             if together:
@@ -257,7 +243,7 @@ class Dispatcher:
         still arrive.
         """
         position = scan.end - piece.offset
-        if not self.open_tail or scan.stop is not StopReason.TRUNCATED:
+        if not self._open_tail or scan.stop is not StopReason.TRUNCATED:
             return False
         if piece.offset + len(piece.view) >= piece.file_end:
             return False
@@ -282,47 +268,17 @@ class Dispatcher:
             "stop the broker, check the disk, and restore the file from a backup or a replica",
         )
 
-    def _to_queues(self, scan: Scan) -> None:
-        runs: dict[tuple[bytes, int], _DispatchRun] = {}
-        for row, (topic, queue_id, sys_flag) in enumerate(
-            zip(scan.topic, scan.queue_id, scan.sys_flag, strict=True)
-        ):
-            if not has_queue_unit(sys_flag):
-                continue
-            offset, size, queue_offset = scan.offset[row], scan.size[row], scan.queue_offset[row]
-            tags_code = scan.tags_code[row]
-            run = runs.get((topic, queue_id))
-            if run is None:
-                queue = self._queues.of(java_text(topic), queue_id)
-                run = runs[topic, queue_id] = _DispatchRun(queue, -1, -1, bytearray(), 0)
-            if run.units and run.next == queue_offset:
-                run.units += QUEUE_UNIT.pack(offset, size, tags_code)
-            elif not run.units and run.queue.continues(queue_offset, offset):
-                run.first = queue_offset
-                run.units += QUEUE_UNIT.pack(offset, size, tags_code)
-            else:
-                run.write()
-                run.queue.put(queue_offset, offset, size, tags_code)
-                if run.queue.began_again:
-                    run.queue.began_again = False
-                    self._queues.removals += 1
-                continue
-            run.next = queue_offset + 1
-            run.physical_end = offset + size
-        for run in runs.values():
-            run.write()
-
-    def _to_index(self, scan: Scan, piece: ScanRange) -> None:
-        if self._index is None:
-            return
-        for row, hashes in key_hashes(scan, piece.view, len(scan)):
-            self._index.put(hashes, scan.offset[row], scan.store_timestamp_ms[row])
+    def _to_queues(self, scan: Scan, packed: PackedUnits) -> None:
+        for row, queue_offset, count, start in packed.runs:
+            topic, queue_id = java_text(scan.topic[row]), scan.queue_id[row]
+            first, end = start * QUEUE_UNIT_SIZE, (start + count) * QUEUE_UNIT_SIZE
+            self._queues.put_run(topic, queue_id, queue_offset, packed.units[first:end])
 
     def _tell(self, scan: Scan) -> None:
         if self._on_arrival is None:
             return
         for row, sys_flag in enumerate(scan.sys_flag):
-            if has_queue_unit(sys_flag):
+            if not sys_flag or has_queue_unit(sys_flag):
                 self._on_arrival(
                     Arrival(
                         java_text(scan.topic[row]),

@@ -71,7 +71,9 @@ class FlushTracker:
         self._segments = (
             classic.segments if classic is not None and parts.opened.entries is None else None
         )
-        self._point_offset = self._taken_offset = parts.dispatcher.queue_cursor
+        self._taken_offset = parts.dispatcher.queue_cursor
+        self.checkpoint_due_offset = self._taken_offset + UNSAVED_MAX
+        """Once dispatch has reached this offset, a recovery would take long: flush the queues."""
         self.queues_durable_to = parts.queues_durable_to
         """The offset up to which the consume queues on disk cover the log: files before it may be
         removed.
@@ -165,13 +167,6 @@ class FlushTracker:
         offset = min(self._dispatcher.queue_cursor, self.log.flushed_offset)
         return RecoveryPoint.of(row, offset, ends)
 
-    @property
-    def is_checkpoint_due(self) -> bool:
-        """Whether so much was dispatched since the last recovery point that a recovery would take
-        long: flush the queues.
-        """
-        return self._dispatcher.queue_cursor - self._point_offset >= UNSAVED_MAX
-
     def on_log_reset(self, low: int) -> None:
         """Take note that the log starts at ``low`` now, perhaps before what the queues have."""
         self.queues_durable_to = min(self.queues_durable_to, low)
@@ -203,7 +198,7 @@ class FlushTracker:
         if not self._begun_again:
             self.queues_durable_to = task.dispatched_offset
         self._saved_times = task.times
-        self._point_offset = self._taken_offset
+        self.checkpoint_due_offset = self._taken_offset + UNSAVED_MAX
         _, self._checkpoint.logics_timestamp_ms, self._checkpoint.index_timestamp_ms = task.times
         if not self._dispatcher.is_rebuilding_queues:
             try:

@@ -32,16 +32,33 @@ class Writer(Enum):
 
 @define(slots=True, eq=False, repr=False)
 class StoreHealth:
-    """The state of one store. See the module's text."""
+    """The state of one store; only its methods change it. See the module's text."""
 
     is_open: bool = True
     is_slave: bool = False
     is_disk_full: bool = False
     failure: str | None = None
     """The reason why nothing is accepted any more; None if there is none."""
-    is_healthy: bool = field(default=True, init=False)
+    is_healthy: bool = True
     """Whether everything that had to be written was written."""
+    writeable: bool = True
+    """Whether the store accepts messages."""
     _short: dict[Writer, str] = field(factory=dict)
+
+    def close(self) -> None:
+        """Record that the store has been shut down."""
+        self.is_open = False
+        self._update()
+
+    def set_role(self, *, slave: bool) -> None:
+        """Record whether the store is that of a slave."""
+        self.is_slave = slave
+        self._update()
+
+    def set_disk_full(self, full: bool) -> None:
+        """Record whether the use of the disk is above the warning level."""
+        self.is_disk_full = full
+        self._update()
 
     def fail(self, reason: str) -> None:
         """Stop accepting messages: what could not be written or synced must not be acknowledged.
@@ -49,21 +66,27 @@ class StoreHealth:
         """
         if self.failure is None:
             self.failure = reason
-        self.is_healthy = False
+        self._update()
 
     def write_failed(self, writer: Writer, error: OSError) -> None:
         """Record a failed write. That is final, unless the disk was full."""
         reason = f"writing {writer.value} failed: {error}"
         if error.errno in NO_ROOM:
             self._short[writer] = reason
-            self.is_healthy = False
+            self._update()
         else:
             self.fail(reason)
 
     def wrote(self, writer: Writer) -> None:
         """Record that everything this writer had to write is written."""
         self._short.pop(writer, None)
+        self._update()
+
+    def _update(self) -> None:
         self.is_healthy = self.failure is None and not self._short
+        self.writeable = (
+            self.is_healthy and self.is_open and not self.is_slave and not self.is_disk_full
+        )
 
     @property
     def is_short(self) -> bool:
@@ -79,17 +102,6 @@ class StoreHealth:
     def is_out_of_space(self) -> bool:
         """Whether puts are refused because there is no disk space."""
         return self.is_disk_full or self.is_short
-
-    @property
-    def writeable(self) -> bool:
-        """Whether the store accepts messages."""
-        return (
-            self.is_open
-            and not self.is_slave
-            and not self.is_disk_full
-            and self.failure is None
-            and not self._short
-        )
 
     @property
     def refusal(self) -> str | None:

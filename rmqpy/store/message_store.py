@@ -101,11 +101,6 @@ class MessageStore:
     # One turn
 
     @property
-    def is_dispatch_due(self) -> bool:
-        """Whether :meth:`dispatch` has something to do."""
-        return self.dispatcher.is_behind or not self.health.is_healthy
-
-    @property
     def is_idle(self) -> bool:
         """Whether neither ``appender.commit`` nor :meth:`dispatch` has anything to do."""
         return self.appender.is_idle and not self.dispatcher.is_behind
@@ -119,7 +114,8 @@ class MessageStore:
             return
         try:
             self.dispatcher.run(DISPATCHED_AT_ONCE)
-            self.health.wrote(Writer.DERIVED)
+            if not self.health.is_healthy:
+                self.health.wrote(Writer.DERIVED)
         except OSError as error:
             self.health.write_failed(Writer.DERIVED, error)
             if self.health.failure is not None:
@@ -150,8 +146,8 @@ class MessageStore:
 
     def set_role(self, *, slave: bool) -> None:
         """Change the role. A new master continues the queue offsets of its consume queues."""
-        self.health.is_slave = slave
-        self.dispatcher.open_tail = slave and self.opened.entries is None
+        self.health.set_role(slave=slave)
+        self.dispatcher.set_open_tail(slave and self.opened.entries is None)
         self.appender.forget_tails()
 
     def append_raw(self, offset: PhysicalOffset, data: bytes) -> None:
@@ -199,10 +195,10 @@ class MessageStore:
         them is damaged here, and the leader no longer has them. Blocks; raises OSError.
         """
         entries = self.opened.entries
-        if entries is not None and index > entries.let_go_index:
+        if entries is not None and index > entries.released_index:
             # No member has dispatched what follows the damage.
             self.queue_ends.request()
-            entries.let_go_index = index
+            entries.release_through(index)
         self.retention.delete_manually()
 
     def on_log_reset(self) -> None:
@@ -248,7 +244,7 @@ class MessageStore:
         """
         if not self.health.is_open:
             return
-        self.health.is_open = False
+        self.health.close()
         try:
             self._settle()
             if self.health.is_healthy and self.dispatcher.is_caught_up:
@@ -261,7 +257,7 @@ class MessageStore:
     def close_without_flush(self) -> None:
         """Release the directory without writing anything, as a crash would leave it."""
         if self.health.is_open:
-            self.health.is_open = False
+            self.health.close()
             self._release()
 
     def _settle(self) -> None:

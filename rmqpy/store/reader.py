@@ -15,14 +15,15 @@ from attrs import define
 
 from rmqpy.codec.layout import (
     ENTRY_HEADER_SIZE,
+    HOSTS_V6,
     MAGIC_POSITION,
     PHYSICAL_OFFSET_POSITION,
     QUEUE_FILLER_SIZE,
     QUEUE_UNIT_SIZE,
     RECORD_SIZE_MIN,
+    STORE_TIMESTAMP_POSITIONS,
     SYS_FLAG_POSITION,
     TOPIC_LENGTH_SIZES,
-    store_timestamp_position,
 )
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.config.loading import StoreSettings
@@ -361,7 +362,7 @@ class QueueMessageReader:
 def record_store_timestamp(record: memoryview) -> int:
     """Return the STORETIMESTAMP of a record."""
     sys_flag = int.from_bytes(record[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], signed=True)
-    place = store_timestamp_position(sys_flag)
+    place = STORE_TIMESTAMP_POSITIONS[sys_flag & HOSTS_V6]
     return int.from_bytes(record[place : place + 8], signed=True)
 
 

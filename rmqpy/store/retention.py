@@ -130,7 +130,7 @@ class RetentionCleaner:
         """
         use = max(map(self.disk_use, (self._paths.commit_log, self._paths.root)))
         full = use > settings.disk_space_warning_level_ratio / 100
-        self._health.is_disk_full = full
+        self._health.set_disk_full(full)
         self._forced = full or use > settings.disk_space_clean_forcibly_ratio / 100
         return use
 
@@ -235,6 +235,11 @@ class RetentionCleaner:
                 return False
         return True
 
+    def take_flush_request(self) -> bool:
+        """Return whether a flush of the consume queues is wanted, and forget the request."""
+        wanted, self.wants_flush = self.wants_flush, False
+        return wanted
+
     def _remove(
         self, removal: DeletionTask, now_ms: int
     ) -> Generator[DeletionTask | CleaningPause, BaseException | None, bool]:
@@ -244,7 +249,7 @@ class RetentionCleaner:
         if error is None:
             self._hanging = self.failure = None
             self.removed_count += 1
-            self._queues.removals += 1
+            self._queues.note_removal()
             return True
         self._hanging, self._tried_ms = removal, now_ms
         self.failure = f"{removal.file.path} could not be removed: {error}"

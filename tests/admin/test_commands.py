@@ -1,13 +1,11 @@
-"""The commands of mqadmin against a name server and a broker of ours: the columns that Java prints,
-and JSON.
-"""
+"""The commands of mqadmin with our name server and broker: Java's output columns, and JSON."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +20,12 @@ from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import MessageQueue
 from rmqpy.testing.in_process import InProcess, name_server_and_broker
 
-LISTED = Path(__file__).with_name("mqadmin-4.9.7.tsv")
+MQADMIN_COMMANDS = Path(__file__).with_name("mqadmin-4.9.7.tsv")
 BY_NAME = {command.name: command for command in COMMANDS}
 
 
 class Shell:
-    """Runs commands as the command line does; ``shown`` is what they print as they go."""
+    """A runner of command lines; ``shown`` has the lines printed while they ran."""
 
     def __init__(self, instance: ClientInstance, running: InProcess) -> None:
         self.running = running
@@ -38,22 +36,28 @@ class Shell:
     async def __call__(self, line: str) -> CommandResult:
         words = line.replace("BROKER", self.running.broker_address).split()
         command = BY_NAME[words[0]]
-        given = ParsedArguments(given_of(command, words[1:]))
-        return await command.run(CommandContext(self._admin, given, self.shown.append))
+        arguments = ParsedArguments(parse_options(command, words[1:]))
+        return await command.run(CommandContext(self._admin, arguments, self.shown.append))
 
 
-def given_of(command: Command, words: list[str]) -> dict[str, str]:
+def parse_options(command: Command, words: list[str]) -> dict[str, str]:
     options = {f"-{option.letter}": option for option in command.options}
-    given = {}
+    parsed = {}
     while words:
         option = options[words.pop(0)]
-        given[option.name] = "true" if option.flag else words.pop(0)
-    missing = [each.name for each in command.options if each.required and each.name not in given]
+        parsed[option.name] = "true" if option.flag else words.pop(0)
+    missing = [each.name for each in command.options if each.required and each.name not in parsed]
     assert not missing, missing
-    return given
+    return parsed
 
 
-def run_shell(root: Path, story: Callable[[Shell], Any]) -> None:
+def json_of(result: CommandResult) -> Any:
+    return json.loads(result.as_json())
+
+
+def run_shell(root: Path, story: Callable[[Shell], Awaitable[None]]) -> None:
+    """Run ``story`` with a name server and a broker whose files are in ``root``."""
+
     async def main() -> None:
         async with asyncio.timeout(30), name_server_and_broker(root) as running:
             settings = ClientSettings(name_servers=running.name_server)
@@ -66,17 +70,18 @@ def run_shell(root: Path, story: Callable[[Shell], Any]) -> None:
     asyncio.run(main())
 
 
-def masked(text: str, *secrets: str) -> str:
-    for secret in secrets:
-        text = text.replace(secret, "@")
+def masked(text: str, address: str = "") -> str:
+    """Return ``text`` with TIME for each time and @ for ``address``."""
+    if address:
+        text = text.replace(address, "@")
     return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(,\d{3})?", "TIME", text)
 
 
-# ------------------------------------------------------------------------------ which commands
+# -- the table of commands
 
 
-def test_every_command_of_mqadmin_with_its_options() -> None:
-    listed = [line.split("\t") for line in LISTED.read_text().splitlines()]
+def test_all_commands_of_mqadmin_exist_with_their_options() -> None:
+    listed = [line.split("\t") for line in MQADMIN_COMMANDS.read_text().splitlines()]
     assert len(listed) == 57
     for names, options in listed:
         name, *aliases = re.findall(r"\w+", names)
@@ -95,19 +100,19 @@ def test_names_and_letters_are_unique() -> None:
         assert not {"n", "h"} & set(letters), command.name
 
 
-# ------------------------------------------------------------------------------ topics
+# -- topics
 
 
-def test_a_topic_from_creation_to_deletion(tmp_path: Path) -> None:
+def test_a_topic_is_created_changed_and_deleted(tmp_path: Path) -> None:
     async def story(shell: Shell) -> None:
-        made = await shell("updateTopic -b BROKER -t Orders -r 3 -w 2")
-        assert masked(made.text, shell.running.broker_address) == (
+        created = await shell("updateTopic -b BROKER -t Orders -r 3 -w 2")
+        assert masked(created.text, shell.running.broker_address) == (
             "create topic to @ success.\n"
             "TopicConfig [topicName=Orders, readQueueNums=3, writeQueueNums=2, perm=RW-,"
             " topicFilterType=SINGLE_TAG, topicSysFlag=0, order=false]"
         )
         route = await shell("topicRoute -t Orders")
-        assert json.loads(route.as_json())["queueDatas"] == [
+        assert json_of(route)["queueDatas"] == [
             {
                 "brokerName": "a",
                 "perm": 6,
@@ -134,8 +139,8 @@ def test_a_topic_from_creation_to_deletion(tmp_path: Path) -> None:
         changed = await shell("updateTopicPerm -b BROKER -t Orders -p 4")
         assert "update topic perm from 6 to 4 in" in changed.text
         assert "perm=R--" in changed.text
-        gone = await shell("deleteTopic -t Orders -c DefaultCluster")
-        assert gone.text == (
+        deleted = await shell("deleteTopic -t Orders -c DefaultCluster")
+        assert deleted.text == (
             "delete topic [Orders] from cluster [DefaultCluster] success.\n"
             "delete topic [Orders] from NameServer success."
         )
@@ -145,14 +150,14 @@ def test_a_topic_from_creation_to_deletion(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_columns_of_positions_and_messages(tmp_path: Path) -> None:
+def test_positions_and_messages_have_javas_columns(tmp_path: Path) -> None:
     async def story(shell: Shell) -> None:
         await shell("updateTopic -b BROKER -t Orders -r 1 -w 1")
         sent = await shell("sendMessage -t Orders -p hello -k order-7 -c new")
         assert sent.text.splitlines()[0] == (
             "#Broker Name                      #QID  #Send Result            #MsgId"
         )
-        message_id = sent.data["msgId"]  # type: ignore[index]
+        message_id = json_of(sent)["msgId"]
         status = await shell("topicStatus -t Orders")
         assert masked(status.text).splitlines() == [
             "#Broker Name                      #QID  #Min Offset           #Max Offset"
@@ -165,7 +170,7 @@ def test_columns_of_positions_and_messages(tmp_path: Path) -> None:
         found = await shell("queryMsgByOffset -t Orders -b a -i 0 -o 0")
         assert "Tags:                [new]" in found.text
         assert found.text.endswith("WARN: No Consumer")
-        offset_id = found.data[0]["offsetMsgId"]  # type: ignore[index]
+        offset_id = json_of(found)[0]["offsetMsgId"]
         by_id = await shell(f"queryMsgById -i {offset_id}")
         assert by_id.text.splitlines()[0] == f"OffsetID:            {offset_id}"
         unique = await shell(f"queryMsgByUniqueKey -t Orders -i {message_id}")
@@ -175,7 +180,7 @@ def test_columns_of_positions_and_messages(tmp_path: Path) -> None:
         Path(path[1]).unlink()
         assert (await shell("queryMsgByUniqueKey -t Orders -i 00")).says_no
         consumed = await shell("consumeMessage -t Orders -c 5")
-        assert [each["body"] for each in consumed.data] == ["hello"]  # type: ignore[attr-defined]
+        assert [each["body"] for each in json_of(consumed)] == ["hello"]
         assert shell.shown[-1].startswith(
             f"MSGID: {message_id} MessageExt [brokerName=a, queueId=0"
         )
@@ -186,14 +191,14 @@ def test_columns_of_positions_and_messages(tmp_path: Path) -> None:
     run_shell(tmp_path, story)
 
 
-# ------------------------------------------------------------------------------ groups
+# -- groups
 
 
-def test_a_group_and_how_far_it_has_come(tmp_path: Path) -> None:
+def test_a_group_and_its_progress_are_shown(tmp_path: Path) -> None:
     async def story(shell: Shell) -> None:
         await shell("updateTopic -b BROKER -t Orders -r 1 -w 1")
-        made = await shell("updateSubGroup -b BROKER -g Readers -q 2")
-        assert made.text.splitlines()[1] == (
+        created = await shell("updateSubGroup -b BROKER -g Readers -q 2")
+        assert created.text.splitlines()[1] == (
             "SubscriptionGroupConfig [groupName=Readers, consumeEnable=true,"
             " consumeFromMinEnable=false, consumeBroadcastEnable=false, retryQueueNums=2,"
             " retryMaxTimes=16, brokerId=0, whichBrokerWhenConsumeSlowly=1,"
@@ -204,7 +209,7 @@ def test_a_group_and_how_far_it_has_come(tmp_path: Path) -> None:
             f"{'=' * 29}DefaultCluster:a{'=' * 29}",
             "groupName                               =  Readers",
         ]
-        assert (await shell("getConsumerConfig -g Nobody")).says_no
+        assert (await shell("getConsumerConfig -g Unknown")).says_no
         queue = MessageQueue("Orders", "a", 0)
         async with (
             Producer("Writers", instance=shell.instance) as producer,
@@ -229,7 +234,7 @@ def test_a_group_and_how_far_it_has_come(tmp_path: Path) -> None:
                 "producer group (Writers) instance : clientId="
                 in (await shell("producer -b BROKER")).text
             )
-        # The group's retry topic leads the way to the brokers that have its offsets.
+        # The route of the group's retry topic leads to the brokers that have its offsets.
         progress = await shell("consumerProgress -g Readers")
         lines = masked(progress.text).splitlines()
         assert lines[0].split("  ")[0] == "#Topic"
@@ -247,10 +252,10 @@ def test_a_group_and_how_far_it_has_come(tmp_path: Path) -> None:
     run_shell(tmp_path, story)
 
 
-# ------------------------------------------------------------------------------ servers
+# -- servers
 
 
-def test_brokers_and_clusters(tmp_path: Path) -> None:
+def test_brokers_and_clusters_are_listed(tmp_path: Path) -> None:
     async def story(shell: Shell) -> None:
         address = shell.running.broker_address
         listed = (await shell("clusterList")).text.splitlines()
@@ -278,7 +283,7 @@ def test_brokers_and_clusters(tmp_path: Path) -> None:
     run_shell(tmp_path, story)
 
 
-def test_name_servers(tmp_path: Path) -> None:
+def test_settings_of_a_name_server_are_shown_and_changed(tmp_path: Path) -> None:
     async def story(shell: Shell) -> None:
         server = shell.running.name_server
         settings = (await shell("getNamesrvConfig")).text
@@ -308,7 +313,7 @@ def test_name_servers(tmp_path: Path) -> None:
     run_shell(tmp_path, story)
 
 
-def test_exports_are_files(tmp_path: Path) -> None:
+def test_exports_are_written_to_files(tmp_path: Path) -> None:
     async def story(shell: Shell) -> None:
         await shell("updateTopic -b BROKER -t Orders -r 1 -w 1")
         await shell("updateSubGroup -b BROKER -g Readers")
@@ -318,9 +323,9 @@ def test_exports_are_files(tmp_path: Path) -> None:
             ("exportMetrics", "metrics"),
         ):
             path = tmp_path / "out" / f"{name}.json"
-            done = await shell(f"{command} -c DefaultCluster -f {path.parent}")
-            assert done.text == f"export {path} success"
-            assert json.loads(path.read_text()) == done.data["content"]  # type: ignore[index]
+            exported = await shell(f"{command} -c DefaultCluster -f {path.parent}")
+            assert exported.text == f"export {path} success"
+            assert json.loads(path.read_text()) == json_of(exported)["content"]
         metadata = json.loads((tmp_path / "out" / "metadata.json").read_text())
         assert list(metadata["topicConfigTable"]) == ["Orders"]
         assert list(metadata["subscriptionGroupTable"]) == ["Readers"]
@@ -334,7 +339,7 @@ def test_exports_are_files(tmp_path: Path) -> None:
     run_shell(tmp_path, story)
 
 
-def test_latencies(tmp_path: Path) -> None:
+def test_latencies_are_measured(tmp_path: Path) -> None:
     async def story(shell: Shell) -> None:
         await shell("updateTopic -b BROKER -t Orders -r 2 -w 2")
         checked = await shell("checkMsgSendRT -t Orders -a 3")
@@ -348,7 +353,7 @@ def test_latencies(tmp_path: Path) -> None:
         await shell("sendMsgStatus -b a -c 2")
         assert sum("SendResult=SendResult [sendStatus=SEND_OK" in each for each in shell.shown) == 2
         rounds = await shell("clusterRT -a 2 -r 1")
-        assert rounds.data[0]["ok"] == 2  # type: ignore[index]
+        assert json_of(rounds)[0]["ok"] == 2
         watched = await shell("startMonitoring -r 1")
         assert shell.shown[-2:] == ["[MONITOR] beginRound", "[MONITOR] endRound"]
         assert not watched.says_no

@@ -1,4 +1,4 @@
-"""Where the commands of an administrator find their account."""
+"""The sources of the account of an administrator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmqpy.admin.credentials import find_credentials
 from rmqpy.model.errors import ConfigError
 
 
-def test_the_environment_wins_then_the_file_then_javas_place(tmp_path: Path) -> None:
+def test_the_environment_overrides_the_file_and_javas_default_file(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "tools.yml").write_text("accessKey: from-home\nsecretKey: 12345678\n")
     other = tmp_path / "other.yml"
@@ -21,11 +21,11 @@ def test_the_environment_wins_then_the_file_then_javas_place(tmp_path: Path) -> 
     assert find_credentials(str(other), {**home, **keys}) == Credentials("from-env", "s")
     assert find_credentials(str(other), home) == Credentials("from-file", "s")
     assert find_credentials(None, home) == Credentials("from-home", "12345678")
-    assert find_credentials(None, {"ROCKETMQ_HOME": str(tmp_path / "no")}) is None
+    assert find_credentials(None, {"ROCKETMQ_HOME": str(tmp_path / "none")}) is None
     assert find_credentials(None, {}) is None
 
 
-def test_half_an_account_is_a_fault(tmp_path: Path) -> None:
+def test_an_incomplete_account_is_refused(tmp_path: Path) -> None:
     half = tmp_path / "half.yml"
     half.write_text("accessKey: a\n")
     with pytest.raises(ConfigError, match="secretKey"):

@@ -1,4 +1,4 @@
-"""What every test of a command needs."""
+"""Fixtures of tests/cli."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _own_logging() -> Iterator[None]:
-    """Commands configure the root logger; tests that follow get it back."""
+def _restore_logging() -> Iterator[None]:
+    """Restore the root logger, which commands configure."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield

@@ -1,15 +1,13 @@
-"""The command line: exit codes, printed settings, what a user sees when something is wrong."""
+"""The command line: exit codes, printed settings, and error messages."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from harness.cli import start_process, write_broker_conf
 
 from rmqpy.cli import main
 from rmqpy.testing.ports import PortBlock, free_port_block
@@ -22,23 +20,7 @@ def ports() -> PortBlock:
     return block
 
 
-def broker_conf(folder: Path, port: int, **more: str) -> Path:
-    lines = {
-        "brokerName": "cli-broker",
-        "listenPort": str(port),
-        "brokerIP1": "127.0.0.1",
-        "storePathRootDir": str(folder / "store"),
-        "mappedFileSizeCommitLog": "65536",
-        "mappedFileSizeConsumeQueue": "2000",
-        "maxHashSlotNum": "100",
-        "maxIndexNum": "400",
-    } | more
-    path = folder / "broker.conf"
-    path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-    return path
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
@@ -53,7 +35,7 @@ def test_bad_usage_is_exit_code_1(arguments: list[str]) -> None:
 
 
 def test_broker_prints_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    conf = broker_conf(tmp_path, 20911)
+    conf = write_broker_conf(tmp_path, 20911)
     assert main(["broker", "-c", str(conf), "-n", "127.0.0.1:9876;127.0.0.1:9877", "-p"]) == 0
     printed = dict(line.split("=", 1) for line in capsys.readouterr().out.splitlines())
     assert printed["brokerName"] == "cli-broker"
@@ -62,10 +44,10 @@ def test_broker_prints_its_settings(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert printed["messageDelayLevel"].startswith("1s 5s 10s")
 
 
-def test_the_command_line_wins_over_the_file(
+def test_the_command_line_overrides_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    conf = broker_conf(tmp_path, 20911)
+    conf = write_broker_conf(tmp_path, 20911)
     assert main(["broker", "-c", str(conf), "--set", "brokerName=other", "-p"]) == 0
     assert "brokerName=other\n" in capsys.readouterr().out
 
@@ -76,21 +58,21 @@ def test_namesrv_prints_its_settings(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("line", "named"),
+    ("line", "words"),
     [
         ("flushDiskType=SOMETIMES", ["broker.conf:9", "flushDiskType", "ASYNC_FLUSH"]),
         ("mappedFileSizeCommitLog=big", ["broker.conf:9", "mappedFileSizeCommitLog", "big"]),
         ("messageStorePlugIn=org.example.Plugin", ["messageStorePlugIn"]),
     ],
 )
-def test_a_wrong_value_names_file_line_and_key(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, named: list[str]
+def test_the_error_for_an_invalid_value_has_file_line_and_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, words: list[str]
 ) -> None:
-    conf = broker_conf(tmp_path, 20911)
+    conf = write_broker_conf(tmp_path, 20911)
     conf.write_text(conf.read_text() + line + "\n")
     assert main(["broker", "-c", str(conf)]) == 1
     error = capsys.readouterr().err
-    assert [word for word in named if word not in error] == []
+    assert [word for word in words if word not in error] == []
     assert not (tmp_path / "store").exists()
 
 
@@ -105,7 +87,7 @@ def test_set_without_a_value_is_exit_code_1(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message"),
     [
         ({"dLegerSelfId": "n2"}, "dLegerSelfId=n2, is not among them"),
         ({"dLegerSelfId": "node-0"}, "one letter and a number"),
@@ -115,12 +97,12 @@ def test_set_without_a_value_is_exit_code_1(capsys: pytest.CaptureFixture[str]) 
         ({"dLegerPeers": "n0-127.0.0.1:1;n1-127.0.0.1:1"}, "the same address twice"),
     ],
 )
-def test_a_group_that_cannot_be_is_refused_with_a_remedy(
+def test_an_invalid_dledger_group_is_refused_with_a_remedy(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     ports: PortBlock,
     changes: dict[str, str],
-    sentence: str,
+    message: str,
 ) -> None:
     settings = {
         "enableDLegerCommitLog": "true",
@@ -128,16 +110,16 @@ def test_a_group_that_cannot_be_is_refused_with_a_remedy(
         "dLegerPeers": "n0-127.0.0.1:20001;n1-127.0.0.1:20002",
         "dLegerSelfId": "n0",
     }
-    conf = broker_conf(tmp_path, ports.broker_port, **(settings | changes))
+    conf = write_broker_conf(tmp_path, ports.broker_port, **(settings | changes))
     assert main(["broker", "-c", str(conf)]) == 1
-    assert sentence in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
 
 
-def test_a_slave_without_an_id_of_its_own_is_refused(
+def test_a_slave_with_the_id_of_the_master_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], ports: PortBlock
 ) -> None:
-    conf = broker_conf(tmp_path, ports.broker_port, brokerRole="SLAVE", brokerId="0")
+    conf = write_broker_conf(tmp_path, ports.broker_port, brokerRole="SLAVE", brokerId="0")
     assert main(["broker", "-c", str(conf)]) == 1
     assert "a slave needs an id of its own" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
@@ -146,7 +128,7 @@ def test_a_slave_without_an_id_of_its_own_is_refused(
 def test_a_foreign_file_in_the_store_stops_the_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], ports: PortBlock
 ) -> None:
-    conf = broker_conf(tmp_path, ports.broker_port)
+    conf = write_broker_conf(tmp_path, ports.broker_port)
     stray = tmp_path / "store/commitlog/md5sums.txt"
     stray.parent.mkdir(parents=True)
     stray.write_text("x")
@@ -155,22 +137,12 @@ def test_a_foreign_file_in_the_store_stops_the_start(
     assert str(stray) in error and "move it elsewhere" in error
 
 
-def start(arguments: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "rmqpy.cli", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "NAMESRV_ADDR": ""},
-    )
-
-
 @pytest.mark.slow
-def test_sigterm_stops_a_broker_cleanly_and_logs_are_one_line_an_event(
+def test_sigterm_stops_a_broker_cleanly_and_logs_have_one_line_per_event(
     tmp_path: Path, ports: PortBlock
 ) -> None:
-    conf = broker_conf(tmp_path, ports.broker_port)
-    broker = start(["broker", "-c", str(conf), "--log-json"])
+    conf = write_broker_conf(tmp_path, ports.broker_port)
+    broker = start_process(["broker", "-c", str(conf), "--log-json"])
     assert broker.stdout is not None
     assert broker.stdout.readline() == f"ready: broker cli-broker 127.0.0.1:{ports.broker_port}\n"
     assert (tmp_path / "store/abort").exists()
@@ -184,11 +156,11 @@ def test_sigterm_stops_a_broker_cleanly_and_logs_are_one_line_an_event(
 
 @pytest.mark.slow
 def test_a_second_broker_on_the_same_store_is_refused(tmp_path: Path, ports: PortBlock) -> None:
-    conf = broker_conf(tmp_path, ports.broker_port)
-    first = start(["broker", "-c", str(conf)])
+    conf = write_broker_conf(tmp_path, ports.broker_port)
+    first = start_process(["broker", "-c", str(conf)])
     try:
         assert first.stdout is not None and first.stdout.readline().startswith("ready:")
-        second = start(["broker", "-c", str(conf)])
+        second = start_process(["broker", "-c", str(conf)])
         _, errors = second.communicate(timeout=30)
         assert second.returncode == 1
         assert "lock" in errors and "another broker" in errors
@@ -198,7 +170,7 @@ def test_a_second_broker_on_the_same_store_is_refused(tmp_path: Path, ports: Por
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["store", "fsck", "DIR"], "rmqpy: interrupted\n"),
         (["upgrade", "apply", "--resume", "DIR"], "rmqpy upgrade apply --resume DIR continues"),
@@ -206,9 +178,9 @@ def test_a_second_broker_on_the_same_store_is_refused(tmp_path: Path, ports: Por
         (["pipeline", "rebuild", "DIR", "--apply"], "rmqpy upgrade apply --resume DIR continues"),
     ],
 )
-def test_ctrl_c_ends_with_one_line(
+def test_ctrl_c_exits_with_130_and_one_line(
     words: list[str],
-    told: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -217,5 +189,7 @@ def test_ctrl_c_ends_with_one_line(
 
     monkeypatch.setattr("rmqpy.cli.configure_logging", interrupt)
     assert main(words) == 130
-    said = capsys.readouterr()
-    assert said.out == "" and told in said.err and said.err.count("\n") == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert captured.err.count("\n") == 1

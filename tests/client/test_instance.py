@@ -1,33 +1,25 @@
-"""Name servers, routes and heartbeats."""
+"""A client instance: its name servers, routes and heartbeats."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
-from harness.client import ClientWorld
+from attrs import evolve
+from harness.client import A0, A1, B0, NAME_SERVERS, SETTINGS, ClientWorld, Run, topic_route
 
 from rmqpy.client.core.instance import split_name_servers
 from rmqpy.client.core.server_requests import ServerRequestHandler
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import ConfigError, NetworkError, RequestRejectedError
-from rmqpy.remoting.bodies import (
-    CLUSTERING,
-    CONSUME_ACTIVELY,
-    BrokerData,
-    ConsumerData,
-    TopicRouteData,
-)
+from rmqpy.remoting.bodies import CLUSTERING, CONSUME_ACTIVELY, BrokerData, ConsumerData
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 HEARTBEAT = RequestCode.HEART_BEAT
-A0, A1, B0 = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
-Run = Callable[[Any], Any]
 
 
 def test_one_name_server_is_kept_while_it_answers(world: ClientWorld, run: Run) -> None:
@@ -50,13 +42,13 @@ def test_the_next_name_server_takes_over_and_is_kept(world: ClientWorld, run: Ru
         await instance.refresh_routes()
         world.answers[first] = working
         await instance.refresh_routes()
-        (second,) = {"10.0.0.8:9876", "10.0.0.9:9876"} - {first}
+        (second,) = set(NAME_SERVERS) - {first}
         assert world.addresses(ROUTE) == [first, first, second, second]
 
     run(main())
 
 
-def test_no_name_server_names_them_all(world: ClientWorld, run: Run) -> None:
+def test_the_error_names_all_name_servers_that_do_not_answer(world: ClientWorld, run: Run) -> None:
     world.answers.clear()
     with pytest.raises(NetworkError, match="no name server answers") as fault:
         run(world.instance().route("T"))
@@ -64,29 +56,27 @@ def test_no_name_server_names_them_all(world: ClientWorld, run: Run) -> None:
     assert "10.0.0.9:9876: connect" in str(fault.value)
 
 
-def test_route_is_asked_once_by_all_who_wait(world: ClientWorld, run: Run) -> None:
+def test_concurrent_callers_share_one_request_of_a_route(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         await asyncio.gather(*(instance.route("T") for _ in range(5)))
 
     run(main())
     assert len(world.requests(ROUTE)) == 1
-    assert world.asked[0].command.ext_fields == {"topic": "T"}
+    assert world.received[0].command.ext_fields == {"topic": "T"}
 
 
-def test_unknown_topic_is_refused(world: ClientWorld, run: Run) -> None:
+def test_the_route_of_an_unknown_topic_is_refused(world: ClientWorld, run: Run) -> None:
     with pytest.raises(RequestRejectedError) as refused:
         run(world.instance().route("Unknown"))
     assert refused.value.code == 17
 
 
-def test_suspect_route_is_asked_again_after_a_pause(
-    world: ClientWorld, run: Run, make_route: Callable[..., TopicRouteData]
-) -> None:
+def test_a_suspect_route_is_requested_again_after_a_pause(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         await instance.route("T")
-        world.routes["T"] = make_route(write_queue_nums=9)
+        world.routes["T"] = topic_route(write_queue_nums=9)
         instance.invalidate_route("T")
         assert (await instance.route("T")).queue_datas[0].write_queue_nums == 2
         world.clock.passed_ms += 500
@@ -98,11 +88,12 @@ def test_suspect_route_is_asked_again_after_a_pause(
     assert len(world.requests(ROUTE)) == 2
 
 
-def test_last_route_outlives_the_name_servers(world: ClientWorld, run: Run) -> None:
+def test_the_last_route_is_kept_while_no_name_server_answers(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         before = await instance.route("T")
-        del world.answers["10.0.0.8:9876"], world.answers["10.0.0.9:9876"]
+        for address in NAME_SERVERS:
+            del world.answers[address]
         await instance.refresh_routes()
         instance.invalidate_route("T")
         world.clock.passed_ms += 500
@@ -111,20 +102,18 @@ def test_last_route_outlives_the_name_servers(world: ClientWorld, run: Run) -> N
     run(main())
 
 
-def test_routes_are_bounded(
-    world: ClientWorld, run: Run, make_route: Callable[..., TopicRouteData]
-) -> None:
+def test_the_number_of_routes_is_bounded(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
-        instance = world.instance(topics_max=2)
+        instance = world.instance(evolve(SETTINGS, topics_max=2))
         for topic in ("T", "U", "V", "U", "T"):
-            world.routes[topic] = make_route()
+            world.routes[topic] = topic_route()
             await instance.route(topic)
 
     run(main())
     assert [each.command.ext_fields["topic"] for each in world.requests(ROUTE)] == list("TUVT")
 
 
-def test_address_of_a_broker_that_came_later(world: ClientWorld, run: Run) -> None:
+def test_the_address_of_a_new_broker_is_found(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         await instance.route("T")
@@ -156,20 +145,23 @@ def test_heartbeats_of_producers_go_to_masters(world: ClientWorld, run: Run) -> 
     )
 
 
-def test_heartbeats_of_consumers_go_to_all(world: ClientWorld, run: Run) -> None:
+def test_heartbeats_of_consumers_go_to_masters_and_slaves(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         instance.join_consumer("CID", lambda: ConsumerData("CID", CONSUME_ACTIVELY, CLUSTERING))
         await instance.route("T")
         del world.answers[A0]
         await instance.send_heartbeats()
-        world.asked.clear()
+        world.received.clear()
         await instance.close()
 
     run(main())
     assert world.closed
     unregister = world.requests(RequestCode.UNREGISTER_CLIENT)
-    assert [each.address for each in unregister] == [A1, B0]  # those that know of us
+    assert [each.address for each in unregister] == [
+        A1,
+        B0,
+    ]  # the brokers that have received a heartbeat
     assert unregister[0].command.ext_fields == {"clientID": "10.0.0.7@i", "consumerGroup": "CID"}
 
 
@@ -186,25 +178,25 @@ def test_brokers_without_a_route_are_forgotten(world: ClientWorld, run: Run) -> 
     assert world.addresses(HEARTBEAT) == [A0]
 
 
-def test_background_greets_new_brokers_and_refreshes(world: ClientWorld, run: Run) -> None:
+def test_background_tasks_send_heartbeats_and_refresh_routes(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
-        instance = world.instance(route_refresh_ms=1, heartbeat_ms=60_000)
+        instance = world.instance(evolve(SETTINGS, route_refresh_ms=1, heartbeat_ms=60_000))
         instance.join_producer("P")
         instance.start()
         await instance.route("T")
         while not world.requests(HEARTBEAT) or len(world.requests(ROUTE)) < 3:
             await asyncio.sleep(0.001)
         await instance.close()
-        asked = len(world.asked)
+        count = len(world.received)
         for _ in range(5):
             await asyncio.sleep(0.001)
-        assert len(world.asked) == asked
+        assert len(world.received) == count
 
     run(main())
     assert set(world.addresses(HEARTBEAT)) == {A0, B0}
 
 
-def test_a_group_joins_once(world: ClientWorld, run: Run) -> None:
+def test_a_group_can_join_only_once(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         instance.join_producer("P")
@@ -216,18 +208,18 @@ def test_a_group_joins_once(world: ClientWorld, run: Run) -> None:
     run(main())
 
 
-@pytest.mark.parametrize("given", ["", "host", "a:1;b", [], ["a:0"]])
-def test_wrong_name_servers(given: Any) -> None:
+@pytest.mark.parametrize("servers", ["", "host", "a:1;b", [], ["a:0"]])
+def test_invalid_name_servers_are_refused(servers: str | Sequence[str]) -> None:
     with pytest.raises(ConfigError, match="give host:port"):
-        split_name_servers(given)
+        split_name_servers(servers)
 
 
-def test_name_servers() -> None:
+def test_name_servers_are_a_string_or_a_sequence() -> None:
     assert split_name_servers("a:1; b:2;") == ("a:1", "b:2")
     assert split_name_servers(["a:1", "[::1]:2"]) == ("a:1", "[::1]:2")
 
 
-def test_pushed_requests_of_nobody_are_refused() -> None:
+def test_pushed_requests_for_other_groups_are_refused() -> None:
     channel = MemoryChannel()
     foreign = RemotingCommand(code=307, opaque=5, ext_fields={"consumerGroup": "G"})
     pushed = ServerRequestHandler()
@@ -240,11 +232,11 @@ def test_pushed_requests_of_nobody_are_refused() -> None:
     assert (response.code, response.remark) == (3, " request type 326 not supported")
 
 
-def test_pushed_requests_are_answered_by_their_group(run: Run) -> None:
+def test_the_handler_of_a_group_answers_its_pushed_requests(run: Run) -> None:
     async def main() -> None:
         async def answer(_channel: Channel, request: RemotingCommand) -> bytes | None:
             if request.ext_fields["clientId"] == "none":
-                raise ValueError("no such client")
+                raise ValueError("planted")
             return b"{}"
 
         channel = MemoryChannel()
@@ -256,8 +248,8 @@ def test_pushed_requests_are_answered_by_their_group(run: Run) -> None:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             response = channel.take_one()
-            wanted = (0, None, b"{}") if client == "c" else (1, "ValueError('no such client')", b"")
-            assert (response.code, response.remark, response.body) == wanted
+            expected = (0, None, b"{}") if client == "c" else (1, "ValueError('planted')", b"")
+            assert (response.code, response.remark, response.body) == expected
         pushed.forget("G", [307])
         pushed.handle(channel, [RemotingCommand(code=307, ext_fields=fields)])
         assert channel.take_one().code == 1

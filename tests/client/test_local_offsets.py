@@ -1,4 +1,4 @@
-"""The offset file of a broadcasting consumer: Java's form, its predecessor kept."""
+"""The offset file of a broadcasting consumer: Java's format, and the backup of the last version."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rmqpy.remoting.bodies import MessageQueue
 QUEUE = MessageQueue("T", "a", 3)
 
 
-def test_nothing_there_is_empty(tmp_path: Path) -> None:
+def test_without_a_file_there_are_no_offsets(tmp_path: Path) -> None:
     assert LocalOffsets(tmp_path, "i", "G").load() == {}
 
 
-def test_java_form_and_place(tmp_path: Path) -> None:
+def test_the_file_has_javas_format_and_path(tmp_path: Path) -> None:
     offsets = LocalOffsets(tmp_path, "10.0.0.1@i", "G")
     offsets.save({QUEUE: 7})
     path = tmp_path / "10.0.0.1@i" / "G" / "offsets.json"
@@ -28,7 +28,7 @@ def test_java_form_and_place(tmp_path: Path) -> None:
     assert offsets.load() == {QUEUE: 7}
 
 
-def test_what_java_wrote(tmp_path: Path) -> None:
+def test_a_file_of_java_is_read(tmp_path: Path) -> None:
     offsets = LocalOffsets(tmp_path, "i", "G")
     offsets.path.parent.mkdir(parents=True)
     offsets.path.write_text(
@@ -38,7 +38,7 @@ def test_what_java_wrote(tmp_path: Path) -> None:
     assert offsets.load() == {QUEUE: 7}
 
 
-def test_a_cut_file_falls_back_to_the_one_before(tmp_path: Path) -> None:
+def test_a_torn_file_falls_back_to_its_backup(tmp_path: Path) -> None:
     offsets = LocalOffsets(tmp_path, "i", "G")
     offsets.save({QUEUE: 7})
     offsets.save({QUEUE: 9})
@@ -47,7 +47,7 @@ def test_a_cut_file_falls_back_to_the_one_before(tmp_path: Path) -> None:
     assert offsets.load() == {QUEUE: 7}
 
 
-def test_nothing_readable_is_a_fault_that_names_the_file(tmp_path: Path) -> None:
+def test_without_a_readable_file_the_error_names_it(tmp_path: Path) -> None:
     offsets = LocalOffsets(tmp_path, "i", "G")
     offsets.save({QUEUE: 7})
     offsets.path.write_bytes(b"{")

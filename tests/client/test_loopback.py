@@ -1,10 +1,11 @@
-"""Client and server over a socket: one cycle of everything, and a fail-over of name servers."""
+"""A client and a server over a socket: each operation once, and a failover of name servers."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from harness.client import Run, encode_record
 
 from rmqpy.client import ClientInstance, ClientSettings, Message, Producer, PullConsumer
 from rmqpy.model.codes import RequestCode
@@ -16,11 +17,9 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.headers import PullMessageResponseHeader, SendMessageResponseHeader
 
-Run = Callable[[Any], Any]
 
-
-class OneForAll:
-    """Name server and broker in one: keeps the route to itself, stores nothing but counts."""
+class SmallServer:
+    """A name server and broker in one, with a fixed route and one record; it counts requests."""
 
     def __init__(self, record: bytes) -> None:
         self.address = ""
@@ -64,8 +63,8 @@ def closed_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_over_a_socket(run: Run, record: Callable[..., bytes]) -> None:
-    peer = OneForAll(record(5, b"five"))
+def test_a_client_sends_pulls_and_closes_over_a_socket(run: Run) -> None:
+    peer = SmallServer(encode_record(5, b"five"))
 
     async def main() -> None:
         scheduler = AsyncioScheduler()
@@ -86,14 +85,14 @@ def test_over_a_socket(run: Run, record: Callable[..., bytes]) -> None:
             await producer.send_oneway(Message(topic="T", body=b"x"))
             await instance.send_heartbeats()
         await instance.close()
-        async with Producer("Q", peer.address) as alone:
-            await alone.send(Message(topic="T", body=b"x"))
+        async with Producer("Q", peer.address) as producer:
+            await producer.send(Message(topic="T", body=b"x"))
         await server.close()
         await scheduler.close()
 
     run(main())
     assert peer.codes.count(RequestCode.SEND_MESSAGE_V2) == 3
     assert RequestCode.HEART_BEAT in peer.codes
-    # The producer and the consumer that shared a client; the other may not have had a heartbeat.
+    # The two that share a client unregister; the last producer may not have sent a heartbeat.
     assert peer.codes.count(RequestCode.UNREGISTER_CLIENT) in (2, 3)
     assert peer.closed == 2

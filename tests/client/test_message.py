@@ -1,11 +1,11 @@
-"""What a producer refuses to send, the properties it sends, and compressed bodies."""
+"""Messages that a producer refuses, the properties that it sends, and compressed bodies."""
 
 from __future__ import annotations
 
 import zlib
-from typing import Any
 
 import pytest
+from attrs import evolve
 
 from rmqpy.client.core.message import (
     COMPRESSION_ZLIB,
@@ -30,40 +30,43 @@ JAVA_RESERVED = (
 )
 
 
-def test_reserved_names_are_javas() -> None:
+VALID = Message(topic="T", body=b"1234")
+
+
+def test_reserved_properties_are_those_of_java() -> None:
     assert set(JAVA_RESERVED.split()) == RESERVED_PROPERTIES
 
 
 @pytest.mark.parametrize(
     ("message", "code", "reason"),
     [
-        ({"topic": ""}, 1, "topic is blank"),
-        ({"topic": "a.b"}, 1, "illegal characters"),
-        ({"topic": "x" * 128}, 1, "longer than topic max length"),
-        ({"topic": "SCHEDULE_TOPIC_XXXX"}, 16, "forbidden"),
-        ({"body": b""}, 13, "body is empty"),
-        ({"body": b"12345"}, 13, "has 5 bytes, more than 4"),
-        ({"delay_level": -1}, 13, "negative"),
-        ({"properties": {"KEYS": "x"}}, 13, "KEYS is reserved"),
-        ({"properties": {"UNIQ_KEY": "x"}}, 13, "UNIQ_KEY is reserved"),
-        ({"properties": {"a": " "}}, 13, "blank"),
-        ({"properties": {"": "a"}}, 13, "blank"),
+        (evolve(VALID, topic=""), 1, "topic is blank"),
+        (evolve(VALID, topic="a.b"), 1, "illegal characters"),
+        (evolve(VALID, topic="x" * 128), 1, "longer than topic max length"),
+        (evolve(VALID, topic="SCHEDULE_TOPIC_XXXX"), 16, "forbidden"),
+        (evolve(VALID, body=b""), 13, "body is empty"),
+        (evolve(VALID, body=b"12345"), 13, "has 5 bytes, more than 4"),
+        (evolve(VALID, delay_level=-1), 13, "negative"),
+        (evolve(VALID, properties={"KEYS": "x"}), 13, "KEYS is reserved"),
+        (evolve(VALID, properties={"UNIQ_KEY": "x"}), 13, "UNIQ_KEY is reserved"),
+        (evolve(VALID, properties={"a": " "}), 13, "blank"),
+        (evolve(VALID, properties={"": "a"}), 13, "blank"),
     ],
 )
-def test_refused(message: dict[str, Any], code: int, reason: str) -> None:
+def test_an_invalid_message_is_refused(message: Message, code: int, reason: str) -> None:
     with pytest.raises(RequestRejectedError, match=reason) as refused:
-        check_message(Message(**({"topic": "T", "body": b"1234"} | message)), 4)
+        check_message(message, 4)
     assert refused.value.code == code
 
 
-def test_longest_names_pass() -> None:
+def test_the_longest_names_are_allowed() -> None:
     check_message(Message(topic="%RETRY%" + "x" * 120, body=b"1234"), 4)
     check_group("g" * 255)
     with pytest.raises(RequestRejectedError, match="longer than group max length"):
         check_group("g" * 256)
 
 
-def test_properties() -> None:
+def test_properties_are_encoded_in_javas_order() -> None:
     message = Message(
         topic="T",
         body=b"b",
@@ -88,12 +91,12 @@ def test_properties() -> None:
     ("properties", "reason"),
     [({"a\x01b": "c"}, "must not contain"), ({"a": "b\x02c"}, "must not contain")],
 )
-def test_separators_in_properties(properties: dict[str, str], reason: str) -> None:
+def test_separators_in_properties_are_refused(properties: dict[str, str], reason: str) -> None:
     with pytest.raises(RequestRejectedError, match=reason):
         property_string(Message(topic="T", body=b"b", properties=properties), "ID")
 
 
-def test_properties_have_a_limit() -> None:
+def test_the_length_of_properties_is_limited() -> None:
     fixed = len(property_string(Message(topic="T", body=b"b", keys="k"), "ID")) - 1
     property_string(Message(topic="T", body=b"b", keys="k" * (32767 - fixed)), "ID")
     with pytest.raises(RequestRejectedError, match="32768 bytes, more than 32767"):
@@ -101,7 +104,7 @@ def test_properties_have_a_limit() -> None:
 
 
 @pytest.mark.parametrize("kind", [0, COMPRESSION_ZLIB])
-def test_inflates_zlib(kind: int) -> None:
+def test_zlib_bodies_are_inflated(kind: int) -> None:
     assert inflated_body(zlib.compress(b"abc" * 99), COMPRESSED | kind) == b"abc" * 99
     assert inflated_body(b"as it is", kind) == b"as it is"
 
@@ -120,11 +123,13 @@ def test_inflates_zlib(kind: int) -> None:
     ],
     ids=["junk", "torn", "empty", "bomb", "lz4", "zstd", "unknown"],
 )
-def test_bodies_that_cannot_be_inflated(body: bytes, sys_flag: int, reason: str) -> None:
+def test_bodies_that_cannot_be_inflated_are_refused(
+    body: bytes, sys_flag: int, reason: str
+) -> None:
     with pytest.raises(RemoteProtocolError, match=reason):
         inflated_body(body, sys_flag)
 
 
-def test_host_addresses() -> None:
+def test_a_host_address_is_host_and_port() -> None:
     assert host_address((bytes([10, 0, 0, 1]), 10911)) == "10.0.0.1:10911"
     assert host_address((bytes(15) + b"\x01", 10911)) == "[::1]:10911"

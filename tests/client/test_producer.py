@@ -1,32 +1,37 @@
-"""Sending: the request, retries, time-outs, batches, new topics."""
+"""Sends: the request, retries, time-outs, batches, and new topics."""
 
 from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
 
 import pytest
-from harness.client import ClientWorld
+from attrs import evolve
+from harness.client import A0, A1, B0, ClientWorld, Run, T, topic_route
 
-from rmqpy.client import Message, MessageQueue, Producer, ProducerSettings, SendStatus, split_batch
+from rmqpy.client import (
+    Message,
+    MessageQueue,
+    Producer,
+    ProducerSettings,
+    SendResult,
+    SendStatus,
+    split_batch,
+)
 from rmqpy.client.core.message import property_string
 from rmqpy.codec.message import batch_records, encode_batch_body
 from rmqpy.codec.properties import decode_properties
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import ConfigError, NetworkError, RequestRejectedError
-from rmqpy.remoting.bodies import TopicRouteData
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import SendMessageResponseHeader
 
 SEND = RequestCode.SEND_MESSAGE_V2
 BATCH = RequestCode.SEND_BATCH_MESSAGE
-A0, A1, B0 = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 HELLO = Message(topic="T", body=b"hello")
-Run = Callable[[Any], Any]
+DEFAULTS = ProducerSettings()
 
-# Sent by Java 4.9.7 for a message of topic Normal, tag and keys absent, user property seq=0.
 JAVA_FIELDS = {
     "a": "PID_probe",
     "b": "Normal",
@@ -43,62 +48,66 @@ JAVA_FIELDS = {
     "m": "false",
     "n": "golden",
 }
+"""The fields that Java 4.9.7 sends for a message of topic Normal with the user property seq=0."""
 
 
-def with_producer(world: ClientWorld, use: Callable[[Producer], Any], **settings: Any) -> Any:
-    async def main() -> Any:
-        instance = world.instance()
-        async with Producer(
-            "PID_probe", settings=ProducerSettings(**settings), instance=instance
-        ) as producer:
-            return await use(producer)
-
-    return main()
+async def with_producer(
+    world: ClientWorld,
+    use: Callable[[Producer], Coroutine[object, object, T]],
+    settings: ProducerSettings = DEFAULTS,
+) -> T:
+    async with Producer("PID_probe", settings=settings, instance=world.instance()) as producer:
+        return await use(producer)
 
 
-def send(world: ClientWorld, message: Message = HELLO, **settings: Any) -> Any:
-    return with_producer(world, lambda producer: producer.send(message), **settings)
+async def send(
+    world: ClientWorld, message: Message = HELLO, settings: ProducerSettings = DEFAULTS
+) -> SendResult:
+    return await with_producer(world, lambda producer: producer.send(message), settings)
 
 
-def send_batch(world: ClientWorld, messages: Sequence[Message], **settings: Any) -> Any:
-    return with_producer(world, lambda producer: producer.send_batch(messages), **settings)
+async def send_batch(
+    world: ClientWorld, messages: Sequence[Message], settings: ProducerSettings = DEFAULTS
+) -> SendResult:
+    return await with_producer(world, lambda producer: producer.send_batch(messages), settings)
 
 
 def brokers(world: ClientWorld) -> list[str]:
+    """Return the broker of each attempt."""
     names = {A0: "a", A1: "a", B0: "b"}
     return [names[address] for address in world.addresses(SEND, BATCH)]
 
 
-def test_request_is_javas(
-    world: ClientWorld, run: Run, make_route: Callable[..., TopicRouteData]
-) -> None:
-    route = make_route()
-    for data in (*route.queue_datas, *route.broker_datas):
-        data.broker_name = "golden"
+def test_the_request_of_a_send_has_javas_fields(world: ClientWorld, run: Run) -> None:
+    route = topic_route()
+    for queue_data in route.queue_datas:
+        queue_data.broker_name = "golden"
+    for broker_data in route.broker_datas:
+        broker_data.broker_name = "golden"
     world.routes["Normal"] = route
     queue = MessageQueue("Normal", "golden", 0)
     message = Message(topic="Normal", body=b"b", properties={"seq": "0"})
     run(with_producer(world, lambda producer: producer.send(message, queue)))
-    (asked,) = world.requests(SEND)
-    fields = dict(asked.command.ext_fields)
+    (received,) = world.requests(SEND)
+    fields = dict(received.command.ext_fields)
     java = dict(JAVA_FIELDS)
     ours, theirs = (decode_properties(each.pop("i").encode()) for each in (fields, java))
     assert fields == java
     assert ours.keys() == theirs.keys()
     assert ours | {"UNIQ_KEY": ""} == theirs | {"UNIQ_KEY": ""}
-    assert asked.command.version == 407
-    assert asked.command.language == 3
+    assert received.command.version == 407
+    assert received.command.language == 3
 
 
-def test_result(world: ClientWorld, run: Run) -> None:
+def test_the_result_identifies_the_stored_message(world: ClientWorld, run: Run) -> None:
     result = run(send(world))
-    (asked,) = world.requests(SEND)
+    (received,) = world.requests(SEND)
     assert result.status is SendStatus.SEND_OK
-    assert decode_properties(asked.command.ext_fields["i"].encode())["UNIQ_KEY"] == result.msg_id
+    assert decode_properties(received.command.ext_fields["i"].encode())["UNIQ_KEY"] == result.msg_id
     assert result.msg_id.startswith("0A000007234530946E09")
     assert result.offset_msg_id == "0A00000100002A9F0000000000000001"
-    assert result.queue.queue_id == int(asked.command.ext_fields["e"])
-    assert result.queue.broker_name == asked.command.ext_fields["n"]
+    assert result.queue.queue_id == int(received.command.ext_fields["e"])
+    assert result.queue.broker_name == received.command.ext_fields["n"]
     assert result.queue_offset == 101
 
 
@@ -113,29 +122,31 @@ def test_queues_are_used_in_turn(world: ClientWorld, run: Run) -> None:
 
 
 @pytest.mark.parametrize("code", [1, 14, 16, 17, 204, 205])
-def test_retried_codes_go_to_another_broker(world: ClientWorld, run: Run, code: int) -> None:
+def test_retryable_codes_are_retried_at_another_broker(
+    world: ClientWorld, run: Run, code: int
+) -> None:
     world.answer(A0, code)
     world.answer(B0, code)
     with pytest.raises(RequestRejectedError) as refused:
         run(send(world))
     assert refused.value.code == code
     assert "after 3 attempts" in str(refused.value)
-    assert "as told" in str(refused.value)
+    assert "as planned" in str(refused.value)
     used = brokers(world)
     assert used in (["a", "b", "a"], ["b", "a", "b"])
 
 
 @pytest.mark.parametrize("code", [2, 13, 26, 999])
-def test_other_codes_are_final(world: ClientWorld, run: Run, code: int) -> None:
+def test_other_codes_are_not_retried(world: ClientWorld, run: Run, code: int) -> None:
     world.answer(A0, code)
     world.answer(B0, code)
-    with pytest.raises(RequestRejectedError, match="as told") as refused:
+    with pytest.raises(RequestRejectedError, match="as planned") as refused:
         run(send(world))
     assert refused.value.code == code
     assert len(world.requests(SEND)) == 1
 
 
-def test_broker_that_is_gone_is_passed_over(world: ClientWorld, run: Run) -> None:
+def test_an_unreachable_broker_is_skipped(world: ClientWorld, run: Run) -> None:
     del world.answers[A0]
 
     async def use(producer: Producer) -> None:
@@ -146,13 +157,13 @@ def test_broker_that_is_gone_is_passed_over(world: ClientWorld, run: Run) -> Non
     assert "a" in brokers(world)
 
 
-def test_all_gone_is_a_network_fault(world: ClientWorld, run: Run) -> None:
+def test_a_send_fails_if_all_brokers_are_unreachable(world: ClientWorld, run: Run) -> None:
     del world.answers[A0], world.answers[B0]
     with pytest.raises(NetworkError, match=r"after 3 attempts in 0 ms, .*refused"):
         run(send(world))
 
 
-def test_same_id_in_every_attempt(world: ClientWorld, run: Run) -> None:
+def test_all_attempts_have_the_same_unique_id(world: ClientWorld, run: Run) -> None:
     world.answer(A0, 1)
     world.answer(B0, 1)
     with pytest.raises(RequestRejectedError):
@@ -162,30 +173,30 @@ def test_same_id_in_every_attempt(world: ClientWorld, run: Run) -> None:
 
 
 def test_attempts_share_the_time_out(world: ClientWorld, run: Run) -> None:
-    silent_ms = 1_000
+    delay_ms = 1_000
 
-    def silent(request: RemotingCommand) -> RemotingCommand:
-        world.clock.passed_ms += silent_ms
+    def slow(request: RemotingCommand) -> RemotingCommand:
+        world.clock.passed_ms += delay_ms
         return RemotingCommand.response_to(request, 1, "slow")
 
-    world.answers[A0] = world.answers[B0] = silent
+    world.answers[A0] = world.answers[B0] = slow
     with pytest.raises(RequestRejectedError):
         run(send(world))
     assert [each.timeout_ms for each in world.requests(SEND)] == [3000, 2000, 1000]
-    world.asked.clear()
-    silent_ms = 2_999
+    world.received.clear()
+    delay_ms = 2_999
     with pytest.raises(RequestRejectedError, match="after 2 attempts in 5998 ms"):
         run(send(world))
     assert [each.timeout_ms for each in world.requests(SEND)] == [3000, 1]
 
 
-def test_lost_answer_uses_up_the_time_out(world: ClientWorld, run: Run) -> None:
+def test_a_missing_answer_uses_up_the_time_out(world: ClientWorld, run: Run) -> None:
     world.answers[A0] = world.answers[B0] = lambda request: None
     with pytest.raises(NetworkError, match=r"after 1 attempts in 3000 ms, .*did not answer"):
         run(send(world))
 
 
-def test_other_time_out(world: ClientWorld, run: Run) -> None:
+def test_a_send_can_have_its_own_time_out(world: ClientWorld, run: Run) -> None:
     run(with_producer(world, lambda producer: producer.send(HELLO, timeout_ms=77)))
     assert world.requests(SEND)[0].timeout_ms == 77
 
@@ -198,29 +209,33 @@ def test_other_time_out(world: ClientWorld, run: Run) -> None:
         (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
     ],
 )
-def test_warnings_are_results(world: ClientWorld, run: Run, code: int, status: SendStatus) -> None:
-    world.answers[A0] = world.answers[B0] = lambda request: world.stored_at(request, code)
+def test_a_warning_is_a_result_unless_it_is_retried(
+    world: ClientWorld, run: Run, code: int, status: SendStatus
+) -> None:
+    world.answers[A0] = world.answers[B0] = lambda request: world.store(request, code)
     assert run(send(world)).status is status
     assert world.stored == 1
-    assert run(send(world, retry_warnings=True)).status is status
+    assert run(send(world, settings=ProducerSettings(retry_warnings=True))).status is status
     assert world.stored == 4
 
 
-def test_a_warning_is_better_than_a_later_fault(world: ClientWorld, run: Run) -> None:
+def test_an_earlier_warning_is_returned_instead_of_a_later_error(
+    world: ClientWorld, run: Run
+) -> None:
     warned: list[RemotingCommand] = []
 
     def warn_once(request: RemotingCommand) -> RemotingCommand:
         if warned:
             return RemotingCommand.response_to(request, 1, "no")
         warned.append(request)
-        return world.stored_at(request, 10)  # type: ignore[no-any-return]
+        return world.store(request, 10)
 
     world.answers[A0] = world.answers[B0] = warn_once
-    result = run(send(world, retry_warnings=True))
+    result = run(send(world, settings=ProducerSettings(retry_warnings=True)))
     assert result.status is SendStatus.FLUSH_DISK_TIMEOUT
 
 
-def test_chosen_queue_has_one_attempt(world: ClientWorld, run: Run) -> None:
+def test_a_send_to_a_chosen_queue_is_not_retried(world: ClientWorld, run: Run) -> None:
     world.answer(A0, 1)
     queue = MessageQueue("T", "a", 1)
     with pytest.raises(RequestRejectedError, match="after 1 attempts"):
@@ -228,13 +243,13 @@ def test_chosen_queue_has_one_attempt(world: ClientWorld, run: Run) -> None:
     assert world.requests(SEND)[0].command.ext_fields["e"] == "1"
 
 
-def test_queue_of_another_topic(world: ClientWorld, run: Run) -> None:
+def test_a_queue_of_another_topic_is_refused(world: ClientWorld, run: Run) -> None:
     queue = MessageQueue("U", "a", 1)
     with pytest.raises(RequestRejectedError, match="the queue belongs to U"):
         run(with_producer(world, lambda producer: producer.send(HELLO, queue)))
 
 
-def test_broker_without_master(world: ClientWorld, run: Run) -> None:
+def test_a_broker_without_a_master_is_not_used(world: ClientWorld, run: Run) -> None:
     for broker in world.routes["T"].broker_datas:
         broker.broker_addrs.pop(0)
     with pytest.raises(NetworkError, match="no broker accepts messages of T"):
@@ -244,8 +259,8 @@ def test_broker_without_master(world: ClientWorld, run: Run) -> None:
         run(with_producer(world, lambda producer: producer.send(HELLO, queue)))
 
 
-def test_new_master_is_found_at_once(world: ClientWorld, run: Run) -> None:
-    """The route is asked again after a failure, not only every 30 s."""
+def test_a_new_master_is_found_immediately(world: ClientWorld, run: Run) -> None:
+    """The route is requested again after a failure, not only every 30 s."""
     del world.routes["T"].queue_datas[0], world.routes["T"].broker_datas[1]  # broker b
 
     async def use(producer: Producer) -> str:
@@ -261,23 +276,21 @@ def test_new_master_is_found_at_once(world: ClientWorld, run: Run) -> None:
     assert run(with_producer(world, use)) == A1
 
 
-def test_new_topic_takes_the_template(
-    world: ClientWorld, run: Run, make_route: Callable[..., TopicRouteData]
-) -> None:
-    world.routes["TBW102"] = make_route(read_queue_nums=8, write_queue_nums=8, perm=7)
+def test_a_new_topic_uses_the_template_until_it_has_a_route(world: ClientWorld, run: Run) -> None:
+    world.routes["TBW102"] = topic_route(read_queue_nums=8, write_queue_nums=8, perm=7)
     new = Message(topic="New", body=b"x")
 
     async def use(producer: Producer) -> list[int]:
         first = [await producer.send(new) for _ in range(8)]
         assert {result.queue.queue_id for result in first} == {0, 1, 2, 3}
-        world.routes["New"] = make_route(read_queue_nums=1, write_queue_nums=1)
+        world.routes["New"] = topic_route(read_queue_nums=1, write_queue_nums=1)
         world.clock.passed_ms += 500
         return [(await producer.send(new)).queue.queue_id for _ in range(3)]
 
     assert run(with_producer(world, use)) == [0, 0, 0]
 
 
-def test_unknown_topic_without_template(world: ClientWorld, run: Run) -> None:
+def test_an_unknown_topic_without_a_template_is_refused(world: ClientWorld, run: Run) -> None:
     with pytest.raises(RequestRejectedError) as refused:
         run(send(world, Message(topic="New", body=b"x")))
     assert refused.value.code == 17
@@ -288,7 +301,7 @@ def test_long_bodies_are_compressed(world: ClientWorld, run: Run) -> None:
     body = b"abcd" * 1024
     run(send(world, Message(topic="T", body=body)))
     run(send(world, Message(topic="T", body=body[1:])))
-    run(send(world, Message(topic="T", body=body), compress_from_bytes=None))
+    run(send(world, Message(topic="T", body=body), ProducerSettings(compress_from_bytes=None)))
     packed, short, plain = (each.command for each in world.requests(SEND))
     assert packed.ext_fields["f"] == "769"
     assert packed.body == zlib.compress(body, 5)
@@ -296,20 +309,20 @@ def test_long_bodies_are_compressed(world: ClientWorld, run: Run) -> None:
     assert (plain.ext_fields["f"], plain.body) == ("0", body)
 
 
-def test_refused_before_anything_is_sent(world: ClientWorld, run: Run) -> None:
+def test_a_large_body_is_refused_before_anything_is_sent(world: ClientWorld, run: Run) -> None:
     with pytest.raises(RequestRejectedError, match="5 bytes, more than 4"):
-        run(send(world, body_bytes_max=4))
-    assert world.asked == []
+        run(send(world, settings=ProducerSettings(body_bytes_max=4)))
+    assert world.received == []
 
 
-def test_oneway(world: ClientWorld, run: Run) -> None:
+def test_a_oneway_send_has_no_answer(world: ClientWorld, run: Run) -> None:
     run(with_producer(world, lambda producer: producer.send_oneway(HELLO)))
-    (asked,) = world.requests(SEND)
-    assert asked.command.is_oneway
-    assert asked.timeout_ms is None
+    (received,) = world.requests(SEND)
+    assert received.command.is_oneway
+    assert received.timeout_ms is None
 
 
-def test_batch(world: ClientWorld, run: Run) -> None:
+def test_a_batch_is_sent_as_one_request(world: ClientWorld, run: Run) -> None:
     messages = [
         Message(topic="T", body=b"b1", tags="TagA", flag=7),
         Message(topic="T", body=b"b" * 5000),
@@ -319,47 +332,51 @@ def test_batch(world: ClientWorld, run: Run) -> None:
         header=SendMessageResponseHeader(msg_id="X,Y", queue_id=1, queue_offset=40),
     )
     result = run(send_batch(world, messages))
-    (asked,) = world.requests(BATCH)
-    assert asked.command.ext_fields["m"] == "true"
-    assert asked.command.ext_fields["i"] == "WAIT\x01true"
-    assert asked.command.ext_fields["f"] == "0"  # batches are never compressed
-    items = batch_records(asked.command.body)
+    (received,) = world.requests(BATCH)
+    assert received.command.ext_fields["m"] == "true"
+    assert received.command.ext_fields["i"] == "WAIT\x01true"
+    assert received.command.ext_fields["f"] == "0"  # Batches are never compressed.
+    items = batch_records(received.command.body)
     assert [bytes(item.body) for item in items] == [b"b1", b"b" * 5000]
     assert [item.flag for item in items] == [7, 0]
     properties = [decode_properties(item.properties) for item in items]
     assert properties[0]["TAGS"] == "TagA"
     assert result.msg_id == ",".join(each["UNIQ_KEY"] for each in properties)
     assert (result.offset_msg_id, result.queue_offset, result.queue.queue_id) == ("X,Y", 40, 1)
-    assert encode_batch_body(items) == asked.command.body
+    assert encode_batch_body(items) == received.command.body
 
 
 @pytest.mark.parametrize(
     ("second", "reason"),
     [
-        ({"topic": "U"}, "one topic; this one has T and U"),
-        ({"delay_level": 1}, "delayed"),
-        ({"wait_store_ok": False}, "wait_store_ok"),
-        ({"body": b""}, "empty"),
-        ({"body": b"x" * 101}, "more than 100"),
-        ({"body": b"x" * 100}, "the batch has 2.. bytes, more than 100; send it in parts"),
+        (evolve(HELLO, topic="U"), "one topic; this one has T and U"),
+        (evolve(HELLO, delay_level=1), "delayed"),
+        (evolve(HELLO, wait_store_ok=False), "wait_store_ok"),
+        (evolve(HELLO, body=b""), "empty"),
+        (evolve(HELLO, body=b"x" * 101), "more than 100"),
+        (
+            evolve(HELLO, body=b"x" * 100),
+            "the batch has 2.. bytes, more than 100; send it in parts",
+        ),
     ],
 )
-def test_wrong_batches(world: ClientWorld, run: Run, second: dict[str, Any], reason: str) -> None:
-    messages = [HELLO, Message(**({"topic": "T", "body": b"x"} | second))]
+def test_an_invalid_batch_is_refused(
+    world: ClientWorld, run: Run, second: Message, reason: str
+) -> None:
     with pytest.raises(RequestRejectedError, match=reason) as refused:
-        run(send_batch(world, messages, body_bytes_max=100))
+        run(send_batch(world, [HELLO, second], ProducerSettings(body_bytes_max=100)))
     assert refused.value.code == 13
-    assert world.asked == []
+    assert world.received == []
 
 
-def test_batches_of_nothing_and_of_retries(world: ClientWorld, run: Run) -> None:
+def test_empty_batches_and_batches_of_retries_are_refused(world: ClientWorld, run: Run) -> None:
     retry = [Message(topic="%RETRY%g", body=b"x")]
     for messages, reason in (([], "has no messages"), (retry, "retry topic")):
         with pytest.raises(RequestRejectedError, match=reason):
             run(send_batch(world, messages))
 
 
-def test_split_batch_fits_what_a_batch_may_hold(world: ClientWorld, run: Run) -> None:
+def test_the_parts_of_a_split_batch_can_be_sent(world: ClientWorld, run: Run) -> None:
     messages = [Message(topic="T", body=b"x" * size) for size in (10, 60, 50, 1, 1, 90)]
     fixed = 22 + len(property_string(HELLO, "0" * 56))
     assert fixed == 97
@@ -377,7 +394,7 @@ def test_split_batch_fits_what_a_batch_may_hold(world: ClientWorld, run: Run) ->
         for part in parts:
             await producer.send_batch(part)
 
-    run(with_producer(world, use, body_bytes_max=250))
+    run(with_producer(world, use, ProducerSettings(body_bytes_max=250)))
     sizes = [len(each.command.body) for each in world.requests(BATCH)]
     assert max(sizes) <= 250
     with pytest.raises(
@@ -388,7 +405,7 @@ def test_split_batch_fits_what_a_batch_may_hold(world: ClientWorld, run: Run) ->
     assert split_batch([], 1) == []
 
 
-def test_group_is_told_and_unregistered(world: ClientWorld, run: Run) -> None:
+def test_a_closed_producer_is_unregistered(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         instance = world.instance()
         async with Producer("G", instance=instance) as producer:
@@ -404,14 +421,14 @@ def test_group_is_told_and_unregistered(world: ClientWorld, run: Run) -> None:
     assert unregister[0].command.ext_fields == {"clientID": "10.0.0.7@i", "producerGroup": "G"}
 
 
-def test_wrong_group_and_no_name_server() -> None:
+def test_an_invalid_group_or_name_server_is_refused() -> None:
     with pytest.raises(RequestRejectedError, match="group"):
         Producer("a b", "h:1")
     with pytest.raises(ConfigError, match="give host:port"):
         Producer("a")
 
 
-def test_concurrent_sends_spread(world: ClientWorld, run: Run) -> None:
+def test_concurrent_sends_use_all_brokers(world: ClientWorld, run: Run) -> None:
     async def use(producer: Producer) -> set[str]:
         results = await asyncio.gather(*(producer.send(HELLO) for _ in range(20)))
         assert len({result.msg_id for result in results}) == 20

@@ -1,4 +1,4 @@
-"""Queues shared out in a group: each once, as Java's strategies do."""
+"""Allocation of queues in a group: each queue once, as by Java's strategies."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def shares(strategy: Strategy, count: int, ids: Collection[str]) -> list[list[in
     return [[each.queue_id for each in strategy(name, queues(count), ids)] for name in sorted(ids)]
 
 
-def test_contiguous_ranges_the_first_get_one_more() -> None:
+def test_allocate_averagely_gives_contiguous_ranges() -> None:
     assert shares(allocate_averagely, 8, ["c", "a", "b"]) == [[0, 1, 2], [3, 4, 5], [6, 7]]
     assert shares(allocate_averagely, 2, ["c", "a", "b"]) == [[0], [1], []]
 
 
-def test_by_circle() -> None:
+def test_allocate_averagely_by_circle_deals_the_queues_out() -> None:
     assert shares(allocate_averagely_by_circle, 8, ["c", "a", "b"]) == [
         [0, 3, 6],
         [1, 4, 7],
@@ -36,20 +36,20 @@ def test_by_circle() -> None:
 
 
 @pytest.mark.parametrize("strategy", [allocate_averagely, allocate_averagely_by_circle])
-def test_every_queue_is_somebodys_and_nobodys_twice(strategy: Strategy) -> None:
+def test_each_queue_is_allocated_once(strategy: Strategy) -> None:
     for count in range(17):
         for members in range(1, 8):
             ids = [f"c{number}" for number in range(members)]
-            given = [queue for share in shares(strategy, count, ids) for queue in share]
-            assert sorted(given) == list(range(count))
+            allocated = [queue for share in shares(strategy, count, ids) for queue in share]
+            assert sorted(allocated) == list(range(count))
 
 
 @pytest.mark.parametrize("strategy", [allocate_averagely, allocate_averagely_by_circle])
-def test_the_order_of_answers_does_not_matter(strategy: Strategy) -> None:
+def test_the_order_of_queues_and_members_does_not_matter(strategy: Strategy) -> None:
     backwards = list(reversed(queues(5)))
     assert strategy("b", backwards, ["b", "a", "b"]) == strategy("b", queues(5), ["a", "b"])
 
 
 @pytest.mark.parametrize("strategy", [allocate_averagely, allocate_averagely_by_circle])
-def test_who_is_not_in_the_group_gets_nothing(strategy: Strategy) -> None:
+def test_a_client_outside_the_group_gets_no_queues(strategy: Strategy) -> None:
     assert strategy("x", queues(5), ["a"]) == []

@@ -1,24 +1,26 @@
-"""Message trace: the bytes of Java's records, and that they are found by the id of a message."""
+"""Message traces: the bytes of Java's records, and their lookup by the id of a message."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from attrs import evolve
+from harness.client import encode_record
 
-from rmqpy.admin.commands.trace import decode_traces
+from rmqpy.admin.commands.trace import Trace, decode_traces
 from rmqpy.client import (
     Message,
+    MessageQueue,
     Producer,
     ProducerSettings,
     PullConsumer,
     PushConsumer,
     PushSettings,
 )
+from rmqpy.client.core.message import MessageExt
 from rmqpy.client.trace import (
     NORMAL,
     WAITING_MAX,
@@ -28,6 +30,7 @@ from rmqpy.client.trace import (
     _sub_after,
     _sub_before,
 )
+from rmqpy.codec.message import decode_message
 from rmqpy.model.errors import NetworkError
 from rmqpy.testing.in_process import name_server_and_broker
 from rmqpy.testing.manual_scheduler import ManualScheduler
@@ -39,7 +42,7 @@ SENT = SendTrace(
 )  # fmt: skip
 
 
-def test_the_record_of_a_send() -> None:
+def test_the_record_of_a_send_has_javas_fields() -> None:
     record = SENT.record(1_700_000_000_000, 3)
     assert record.text == "\x01".join(
         ("Pub", "1700000000000", "DefaultRegion", "writers", "Orders", "ID", "new", "a b")
@@ -49,19 +52,19 @@ def test_the_record_of_a_send() -> None:
 
 
 def test_no_field_of_a_record_is_empty() -> None:
-    """Java's reader splits a record in a way that drops empty fields at its end."""
+    """Java's reader drops empty fields at the end of a record."""
     record = evolve(SENT, tags="", keys="").record(1_700_000_000_000, 3)
     assert record.text.split("\x01")[6:8] == ["null", "null"]
     assert record.keys == ("ID",)
-    stored = SimpleNamespace(reconsume_times=0)
-    message: Any = SimpleNamespace(keys="", msg_id="ID", stored=stored)
+    stored = decode_message(encode_record(0, UNIQ_KEY="ID"))
+    message = MessageExt(queue=MessageQueue("T", "a", 0), stored=stored)
     before = _sub_before("readers", "R", 1_700_000_000_000, message)
     after = _sub_after("readers", "R", (1_700_000_000_009, 9, 0), message)
     for text in (before.text, after.text):
         assert all(text.removesuffix("\x02").split("\x01"))
 
 
-def test_records_wait_for_each_other_and_are_never_too_many() -> None:
+def test_records_are_sent_in_batches_and_their_number_is_bounded() -> None:
     sent: list[Message] = []
 
     async def main() -> Tracer:
@@ -84,10 +87,10 @@ def test_records_wait_for_each_other_and_are_never_too_many() -> None:
     assert sent[0].keys.split() == [f"id-{number}" for number in range(100)]
 
 
-def test_what_no_broker_takes_is_counted() -> None:
+def test_records_that_cannot_be_sent_are_counted() -> None:
     async def main() -> int:
         async def send(_message: Message) -> None:
-            raise NetworkError("nobody there")
+            raise NetworkError("planted")
 
         async def ended() -> None:
             pass
@@ -102,15 +105,17 @@ def test_what_no_broker_takes_is_counted() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_message_is_found_with_who_sent_and_who_consumed_it(tmp_path: Path, fails: bool) -> None:
-    heard: list[str] = []
+def test_the_traces_of_a_message_have_its_producer_and_consumer(
+    tmp_path: Path, fails: bool
+) -> None:
+    received: list[str] = []
 
-    async def listen(messages: Any) -> None:
-        heard.extend(message.msg_id for message in messages)
+    async def listen(messages: Sequence[MessageExt]) -> None:
+        received.extend(message.msg_id for message in messages)
         if fails:
-            raise ValueError("not today")
+            raise ValueError("planted")
 
-    async def main() -> list[Any]:
+    async def main() -> list[Trace]:
         async with (
             asyncio.timeout(60),
             name_server_and_broker(tmp_path, {"traceTopicEnable": "true"}) as running,
@@ -123,11 +128,11 @@ def test_a_message_is_found_with_who_sent_and_who_consumed_it(tmp_path: Path, fa
             consumer = PushConsumer("readers", server, listener=listen, settings=pushing)
             consumer.subscribe("TBW102")
             async with consumer:
-                while not heard:
+                while not received:
                     await asyncio.sleep(0.02)
-            async with PullConsumer("look", server) as look:
+            async with PullConsumer("lookup", server) as lookup:
                 for key in (sent.msg_id, "k"):
-                    found = await look.query_by_key(TRACES, key)
+                    found = await lookup.query_by_key(TRACES, key)
                     assert len(found) == 2, key
             return [trace for message in found for trace in decode_traces(message, sent.msg_id)]
 
@@ -137,5 +142,6 @@ def test_a_message_is_found_with_who_sent_and_who_consumed_it(tmp_path: Path, fa
     assert (traces["Sub"].group, traces["Sub"].success) == ("readers", not fails)
 
 
-def test_nobody_traces_without_being_told(tmp_path: Path) -> None:
-    assert ProducerSettings().trace_topic is None and PushSettings().trace_topic is None
+def test_traces_are_off_by_default() -> None:
+    assert ProducerSettings().trace_topic is None
+    assert PushSettings().trace_topic is None

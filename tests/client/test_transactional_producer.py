@@ -1,13 +1,11 @@
-"""Half messages, their ends, and what the broker asks back."""
+"""Half messages, the ends of their transactions, and the checks by the broker."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 import pytest
-from harness.client import ClientWorld
+from harness.client import A0, A1, B0, ClientWorld, Run, encode_record
 
 from rmqpy.client.core.message import Message, MessageExt
 from rmqpy.client.producer import ProducerSettings
@@ -17,7 +15,6 @@ from rmqpy.model.codes import RequestCode
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel
 
-Run = Callable[[Any], Any]
 END, SEND = RequestCode.END_TRANSACTION, RequestCode.SEND_MESSAGE_V2
 
 
@@ -25,7 +22,7 @@ async def committed(_message: MessageExt) -> TransactionState:
     return TransactionState.COMMIT
 
 
-def test_the_end_names_the_half_message(world: ClientWorld, run: Run) -> None:
+def test_the_end_of_a_transaction_identifies_its_half_message(world: ClientWorld, run: Run) -> None:
     seen: list[str] = []
 
     async def execute(message: Message, unique_id: str) -> TransactionState:
@@ -59,11 +56,9 @@ def test_the_end_names_the_half_message(world: ClientWorld, run: Run) -> None:
     }.items() <= ends[0].ext_fields.items()
 
 
-def test_a_fault_in_the_transaction_leaves_the_answer_to_the_check(
-    world: ClientWorld, run: Run
-) -> None:
+def test_a_failing_transaction_ends_as_unknown(world: ClientWorld, run: Run) -> None:
     async def execute(_message: Message, _unique_id: str) -> TransactionState:
-        raise ValueError("database gone")
+        raise ValueError("planted")
 
     async def main() -> None:
         async with TransactionalProducer("G", check=committed, instance=world.instance()) as p:
@@ -75,7 +70,7 @@ def test_a_fault_in_the_transaction_leaves_the_answer_to_the_check(
 
 
 @pytest.mark.parametrize("code", [10, 11, 12])
-def test_what_is_not_safely_stored_is_rolled_back_unexecuted(
+def test_a_half_message_with_a_warning_is_rolled_back_unexecuted(
     world: ClientWorld, run: Run, code: int
 ) -> None:
     async def execute(_message: Message, _unique_id: str) -> TransactionState:
@@ -86,38 +81,29 @@ def test_what_is_not_safely_stored_is_rolled_back_unexecuted(
             result = await p.send_in_transaction(Message(topic="T", body=b"b"), execute)
             assert result.state is TransactionState.ROLLBACK
 
-    world.answers = {
-        address: (
-            (
-                lambda request: (
-                    world.stored_at(request, code)
-                    if request.code == SEND
-                    else RemotingCommand.response_to(request)
-                )
-            )
-            if address.startswith("10.0.0") and address.endswith("10911")
-            else answer
-        )
-        for address, answer in world.answers.items()
-    }
+    def warn(request: RemotingCommand) -> RemotingCommand:
+        if request.code == SEND:
+            return world.store(request, code)
+        return RemotingCommand.response_to(request)
+
+    for address in (A0, A1, B0):
+        world.answers[address] = warn
     run(main())
     assert world.requests(END)[0].command.ext_fields["commitOrRollback"] == "12"
 
 
-def test_the_broker_asks_and_the_check_answers(
-    world: ClientWorld, run: Run, record: Callable[..., bytes]
-) -> None:
-    body = record(7, PGROUP="G", UNIQ_KEY="U1", TRAN_MSG="true")
+def test_the_check_answers_the_broker(world: ClientWorld, run: Run) -> None:
+    body = encode_record(7, PGROUP="G", UNIQ_KEY="U1", TRAN_MSG="true")
     fields = {"tranStateTableOffset": "7", "commitLogOffset": "7000", "bname": "a"}
-    ask = RemotingCommand(
+    request = RemotingCommand(
         code=RequestCode.CHECK_TRANSACTION_STATE, flag=2, ext_fields=fields, body=body
     )
-    asked: list[str] = []
+    checked: list[str] = []
 
     async def check(message: MessageExt) -> TransactionState:
-        asked.append(message.msg_id)
-        if len(asked) == 2:
-            raise ValueError("database gone")
+        checked.append(message.msg_id)
+        if len(checked) == 2:
+            raise ValueError("planted")
         return TransactionState.COMMIT
 
     async def main() -> None:
@@ -125,8 +111,8 @@ def test_the_broker_asks_and_the_check_answers(
         channel = MemoryChannel()
         async with TransactionalProducer("G", check=check, instance=instance):
             for _ in range(2):
-                instance.pushed.handle(channel, [ask])
-                while len(world.requests(END)) < len(asked) or not asked:
+                instance.pushed.handle(channel, [request])
+                while len(world.requests(END)) < len(checked) or not checked:
                     await asyncio.sleep(0)
                 await asyncio.sleep(0)
         host, port = channel.peer
@@ -134,7 +120,7 @@ def test_the_broker_asks_and_the_check_answers(
 
     run(main())
     ends = [each.command.ext_fields for each in world.requests(END)]
-    assert asked == ["U1", "U1"]
+    assert checked == ["U1", "U1"]
     assert [end["commitOrRollback"] for end in ends] == ["8", "0"]
     assert {
         "fromTransactionCheck": "true",
@@ -155,6 +141,6 @@ def test_ordered_sends_share_a_queue(world: ClientWorld, run: Run) -> None:
 
     run(main())
     queues = [(each.address, each.command.ext_fields["e"]) for each in world.requests(SEND)]
-    # "order-1".hashCode() is -1207111310, and 1207111310 % 4 is 2: the third of a0 a1 b0 b1
-    assert queues[0] == queues[2] == ("10.0.0.3:10911", "0")
+    # "order-1".hashCode() is -1207111310, and 1207111310 % 4 is 2: the third of a0, a1, b0, b1.
+    assert queues[0] == queues[2] == (B0, "0")
     assert queues[1] == queues[3]

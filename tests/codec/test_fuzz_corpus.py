@@ -69,4 +69,4 @@ def test_a_broken_invariant_is_reported(tmp_path: Path) -> None:
         timeout=300,
     )
     assert (result.returncode, cause.stat().st_size > 0) == (2, True), result.stderr[-2000:]
-    assert "broken: beyond staging" in result.stderr
+    assert "broken invariant: more staged than the buffer or the file holds" in result.stderr

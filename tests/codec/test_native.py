@@ -151,7 +151,7 @@ def test_scans_of_golden_stores_are_equal(
         assert_same_scan(data[:5000], int(path.name), path.parent.name == "data")
 
 
-@pytest.mark.parametrize("name", ["rmq_take_blocks", "rmq_take_blocks_portable"])
+@pytest.mark.parametrize("name", ["rmq_sha1_blocks", "rmq_sha1_blocks_portable"])
 def test_sha1_of_whole_blocks_is_that_of_hashlib(name: str) -> None:
     lib, ffi = native.lib, native.ffi
     take = getattr(lib, name)

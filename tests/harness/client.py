@@ -1,22 +1,25 @@
-"""A cluster in memory: name servers and brokers behind a transport that carries real frames.
+"""A cluster in memory: name servers and brokers on a transport that carries real frames.
 
-``world`` has two name servers and the brokers a (ids 0 and 1) and b (id 0) with topic T, two queues
-each. ``world.answers[address]`` may be replaced to make an address misbehave; ``world.asked`` are
-all requests as they arrived.
+``ClientWorld.cluster()`` has two name servers and the brokers a (ids 0 and 1) and b (id 0) with
+topic T, two queues each. Replace ``world.answers[address]`` to make an address misbehave;
+``world.received`` has all requests in the order of their arrival.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Protocol, Self, TypeVar
 
 from attrs import define, evolve, field
 
 from rmqpy.client.core.instance import ClientDependencies, ClientInstance, ClientSettings
+from rmqpy.codec.message import encode_messages, set_offsets
+from rmqpy.codec.properties import encode_properties
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkError
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.remoting.bodies import BrokerData, QueueData, TopicRouteData
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.command_header import CommandHeader
@@ -30,11 +33,22 @@ NAME_SERVERS = ("10.0.0.8:9876", "10.0.0.9:9876")
 
 A0, A1, B0 = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 
+SETTINGS = ClientSettings(name_servers=NAME_SERVERS, instance_name="i")
+
+T = TypeVar("T")
+
+
+class Run(Protocol):
+    """The fixture ``run``: it runs a coroutine to completion, with a deadline."""
+
+    def __call__(self, main: Coroutine[object, object, T], /) -> T: ...
+
+
 Answer = Callable[[RemotingCommand], RemotingCommand | None]
 
 
 class FrozenClock:
-    """Stands still unless a test or a time-out moves it."""
+    """A clock that only a test or a time-out advances."""
 
     def __init__(self) -> None:
         self.passed_ms = 0
@@ -48,7 +62,7 @@ class FrozenClock:
 
 @define
 class ReceivedRequest:
-    """One request that reached an address."""
+    """A request that reached an address; a oneway request has no timeout."""
 
     address: str
     command: RemotingCommand
@@ -56,21 +70,33 @@ class ReceivedRequest:
 
 
 def through_frames(command: RemotingCommand) -> RemotingCommand:
+    """Return ``command`` as the receiver of its frame decodes it."""
     (received,) = FrameDecoder().receive(encode_command(command))
     return received
 
 
 @define
 class ClientWorld:
-    """The transport, and what is behind it. An answer of None lets the request time out."""
+    """The transport and its servers. An answer of None lets the request time out."""
 
     clock: FrozenClock = field(factory=FrozenClock)
     answers: dict[str, Answer] = field(factory=dict)
-    asked: list[ReceivedRequest] = field(factory=list)
+    received: list[ReceivedRequest] = field(factory=list)
     routes: dict[str, TopicRouteData] = field(factory=dict)
     closed: bool = False
     opaque: int = 0
     stored: int = 0
+
+    @classmethod
+    def cluster(cls) -> Self:
+        """Return the cluster that the text of the module describes."""
+        world = cls()
+        for address in NAME_SERVERS:
+            world.answers[address] = world.name_server
+        for address in (A0, A1, B0):
+            world.answers[address] = world.broker
+        world.routes["T"] = topic_route()
+        return world
 
     # -- Transport
 
@@ -86,9 +112,9 @@ class ClientWorld:
         if response is None:
             self.clock.passed_ms += timeout_ms
             raise NetworkError(f"{address} did not answer within {timeout_ms} ms")
-        received = through_frames(response)
-        assert received.opaque == request.opaque and received.is_response
-        return received
+        decoded = through_frames(response)
+        assert decoded.opaque == request.opaque and decoded.is_response
+        return decoded
 
     async def invoke_oneway(self, address: str, command: RemotingCommand) -> None:
         self._arrived(address, evolve(command, flag=2), None)
@@ -101,10 +127,10 @@ class ClientWorld:
     ) -> RemotingCommand:
         self.opaque += 1
         request = through_frames(evolve(command, opaque=self.opaque))
-        self.asked.append(ReceivedRequest(address, request, timeout_ms))
+        self.received.append(ReceivedRequest(address, request, timeout_ms))
         return request
 
-    # -- what is behind it
+    # -- the servers
 
     def name_server(self, request: RemotingCommand) -> RemotingCommand:
         assert request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -119,9 +145,9 @@ class ClientWorld:
         if request.code in (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT):
             return RemotingCommand.response_to(request)
         assert request.code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
-        return self.stored_at(request)
+        return self.store(request)
 
-    def stored_at(self, request: RemotingCommand, code: int = 0) -> RemotingCommand:
+    def store(self, request: RemotingCommand, code: int = 0) -> RemotingCommand:
         self.stored += 1
         header = SendMessageResponseHeader(
             msg_id=f"0A00000100002A9F{self.stored:016X}",
@@ -134,9 +160,9 @@ class ClientWorld:
 
     # -- for tests
 
-    def instance(self, **settings: Any) -> ClientInstance:
+    def instance(self, settings: ClientSettings = SETTINGS) -> ClientInstance:
         return ClientInstance(
-            ClientSettings(name_servers=NAME_SERVERS, instance_name="i", **settings),
+            settings,
             ClientDependencies(
                 transport=self,
                 clock=self.clock,
@@ -148,26 +174,52 @@ class ClientWorld:
         )
 
     def answer(self, address: str, code: int, header: CommandHeader | None = None) -> None:
-        """From now on ``address`` answers every request (but heartbeats) with ``code``."""
+        """Make ``address`` answer every request except heartbeats with ``code``."""
 
         def answer(request: RemotingCommand) -> RemotingCommand:
             if request.code in (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT):
                 return RemotingCommand.response_to(request)
-            return RemotingCommand.response_to(request, code, "as told", header)
+            return RemotingCommand.response_to(request, code, "as planned", header)
 
         self.answers[address] = answer
 
     def requests(self, *codes: int) -> list[ReceivedRequest]:
-        return [each for each in self.asked if each.command.code in codes]
+        """Return the received requests with one of ``codes``."""
+        return [each for each in self.received if each.command.code in codes]
 
     def addresses(self, *codes: int) -> list[str]:
+        """Return the addresses that received requests with one of ``codes``."""
         return [each.address for each in self.requests(*codes)]
 
 
-def topic_route(**queue_data: Any) -> TopicRouteData:
-    """Brokers a and b with ``queue_data`` for both."""
-    data = {"read_queue_nums": 2, "write_queue_nums": 2, "perm": 6} | queue_data
+def topic_route(
+    *, read_queue_nums: int = 2, write_queue_nums: int = 2, perm: int = 6
+) -> TopicRouteData:
+    """Return a route to the brokers a and b, with the same queues at both."""
+
+    def queues(broker: str) -> QueueData:
+        return QueueData(broker, read_queue_nums, write_queue_nums, perm)
+
     return TopicRouteData(
-        queue_datas=[QueueData("b", **data), QueueData("a", **data)],
+        queue_datas=[queues("b"), queues("a")],
         broker_datas=[BrokerData("c", "a", {0: A0, 1: A1}), BrokerData("c", "b", {0: B0})],
     )
+
+
+def encode_record(
+    queue_offset: int, body: bytes = b"body", sys_flag: int = 0, **properties: str
+) -> bytes:
+    """Return a stored record of topic T in queue 0 at 10.0.0.1:10911."""
+    draft = OutgoingMessage(
+        topic=b"T",
+        queue_id=0,
+        body=body,
+        properties=encode_properties(properties),
+        sys_flag=sys_flag,
+        born_timestamp_ms=NOW_MS,
+        born_host=(bytes([10, 0, 0, 7]), 1234),
+        store_host=(bytes([10, 0, 0, 1]), 10911),
+    )
+    (raw,) = encode_messages([draft])
+    set_offsets(raw, 0, queue_offset, 1000 * queue_offset, NOW_MS + 1)
+    return bytes(raw)

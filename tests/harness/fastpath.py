@@ -112,7 +112,7 @@ class FastPathDriver:
         assert feed.unread(rest) or not rest
         feed.feed(data, len(rest))
         while (status := feed.resume(self.numbers[number])) > FeedStatus.PARTIAL:
-            if status == FeedStatus.COLD:
+            if status == FeedStatus.FALLBACK:
                 if not self._cold(channel):
                     return
             elif status in (FeedStatus.ROLL, FeedStatus.COMMIT):

@@ -1,4 +1,4 @@
-"""A broker and a name server in one loop, an honest client at both, and what must hold after a
+"""A broker and a name server in one loop, well-behaved clients at both, and the checks after a
 siege.
 """
 
@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 from attrs import define, field
 from fuzz.frames import probe_frame
@@ -34,25 +33,25 @@ from rmqpy.testing.ports import free_port_block
 DEADLINE_S = 3600.0 if "RMQPY_HOSTILE_FRAMES" in os.environ else 120.0
 
 HEALTH_MS = 1000
-
-"""A fresh request is answered within so long, at any time: of this process's time, so that the
-neighbours on the machine do not count.
+"""The longest time to the answer of a new request, at any time: in CPU time of this process, so
+that other processes on the machine do not count.
 """
 
 GROWTH_BYTES = 512 << 20
-
-"""How much larger the process, besiegers included, may be after a siege (frames of 16 MiB are in
-it, and freed memory does not all go back); a leaking one grows by gigabytes.
+"""The largest growth of the process, attackers included, over a siege. Frames of 16 MiB are part of
+it, and not all freed memory is returned; a leaking process grows by gigabytes.
 """
 
 SENTINEL = "Sentinel"
+"""The topic of the message that is stored before a siege."""
 
 HONEST = "Honest"
+"""The topic of the messages that are sent during a siege."""
 
 
 @define
 class HonestClient:
-    """A well-behaved connection: one request at a time."""
+    """A well-behaved connection, with one request at a time."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -73,7 +72,7 @@ class HonestClient:
     async def answer(self) -> RemotingCommand:
         while True:
             data = await self.reader.read(1 << 18)
-            assert data, "an honest connection was closed"
+            assert data, "the connection of a well-behaved client was closed"
             for command in self._receiver.receive(data):
                 if command.is_response:
                     return command
@@ -86,7 +85,7 @@ class HonestClient:
 
 @define
 class BesiegedSite:
-    """What the tests besiege."""
+    """The servers under attack, and the counters of the health checks."""
 
     root: Path
     broker: BrokerRuntime
@@ -101,8 +100,8 @@ class BesiegedSite:
     def addresses(self) -> tuple[str, str]:
         return self.broker.address, self.namesrv.address
 
-    async def until_over(self, siege: Awaitable[Any]) -> None:
-        """Run ``siege`` while honest clients go on, and check that nothing happened to them."""
+    async def until_over(self, siege: Awaitable[object]) -> None:
+        """Run ``siege`` while well-behaved clients continue, and check that they are served."""
         before = resident_bytes()
         self.over = False
         watchers = [asyncio.ensure_future(self._watch(each)) for each in self.addresses]
@@ -113,10 +112,11 @@ class BesiegedSite:
             self.over = True
             await asyncio.gather(*watchers)
         growth = resident_bytes() - before
-        assert growth < GROWTH_BYTES, f"{growth >> 20} MiB more"
+        assert growth < GROWTH_BYTES, f"the process has grown by {growth >> 20} MiB"
         await self.check_health()
 
     async def check_health(self) -> None:
+        """Check that both servers answer in time and have not failed."""
         for address in self.addresses:
             await self._check(address)
         assert self.worst_ms < HEALTH_MS
@@ -129,12 +129,12 @@ class BesiegedSite:
             await asyncio.sleep(0.02)
 
     async def _check(self, address: str) -> None:
-        """One request over a new connection."""
-        begin = time.process_time()
+        """Send one request over a new connection, and measure the time to its answer."""
+        start = time.process_time()
         client = await HonestClient.connect(address)
         client.writer.write(probe_frame())
         answer = await client.answer()
-        self.worst_ms = max(self.worst_ms, (time.process_time() - begin) * 1000)
+        self.worst_ms = max(self.worst_ms, (time.process_time() - start) * 1000)
         self.checks += 1
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         await client.close()
@@ -151,7 +151,7 @@ class BesiegedSite:
         await client.close()
 
     async def read(self, topic: str) -> list[StoredMessage]:
-        """Queue 0 of ``topic``, through the broker."""
+        """Return the messages of queue 0 of ``topic``, pulled from the broker."""
         client = await HonestClient.connect(self.broker.address)
         found: list[StoredMessage] = []
         while True:
@@ -177,6 +177,7 @@ class BesiegedSite:
                 position += found[-1].size
 
     async def check_messages(self) -> None:
+        """Check that all acknowledged messages are stored."""
         (sentinel,) = await self.read(SENTINEL)
         assert (sentinel.body, sentinel.queue_offset, sentinel.physical_offset) == (b"before", 0, 0)
         honest = await self.read(HONEST)
@@ -185,7 +186,7 @@ class BesiegedSite:
         ]
 
     def check_files(self) -> None:
-        """Nothing outside of the two folders, and inside only queues with good names."""
+        """Check that no file is outside the two folders, and that queues have valid names."""
         outside = [
             path
             for path in self.root.parents[3].rglob("*")
@@ -199,6 +200,7 @@ class BesiegedSite:
             names.check_topic(queue.name)
 
     def check_tables(self) -> None:
+        """Check that the tables of the broker have only valid names."""
         broker = self.broker.broker
         for topic in broker.topics.topics:
             names.check_topic(topic)
@@ -211,7 +213,7 @@ class BesiegedSite:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is no file's; 0 where the system does not say."""
+    """Return the anonymous resident memory of this process; 0 if the system does not report it."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:
@@ -222,6 +224,7 @@ def resident_bytes() -> int:
 
 @contextlib.asynccontextmanager
 async def besieged_site(folder: Path, scheduler: AsyncioScheduler) -> AsyncIterator[BesiegedSite]:
+    """Run a broker and a name server in a folder four levels below ``folder``."""
     root = folder / "four" / "folders" / "further" / "down"
     (root / "namesrv").mkdir(parents=True)
     ports = free_port_block(5)
@@ -266,3 +269,4 @@ async def besieged_site(folder: Path, scheduler: AsyncioScheduler) -> AsyncItera
 
 
 Besiege = Callable[[Callable[[BesiegedSite], Awaitable[None]]], None]
+"""The fixture ``besiege``: it runs ``test(site)`` and checks the site afterwards."""

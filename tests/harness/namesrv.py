@@ -1,4 +1,4 @@
-"""A name server in virtual time, with files in memory and channels that only remember."""
+"""A name server in virtual time, with files and channels in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS_PATH = "/ns/namesrv.properties"
 
 @define(eq=False)
 class NameServerHarness:
-    """A started name server and all that it touches."""
+    """A started name server with its files, its scheduler and a channel."""
 
     files: MemoryFiles = field(factory=MemoryFiles)
     scheduler: ManualScheduler = field(factory=ManualScheduler)
@@ -49,15 +49,16 @@ class NameServerHarness:
         )
         self.server.start()
 
-    def ask(
-        self, code: int, body: bytes = b"", version: int = CURRENT_VERSION, **ext: str
+    def request(
+        self, code: int, body: bytes = b"", version: int = CURRENT_VERSION, /, **ext: str
     ) -> RemotingCommand:
-        """The answer to one request whose ext fields are ``ext``."""
+        """Return the answer to a request whose ext fields are ``ext``."""
         return self.send(RemotingCommand(code, version=version, ext_fields=ext, body=body))
 
     def send(
         self, command: RemotingCommand, channel: MemoryChannel | None = None
     ) -> RemotingCommand:
+        """Return the answer to ``command``, which gets the next opaque."""
         channel = channel or self.channel
         self._opaque += 1
         command.opaque = self._opaque
@@ -82,12 +83,13 @@ class NameServerHarness:
         compressed: bool = False,
         expiry_ms: int | None = None,
     ) -> RemotingCommand:
+        """Return the answer to the registration of a broker with ``topics``."""
         configs = [each if isinstance(each, TopicConfig) else TopicConfig(each) for each in topics]
         wrapper = TopicConfigSerializeWrapper(
             DataVersion(1_700_000_000_000, counter), {each.topic_name: each for each in configs}
         )
-        whole = RegisterBrokerBody(wrapper, list(filter_servers))
-        body = whole.encode_compressed() if compressed else whole.encode()
+        registration = RegisterBrokerBody(wrapper, list(filter_servers))
+        body = registration.encode_compressed() if compressed else registration.encode()
         host = address.partition(":")[0]
         if channel is None:
             channel = self._brokers.get(address)
@@ -105,14 +107,26 @@ class NameServerHarness:
         )
         return self.send(RemotingCommand.request(103, header, body), channel)
 
-    def route(self, topic: str) -> TopicRouteData | None:
-        answer = self.ask(105, topic=topic)
+    def find_route(self, topic: str) -> TopicRouteData | None:
+        """Return the route of ``topic``, or None if the name server has none."""
+        answer = self.request(105, topic=topic)
         if answer.code == 17:
             return None
         assert answer.code == 0, answer
         return TopicRouteData.decode(answer.body)
 
+    def route(self, topic: str) -> TopicRouteData:
+        """Return the route of ``topic``, which must exist."""
+        route = self.find_route(topic)
+        assert route is not None, f"there is no route of {topic}"
+        return route
+
     def addresses(self, topic: str) -> dict[str, dict[int, str]]:
-        """Broker name to its addresses by id, of the route of ``topic``."""
-        route = self.route(topic)
+        """Return the addresses by id of each broker in the route of ``topic``."""
+        route = self.find_route(topic)
         return {each.broker_name: each.broker_addrs for each in route.broker_datas} if route else {}
+
+
+def remark_of(answer: RemotingCommand) -> str:
+    assert answer.remark is not None
+    return answer.remark

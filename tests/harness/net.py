@@ -1,12 +1,12 @@
-"""A loop, an echoing handler and a client socket for the tests of this folder."""
+"""A scheduler, an echoing request handler and a feed without fast path, for tests/net."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -23,7 +23,7 @@ DEADLINE_S = 20
 
 
 class SkewedScheduler(AsyncioScheduler):
-    """A monotonic clock that a test can set forward; timers keep real time."""
+    """A scheduler whose monotonic clock a test can set forward; timers keep real time."""
 
     skew_ms = 0
 
@@ -31,23 +31,36 @@ class SkewedScheduler(AsyncioScheduler):
         return super().monotonic_ms() + self.skew_ms
 
 
+InLoop = Callable[[Callable[[SkewedScheduler], Coroutine[object, object, None]]], None]
+"""The fixture ``in_loop``: it runs ``main(scheduler)`` on each kind of loop, with a deadline."""
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until ``condition()`` is true; the deadline of ``in_loop`` bounds the wait."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
 class EchoHandler:
-    """Answers each request at the end of the turn with its own body; code 999 is never answered."""
+    """A handler that answers each request at the end of the turn with the request's own body.
+
+    Code 999 is never answered.
+    """
 
     fast = False
     in_set = False
-    """Whether a fast server watches its connections in a set."""
+    """Whether a fast server watches its connections in a poll set."""
 
     def make_server(
         self,
         scheduler: AsyncioScheduler,
         limits: ConnectionLimits,
-        doors: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
+        security: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
     ) -> RemotingServer:
         if self.fast:
             feed = FallbackFeed(in_set=self.in_set)
-            return FastServer(self, scheduler, limits, feed, doors, patient=self.patient)
-        return RemotingServer(self, scheduler, limits, doors)
+            return FastServer(self, scheduler, limits, feed, security, patient=self.patient)
+        return RemotingServer(self, scheduler, limits, security)
 
     def __init__(self) -> None:
         self.patient = False
@@ -59,6 +72,8 @@ class EchoHandler:
         self.fail_on: int | None = None
         self.at_once: int | None = None
         """How many requests of one call are handled in a turn; the others are postponed."""
+        self.before_handle: Callable[[Channel, Sequence[RemotingCommand]], None] | None = None
+        """Called before each call of ``handle`` is carried out."""
         self.before_end: Callable[[], None] | None = None
         """Called once, in the commit of a turn."""
         self._replies: list[tuple[Channel, bytes]] = []
@@ -66,6 +81,8 @@ class EchoHandler:
     def handle(
         self, channel: Channel, commands: Sequence[RemotingCommand]
     ) -> Sequence[RemotingCommand]:
+        if self.before_handle is not None:
+            self.before_handle(channel, commands)
         rest = commands[self.at_once :] if self.at_once is not None else ()
         commands = commands[: self.at_once]
         self.calls.append([command.code for command in commands])
@@ -95,7 +112,7 @@ class EchoHandler:
 
 
 class FallbackFeed:
-    """A ``net.fast_server.Feed`` that answers nothing: what is left of one is its driver."""
+    """A ``rmqpy.net.server.feed_api.Feed`` that answers nothing, so that every frame falls back."""
 
     SIZE = 64 * 1024
     needs_refresh = False
@@ -103,14 +120,14 @@ class FallbackFeed:
     def __init__(self, *, in_set: bool = False) -> None:
         self._poll_set = FallbackPollSet(self) if in_set else None
         self.ready: PollSet | None = self._poll_set
-        self.receive: Callable[[Any, int, int], int] = self.receive_from
+        self.receive: Callable[[object, int, int], int] = self.receive_from
         self.core = SimpleNamespace(frame_max=0, wanted=0)
         self._data = b""
-        self._cold: list[memoryview] = []
+        self._unhandled: list[memoryview] = []
         self._position = 0
         self._fds: dict[int, int] = {}
-        self._front = b""
-        self._given = 0
+        self._carried = b""
+        self._received = 0
         self.held: list[bool] = []
 
     def refresh(self) -> None: ...
@@ -120,7 +137,7 @@ class FallbackFeed:
             self._poll_set.close()
 
     def set_write_pending(self, number: int, queued: bool) -> None:
-        """Nothing is sent but by the connection itself."""
+        """Do nothing: only the connection itself sends."""
 
     def flush_now(self, number: int) -> None: ...
 
@@ -147,13 +164,13 @@ class FallbackFeed:
     def number_of(self, fd: int) -> int:
         return next(number for number, each in self._fds.items() if each == fd)
 
-    def receive_from(self, core: Any, number: int, have: int) -> int:
+    def receive_from(self, core: object, number: int, have: int) -> int:
         try:
             data = os.read(self._fds[number], self.SIZE)
         except BlockingIOError:
             return FeedStatus.AGAIN
         except OSError as error:
-            self.core.wanted = error.errno
+            self.core.status_detail = error.errno
             return FeedStatus.FAILED
         if not data:
             return FeedStatus.CLOSED
@@ -161,27 +178,27 @@ class FallbackFeed:
         return self.resume(number)
 
     def feed(self, data: bytes | memoryview, have: int = 0) -> None:
-        self._data = self._front[:have] + bytes(data)
-        self._given = len(data)
+        self._data = self._carried[:have] + bytes(data)
+        self._received = len(data)
         self._position = 0
 
     def resume(self, number: int) -> int:
-        self._cold = []
-        while len(self._data) - self._position >= 4 and len(self._cold) < 64:
+        self._unhandled = []
+        while len(self._data) - self._position >= 4 and len(self._unhandled) < 64:
             start = self._position + 4
             length = int.from_bytes(self._data[self._position : start])
             if not 4 <= length <= self.core.frame_max:
-                return FeedStatus.COLD if self._cold else FeedStatus.BAD_FRAME
+                return FeedStatus.FALLBACK if self._unhandled else FeedStatus.BAD_FRAME
             if len(self._data) - start < length:
                 break
-            self._cold.append(memoryview(self._data)[start : start + length])
+            self._unhandled.append(memoryview(self._data)[start : start + length])
             self._position = start + length
-        if self._cold:
-            return FeedStatus.COLD
+        if self._unhandled:
+            return FeedStatus.FALLBACK
         return FeedStatus.PARTIAL if self.rest() else FeedStatus.DONE
 
     def unhandled_frames(self) -> list[memoryview]:
-        return self._cold
+        return self._unhandled
 
     @property
     def advanced(self) -> bool:
@@ -189,7 +206,7 @@ class FallbackFeed:
 
     @property
     def full(self) -> bool:
-        return self._given == self.SIZE
+        return self._received == self.SIZE
 
     def pause(self, held: bool) -> None:
         self.held.append(held)
@@ -199,12 +216,12 @@ class FallbackFeed:
 
     def unread(self, data: bytes) -> bool:
         length = int.from_bytes(data[:4]) + 4 if len(data) >= 4 else 0
-        self._front = data
+        self._carried = data
         return max(length, len(data)) < self.SIZE
 
 
 class FallbackPollSet:
-    """The ``net.fast_server.PollSet`` of a ``ColdFeed``."""
+    """The ``rmqpy.net.server.feed_api.PollSet`` of a ``FallbackFeed``."""
 
     def __init__(self, feed: FallbackFeed) -> None:
         self._feed = feed
@@ -213,7 +230,7 @@ class FallbackPollSet:
         self._found: list[int] = []
         self._next = 0
         self.fd = self._epoll.fileno()
-        self.receive: Callable[[Any, bool], int] = self.receive_from_all
+        self.receive: Callable[[object, bool], int] = self.receive_from_all
         self.flush_replies_early: Callable[[], bool] = lambda: False
 
     def watch(self, number: int, wanted: bool) -> None:
@@ -226,7 +243,7 @@ class FallbackPollSet:
     def exclude(self, number: int, apart: bool) -> None:
         (self._apart.add if apart else self._apart.discard)(number)
 
-    def receive_from_all(self, core: Any, begin: bool) -> int:
+    def receive_from_all(self, core: object, begin: bool) -> int:
         if begin:
             self._next = 0
             self._found = [self._feed.number_of(fd) for fd, _ in self._epoll.poll(0)]
@@ -235,7 +252,7 @@ class FallbackPollSet:
             self._next += 1
             if not self._feed.has(number):
                 continue
-            status: int = FeedStatus.APART
+            status: int = FeedStatus.EXCLUDED
             if number not in self._apart:
                 status = self._feed.receive_from(core, number, 0)
             if status != FeedStatus.DONE:
@@ -253,8 +270,11 @@ class FallbackPollSet:
         self._epoll.close()
 
 
-def server_kinds() -> Iterator[Any]:
+def server_kinds() -> Iterator[object]:
+    """Yield ``(fast, in_set)`` of each kind of server."""
     yield pytest.param((False, False), id="plain")
     yield pytest.param((True, False), id="fast")
     missing = not hasattr(select, "epoll")
-    yield pytest.param((True, True), id="set", marks=pytest.mark.skipif(missing, reason="no epoll"))
+    yield pytest.param(
+        (True, True), id="set", marks=pytest.mark.skipif(missing, reason="this system has no epoll")
+    )

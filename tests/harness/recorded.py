@@ -1,4 +1,4 @@
-"""Recorded Java frames and config files as fixtures."""
+"""Frames and configuration files recorded from Java."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 
 @define(slots=True, frozen=True)
 class Recorded:
-    """One frame; ``request_code`` is that of the request, for an answer too."""
+    """A recorded frame; ``request_code`` is the code of the request, also for an answer."""
 
     source: str
     type: str

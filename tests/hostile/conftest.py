@@ -1,4 +1,4 @@
-"""Fixtures of tests/hostile; what they hand out is in harness.hostile."""
+"""Fixtures of tests/hostile; their types are in harness.hostile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from harness.hostile import (
     BesiegedSite,
     HonestClient,
     besieged_site,
-    resident_bytes,
 )
 
 from rmqpy.model.codes import ResponseCode
@@ -25,10 +24,10 @@ from rmqpy.testing.blocking_connection import send_request
 
 @pytest.fixture
 def besiege(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Besiege:
-    """Runs ``test(site)`` with a sentinel in the store, and checks everything afterwards."""
-    caplog.set_level(logging.CRITICAL, "rmqpy")  # records keep what they tell of
+    """Return a function that runs ``test(site)`` with a sentinel message and checks the site."""
+    caplog.set_level(logging.CRITICAL, "rmqpy")  # Log records keep their arguments in memory.
 
-    def whole(test: Callable[[BesiegedSite], Awaitable[None]]) -> None:
+    def run_test(test: Callable[[BesiegedSite], Awaitable[None]]) -> None:
         async def main(scheduler: AsyncioScheduler) -> None:
             async with asyncio.timeout(DEADLINE_S), besieged_site(tmp_path, scheduler) as site:
                 client = await HonestClient.connect(site.broker.address)
@@ -44,16 +43,4 @@ def besiege(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Besiege:
 
         run(main)
 
-    return whole
-
-
-@pytest.fixture
-def connect() -> Callable[[str], Awaitable[HonestClient]]:
-    """Opens a well-behaved connection to ``host:port``."""
-    return HonestClient.connect
-
-
-@pytest.fixture
-def resident() -> Callable[[], int]:
-    """Bytes of this process in memory."""
-    return resident_bytes
+    return run_test

@@ -1,4 +1,4 @@
-"""Many idle connections, slow senders, large announcements, and work by the batch."""
+"""Many idle connections, slow senders, large announced frames, and expensive requests."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import contextlib
 import resource
 import socket
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
-from harness.hostile import BesiegedSite, HonestClient
+from harness.hostile import Besiege, BesiegedSite, HonestClient, resident_bytes
 
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.remoting.command import RemotingCommand
@@ -20,15 +18,13 @@ from rmqpy.testing.blocking_connection import send_request
 
 IDLE = 2_000
 IDLE_BYTES_MAX = 24 << 10
-"""Of both ends: the test holds the other one."""
+"""For both ends of a connection: the test holds the other one."""
 SLOW = 100
 ANNOUNCING = 32
 SENT_BYTES = 256 << 10
 
-Besiege = Callable[[Any], None]
 
-
-def opened(address: str, count: int) -> list[socket.socket]:
+def open_sockets(address: str, count: int) -> list[socket.socket]:
     host, _, port = address.rpartition(":")
     sockets = []
     for _ in range(count):
@@ -38,28 +34,28 @@ def opened(address: str, count: int) -> list[socket.socket]:
     return sockets
 
 
-async def accepted(site: BesiegedSite, count: int) -> None:
+async def until_accepted(site: BesiegedSite, count: int) -> None:
     servers = site.broker._parts.servers
     while sum(server.connections for server in servers) < count:
         await asyncio.sleep(0.001)
 
 
 @pytest.mark.slow
-def test_2000_idle_connections_cost_little(besiege: Besiege, resident: Callable[[], int]) -> None:
+def test_2000_idle_connections_use_little_memory(besiege: Besiege) -> None:
     hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if 0 <= hard_limit < 3 * IDLE:
-        pytest.skip(f"only {hard_limit} open files are allowed")
+        pytest.skip(f"the limit of {hard_limit} open files is too low")
 
     async def test(site: BesiegedSite) -> None:
-        before = resident()
+        before = resident_bytes()
         sockets: list[socket.socket] = []
         for _ in range(IDLE // 100):
-            sockets += opened(site.broker.address, 100)
-            await accepted(site, len(sockets))
-        cost = (resident() - before) / IDLE
-        assert cost < IDLE_BYTES_MAX, f"{cost:.0f} bytes a connection"
+            sockets += open_sockets(site.broker.address, 100)
+            await until_accepted(site, len(sockets))
+        cost = (resident_bytes() - before) / IDLE
+        assert cost < IDLE_BYTES_MAX, f"{cost:.0f} bytes per connection"
         await site.until_over(asyncio.sleep(0.3))
-        for each in sockets:  # none of them was closed
+        for each in sockets:  # None of them was closed.
             with contextlib.suppress(BlockingIOError):
                 assert each.recv(1) != b""
             each.close()
@@ -68,22 +64,22 @@ def test_2000_idle_connections_cost_little(besiege: Besiege, resident: Callable[
 
 
 @pytest.mark.slow
-def test_slow_senders_get_their_answer_and_keep_nobody_waiting(besiege: Besiege) -> None:
+def test_slow_senders_are_answered_and_delay_no_other_client(besiege: Besiege) -> None:
     async def test(site: BesiegedSite) -> None:
         frame = encode_command(send_request("Slow", 0, [b"byte by byte"]))
 
-        async def dribble() -> int:
+        async def send_slowly() -> int:
             host, _, port = site.broker.address.rpartition(":")
             reader, writer = await asyncio.open_connection(host, int(port))
-            for place in range(0, len(frame), 16):
-                writer.write(frame[place : place + 16])
+            for start in range(0, len(frame), 16):
+                writer.write(frame[start : start + 16])
                 await asyncio.sleep(0.01)
             answer = await reader.readexactly(4)
             writer.close()
             return len(answer)
 
         async def siege() -> None:
-            assert await asyncio.gather(*(dribble() for _ in range(SLOW))) == [4] * SLOW
+            assert await asyncio.gather(*(send_slowly() for _ in range(SLOW))) == [4] * SLOW
 
         await site.until_over(siege())
         assert len(await site.read("Slow")) == SLOW
@@ -92,12 +88,10 @@ def test_slow_senders_get_their_answer_and_keep_nobody_waiting(besiege: Besiege)
 
 
 @pytest.mark.slow
-def test_memory_follows_what_was_sent_not_what_was_announced(
-    besiege: Besiege, resident: Callable[[], int]
-) -> None:
+def test_memory_depends_on_received_bytes_not_on_announced_lengths(besiege: Besiege) -> None:
     async def test(site: BesiegedSite) -> None:
-        before = resident()
-        sockets = opened(site.broker.address, ANNOUNCING)
+        before = resident_bytes()
+        sockets = open_sockets(site.broker.address, ANNOUNCING)
         announced = (MAX_FRAME - 4).to_bytes(4) + (100).to_bytes(4)
         for each in sockets:
             data = memoryview(announced + bytes(SENT_BYTES))
@@ -106,9 +100,9 @@ def test_memory_follows_what_was_sent_not_what_was_announced(
                     data = data[each.send(data) :]
                 except BlockingIOError:
                     await asyncio.sleep(0.001)
-        await accepted(site, ANNOUNCING)
+        await until_accepted(site, ANNOUNCING)
         await site.until_over(asyncio.sleep(0.1))
-        growth = resident() - before
+        growth = resident_bytes() - before
         sent = ANNOUNCING * SENT_BYTES
         assert growth < 6 * sent, f"{growth >> 20} MiB for {sent >> 20} MiB"
         for each in sockets:
@@ -118,19 +112,17 @@ def test_memory_follows_what_was_sent_not_what_was_announced(
 
 
 @pytest.mark.slow
-def test_a_reader_of_nothing_is_bounded(
-    besiege: Besiege, resident: Callable[[], int], connect: Callable[[str], Awaitable[HonestClient]]
-) -> None:
-    """Thousands of requests with large answers, and the answers are not taken."""
+def test_unread_answers_use_bounded_memory(besiege: Besiege) -> None:
+    """A client sends thousands of requests with large answers and does not read the answers."""
 
     async def test(site: BesiegedSite) -> None:
-        client = await connect(site.broker.address)
+        client = await HonestClient.connect(site.broker.address)
         for number in range(100):
             await client.call(send_request(f"Topic-{number}", 0, [b"x"]))
         await client.close()
-        before = resident()
+        before = resident_bytes()
         request = encode_command(RemotingCommand.request(RequestCode.GET_ALL_TOPIC_CONFIG))
-        sockets = opened(site.broker.address, 4)
+        sockets = open_sockets(site.broker.address, 4)
 
         async def siege() -> None:
             for each in sockets:
@@ -140,8 +132,8 @@ def test_a_reader_of_nothing_is_bounded(
                         await asyncio.sleep(0.002)
 
         await site.until_over(siege())
-        grown = resident() - before
-        assert grown < 128 << 20, f"{grown >> 20} MiB"
+        growth = resident_bytes() - before
+        assert growth < 128 << 20, f"{growth >> 20} MiB"
         for each in sockets:
             each.close()
 
@@ -149,10 +141,8 @@ def test_a_reader_of_nothing_is_bounded(
 
 
 @pytest.mark.slow
-def test_strange_json_does_not_stop_the_loop(
-    besiege: Besiege, connect: Callable[[str], Awaitable[HonestClient]]
-) -> None:
-    """What only the tolerant reader could read, or what would make a million objects, in bulk."""
+def test_expensive_json_does_not_block_the_loop(besiege: Besiege) -> None:
+    """The bodies need the tolerant decoder, or have a million objects."""
     million = 1 << 20
     bodies = [
         b'{"clientID":"c",' + b"a:1," * million + b"}",
@@ -162,8 +152,8 @@ def test_strange_json_does_not_stop_the_loop(
     ]
 
     async def test(site: BesiegedSite) -> None:
-        client = await connect(site.broker.address)
-        name_client = await connect(site.namesrv.address)
+        client = await HonestClient.connect(site.broker.address)
+        name_client = await HonestClient.connect(site.namesrv.address)
 
         async def siege() -> None:
             for body in bodies:
@@ -184,9 +174,9 @@ def test_strange_json_does_not_stop_the_loop(
                 answer = await name_client.call(register)
                 assert answer.code in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
 
-        begin = time.monotonic()
+        start = time.monotonic()
         await site.until_over(siege())
-        assert time.monotonic() - begin < 20
+        assert time.monotonic() - start < 20
         await client.close()
         await name_client.close()
 

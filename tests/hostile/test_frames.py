@@ -1,7 +1,7 @@
-"""Nineteen kinds of malformed frames against a broker and a name server.
+"""Attacks with nineteen kinds of malformed frames on a broker and a name server.
 
-``RMQPY_HOSTILE_FRAMES`` is the number of frames of all kinds together (a million: some minutes),
-``RMQPY_HOSTILE_SEED`` the seed; both are printed with a failure.
+``RMQPY_HOSTILE_FRAMES`` is the number of frames of all kinds together (a million takes some
+minutes), ``RMQPY_HOSTILE_SEED`` the seed; both are printed with a failure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEAVY_PART = 10
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_siege(kind: str, besiege: Besiege) -> None:
+def test_malformed_frames_are_handled_as_expected(kind: str, besiege: Besiege) -> None:
     count = FRAMES // len(KINDS) // (HEAVY_PART if kind in HEAVY_KINDS else 1)
     wrong: list[tuple[int, Expected, HostileFrame]] = []
 
@@ -53,12 +53,12 @@ def test_a_siege(kind: str, besiege: Besiege) -> None:
         assert site.checks > 2
 
     besiege(test)
-    told = [(number, seen, str(frame)[:300]) for number, seen, frame in wrong[:3]]
-    assert not wrong, f"{len(wrong)} of {count}, seed {SEED}: {told}"
+    examples = [(number, seen, str(frame)[:300]) for number, seen, frame in wrong[:3]]
+    assert not wrong, f"{len(wrong)} of {count}, seed {SEED}: {examples}"
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_frames() -> None:
+def test_a_seed_always_gives_the_same_frames() -> None:
     for kind in KINDS:
         first = [frame.data for frame in hostile_frames(kind, 5, 3)]
         assert first == [frame.data for frame in hostile_frames(kind, 5, 3)]

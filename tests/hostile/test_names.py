@@ -1,27 +1,25 @@
-"""Every request that carries a name, with every name that breaks the rule: refused, and nothing
-has happened to the disk.
+"""Invalid names in each request that has a name: the request is refused, and nothing is written to
+disk.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from fuzz.frames import NAMES_OUT_OF_RULE, TOPIC_NAMES_OUT_OF_RULE
 from fuzz.requests import requests_with_names
-from harness.hostile import Besiege, BesiegedSite
+from harness.hostile import Besiege, BesiegedSite, HonestClient
 
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.remoting.bodies import TopicConfig
 from rmqpy.remoting.bodies.topics import DataVersion
 from rmqpy.remoting.command import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, RemotingCommand
 
-TOPICAL = {
+TOPIC_KINDS = {
     "send",
     "send_v1",
     "send_batch",
@@ -36,7 +34,7 @@ KINDS = tuple(requests_with_names(Random(0), "T", "n"))
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
-    """All entries; of small files what is in them."""
+    """Return all entries of ``folder``, with the content of JSON files."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.suffix == ".json" else None
         for path in folder.rglob("*")
@@ -44,30 +42,33 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 
 @pytest.mark.parametrize("serialize_type", [SERIALIZE_JSON, SERIALIZE_ROCKETMQ])
-def test_refused_before_the_disk(
-    serialize_type: int, besiege: Besiege, connect: Callable[..., Any]
+def test_invalid_names_are_refused_before_anything_is_written(
+    serialize_type: int, besiege: Besiege
 ) -> None:
     async def test(site: BesiegedSite) -> None:
-        clients = {True: await connect(site.addresses[1]), False: await connect(site.addresses[0])}
+        clients = {
+            True: await HonestClient.connect(site.addresses[1]),
+            False: await HonestClient.connect(site.addresses[0]),
+        }
         await clients[False].call(requests_with_names(Random(0), "T", "n")["pull_topic"])
         groups = site.root / "store" / "config" / "subscriptionGroup.json"
         while not (groups.exists() and b'"Group"' in groups.read_bytes()):
-            await asyncio.sleep(0.005)  # the group of the pulls is saved
+            await asyncio.sleep(0.005)  # The group of the pulls is saved.
         before = contents(site.root)
-        asked = 0
+        count = 0
         for kind in KINDS:
-            for name in TOPIC_NAMES_OUT_OF_RULE if kind in TOPICAL else NAMES_OUT_OF_RULE:
-                topic, other = (name, "n") if kind in TOPICAL else ("T", name)
+            for name in TOPIC_NAMES_OUT_OF_RULE if kind in TOPIC_KINDS else NAMES_OUT_OF_RULE:
+                topic, other = (name, "n") if kind in TOPIC_KINDS else ("T", name)
                 request = requests_with_names(Random(0), topic, other)[kind]
                 request.serialize_type = serialize_type
                 answer = await clients[kind.startswith("namesrv")].call(request)
                 allowed = {ResponseCode.SYSTEM_ERROR}
-                if kind == "pull_topic":  # it has no rule: such a topic is not there
+                if kind == "pull_topic":  # It has no rule for names: such a topic does not exist.
                     allowed.add(ResponseCode.TOPIC_NOT_EXIST)
                 assert answer.code in allowed, (kind, name[:40], answer)
                 assert answer.remark, (kind, name[:40])
-                asked += 1
-        assert asked > 350
+                count += 1
+        assert count > 350
         assert contents(site.root) == before
         for client in clients.values():
             await client.close()
@@ -76,11 +77,9 @@ def test_refused_before_the_disk(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_requests_pass_with_good_names(
-    kind: str, besiege: Besiege, connect: Callable[..., Any]
-) -> None:
+def test_the_same_requests_succeed_with_valid_names(kind: str, besiege: Besiege) -> None:
     async def test(site: BesiegedSite) -> None:
-        client = await connect(site.addresses[kind.startswith("namesrv")])
+        client = await HonestClient.connect(site.addresses[kind.startswith("namesrv")])
         topic, name = "A-%good|topic_1", "A-%good|name_1"
         if kind in ("delete_topic", "pull_topic"):
             await client.call(requests_with_names(Random(0), topic, name)["create_topic"])
@@ -96,10 +95,8 @@ def test_the_same_requests_pass_with_good_names(
     besiege(test)
 
 
-def test_a_registration_loses_only_its_bad_topics(
-    besiege: Besiege, connect: Callable[..., Any]
-) -> None:
-    """Java's brokers register whatever was created there: the others must still be routed."""
+def test_a_registration_loses_only_its_invalid_topics(besiege: Besiege) -> None:
+    """Java's brokers register any topic that was created there: valid ones must have a route."""
     table = {name: TopicConfig(name).to_json() for name in ("Good", "../x", "a\0b", "x" * 300, "")}
     body = {
         "topicConfigSerializeWrapper": {
@@ -109,7 +106,7 @@ def test_a_registration_loses_only_its_bad_topics(
     }
 
     async def test(site: BesiegedSite) -> None:
-        client = await connect(site.namesrv.address)
+        client = await HonestClient.connect(site.namesrv.address)
         request = requests_with_names(Random(0), "T", "broker-z")["namesrv_broker"]
         request.body = json.dumps(body).encode()
         assert (await client.call(request)).code == ResponseCode.SUCCESS
@@ -123,8 +120,8 @@ def test_a_registration_loses_only_its_bad_topics(
     besiege(test)
 
 
-def entries_with_names(name: str) -> list[RemotingCommand]:
-    """Requests of tools and clients beside those above, with ``name`` wherever one stands."""
+def further_requests(name: str) -> list[RemotingCommand]:
+    """Return further requests of tools and clients, with ``name`` in each field for a name."""
     code = RequestCode
     queue = {"topic": name, "queueId": 0}
     both = {"topic": name, "group": name, "consumerGroup": name, "producerGroup": name}
@@ -150,27 +147,25 @@ def entries_with_names(name: str) -> list[RemotingCommand]:
     return [RemotingCommand(int(each), ext_fields=dict(texts)) for each in codes]
 
 
-def outside_of_tables(folder: Path) -> set[str]:
-    """Files and folders, without the tables, which are written when they are due."""
+def entries_except_tables(folder: Path) -> set[str]:
+    """Return the files and folders except the tables, which are written periodically."""
     return {path for path in contents(folder) if not path.startswith("store/config/")}
 
 
 @pytest.mark.slow
-def test_no_other_entry_lets_a_name_into_a_table_or_onto_the_disk(
-    besiege: Besiege, connect: Callable[..., Any]
-) -> None:
-    """Some only answer that there is no such thing; nothing may come of any."""
+def test_no_other_request_stores_an_invalid_name(besiege: Besiege) -> None:
+    """Some only answer that the name is unknown; none may store it."""
 
     async def test(site: BesiegedSite) -> None:
-        client = await connect(site.broker.address)
-        for request in entries_with_names("Unknown"):
-            await client.call(request)  # what good names leave behind
-        before = outside_of_tables(site.root)
+        client = await HonestClient.connect(site.broker.address)
+        for request in further_requests("Unknown"):
+            await client.call(request)  # Files that valid names create may exist.
+        before = entries_except_tables(site.root)
         for name in TOPIC_NAMES_OUT_OF_RULE:
-            for request in entries_with_names(name):
+            for request in further_requests(name):
                 answer = await client.call(request)
                 assert answer.is_response
-        assert outside_of_tables(site.root) == before
+        assert entries_except_tables(site.root) == before
         site.check_tables()
         await client.close()
 

@@ -1,8 +1,8 @@
-"""The 25 probes of known holes (docs/reference/security.md), by a client without an account,
-against a broker and a name server in both security modes.
+"""The 25 probes of known vulnerabilities (docs/reference/security.md) on a broker and a name server
+in both security modes, by a client without an account.
 
-Each row is a test in each mode: refused, or, in compatible mode, one of the four that Java's tools
-in good faith need open.
+Each probe is a test in each mode. It must be refused, except four in compatible mode that Java's
+tools need.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from attrs import define
@@ -24,7 +23,12 @@ from fuzz.requests import plain_request, register, requests_with_names
 from rmqpy.acl.signature import Credentials
 from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.client import TlsSide
-from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
+from rmqpy.config.loading import (
+    BrokerConfiguration,
+    NamesrvConfiguration,
+    load_broker_configuration,
+    load_namesrv_configuration,
+)
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import NetworkError
 from rmqpy.namesrv.process import NamesrvProcess
@@ -39,12 +43,12 @@ from rmqpy.testing.ports import free_port_block
 ADMIN = Credentials("administrator", "admin-secret")
 ACCOUNTS = "accounts: [{accessKey: administrator, secretKey: admin-secret, admin: true}]\n"
 HA_WAIT_S = 1.0
-SHOWN = Path(__file__).parents[2] / "docs" / "reference" / "security.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "security.md"
 
 
 @define
 class Site:
-    """Both servers; ``attacker`` has no account and trusts every certificate."""
+    """Both servers and two clients; ``attacker`` has no account and trusts every certificate."""
 
     root: Path
     broker: BrokerRuntime
@@ -53,8 +57,8 @@ class Site:
     owner: RemotingClient
     tls: TlsContext | None
 
-    async def ask(self, command: RemotingCommand, *, namesrv: bool = False) -> int | None:
-        """The code of the answer to the attacker; None: no answer."""
+    async def attack(self, command: RemotingCommand, *, namesrv: bool = False) -> int | None:
+        """Return the code of the answer to the attacker, or None without an answer."""
         address = self.namesrv.address if namesrv else self.broker.address
         try:
             return (await self.attacker.invoke(address, command, 5_000)).code
@@ -62,23 +66,24 @@ class Site:
             return None
 
     async def refuses(self, command: RemotingCommand, *, namesrv: bool = False) -> bool:
-        return await self.ask(command, namesrv=namesrv) != 0
+        return await self.attack(command, namesrv=namesrv) != 0
 
     async def refuses_setting(self, text: str, *, namesrv: bool = False) -> bool:
-        """Whether the settings stay as they were, and the answer says so."""
+        """Return whether the settings are unchanged and the request is refused."""
         code = RequestCode.UPDATE_NAMESRV_CONFIG if namesrv else RequestCode.UPDATE_BROKER_CONFIG
         before = self.settings
         command = RemotingCommand(code, body=text.encode())
         return await self.refuses(command, namesrv=namesrv) and self.settings == before
 
     @property
-    def settings(self) -> tuple[Any, Any]:
+    def settings(self) -> tuple[BrokerConfiguration, NamesrvConfiguration]:
         return (
             self.broker.broker.identity.configuration,
             self.namesrv.name_server.configuration,
         )
 
-    async def route_of_a(self) -> set[str]:
+    async def route_addresses(self) -> set[str]:
+        """Return the addresses in the route of the owner's topic."""
         command = plain_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Own"})
         answer = await self.owner.invoke(self.namesrv.address, command)
         route = TopicRouteData.decode(answer.body)
@@ -86,7 +91,7 @@ class Site:
 
 
 def settings_of(mode: str, root: Path, tls_folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """What both servers have, what the broker has more."""
+    """Return the settings of both servers, and the further ones of the broker."""
     if mode == "compatible":
         return {}, {}
     (root / "conf").mkdir()
@@ -107,6 +112,7 @@ def settings_of(mode: str, root: Path, tls_folder: Path) -> tuple[dict[str, str]
 async def site_in(
     mode: str, folder: Path, tls_folder: Path, scheduler: AsyncioScheduler
 ) -> AsyncIterator[Site]:
+    """Run both servers in a folder four levels below ``folder``."""
     root = folder / "four" / "folders" / "further" / "down"
     root.mkdir(parents=True)
     both, more = settings_of(mode, root, tls_folder)
@@ -154,11 +160,11 @@ async def site_in(
 
 
 async def rogue_registration(site: Site) -> bool:
-    """Another address in the place of a broker that is alive."""
+    """Register another address under the name of a live broker."""
     command = register(Random(1), "broker-a", "DefaultCluster")
     command.ext_fields["brokerAddr"] = "127.0.0.66:10911"
     refused = await site.refuses(command, namesrv=True)
-    return refused and await site.route_of_a() == {site.broker.address}
+    return refused and await site.route_addresses() == {site.broker.address}
 
 
 async def list_of_accounts(site: Site) -> bool:
@@ -170,7 +176,8 @@ async def topic_deletion(site: Site) -> bool:
     return await site.refuses(command) and site.broker.broker.topics.get("Own") is not None
 
 
-async def the_log_by_eight_zeros(site: Site) -> bool:
+async def log_from_replication_port(site: Site) -> bool:
+    """Request the log with eight zero bytes, as a slave that starts from offset 0."""
     host, _, port = site.broker.address.rpartition(":")
     context = site.tls.current() if site.tls is not None else None
     try:
@@ -187,8 +194,8 @@ async def the_log_by_eight_zeros(site: Site) -> bool:
         writer.close()
 
 
-async def no_file_anywhere_else(site: Site) -> bool:
-    """After all the requests with paths in them."""
+async def no_file_elsewhere(site: Site) -> bool:
+    """Send all probes that have a path, and look for files outside the folders."""
     for name, probe in PROBES.items():
         if "../" in name or "=" in name:
             await probe(site)
@@ -210,17 +217,17 @@ async def named_addresses_only(site: Site) -> bool:
     return addresses == {"127.0.0.1"}
 
 
-def creates(name: str) -> Callable[[Site], Awaitable[bool]]:
+def create_topic(name: str) -> Callable[[Site], Awaitable[bool]]:
     request = requests_with_names(Random(0), name, "g")["create_topic"]
     return lambda site: site.refuses(request)
 
 
-def sends(name: str) -> Callable[[Site], Awaitable[bool]]:
+def send_to(name: str) -> Callable[[Site], Awaitable[bool]]:
     request = requests_with_names(Random(0), name, "g")["send"]
     return lambda site: site.refuses(request)
 
 
-def sets(text: str, namesrv: bool = False) -> Callable[[Site], Awaitable[bool]]:
+def change_setting(text: str, namesrv: bool = False) -> Callable[[Site], Awaitable[bool]]:
     return lambda site: site.refuses_setting(text, namesrv=namesrv)
 
 
@@ -229,19 +236,19 @@ PUT_KV = plain_request(
     RequestCode.PUT_KV_CONFIG, {"namespace": "ORDER_TOPIC_CONFIG", "key": "Own", "value": "x:9"}
 )
 PROBES: dict[str, Callable[[Site], Awaitable[bool]]] = {
-    **{f"create topic {shown}": creates(name) for shown, name in NAMES.items()},
-    **{f"send to {shown}": sends(name) for shown, name in NAMES.items()},
-    "broker rocketmqHome= and filterServerNums=": sets(
+    **{f"create topic {shown}": create_topic(name) for shown, name in NAMES.items()},
+    **{f"send to {shown}": send_to(name) for shown, name in NAMES.items()},
+    "broker rocketmqHome= and filterServerNums=": change_setting(
         "rocketmqHome=-c $@|sh . echo touch /tmp/x;\nfilterServerNums=1\n"
     ),
-    "broker brokerConfigPath=": sets("brokerConfigPath=/tmp/x\nbrokerPermission=4\n"),
-    "broker storePathRootDir=": sets("storePathRootDir=/tmp/x\n"),
-    "broker configBlackList=": sets("configBlackList=x\n"),
-    "broker aclEnable=": sets("aclEnable=false\n"),
-    "name server configStorePath=": sets("configStorePath=/tmp/x\n", True),
-    "name server kvConfigPath=": sets("kvConfigPath=/tmp/x\n", True),
-    "name server rocketmqHome=": sets("rocketmqHome=/tmp/x\n", True),
-    "name server configStorePathName=": sets("configStorePathName=/tmp/x\n", True),
+    "broker brokerConfigPath=": change_setting("brokerConfigPath=/tmp/x\nbrokerPermission=4\n"),
+    "broker storePathRootDir=": change_setting("storePathRootDir=/tmp/x\n"),
+    "broker configBlackList=": change_setting("configBlackList=x\n"),
+    "broker aclEnable=": change_setting("aclEnable=false\n"),
+    "name server configStorePath=": change_setting("configStorePath=/tmp/x\n", True),
+    "name server kvConfigPath=": change_setting("kvConfigPath=/tmp/x\n", True),
+    "name server rocketmqHome=": change_setting("rocketmqHome=/tmp/x\n", True),
+    "name server configStorePathName=": change_setting("configStorePathName=/tmp/x\n", True),
     "list of accounts": list_of_accounts,
     "reading the configuration": lambda site: site.refuses(
         RemotingCommand(RequestCode.GET_BROKER_CONFIG)
@@ -249,8 +256,8 @@ PROBES: dict[str, Callable[[Site], Awaitable[bool]]] = {
     "rogue broker registration": rogue_registration,
     "key-value write at the name server": lambda site: site.refuses(PUT_KV, namesrv=True),
     "topic deletion": topic_deletion,
-    "the log from the replication port": the_log_by_eight_zeros,
-    "no file where a probe pointed": no_file_anywhere_else,
+    "the log from the replication port": log_from_replication_port,
+    "no file where a probe pointed": no_file_elsewhere,
     "listening on named addresses only": named_addresses_only,
 }
 OPEN_IN_COMPATIBLE = {
@@ -261,7 +268,7 @@ OPEN_IN_COMPATIBLE = {
 }
 
 
-def test_there_are_25_probes_and_at_least_21_are_refused_in_every_mode() -> None:
+def test_at_least_21_of_25_probes_are_refused_in_each_mode() -> None:
     assert len(PROBES) == 25
     assert len(PROBES.keys() - OPEN_IN_COMPATIBLE) >= 21
 
@@ -269,7 +276,7 @@ def test_there_are_25_probes_and_at_least_21_are_refused_in_every_mode() -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["compatible", "secure"])
 @pytest.mark.parametrize("name", PROBES)
-def test_probe(
+def test_a_probe_is_refused_unless_it_is_open_in_this_mode(
     name: str, mode: str, tmp_path: Path, tls_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "rmqpy")
@@ -284,7 +291,7 @@ def test_probe(
 
 
 def test_the_page_has_a_row_for_each_probe() -> None:
-    rows = re.findall(r"^\| (.+?) \| (refused|open) \| (refused|open) \|$", SHOWN.read_text(), re.M)
+    rows = re.findall(r"^\| (.+?) \| (refused|open) \| (refused|open) \|$", PAGE.read_text(), re.M)
     shown = {re.sub(r"[`\\]", "", name): (compatible, secure) for name, compatible, secure in rows}
     assert shown == {
         name: ("open" if name in OPEN_IN_COMPATIBLE else "refused", "refused") for name in PROBES

@@ -1,4 +1,4 @@
-"""The command that besieges servers in processes of their own: a short run, within all goals."""
+"""A short run of the attack on servers in their own processes, within all goals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FRAMES = 1_900
 @pytest.mark.slow
 def test_a_short_siege_is_within_the_goals(tmp_path: Path) -> None:
     if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 3 * IDLE:
-        pytest.skip("too few open files are allowed")
+        pytest.skip("the limit of open files is too low")
 
     async def attack(siege: FuzzAttack) -> None:
         await siege.idle(IDLE)

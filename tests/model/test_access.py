@@ -1,8 +1,9 @@
-"""Address patterns, rights and access files, by the rules of Java's ACL 1.0."""
+"""Address patterns, permissions and access files, following the rules of Java's ACL 1.0."""
 
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 
 from rmqpy.acl.address_patterns import any_matches, parse_pattern, parse_patterns
 from rmqpy.acl.plain_acl_file import (
@@ -44,7 +45,7 @@ MATCHING = [
 
 
 @pytest.mark.parametrize(("pattern", "address", "matches"), MATCHING)
-def test_patterns_of_java(pattern: str, address: str, matches: bool) -> None:
+def test_patterns_match_as_in_java(pattern: str, address: str, matches: bool) -> None:
     assert parse_pattern(pattern).matches(address) is matches
 
 
@@ -63,18 +64,18 @@ def test_patterns_of_java(pattern: str, address: str, matches: bool) -> None:
         "1:2:3:4:5:6:7",
     ],
 )
-def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+def test_an_invalid_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError):
         parse_pattern(pattern)
 
 
-def test_a_list_matches_by_any() -> None:
+def test_a_list_matches_if_any_pattern_does() -> None:
     patterns = parse_patterns(["10.0.0.1", "192.168.*.*"])
     assert any_matches(patterns, "192.168.3.4")
     assert not any_matches(patterns, "10.0.0.2")
 
 
-def test_rights_are_javas_texts_and_everything_else_denies() -> None:
+def test_permissions_are_javas_texts_and_other_texts_deny() -> None:
     texts = ["PUB", "SUB", "PUB|SUB", "SUB|PUB", "DENY", "ANY", "pub", "", None]
     assert [parse_right(text) for text in texts] == [
         PUB,
@@ -89,12 +90,12 @@ def test_rights_are_javas_texts_and_everything_else_denies() -> None:
     ]
 
 
-def plain(**values: object) -> PlainAccount:
-    return PlainAccount(access_key="key-of-a", secret_key="secret-of-a", **values)  # type: ignore[arg-type]
+PLAIN = PlainAccount(access_key="key-of-a", secret_key="secret-of-a")
 
 
-def test_entries_win_over_defaults_and_deny_over_all() -> None:
-    account = plain(
+def test_entries_override_the_defaults_and_deny_overrides_all() -> None:
+    account = evolve(
+        PLAIN,
         default_topic_perm="SUB",
         topic_perms=("A=PUB", "B=DENY", "C=PUB|SUB"),
         group_perms=("g=SUB",),
@@ -116,16 +117,16 @@ def test_entries_win_over_defaults_and_deny_over_all() -> None:
     )
 
 
-def test_an_administrator_with_entries_is_held_to_them() -> None:
-    free = plain(admin=True).account("f")
-    assert free.lacks([RequiredPermission("A", PUB), RequiredPermission("A", 0)]) is None
-    held = plain(admin=True, topic_perms=("A=PUB",)).account("f")
-    assert held.lacks([RequiredPermission("A", PUB)]) is None
-    assert held.lacks([RequiredPermission("B", PUB)]) == RequiredPermission("B", PUB)
+def test_the_entries_of_an_administrator_apply() -> None:
+    unrestricted = evolve(PLAIN, admin=True).account("f")
+    assert unrestricted.lacks([RequiredPermission("A", PUB), RequiredPermission("A", 0)]) is None
+    restricted = evolve(PLAIN, admin=True, topic_perms=("A=PUB",)).account("f")
+    assert restricted.lacks([RequiredPermission("A", PUB)]) is None
+    assert restricted.lacks([RequiredPermission("B", PUB)]) == RequiredPermission("B", PUB)
 
 
 TEXT = """\
-# what Java's installation has, in both forms
+# The file of Java's distribution, in both YAML styles.
 globalWhiteRemoteAddresses:
 - 10.10.103.*
 accounts:
@@ -140,7 +141,7 @@ dataVersion: [{counter: 3, timestamp: 1700000000000}]
 """
 
 
-def test_a_file_reads_as_it_was_written_and_back() -> None:
+def test_a_file_is_parsed_and_formatted() -> None:
     file = parse_access_file(TEXT, "f")
     assert file.white == ("10.10.103.*",)
     assert file.version == (3, 1700000000000)
@@ -152,15 +153,15 @@ def test_a_file_reads_as_it_was_written_and_back() -> None:
     assert "12345678" not in repr(file)
 
 
-def test_changes_raise_the_version() -> None:
-    file = parse_access_file(TEXT, "f").with_account(plain(), 5)
+def test_a_change_increments_the_version() -> None:
+    file = parse_access_file(TEXT, "f").with_account(PLAIN, 5)
     assert file.version == (4, 5)
     assert [each.access_key for each in file.accounts] == ["RocketMQ", "rocketmq2", "key-of-a"]
     assert file.without_account("RocketMQ", 6).find("RocketMQ") is None
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("accounts: [{accessKey: short, secretKey: longenough}]", "accessKey"),
         ("accounts: [{accessKey: longenough, secretKey: short}]", "secretKey"),
@@ -170,18 +171,18 @@ def test_changes_raise_the_version() -> None:
         ("accounts: [{accessKey: long-key, secretKey: long-one, defaultTopicPerm: all}]", "all"),
         ("accounts: [{accessKey: long-key, secretKey: long-one, whiteRemoteAddress: x}]", "x"),
         ("globalWhiteRemoteAddresses: [10.0.0]", "10.0.0"),
-        ("globalWhiteRemoteAddresses: everybody", "list"),
+        ("globalWhiteRemoteAddresses: everything", "list"),
         ("- a\n- b", "map"),
         ("a: [", "YAML"),
         ("accounts: !!python/object/apply:os.system ['true']", "map"),
     ],
 )
-def test_what_cannot_be_understood_is_a_fault_that_names_it(text: str, says: str) -> None:
+def test_an_invalid_file_is_refused_with_the_name_of_the_fault(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=r"^file\.yml.*") as fault:
         parse_access_file(text, "file.yml").rules("file.yml")
-    assert says in str(fault.value)
+    assert message in str(fault.value)
 
 
-def test_an_empty_file_opens_nothing() -> None:
+def test_an_empty_file_grants_nothing() -> None:
     assert parse_access_file("", "f") == AccessFile()
     assert parse_access_file("# nothing\n", "f").rules("f").accounts == {}

@@ -1,4 +1,4 @@
-"""Reading settings: sources, faults, notes, rules between keys, changes at run time."""
+"""Loading of settings: sources, errors, notes, rules between keys, and changes at run time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fault(overrides: dict[str, str]) -> str:
     return str(caught.value)
 
 
-def test_file_overrides_and_environment(tmp_path: Path) -> None:
+def test_settings_are_read_from_file_overrides_and_environment(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         "brokerName = broker-a\nflushDiskType=SYNC_FLUSH\nlistenPort=30911\nbrokerClusterName=ü\n"
@@ -74,19 +74,19 @@ def test_file_overrides_and_environment(tmp_path: Path) -> None:
     assert configuration.store.store_path_commit_log == "/home/mq/store/commitlog"
 
 
-def test_name_servers_of_the_file_win_over_the_environment() -> None:
+def test_configured_name_servers_override_the_environment() -> None:
     result = load_broker_configuration(
         None, QUIET | {"namesrvAddr": "a:1"}, PLAIN | {"NAMESRV_ADDR": "b:2"}
     )
     assert result.configuration.broker.name_servers == ("a:1",)
 
 
-def test_environment_fault_names_the_variable() -> None:
+def test_an_error_of_the_environment_names_the_variable() -> None:
     with pytest.raises(ConfigError, match="environment NAMESRV_ADDR: namesrvAddr='nowhere': "):
         load_broker_configuration(None, QUIET, PLAIN | {"NAMESRV_ADDR": "nowhere"})
 
 
-def test_defaults_without_any_source() -> None:
+def test_defaults_apply_without_any_source() -> None:
     result = load_broker_configuration(None, {}, PLAIN | {"HOSTNAME": "mq7"})
     assert result.configuration.broker.broker_name == "mq7"
     assert [note.split(":")[0].split(",")[0] for note in result.notes] == [
@@ -95,17 +95,19 @@ def test_defaults_without_any_source() -> None:
     ]
 
 
-def test_no_home_and_no_root_is_a_fault() -> None:
+def test_without_home_and_root_the_load_fails() -> None:
     with pytest.raises(ConfigError, match="storePathRootDir is not set and HOME is absent"):
         load_broker_configuration(None, QUIET, {})
 
 
-def test_missing_file_is_a_fault(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.conf: the configuration file cannot be read"):
         load_broker_configuration(tmp_path / "none.conf", {}, PLAIN)
 
 
-def test_wrong_value_names_file_line_key_value_and_allowed(tmp_path: Path) -> None:
+def test_an_invalid_value_is_refused_with_its_position_and_the_allowed_values(
+    tmp_path: Path,
+) -> None:
     path = write(tmp_path, "# one\n\nflushDiskType=sync\n")
     with pytest.raises(ConfigError) as caught:
         load_broker_configuration(path, {}, PLAIN)
@@ -140,13 +142,13 @@ def test_wrong_value_names_file_line_key_value_and_allowed(tmp_path: Path) -> No
         ("filterServerNums", "1", "never starts a process; allowed: 0"),
     ],
 )
-def test_wrong_values(name: str, text: str, reason: str) -> None:
+def test_invalid_values_are_refused(name: str, text: str, reason: str) -> None:
     message = fault({name: text})
     assert message.startswith(f"command line: {name}={text!r}: ")
     assert reason in message
 
 
-def test_unknown_key_is_a_note_with_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_key_is_noted_with_the_nearest_name(tmp_path: Path) -> None:
     path = write(tmp_path, "brokername=b\nzzzzzz=1\n")
     found = load_broker_configuration(path, QUIET, PLAIN).notes
     assert found == [
@@ -155,7 +157,7 @@ def test_unknown_key_is_a_note_with_the_nearest(tmp_path: Path) -> None:
     ]
 
 
-def test_repeated_key_last_line_counts(tmp_path: Path) -> None:
+def test_the_last_line_of_a_repeated_key_counts(tmp_path: Path) -> None:
     path = write(tmp_path, "fileReservedTime=48\nbrokerName=x\nfileReservedTime=24\n")
     result = load_broker_configuration(path, {"bindAddress": "::"}, PLAIN)
     assert result.configuration.store.file_reserved_time == 24
@@ -164,7 +166,7 @@ def test_repeated_key_last_line_counts(tmp_path: Path) -> None:
     ]
 
 
-def test_former_names_are_not_used() -> None:
+def test_misspelled_names_of_java_are_not_used() -> None:
     overrides = {"mapedFileSizeCommitLog": "4096", "mapedFileSizeConsumeQueue": "100"}
     store = loaded(overrides).store
     assert store.mapped_file_size_commit_log == 1 << 30
@@ -174,25 +176,25 @@ def test_former_names_are_not_used() -> None:
     assert "write mappedFileSizeConsumeQueue=100" in second
 
 
-def test_thread_pools_are_told_once_and_together() -> None:
+def test_the_sizes_of_thread_pools_are_one_note() -> None:
     assert notes({"serverWorkerThreads": "16", "sendMessageThreadPoolNums": "16"}) == [
         "accepted without effect, for they size threads, queues and buffers of the Java program: "
         "sendMessageThreadPoolNums, serverWorkerThreads"
     ]
 
 
-def test_accepted_keys_are_told_when_they_ask_for_something() -> None:
+def test_keys_without_effect_are_noted_if_they_enable_something() -> None:
     assert notes({"transientStorePoolEnable": "false"}) == []
     (note,) = notes({"transientStorePoolEnable": "true"})
     assert note.startswith("command line: transientStorePoolEnable=true is accepted without effect")
 
 
-def test_white_space_around_values() -> None:
+def test_white_space_around_values_is_removed() -> None:
     assert loaded({"fileReservedTime": "48 "}).store.file_reserved_time == 48
     assert "white space around the value" in notes({"fileReservedTime": "48 "})[0]
 
 
-def test_disk_ratio_is_moved_as_in_java() -> None:
+def test_the_disk_ratio_is_limited_as_in_java() -> None:
     assert loaded({"diskMaxUsedSpaceRatio": "3"}).store.disk_max_used_space_ratio == 10
     assert loaded({"diskMaxUsedSpaceRatio": "99"}).store.disk_max_used_space_ratio == 95
     assert loaded({"diskMaxUsedSpaceRatio": "95"}).store.disk_max_used_space_ratio == 95
@@ -200,25 +202,25 @@ def test_disk_ratio_is_moved_as_in_java() -> None:
 
 
 @pytest.mark.parametrize(("given", "used"), [("2001", 2020), ("2000", 2000), ("1", 20)])
-def test_consume_queue_files_hold_whole_units(given: str, used: int) -> None:
+def test_consume_queue_files_have_complete_units(given: str, used: int) -> None:
     store = loaded({"mappedFileSizeConsumeQueue": given}).store
     assert store.mapped_file_size_consume_queue == used
 
 
-def test_commit_log_folder_follows_the_root() -> None:
+def test_the_commit_log_folder_is_in_the_root_unless_set() -> None:
     assert StoreSettings(store_path_root_dir="/x").store_path_commit_log == "/x/commitlog"
     assert loaded({"storePathRootDir": "/y"}).store.store_path_commit_log == "/y/commitlog"
     assert loaded({"storePathCommitLog": "/z"}).store.store_path_commit_log == "/z"
 
 
-def test_replication_port_is_always_beside_the_main_port() -> None:
+def test_the_replication_port_is_the_main_port_plus_one() -> None:
     overrides = {"listenPort": "20911", "haListenPort": "5000"}
     assert loaded(overrides).store.ha_listen_port == 20912
     assert "haListenPort=5000 is not used" in notes(overrides)[0]
     assert notes({"listenPort": "20911", "haListenPort": "20912"}) == []
 
 
-def test_broker_id_follows_the_role() -> None:
+def test_the_broker_id_depends_on_the_role() -> None:
     assert loaded({"brokerRole": "SYNC_MASTER", "brokerId": "3"}).broker.broker_id == 0
     assert "brokerId=3 is not used" in notes({"brokerId": "3"})[0]
     slave = loaded({"brokerRole": "SLAVE", "brokerId": "3"})
@@ -231,7 +233,7 @@ def test_broker_id_follows_the_role() -> None:
     assert zero.startswith("command line: brokerId='0': a slave")
 
 
-def test_delay_levels() -> None:
+def test_delay_levels_are_parsed() -> None:
     assert loaded({"messageDelayLevel": "1s 2m 3h 1d"}).store.delay_levels_ms == (
         1000,
         120_000,
@@ -241,7 +243,7 @@ def test_delay_levels() -> None:
     assert len(StoreSettings().delay_levels_ms) == 18
 
 
-def test_dledger_members() -> None:
+def test_dledger_members_are_parsed() -> None:
     configuration = loaded(DLEDGER | {"brokerRole": "SLAVE"})
     assert configuration.broker.broker_id == -1
     assert configuration.store.dledger_members == (
@@ -252,7 +254,7 @@ def test_dledger_members() -> None:
     assert configuration.store.dledger_data_path == "/home/mq/store/dledger-n1/data"
 
 
-def test_dledger_keys_are_not_looked_at_before_it_is_switched_on() -> None:
+def test_dledger_keys_are_not_checked_unless_dledger_is_enabled() -> None:
     assert loaded({"dLegerSelfId": "leader", "dLegerPeers": "?"}).store.dledger_self_id == "leader"
 
 
@@ -271,30 +273,30 @@ def test_dledger_keys_are_not_looked_at_before_it_is_switched_on() -> None:
         ({"dLegerGroup": ""}, "enableDLegerCommitLog=true needs it"),
     ],
 )
-def test_dledger_faults(changes: dict[str, str], reason: str) -> None:
+def test_invalid_dledger_settings_are_refused(changes: dict[str, str], reason: str) -> None:
     assert reason in fault(DLEDGER | changes)
 
 
 @pytest.mark.parametrize("name", ["dLegerGroup", "dLegerPeers", "dLegerSelfId"])
-def test_dledger_needs_all_three(name: str) -> None:
+def test_dledger_needs_group_peers_and_self_id(name: str) -> None:
     without = {key: text for key, text in DLEDGER.items() if key != name}
     assert fault(without).startswith(f"{name} is not set: ")
 
 
-def test_dledger_peer_with_ipv6_host() -> None:
+def test_a_dledger_peer_may_have_an_ipv6_host() -> None:
     (peer,) = parse_dledger_peers("n0-[2001:db8::1]:20911")
     assert peer == DLedgerPeer("n0", "2001:db8::1", 20911)
     assert peer.address == "[2001:db8::1]:20911"
 
 
-def test_batch_push_in_both_spellings() -> None:
+def test_batch_push_has_two_spellings() -> None:
     assert loaded({"enableBatchPush": "true"}).store.is_enable_batch_push
     assert loaded({"isEnableBatchPush": "true"}).store.is_enable_batch_push
     assert notes({"enableBatchPush": "true"}) == []
     assert "Java 4.9.7 reads enableBatchPush only" in notes({"isEnableBatchPush": "true"})[0]
 
 
-def test_lines_are_printed_in_javas_form() -> None:
+def test_settings_are_printed_in_javas_format() -> None:
     lines = effective_lines(loaded({"deleteWhen": "4", "brokerRole": "SYNC_MASTER"}))
     assert "deleteWhen=04" in lines
     assert "brokerRole=SYNC_MASTER" in lines
@@ -305,13 +307,13 @@ def test_lines_are_printed_in_javas_form() -> None:
     assert len(lines) == len({line.partition("=")[0] for line in lines})
 
 
-def test_written_file_reads_back(tmp_path: Path) -> None:
+def test_a_written_configuration_can_be_loaded(tmp_path: Path) -> None:
     configuration = loaded(DLEDGER | {"brokerName": " a\\b=ü", "bindAddress": "::1"})
     path = write(tmp_path, configuration_text(configuration))
     result = load_broker_configuration(path, {}, {})
-    again = result.configuration
-    assert effective_lines(again) == effective_lines(configuration)
-    assert again == configuration
+    reloaded = result.configuration
+    assert effective_lines(reloaded) == effective_lines(configuration)
+    assert reloaded == configuration
     assert "fromElsewhere=1\n" in configuration_text(configuration, {"fromElsewhere": "1"})
 
 
@@ -323,19 +325,19 @@ def test_update_changes_all_or_nothing() -> None:
     assert changed.store.flush_delay_offset_interval == 9000
     assert changed.broker.broker_permission == 4
     assert configuration.store.flush_delay_offset_interval == 10000
-    with pytest.raises(RequestRejectedError, match="brokerPermission='many'") as wrong:
+    with pytest.raises(RequestRejectedError, match="brokerPermission='many'") as refused:
         updated_configuration(configuration, {"fileReservedTime": "1", "brokerPermission": "many"})
-    assert wrong.value.code == 1
+    assert refused.value.code == 1
 
 
 @pytest.mark.parametrize("name", ["rocketmqHome", "storePathRootDir", "filterServerNums"])
-def test_update_never_touches_paths_or_access(name: str) -> None:
+def test_update_refuses_paths_and_access(name: str) -> None:
     with pytest.raises(RequestRejectedError, match=name) as refused:
         updated_configuration(loaded({}), {"brokerPermission": "4", name: "x"})
     assert refused.value.code == 16
 
 
-def test_namesrv(tmp_path: Path) -> None:
+def test_the_configuration_of_a_name_server_is_loaded_and_updated(tmp_path: Path) -> None:
     path = write(tmp_path, "orderMessageEnable=true\nclientWorkerThreads=1\n")
     result = load_namesrv_configuration(path, {"bindAddress": "0.0.0.0"}, PLAIN)
     configuration = result.configuration
@@ -352,7 +354,7 @@ def test_namesrv(tmp_path: Path) -> None:
         updated_configuration(configuration, {"kvConfigPath": "/etc/x"})
 
 
-def test_namesrv_defaults() -> None:
+def test_a_name_server_has_defaults() -> None:
     result = load_namesrv_configuration(None, {"listenPort": "26876"}, PLAIN)
     assert result.configuration.server.listen_port == 26876
     assert result.configuration.bind_address == "127.0.0.1"

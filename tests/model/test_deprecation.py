@@ -1,4 +1,4 @@
-"""Old public names work for one more version, and say what to use instead."""
+"""Old public names work for one more version, with a warning that has the new name."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ NAMES = [
 
 @pytest.mark.parametrize(("module", "old", "new"), NAMES)
 def test_an_old_name_is_the_new_object_and_warns(module: str, old: str, new: str) -> None:
-    where = importlib.import_module(module)
+    imported = importlib.import_module(module)
     with pytest.warns(DeprecationWarning, match=rf"{old} is deprecated: use {module}\.{new}"):
-        assert getattr(where, old) is getattr(where, new)
+        assert getattr(imported, old) is getattr(imported, new)
 
 
-def test_a_name_that_never_existed_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'NoSuchName'"):
         importlib.import_module("rmqpy.client").NoSuchName  # noqa: B018

@@ -1,4 +1,4 @@
-"""Names of topics and groups, with Java's remarks."""
+"""Rules for the names of topics and groups, with Java's remarks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rmqpy.model.names import (
 
 
 @pytest.mark.parametrize("name", ["T", "%RETRY%CG", "a|b", "A-Z_09", "x" * 127])
-def test_good_topics(name: str) -> None:
+def test_valid_topics_are_accepted(name: str) -> None:
     check_topic(name)
 
 
@@ -49,14 +49,14 @@ def test_good_topics(name: str) -> None:
         ("x" * 128, "The specified topic is longer than topic max length."),
     ],
 )
-def test_bad_topics(name: str, remark: str) -> None:
+def test_invalid_topics_are_refused(name: str, remark: str) -> None:
     with pytest.raises(RequestRejectedError) as refused:
         check_topic(name)
     assert (refused.value.code, refused.value.remark) == (ResponseCode.SYSTEM_ERROR, remark)
 
 
 @pytest.mark.parametrize("name", ["CG", "%x|y", "g" * 255])
-def test_good_groups(name: str) -> None:
+def test_valid_groups_are_accepted(name: str) -> None:
     check_group(name)
 
 
@@ -72,19 +72,19 @@ def test_good_groups(name: str) -> None:
         ),
     ],
 )
-def test_bad_groups(name: str, remark: str) -> None:
+def test_invalid_groups_are_refused(name: str, remark: str) -> None:
     with pytest.raises(RequestRejectedError) as refused:
         check_group(name)
     assert refused.value.remark == remark
 
 
-def test_system_topics() -> None:
+def test_system_topics_are_those_of_java() -> None:
     assert is_system_topic("TBW102") and is_system_topic("rmq_sys_x")
     assert not is_system_topic("RMQ_sys_x") and not is_system_topic("T")
     assert len(SYSTEM_TOPICS) == 9
 
 
-def test_topics_that_take_no_sends() -> None:
+def test_some_topics_accept_no_messages() -> None:
     assert len(NOT_ALLOWED_SEND_TOPICS) == 6
     check_send_topic("BenchmarkTest")
     with pytest.raises(RequestRejectedError) as refused:
@@ -93,7 +93,7 @@ def test_topics_that_take_no_sends() -> None:
     assert refused.value.remark == "Sending message to topic[SCHEDULE_TOPIC_XXXX] is forbidden."
 
 
-def test_derived_names() -> None:
+def test_names_are_derived_from_groups_and_clients() -> None:
     assert retry_topic("CG") == "%RETRY%CG" and is_retry_topic("%RETRY%CG")
     assert dlq_topic("CG") == "%DLQ%CG" and is_dlq_topic("%DLQ%CG")
     assert group_of_retry_topic("%RETRY%CG") == "CG"

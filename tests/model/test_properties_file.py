@@ -1,9 +1,10 @@
-"""Properties text; properties_vectors.json holds what java.util.Properties made of the same."""
+"""Properties files; properties_vectors.json has the results of java.util.Properties."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 from hypothesis import given
@@ -17,12 +18,20 @@ from rmqpy.config.properties_file import (
 )
 from rmqpy.model.errors import ConfigError
 
-VECTORS = json.loads((Path(__file__).parent / "properties_vectors.json").read_text())
+
+class Vector(TypedDict):
+    """A text, and the properties that Java read from it."""
+
+    text: str
+    parsed: dict[str, str]
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: repr(vector["text"]))
-def test_reads_as_java_does(vector: dict[str, object]) -> None:
-    parsed = parse_properties(str(vector["text"]))
+VECTORS: list[Vector] = json.loads((Path(__file__).parent / "properties_vectors.json").read_text())
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=[repr(each["text"]) for each in VECTORS])
+def test_a_text_is_parsed_as_by_java(vector: Vector) -> None:
+    parsed = parse_properties(vector["text"])
     assert {item.key: item.value for item in parsed} == vector["parsed"]
 
 
@@ -35,34 +44,34 @@ def test_line_numbers_are_those_of_the_first_natural_line() -> None:
     ]
 
 
-def test_empty_key_and_lone_separator() -> None:
+def test_a_key_may_be_empty() -> None:
     assert parse_properties("=nokey\n:") == [Property("", "nokey", 1), Property("", "", 2)]
 
 
 @pytest.mark.parametrize("text", ["a=1\nb=\\u12", "a=1\nb=\\u12G4", "\n\\u+123=x", "\nb=\\u"])
-def test_malformed_unicode_escape_names_file_and_line(text: str) -> None:
+def test_a_malformed_unicode_escape_is_refused_with_file_and_line(text: str) -> None:
     with pytest.raises(ConfigError, match=r"broker\.conf:2: .*four hexadecimal digits"):
         parse_properties(text, "broker.conf")
 
 
-def test_surrogate_pair_is_one_character() -> None:
+def test_a_surrogate_pair_is_one_character() -> None:
     assert parse_properties("a=\\uD83D\\uDE00") == [Property("a", "\U0001f600", 1)]
     assert format_properties({"a": "\U0001f600"}) == "a=\\uD83D\\uDE00\n"
 
 
-def test_bytes_in_either_encoding() -> None:
+def test_bytes_are_utf_8_or_latin_1() -> None:
     assert decode_properties_bytes("a=é".encode()) == "a=é"
     assert decode_properties_bytes("a=é".encode("latin-1")) == "a=é"
     assert decode_properties_bytes(b"\xef\xbb\xbfa=1") == "a=1"
 
 
-def test_writer_escapes_what_the_reader_would_misread() -> None:
+def test_special_characters_are_escaped() -> None:
     written = format_properties({" a:b=c#!": " \t x = y\\z\né#", "plain": "1s 5s;a=b"})
     assert written == "\\ a\\:b\\=c#!=\\ \\t x = y\\\\z\\n\\u00E9#\nplain=1s 5s;a=b\n"
 
 
 @given(st.dictionaries(st.text(), st.text(), max_size=5))
-def test_what_is_written_reads_back(values: dict[str, str]) -> None:
+def test_formatted_properties_can_be_parsed(values: dict[str, str]) -> None:
     read = parse_properties(format_properties(values))
     assert {item.key: item.value for item in read} == values
     assert [item.line for item in read] == list(range(1, len(values) + 1))

@@ -1,4 +1,4 @@
-"""Fixtures of tests/namesrv; what they hand out is in harness.namesrv."""
+"""Fixtures of tests/namesrv; their types are in harness.namesrv."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ from harness.namesrv import NameServerHarness
 
 
 @pytest.fixture
-def make_world() -> type[NameServerHarness]:
-    return NameServerHarness
-
-
-@pytest.fixture
 def world() -> Iterator[NameServerHarness]:
-    made = NameServerHarness()
-    yield made
-    assert made.server.counts.failures == 0
+    """Yield a name server, and check at the end that no request has failed in it."""
+    harness = NameServerHarness()
+    yield harness
+    assert harness.server.counts.failures == 0

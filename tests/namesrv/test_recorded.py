@@ -1,14 +1,17 @@
-"""Every recorded request of Java brokers, clients and mqadmin, against the recorded Java answer."""
+"""The recorded requests of Java brokers, clients and mqadmin, and the recorded answers of Java."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
-from harness.namesrv import NameServerHarness
+from harness.namesrv import KV_PATH, NameServerHarness
 
 from rmqpy.remoting.bodies import TopicConfig
+from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.fastjson import loads
 from rmqpy.remoting.frame_decoder import FrameDecoder
 from rmqpy.testing.memory_channel import MemoryChannel
@@ -25,65 +28,77 @@ LATER_TOPICS = (
     "%DLQ%CID_retry",
     "TRANS_CHECK_MAX_TIME_TOPIC",
 )
-NOT_RECORDED = {
+NOT_RECORDED: dict[str, list[tuple[int, tuple[str, ...]]]] = {
     "plain": [(46_000, ("Normal",)), (174_000, LATER_TOPICS)],
     "admin": [(29_300, ("AdminT",))],
     "binary": [(13_700, ("Normal",)), (54_000, LATER_TOPICS), (56_900, ("AdminT",))],
 }
-"""Registrations that the recorder left out: at what time the master told of which topics."""
+"""The registrations that were not recorded: the time in ms, and the topics of the master."""
 
 KV_BEFORE = {"binary": b'{"configTable":{"ORDER_TOPIC_CONFIG":{"AdminT":"golden:3"}}}'}
-"""What earlier runs had left in kvConfig.json."""
+"""The content of kvConfig.json before a recording."""
 
 
-def decoded(frame):
+class Row(TypedDict):
+    """A line of a recording."""
+
+    connection: str
+    type: str
+    ms: int
+    frame: str
+
+
+def decoded(frame: bytes) -> RemotingCommand:
     (command,) = FrameDecoder().receive(frame)
     return command
 
 
-def comparable(body):
-    """Parsed, with the lists that are sets in Java sorted."""
+def comparable(body: bytes) -> object:
+    """Return the parsed body, with the lists that are sets in Java sorted."""
     if not body:
         return None
     value = loads(body)
     if isinstance(value, dict) and "topicList" in value:
-        value["topicList"] = sorted(value["topicList"])
+        return value | {"topicList": sorted(value["topicList"])}
     return value
 
 
-def header_keys(frame):
-    """Names in a JSON header; binary headers have all fields always."""
+def header_keys(frame: bytes) -> set[str] | None:
+    """Return the names in a JSON header; None for a binary header, which always has all fields."""
     if frame[4] != 0:
         return None
     length = int.from_bytes(frame[5:8], "big")
     return set(json.loads(frame[8 : 8 + length]))
 
 
-def check_answer(code, ours, java):
-    """``code`` is that of the request."""
-    mine, theirs = decoded(ours), decoded(java)
-    assert (mine.code, mine.remark) == (theirs.code, theirs.remark), code
-    assert mine.ext_fields == theirs.ext_fields, code
-    assert (mine.opaque, mine.flag, mine.version) == (theirs.opaque, 1, 407)
-    assert (mine.language, mine.serialize_type) == (theirs.language, theirs.serialize_type)
+def check_answer(code: int, ours: bytes, java: bytes) -> None:
+    """Check our answer to a request with ``code`` against Java's."""
+    answer, expected = decoded(ours), decoded(java)
+    assert (answer.code, answer.remark) == (expected.code, expected.remark), code
+    assert answer.ext_fields == expected.ext_fields, code
+    assert (answer.opaque, answer.flag, answer.version) == (expected.opaque, 1, 407)
+    assert (answer.language, answer.serialize_type) == (expected.language, expected.serialize_type)
     assert header_keys(ours) == header_keys(java), code
-    assert comparable(mine.body) == comparable(theirs.body), code
-    if code != 206:  # lists of topics have no order; all else is the same to the byte
-        assert mine.body == theirs.body, code
+    assert comparable(answer.body) == comparable(expected.body), code
+    if code != 206:  # Lists of topics have no order; all other bodies are equal to the byte.
+        assert answer.body == expected.body, code
 
 
 class Replay:
-    """Feeds the recorded requests to a name server at their recorded times."""
+    """Recorded requests, sent to a name server at their recorded times."""
 
-    def __init__(self, world, missing):
+    def __init__(
+        self, world: NameServerHarness, missing: Sequence[tuple[int, tuple[str, ...]]]
+    ) -> None:
         self.world = world
         self.missing = list(missing)
-        self.master = None
-        self.channels = {}
-        self.answers = {}
+        self.master: tuple[MemoryChannel, str] | None = None
+        self.channels: dict[str, MemoryChannel] = {}
+        self.answers: dict[tuple[str, int], tuple[int, bytes]] = {}
+        """The code of the request and our answer, by connection and opaque."""
         self.ms = 0
 
-    def request(self, row, frame, command):
+    def request(self, row: Row, command: RemotingCommand) -> None:
         if row["ms"] > self.ms:
             self.world.scheduler.advance(row["ms"] - self.ms)
             self.ms = row["ms"]
@@ -93,7 +108,7 @@ class Replay:
         if command.code == 103 and command.ext_fields["brokerId"] == "0":
             self.master = (channel, command.ext_fields["brokerAddr"])
         while self.missing and self.missing[0][0] <= self.ms:
-            self.tell_missing(self.missing.pop(0)[1])
+            self.register_missing(self.missing.pop(0)[1])
         before = len(channel.written)
         self.world.server.handle(channel, [command])
         self.world.server.turn_ended()
@@ -103,10 +118,11 @@ class Replay:
         if written:
             self.answers[row["connection"], command.opaque] = (command.code, written[0])
 
-    def tell_missing(self, topics):
+    def register_missing(self, names: tuple[str, ...]) -> None:
+        assert self.master is not None
         channel, address = self.master
         channel.take()
-        topics = [TopicConfig(each, 4, 4) for each in topics]
+        topics = [TopicConfig(name, 4, 4) for name in names]
         answer = self.world.register(
             address, *topics, channel=channel, counter=self.ms, name="golden", cluster="JavaMQ"
         )
@@ -114,15 +130,15 @@ class Replay:
 
 
 @pytest.mark.parametrize(("name", "count"), [("plain", 9), ("admin", 20), ("binary", 21)])
-def test_the_answers_are_those_of_java(make_world: type[NameServerHarness], name, count) -> None:
+def test_the_answers_are_those_of_java(name: str, count: int) -> None:
     files = MemoryFiles()
     if name in KV_BEFORE:
-        files.replace_bytes("/ns/kvConfig.json", KV_BEFORE[name])
-    world = make_world(files=files)
+        files.replace_bytes(KV_PATH, KV_BEFORE[name])
+    world = NameServerHarness(files=files)
     replay = Replay(world, NOT_RECORDED[name])
     compared = 0
     for line in (DATA / f"{name}.jsonl").read_text().splitlines():
-        row = json.loads(line)
+        row: Row = json.loads(line)
         frame = bytes.fromhex(row["frame"])
         command = decoded(frame)
         if row["type"] == "response":
@@ -130,17 +146,17 @@ def test_the_answers_are_those_of_java(make_world: type[NameServerHarness], name
             check_answer(code, ours, frame)
             compared += 1
         else:
-            replay.request(row, frame, command)
+            replay.request(row, command)
     assert compared == count
     assert replay.missing == []
     assert world.server.counts.failures == world.server.counts.refused == 0
 
 
 def test_the_settings_are_printed_under_javas_names(world: NameServerHarness) -> None:
-    body = world.ask(319).body.decode()
+    body = world.request(319).body.decode()
     lines = dict(line.split("=", 1) for line in body.splitlines())
     assert body.endswith("\n")
-    # what mqadmin getNamesrvConfig showed of a Java name server, its paths and port aside
+    # The output of mqadmin getNamesrvConfig for a Java name server, without its paths and port.
     recorded = {
         "serverSocketBacklog": "1024",
         "writeBufferHighWaterMark": "0",
@@ -154,4 +170,4 @@ def test_the_settings_are_printed_under_javas_names(world: NameServerHarness) ->
         "productEnvName": "center",
     }
     assert recorded.items() <= lines.items()
-    assert lines["kvConfigPath"] == "/ns/kvConfig.json"
+    assert lines["kvConfigPath"] == KV_PATH

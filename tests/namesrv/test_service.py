@@ -1,12 +1,12 @@
-"""The request handler itself, and a name server behind real sockets."""
+"""The request handler on its own, and a name server on real sockets."""
 
 from __future__ import annotations
 
 import pytest
-from harness.namesrv import NameServerHarness
+from harness.namesrv import NameServerHarness, remark_of
 
 from rmqpy.net.client import RemotingClient
-from rmqpy.net.loop import run
+from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.net.server.server import RemotingServer
 from rmqpy.remoting.bodies import TopicRouteData
 from rmqpy.remoting.command import FLAG_RESPONSE, SERIALIZE_ROCKETMQ, RemotingCommand
@@ -19,7 +19,7 @@ JAVA_CODES = {
 
 def test_every_code_is_answered_and_unknown_ones_with_code_3(world: NameServerHarness) -> None:
     for code in range(-5, 1100):
-        answer = world.ask(code)
+        answer = world.request(code)
         if code in JAVA_CODES:
             assert answer.code != 3, code
         else:
@@ -29,7 +29,7 @@ def test_every_code_is_answered_and_unknown_ones_with_code_3(world: NameServerHa
 def test_the_answer_has_the_serialize_type_of_the_request(world: NameServerHarness) -> None:
     request = RemotingCommand(999, serialize_type=SERIALIZE_ROCKETMQ)
     assert world.send(request).serialize_type == SERIALIZE_ROCKETMQ
-    assert world.ask(999).serialize_type == 0
+    assert world.request(999).serialize_type == 0
 
 
 def test_a_response_from_a_peer_is_dropped(world: NameServerHarness) -> None:
@@ -37,29 +37,25 @@ def test_a_response_from_a_peer_is_dropped(world: NameServerHarness) -> None:
     assert world.channel.written == []
 
 
-def test_a_failure_inside_is_answered_and_counted(
-    make_world: type[NameServerHarness], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = make_world()
+def test_an_internal_error_is_answered_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = NameServerHarness()
     monkeypatch.setattr(type(world.server.routes), "route", lambda self, topic: 1 // 0)
-    answer = world.ask(105, topic="T")
+    answer = world.request(105, topic="T")
     assert answer.code == 1
-    assert answer.remark.startswith("ZeroDivisionError")
+    assert remark_of(answer).startswith("ZeroDivisionError")
     assert world.server.counts.failures == 1
 
 
-def test_an_answer_larger_than_a_frame_is_an_error_not_a_dead_connection(
-    make_world: type[NameServerHarness], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = make_world()
+def test_an_answer_larger_than_a_frame_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = NameServerHarness()
     monkeypatch.setattr("rmqpy.remoting.frame.MAX_FRAME", 600)
     world.register("10.0.0.1:10911", *(f"Topic{n}" for n in range(60)))
-    answer = world.ask(206)
+    answer = world.request(206)
     assert answer.code == 1
-    assert "larger than a peer accepts" in answer.remark
+    assert "larger than a peer accepts" in remark_of(answer)
 
 
-def test_stop_ends_the_watch(world: NameServerHarness) -> None:
+def test_stop_cancels_the_expiry_scan(world: NameServerHarness) -> None:
     assert world.scheduler.waiting == 1
     world.server.stop()
     assert world.scheduler.waiting == 0
@@ -67,10 +63,10 @@ def test_stop_ends_the_watch(world: NameServerHarness) -> None:
 
 
 @pytest.mark.parametrize("uvloop", ["off", "auto"])
-def test_behind_sockets(make_world: type[NameServerHarness], uvloop) -> None:
-    world = make_world()
+def test_a_name_server_serves_requests_on_sockets(uvloop: str) -> None:
+    world = NameServerHarness()
 
-    async def main(scheduler):
+    async def main(scheduler: AsyncioScheduler) -> None:
         server = RemotingServer(world.server, scheduler)
         host, port = await server.listen("127.0.0.1", 0)
         address = f"{host}:{port}"
@@ -91,11 +87,11 @@ def test_behind_sockets(make_world: type[NameServerHarness], uvloop) -> None:
             body=body,
         )
         assert (await broker.invoke(address, registration)).code == 0
-        question = RemotingCommand(105, ext_fields={"topic": "T"})
-        route = TopicRouteData.decode((await client.invoke(address, question)).body)
+        query = RemotingCommand(105, ext_fields={"topic": "T"})
+        route = TopicRouteData.decode((await client.invoke(address, query)).body)
         assert route.broker_datas[0].broker_addrs == {0: "10.0.0.1:10911"}
-        await broker.close()  # its broker goes with the connection
-        while (await client.invoke(address, question)).code == 0:
+        await broker.close()  # The broker is removed with its connection.
+        while (await client.invoke(address, query)).code == 0:
             pass
         await client.close()
         await server.close()

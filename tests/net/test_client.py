@@ -1,17 +1,15 @@
-"""RemotingClient against real loopback servers."""
+"""``RemotingClient`` against real loopback servers."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
-from harness.net import EchoHandler, SkewedScheduler
+from harness.net import EchoHandler, InLoop, SkewedScheduler, until
 
 from rmqpy.acl.signature import Credentials
-from rmqpy.model.errors import NetworkError
+from rmqpy.model.errors import NetworkError, RmqError
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.server.server import RemotingServer
@@ -20,29 +18,33 @@ from rmqpy.remoting.frame import MAX_FRAME, encode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
 
 
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
-async def pair(scheduler, handler, **limits):
+async def connected_pair(
+    scheduler: SkewedScheduler, handler: EchoHandler, limits: ClientLimits | None = None
+) -> tuple[RemotingServer, RemotingClient, str]:
+    """Return a started server, a client and the server's address."""
     server = RemotingServer(handler, scheduler)
     host, port = await server.listen("127.0.0.1", 0)
-    return server, RemotingClient(scheduler, ClientLimits(**limits)), f"{host}:{port}"
+    return server, RemotingClient(scheduler, limits or ClientLimits()), f"{host}:{port}"
 
 
-def request(code=10, body=b""):
+def request(code: int = 10, body: bytes = b"") -> RemotingCommand:
     return RemotingCommand.request(code, body=body)
 
 
 class Outcomes:
-    """Collects what ``done`` is called with."""
+    """The responses and errors that ``done`` was called with, in order."""
 
-    def __init__(self):
-        self.all = []
+    def __init__(self) -> None:
+        self.all: list[RemotingCommand | RmqError] = []
 
-    def done(self, response, fault):
-        self.all.append(fault if response is None else response)
+    def done(self, response: RemotingCommand | None, fault: RmqError | None) -> None:
+        outcome = fault if response is None else response
+        assert outcome is not None
+        self.all.append(outcome)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [each.body for each in self.all if isinstance(each, RemotingCommand)]
 
 
 @pytest.mark.parametrize(
@@ -53,22 +55,19 @@ class Outcomes:
         ("mq.example.org:1", ("mq.example.org", 1)),
     ],
 )
-def test_addresses(text, parsed) -> None:
+def test_an_address_is_parsed(text: str, parsed: tuple[str, int]) -> None:
     assert parse_address(text) == parsed
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":9876", "h:x", "h:65536", "h:-1", "h:1²"])
-def test_a_text_that_is_no_address_is_named(text) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(NetworkError, match="host:port"):
         parse_address(text)
 
 
-def test_200_parallel_requests_on_one_connection(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
-) -> None:
-    async def main(scheduler):
-        server, client, address = await pair(scheduler, handler)
+def test_200_parallel_requests_share_one_connection(in_loop: InLoop, handler: EchoHandler) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, client, address = await connected_pair(scheduler, handler)
         answers = await asyncio.gather(
             *(client.invoke(address, request(body=b"%d" % n)) for n in range(200))
         )
@@ -83,14 +82,11 @@ def test_200_parallel_requests_on_one_connection(
     in_loop(main)
 
 
-def test_the_callers_command_is_left_alone(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
-) -> None:
-    async def main(scheduler):
-        server, client, address = await pair(scheduler, handler)
+def test_the_command_of_the_caller_is_not_changed(in_loop: InLoop, handler: EchoHandler) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, client, address = await connected_pair(scheduler, handler)
         command = request(body=b"x")
-        command.flag = FLAG_ONEWAY  # a request wants an answer, whatever the caller left there
+        command.flag = FLAG_ONEWAY  # invoke() sends a request with an answer, whatever the flag.
         assert (await client.invoke(address, command)).body == b"x"
         assert (await client.invoke(address, command)).opaque == 1
         assert command == RemotingCommand(10, 0, FLAG_ONEWAY, body=b"x")
@@ -100,12 +96,11 @@ def test_the_callers_command_is_left_alone(
     in_loop(main)
 
 
-def test_oneway_in_both_forms(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+def test_both_oneway_calls_send_without_a_pending_answer(
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
-    async def main(scheduler):
-        server, client, address = await pair(scheduler, handler)
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, client, address = await connected_pair(scheduler, handler)
         client.oneway(address, request(31))
         await client.invoke_oneway(address, request(32))
         await client.invoke(address, request(33))
@@ -117,11 +112,11 @@ def test_oneway_in_both_forms(
     in_loop(main)
 
 
-def test_a_refused_connect_fails_everything_that_waits(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+def test_a_refused_connect_fails_all_waiting_requests(
+    in_loop: InLoop,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def main(scheduler):
+    async def main(scheduler: SkewedScheduler) -> None:
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -143,10 +138,8 @@ def test_a_refused_connect_fails_everything_that_waits(
     in_loop(main)
 
 
-def test_a_request_that_cannot_be_sent_fails_by_callback_not_by_exception(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-) -> None:
-    async def main(scheduler):
+def test_a_request_that_cannot_be_sent_fails_through_its_callback(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
         client = RemotingClient(scheduler)
         outcomes = Outcomes()
         client.request("nowhere", request(), 3000, outcomes.done)
@@ -166,16 +159,14 @@ def test_a_request_that_cannot_be_sent_fails_by_callback_not_by_exception(
     in_loop(main)
 
 
-def test_a_connect_that_hangs_is_given_up(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-) -> None:
-    async def main(scheduler):
+def test_a_connect_that_hangs_times_out(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
         with socket.socket() as full:
             full.bind(("127.0.0.1", 0))
             full.listen(0)
             address = full.getsockname()
             fillers = []
-            for _ in range(4):  # fill the backlog: further handshakes get no answer
+            for _ in range(4):  # Fill the backlog: further handshakes get no answer.
                 filler = socket.socket()
                 filler.setblocking(False)
                 filler.connect_ex(address)
@@ -190,12 +181,11 @@ def test_a_connect_that_hangs_is_given_up(
     in_loop(main)
 
 
-def test_a_closed_peer_fails_all_its_requests_at_once_and_the_next_connects_again(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+def test_a_closed_connection_fails_its_requests_and_the_next_request_reconnects(
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
-    async def main(scheduler):
-        server, client, address = await pair(scheduler, handler)
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, client, address = await connected_pair(scheduler, handler)
         outcomes = Outcomes()
         for _ in range(20):
             client.request(address, request(999), 60_000, outcomes.done)
@@ -213,12 +203,11 @@ def test_a_closed_peer_fails_all_its_requests_at_once_and_the_next_connects_agai
     in_loop(main)
 
 
-def test_an_invoke_without_answer_closes_its_connection(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+def test_an_invoke_that_times_out_closes_its_connection(
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
-    async def main(scheduler):
-        server, client, address = await pair(scheduler, handler)
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, client, address = await connected_pair(scheduler, handler)
         outcomes = Outcomes()
         client.request(address, request(999), 60_000, outcomes.done)
         with pytest.raises(NetworkError, match="did not answer within 20 ms"):
@@ -232,12 +221,13 @@ def test_an_invoke_without_answer_closes_its_connection(
     in_loop(main)
 
 
-def test_or_keeps_it_when_told_so(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+def test_an_invoke_that_times_out_can_keep_its_connection(
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
-    async def main(scheduler):
-        server, client, address = await pair(scheduler, handler, close_socket_if_timeout=False)
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, client, address = await connected_pair(
+            scheduler, handler, ClientLimits(close_socket_if_timeout=False)
+        )
         with pytest.raises(NetworkError, match="did not answer"):
             await client.invoke(address, request(999), 5)
         await client.invoke(address, request())
@@ -248,12 +238,11 @@ def test_or_keeps_it_when_told_so(
     in_loop(main)
 
 
-def test_a_callback_request_closes_only_a_connection_that_is_silent(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+def test_a_callback_request_that_times_out_closes_only_a_silent_connection(
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
-    async def main(scheduler):
-        server, client, address = await pair(scheduler, handler)
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, client, address = await connected_pair(scheduler, handler)
         outcomes = Outcomes()
         client.request(address, request(999), 60, outcomes.done)
         await asyncio.sleep(0.02)
@@ -272,18 +261,17 @@ def test_a_callback_request_closes_only_a_connection_that_is_silent(
 
 
 @pytest.mark.slow
-def test_each_request_of_a_link_has_its_own_deadline(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
-) -> None:
-    async def main(scheduler):
-        server, client, address = await pair(scheduler, handler, close_socket_if_timeout=False)
+def test_each_request_of_a_link_has_its_own_deadline(in_loop: InLoop, handler: EchoHandler) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, client, address = await connected_pair(
+            scheduler, handler, ClientLimits(close_socket_if_timeout=False)
+        )
         outcomes = Outcomes()
         for timeout_ms in (30, 10, 20):
             client.request(address, request(999), timeout_ms, outcomes.done)
         await until(lambda: len(outcomes.all) == 3)
-        told = [str(fault).rpartition("within ")[2] for fault in outcomes.all]
-        assert told == ["10 ms", "20 ms", "30 ms"]
+        timeouts = [str(fault).rpartition("within ")[2] for fault in outcomes.all]
+        assert timeouts == ["10 ms", "20 ms", "30 ms"]
         assert client.pending == 0
         await client.close()
         await server.close()
@@ -292,21 +280,21 @@ def test_each_request_of_a_link_has_its_own_deadline(
 
 
 @pytest.mark.parametrize("credentials", [None, Credentials("key", "secret")])
-def test_a_body_in_pieces_arrives_whole(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+def test_a_body_in_pieces_arrives_joined(
+    in_loop: InLoop,
     handler: EchoHandler,
-    credentials,
+    credentials: Credentials | None,
 ) -> None:
-    async def main(scheduler):
-        server, client, address = await pair(scheduler, handler)
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, client, address = await connected_pair(scheduler, handler)
         client.credentials = credentials
         outcomes = Outcomes()
         pieces = (b"[", b"x" * 300_000, b"]")
-        for _ in range(2):  # before there is a connection, and after
+        for _ in range(2):  # before the connection exists, and after
             client.request(address, request(), 3_000, outcomes.done, pieces)
             client.request(address, request(body=b"small"), 3_000, outcomes.done)
             await until(lambda: len(outcomes.all) == 2)
-            assert [answer.body for answer in outcomes.all] == [b"".join(pieces), b"small"]
+            assert outcomes.bodies == [b"".join(pieces), b"small"]
             outcomes.all.clear()
         await client.close()
         await server.close()
@@ -315,20 +303,20 @@ def test_a_body_in_pieces_arrives_whole(
 
 
 def test_a_late_or_unknown_answer_is_dropped(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    in_loop: InLoop,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def main(scheduler):
-        heard = FrameDecoder()
-        writers = []
+    async def main(scheduler: SkewedScheduler) -> None:
+        decoder = FrameDecoder()
+        writers: list[asyncio.StreamWriter] = []
 
-        async def serve(reader, writer):
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writers.append(writer)
             while data := await reader.read(65536):
-                for command in heard.receive(data):
-                    stranger = RemotingCommand(0, command.opaque + 1000, 1)
+                for command in decoder.receive(data):
+                    unknown = RemotingCommand(0, command.opaque + 1000, 1)
                     answer = RemotingCommand.response_to(command)
-                    writer.write(encode_command(stranger) + encode_command(answer) * 2)
+                    writer.write(encode_command(unknown) + encode_command(answer) * 2)
 
         raw = await asyncio.start_server(serve, "127.0.0.1", 0)
         host, port = raw.sockets[0].getsockname()
@@ -347,12 +335,9 @@ def test_a_late_or_unknown_answer_is_dropped(
     assert "to no request, opaque 0" in caplog.text
 
 
-def test_an_answer_on_another_connection_does_not_count(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
-) -> None:
-    async def main(scheduler):
-        server, client, address = await pair(scheduler, handler)
+def test_an_answer_on_another_connection_is_ignored(in_loop: InLoop, handler: EchoHandler) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, client, address = await connected_pair(scheduler, handler)
         other = RemotingServer(handler, scheduler)
         host, port = await other.listen("127.0.0.1", 0)
         outcomes = Outcomes()
@@ -369,23 +354,19 @@ def test_an_answer_on_another_connection_does_not_count(
 
 
 def test_requests_of_the_peer_reach_the_handler_and_are_answered(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
-    class Local(type(handler)):
-        pass
-
-    async def main(scheduler):
-        server, client, address = await pair(scheduler, handler)
-        client.handler = local = Local()
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, client, address = await connected_pair(scheduler, handler)
+        client.handler = local = EchoHandler()
         await client.invoke(address, request())
         push = encode_command(RemotingCommand(40, 5, FLAG_ONEWAY))
-        ask = encode_command(RemotingCommand(307, 6, body=b"state?"))
-        handler.channels[0].write(push + ask)
+        query = encode_command(RemotingCommand(307, 6, body=b"state?"))
+        handler.channels[0].write(push + query)
         await until(lambda: handler.calls[1:])
         assert local.calls == [[40, 307]]
         assert local.turns == 1
-        assert handler.calls == [[10], [0]]  # the answer came back as a frame with code 0
+        assert handler.calls == [[10], [0]]  # The answer arrived as a frame with code 0.
         await client.close()
         assert len(local.closed) == 1
         await server.close()
@@ -393,12 +374,11 @@ def test_requests_of_the_peer_reach_the_handler_and_are_answered(
     in_loop(main)
 
 
-def test_the_response_table_is_bounded(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
-) -> None:
-    async def main(scheduler):
-        server, client, address = await pair(scheduler, handler, pending_requests=3)
+def test_the_response_table_is_bounded(in_loop: InLoop, handler: EchoHandler) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, client, address = await connected_pair(
+            scheduler, handler, ClientLimits(pending_requests=3)
+        )
         outcomes = Outcomes()
         for _ in range(4):
             client.request(address, request(999), 60_000, outcomes.done)
@@ -412,14 +392,12 @@ def test_the_response_table_is_bounded(
     in_loop(main)
 
 
-def test_a_peer_that_does_not_read_gets_no_more(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-) -> None:
-    async def main(scheduler):
-        with socket.socket() as deaf:
-            deaf.bind(("127.0.0.1", 0))
-            deaf.listen(1)
-            host, port = deaf.getsockname()
+def test_requests_to_a_peer_that_does_not_read_are_refused(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        with socket.socket() as unread:
+            unread.bind(("127.0.0.1", 0))
+            unread.listen(1)
+            host, port = unread.getsockname()
             limits = ClientLimits(connection=ConnectionLimits(linger_ms=30))
             client = RemotingClient(scheduler, limits)
             outcomes = Outcomes()
@@ -436,12 +414,9 @@ def test_a_peer_that_does_not_read_gets_no_more(
     in_loop(main)
 
 
-def test_an_idle_connection_is_closed(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
-) -> None:
-    async def main(scheduler):
-        server, client, address = await pair(scheduler, handler)
+def test_an_idle_connection_is_closed(in_loop: InLoop, handler: EchoHandler) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, client, address = await connected_pair(scheduler, handler)
         await client.invoke(address, request())
         scheduler.skew_ms += 119_000
         client.sweep()
@@ -456,12 +431,11 @@ def test_an_idle_connection_is_closed(
     in_loop(main)
 
 
-def test_close_fails_what_is_pending_also_while_connecting(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+def test_close_fails_pending_requests_also_while_connecting(
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
-    async def main(scheduler):
-        server, client, address = await pair(scheduler, handler)
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, client, address = await connected_pair(scheduler, handler)
         outcomes = Outcomes()
         client.request(address, request(), 60_000, outcomes.done)
         await client.close()

@@ -1,5 +1,5 @@
-"""Both servers on real loopback sockets: the ordinary one, and the hot path's with a feed that
-hands back every frame.
+"""Both servers on real loopback sockets: the plain one, and the one of the fast path with a feed
+that answers no frame itself.
 """
 
 from __future__ import annotations
@@ -9,41 +9,43 @@ import contextlib
 import logging
 import select
 import socket
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Sequence
+from typing import Self
 
 import pytest
-from harness.net import EchoHandler, SkewedScheduler
+from harness.net import EchoHandler, InLoop, SkewedScheduler, until
 
 from rmqpy.model.errors import ConfigError
-from rmqpy.net.connection import ConnectionLimits
+from rmqpy.net.connection import ConnectionLimits, RemotingConnection
+from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.net.server.server import RemotingServer
+from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
 
 
 class Peer:
-    """A client made of a stream, for sending what no client would send."""
+    """A raw stream to a server, which can send what no client sends."""
 
-    def __init__(self, reader, writer):
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self.receiver = FrameDecoder()
-        self.answers = []
+        self.answers: list[RemotingCommand] = []
 
     @classmethod
-    async def connect(cls, address):
+    async def connect(cls, address: tuple[str, int]) -> Self:
         return cls(*await asyncio.open_connection(*address))
 
-    async def read(self, count):
-        """Answers until ``count`` have come in all."""
+    async def read(self, count: int) -> list[RemotingCommand]:
+        """Read until ``count`` answers have arrived in total, and return all answers."""
         while len(self.answers) < count:
             data = await self.reader.read(65536)
             assert data, f"closed after {len(self.answers)} answers"
             self.answers += self.receiver.receive(data)
         return self.answers
 
-    async def read_to_end(self):
+    async def read_to_end(self) -> bytes:
         rest = bytearray()
         try:
             while data := await self.reader.read(65536):
@@ -53,33 +55,33 @@ class Peer:
         return bytes(rest)
 
 
-def frame(code=10, opaque=1, body=b"", flag=0):
+def frame(code: int = 10, opaque: int = 1, body: bytes = b"", flag: int = 0) -> bytes:
     return encode_command(RemotingCommand(code, opaque, flag, body=body))
 
 
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
-async def started(scheduler, handler, **limits):
+async def start_server(
+    scheduler: AsyncioScheduler, handler: EchoHandler, **limits: int
+) -> tuple[RemotingServer, tuple[str, int]]:
+    """Start a server with ``ConnectionLimits(**limits)`` and return it with its address."""
     server = handler.make_server(scheduler, ConnectionLimits(**limits))
     return server, await server.listen("127.0.0.1", 0)
 
 
-def test_an_echo_with_peer_and_port(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
-) -> None:
-    async def main(scheduler):
-        server, address = await started(scheduler, handler)
+def connection_of(channel: Channel) -> RemotingConnection:
+    assert isinstance(channel, RemotingConnection)
+    return channel
+
+
+def test_a_channel_knows_its_peer_and_its_local_port(in_loop: InLoop, handler: EchoHandler) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await start_server(scheduler, handler)
         peer = await Peer.connect(address)
         peer.writer.write(frame(opaque=77, body=b"hello"))
         (answer,) = await peer.read(1)
         assert (answer.opaque, answer.body, answer.flag) == (77, b"hello", 1)
         (channel,) = handler.channels
         assert channel.peer == peer.writer.get_extra_info("sockname")
-        assert channel.local_port == address[1]
+        assert connection_of(channel).local_port == address[1]
         assert server.connections == 1
         peer.writer.close()
         await until(lambda: handler.closed)
@@ -92,12 +94,9 @@ def test_an_echo_with_peer_and_port(
     in_loop(main)
 
 
-def test_frames_sent_byte_by_byte_arrive_whole(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
-) -> None:
-    async def main(scheduler):
-        server, address = await started(scheduler, handler)
+def test_frames_sent_byte_by_byte_are_answered(in_loop: InLoop, handler: EchoHandler) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await start_server(scheduler, handler)
         peer = await Peer.connect(address)
         peer.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         data = frame(opaque=1, body=b"one") + frame(opaque=2, body=b"two")
@@ -112,11 +111,10 @@ def test_frames_sent_byte_by_byte_arrive_whole(
 
 
 def test_all_frames_of_one_read_are_one_call_and_one_turn(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
-    async def main(scheduler):
-        server, address = await started(scheduler, handler)
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await start_server(scheduler, handler)
         peer = await Peer.connect(address)
         peer.writer.write(b"".join(frame(opaque=number) for number in range(50)))
         answers = await peer.read(50)
@@ -129,21 +127,20 @@ def test_all_frames_of_one_read_are_one_call_and_one_turn(
 
 
 def test_postponed_requests_keep_their_order_and_let_others_pass(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
-    """One connection has many requests under way, each of which takes a turn."""
+    """One connection has many outstanding requests, each of which takes a turn."""
 
-    async def main(scheduler):
+    async def main(scheduler: SkewedScheduler) -> None:
         handler.at_once = 1
-        server, address = await started(scheduler, handler)
+        server, address = await start_server(scheduler, handler)
         slow, quick = await Peer.connect(address), await Peer.connect(address)
         slow.writer.write(b"".join(frame(opaque=number) for number in range(100)) + frame()[:9])
         await slow.read(1)
         turns = handler.turns
         quick.writer.write(frame(code=11))
         await quick.read(1)
-        assert handler.turns - turns < 20, "served among the postponed ones"
+        assert handler.turns - turns < 20, "the other peer waited for the postponed requests"
         answers = await slow.read(100)
         assert [each.opaque for each in answers] == list(range(100))
         assert handler.turns >= 100
@@ -156,16 +153,15 @@ def test_postponed_requests_keep_their_order_and_let_others_pass(
 
 
 def test_postponed_requests_of_a_connection_that_ends_are_dropped(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
-    async def main(scheduler):
+    async def main(scheduler: SkewedScheduler) -> None:
         handler.at_once = 1
-        server, address = await started(scheduler, handler)
-        gone, other = await Peer.connect(address), await Peer.connect(address)
-        gone.writer.write(b"".join(frame(opaque=number) for number in range(2000)))
-        await gone.read(1)
-        gone.writer.transport.abort()
+        server, address = await start_server(scheduler, handler)
+        aborted, other = await Peer.connect(address), await Peer.connect(address)
+        aborted.writer.write(b"".join(frame(opaque=number) for number in range(2000)))
+        await aborted.read(1)
+        aborted.writer.transport.abort()
         other.writer.write(frame())
         await other.read(1)
         await until(lambda: handler.closed)
@@ -176,13 +172,11 @@ def test_postponed_requests_of_a_connection_that_ends_are_dropped(
 
 
 def test_connections_read_in_one_loop_turn_share_one_turn_end(handler: EchoHandler) -> None:
-    from rmqpy.net.loop import run
-
-    async def main(scheduler):
-        server, address = await started(scheduler, handler)
+    async def main(scheduler: AsyncioScheduler) -> None:
+        server, address = await start_server(scheduler, handler)
         sockets = [socket.create_connection(address) for _ in range(8)]
         await until(lambda: server.connections == 8)
-        for each in sockets:  # the loop does not run meanwhile: all are readable in its next turn
+        for each in sockets:  # The loop does not run meanwhile: all are readable in its next turn.
             each.sendall(frame())
         await until(lambda: len(handler.calls) == 8)
         await until(lambda: handler.turns)
@@ -196,30 +190,28 @@ def test_connections_read_in_one_loop_turn_share_one_turn_end(handler: EchoHandl
     run(main, uvloop="off")
 
 
-NO_EPOLL = pytest.mark.skipif(not hasattr(select, "epoll"), reason="no epoll")
+NO_EPOLL = pytest.mark.skipif(not hasattr(select, "epoll"), reason="this system has no epoll")
 FEEDS = pytest.mark.parametrize(
     "handler", [(True, False), pytest.param((True, True), marks=NO_EPOLL)], indirect=True
 )
 
 
 @FEEDS
-def test_a_patient_server_commits_what_comes_a_turn_later_together(handler: EchoHandler) -> None:
-    from rmqpy.net.loop import run
-
+def test_a_patient_server_includes_requests_that_arrive_one_turn_later(
+    handler: EchoHandler,
+) -> None:
     handler.patient = True
 
-    async def main(scheduler):
-        server, address = await started(scheduler, handler)
+    async def main(scheduler: AsyncioScheduler) -> None:
+        server, address = await start_server(scheduler, handler)
         first, second = (socket.create_connection(address) for _ in range(2))
         await until(lambda: server.connections == 2)
-        received = handler.handle
 
-        def handle(channel, commands):
+        def before_handle(_channel: Channel, _commands: Sequence[RemotingCommand]) -> None:
             if not handler.calls:
                 second.sendall(frame())
-            received(channel, commands)
 
-        handler.handle = handle
+        handler.before_handle = before_handle
         first.sendall(frame())
         await until(lambda: handler.turns)
         assert (len(handler.calls), handler.turns) == (2, 1)
@@ -230,23 +222,23 @@ def test_a_patient_server_commits_what_comes_a_turn_later_together(handler: Echo
     run(main, uvloop="off")
 
 
-def test_several_ports_share_the_handler_and_v6_peers_are_plain(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+def test_several_ports_share_the_handler_and_ipv6_peers_are_address_pairs(
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
-    async def main(scheduler):
-        server, main_port = await started(scheduler, handler)
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, main_port = await start_server(scheduler, handler)
         fast_port = await server.listen("127.0.0.1", 0)
         addresses = [main_port, fast_port]
-        with contextlib.suppress(ConfigError):  # a host without IPv6
+        with contextlib.suppress(ConfigError):  # A host may have no IPv6.
             addresses.append(await server.listen("::1", 0))
         assert server.addresses == addresses
         for address in addresses:
             peer = await Peer.connect(address)
             peer.writer.write(frame())
             await peer.read(1)
-        assert [channel.local_port for channel in handler.channels] == [a[1] for a in addresses]
-        assert [channel.peer[0] for channel in handler.channels] == [a[0] for a in addresses]
+        connections = [connection_of(channel) for channel in handler.channels]
+        assert [each.local_port for each in connections] == [port for _, port in addresses]
+        assert [channel.peer[0] for channel in handler.channels] == [host for host, _ in addresses]
         await server.close()
 
     in_loop(main)
@@ -264,14 +256,14 @@ def test_several_ports_share_the_handler_and_v6_peers_are_plain(
     ids=["oversize", "ones", "http", "serialize_type", "json"],
 )
 def test_a_peer_that_breaks_the_protocol_is_closed_and_logged_once(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    in_loop: InLoop,
     handler: EchoHandler,
     caplog: pytest.LogCaptureFixture,
-    data,
-    reason,
+    data: bytes,
+    reason: str,
 ) -> None:
-    async def main(scheduler):
-        server, address = await started(scheduler, handler, max_frame=16_384)
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await start_server(scheduler, handler, max_frame=16_384)
         peer = await Peer.connect(address)
         peer.writer.write(data)
         assert await peer.read_to_end() == b""
@@ -290,23 +282,20 @@ def test_a_peer_that_breaks_the_protocol_is_closed_and_logged_once(
     assert reason in lines[0]
 
 
-def test_what_is_read_in_a_turn_is_answered_though_another_request_of_it_paused_the_peer(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+def test_requests_read_in_a_turn_are_answered_although_their_peer_was_paused_in_it(
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
-    """Two peers can be read at once; the request of the first fills what waits for the second."""
-    handled = handler.handle
+    """Two peers are readable at once; the request of the first fills the second's send queue."""
 
-    def handle(channel, commands):
+    def before_handle(channel: Channel, commands: Sequence[RemotingCommand]) -> None:
         if commands[0].code == 7:
             (other,) = [each for each in handler.channels if each is not channel]
             other.write(b"\0" * (4 << 20))
-        return handled(channel, commands)
 
-    handler.handle = handle
+    handler.before_handle = before_handle
 
-    async def main(scheduler):
-        server, address = await started(
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await start_server(
             scheduler, handler, high_water=256 * 1024, low_water=64 * 1024
         )
         second = socket.create_connection(address)
@@ -335,14 +324,13 @@ def test_what_is_read_in_a_turn_is_answered_though_another_request_of_it_paused_
 
 
 @pytest.mark.slow
-def test_a_peer_that_does_not_read_is_not_read_and_memory_stays_bounded(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+def test_reading_pauses_for_a_peer_that_does_not_read_and_memory_stays_bounded(
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
     handler.answer_body = b"x" * 65536
 
-    async def main(scheduler):
-        server, address = await started(
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await start_server(
             scheduler, handler, high_water=256 * 1024, low_water=64 * 1024
         )
         slow = socket.create_connection(address)
@@ -360,11 +348,12 @@ def test_a_peer_that_does_not_read_is_not_read_and_memory_stays_bounded(
                 await asyncio.sleep(0.001)
         assert sent < len(whole), "the server read everything of a peer that reads nothing"
         (channel,) = handler.channels
-        # one read of 128 KiB of requests may be answered above the mark, not more
-        assert channel.pending_bytes < 256 * 1024 + 2 * 17 * 66_000
+        # At most one read of 128 KiB of requests may be answered above the mark.
+        assert connection_of(channel).pending_bytes < 256 * 1024 + 2 * 17 * 66_000
         answered = sum(len(call) for call in handler.calls)
         received = 0
-        while received < answered * 65536:  # the peer reads again: everything comes, and goes on
+        # The peer reads again: all answers arrive, and the server resumes reading.
+        while received < answered * 65536:
             try:
                 received += len(slow.recv(1 << 20))
             except BlockingIOError:
@@ -378,15 +367,15 @@ def test_a_peer_that_does_not_read_is_not_read_and_memory_stays_bounded(
 
 
 @pytest.mark.slow
-def test_a_peer_that_lets_too_much_wait_is_cut_off(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+def test_a_peer_with_too_many_unread_answers_is_disconnected(
+    in_loop: InLoop,
     handler: EchoHandler,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     handler.answer_body = b"x" * 1_000_000
 
-    async def main(scheduler):
-        server, address = await started(
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await start_server(
             scheduler, handler, high_water=65536, low_water=4096, pending_bytes=8_000_000
         )
         greedy = socket.create_connection(address)
@@ -401,18 +390,15 @@ def test_a_peer_that_lets_too_much_wait_is_cut_off(
     assert "it does not read" in caplog.text
 
 
-def test_one_connection_does_not_take_the_whole_turn(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
-) -> None:
-    async def main(scheduler):
-        server, address = await started(scheduler, handler, turn_bytes=128 * 1024)
+def test_one_connection_does_not_take_the_whole_turn(in_loop: InLoop, handler: EchoHandler) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await start_server(scheduler, handler, turn_bytes=128 * 1024)
         peer = await Peer.connect(address)
         body = b"b" * 100_000
         peer.writer.write(b"".join(frame(opaque=n, body=body) for n in range(40)))
         answers = await peer.read(40)
         assert [each.opaque for each in answers] == list(range(40))
-        # 4 MB in portions: never more than the budget and one read beyond it in one turn
+        # 4 MB in portions: one turn exceeds the budget by at most one read.
         assert handler.turns >= len(body) * 40 // (256 * 1024)
         await server.close()
 
@@ -420,11 +406,10 @@ def test_one_connection_does_not_take_the_whole_turn(
 
 
 def test_an_idle_connection_is_closed_and_a_busy_one_is_not(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
-    async def main(scheduler):
-        server, address = await started(scheduler, handler)
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await start_server(scheduler, handler)
         idle, busy = await Peer.connect(address), await Peer.connect(address)
         await until(lambda: server.connections == 2)
         scheduler.skew_ms += 119_000
@@ -444,12 +429,9 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(
 
 
 @pytest.mark.slow
-def test_the_sweep_runs_by_itself(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
-) -> None:
-    async def main(scheduler):
-        server, address = await started(scheduler, handler, idle_close_ms=40)
+def test_the_sweep_runs_periodically(in_loop: InLoop, handler: EchoHandler) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await start_server(scheduler, handler, idle_close_ms=40)
         idle = await Peer.connect(address)
         assert await idle.read_to_end() == b""
         await until(lambda: server.counts.overdue == 1)
@@ -458,18 +440,15 @@ def test_the_sweep_runs_by_itself(
     in_loop(main)
 
 
-def test_an_unfinished_frame_has_a_deadline(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
-) -> None:
-    async def main(scheduler):
-        server, address = await started(scheduler, handler, head_deadline_ms=60_000)
-        dribble, honest = await Peer.connect(address), await Peer.connect(address)
-        dribble.writer.write(frame(opaque=1) + frame()[:9])
-        await dribble.read(1)
+def test_an_unfinished_frame_has_a_deadline(in_loop: InLoop, handler: EchoHandler) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await start_server(scheduler, handler, head_deadline_ms=60_000)
+        slow_head, honest = await Peer.connect(address), await Peer.connect(address)
+        slow_head.writer.write(frame(opaque=1) + frame()[:9])
+        await slow_head.read(1)
         for _ in range(5):
             scheduler.skew_ms += 10_000
-            dribble.writer.write(b" ")  # traffic, but no frame
+            slow_head.writer.write(b" ")  # traffic, but no complete frame
             honest.writer.write(frame()[:5])
             honest.writer.write(frame()[5:])
             await honest.read(len(honest.answers) + 1)
@@ -478,7 +457,7 @@ def test_an_unfinished_frame_has_a_deadline(
         scheduler.skew_ms += 10_001
         server.sweep()
         assert server.counts.overdue == 1
-        await dribble.read_to_end()
+        await slow_head.read_to_end()
         honest.writer.write(frame())
         await honest.read(6)
         await server.close()
@@ -486,13 +465,13 @@ def test_an_unfinished_frame_has_a_deadline(
     in_loop(main)
 
 
-def test_a_full_server_turns_away_and_says_so_once_a_minute(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+def test_a_full_server_rejects_connections_and_logs_it_once_per_minute(
+    in_loop: InLoop,
     handler: EchoHandler,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def main(scheduler):
-        server, address = await started(scheduler, handler, max_connections=2)
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await start_server(scheduler, handler, max_connections=2)
         first = [await Peer.connect(address) for _ in range(2)]
         await until(lambda: server.connections == 2)
         for _ in range(3):
@@ -514,14 +493,13 @@ def test_a_full_server_turns_away_and_says_so_once_a_minute(
     assert lines[1].endswith("4 since the start")
 
 
-def test_a_handler_that_fails_costs_its_connection_and_is_counted(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+def test_a_failing_handler_closes_its_connection_and_is_counted(
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
     handler.fail_on = 13
 
-    async def main(scheduler):
-        server, address = await started(scheduler, handler)
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await start_server(scheduler, handler)
         bad, good = await Peer.connect(address), await Peer.connect(address)
         bad.writer.write(frame(code=13))
         assert await bad.read_to_end() == b""
@@ -533,12 +511,9 @@ def test_a_handler_that_fails_costs_its_connection_and_is_counted(
     in_loop(main)
 
 
-def test_close_sends_what_is_queued_first(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
-) -> None:
-    async def main(scheduler):
-        server, address = await started(scheduler, handler)
+def test_close_sends_queued_replies_first(in_loop: InLoop, handler: EchoHandler) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await start_server(scheduler, handler)
         peer = await Peer.connect(address)
         peer.writer.write(frame(code=999))
         await until(lambda: handler.channels)
@@ -556,29 +531,25 @@ def test_close_sends_what_is_queued_first(
 
 @pytest.mark.slow
 def test_close_does_not_wait_for_a_peer_that_does_not_read(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
-    async def main(scheduler):
-        server, address = await started(scheduler, handler, linger_ms=30)
-        deaf = socket.create_connection(address)
-        deaf.sendall(frame(code=999))
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await start_server(scheduler, handler, linger_ms=30)
+        unread = socket.create_connection(address)
+        unread.sendall(frame(code=999))
         await until(lambda: handler.channels)
         handler.channels[0].write(frame(body=b"z" * 15_000_000))
         await server.close()
         assert server.connections == 0
         assert len(handler.closed) == 1
-        deaf.close()
+        unread.close()
 
     in_loop(main)
 
 
-def test_what_is_written_may_be_reused_at_once(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
-) -> None:
-    async def main(scheduler):
-        server, address = await started(scheduler, handler)
+def test_a_written_buffer_may_be_reused_immediately(in_loop: InLoop, handler: EchoHandler) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await start_server(scheduler, handler)
         peer = await Peer.connect(address)
         peer.writer.write(frame(code=999))
         await until(lambda: handler.channels)
@@ -592,12 +563,11 @@ def test_what_is_written_may_be_reused_at_once(
     in_loop(main)
 
 
-def test_a_port_in_use_is_named(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
+def test_the_error_for_a_port_in_use_names_the_address(
+    in_loop: InLoop, handler: EchoHandler
 ) -> None:
-    async def main(scheduler):
-        server, (host, port) = await started(scheduler, handler)
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, (host, port) = await start_server(scheduler, handler)
         other = RemotingServer(handler, scheduler)
         with pytest.raises(ConfigError, match=f"{host}:{port}"):
             await other.listen(host, port)
@@ -606,29 +576,26 @@ def test_a_port_in_use_is_named(
     in_loop(main)
 
 
-def test_a_header_has_a_deadline_of_its_own(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
-) -> None:
-    async def main(scheduler):
+def test_a_header_has_its_own_deadline(in_loop: InLoop, handler: EchoHandler) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
         limits = ConnectionLimits(head_deadline_ms=5_000, frame_deadline_ms=60_000)
         server = handler.make_server(scheduler, limits)
         address = await server.listen("127.0.0.1", 0)
         whole = frame(body=bytes(5_000))
-        dribbling, slow_body = [await Peer.connect(address) for _ in range(2)]
-        dribbling.writer.write(whole[:20])
+        slow_header, slow_body = [await Peer.connect(address) for _ in range(2)]
+        slow_header.writer.write(whole[:20])
         slow_body.writer.write(whole[:3_000])
-        await until(lambda: len([each for each in server._connections if partial(each)]) == 2)
+        await until(lambda: sum(has_partial_frame(each) for each in server._connections) == 2)
         scheduler.skew_ms += 5_000
         server.sweep()
-        assert await dribbling.read_to_end() == b""
+        assert await slow_header.read_to_end() == b""
         slow_body.writer.write(whole[3_000:])
         assert len(await slow_body.read(1)) == 1
         slow_body.writer.close()
-        dribbling.writer.close()
+        slow_header.writer.close()
         await server.close()
 
-    def partial(connection):
+    def has_partial_frame(connection: RemotingConnection) -> bool:
         return connection.partial_since_ms is not None
 
     in_loop(main)

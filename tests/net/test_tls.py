@@ -1,4 +1,4 @@
-"""TLS at both servers and in the client: modes by the first byte, certificates, reloading."""
+"""TLS at both servers and in the client: modes by first byte, certificates, reloading."""
 
 from __future__ import annotations
 
@@ -6,77 +6,77 @@ import asyncio
 import os
 import shutil
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from harness.net import EchoHandler, SkewedScheduler
+from attrs import evolve
+from harness.net import EchoHandler, InLoop, SkewedScheduler, until
 
 from rmqpy.config.loading import SecuritySettings
 from rmqpy.config.security import ClientAuth, TlsMode
 from rmqpy.model.errors import ConfigError, NetworkError
 from rmqpy.net.client import RemotingClient
 from rmqpy.net.connection import ConnectionLimits
-from rmqpy.net.server.server import ListenerSecurity
-from rmqpy.net.tls import WATCH_MS, TlsSide, client_tls, tls_of
+from rmqpy.net.server.server import ListenerSecurity, RemotingServer
+from rmqpy.net.tls import WATCH_MS, TlsContext, TlsSide, client_tls, tls_of
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
 
 
 @pytest.fixture
-def security(tls_folder: Path, tmp_path: Path):
-    """Settings of a server with a certificate; keywords over them."""
-
-    def make(**values):
-        return SecuritySettings(
-            **{
-                "tls_server_cert_path": str(tls_folder / "server.pem"),
-                "tls_server_key_path": str(tls_folder / "server.key"),
-                **values,
-            }
-        )
-
-    return make
+def security(tls_folder: Path) -> SecuritySettings:
+    """Return the settings of a server with a certificate."""
+    return SecuritySettings(
+        tls_server_cert_path=str(tls_folder / "server.pem"),
+        tls_server_key_path=str(tls_folder / "server.key"),
+    )
 
 
 @pytest.fixture
-def trusting(tls_folder: Path):
+def verifying(tls_folder: Path) -> TlsContext:
+    """Return the TLS of a client that accepts only certificates of the test CA."""
     return client_tls(TlsSide(trust=str(tls_folder / "ca.pem"), verify=True))
 
 
-async def answer(client, address, body=b"x"):
+async def echo(client: RemotingClient, address: str, body: bytes = b"x") -> bytes:
     response = await client.invoke(address, RemotingCommand(10, body=body), 5_000)
     return response.body
 
 
-def served(handler, scheduler, settings, limits=ConnectionLimits(), now_ms=None):  # noqa: B008
+def make_server(
+    handler: EchoHandler,
+    scheduler: SkewedScheduler,
+    settings: SecuritySettings,
+    limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 - a frozen value
+    now_ms: Callable[[], int] | None = None,
+) -> RemotingServer:
     tls = tls_of(settings, now_ms=now_ms)
     return handler.make_server(scheduler, limits, ListenerSecurity(tls.server))
 
 
-async def listening(server):
+async def listen(server: RemotingServer) -> str:
     host, port = await server.listen("127.0.0.1", 0)
     return f"{host}:{port}"
 
 
 @pytest.mark.parametrize("mode", list(TlsMode))
-def test_the_mode_decides_who_is_served(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+def test_the_mode_decides_which_clients_are_served(
+    in_loop: InLoop,
     handler: EchoHandler,
-    security,
-    trusting,
-    mode,
+    security: SecuritySettings,
+    verifying: TlsContext,
+    mode: TlsMode,
 ) -> None:
-    async def main(scheduler):
-        server = served(handler, scheduler, security(tls_server_mode=mode))
-        address = await listening(server)
-        outcomes = {}
-        for name, tls in (("plain", None), ("tls", trusting)):
+    async def main(scheduler: SkewedScheduler) -> None:
+        server = make_server(handler, scheduler, evolve(security, tls_server_mode=mode))
+        address = await listen(server)
+        outcomes: dict[str, bytes | None] = {}
+        for name, tls in (("plain", None), ("tls", verifying)):
             client = RemotingClient(scheduler, tls=tls)
             try:
-                outcomes[name] = await answer(client, address)
+                outcomes[name] = await echo(client, address)
             except NetworkError:
                 outcomes[name] = None
             await client.close()
@@ -96,18 +96,18 @@ def test_the_mode_decides_who_is_served(
 
 @pytest.mark.slow
 def test_large_frames_and_many_requests_pass_through_tls(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+    in_loop: InLoop,
     handler: EchoHandler,
-    security,
-    trusting,
+    security: SecuritySettings,
+    verifying: TlsContext,
 ) -> None:
-    async def main(scheduler):
-        server = served(handler, scheduler, security())
-        address = await listening(server)
-        client = RemotingClient(scheduler, tls=trusting)
+    async def main(scheduler: SkewedScheduler) -> None:
+        server = make_server(handler, scheduler, security)
+        address = await listen(server)
+        client = RemotingClient(scheduler, tls=verifying)
         plain = RemotingClient(scheduler)
         bodies = [os.urandom(3 << 20), *(b"%d" % number for number in range(200))]
-        both = [answer(each, address, body) for body in bodies for each in (client, plain)]
+        both = [echo(each, address, body) for body in bodies for each in (client, plain)]
         assert await asyncio.gather(*both) == [body for body in bodies for _ in range(2)]
         assert server.connections == 2
         await client.close()
@@ -118,47 +118,51 @@ def test_large_frames_and_many_requests_pass_through_tls(
     in_loop(main)
 
 
-def test_a_certificate_of_somebody_else_is_not_trusted(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+def test_a_certificate_of_another_authority_is_not_trusted(
+    in_loop: InLoop,
     handler: EchoHandler,
-    security,
+    security: SecuritySettings,
     tls_folder: Path,
 ) -> None:
-    async def main(scheduler):
-        server = served(handler, scheduler, security())
-        address = await listening(server)
+    async def main(scheduler: SkewedScheduler) -> None:
+        server = make_server(handler, scheduler, security)
+        address = await listen(server)
         other = client_tls(TlsSide(trust=str(tls_folder / "other-ca.pem"), verify=True))
         client = RemotingClient(scheduler, tls=other)
         with pytest.raises(NetworkError, match=r"(?i)certificate"):
-            await answer(client, address)
+            await echo(client, address)
         await client.close()
-        careless = RemotingClient(scheduler, tls=client_tls(TlsSide()))
-        assert await answer(careless, address) == b"x"  # as Java's, unless it is told to verify
-        await careless.close()
+        unverified = RemotingClient(scheduler, tls=client_tls(TlsSide()))
+        assert (
+            await echo(unverified, address) == b"x"
+        )  # Java's client verifies only on request, too.
+        await unverified.close()
         await server.close()
 
     in_loop(main)
 
 
-def test_clients_show_a_certificate_where_it_is_required(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+def test_a_required_client_certificate_is_verified(
+    in_loop: InLoop,
     handler: EchoHandler,
-    security,
+    security: SecuritySettings,
     tls_folder: Path,
 ) -> None:
-    path = lambda name: str(tls_folder / name)  # noqa: E731
+    def path(name: str) -> str:
+        return str(tls_folder / name)
 
-    async def main(scheduler):
-        server = served(
+    async def main(scheduler: SkewedScheduler) -> None:
+        server = make_server(
             handler,
             scheduler,
-            security(
+            evolve(
+                security,
                 tls_server_need_client_auth=ClientAuth.REQUIRE,
                 tls_server_auth_client=True,
                 tls_server_trust_cert_path=path("ca.pem"),
             ),
         )
-        address = await listening(server)
+        address = await listen(server)
         sides = {
             "none": TlsSide(),
             "other": TlsSide(certificate=path("other.pem"), key=path("other.key")),
@@ -168,25 +172,25 @@ def test_clients_show_a_certificate_where_it_is_required(
                 key_password="open-sesame",
             ),
         }
-        served_ones = set()
+        served = set()
         for name, side in sides.items():
             client = RemotingClient(scheduler, tls=client_tls(side))
             try:
-                await answer(client, address)
-                served_ones.add(name)
+                await echo(client, address)
+                served.add(name)
             except NetworkError:
                 pass
             await client.close()
-        assert served_ones == {"own"}
+        assert served == {"own"}
         await server.close()
 
     in_loop(main)
 
 
-def test_a_new_certificate_counts_for_new_connections(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+def test_a_replaced_certificate_applies_to_new_connections(
+    in_loop: InLoop,
     handler: EchoHandler,
-    security,
+    security: SecuritySettings,
     tls_folder: Path,
     tmp_path: Path,
 ) -> None:
@@ -195,26 +199,26 @@ def test_a_new_certificate_counts_for_new_connections(
     shutil.copy(tls_folder / "server.key", key)
     clock = [0]
 
-    async def certificate_of(address):
+    async def certificate_of(address: str) -> str:
         host, _, port = address.rpartition(":")
-        careless = client_tls(TlsSide()).current()
-        _, writer = await asyncio.open_connection(host, int(port), ssl=careless)
-        seen = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        unverified = client_tls(TlsSide()).current()
+        _, writer = await asyncio.open_connection(host, int(port), ssl=unverified)
+        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         writer.close()
-        return ssl.DER_cert_to_PEM_cert(seen).strip()
+        return ssl.DER_cert_to_PEM_cert(certificate).strip()
 
-    async def main(scheduler):
-        settings = security(tls_server_cert_path=str(pem), tls_server_key_path=str(key))
-        server = served(handler, scheduler, settings, now_ms=lambda: clock[0])
-        address = await listening(server)
+    async def main(scheduler: SkewedScheduler) -> None:
+        settings = evolve(security, tls_server_cert_path=str(pem), tls_server_key_path=str(key))
+        server = make_server(handler, scheduler, settings, now_ms=lambda: clock[0])
+        address = await listen(server)
         first = (tls_folder / "server.pem").read_text().strip()
         other = (tls_folder / "other.pem").read_text().strip()
         assert await certificate_of(address) == first
-        shutil.copy(tls_folder / "other.pem", pem)  # without its key: does not go together
+        shutil.copy(tls_folder / "other.pem", pem)  # The key is still the old one.
         clock[0] += WATCH_MS
         assert await certificate_of(address) == first
         shutil.copy(tls_folder / "other.key", key)
-        assert await certificate_of(address) == first  # not looked at yet
+        assert await certificate_of(address) == first  # The files have not been checked again yet.
         clock[0] += WATCH_MS
         assert await certificate_of(address) == other
         await server.close()
@@ -222,20 +226,19 @@ def test_a_new_certificate_counts_for_new_connections(
     in_loop(main)
 
 
-def test_who_says_nothing_is_closed_when_idle_and_counts_as_a_connection(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+def test_a_silent_client_counts_as_a_connection_and_is_closed_when_idle(
+    in_loop: InLoop,
     handler: EchoHandler,
-    security,
+    security: SecuritySettings,
 ) -> None:
-    async def main(scheduler):
+    async def main(scheduler: SkewedScheduler) -> None:
         limits = ConnectionLimits(max_connections=1)
-        server = served(handler, scheduler, security(), limits)
-        address = ("127.0.0.1", int((await listening(server)).rpartition(":")[2]))
+        server = make_server(handler, scheduler, security, limits)
+        address = ("127.0.0.1", int((await listen(server)).rpartition(":")[2]))
         silent, writer = await asyncio.open_connection(*address)
-        while not server._undecided:
-            await asyncio.sleep(0.001)
-        turned_away, other = await asyncio.open_connection(*address)
-        assert await turned_away.read() == b""
+        await until(lambda: server._undecided)
+        rejected, other = await asyncio.open_connection(*address)
+        assert await rejected.read() == b""
         scheduler.skew_ms += limits.idle_close_ms
         server.sweep()
         assert await silent.read() == b""
@@ -247,21 +250,22 @@ def test_who_says_nothing_is_closed_when_idle_and_counts_as_a_connection(
     in_loop(main)
 
 
-def test_garbage_behind_the_first_byte_ends_that_connection_only(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+def test_garbage_after_the_first_byte_closes_only_that_connection(
+    in_loop: InLoop,
     handler: EchoHandler,
-    security,
+    security: SecuritySettings,
 ) -> None:
-    async def main(scheduler):
-        server = served(handler, scheduler, security())
-        address = ("127.0.0.1", int((await listening(server)).rpartition(":")[2]))
+    async def main(scheduler: SkewedScheduler) -> None:
+        server = make_server(handler, scheduler, security)
+        address = ("127.0.0.1", int((await listen(server)).rpartition(":")[2]))
         reader, writer = await asyncio.open_connection(*address)
         writer.write(b"\x16" + bytes(200))
         await asyncio.wait_for(reader.read(), 5)
         writer.close()
         reader, writer = await asyncio.open_connection(*address)
         writer.write(encode_command(RemotingCommand(10, 7, body=b"ok")))
-        receiver, found = FrameDecoder(), []
+        receiver = FrameDecoder()
+        found: list[RemotingCommand] = []
         while not found:
             found = receiver.receive(await reader.read(1000))
         assert found[0].body == b"ok"
@@ -272,16 +276,13 @@ def test_garbage_behind_the_first_byte_ends_that_connection_only(
     in_loop(main)
 
 
-def test_addresses_that_are_not_admitted_are_turned_away(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-    handler: EchoHandler,
-) -> None:
-    async def main(scheduler):
-        doors = ListenerSecurity(allows=lambda address: address != "127.0.0.1")
-        server = handler.make_server(scheduler, ConnectionLimits(), doors)
+def test_addresses_that_are_not_allowed_are_rejected(in_loop: InLoop, handler: EchoHandler) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        only_others = ListenerSecurity(allows=lambda address: address != "127.0.0.1")
+        server = handler.make_server(scheduler, ConnectionLimits(), only_others)
         client = RemotingClient(scheduler)
         with pytest.raises(NetworkError):
-            await answer(client, await listening(server))
+            await echo(client, await listen(server))
         assert server.counts.refused == 1
         assert handler.channels == handler.closed == []
         await client.close()
@@ -290,10 +291,10 @@ def test_addresses_that_are_not_admitted_are_turned_away(
     in_loop(main)
 
 
-# --------------------------------------------------------------------------------------- settings
+# -- settings
 
 
-def test_the_file_of_java_wins_over_the_other_keys(tls_folder: Path, tmp_path: Path) -> None:
+def test_the_tls_file_of_java_overrides_the_other_keys(tls_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "tls.properties"
     file.write_text(
         "tls.test.mode.enable=false\n"
@@ -309,6 +310,7 @@ def test_the_file_of_java_wins_over_the_other_keys(tls_folder: Path, tmp_path: P
         tls_config_file=str(file), tls_server_key_path="/nowhere", tls_enable=True
     )
     tls = tls_of(settings)
+    assert tls.server is not None and tls.client is not None
     assert tls.server.context.side.key == str(tls_folder / "server.key")
     assert tls.server.context.current().verify_mode is ssl.CERT_OPTIONAL
     assert tls.client.current().verify_mode is ssl.CERT_REQUIRED
@@ -316,24 +318,28 @@ def test_the_file_of_java_wins_over_the_other_keys(tls_folder: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("values", "says"),
+    ("settings", "message"),
     [
-        ({"tls_server_mode": TlsMode.ENFORCING}, "certPath"),
-        ({"ha_tls_enable": True}, "haTlsEnable"),
-        ({"tls_enable": True, "tls_client_auth_server": True}, "trustCertPath"),
-        ({"tls_config_file": "/nowhere/tls.properties"}, "no such file"),
-        ({"tls_server_cert_path": "/nowhere", "tls_server_key_path": "/nowhere"}, "/nowhere"),
+        (SecuritySettings(tls_server_mode=TlsMode.ENFORCING), "certPath"),
+        (SecuritySettings(ha_tls_enable=True), "haTlsEnable"),
+        (SecuritySettings(tls_enable=True, tls_client_auth_server=True), "trustCertPath"),
+        (SecuritySettings(tls_config_file="/nowhere/tls.properties"), "no such file"),
+        (
+            SecuritySettings(tls_server_cert_path="/nowhere", tls_server_key_path="/nowhere"),
+            "/nowhere",
+        ),
     ],
+    ids=["mode", "replication", "client", "file", "certificate"],
 )
-def test_what_cannot_work_stops_the_start(values, says) -> None:
-    with pytest.raises(ConfigError, match=says):
-        tls_of(SecuritySettings(**values))
+def test_inconsistent_settings_stop_the_start(settings: SecuritySettings, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tls_of(settings)
 
 
-def test_required_certificates_need_somebody_to_verify_them(security) -> None:
+def test_required_client_certificates_must_be_verified(security: SecuritySettings) -> None:
     with pytest.raises(ConfigError, match="verifies"):
-        tls_of(security(tls_server_need_client_auth=ClientAuth.REQUIRE))
+        tls_of(evolve(security, tls_server_need_client_auth=ClientAuth.REQUIRE))
 
 
-def test_without_certificate_permissive_is_plain() -> None:
+def test_permissive_without_a_certificate_is_plain() -> None:
     assert tls_of(SecuritySettings()).server is None

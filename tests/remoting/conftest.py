@@ -1,4 +1,4 @@
-"""Fixtures of tests/remoting; what they hand out is in harness.recorded."""
+"""Fixtures of tests/remoting; their types are in harness.recorded."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from harness.recorded import GOLDEN, Recorded, recorded_frames
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that takes ``recorded`` once for each recorded frame."""
     if "recorded" in metafunc.fixturenames:
         frames = recorded_frames()
         ids = [f"{item.source}-{item.request_code}-{item.type}" for item in frames]
@@ -22,4 +23,5 @@ def all_recorded() -> list[Recorded]:
 
 @pytest.fixture(scope="session")
 def golden() -> Path:
+    """Return the folder of the recorded frames and files."""
     return GOLDEN

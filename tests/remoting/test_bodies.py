@@ -1,10 +1,9 @@
-"""Typed bodies: config files of both Java versions, leniency, refusals, compression."""
+"""Typed bodies: configuration files of two Java versions, leniency, refusals, and compression."""
 
 from __future__ import annotations
 
 import zlib
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from attrs import fields
@@ -62,44 +61,43 @@ FILES: list[tuple[type[Body], str]] = [
 ]
 QUEUE = MessageQueue("T", "b", 1)
 
-# Written by RegisterBrokerBody.encode(true) of 4.9.7: two topics 8/4/6, one filter server.
 COMPRESSED = bytes.fromhex(
     "78da63606050af564ace2fcd2b492d52b232d6512ac9cc4d2d2e49cc2d50b232343340805a0606062620160fc92fc84c"
     "7654b0503051305308f6f473f7718d0f7174074a49aa06b9860445aaa66393e48b563234d00341432b43a55800fcfb1b"
     "ae"
 )
+"""The output of RegisterBrokerBody.encode(true) of 4.9.7: two topics 8/4/6, one filter server."""
 
 
 @pytest.mark.parametrize(("body_type", "name"), FILES)
-def test_config_files_of_497_to_the_byte(golden: Path, body_type: type[Body], name: str) -> None:
+def test_config_files_of_497_are_encoded_to_the_byte(
+    golden: Path, body_type: type[Body], name: str
+) -> None:
     written = (golden / "config_v497" / name).read_bytes()
     assert body_type.decode(written).encode(pretty=True) == written
 
 
 @pytest.mark.parametrize(("body_type", "name"), FILES)
-def test_config_files_of_533_are_read(golden: Path, body_type: type[Body], name: str) -> None:
+def test_config_files_of_533_are_decoded(golden: Path, body_type: type[Body], name: str) -> None:
     body = body_type.decode((golden / "config_v533" / name).read_bytes())
     assert body_type.decode(body.encode(pretty=True)) == body
 
 
-def test_what_the_config_files_say(golden: Path) -> None:
-    def read(body_type: type[Body], folder: str, name: str) -> Body:
-        return body_type.decode((golden / folder / name).read_bytes())
+def test_config_files_have_the_recorded_values(golden: Path) -> None:
+    def read(folder: str, name: str) -> bytes:
+        return (golden / folder / name).read_bytes()
 
-    topics = read(TopicConfigSerializeWrapper, "config_v497", "topics.json")
-    assert isinstance(topics, TopicConfigSerializeWrapper)
+    topics = TopicConfigSerializeWrapper.decode(read("config_v497", "topics.json"))
     assert topics.data_version == DataVersion(1795241935769, 15)
     assert topics.topic_config_table["SCHEDULE_TOPIC_XXXX"].read_queue_nums == 18
-    offsets = read(ConsumerOffsetSerializeWrapper, "config_v533", "consumerOffset.json")
-    assert isinstance(offsets, ConsumerOffsetSerializeWrapper)
+    offsets = ConsumerOffsetSerializeWrapper.decode(read("config_v533", "consumerOffset.json"))
     assert offsets.offset_table["Normal@CID_push"] == {0: 22, 1: 22, 2: 22, 3: 21}
     assert offsets.data_version == DataVersion(1795244002517, 0, 0)
-    delays = read(DelayOffsetSerializeWrapper, "config_v533", "delayOffset.json")
-    assert isinstance(delays, DelayOffsetSerializeWrapper)
+    delays = DelayOffsetSerializeWrapper.decode(read("config_v533", "delayOffset.json"))
     assert delays.offset_table == {1: 7, 5: 2}
 
 
-def test_data_version_after_a_change() -> None:
+def test_a_change_increments_the_data_version() -> None:
     version = DataVersion(1000, 4)
     assert version.next(2000) == DataVersion(2000, 5)
     assert version == DataVersion(1000, 4)
@@ -108,7 +106,7 @@ def test_data_version_after_a_change() -> None:
     assert version.encode() == b'{"counter":4,"timestamp":1000}'
 
 
-def test_defaults_of_new_topics_and_groups() -> None:
+def test_new_topics_and_groups_have_javas_defaults() -> None:
     assert TopicConfig("T").encode() == (
         b'{"order":false,"perm":6,"readQueueNums":16,"topicFilterType":"SINGLE_TAG",'
         b'"topicName":"T","topicSysFlag":0,"writeQueueNums":16}'
@@ -120,7 +118,7 @@ def test_defaults_of_new_topics_and_groups() -> None:
     )
 
 
-def test_compressed_registration_of_java() -> None:
+def test_a_compressed_registration_of_java_is_decoded() -> None:
     body = RegisterBrokerBody.decode_compressed(COMPRESSED)
     assert body == RegisterBrokerBody(
         TopicConfigSerializeWrapper(
@@ -134,7 +132,7 @@ def test_compressed_registration_of_java() -> None:
     assert body_crc32(body.encode()) == 1240199506
 
 
-def test_topic_line_with_attributes_of_5x() -> None:
+def test_a_topic_line_may_have_attributes_of_5x() -> None:
     topic = TopicConfig.decode_line(b'T 8 4 6 SINGLE_TAG {"a":"b"}')
     assert topic == TopicConfig("T", 8, 4)
     with pytest.raises(RequestRejectedError, match="topic line"):
@@ -144,7 +142,7 @@ def test_topic_line_with_attributes_of_5x() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 50, len(COMPRESSED) - 1])
-def test_cut_compressed_registration_is_refused(cut: int) -> None:
+def test_a_truncated_compressed_registration_is_refused(cut: int) -> None:
     with pytest.raises(RequestRejectedError, match="not a compressed RegisterBrokerBody"):
         RegisterBrokerBody.decode_compressed(COMPRESSED[:cut])
 
@@ -161,7 +159,7 @@ def test_cut_compressed_registration_is_refused(cut: int) -> None:
         b'\0\0\0\x0f{"timestamp":1}\0\0\0\0\0\0\0\3[1]',
     ],
 )
-def test_bad_content_of_a_compressed_registration_is_refused(raw: bytes) -> None:
+def test_invalid_content_of_a_compressed_registration_is_refused(raw: bytes) -> None:
     with pytest.raises(RequestRejectedError):
         RegisterBrokerBody.decode_compressed(zlib.compress(raw))
 
@@ -172,7 +170,7 @@ def test_inflation_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         RegisterBrokerBody.decode_compressed(zlib.compress(bytes(5000)))
 
 
-def test_route_for_old_and_new_callers() -> None:
+def test_a_route_is_encoded_for_old_and_new_clients() -> None:
     route = TopicRouteData(
         order_topic_conf="b:4;/\u4e2d",
         broker_datas=[BrokerData("c", "b", {0: "z", 2: "y", 10: "x"})],
@@ -190,7 +188,7 @@ def test_route_for_old_and_new_callers() -> None:
     assert TopicRouteData.decode(route.encode(strict=True)) == route
 
 
-def test_example_heartbeat() -> None:
+def test_a_heartbeat_is_decoded() -> None:
     body = HeartbeatData.decode(
         """{"clientID":"10.0.0.1@123#456","producerDataSet":[{"groupName":"PG"}],
         "consumerDataSet":[{"groupName":"CG","consumeType":"CONSUME_PASSIVELY",
@@ -207,7 +205,7 @@ def test_example_heartbeat() -> None:
     )
 
 
-def test_object_keys_in_all_forms() -> None:
+def test_object_keys_are_decoded_in_all_forms() -> None:
     body = ResetOffsetBody({QUEUE: 7})
     assert body.encode() == b'{"offsetTable":{{"brokerName":"b","queueId":1,"topic":"T"}:7}}'
     assert ResetOffsetBody.decode(body.encode()) == body
@@ -219,7 +217,7 @@ def test_object_keys_in_all_forms() -> None:
     assert ResetOffsetBodyForC.decode(listed).encode() == listed
 
 
-def test_forms_of_497_that_are_not_recorded() -> None:
+def test_bodies_without_a_recording_have_the_form_of_497() -> None:
     status = GetConsumerStatusBody({}, {"c": {QUEUE: 5}})
     assert status.encode() == (
         b'{"consumerTable":{"c":{{"brokerName":"b","queueId":1,"topic":"T"}:5}},'
@@ -246,7 +244,7 @@ def test_forms_of_497_that_are_not_recorded() -> None:
     )
 
 
-def test_texts_of_times_are_kept_as_java_writes_them() -> None:
+def test_the_text_of_a_time_is_kept() -> None:
     span = QueueTimeSpan.decode(
         b'{"consumeTimeStamp":3,"consumeTimeStampStr":"1970-01-01#00:00:00:003","delayTime":4,'
         b'"maxTimeStamp":2,"messageQueue":{"brokerName":"b","queueId":1,"topic":"T"},"minTimeStamp":1}'
@@ -255,7 +253,7 @@ def test_texts_of_times_are_kept_as_java_writes_them() -> None:
     assert span == QueueTimeSpan(QUEUE, 1, 2, 3, 4, consume_time_stamp_str=text)
 
 
-def test_filter_file() -> None:
+def test_the_file_of_filters_is_encoded_and_decoded() -> None:
     data = ConsumerFilterData(
         "CG", "T", "a > 1", "SQL92", 5, 0, bloom_filter_data=BloomFilterData((0, 73, 34), 112)
     )
@@ -265,7 +263,7 @@ def test_filter_file() -> None:
     assert ConsumerFilterWrapper.decode(encoded) == wrapper
 
 
-def test_coercions_of_fastjson() -> None:
+def test_values_are_coerced_as_by_fastjson() -> None:
     queue = QueueData.decode(
         '{"brokerName":7,"readQueueNums":"4","writeQueueNums":4.0,"perm":true,"topicSysFlag":null}'
     )
@@ -306,7 +304,9 @@ def test_coercions_of_fastjson() -> None:
         ),
     ],
 )
-def test_refusals_name_the_member(body_type: type[Body], text: str, problem: str) -> None:
+def test_refusals_have_the_name_of_the_member(
+    body_type: type[Body], text: str, problem: str
+) -> None:
     with pytest.raises(RequestRejectedError) as refused:
         body_type.decode(text)
     assert refused.value.code == ResponseCode.SYSTEM_ERROR
@@ -315,7 +315,7 @@ def test_refusals_name_the_member(body_type: type[Body], text: str, problem: str
     assert len(refused.value.remark) < 400
 
 
-def test_queues_sort_as_in_java() -> None:
+def test_queues_are_sorted_as_by_java() -> None:
     queues = [MessageQueue("T", "b", 10), MessageQueue("T", "b", 2), MessageQueue("T", "a", 9)]
     assert [queue.queue_id for queue in sorted(queues)] == [9, 2, 10]
 
@@ -336,8 +336,8 @@ ALL: list[type[Body]] = [*REQUEST_BODIES.values(), *RESPONSE_BODIES.values()]
 @pytest.mark.parametrize("body_type", sorted(set(ALL), key=str))
 @settings(max_examples=20)
 @given(data=st.data())
-def test_wrong_types_are_refusals_or_bodies(body_type: type[Body], data: st.DataObject) -> None:
-    members = [wire_name(attribute) for attribute in fields(cast(Any, body_type))]
+def test_wrong_types_are_refused_or_decoded(body_type: type[Body], data: st.DataObject) -> None:
+    members = [wire_name(attribute) for attribute in fields(body_type)]
     value = data.draw(st.dictionaries(st.sampled_from(members), JUNK))
     try:
         body = body_type.decode(dumps(value))

@@ -1,4 +1,4 @@
-"""What a stranger may make us read: bounds that keep one request from holding up all others."""
+"""Bounds of decoding: no request of an unknown peer may delay all others."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX, FastjsonDecodeError, l
 from rmqpy.remoting.frame import decode_command
 
 
-def tolerant(size: int) -> bytes:
-    """So many bytes that only the tolerant reader reads."""
+def lenient_json(size: int) -> bytes:
+    """Return ``size`` bytes that only the tolerant decoder accepts."""
     return b"{'clientID':'" + b"c" * (size - 15) + b"'}"
 
 
-def test_a_long_text_has_to_be_strict_json() -> None:
+def test_a_long_text_must_be_strict_json() -> None:
     assert loads(b"{a:1}", 5) == {"a": 1}
     assert loads(b'{"a":1}', 5) == {"a": 1}
     with pytest.raises(FastjsonDecodeError, match="6 characters, more than 5, and no strict JSON"):
         loads(b"{a:12}", 5)
 
 
-def test_bodies_of_clients() -> None:
-    assert len(HeartbeatData.decode(tolerant(TOLERANT_REQUEST_MAX)).client_id) > 60_000
+def test_the_size_of_request_bodies_is_bounded() -> None:
+    assert len(HeartbeatData.decode(lenient_json(TOLERANT_REQUEST_MAX)).client_id) > 60_000
     with pytest.raises(RequestRejectedError, match="no strict JSON"):
-        HeartbeatData.decode(tolerant(TOLERANT_REQUEST_MAX + 1))
+        HeartbeatData.decode(lenient_json(TOLERANT_REQUEST_MAX + 1))
     strict = b'{"clientID":"%s"}'
     longest = strict % (b"c" * (REQUEST_BYTES_MAX - len(strict) + 2))
     assert len(longest) == REQUEST_BYTES_MAX
@@ -49,15 +49,15 @@ def test_bodies_of_clients() -> None:
 
 
 @pytest.mark.slow
-def test_answers_and_files_have_no_such_bound() -> None:
-    """Integer keys as fastjson writes them, more than any request may have."""
+def test_answers_and_files_have_no_size_bound() -> None:
+    """The integer keys are those of fastjson; they are more than a request may have."""
     table = {f"topic-{number}@group": {0: 1, 1: 2} for number in range(40_000)}
     encoded = ConsumerOffsetSerializeWrapper(offset_table=table).encode()
     assert len(encoded) > REQUEST_BYTES_MAX
     assert ConsumerOffsetSerializeWrapper.decode(encoded).offset_table == table
 
 
-def test_a_long_header_has_to_be_strict_json() -> None:
+def test_a_long_header_must_be_strict_json() -> None:
     def header(text: bytes) -> memoryview:
         return memoryview(pack(">I", len(text)) + text)
 
@@ -75,11 +75,11 @@ def compressed(count: int, line: bytes) -> bytes:
     return zlib.compress(raw, 9)
 
 
-def test_registrations() -> None:
+def test_the_inflated_size_of_a_registration_is_bounded() -> None:
     line = b"topic 1 1 6 SINGLE_TAG"
     with pytest.raises(RequestRejectedError, match="it inflates to more than"):
         RegisterBrokerBody.decode_compressed(compressed(100_000, line))
-    # as many random bytes behind the stream as it takes to hide the ratio
+    # Enough bytes after the stream hide its compression ratio.
     padded = compressed(REGISTERED_TOPICS_MAX + 1, line) + bytes(1 << 20)
     with pytest.raises(
         RequestRejectedError, match=f"{REGISTERED_TOPICS_MAX + 1} topics, more than"
@@ -87,7 +87,7 @@ def test_registrations() -> None:
         RegisterBrokerBody.decode_compressed(padded)
 
 
-def test_the_registration_of_a_large_broker_is_read() -> None:
+def test_the_registration_of_a_large_broker_is_accepted() -> None:
     names = [f"%RETRY%consumer-group-of-some-service-{number}" for number in range(20_000)]
     table = {name: TopicConfig(name) for name in names}
     wrapper = TopicConfigSerializeWrapper(DataVersion(1), table)

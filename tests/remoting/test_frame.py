@@ -1,4 +1,4 @@
-"""Frames: vectors of the 4.9.7 classes, leniency, faults."""
+"""Frames: vectors of the 4.9.7 classes, leniency, and errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def json_frame(header: bytes | str, body: bytes = b"") -> bytes:
 
 @pytest.mark.parametrize("number", [0, 9, 407, 10**9 - 1, 10**9, 2**31 - 1])
 @pytest.mark.parametrize("member", ["code", "flag", "opaque", "version"])
-def test_the_usual_header_is_read_as_any_other(member, number) -> None:
+def test_a_regular_header_is_decoded_like_any_other(member: str, number: int) -> None:
     text = json.dumps(
         {
             "code": 51004,
@@ -61,19 +61,19 @@ def test_the_usual_header_is_read_as_any_other(member, number) -> None:
         | {member: number},
         separators=(",", ":"),
     )
-    usual, spaced = decode(json_frame(text, b"hi")), decode(json_frame(f" {text}", b"hi"))
-    assert usual == spaced
-    assert getattr(usual, member) == number
-    assert encode_command(usual) == json_frame(text, b"hi")
+    regular, spaced = decode(json_frame(text, b"hi")), decode(json_frame(f" {text}", b"hi"))
+    assert regular == spaced
+    assert getattr(regular, member) == number
+    assert encode_command(regular) == json_frame(text, b"hi")
 
 
 @pytest.mark.parametrize("number", ["2147483648", "3000000000", "01", "-1"])
-def test_a_number_that_is_not_usual_is_left_to_the_json_reader(number) -> None:
+def test_an_irregular_number_is_left_to_the_json_decoder(number: str) -> None:
     header = (
         f'{{"code":{number},"flag":0,"language":"JAVA","opaque":7,'
         '"serializeTypeCurrentRPC":"JSON","version":407}'
     )
-    outcomes = []
+    outcomes: list[int | str] = []
     for each in (header, " " + header):
         try:
             outcomes.append(decode(json_frame(each)).code)
@@ -98,7 +98,7 @@ def entry(key: bytes, value: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("serialize_type", "frame"), [(SERIALIZE_JSON, ROUTE_JSON), (SERIALIZE_ROCKETMQ, ROUTE_BINARY)]
 )
-def test_vector_both_ways(serialize_type: int, frame: bytes) -> None:
+def test_a_vector_of_java_is_encoded_and_decoded(serialize_type: int, frame: bytes) -> None:
     command = RemotingCommand.request(105, GetRouteInfoRequestHeader(topic="T"))
     command.opaque = 7
     command.serialize_type = serialize_type
@@ -106,7 +106,7 @@ def test_vector_both_ways(serialize_type: int, frame: bytes) -> None:
     assert decode(frame) == command
 
 
-def test_fast_codec_order_only_in_binary() -> None:
+def test_the_order_of_the_fast_codec_is_used_only_in_binary() -> None:
     header = PullMessageRequestHeader(
         consumer_group="CG",
         topic="T",
@@ -145,7 +145,7 @@ def test_fast_codec_order_only_in_binary() -> None:
     ]
 
 
-def test_fields_behind_a_fast_header_are_in_hash_order() -> None:
+def test_fields_after_a_fast_header_are_in_hash_order() -> None:
     header = SendMessageResponseHeader(msg_id="00", queue_id=1, queue_offset=2)
     command = RemotingCommand.request(0, header)
     command.serialize_type = SERIALIZE_ROCKETMQ
@@ -160,7 +160,7 @@ def test_fields_behind_a_fast_header_are_in_hash_order() -> None:
     ]
 
 
-def test_answer_takes_opaque_and_type_of_the_request() -> None:
+def test_an_answer_has_the_opaque_and_type_of_its_request() -> None:
     request = RemotingCommand(34, 99, serialize_type=SERIALIZE_ROCKETMQ)
     response = RemotingCommand.response_to(request, 17, "no such topic", body=b"x")
     assert (response.opaque, response.serialize_type, response.flag) == (99, SERIALIZE_ROCKETMQ, 1)
@@ -169,12 +169,12 @@ def test_answer_takes_opaque_and_type_of_the_request() -> None:
     assert response.is_response and not response.is_oneway
 
 
-def test_absent_keys_take_defaults() -> None:
+def test_absent_keys_have_defaults() -> None:
     command = decode(json_frame("{}", b"body"))
     assert command == RemotingCommand(0, version=0, body=b"body")
 
 
-def test_unknown_and_duplicate_keys() -> None:
+def test_unknown_keys_are_ignored_and_the_last_duplicate_wins() -> None:
     command = decode(json_frame('{"code":1,"x":{"y":[1]},"code":14,"extFields":{"a":"1","a":"2"}}'))
     assert command.code == 14
     assert command.ext_fields == {"a": "2"}
@@ -187,7 +187,7 @@ def test_scalars_of_ext_fields_become_text_and_null_is_absent() -> None:
     assert command.ext_fields == {"a": "5", "b": "true", "c": "false", "e": "1.50", "f": "-7"}
 
 
-def test_numbers_as_text() -> None:
+def test_numbers_may_be_text() -> None:
     assert decode(json_frame('{"code":"310","opaque":"-5"}')).code == 310
 
 
@@ -198,12 +198,12 @@ def test_numbers_as_text() -> None:
         '{"code":105,/* x */"extFields":{"topic":"T"},"opaque":7L,"version":407}',
     ],
 )
-def test_dialect_of_fastjson_in_a_header(header: str) -> None:
+def test_a_header_may_use_the_dialect_of_fastjson(header: str) -> None:
     command = decode(json_frame(header))
     assert (command.code, command.opaque, command.ext_fields) == (105, 7, {"topic": "T"})
 
 
-def test_languages() -> None:
+def test_unknown_languages_are_kept() -> None:
     assert LANGUAGES[9] == "GO" and LANGUAGE_CODES["PYTHON"] == 3 and language_name(99) is None
     assert decode(json_frame('{"code":1,"language":"GO"}')).language == 9
     assert decode(json_frame('{"code":1,"language":"KLINGON"}')).language == LANGUAGE_UNKNOWN
@@ -215,7 +215,7 @@ def test_languages() -> None:
     assert b"language" not in encode_command(kept)
 
 
-def test_fastjson_escapes() -> None:
+def test_text_is_escaped_as_by_fastjson() -> None:
     command = RemotingCommand(1, remark='"\\\b\t\n\f\r\x01\x0b\x7f\x85\u2028é中😀/')
     encoded = encode_command(command)
     assert (
@@ -225,7 +225,7 @@ def test_fastjson_escapes() -> None:
     assert decode(encoded).remark == command.remark
 
 
-def test_empty_header_is_written_as_an_empty_object() -> None:
+def test_an_empty_header_is_encoded_as_an_empty_object() -> None:
     frame = json_frame(
         '{"code":0,"extFields":{},"flag":1,"language":"JAVA","opaque":3,'
         '"serializeTypeCurrentRPC":"JSON","version":407}'
@@ -233,17 +233,17 @@ def test_empty_header_is_written_as_an_empty_object() -> None:
     assert encode_command(decode(frame)) == frame
 
 
-def test_zero_length_means_absent() -> None:
+def test_a_field_of_length_zero_is_absent() -> None:
     ext = entry(b"a", b"1") + entry(b"", b"2") + entry(b"b", b"") + entry(b"c", b"3")
     assert decode(binary_frame(binary_header(ext))).ext_fields == {"a": "1", "c": "3"}
 
 
-def test_last_duplicate_wins_even_if_absent() -> None:
+def test_the_last_duplicate_wins_even_if_absent() -> None:
     ext = entry(b"a", b"1") + entry(b"a", b"2") + entry(b"b", b"1") + entry(b"b", b"")
     assert decode(binary_frame(binary_header(ext))).ext_fields == {"a": "2"}
 
 
-def test_code_of_16_bits_is_signed() -> None:
+def test_a_code_of_16_bits_is_signed() -> None:
     command = decode(binary_frame(pack(">HBhiiii", 50001, 0, 407, 0, 0, 0, 0)))
     assert command.code == 50001 - 65536
 
@@ -259,13 +259,13 @@ def test_malformed_utf8_is_replaced() -> None:
     [
         pytest.param(b"\0\0\0\2\0\0", id="no header word"),
         pytest.param(pack(">II", 4, 1), id="header longer than the frame"),
-        pytest.param(pack(">II", 4, 0xFFFFFF), id="largest lie"),
+        pytest.param(pack(">II", 4, 0xFFFFFF), id="largest length"),
         pytest.param(pack(">II", 4, 2 << 24), id="serialize type"),
         pytest.param(pack(">II", 4, 0), id="empty JSON header"),
         pytest.param(json_frame("[]"), id="array"),
         pytest.param(json_frame("5"), id="number"),
         pytest.param(json_frame('{"code":1'), id="cut"),
-        pytest.param(json_frame('{"code":1}x'), id="text behind"),
+        pytest.param(json_frame('{"code":1}x'), id="trailing text"),
         pytest.param(json_frame('{"code":"x"}'), id="code is a word"),
         pytest.param(json_frame('{"code":1.5}'), id="code is a fraction"),
         pytest.param(json_frame('{"code":true}'), id="code is a boolean"),
@@ -301,23 +301,23 @@ def test_malformed_utf8_is_replaced() -> None:
         ),
     ],
 )
-def test_faults(frame: bytes) -> None:
+def test_an_invalid_frame_is_refused(frame: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode(frame)
 
 
-def test_negative_ext_length_is_none() -> None:
+def test_a_negative_ext_length_means_no_fields() -> None:
     assert decode(binary_frame(binary_header(b"", size=-1))).ext_fields == {}
 
 
-def test_too_large_to_send_is_refused() -> None:
+def test_a_frame_that_is_too_large_is_not_encoded() -> None:
     with pytest.raises(RequestRejectedError, match="larger than a peer accepts"):
         encode_command(RemotingCommand(11, body=bytes(MAX_FRAME)))
     with pytest.raises(RequestRejectedError, match="larger than a peer accepts"):
         encode_command(RemotingCommand(11, remark="x" * MAX_HEADER))
 
 
-def test_largest_body_fits() -> None:
+def test_the_largest_body_fits() -> None:
     header = len(encode_command(RemotingCommand(11)))
     frame = encode_command(RemotingCommand(11, body=bytes(MAX_FRAME - header)))
     assert len(frame) == MAX_FRAME
@@ -325,7 +325,7 @@ def test_largest_body_fits() -> None:
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT16 = st.integers(-(2**15), 2**15 - 1)
-# A surrogate has no UTF-8 form: Java sends "?" for it.
+# A surrogate has no UTF-8 encoding: Java sends "?" for it.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 COMMANDS = st.builds(
     RemotingCommand,
@@ -342,7 +342,7 @@ COMMANDS = st.builds(
 
 
 @given(COMMANDS)
-def test_roundtrip(command: RemotingCommand) -> None:
+def test_encoding_and_decoding_round_trip(command: RemotingCommand) -> None:
     frame = encode_command(command)
     assert decode(frame) == command
     assert encode_command(decode(frame)) == frame
@@ -357,7 +357,7 @@ def test_json_headers_are_strict_json(command: RemotingCommand) -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 2))
-def test_garbage_is_a_fault_or_a_command(garbage: bytes, serialize_type: int) -> None:
+def test_garbage_is_an_error_or_a_command(garbage: bytes, serialize_type: int) -> None:
     frame = pack(">II", 4 + len(garbage), serialize_type << 24 | len(garbage)) + garbage
     with suppress(RemoteProtocolError):
         decode(frame)
@@ -365,7 +365,7 @@ def test_garbage_is_a_fault_or_a_command(garbage: bytes, serialize_type: int) ->
 
 @pytest.mark.slow
 @given(COMMANDS, st.data())
-def test_damaged_frames_are_faults_or_commands(
+def test_damaged_frames_are_errors_or_commands(
     command: RemotingCommand, data: st.DataObject
 ) -> None:
     frame = bytearray(encode_command(command))
@@ -392,7 +392,7 @@ JUNK = st.recursive(
         JUNK,
     )
 )
-def test_wrong_types_are_faults_or_commands(header: dict[str, object]) -> None:
+def test_wrong_types_are_errors_or_commands(header: dict[str, object]) -> None:
     try:
         command = decode(json_frame(json.dumps(header)))
     except RemoteProtocolError:

@@ -1,10 +1,9 @@
-"""Every recorded frame becomes typed objects, and these alone give the same bytes again."""
+"""Each recorded frame is decoded to typed objects, which are encoded to the same bytes."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from harness.recorded import Recorded
 
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.remoting.bodies import REQUEST_BODIES, RESPONSE_BODIES, body_crc32
@@ -13,7 +12,7 @@ from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
 from rmqpy.remoting.headers import REQUEST_HEADERS, RESPONSE_HEADERS, RegisterBrokerRequestHeader
 
-# Bodies that are no JSON: stored messages, batches, lines of properties.
+# Their bodies are not JSON: stored messages, batches, lines of properties.
 UNTYPED_REQUESTS = {25, 39, 310, 318, 320}
 UNTYPED_RESPONSES = {11, 12}
 STORED_WITH_A_WARNING = {
@@ -23,18 +22,18 @@ STORED_WITH_A_WARNING = {
 }
 
 
-def test_typed_objects_give_the_recorded_bytes(recorded: Any) -> None:
+def test_typed_objects_are_encoded_to_the_recorded_bytes(recorded: Recorded) -> None:
     (command,) = FrameDecoder().receive(recorded.frame)
-    again = (
+    encoded = (
         _response(command, recorded.request_code)
         if command.is_response
         else _request(command, recorded.request_code)
     )
-    again.flag = command.flag
-    assert encode_command(again) == recorded.frame
+    encoded.flag = command.flag
+    assert encode_command(encoded) == recorded.frame
 
 
-def test_flags_say_what_was_recorded(recorded: Any) -> None:
+def test_flags_agree_with_the_recorded_type(recorded: Recorded) -> None:
     (command,) = FrameDecoder().receive(recorded.frame)
     assert command.is_response == (recorded.type == "response")
     assert command.is_oneway == (recorded.type == "oneway")
@@ -44,7 +43,7 @@ def test_flags_say_what_was_recorded(recorded: Any) -> None:
     assert command.language == 0
 
 
-def test_the_recordings_cover_the_codes(all_recorded: list[Any]) -> None:
+def test_the_recordings_cover_the_codes(all_recorded: list[Recorded]) -> None:
     requests = {item.request_code for item in all_recorded if item.type != "response"}
     assert {
         11,
@@ -72,7 +71,7 @@ def test_the_recordings_cover_the_codes(all_recorded: list[Any]) -> None:
     assert len(all_recorded) > 400
 
 
-def test_registrations_carry_their_crc(all_recorded: list[Any]) -> None:
+def test_registrations_have_the_crc_of_their_body(all_recorded: list[Recorded]) -> None:
     checked = 0
     for item in all_recorded:
         if item.request_code == RequestCode.REGISTER_BROKER and item.type != "response":
@@ -83,7 +82,7 @@ def test_registrations_carry_their_crc(all_recorded: list[Any]) -> None:
     assert checked > 5
 
 
-def test_one_stream_of_all_frames(all_recorded: list[Any]) -> None:
+def test_all_frames_can_be_one_stream(all_recorded: list[Recorded]) -> None:
     stream = b"".join(item.frame for item in all_recorded)
     receiver = FrameDecoder()
     commands = receiver.receive(stream)
@@ -122,13 +121,13 @@ def _response(command: RemotingCommand, code: int) -> RemotingCommand:
         body = decoded.encode(strict=code == RequestCode.GET_ROUTEINFO_BY_TOPIC)
     response = RemotingCommand.response_to(request, command.code, command.remark, header, body)
     if header is None and header_type is not None:
-        # Java made the header and then failed: nothing in it, but "extFields":{} in JSON.
+        # Java created the header and then failed: it is empty, and JSON has "extFields":{}.
         assert command.ext_fields == {}
         response.header_type = command.header_type and header_type
     return response
 
 
 @pytest.mark.parametrize("code", sorted(REQUEST_HEADERS))
-def test_header_tables_have_usable_classes(code: RequestCode) -> None:
+def test_header_tables_have_header_classes(code: RequestCode) -> None:
     header_type = REQUEST_HEADERS[code]
     assert header_type.__name__.endswith(("Header", "HeaderV2"))

@@ -1,9 +1,8 @@
-"""Custom headers: names, kinds, defaults, refusals."""
+"""Custom headers: names, kinds, defaults, and refusals."""
 
 from __future__ import annotations
 
 import pytest
-from attrs import fields
 
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RequestRejectedError
@@ -34,17 +33,17 @@ SEND_V2 = {
 
 
 def test_v2_and_v1_have_the_same_attributes() -> None:
-    first = {item.name for item in fields(SendMessageRequestHeader)}
-    second = {item.name for item in fields(SendMessageRequestHeaderV2)}
+    first = {item.attribute for item in header_fields(SendMessageRequestHeader)}
+    second = {item.attribute for item in header_fields(SendMessageRequestHeaderV2)}
     assert second < first
     assert first - second == {"namespace", "namespaced", "oneway"}
 
 
-def test_v2_letters() -> None:
+def test_the_fields_of_v2_are_letters() -> None:
     assert "".join(wire_names(SendMessageRequestHeaderV2)) == "abcdefghijklmn"
 
 
-def test_defaults_of_absent_fields() -> None:
+def test_absent_fields_have_defaults() -> None:
     header = SendMessageRequestHeaderV2.decode(SEND_V2)
     assert header.queue_id == -1
     assert header.born_timestamp == 1600000000000
@@ -57,7 +56,7 @@ def test_unknown_fields_are_ignored() -> None:
     assert SendMessageRequestHeaderV2.decode({**SEND_V2, "zz": "1", "lo": "x"}).topic == "T"
 
 
-def test_missing_field_is_refused_by_name() -> None:
+def test_a_missing_field_is_refused_by_name() -> None:
     with pytest.raises(RequestRejectedError) as refused:
         SendMessageRequestHeaderV2.decode(_without("b"))
     assert refused.value.code == ResponseCode.SYSTEM_ERROR
@@ -72,7 +71,7 @@ def _without(name: str) -> dict[str, str]:
     "text",
     ["", "x", "1.5", "1 ", " 1", "1_0", "0x1", "2147483648", "-2147483649", "9" * 5000, "--1", "+"],
 )
-def test_unreadable_number_is_refused_by_name(text: str) -> None:
+def test_an_invalid_number_is_refused_by_name(text: str) -> None:
     with pytest.raises(RequestRejectedError) as refused:
         SendMessageRequestHeaderV2.decode({**SEND_V2, "e": text})
     assert refused.value.code == ResponseCode.SYSTEM_ERROR
@@ -85,7 +84,7 @@ def test_unreadable_number_is_refused_by_name(text: str) -> None:
     ("text", "value"),
     [("2147483647", 2147483647), ("-2147483648", -2147483648), ("+5", 5), ("007", 7)],
 )
-def test_numbers_as_java_parses_them(text: str, value: int) -> None:
+def test_numbers_are_parsed_as_by_java(text: str, value: int) -> None:
     assert SendMessageRequestHeaderV2.decode({**SEND_V2, "e": text}).queue_id == value
 
 
@@ -99,11 +98,11 @@ def test_longs_have_64_bits() -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("true", True), ("TRUE", True), ("yes", False), ("1", False), ("", False)]
 )
-def test_booleans_as_java_parses_them(text: str, value: bool) -> None:
+def test_booleans_are_parsed_as_by_java(text: str, value: bool) -> None:
     assert SendMessageRequestHeaderV2.decode({**SEND_V2, "m": text}).batch is value
 
 
-def test_names_out_of_the_rule() -> None:
+def test_irregular_names_are_those_of_java() -> None:
     header = UnregisterClientRequestHeader(client_id="c", producer_group="P")
     assert header.encode() == {"clientID": "c", "producerGroup": "P"}
     assert wire_names(RegisterBrokerRequestHeader)[:7] == (
@@ -117,17 +116,17 @@ def test_names_out_of_the_rule() -> None:
     )
 
 
-def test_inherited_fields_first_except_in_fast_headers() -> None:
+def test_inherited_fields_come_first_except_in_fast_headers() -> None:
     inherited = ("ns", "nsd", "bname", "oway")
     assert wire_names(UpdateConsumerOffsetRequestHeader)[:4] == inherited
     assert wire_names(PullMessageRequestHeader)[-4:] == inherited
 
 
 def test_bname_is_kept() -> None:
-    given = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "bname": "broker-a"}
-    header = QueryConsumerOffsetRequestHeader.decode(given)
+    values = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "bname": "broker-a"}
+    header = QueryConsumerOffsetRequestHeader.decode(values)
     assert header.bname == "broker-a"
-    assert header.encode() == given
+    assert header.encode() == values
 
 
 def test_booleans_are_written_in_lower_case() -> None:
@@ -143,26 +142,28 @@ SAMPLES = {
 }
 
 
-@pytest.mark.parametrize(
-    "header_type",
-    sorted({*REQUEST_HEADERS.values(), *RESPONSE_HEADERS.values()}, key=lambda item: item.__name__),
+ALL: list[type[CommandHeader]] = sorted(
+    {*REQUEST_HEADERS.values(), *RESPONSE_HEADERS.values()}, key=lambda item: item.__name__
 )
-def test_every_header_both_ways(header_type: type[CommandHeader]) -> None:
-    given = {item.wire_name: SAMPLES[item.kind] for item in header_fields(header_type)}
-    header = header_type.decode(given)
-    assert header.encode() == given
+
+
+@pytest.mark.parametrize("header_type", ALL)
+def test_each_header_is_decoded_and_encoded(header_type: type[CommandHeader]) -> None:
+    values = {item.wire_name: SAMPLES[item.kind] for item in header_fields(header_type)}
+    header = header_type.decode(values)
+    assert header.encode() == values
     assert header_type.decode(header.encode()) == header
     mandatory = [item.wire_name for item in header_fields(header_type) if item.mandatory]
     for name in mandatory:
         with pytest.raises(
             RequestRejectedError, match=f"the field {name} of {header_type.__name__} is missing"
         ):
-            header_type.decode({key: value for key, value in given.items() if key != name})
-    only_mandatory = {name: given[name] for name in mandatory}
+            header_type.decode({key: value for key, value in values.items() if key != name})
+    only_mandatory = {name: values[name] for name in mandatory}
     assert only_mandatory.items() <= header_type.decode(only_mandatory).encode().items()
 
 
-def test_codes_of_one_header() -> None:
+def test_some_codes_share_a_header() -> None:
     assert REQUEST_HEADERS[RequestCode.SEND_BATCH_MESSAGE] is SendMessageRequestHeaderV2
     assert REQUEST_HEADERS[RequestCode.LITE_PULL_MESSAGE] is PullMessageRequestHeader
     assert RequestCode.HEART_BEAT not in REQUEST_HEADERS

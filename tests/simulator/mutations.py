@@ -394,7 +394,7 @@ def waiting_replies_released_at_a_new_role(patches: Patches) -> None:
     def fail(self: PendingReplies[int], status: object) -> None:
         for lane in self._lanes.values():
             while lane.replies:
-                waiting = lane.take()
+                waiting = lane.replies.popleft()
                 waiting.channel.write(waiting.reply)
 
     patches.replace(PendingReplies, "fail", fail)
@@ -406,7 +406,7 @@ def waiting_replies_released_at_a_new_role(patches: Patches) -> None:
 @group_mutation
 def queue_offsets_not_learned_by_a_new_leader(patches: Patches) -> None:
     def set_role(self: MessageStore, *, slave: bool) -> None:
-        self.health.is_slave = slave
+        self.health.set_role(slave=slave)
 
     patches.replace(MessageStore, "set_role", set_role)
 

@@ -29,7 +29,6 @@ from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.scan import StopReason, is_end_filler
 from rmqpy.codec.search import find_frames, is_frame
-from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 
 __all__ = ["Diagnosis", "FileView", "diagnose", "next_frame", "was_a_frame"]
 
@@ -164,7 +163,7 @@ def _claimed_ends(file: FileView, position: int) -> Iterator[int]:
 def _inner_size(file: FileView, record: int) -> int | None:
     """Return the size of a record by the lengths inside it, or None if they are impossible."""
     sys_flag = file.int_at(record + layout.SYS_FLAG_POSITION)
-    head = layout.BODY_POSITION + layout.hosts_extra(sys_flag & (BORN_HOST_V6 | STORE_HOST_V6))
+    head = layout.BODY_POSITIONS[sys_flag & layout.HOSTS_V6]
     body_bytes = file.int_at(record + head - 4)
     topic = record + head + body_bytes
     width = layout.TOPIC_LENGTH_SIZES.get(file.uint_at(record + layout.MAGIC_POSITION), 1)

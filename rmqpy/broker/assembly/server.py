@@ -23,7 +23,6 @@ from rmqpy.broker.base.scheduling import AdminTimeBudget, PeriodicWork
 from rmqpy.broker.base.store_api import Handler, HandlerTable
 from rmqpy.broker.processors.fast_failure import (
     RESTRICTED,
-    FastFailure,
     reject_if_unavailable,
 )
 from rmqpy.broker.processors.send import SendProcessor
@@ -84,12 +83,13 @@ class BrokerServer:
     _immediate_codes: Collection[int]
     """Request codes of producers and consumers, which are answered in the turn they arrive in."""
     _access: RequestCheck | None
-    _fast_failure: FastFailure
     _log_flusher: LogFlusher
     _queue_flusher: QueueFlusher
     _failures: StoreFailureHandler
     _budget: AdminTimeBudget = field(init=False)
     _fast_path: FastPathReplies | None = field(default=None, init=False)
+    turn_number: int = field(default=0, init=False)
+    """The number of turns that have ended."""
     _turning: bool = field(default=False, init=False)
     _dispatch_planned: bool = field(default=False, init=False)
     _behind_bytes: int = field(default=0, init=False)
@@ -119,7 +119,9 @@ class BrokerServer:
             if command.is_response:
                 self._calls.answered(channel, command)
                 continue
-            if command.code not in self._immediate_codes and not self._budget.begin():
+            if command.code not in self._immediate_codes and not self._budget.begin(
+                self.turn_number
+            ):
                 rest = commands[number:]
                 break
             handler = self._handlers.get(command.code)
@@ -138,7 +140,8 @@ class BrokerServer:
                 if channel.closed:  # cut off: it requests more than it reads
                     break
         try:
-            answers += self._sends.put_collected(channel)
+            if self._sends.collected or self._sends.answers:
+                answers += self._sends.put_collected(channel)
         except Exception:
             logger.exception("answering the senders at %s failed", channel.peer)
         if answers:
@@ -151,26 +154,26 @@ class BrokerServer:
             fast_path is not None
             and not self._turning
             and self._store.is_idle
-            and self._gate.is_empty
+            and not self._gate.waiting
         ):
             # Only pulls were answered, as in most turns of a broker that is only read.
             fast_path.flush_replies()
             return
         self._turning = True
-        self._budget.end()
-        self._fast_failure.turn_ended()
+        self.turn_number += 1
         self._store.appender.commit()
         if fast_path is not None:
             fast_path.flush_replies()
         if not self._store.health.is_healthy:
             self._failures.on_failure()
-        self._gate.release()
-        if self._store.is_dispatch_due:
+        if self._gate.waiting:
+            self._gate.release()
+        if self._store.dispatcher.is_behind or not self._store.health.is_healthy:
             self.dispatch()
-        else:
+        elif self._hold.due:
             self._hold.resume_ready(self._resume)
         self._turning = False
-        if not self._gate.is_empty:
+        if self._gate.waiting:
             self._log_flusher.begin_if_awaited()
 
     def run_in_turn(self, work: Callable[[], None]) -> None:
@@ -264,7 +267,7 @@ class BrokerServer:
         if behind and behind != self._behind_bytes and self._store.health.failure is None:
             self._dispatch_planned = True
             self._scheduler.call_soon(self.dispatch)
-        elif self._store.flush_tracker.is_checkpoint_due:
+        elif self._store.dispatcher.queue_cursor >= self._store.flush_tracker.checkpoint_due_offset:
             self._queue_flusher.begin()
         self._behind_bytes = behind
 

@@ -434,7 +434,6 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         handlers={**client_handlers, **admin_handlers},
         immediate_codes=frozenset(client_handlers),
         access=access,
-        fast_failure=fast_failure,
         log_flusher=log_flusher,
         queue_flusher=queue_flusher,
         failures=failures,

@@ -102,15 +102,15 @@ class AdminTimeBudget:
     """
 
     _clock: Clock
-    _until_ms: int | None = None
+    _turn: int = -1
+    _until_ms: int = 0
 
-    def begin(self) -> bool:
-        """Whether one more request may begin in this turn; the first one always may."""
-        if self._until_ms is None:
-            self._until_ms = self._clock.monotonic_ms() + SLICE_MS
+    def begin(self, turn: int) -> bool:
+        """Return whether one more request may begin in ``turn``, a number that changes with every
+        turn. The first request of a turn always may.
+        """
+        now_ms = self._clock.monotonic_ms()
+        if turn != self._turn:
+            self._turn, self._until_ms = turn, now_ms + SLICE_MS
             return True
-        return self._clock.monotonic_ms() < self._until_ms
-
-    def end(self) -> None:
-        """The turn is over."""
-        self._until_ms = None
+        return now_ms < self._until_ms

@@ -31,7 +31,7 @@ class FastPathAccounts:
         self._numbers: dict[str, int] = {}
         self._keys: list[Cdata] = []
         core.accounts = self._accounts
-        core.guarded = access is not None
+        core.acl_enabled = access is not None
 
     def clear(self) -> None:
         """Discard all accounts and everything derived from their secrets."""

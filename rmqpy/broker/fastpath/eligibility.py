@@ -86,7 +86,7 @@ class FastPathEligibility:
         self.marks: Sequence[Watermark] = ()
         """The watermarks that the reply to a send waits for."""
         self.paused = False
-        """Set while requests have waited too long: the processors answer them then."""
+        """Whether requests have waited too long: the processors answer them then."""
         self.wait_false_is_eligible = False
         """Whether the reply to a message with ``WAIT=false`` waits for the same watermarks as the
         others.
@@ -121,12 +121,16 @@ class FastPathEligibility:
         )
         store = sources.store
         self.marks = (*store.log.acknowledged(True), *self._deps.replication.marks)
-        self.wait_false_is_hot = self.marks == (*store.log.acknowledged(False),)
+        self.allows_wait_false = self.marks == (*store.log.acknowledged(False),)
         self._needs_slaves = self._deps.replication.waits
         self._sends_from_ms = _NEVER_MS
         if identity.is_writeable:
             self._sends_from_ms = identity.broker_settings.start_accept_send_request_time_stamp
         return True
+
+    def pause(self, is_paused: bool) -> None:
+        """Set whether the processors answer every request."""
+        self.paused = is_paused
 
     def may_handle_sends(self, now_ms: int) -> bool:
         """Whether plain sends are stored and answered as usual now."""

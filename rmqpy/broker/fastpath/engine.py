@@ -147,7 +147,7 @@ class FastPath:
 
     def pause(self, held: bool) -> None:
         """Set whether C hands back every frame."""
-        self._eligibility.paused = held
+        self._eligibility.pause(held)
         if self.core is not None:
             self.refresh()
 
@@ -203,7 +203,7 @@ class FastPath:
         peer.fd = fd
         peer.port = port
         peer.ip_length = len(ip)
-        peer.queued = peer.apart = 0
+        peer.queued = peer.excluded = 0
         ffi.memmove(peer.ip, ip, len(ip))
         self._channels[number] = channel
         return number
@@ -252,12 +252,12 @@ class FastPath:
         until the next receive.
         """
         core, view = self.core, self._in
-        spans = [(core.cold[i].start, core.cold[i].length) for i in range(core.cold_count)]
+        spans = [(span.start, span.length) for span in core.fallback[0 : core.fallback_count]]
         return [view[start : start + length] for start, length in spans]
 
     def before_fallback(self) -> None:
         """Collect what C has done, because Python is about to handle frames."""
-        self._staging.kept = 0
+        self._staging.forget_recent()
         self._collect_counters()
 
     def after_fallback(self, commands: Sequence[RemotingCommand]) -> None:
@@ -273,7 +273,7 @@ class FastPath:
         """Make room in the log's file or in staging, which could not take the next message."""
         try:
             if status == FeedStatus.ROLL:
-                self._room.make_room(self.core.wanted)
+                self._room.make_room(self.core.status_detail)
             else:
                 self._store.appender.commit()
         except OSError as error:
@@ -395,7 +395,7 @@ class FastPath:
     def _share_log(self) -> None:
         """Addresses that may have moved."""
         core, tails, staging = self.core, self._store.appender.tails, self._staging
-        staging.kept = 0
+        staging.forget_recent()
         if self._cells is not tails.cells:
             self._cells = tails.cells
             core.tails = self._keep("tails", ffi.from_buffer("int64_t[]", tails.cells))
@@ -474,7 +474,7 @@ class FastPath:
         core.far_bytes = settings.max_transfer_bytes_on_message_in_disk
         core.far_count = settings.max_transfer_count_on_message_in_disk
         core.memory_distance = self._store.reader.memory_distance
-        core.wait_false_is_hot = self._eligibility.wait_false_is_hot
+        core.allows_wait_false = self._eligibility.allows_wait_false
         self._alive["replies"] = templates = set_reply_templates(core, identity)
         self._has_templates = templates is not None
         self._pulls = (
@@ -491,12 +491,12 @@ class FastPath:
         self._out = self._buffer("out", OUT_BYTES)
         self._buffer("scratch", SCRATCH_BYTES)
         for name, kind, count in (
-            ("cold", "rmq_span", FALLBACK_MAX),
+            ("fallback", "rmq_span", FALLBACK_MAX),
             ("outgoing", "rmq_outgoing", OUTGOING_MAX),
             ("commits", "rmq_offset_commit", COMMITS_MAX),
         ):
             setattr(core, name, self._keep(name, c_array(kind, count)))
-        core.cold_capacity = FALLBACK_MAX
+        core.fallback_capacity = FALLBACK_MAX
         core.outgoing_capacity = OUTGOING_MAX
         core.commit_capacity = COMMITS_MAX
 

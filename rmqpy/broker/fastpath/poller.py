@@ -49,7 +49,7 @@ class EpollSet:
 
     def exclude(self, number: int, apart: bool) -> None:
         """Set whether Python reads this connection, because bytes are kept for its next read."""
-        self._core.peers[number].apart = apart
+        self._core.peers[number].excluded = apart
 
     @property
     def stopped_at(self) -> int:

@@ -231,7 +231,7 @@ class FastPathTables:
             known.tail = ffi.from_buffer("uint8_t[]", file.file.writable)
             target.tail = known.tail
             target.tail_first = file.first_offset
-        target.tail_room = file.reserved_position if file is not None else 0
+        target.tail_capacity = file.reserved_position if file is not None else 0
         return True
 
     def watch(self, topic: str, queue_id: int, wanted: bool) -> None:

@@ -93,7 +93,7 @@ class FastFailure:
         return 1 if self._writer.page_cache_busy else min(limits.values())
 
     def sift(
-        self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int
+        self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int, turn: int
     ) -> list[RemotingCommand]:
         """Refuse the requests that are too old and return the others in their order."""
         limits = self._limits()
@@ -107,7 +107,7 @@ class FastFailure:
                 reason = "TIMEOUT_CLEAN_QUEUE"
             elif behind_slow_write and command.code in PUTS and not command.is_response:
                 reason = "PCBUSY_CLEAN_QUEUE"
-            if not reason or not self._slice.begin():
+            if not reason or not self._slice.begin(turn):
                 kept.append(command)
                 continue
             self.refused += 1
@@ -117,9 +117,6 @@ class FastFailure:
         if answers:
             channel.write(b"".join(answers))
         return kept
-
-    def turn_ended(self) -> None:
-        self._slice.end()
 
     def _limits(self) -> dict[int, int]:
         broker = self._identity.broker_settings

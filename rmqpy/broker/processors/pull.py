@@ -153,9 +153,10 @@ class PullProcessor:
             self.clock.monotonic_ms() - began_ms,
             header.queue_id,
         )
-        self.slow_readers.record_lag(
-            header.consumer_group, header.topic, header.queue_id, result.behind_bytes
-        )
+        if self.identity.broker_settings.disable_consume_if_consumer_read_slowly:
+            self.slow_readers.record_lag(
+                header.consumer_group, header.topic, header.queue_id, result.behind_bytes
+            )
         code = _CODES[result.status]
         if result.status in _EMPTY and header.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND

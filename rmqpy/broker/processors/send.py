@@ -39,6 +39,8 @@ from rmqpy.store.results import PutResult
 TRACE_ON: Final = "TRACE_ON"
 MSG_REGION: Final = "MSG_REGION"
 
+_OK: Final = PutMessageStatus.PUT_OK
+
 logger = logging.getLogger(__name__)
 
 
@@ -105,8 +107,10 @@ class SendProcessor:
     replication: ReplicationStatus
     statistics: Statistics
     clock: Clock
-    _pending: list[_PendingSend] = field(factory=list, init=False)
-    _answers: list[bytes] = field(factory=list, init=False)
+    collected: list[_PendingSend] = field(factory=list, init=False)
+    """The sends that :meth:`put_collected` will put."""
+    answers: list[bytes] = field(factory=list, init=False)
+    """The frames that :meth:`put_collected` will return."""
 
     def handlers(self) -> HandlerTable:
         return {
@@ -123,9 +127,9 @@ class SendProcessor:
 
     def put_collected(self, channel: Channel) -> list[bytes]:
         """Put what was collected; the frames to be sent to ``channel`` at once."""
-        if self._pending:
+        if self.collected:
             self._put_pending(channel)
-        answers, self._answers = self._answers, []
+        answers, self.answers = self.answers, []
         return answers
 
     def _receive(
@@ -141,7 +145,7 @@ class SendProcessor:
                 self._put_batch(channel, request, drafts.batch(channel, request, header))
             else:
                 draft, queue_id = drafts.single(channel, request, header)
-                self._pending.append(_PendingSend(request, draft, queue_id))
+                self.collected.append(_PendingSend(request, draft, queue_id))
         except RequestRejectedError as refusal:
             return self.replies.refused(request, refusal)
         return None
@@ -149,7 +153,7 @@ class SendProcessor:
     # Put and answer
 
     def _put_pending(self, channel: Channel) -> None:
-        pending, self._pending = self._pending, []
+        pending, self.collected = self.collected, []
         if not self.gate.has_room(len(pending)):
             for sent in pending:
                 self._answer(sent.request, self.replies.refused(sent.request, _busy()))
@@ -176,7 +180,7 @@ class SendProcessor:
     def _put_batch(
         self, channel: Channel, request: RemotingCommand, drafts: Sequence[OutgoingMessage]
     ) -> None:
-        if self._pending:
+        if self.collected:
             self._put_pending(channel)
         if not self.gate.has_room(1):
             raise _busy()
@@ -188,7 +192,9 @@ class SendProcessor:
     def _marks(self, wait_store_ok: bool) -> Sequence[Watermark]:
         """What replies wait for. Slaves that are lacking are not waited for: the reply says so."""
         marks = self.sink.acknowledged(wait_store_ok)
-        return (*marks, *self.replication.required_marks()) if wait_store_ok else marks
+        if wait_store_ok and self.replication.waits:
+            return (*marks, *self.replication.required_marks())
+        return marks
 
     def _put(self, drafts: Sequence[OutgoingMessage], batch: bool) -> list[PutResult]:
         clock, statistics = self.clock, self.statistics
@@ -196,11 +202,11 @@ class SendProcessor:
         results = self.sink.put(drafts, batch)
         count = size = 0
         for result in results:
-            if response_for(result.status).stored:
+            if result.physical_offsets:
                 count += len(result.physical_offsets)
                 size += result.end - result.physical_offsets[0]
             else:
-                statistics.counters.put_failed += 1
+                statistics.put_failed()
         statistics.messages_put(count, size, clock.monotonic_ms() - began_ms)
         return results
 
@@ -211,8 +217,7 @@ class SendProcessor:
         is answered at once.
         """
         request, draft = sent.request, sent.draft
-        answer = response_for(result.status)
-        if not answer.stored:
+        if not result.physical_offsets:
             refusal = refusal_of(result.status, self.identity.store.max_message_size)
             if result.remark:
                 refusal.remark = f"{refusal.remark} {result.remark}"
@@ -221,16 +226,16 @@ class SendProcessor:
         if request.is_oneway:
             return None
         identity = self.identity
-        remark = None
-        if draft.wait_store_ok and self.replication.not_enough_replicas:
+        status, remark = result.status, None
+        replication = self.replication
+        if draft.wait_store_ok and replication.waits and replication.not_enough_replicas:
             status = PutMessageStatus.SLAVE_NOT_AVAILABLE
-            answer = response_for(status)
             remark = remark_of(status, identity.store.max_message_size)
         host = identity.store_host
         offsets = result.physical_offsets
         response = RemotingCommand.response_to(
             request,
-            answer.code,
+            ResponseCode.SUCCESS if status is _OK else response_for(status).code,
             remark,
             header=SendMessageResponseHeader(
                 msg_id=",".join([offset_msg_id(host, offset) for offset in offsets]),
@@ -244,7 +249,7 @@ class SendProcessor:
 
     def _answer(self, request: RemotingCommand, response: RemotingCommand) -> None:
         if not request.is_oneway:
-            self._answers.append(encode_command(response))
+            self.answers.append(encode_command(response))
 
 
 def _busy() -> RequestRejectedError:

@@ -43,6 +43,8 @@ from rmqpy.codec.layout import PROPERTIES_BYTES_MAX
 from rmqpy.codec.message import BatchItem, InvalidRecordError, batch_records
 from rmqpy.codec.properties import (
     PROPERTY_CLUSTER,
+    PROPERTY_DELAY,
+    PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_WAIT,
     decode_properties,
     encode_properties,
@@ -66,6 +68,8 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import AnySendHeader
 from rmqpy.remoting.java_values import hashmap_ordered
 
+_REROUTING: Final = frozenset({PROPERTY_DELAY, PROPERTY_TRANSACTION_PREPARED})
+"""The properties with which a message goes to another topic first."""
 IPV6_BYTES: Final = 16
 TOPIC_FLAG_UNIT: Final = 1
 TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION: Final = 2
@@ -93,19 +97,28 @@ class SendRequestParser:
         self._bury_if_exhausted(header, draft)
         properties = decode_properties(_raw(header))
         properties[PROPERTY_CLUSTER] = self.identity.cluster
-        draft.wait_store_ok = wait_store_msg_ok(properties)
-        _move_wait(properties)
+        if PROPERTY_WAIT in properties:
+            draft.wait_store_ok = wait_store_msg_ok(properties)
+            _move_wait(properties)
         draft.flag = header.flag
         draft.body = request.body
+        if _REROUTING.isdisjoint(properties) or not self._rerouted(draft, properties):
+            if draft.sys_flag:
+                self._check_type(draft)
+            draft.properties = encode_properties(stored_properties(properties))
+        self._check_sizes(len(draft.body), len(draft.properties))
+        return draft, queue_id
+
+    def _rerouted(self, draft: OutgoingMessage, properties: dict[str, str]) -> bool:
+        """Turn ``draft`` into a half or a delayed message if ``properties`` request it, and return
+        whether they do.
+        """
         returned = draft.reconsume_times > 0 and delay_level(properties) > 0
         if is_half(properties) and not returned:
             self._check_half()
             make_half(draft, properties)
-        elif not redirect(draft, properties, len(self.identity.store.delay_levels_ms)):
-            self._check_type(draft)
-            draft.properties = encode_properties(stored_properties(properties))
-        self._check_sizes(len(draft.body), len(draft.properties))
-        return draft, queue_id
+            return True
+        return redirect(draft, properties, len(self.identity.store.delay_levels_ms))
 
     def batch(
         self, channel: Channel, request: RemotingCommand, header: AnySendHeader
@@ -314,7 +327,8 @@ def stored_properties(properties: dict[str, str]) -> dict[str, str]:
     """Return the properties of a plain message with the cluster's name, in the order in which they
     are stored. Their names alone determine which are stored, and in what order.
     """
-    _move_wait(properties)
+    if PROPERTY_WAIT in properties:
+        _move_wait(properties)
     in_order = dict(hashmap_ordered(properties))
     in_order.pop(PROPERTY_WAIT, None)
     return in_order
@@ -322,8 +336,7 @@ def stored_properties(properties: dict[str, str]) -> dict[str, str]:
 
 def _move_wait(properties: dict[str, str]) -> None:
     """Move WAIT to the end, as Java does by removing it and putting it back."""
-    if PROPERTY_WAIT in properties:
-        properties[PROPERTY_WAIT] = properties.pop(PROPERTY_WAIT)
+    properties[PROPERTY_WAIT] = properties.pop(PROPERTY_WAIT)
 
 
 def _raw(header: AnySendHeader) -> bytes:

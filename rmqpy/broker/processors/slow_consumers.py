@@ -40,12 +40,9 @@ class SlowConsumerGuard:
 
     def record_lag(self, group: str, topic: str, queue_id: int, behind_bytes: int) -> None:
         """Record by how many bytes the last message of a read was before the end of the log."""
-        identity = self.identity
-        if not identity.broker_settings.disable_consume_if_consumer_read_slowly:
-            return
         place = (group, topic, queue_id)
         has_room = place in self._behind or len(self._behind) < QUEUES_MAX
-        if identity.store.disk_fall_recorded and has_room:
+        if self.identity.store.disk_fall_recorded and has_room:
             self._behind[place] = behind_bytes
 
     def check(self) -> None:

@@ -76,7 +76,7 @@ class InternalMessageWriter:
             (result,) = self.sink.put([draft])
             results.append(result)
             if result.status is not PutMessageStatus.PUT_OK:
-                self.statistics.counters.put_failed += 1
+                self.statistics.put_failed()
                 done(result.status)
                 return results
             size = result.end - result.physical_offsets[0]

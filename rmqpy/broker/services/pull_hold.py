@@ -67,7 +67,8 @@ class PullRequestHold:
         self._limit = limit
         self._on_watch: QueueWatch = _ignore
         self._waiting: dict[_Key, list[HeldPullRequest]] = {}
-        self._due: list[HeldPullRequest] = []
+        self.due: list[HeldPullRequest] = []
+        """The pulls that :meth:`resume_ready` will resume."""
         self._count = 0
 
     def watch_queues(self, watch: QueueWatch) -> None:
@@ -109,8 +110,8 @@ class PullRequestHold:
 
     def resume_ready(self, resume: Resume) -> None:
         """Resume all that are due."""
-        while self._due:
-            due, self._due = self._due, []
+        while self.due:
+            due, self.due = self.due, []
             for pull in due:
                 if not pull.channel.closed:
                     resume(pull)
@@ -129,7 +130,7 @@ class PullRequestHold:
         staying = []
         for pull in waiting:
             if due(pull):
-                self._due.append(pull)
+                self.due.append(pull)
                 self._count -= 1
             else:
                 staying.append(pull)

@@ -94,8 +94,7 @@ class StoreCleaning:
         except StopIteration:
             self._round = None
             self._report()
-            if self._store.retention.wants_flush:
-                self._store.retention.wants_flush = False
+            if self._store.retention.take_flush_request():
                 self._flush_queues()
             return
         except BaseException:

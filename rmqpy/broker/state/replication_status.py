@@ -47,8 +47,16 @@ class ReplicationStatus:
 
     identity: BrokerContext
     log_end: Callable[[], int]
+    waits: bool = field(init=False)
+    """Whether sends wait for slaves at all."""
     slaves: ConnectedSlaves | None = field(default=None, init=False)
     _reports: list[Callable[[], Mapping[str, str]]] = field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        identity = self.identity
+        self.waits = (
+            identity.role is BrokerRole.SYNC_MASTER and not identity.store.enable_dledger_commit_log
+        )
 
     def serve(self, slaves: ConnectedSlaves) -> None:
         """Count ``slaves``, the connections of the HA port, from now on."""
@@ -57,14 +65,6 @@ class ReplicationStatus:
     def register_report(self, report: Callable[[], Mapping[str, str]]) -> None:
         """Add the lines that ``report`` returns to the runtime information."""
         self._reports.append(report)
-
-    @property
-    def waits(self) -> bool:
-        """Whether sends wait for slaves at all."""
-        identity = self.identity
-        return (
-            identity.role is BrokerRole.SYNC_MASTER and not identity.store.enable_dledger_commit_log
-        )
 
     @property
     def not_enough_replicas(self) -> bool:

@@ -91,6 +91,10 @@ class Statistics:
             counters.put_entire_time_max_ms = elapsed_ms
         self._put_times[_bucket(elapsed_ms)] += count
 
+    def put_failed(self) -> None:
+        """Count a put that was refused."""
+        self.counters.put_failed += 1
+
     def messages_got(
         self, key: tuple[str, str], count: int, elapsed_ms: int, queue_id: int
     ) -> None:

@@ -12,9 +12,12 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from attrs import fields
+
 from rmqpy._native import ffi, lib
-from rmqpy.codec import hashes, layout, scan
+from rmqpy.codec import hashes, layout, packing, scan
 from rmqpy.codec.columns import PART_COUNT, PropertyParts, RecordColumns
+from rmqpy.codec.packing import KEY, PackedUnits
 from rmqpy.codec.scan import (
     BASE_OFFSET_MAX,
     COLUMN_COUNT,
@@ -24,6 +27,7 @@ from rmqpy.codec.scan import (
     StopReason,
     scan_of_columns,
 )
+from rmqpy.codec.units import QUEUE_UNIT
 
 __all__ = [
     "content_end",
@@ -33,12 +37,18 @@ __all__ = [
     "lib",
     "magic_places",
     "number_parts",
+    "pack_records",
     "part_views",
     "property_parts",
+    "put_packed_keys",
     "record_parts",
     "scan_records",
     "walk_records",
 ]
+
+KEYS_A_RECORD: Final = 8
+"""The average number of keys per record that fit; scans with more are packed in Python."""
+_COLUMNS: Final = tuple(field.name for field in fields(Scan)[:COLUMN_COUNT])
 
 _CRC_MIN: Final = 2048
 """The size below which a call costs more than it saves."""
@@ -188,7 +198,7 @@ def property_parts(
     count = len(lengths)
     starts = array("i", bytes(4 * (count + 1)))
     data = ffi.from_buffer("uint8_t[]", view)
-    room = _new("int64_t[]", 4 * lib.RMQ_PROPERTIES_ROOM * count)
+    room = _new("int64_t[]", 4 * lib.RMQ_PROPERTIES_MAX * count)
     begins = ffi.from_buffer("int32_t[]", starts)
     total = lib.rmq_property_parts(
         data, len(data), _longs(positions), _longs(lengths), count, begins, room
@@ -202,3 +212,40 @@ def property_parts(
 
 def _longs(values: Sequence[int]) -> Any:
     return ffi.from_buffer("int64_t[]", values if isinstance(values, array) else array("q", values))
+
+
+def pack_records(view: memoryview, scan: Scan, count: int, *, with_keys: bool) -> PackedUnits:
+    """See :func:`rmqpy.codec.packing.pack_records`."""
+    if not count:
+        return PackedUnits([], b"", b"")
+    columns = [ffi.from_buffer("int64_t[]", getattr(scan, name)) for name in _COLUMNS]
+    assert min(map(len, columns)) >= count, "more rows than the scan has"
+    data, places = ffi.from_buffer("uint8_t[]", view), 1 << count.bit_length() + 1
+    rows = ffi.new("int64_t*[]", columns)
+    table, run_of = ffi.new("int32_t[]", places), ffi.new("int32_t[]", count)
+    runs, units = ffi.new("rmq_pack_run[]", count), ffi.new("uint8_t[]", count * QUEUE_UNIT.size)
+    state = ffi.new("rmq_pack_state *")
+    state.view, state.length, state.columns, state.count = data, len(data), rows, count
+    state.table, state.table_mask, state.run_of = table, places - 1, run_of
+    state.runs, state.units = runs, units
+    if with_keys:
+        state.key_capacity = KEYS_A_RECORD * count
+        state.keys = keys = ffi.new("uint8_t[]", state.key_capacity * KEY.size)
+    if not lib.rmq_pack(state):
+        return packing.pack_records(view, scan, count, with_keys=with_keys)
+    found = [(run.row, run.first, run.count, run.position) for run in runs[0 : state.run_count]]
+    total = found[-1][2] + found[-1][3] if found else 0
+    return PackedUnits(
+        found,
+        memoryview(ffi.buffer(units, total * QUEUE_UNIT.size)),
+        bytes(ffi.buffer(keys, state.key_count * KEY.size)) if with_keys else b"",
+    )
+
+
+def put_packed_keys(index: memoryview, slot_count: int, keys: bytes | memoryview) -> None:
+    """See :func:`rmqpy.codec.packing.put_packed_keys`."""
+    data, raw = ffi.from_buffer("uint8_t[]", index), ffi.from_buffer("uint8_t[]", keys)
+    count = len(keys) // KEY.size
+    done = lib.rmq_put_keys(data, len(data), slot_count, raw, count)
+    del data, raw
+    assert done == count, f"{count - done} keys for which there is no room"

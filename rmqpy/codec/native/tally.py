@@ -87,10 +87,10 @@ class _Session:
         self._point(state.entry_units, plan.entry_units)
         self.events = array("q", bytes(8 * _EVENT_COLUMNS * _EVENT_ROOM))
         state.events = self._keep(ffi.from_buffer("int64_t[]", self.events))
-        state.event_room = _EVENT_ROOM
+        state.event_capacity = _EVENT_ROOM
         self.buckets = array("q", bytes(8 * _BUCKET_COLUMNS * _BUCKET_ROOM))
         state.buckets = self._keep(ffi.from_buffer("int64_t[]", self.buckets))
-        state.bucket_room = _BUCKET_ROOM
+        state.bucket_capacity = _BUCKET_ROOM
         state.first_block = position >> BLOCK_SHIFT
         count = ((stop - 1) >> BLOCK_SHIFT) - (position >> BLOCK_SHIFT) + 1
         self.blocks = array("q", bytes(16 * count))

@@ -170,7 +170,7 @@ class DLedgerDriver:
 
     def stop(self) -> None:
         """Stop taking part. In a group of one, stored entries still count."""
-        self.carrier.stopped = True
+        self.carrier.stop()
         for timer in self._timers.values():
             timer.cancel()
 

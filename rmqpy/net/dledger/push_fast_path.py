@@ -65,7 +65,7 @@ class PushFastPath:
         way = self._way
         if way is None or not way.judged or way.standing is PeerStatus.REFUSED:
             return False
-        self._staging.kept = 0
+        self._staging.forget_recent()
         taken = taker.take(command.body)
         if taken is None:
             return False

@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from rmqpy.codec.message import encode_messages
+from rmqpy.codec.message import encode_message
 from rmqpy.dledger.entries import Part, first_of
 from rmqpy.dledger.node import ClientAppend, Node, Ready, Reply
 from rmqpy.dledger.protocol.messages import DLedgerResponseCode
@@ -87,6 +87,10 @@ class ReadyProcessor:
         """Whether sending has stopped."""
         self.dead = False
         """Whether the core and the files may no longer agree."""
+
+    def stop(self) -> None:
+        """Stop sending."""
+        self.stopped = True
 
     @property
     def is_over(self) -> bool:
@@ -247,7 +251,7 @@ class ReadyProcessor:
             born_host=self._deps.store_host,
             store_host=self._deps.store_host,
         )
-        records = encode_messages([draft])
+        records = [encode_message(draft)]
         self._entries.append(proposal.term, proposal.first_index, records, now_ms)
 
     def _append_for(self, append: ClientAppend) -> None:

@@ -23,7 +23,7 @@ class FeedStatus(IntEnum):
 
     DONE = 0
     PARTIAL = 1
-    COLD = 2
+    FALLBACK = 2
     ROLL = 3
     COMMIT = 4
     OUT_FULL = 5
@@ -31,7 +31,7 @@ class FeedStatus(IntEnum):
     CLOSED = 7
     AGAIN = 8
     FAILED = 9
-    APART = 10
+    EXCLUDED = 10
     NONE_LEFT = 11
 
 
@@ -52,7 +52,7 @@ class PollSet(Protocol):
     """``receive(core, begin)`` receives once from each connection that was readable at the start.
 
     It stops when one of them ends with a status other than DONE: that one is ``stopped_at`` and
-    must be handled; then ``receive`` continues, until NONE_LEFT. APART means that nothing was
+    must be handled; then ``receive`` continues, until NONE_LEFT. EXCLUDED means that nothing was
     received from it.
     """
     flush_replies_early: Callable[[], bool]

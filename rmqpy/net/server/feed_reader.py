@@ -97,7 +97,7 @@ class FeedReader:
         """Continue until the buffer is used up; ``status`` is the feed's last outcome."""
         feed, connection = self.owner.feed, self.connection
         while status > FeedStatus.PARTIAL:
-            if status == FeedStatus.COLD:
+            if status == FeedStatus.FALLBACK:
                 self._fall_back()
             elif status in (FeedStatus.ROLL, FeedStatus.COMMIT):
                 feed.make_room(status)

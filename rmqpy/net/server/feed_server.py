@@ -21,12 +21,11 @@ from typing import Any
 
 from attrs import define
 
-from rmqpy.net.connection import ConnectionLimits, LoopTurns, RemotingConnection
+from rmqpy.net.connection import ConnectionLimits, LoopTurns, RemotingConnection, ServedConnection
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server.feed_api import FEED_BYTES, Feed, FeedStatus, PollSet
 from rmqpy.net.server.feed_reader import FedConnection, FeedReader
 from rmqpy.net.server.server import ListenerSecurity, RemotingServer
-from rmqpy.net.server.stall_detector import ServedConnection
 from rmqpy.remoting.channel import RequestHandler
 from rmqpy.remoting.frame import LENGTH_BYTES
 from rmqpy.remoting.frame_decoder import FrameDecoder
@@ -157,7 +156,7 @@ class FastServer(RemotingServer):
         status = ready.receive(feed.core, True)
         while status != FeedStatus.NONE_LEFT:
             transport = transports[ready.stopped_at]
-            if status == FeedStatus.APART:
+            if status == FeedStatus.EXCLUDED:
                 transport.readable()
             else:
                 transport.received(status)
@@ -430,7 +429,7 @@ class FastTransport(asyncio.Transport):
         if status == FeedStatus.CLOSED:
             self._peer_ended()
         elif status == FeedStatus.FAILED:
-            self._end(OSError(self._core.wanted, "receiving failed"))
+            self._end(OSError(self._core.status_detail, "receiving failed"))
 
     def _peer_ended(self) -> None:
         """Handle the peer's end of stream; pending replies are still sent."""

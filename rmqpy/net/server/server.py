@@ -22,10 +22,10 @@ from attrs import define
 
 from rmqpy.config.security import TlsMode
 from rmqpy.model.errors import ConfigError, RemoteProtocolError
-from rmqpy.net.connection import ConnectionLimits, LoopTurns, RemotingConnection
+from rmqpy.net.connection import ConnectionLimits, LoopTurns, RemotingConnection, ServedConnection
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server.listener import open_sockets
-from rmqpy.net.server.stall_detector import ServedConnection, StallDetector
+from rmqpy.net.server.stall_detector import StallDetector
 from rmqpy.net.tls import ServerTls, TlsContext, TlsSniffer, adopt
 from rmqpy.remoting.channel import Channel, RequestHandler
 from rmqpy.remoting.command import RemotingCommand
@@ -85,9 +85,11 @@ class OverloadFilter(Protocol):
         ...
 
     def sift(
-        self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int
+        self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int, turn: int
     ) -> list[RemotingCommand]:
-        """Return the requests that are to be handled nevertheless."""
+        """Return the requests that are to be handled nevertheless. ``turn`` is the number of the
+        loop turn.
+        """
         ...
 
 
@@ -238,7 +240,8 @@ class RemotingServer:
         self.turns.handled()
         try:
             if connection.waited_ms and self.sieve is not None:
-                commands = self.sieve.sift(connection, commands, connection.waited_ms)
+                waited_ms, turn = connection.waited_ms, self.turns.number
+                commands = self.sieve.sift(connection, commands, waited_ms, turn)
             rest = self._handler.handle(connection, commands)
             if rest:
                 connection.postpone(rest)

@@ -97,7 +97,7 @@ class FileTask:
         queue = ConsumeQueue(files, path, unit.file_size)
         try:
             for first, units in _unit_chunks(unit):
-                _put(queue, first, units)
+                queue.put_run(first, units)
             sync = queue.take_sync()
             if sync is not None:
                 sync.run()
@@ -147,19 +147,6 @@ def _read(path: str, position: int, size: int) -> bytes:
         data = file.read(size)
     assert len(data) == size, f"{path} is shorter than it was written"
     return data
-
-
-def _put(queue: ConsumeQueue, first: int, units: bytes) -> None:
-    """Add units as dispatch does: a run that continues the queue at once, otherwise unit by
-    unit.
-    """
-    offset, size, _ = QUEUE_UNIT.unpack_from(units)
-    if queue.continues(first, offset):
-        offset, size, _ = QUEUE_UNIT.unpack_from(units, len(units) - QUEUE_UNIT_SIZE)
-        queue.put_run(first, units, offset + size)
-        return
-    for number, (offset, size, tags_code) in enumerate(QUEUE_UNIT.iter_unpack(units), first):
-        queue.put(number, offset, size, tags_code)
 
 
 def _last_unit(view: memoryview) -> int:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from rmqpy.codec import property_crc
 from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.message import encode_blank, set_offsets
+from rmqpy.codec.properties import write_property_crc
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.interface import Appended, FlushTask, ScanRange
@@ -91,24 +91,19 @@ class ClassicCommitLog:
         for record in records:
             offset = PhysicalOffset(staging.state[END])
             set_offsets(record, 0, None, offset, store_timestamp_ms)
-            property_crc.write(record)
+            write_property_crc(record)
             offsets.append(offset)
             staging.put(record)
         return Appended(PutMessageStatus.PUT_OK, tuple(offsets), PhysicalOffset(staging.state[END]))
 
     def make_room(self, length: int) -> None:
         """Make room for ``length`` bytes after the end of the log: in its file, and in staging."""
-        if not self._segments or self._end == self._current.end_offset:
-            self._advance_file()
-        file_end = self._current.end_offset
-        rest = file_end - self._end
-        if length + BLANK_SIZE > rest:
-            self._roll(rest)
-            file_end = self._current.end_offset
-        self.staging.state[FILE_END] = file_end
-        if not self.staging.has_room(length):
+        staging = self.staging
+        if staging.state[END] + length + BLANK_SIZE > staging.state[FILE_END]:
+            self._enter_file(length)
+        if not staging.has_room(length):
             self.commit()
-            self.staging.grow(length)
+            staging.grow(length)
 
     @property
     def has_staged(self) -> bool:
@@ -244,6 +239,15 @@ class ClassicCommitLog:
         if last is self._prepared and self._end < last.first_offset:
             return self._segments[-2]
         return last
+
+    def _enter_file(self, length: int) -> None:
+        """Make the file that receives the next ``length`` bytes the current one."""
+        if not self._segments or self._end == self._current.end_offset:
+            self._advance_file()
+        rest = self._current.end_offset - self._end
+        if length + BLANK_SIZE > rest:
+            self._roll(rest)
+        self.staging.state[FILE_END] = self._current.end_offset
 
     def _roll(self, rest: int) -> None:
         self.commit()

@@ -28,9 +28,9 @@ from enum import Enum
 
 from attrs import define, evolve, field
 
-from rmqpy.codec import layout, property_crc
+from rmqpy.codec import layout
 from rmqpy.codec.backend import content_end, magic_places, scan_records
-from rmqpy.codec.properties import is_whole
+from rmqpy.codec.properties import is_whole, verify_property_crc
 from rmqpy.codec.scan import Scan, StopReason, is_end_filler
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
@@ -236,7 +236,7 @@ class LogRecovery:
         """Return the offset of the first record that does not match its checksum."""
         for frame, offset, size in zip(scan.frame_offset, scan.offset, scan.size, strict=True):
             start = offset - file.first_offset
-            if not property_crc.verify(file.view[start : start + size]):
+            if not verify_property_crc(file.view[start : start + size]):
                 return frame
         return None
 

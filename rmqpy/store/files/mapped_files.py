@@ -35,6 +35,7 @@ class MappedFile:
         "_file",
         "_files",
         "_name_durable",
+        "end_offset",
         "first_offset",
         "path",
         "reserved_position",
@@ -49,6 +50,8 @@ class MappedFile:
         self.path = path
         self.first_offset = first_offset
         self.size = size
+        self.end_offset = first_offset + size
+        """The offset after the last byte of the file: the first of the next file."""
         self.wrote_position = 0
         self.reserved_position = 0
         """The position up to which bytes may be written in place (:meth:`reserve`)."""
@@ -63,12 +66,7 @@ class MappedFile:
     @property
     def view(self) -> memoryview:
         """The whole file, mapped for reading."""
-        return self.file.view
-
-    @property
-    def end_offset(self) -> int:
-        """The offset after the last byte of the file: the first of the next file."""
-        return self.first_offset + self.size
+        return (self._file or self.file).view
 
     def sync(self) -> None:
         """Make its bytes durable, and its name, because the process that created it may have been

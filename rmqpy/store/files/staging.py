@@ -46,8 +46,7 @@ class Staging:
         self.generation = 0
         self.kept = 0
         """The number of bytes at the start of ``buffer`` that were written last and are still
-        valid. Callers that let C stage more set it to 0: an abandoned message leaves its bytes here
-        too.
+        valid.
         """
 
     @property
@@ -64,6 +63,12 @@ class Staging:
         """Record that the staged bytes have been written to the file of the log."""
         self.kept = self.state[STAGED]
         self.state[STAGED] = 0
+
+    def forget_recent(self) -> None:
+        """Make :meth:`recent` return None until the next write. Call before C stages more: an
+        abandoned message leaves its bytes in ``buffer`` too.
+        """
+        self.kept = 0
 
     def recent(self, offset: int) -> memoryview | None:
         """Return all of the log from ``offset``, if it was written last and is still in memory;

@@ -26,6 +26,7 @@ from rmqpy.codec.layout import (
     INDEX_END_TIMESTAMP_POSITION,
     INDEX_SLOT_COUNT_POSITION,
 )
+from rmqpy.codec.packing import KEY
 from rmqpy.codec.units import (
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -129,7 +130,7 @@ class IndexFile:
         """Add entries. The caller has made sure that they fit."""
         put_index_entries(self._file.writable, self._slot_count, self.header, entries)
 
-    def put_packed(self, keys: bytes) -> None:
+    def put_packed(self, keys: bytes | memoryview) -> None:
         """Add entries that are packed as :data:`rmqpy.codec.packing.KEY`."""
         put_packed_keys(self._file.writable, self._slot_count, keys)
         self.changed_by_c()
@@ -342,15 +343,21 @@ class KeyIndex:
                 raise
             file.put(((key_hash, physical_offset, store_timestamp_ms),))
 
-    def put_run(self, entries: Sequence[IndexEntry]) -> None:
-        """Index the keys of consecutive messages."""
-        file = self._index_files[-1] if self._index_files else None
-        room = file.reserved_entries - file.header.index_count if file is not None else 0
-        if file is not None and file.header.end_offset < entries[0][1] and len(entries) <= room:
-            file.put(entries)
+    def put_packed(self, keys: bytes | memoryview) -> None:
+        """Index the keys of messages, packed as :data:`rmqpy.codec.packing.KEY` in the order of the
+        log. Raises OSError.
+        """
+        if not keys:
             return
+        file = self._index_files[-1] if self._index_files else None
+        if file is not None:
+            header, (_, first_offset, _) = file.header, KEY.unpack_from(keys)
+            room = file.reserved_entries - header.index_count
+            if header.end_offset < first_offset and len(keys) // KEY.size <= room:
+                file.put_packed(keys)
+                return
         hashes: dict[tuple[int, int], list[int]] = {}
-        for key_hash, physical_offset, store_timestamp_ms in entries:
+        for key_hash, physical_offset, store_timestamp_ms in KEY.iter_unpack(keys):
             hashes.setdefault((physical_offset, store_timestamp_ms), []).append(key_hash)
         for (physical_offset, store_timestamp_ms), of_message in hashes.items():
             self.put(of_message, physical_offset, store_timestamp_ms)

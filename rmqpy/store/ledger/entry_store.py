@@ -69,7 +69,7 @@ class EntryStore(EntryReader):
         super().__init__(data, index)
         self.member_files = member_files
         self.staging = Staging(data.wrote_offset, units=True)
-        self.let_go_index = -1
+        self.released_index = -1
         """The index up to which entries have expired on the leader, so that no copy of a damaged
         one exists.
         """
@@ -280,9 +280,13 @@ class EntryStore(EntryReader):
         """Whether the first data file only holds committed entries that the leader no longer
         has.
         """
-        if not 0 <= self.begin_index <= self.let_go_index <= self.committed_index:
+        if not 0 <= self.begin_index <= self.released_index <= self.committed_index:
             return False
         return self._unit(self.committed_index).position >= self._data.first.end_offset
+
+    def release_through(self, index: int) -> None:
+        """Record that the entries up to ``index`` have expired on the leader."""
+        self.released_index = index
 
     # Reading
 

@@ -162,20 +162,20 @@ class ConsumeQueue:
         self.max_physical_offset = PhysicalOffset(physical_offset + size)
         return True
 
-    def put_run(self, queue_offset: int, units: bytes, physical_end: int) -> None:
-        """Add consecutive units that continue the queue, as dispatch usually does for a whole
-        batch.
+    def put_run(self, queue_offset: int, units: bytes | memoryview) -> None:
+        """Add the units of messages with consecutive queue offsets, at least one: all at once if
+        they continue the queue, otherwise as :meth:`put` does.
         """
-        position = queue_offset * QUEUE_UNIT_SIZE
-        assert position == self._end, "a run must continue the queue"
-        self._write(position, units)
-        self._end = position + len(units)
-        self.max_physical_offset = PhysicalOffset(physical_end)
-
-    def continues(self, queue_offset: int, physical_offset: int) -> bool:
-        """Return whether :meth:`put_run` may start with this message."""
-        at_end = queue_offset * QUEUE_UNIT_SIZE == self._end
-        return at_end and physical_offset >= self.max_physical_offset
+        position, state = queue_offset * QUEUE_UNIT_SIZE, self.state
+        (physical_offset, _, _) = QUEUE_UNIT.unpack_from(units)
+        if position == state[END_STATE] and physical_offset >= state[MAX_PHYSICAL_STATE]:
+            self._write(position, units)
+            state[END_STATE] = position + len(units)
+            physical_offset, size, _ = QUEUE_UNIT.unpack_from(units, len(units) - QUEUE_UNIT_SIZE)
+            state[MAX_PHYSICAL_STATE] = physical_offset + size
+            return
+        for number, unit in enumerate(QUEUE_UNIT.iter_unpack(units), queue_offset):
+            self.put(number, *unit)
 
     def units(self, queue_offset: int, count: int) -> memoryview:
         """Return at most ``count`` units from ``queue_offset``, all from one file; empty if there
@@ -300,7 +300,7 @@ class ConsumeQueue:
                 found = low
         return found
 
-    def _write(self, position: int, data: bytes) -> None:
+    def _write(self, position: int, data: bytes | memoryview) -> None:
         rest = memoryview(data)
         while rest:
             file = self._file_for(position)

@@ -103,6 +103,22 @@ class ConsumeQueueTable:
         """Return the queue, which is created if it does not exist."""
         return self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
 
+    def note_removal(self) -> None:
+        """Record that files were removed."""
+        self.removals += 1
+
+    def put_run(
+        self, topic: str, queue_id: int, queue_offset: int, units: bytes | memoryview
+    ) -> None:
+        """Add units to a queue (:meth:`ConsumeQueue.put_run`), which is created if it does not
+        exist.
+        """
+        queue = self.of(topic, queue_id)
+        queue.put_run(queue_offset, units)
+        if queue.began_again:
+            queue.began_again = False
+            self.removals += 1
+
     def items(self) -> Iterator[tuple[QueueName, ConsumeQueue]]:
         """Yield every queue with its name."""
         return iter(self._queues.items())

@@ -9,10 +9,10 @@ from __future__ import annotations
 from struct import Struct
 
 from rmqpy.codec.layout import (
-    BODY_POSITION,
+    BODY_POSITIONS,
+    HOSTS_V6,
     RECORD_SIZE_MIN,
     TOPIC_LENGTH_SIZES,
-    hosts_extra,
 )
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.interface import CommitLog
@@ -56,7 +56,7 @@ def is_message(record: memoryview, name: QueueName, queue_offset: int) -> bool:
         return True
     if (queue_id, record_offset) != (wanted_id, queue_offset):
         return False
-    body = BODY_POSITION + hosts_extra(sys_flag)
+    body = BODY_POSITIONS[sys_flag & HOSTS_V6]
     body_length = int.from_bytes(record[body - 4 : body], signed=True)
     place = body + body_length
     length_end = place + TOPIC_LENGTH_SIZES[magic]

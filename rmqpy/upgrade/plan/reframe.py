@@ -50,7 +50,7 @@ CHECKSUM_HEAD: Final = b"__CRC32#\x01"
 CHECKSUM_SIZE: Final = 20
 """The checksum property of 5.x: name, separator, ten digits (lowest first), separator."""
 
-_PREPARED_OFFSET_POSITION: Final = 76
+_PREPARED_BEFORE_BODY: Final = layout.BODY_POSITION - 76
 """The position of PREPAREDTRANSACTIONOFFSET with two IPv4 hosts."""
 _HEADER = layout.ENTRY_HEADER_SIZE
 _SEPARATOR = b"\x02"
@@ -270,7 +270,7 @@ def _patch(file: DataFile, record: bytearray, scan: Scan, row: int, prepared: in
     if offset - file.base_offset == _HEADER:
         place = layout.PHYSICAL_OFFSET_POSITION
         record[place : place + 8] = (offset - _HEADER).to_bytes(8)
-    place = _PREPARED_OFFSET_POSITION + layout.hosts_extra(scan.sys_flag[row])
+    place = layout.BODY_POSITIONS[scan.sys_flag[row] & layout.HOSTS_V6] - _PREPARED_BEFORE_BODY
     record[place : place + 8] = prepared.to_bytes(8, signed=True)
 
 

@@ -315,7 +315,7 @@ def test_equal_on_random_streams(
 ) -> None:
     rng = random.Random(seed)
     both = pair(**rng.choice(SETTINGS))
-    both[1].feed.core.cold_capacity = rng.choice([1, 1, 3, 32])
+    both[1].feed.core.fallback_capacity = rng.choice([1, 1, 3, 32])
     _run(both, Stream(rng))
     assert_same(both)
 
@@ -333,7 +333,7 @@ def test_equal_on_random_signed_streams(
 ) -> None:
     rng = random.Random(seed)
     both = pair(**GUARDED, **rng.choice(SETTINGS))
-    both[1].feed.core.cold_capacity = rng.choice([1, 1, 3, 32])
+    both[1].feed.core.fallback_capacity = rng.choice([1, 1, 3, 32])
     _run(both, Stream(rng, signs=True))
     assert_same(both)
     assert access_of(both[0]) == access_of(both[1])

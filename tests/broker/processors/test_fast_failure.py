@@ -19,7 +19,7 @@ def sift(
     """The codes that are left, and the answers."""
     channel = MemoryChannel()
     commands = [RemotingCommand(code, number, flag) for number, code in enumerate(codes)]
-    kept = kit.broker.fast_failure.sift(channel, commands, waited_ms)
+    kept = kit.broker.fast_failure.sift(channel, commands, waited_ms, kit.broker.server.turn_number)
     return [command.code for command in kept], channel.take()
 
 

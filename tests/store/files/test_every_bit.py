@@ -15,7 +15,8 @@ import pytest
 from attrs import define
 from harness.store import MemoryRig, read_all, record_at
 
-from rmqpy.codec import layout, property_crc
+from rmqpy.codec import layout
+from rmqpy.codec.properties import PROPERTY_CRC_SIZE, reserve_property_crc, verify_property_crc
 from rmqpy.model.errors import StoreError
 from rmqpy.store.files.log_recovery import Framing, LogRecovery
 from rmqpy.store.files.mapped_files import MappedFiles
@@ -84,17 +85,17 @@ def test_the_checksum_has_the_bytes_of_java_5(make_rig: type[MemoryRig]) -> None
     assert tail[:9] == b"__CRC32#\x01" and tail[-1:] == b"\x02" and tail[9:19].isdigit()
     assert record[-21] == 2
     assert int(tail[9:19][::-1]) == zlib.crc32(record[:-20]) & 0x7FFFFFFF
-    assert property_crc.verify(record)
+    assert verify_property_crc(record)
     for place in range(len(record)):
         record[place] ^= 1
-        assert not property_crc.verify(record), place
+        assert not verify_property_crc(record), place
         record[place] ^= 1
 
 
 def test_an_older_checksum_is_replaced() -> None:
-    once = property_crc.reserve(b"a\x01b")
-    assert property_crc.reserve(once) == once
-    assert len(once) == len(b"a\x01b\x02") + property_crc.SIZE
+    once = reserve_property_crc(b"a\x01b")
+    assert reserve_property_crc(once) == once
+    assert len(once) == len(b"a\x01b\x02") + PROPERTY_CRC_SIZE
 
 
 def test_records_without_a_checksum_are_valid(make_rig: type[MemoryRig]) -> None:
@@ -102,7 +103,7 @@ def test_records_without_a_checksum_are_valid(make_rig: type[MemoryRig]) -> None
     rig.changes["enabled_append_prop_crc"] = True
     store = rig.open()
     assert store.opened.notes == []
-    assert property_crc.verify(record_at(store, offsets[0]))
+    assert verify_property_crc(record_at(store, offsets[0]))
     rig.put(store, 7)
     store.shutdown()
     rig.open().shutdown()

@@ -82,13 +82,19 @@ def test_a_unit_is_put_only_once() -> None:
 def test_a_run_of_units_may_span_files() -> None:
     files, queue = filled(0, 7)
     units = b"".join(UNIT.pack(1000 + 100 * n, 100, n) for n in range(7, 33))
-    assert queue.continues(7, 1700)
-    assert not queue.continues(8, 1700) and not queue.continues(7, 1600)
-    queue.put_run(7, units, 1000 + 100 * 33)
+    queue.put_run(7, units)
     assert queue.max_offset == 33
     assert queue.max_physical_offset == 1000 + 100 * 33
     assert [queue.unit(n) for n in range(33)] == [(1000 + 100 * n, 100, n) for n in range(33)]
     assert open_queue(files).max_offset == 33
+
+
+def test_a_run_adds_only_what_the_queue_lacks() -> None:
+    _, queue = filled(0, 7)
+    queue.put_run(5, b"".join(UNIT.pack(1000 + 100 * n, 100, n) for n in range(5, 9)))
+    assert [queue.unit(n) for n in range(9)] == [(1000 + 100 * n, 100, n) for n in range(9)]
+    queue.put_run(9, UNIT.pack(1800, 100, 9))
+    assert queue.max_offset == 9, "the message is before the last one"
 
 
 def test_units_are_read_from_one_file_at_a_time() -> None:

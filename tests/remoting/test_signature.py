@@ -1,4 +1,4 @@
-"""Signatures as Java's clients make them."""
+"""Signatures of requests, equal to those of Java's clients."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ CREDENTIALS = Credentials("rocketmq2", "12345678")
 ACCOUNT = Account(access_key="rocketmq2", secret_key="12345678", white_address=parse_pattern(""))
 
 
-def test_javas_vector() -> None:
-    """Made by AclClientRPCHook of 4.9.7."""
+def test_a_signature_is_that_of_java() -> None:
+    """The vector is from AclClientRPCHook of 4.9.7."""
     fields = {"topic": "TopicTest", "AccessKey": "rocketmq2"}
     assert signature("12345678", fields, b"xyz") == "tZCqdxaG/RH6XiJI1k+YsGab78w="
 
 
 def test_keys_are_ordered_by_utf_16_units() -> None:
-    """U+10000 is a surrogate pair, below U+FF01 in Java and above it by code points."""
+    """U+10000, a surrogate pair, sorts before U+FF01 in Java but after it by code points."""
     swapped = signature("12345678", {"\U00010000": "a", "\uff01": "b"}, b"")
     assert swapped == signature("12345678", {"x": "a", "y": "b"}, b"")
 
 
-def test_a_signed_request_survives_the_wire_and_proves_its_sender() -> None:
+def test_a_signed_request_is_verified_after_encoding_and_decoding() -> None:
     request = RemotingCommand(10, ext_fields={"topic": "T", "ü": "ö\0"}, body=b"b")
     for serialize_type in (0, 1):
         request.serialize_type = serialize_type
-        (arrived,) = FrameDecoder().receive(encode_command(CREDENTIALS.signed(request)))
-        assert verify_signature(ACCOUNT, arrived)
-        arrived.ext_fields["_UNIQUE_KEY_QUERY"] = "true"  # added behind the signature
-        assert verify_signature(ACCOUNT, arrived)
-        arrived.body = b"c"
-        assert not verify_signature(ACCOUNT, arrived)
+        (received,) = FrameDecoder().receive(encode_command(CREDENTIALS.signed(request)))
+        assert verify_signature(ACCOUNT, received)
+        received.ext_fields["_UNIQUE_KEY_QUERY"] = "true"  # It is added after signing.
+        assert verify_signature(ACCOUNT, received)
+        received.body = b"c"
+        assert not verify_signature(ACCOUNT, received)
     assert "AccessKey" not in request.ext_fields
 
 

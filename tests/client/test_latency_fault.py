@@ -1,15 +1,13 @@
-"""Java's latency table, the rotation over free brokers, and a producer that stays away from a dead
-one.
+"""Java's latency table, the rotation over available brokers, and a producer that avoids a dead
+broker.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import pytest
-from harness.client import ClientWorld
+from harness.client import A0, ClientWorld, Run
 
 from rmqpy.client import Message, Producer, ProducerSettings
 from rmqpy.client.core.latency_fault import (
@@ -30,7 +28,7 @@ QUEUES = [MessageQueue("T", broker, number) for broker in "abc" for number in ra
         *[(2000, 120), (2999, 120), (3000, 180), (14_999, 180), (15_000, 600), (FAILURE_MS, 600)],
     ],
 )
-def test_the_table_is_javas(latency_ms: int, seconds: int) -> None:
+def test_the_unavailable_time_is_that_of_javas_table(latency_ms: int, seconds: int) -> None:
     assert not_available_duration_ms(latency_ms) == seconds * 1000
 
 
@@ -43,7 +41,7 @@ def rotate(avoidance: LatencyFaultTolerance, count: int, now_ms: int) -> Counter
     return chosen
 
 
-def test_free_brokers_share_the_rotation_until_the_time_is_over() -> None:
+def test_slow_brokers_leave_the_rotation_until_their_time_is_over() -> None:
     avoidance = LatencyFaultTolerance()
     assert rotate(avoidance, 12, 0) == {"a": 4, "b": 4, "c": 4}
     avoidance.update_latency("b", FAILURE_MS, 0)
@@ -55,12 +53,12 @@ def test_free_brokers_share_the_rotation_until_the_time_is_over() -> None:
     assert avoidance.is_available("b", 600_000)
 
 
-def test_when_none_is_free_the_better_half_is_used_in_turn() -> None:
+def test_if_no_broker_is_available_the_better_half_is_used_in_turn() -> None:
     avoidance = LatencyFaultTolerance()
     for broker, latency_ms in (("a", 600), ("b", 15_000), ("c", 2_000)):
         avoidance.update_latency(broker, latency_ms, 0)
     assert rotate(avoidance, 5, 1) == {"a": 5}
-    avoidance.update_latency("gone", 550, 0)
+    avoidance.update_latency("unknown", 550, 0)
     assert rotate(avoidance, 5, 1) == {"a": 5}, "a broker that has no queue is not chosen"
     queues = [MessageQueue("T", broker, 0) for broker in "abcd"]
     avoidance.update_latency("d", 550, 0)
@@ -68,24 +66,17 @@ def test_when_none_is_free_the_better_half_is_used_in_turn() -> None:
     assert chosen == {"a", "d"}
 
 
-def test_a_producer_leaves_a_dead_broker_alone(
-    world: ClientWorld, run: Callable[[Any], Any]
-) -> None:
-    """Java's default tries it again with every rotation."""
-    dead = "10.0.0.1:10911"
-    del world.answers[dead]
+def test_a_producer_avoids_a_dead_broker(world: ClientWorld, run: Run) -> None:
+    """Without ``avoid_faults``, Java's default, it is tried again with every rotation."""
+    del world.answers[A0]
 
     async def main(avoid_faults: bool) -> int:
-        before = len(sends_to(world, dead))
+        before = world.addresses(RequestCode.SEND_MESSAGE_V2).count(A0)
         settings = ProducerSettings(avoid_faults=avoid_faults)
         async with Producer("P", settings=settings, instance=world.instance()) as producer:
             for _ in range(20):
                 await producer.send(Message(topic="T", body=b"x"))
-        return len(sends_to(world, dead)) - before
+        return world.addresses(RequestCode.SEND_MESSAGE_V2).count(A0) - before
 
     assert run(main(True)) <= 1
     assert run(main(False)) >= 8
-
-
-def sends_to(world: ClientWorld, address: str) -> list[Any]:
-    return [each for each in world.requests(RequestCode.SEND_MESSAGE_V2) if each.address == address]

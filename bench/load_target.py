@@ -22,14 +22,14 @@ POLL_SECONDS = 0.02
 
 
 @define(eq=False)
-class Served:
-    """The brokers of a target; ``members[leader]`` receives the load."""
+class LoadTarget:
+    """One broker or a group; ``members[leader]`` receives the load."""
 
     members: list[ServerProcess]
     topics: Sequence[str]
     leader: int = 0
     credentials: Credentials | None = None
-    _found: bool = field(default=False, init=False)
+    _has_topics: bool = field(default=False, init=False)
 
     @property
     def name(self) -> str:
@@ -72,25 +72,23 @@ class Served:
             member.kill()
 
     def find_leader(self) -> float:
-        """Return the seconds until a member has stored a message, which is the leader from now
-        on.
-        """
-        began = time.monotonic()
-        while time.monotonic() - began < LEADER_SECONDS_MAX:
+        """Wait until a member has stored a message, make it the leader, and return the seconds."""
+        start = time.monotonic()
+        while time.monotonic() - start < LEADER_SECONDS_MAX:
             for number, member in enumerate(self.members):
-                if member.running and self._takes_messages(member):
+                if member.running and self._accepts_messages(member):
                     self.leader = number
-                    self._found = True
-                    return time.monotonic() - began
+                    self._has_topics = True
+                    return time.monotonic() - start
             time.sleep(POLL_SECONDS)
         raise SystemExit(f"{self.name} accepts no message; see {self.output}")
 
-    def _takes_messages(self, member: ServerProcess) -> bool:
+    def _accepts_messages(self, member: ServerProcess) -> bool:
         try:
             with BlockingConnection(
                 member.address, PROBE_TIMEOUT_S, self.credentials
             ) as connection:
-                if not self._found:
+                if not self._has_topics:
                     for topic in self.topics:
                         create_topic(connection, topic, QUEUES)
                 return connection.call(send_request(self.topics[0], 0, [b"probe"])).code == 0

@@ -1,4 +1,4 @@
-"""HashMap order, against orders that Java printed or sent."""
+"""The iteration order of Java's HashMap, compared with orders that Java printed or sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def test_one_letter_keys_are_alphabetical() -> None:
     assert java_hash_order(reversed(SEND_V2)) == SEND_V2
 
 
-def test_recorded_registration() -> None:
+def test_a_recorded_registration_has_hash_order() -> None:
     keys = ["brokerName", "brokerAddr", "clusterName", "haServerAddr", "brokerId", "compressed"]
     assert java_hash_order([*keys, "bodyCrc32"]) == [
         "brokerId",
@@ -24,21 +24,21 @@ def test_recorded_registration() -> None:
     ]
 
 
-def test_order_of_insertion_inside_a_bucket() -> None:
+def test_a_bucket_keeps_the_order_of_insertion() -> None:
     # "Aa" and "BB" have the same hash.
     assert java_hash_order(["Aa", "BB"]) == ["Aa", "BB"]
     assert java_hash_order(["BB", "Aa"]) == ["BB", "Aa"]
 
 
 def test_growth_changes_the_order() -> None:
-    # Hash of one character is its code: bucket 0 is chr(48) at 16 and chr(64) at 32.
+    # The hash of a character is its code: bucket 0 has chr(48) of 16 buckets, chr(64) of 32.
     assert java_hash_order(["1", "0"]) == ["0", "1"]
     assert java_hash_order(["A", "0"]) == ["0", "A"]
     letters = [chr(code) for code in range(ord("B"), ord("M"))]
     assert java_hash_order(["0", "A", *letters])[0] == "A"
 
 
-def test_hash_is_over_utf16_units() -> None:
+def test_the_hash_is_computed_from_utf_16_units() -> None:
     assert java_hash_order(["中", "😀", "a"]) == ["a", "😀", "中"]
 
 

@@ -1,11 +1,12 @@
-"""The short way of granted pushes against the ordinary one: the same frames give the same answers,
-the same bytes on the disk and the same state of the core.
+"""The fast path of granted pushes against the general path: the same frames give the same answers,
+the same bytes on disk and the same state of the core.
 """
 
 from __future__ import annotations
 
 import errno
-from typing import Any
+from collections.abc import Sequence
+from typing import Self, TypedDict
 
 import pytest
 from attrs import define, evolve
@@ -28,35 +29,43 @@ from rmqpy.dledger.protocol.messages import (
 )
 from rmqpy.dledger.state import HardState, Role
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.ids import Term
+from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.model.message import OutgoingMessage
 from rmqpy.net.dledger.context import DriverDependencies
 from rmqpy.net.dledger.driver import DLedgerDriver
+from rmqpy.remoting.channel import Reply
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.ledger.member_state import MemberFiles
-from rmqpy.store.message_store import StoreContext, open_store
+from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel
 from rmqpy.testing.memory_files import MemoryFiles
 
-needs_c = pytest.mark.skipif(push_taker is None, reason="there is no C core")
+needs_c = pytest.mark.skipif(push_taker is None, reason="the C core is not available")
 
 MEMBERS = ("n0", "n1", "n2")
 FILE_SIZE = 8192
-TERM = 3
+TERM = Term(3)
 GROUP = "a%group"
 HOST = (b"\x7f\0\0\1", 10911)
 FOLDER = "/store/dledger-n1"
 ADDRESSES = {name: f"10.0.0.{number}:40911" for number, name in enumerate(MEMBERS)}
 
 
-class Nobody:
-    """A network without an answer."""
+class SilentNetwork:
+    """A network that never answers."""
 
-    def request(self, *_arguments: Any) -> None:
+    def request(
+        self,
+        address: str,
+        command: RemotingCommand,
+        timeout_ms: int,
+        done: Reply,
+        pieces: Sequence[bytes] = (),
+    ) -> None:
         pass
 
-    def oneway(self, *_arguments: Any) -> None:
+    def oneway(self, address: str, command: RemotingCommand) -> None:
         pass
 
 
@@ -65,19 +74,19 @@ class Member:
     """A follower of n0 in term 3, with its store in memory."""
 
     driver: DLedgerDriver
-    store: Any
+    store: MessageStore
     files: MemoryFiles
     scheduler: ManualScheduler
     channel: MemoryChannel
     taken: int = 0
-    """Frames that went the short way."""
+    """The number of frames that the fast path took."""
 
     opaque: int = 0
 
     @classmethod
-    def of(cls, *, lane: bool, **options: Any) -> Member:
+    def of(cls, *, fast_path: bool, ack_after_sync: bool = False) -> Self:
         files, scheduler = MemoryFiles(), ManualScheduler()
-        MemberFiles(files, FOLDER).save_hard_state(HardState(Term(TERM), "n0"))
+        MemberFiles(files, FOLDER).save_hard_state(HardState(TERM, "n0"))
         store_settings = StoreSettings(
             store_path_root_dir="/store",
             mapped_file_size_commit_log=FILE_SIZE,
@@ -92,38 +101,38 @@ class Member:
             log=store.opened.dledger,
             store=store,
             scheduler=scheduler,
-            network=Nobody(),
+            network=SilentNetwork(),
             store_host=HOST,
             on_role=lambda role: store.set_role(slave=role is not Role.LEADER),
             flush=lambda: None,
         )
         driver = DLedgerDriver(
             Membership(GROUP, "n1", MEMBERS),
-            RaftOptions(addresses=ADDRESSES, rng=lambda below: 0, **options),
+            RaftOptions(addresses=ADDRESSES, rng=lambda below: 0, ack_after_sync=ack_after_sync),
             deps,
         )
-        if not lane:
+        if not fast_path:
             driver._lane._taker = None
         member = cls(driver, store, files, scheduler, MemoryChannel())
         driver.start()
         own = driver.introduce()
         member.give([introduction(own)])
-        member.give([command(HeartBeatRequest(**of_leader()))])
+        member.give([command(HeartBeatRequest(**LEADER_FIELDS))])
         assert driver.node.role is Role.FOLLOWER
         return member
 
     def give(self, commands: list[RemotingCommand]) -> None:
-        """What comes in with one read."""
+        """Handle the frames of one read, numbered on."""
         numbered = []
         for each in commands:
             self.opaque += 1
             numbered.append(evolve(each, opaque=self.opaque))
-        count = _Counted(self)
+        counter = _TakenCounter(self)
         self.driver.handle(self.channel, numbered)
-        count.end()
+        counter.stop()
 
-    def seen(self) -> dict[str, Any]:
-        """All that must not depend on the way."""
+    def state(self) -> dict[str, object]:
+        """Return everything that must not depend on the path."""
         node, entries = self.driver.node, self.driver.entries
         follower = node._follower
         return {
@@ -144,27 +153,34 @@ class Member:
         }
 
 
-class _Counted:
-    """Counts the frames that the lane takes while it is there."""
+class _TakenCounter:
+    """A wrapper of ``Node.on_appended`` that counts the frames that the fast path takes."""
 
     def __init__(self, member: Member) -> None:
-        self.lane = member.driver._lane
-        self.real = self.lane._node.on_appended
+        self.node = member.driver.node
+        on_appended = self.node.on_appended
 
-        def took(*arguments: Any) -> None:
+        def counted(last_index: LedgerIndex, commit_index: int) -> None:
             member.taken += 1
-            self.real(*arguments)
+            on_appended(last_index, commit_index)
 
-        vars(self.lane._node)["on_appended"] = took
+        vars(self.node)["on_appended"] = counted
 
-    def end(self) -> None:
-        del vars(self.lane._node)["on_appended"]
+    def stop(self) -> None:
+        del vars(self.node)["on_appended"]
 
 
-def of_leader() -> dict[str, Any]:
-    return {
-        "group": GROUP, "remote_id": "n1", "local_id": "n0", "leader_id": "n0", "term": Term(TERM),
-    }  # fmt: skip
+class LeaderFields(TypedDict):
+    """The fields of ``DLedgerMessage`` in each request of the leader."""
+
+    group: str
+    remote_id: str
+    local_id: str
+    leader_id: str
+    term: Term
+
+
+LEADER_FIELDS = LeaderFields(group=GROUP, remote_id="n1", local_id="n0", leader_id="n0", term=TERM)
 
 
 def command(request: Request) -> RemotingCommand:
@@ -177,7 +193,7 @@ def introduction(own: PeerHello) -> RemotingCommand:
 
 
 def log_of(sizes: list[tuple[int, int]]) -> list[Entry]:
-    """A leader's log: bodies of these sizes, terms that rise by these steps, at most to its own."""
+    """Return a leader's log from ``(body size, step of the term)``; its last term is ``TERM``."""
     entries: list[Entry] = []
     end, term = 0, 0
     for index, (size, step) in enumerate(sizes):
@@ -201,59 +217,78 @@ def record(body: bytes) -> bytes:
     return bytes(encode_messages([draft])[0])
 
 
-def push(entries: list[Entry], committed: int = -1, **changes: Any) -> RemotingCommand:
-    values = of_leader() | {"entries": tuple(entries), "commit_index": committed, "batch": True}
-    return command(PushEntryRequest(**(values | changes)))
+def push_request(
+    entries: list[Entry], committed: int = -1, *, batch: bool = True
+) -> PushEntryRequest:
+    return PushEntryRequest(
+        **LEADER_FIELDS, entries=tuple(entries), commit_index=committed, batch=batch
+    )
 
 
-def pair(**options: Any) -> tuple[Member, Member]:
-    return Member.of(lane=True, **options), Member.of(lane=False, **options)
+def push(entries: list[Entry], committed: int = -1, *, batch: bool = True) -> RemotingCommand:
+    return command(push_request(entries, committed, batch=batch))
 
 
-def same(members: tuple[Member, Member], commands: list[RemotingCommand]) -> None:
+def push_commit(committed: int) -> RemotingCommand:
+    return command(evolve(push_request([], committed, batch=False), type=PushType.COMMIT))
+
+
+def make_members(*, ack_after_sync: bool = False) -> tuple[Member, Member]:
+    """Return a member with the fast path and one without."""
+    return (
+        Member.of(fast_path=True, ack_after_sync=ack_after_sync),
+        Member.of(fast_path=False, ack_after_sync=ack_after_sync),
+    )
+
+
+def check_same(members: tuple[Member, Member], commands: list[RemotingCommand]) -> None:
+    """Give both members the frames of one read, and check that their states are equal."""
     for member in members:
         member.give(commands)
-    agree(members)
+    check_states(members)
 
 
-def agree(members: tuple[Member, Member]) -> None:
-    short, ordinary = (member.seen() for member in members)
-    for name, value in short.items():
-        assert value == ordinary[name], name
+def check_states(members: tuple[Member, Member]) -> None:
+    fast, general = (member.state() for member in members)
+    for name, value in fast.items():
+        assert value == general[name], name
 
 
 @needs_c
-def test_usual_pushes_go_the_short_way_and_leave_the_same() -> None:
-    members = pair()
+def test_regular_pushes_take_the_fast_path_with_the_same_result() -> None:
+    members = make_members()
     log = log_of([(90, 1)] * 60)
-    same(members, [push(log[:5])])
+    check_same(members, [push(log[:5])])
     for first in range(5, 60, 5):
-        same(members, [push(log[first : first + 5], committed=first - 1)])
-    assert members[0].taken == 10  # not the first one, not the one that rolls to a new file
+        check_same(members, [push(log[first : first + 5], committed=first - 1)])
+    # All but the first push and the one that rolls to a new file.
+    assert members[0].taken == 10
     assert members[1].taken == 0
     assert members[0].driver.node.committed_index == 54
 
 
 @needs_c
 def test_frames_of_one_read_keep_their_order() -> None:
-    members = pair()
+    members = make_members()
     log = log_of([(20, 1)] * 30)
-    same(members, [push(log[:4])])
-    commit = push([], 9, type=PushType.COMMIT, batch=False)
-    same(members, [push(log[4:8], 0), commit, push(log[8:12], 3), push(log[12:16], 11)])
+    check_same(members, [push(log[:4])])
+    check_same(
+        members, [push(log[4:8], 0), push_commit(9), push(log[8:12], 3), push(log[12:16], 11)]
+    )
     assert members[0].channel.written == members[1].channel.written
-    assert members[0].taken == 1  # behind a frame that has to be decided about all are
-    same(members, [push(log[16:20], 9), push(log[20:24], 19), push(log[24:28], 30)])
+    # After a frame that takes the general path, the rest of the read does, too.
+    assert members[0].taken == 1
+    check_same(members, [push(log[16:20], 9), push(log[20:24], 19), push(log[24:28], 30)])
     assert members[0].taken == 4
     assert members[0].driver.node.committed_index == 27
 
 
 @needs_c
-def test_nothing_is_granted_where_an_answer_waits_for_the_sync() -> None:
-    members = pair(ack_after_sync=True)
+def test_nothing_is_granted_if_answers_wait_for_the_sync() -> None:
+    members = make_members(ack_after_sync=True)
     log = log_of([(20, 1)] * 30)
     for first in range(0, 30, 5):
-        same(members, [push(log[first : first + 5], 0)])
+        check_same(members, [push(log[first : first + 5], 0)])
     assert members[0].taken == 0
 
 
@@ -261,9 +296,9 @@ def test_nothing_is_granted_where_an_answer_waits_for_the_sync() -> None:
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("part", ["/data/", "/index/"])
 def test_an_answer_waits_for_the_write(code: int, part: str) -> None:
-    members = pair()
+    members = make_members()
     log = log_of([(20, 1)] * 30)
-    same(members, [push(log[:4]), push(log[4:6], 0)])
+    check_same(members, [push(log[:4]), push(log[4:6], 0)])
     for member in members:
         member.files.fail_write(part, code)
         before = len(member.channel.written)
@@ -272,25 +307,27 @@ def test_an_answer_waits_for_the_write(code: int, part: str) -> None:
         assert member.driver.carrier.dead is (code == errno.EIO)
         member.files.heal()
         member.scheduler.advance(50)
-    first, second = members[0].seen(), members[1].seen()
+    first, second = members[0].state(), members[1].state()
     assert members[0].taken == 2
     if code == errno.ENOSPC:
         assert first == second
-        same(members, [push(log[14:18], 13)])
+        check_same(members, [push(log[14:18], 13)])
     else:
         assert first["dead"] and second["dead"]
         assert first["answers"] == second["answers"]
 
 
-BAD = st.sampled_from(
-    ["term", "leader", "group", "remote", "position", "size", "index", "old term"]
-)
+BAD_FIELDS = ("term", "leader", "group", "remote", "position", "size", "index", "old term")
 SIZES = st.tuples(st.integers(0, 400), st.sampled_from((0, 0, 0, 1)))
 
 
+Step = tuple[str, int, int]
+"""A kind and two numbers whose meaning depends on it."""
+
+
 @st.composite
-def steps(draw: st.DrawFn) -> list[tuple[Any, ...]]:
-    """What a network makes of a leader's pushes."""
+def steps(draw: st.DrawFn) -> list[Step]:
+    """Draw what a network makes of a leader's pushes."""
     kinds = st.one_of(
         st.tuples(st.just("next"), st.integers(1, 8), st.integers(0, 60)),
         st.tuples(st.just("next"), st.integers(1, 8), st.integers(0, 60)),
@@ -298,7 +335,7 @@ def steps(draw: st.DrawFn) -> list[tuple[Any, ...]]:
         st.tuples(st.just("gap"), st.integers(1, 4), st.integers(1, 4)),
         st.tuples(st.just("single"), st.just(1), st.just(0)),
         st.tuples(st.just("commit"), st.integers(-1, 60), st.just(0)),
-        st.tuples(st.just("bad"), BAD, st.integers(1, 4)),
+        st.tuples(st.just("bad"), st.integers(0, len(BAD_FIELDS) - 1), st.integers(1, 4)),
         st.tuples(st.just("cut"), st.integers(0, 4000), st.integers(1, 4)),
         st.tuples(st.just("byte"), st.integers(0, 4000), st.integers(0, 255)),
         st.tuples(st.just("wait"), st.integers(1, 1500), st.just(0)),
@@ -306,21 +343,21 @@ def steps(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     return draw(st.lists(kinds, min_size=1, max_size=14))
 
 
-def frame_of(kind: str, first: Any, second: int, at: int, log: list[Entry]) -> RemotingCommand:
-    """A frame of the leader for a member whose next entry is ``at``."""
+def frame_of(kind: str, first: int, second: int, at: int, log: list[Entry]) -> RemotingCommand:
+    """Return a frame of the leader for a member whose next entry is ``at``."""
     if kind == "next":
         return push(log[at : at + first] or log[-1:], second)
     if kind == "again":
-        begin = max(0, at - first)
-        return push(log[begin : begin + second], 1)
+        start = max(0, at - first)
+        return push(log[start : start + second], 1)
     if kind == "gap":
         return push(log[at + first : at + first + second] or log[-1:], 1)
     if kind == "single":
         return push(log[at : at + 1] or log[-1:], batch=False)
     if kind == "commit":
-        return push([], first, type=PushType.COMMIT, batch=False)
+        return push_commit(first)
     if kind == "bad":
-        return bad_push(first, log[at : at + second] or log[-1:])
+        return bad_push(BAD_FIELDS[first], log[at : at + second] or log[-1:])
     whole = push(log[at : at + 3] or log[-1:], 1)
     body = bytearray(whole.body)
     if kind == "cut":
@@ -330,23 +367,25 @@ def frame_of(kind: str, first: Any, second: int, at: int, log: list[Entry]) -> R
     return evolve(whole, body=bytes(body))
 
 
-def bad_push(what: str, entries: list[Entry]) -> RemotingCommand:
+def bad_push(field: str, entries: list[Entry]) -> RemotingCommand:
+    """Return a push of ``entries`` in which ``field`` is wrong."""
     head, last = entries[0], entries[-1].header
-    changes: dict[str, dict[str, Any]] = {
-        "term": {"term": Term(TERM + 1)},
-        "leader": {"leader_id": "n2", "local_id": "n2"},
-        "group": {"group": "another"},
-        "remote": {"remote_id": "n2"},
+    request = push_request(entries, 1)
+    foreign = {
+        "term": evolve(request, term=Term(TERM + 1)),
+        "leader": evolve(request, leader_id="n2", local_id="n2"),
+        "group": evolve(request, group="another"),
+        "remote": evolve(request, remote_id="n2"),
     }
-    if what in changes:
-        return push(entries, 1, **changes[what])
-    if what == "position":
+    if field in foreign:
+        return command(foreign[field])
+    if field == "position":
         moved = [Entry(evolve(e.header, position=e.position + 8), e.body) for e in entries]
         return push(moved, 1)
-    if what == "index":
+    if field == "index":
         moved = [Entry.of(e.index + 1, e.term, e.position, e.body) for e in entries]
         return push(moved, 1)
-    if what == "size":
+    if field == "size":
         longer = evolve(last, size=last.size + 1)
         return push([*entries[:-1], Entry(longer, entries[-1].body)], 1)
     term = Term(max(0, head.term - 1))
@@ -360,12 +399,12 @@ def bad_push(what: str, entries: list[Entry]) -> RemotingCommand:
     st.lists(SIZES, min_size=8, max_size=60),
     st.lists(steps(), min_size=1, max_size=6),
 )
-def test_both_ways_do_the_same(
-    sizes: list[tuple[int, int]], reads: list[list[tuple[Any, ...]]]
+def test_both_paths_have_the_same_result(
+    sizes: list[tuple[int, int]], reads: list[list[Step]]
 ) -> None:
-    members = pair()
+    members = make_members()
     log = log_of(sizes)
-    same(members, [push(log[:2], 0)])
+    check_same(members, [push(log[:2], 0)])
     for read in reads:
         at = members[0].driver.entries.end.index + 1
         frames = []
@@ -373,13 +412,13 @@ def test_both_ways_do_the_same(
             if kind == "wait":
                 for member in members:
                     member.scheduler.advance(first)
-                    member.give([command(HeartBeatRequest(**of_leader()))])
-                agree(members)
+                    member.give([command(HeartBeatRequest(**LEADER_FIELDS))])
+                check_states(members)
                 continue
             frames.append(frame_of(kind, first, second, at, log))
             at += first if kind == "next" else 0
-            if kind == "byte":  # an entry that is stored is looked at, one on its way is not
-                same(members, frames)
+            if kind == "byte":  # A stored entry is compared, one that is only staged is not.
+                check_same(members, frames)
                 frames = []
         if frames:
-            same(members, frames)
+            check_same(members, frames)

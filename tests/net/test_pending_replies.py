@@ -1,4 +1,6 @@
-"""The reply gate: every reply exactly once, never before its watermarks, joined per channel."""
+"""``PendingReplies``: each reply is sent exactly once, never before its watermarks, and joined with
+others of its channel.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ WRITTEN = AckTimeout(5000, PutMessageStatus.UNKNOWN_ERROR)
 
 
 @define(eq=False)
-class Bytes:
-    """A channel that keeps its writes."""
+class RecordingChannel:
+    """A channel that records its writes."""
 
     writes: list[bytes] = field(factory=list)
     peer: tuple[str, int] = ("127.0.0.1", 1)
@@ -34,19 +36,24 @@ class Bytes:
 
 @define
 class Scene:
+    """Pending replies with their clock, their watermarks and a channel."""
+
     scheduler: ManualScheduler
     written: Watermark
     flushed: Watermark
     replicated: Watermark
-    gate: PendingReplies[bytes]
-    channel: Bytes
+    replies: PendingReplies[bytes]
+    channel: RecordingChannel
 
-    def waiting(self, end: int, name: bytes, channel: Bytes | None = None) -> PendingReply[bytes]:
+    def reply(
+        self, end: int, name: bytes, channel: RecordingChannel | None = None
+    ) -> PendingReply[bytes]:
         return PendingReply(channel or self.channel, end, name, name)
 
 
 @pytest.fixture
 def scene() -> Scene:
+    """Return a scene whose limit no test reaches."""
     return make_scene()
 
 
@@ -57,54 +64,54 @@ def make_scene(limit: int = 1000) -> Scene:
         return ticket + b"!" + status.value.encode()
 
     patience = {"written": WRITTEN, "flushed": FLUSHED, "replicated": REPLICATED}
-    gate: PendingReplies[bytes] = PendingReplies(scheduler, late, patience, limit)
+    replies: PendingReplies[bytes] = PendingReplies(scheduler, late, patience, limit)
     marks = Watermark("written"), Watermark("flushed"), Watermark("replicated")
-    return Scene(scheduler, *marks, gate, Bytes())
+    return Scene(scheduler, *marks, replies, RecordingChannel())
 
 
-def test_replies_leave_when_the_watermark_passes_them_joined_in_one_write(scene: Scene) -> None:
-    scene.gate.hold((scene.written,), [scene.waiting(10, b"a"), scene.waiting(20, b"b")])
-    scene.gate.hold((scene.written,), [scene.waiting(30, b"c")])
-    scene.gate.release()
+def test_replies_are_sent_in_one_write_when_the_watermark_passes_them(scene: Scene) -> None:
+    scene.replies.hold((scene.written,), [scene.reply(10, b"a"), scene.reply(20, b"b")])
+    scene.replies.hold((scene.written,), [scene.reply(30, b"c")])
+    scene.replies.release()
     assert scene.channel.writes == []
     scene.written.advance(19)
     assert scene.channel.writes == [b"a"]
     scene.written.advance(30)
     assert scene.channel.writes == [b"a", b"bc"]
-    assert scene.gate.waiting == 0
+    assert scene.replies.waiting == 0
 
 
-def test_one_release_writes_once_to_each_channel(scene: Scene) -> None:
-    other = Bytes()
-    scene.gate.hold(
+def test_a_release_writes_once_to_each_channel(scene: Scene) -> None:
+    other = RecordingChannel()
+    scene.replies.hold(
         (scene.written,),
-        [scene.waiting(1, b"a"), scene.waiting(2, b"x", other), scene.waiting(3, b"b")],
+        [scene.reply(1, b"a"), scene.reply(2, b"x", other), scene.reply(3, b"b")],
     )
     scene.written.advance(3)
     assert scene.channel.writes == [b"ab"]
     assert other.writes == [b"x"]
 
 
-def test_all_watermarks_of_a_lane_must_pass(scene: Scene) -> None:
-    scene.gate.hold((scene.written, scene.flushed), [scene.waiting(10, b"safe")])
-    scene.gate.hold((scene.written,), [scene.waiting(20, b"fast")])
+def test_a_reply_waits_for_all_its_watermarks(scene: Scene) -> None:
+    scene.replies.hold((scene.written, scene.flushed), [scene.reply(10, b"safe")])
+    scene.replies.hold((scene.written,), [scene.reply(20, b"fast")])
     scene.written.advance(20)
     assert scene.channel.writes == [b"fast"]
-    assert scene.gate.waits_for(scene.flushed)
+    assert scene.replies.waits_for(scene.flushed)
     scene.flushed.advance(10)
     assert scene.channel.writes == [b"fast", b"safe"]
-    assert not scene.gate.waits_for(scene.flushed)
+    assert not scene.replies.waits_for(scene.flushed)
 
 
-def test_a_reply_that_waits_for_nothing_leaves_at_the_next_release(scene: Scene) -> None:
-    scene.gate.hold((), [scene.waiting(10, b"a")])
-    scene.gate.release()
+def test_a_reply_without_watermarks_is_sent_at_the_next_release(scene: Scene) -> None:
+    scene.replies.hold((), [scene.reply(10, b"a")])
+    scene.replies.release()
     assert scene.channel.writes == [b"a"]
 
 
-def test_a_late_reply_says_which_watermark_is_behind(scene: Scene) -> None:
-    scene.gate.hold((scene.written, scene.flushed), [scene.waiting(10, b"a")])
-    scene.gate.release()
+def test_a_late_reply_names_the_missing_watermark(scene: Scene) -> None:
+    scene.replies.hold((scene.written, scene.flushed), [scene.reply(10, b"a")])
+    scene.replies.release()
     scene.written.advance(10)
     scene.scheduler.advance(4999)
     assert scene.channel.writes == []
@@ -112,55 +119,55 @@ def test_a_late_reply_says_which_watermark_is_behind(scene: Scene) -> None:
     assert scene.channel.writes == [b"a!FLUSH_DISK_TIMEOUT"]
     scene.flushed.advance(10)
     assert scene.channel.writes == [b"a!FLUSH_DISK_TIMEOUT"], "answered exactly once"
-    assert scene.gate.late_count == 1
+    assert scene.replies.late_count == 1
 
 
-def test_the_replica_outweighs_the_disk(scene: Scene) -> None:
+def test_a_missing_replica_takes_precedence_over_a_missing_flush(scene: Scene) -> None:
     marks = (scene.written, scene.flushed, scene.replicated)
-    scene.gate.hold(marks, [scene.waiting(10, b"a")])
-    scene.gate.release()
+    scene.replies.hold(marks, [scene.reply(10, b"a")])
+    scene.replies.release()
     scene.written.advance(10)
     scene.scheduler.advance(5000)
     assert scene.channel.writes == [b"a!FLUSH_SLAVE_TIMEOUT"]
 
 
 def test_each_reply_has_its_own_deadline(scene: Scene) -> None:
-    scene.gate.hold((scene.flushed,), [scene.waiting(10, b"a")])
-    scene.gate.release()
+    scene.replies.hold((scene.flushed,), [scene.reply(10, b"a")])
+    scene.replies.release()
     scene.scheduler.advance(3000)
-    scene.gate.hold((scene.flushed,), [scene.waiting(20, b"b")])
-    scene.gate.release()
+    scene.replies.hold((scene.flushed,), [scene.reply(20, b"b")])
+    scene.replies.release()
     scene.scheduler.advance(2000)
     assert scene.channel.writes == [b"a!FLUSH_DISK_TIMEOUT"]
     scene.flushed.advance(20)
     assert scene.channel.writes == [b"a!FLUSH_DISK_TIMEOUT", b"b"]
 
 
-def test_nothing_is_planned_while_nobody_waits(scene: Scene) -> None:
-    scene.gate.hold((scene.written,), [scene.waiting(10, b"a")])
+def test_no_timer_runs_while_no_reply_waits(scene: Scene) -> None:
+    scene.replies.hold((scene.written,), [scene.reply(10, b"a")])
     scene.written.advance(10)
-    scene.gate.release()
+    scene.replies.release()
     assert scene.scheduler.waiting == 0
 
 
-def test_fail_answers_what_was_not_earned(scene: Scene) -> None:
-    scene.gate.hold((scene.written,), [scene.waiting(10, b"a"), scene.waiting(20, b"b")])
+def test_fail_answers_the_replies_that_still_wait(scene: Scene) -> None:
+    scene.replies.hold((scene.written,), [scene.reply(10, b"a"), scene.reply(20, b"b")])
     scene.written.advance(10)
-    scene.gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+    scene.replies.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
     assert scene.channel.writes == [b"a", b"b!SERVICE_NOT_AVAILABLE"]
     scene.written.advance(20)
     scene.scheduler.advance(60_000)
     assert len(scene.channel.writes) == 2
-    assert scene.gate.failed_count == 1
+    assert scene.replies.failed_count == 1
 
 
 def test_the_number_of_waiting_replies_is_bounded() -> None:
     scene = make_scene(limit=2)
-    assert scene.gate.has_room(2)
-    scene.gate.hold((scene.written,), [scene.waiting(10, b"a"), scene.waiting(20, b"b")])
-    assert not scene.gate.has_room(1)
+    assert scene.replies.has_room(2)
+    scene.replies.hold((scene.written,), [scene.reply(10, b"a"), scene.reply(20, b"b")])
+    assert not scene.replies.has_room(1)
     scene.written.advance(10)
-    assert scene.gate.has_room(1)
+    assert scene.replies.has_room(1)
 
 
 Step = st.one_of(
@@ -173,7 +180,7 @@ Step = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(Step, max_size=40))
-def test_every_reply_exactly_once_and_never_before_its_watermarks(
+def test_each_reply_is_sent_once_and_never_before_its_watermarks(
     steps: list[tuple[str, str, int]],
 ) -> None:
     scene = make_scene()
@@ -181,38 +188,38 @@ def test_every_reply_exactly_once_and_never_before_its_watermarks(
     needs: dict[bytes, tuple[int, str]] = {}
     end = 0
 
-    class Checking(Bytes):
+    class CheckingChannel(RecordingChannel):
         def write(self, data: bytes | bytearray | memoryview) -> None:
             for reply in bytes(data).split(b";")[:-1]:
                 self.writes.append(reply)
                 name, late, _ = reply.partition(b"!")
                 if not late:
-                    end, lane = needs[name]
-                    assert all(marks[mark].value >= end for mark in lane), (name, end)
+                    end, watermarks = needs[name]
+                    assert all(marks[mark].value >= end for mark in watermarks), (name, end)
 
-    channel = Checking()
+    channel = CheckingChannel()
 
     def late(ticket: bytes, status: PutMessageStatus) -> bytes:
         return ticket + b"!" + status.value.encode() + b";"
 
-    scene.gate._late = late
+    scene.replies._late = late
     for kind, which, number in steps:
         if kind == "hold":
-            replies = []
+            held = []
             for _ in range(number):
                 end += 7
                 name = b"%d" % len(needs)
                 needs[name] = (end, which)
-                replies.append(PendingReply(channel, end, name + b";", name))
-            scene.gate.hold([marks[mark] for mark in which], replies)
-            scene.gate.release()
+                held.append(PendingReply(channel, end, name + b";", name))
+            scene.replies.hold([marks[mark] for mark in which], held)
+            scene.replies.release()
         elif kind == "advance":
             marks[which].advance(number * 7)
         elif kind == "time":
             scene.scheduler.advance(number)
         else:
-            scene.gate.fail(PutMessageStatus.UNKNOWN_ERROR)
+            scene.replies.fail(PutMessageStatus.UNKNOWN_ERROR)
     scene.scheduler.advance(60_000)
     answered = [reply.partition(b"!")[0] for reply in channel.writes]
-    assert sorted(answered) == sorted(needs), "each exactly once"
-    assert scene.gate.waiting == 0
+    assert sorted(answered) == sorted(needs), "each reply exactly once"
+    assert scene.replies.waiting == 0

@@ -1,4 +1,4 @@
-"""Rates of the last minute, from samples every ten seconds."""
+"""Consumption rates of the last minute, from samples every ten seconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rmqpy.client.consuming.consumer_stats import SAMPLE_MS, TOPICS_MAX, Consume
 from rmqpy.remoting.bodies import ConsumeStatus
 
 
-def test_rates_of_a_minute() -> None:
+def test_rates_are_those_of_the_last_minute() -> None:
     rates = ConsumerStats()
     rates.sample(0)
     assert rates.status("T", 0) == ConsumeStatus()
@@ -28,7 +28,7 @@ def test_rates_of_a_minute() -> None:
     )
 
 
-def test_what_is_older_than_a_minute_is_forgotten() -> None:
+def test_counts_older_than_a_minute_are_dropped() -> None:
     rates = ConsumerStats()
     rates.consumed("T", 100, 100, 1)
     for number in range(8):
@@ -36,10 +36,12 @@ def test_what_is_older_than_a_minute_is_forgotten() -> None:
     assert rates.status("T", 8 * SAMPLE_MS).consume_failed_msgs == 0
 
 
-def test_topics_are_bounded() -> None:
+def test_the_number_of_topics_is_bounded() -> None:
     rates = ConsumerStats()
     for number in range(TOPICS_MAX + 5):
         rates.pulled(f"T{number}", 1, 1)
     rates.sample(0)
     rates.pulled("T0", 1, 1)
-    assert rates.status("T0", 1000) == ConsumeStatus()  # forgotten, and new: no sample yet
+    assert (
+        rates.status("T0", 1000) == ConsumeStatus()
+    )  # It was dropped and is new again, without a sample.

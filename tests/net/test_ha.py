@@ -1,16 +1,14 @@
-"""Replication over real loopback sockets: master and slave, and peers that are neither."""
+"""Replication over real loopback sockets: master, slave, and peers that are neither."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 from attrs import define, field
-from harness.net import SkewedScheduler
+from harness.net import InLoop, SkewedScheduler, until
 
 from rmqpy.config.loading import SecuritySettings
 from rmqpy.ha.frames import TransferFrame, encode_report, encode_transfer
@@ -25,11 +23,10 @@ from rmqpy.store.files.watermark import Watermark
 
 FILE = 64 << 10
 SETTINGS = LinkSettings(file_size=FILE)
-DEADLINE_S = 5
 
 
-class Log:
-    """A master's log in memory."""
+class MemoryLog:
+    """The log of a master, in memory."""
 
     min_offset = PhysicalOffset(0)
 
@@ -50,8 +47,8 @@ class Log:
 
 
 @define
-class Copy:
-    """A slave that stores into memory."""
+class MemorySlave:
+    """A slave that stores in memory."""
 
     begin_at: int | None = None
     data: bytearray = field(factory=bytearray)
@@ -60,13 +57,13 @@ class Copy:
     full_at: int | None = None
 
     def connected(self, now_ms: int) -> SlaveLink:
-        place = None if self.begin_at is None else PhysicalOffset(self.begin_at)
+        begin_at = None if self.begin_at is None else PhysicalOffset(self.begin_at)
         end = PhysicalOffset((self.first or 0) + len(self.data))
-        return SlaveLink(SETTINGS, end, now_ms, begin_at=place)
+        return SlaveLink(SETTINGS, end, now_ms, begin_at=begin_at)
 
     def store(self, transfer: TransferFrame) -> None:
         if self.full_at is not None and transfer.end > self.full_at:
-            raise StoreError("commitlog", "no space", "space", "make some")
+            raise StoreError("commitlog", "no space", "space", "free some")
         if self.first is None:
             self.first = transfer.offset
         self.data += transfer.body
@@ -75,24 +72,17 @@ class Copy:
         self.ends.append(reason)
 
 
-async def until(condition):
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-async def serve(scheduler, log):
+async def serve(scheduler: SkewedScheduler, log: MemoryLog) -> tuple[HaServer, tuple[str, int]]:
+    """Start a master on ``log`` and return it with its address."""
     server = HaServer(log, SETTINGS, scheduler)
     return server, await server.listen("127.0.0.1", 0)
 
 
-def test_a_slave_gets_what_is_there_and_what_comes(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-) -> None:
-    async def main(scheduler):
-        log = Log(bytes(3 * FILE) + b"old")
+def test_a_slave_receives_existing_and_new_bytes(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        log = MemoryLog(bytes(3 * FILE) + b"old")
         server, address = await serve(scheduler, log)
-        slave = Copy(begin_at=FILE)
+        slave = MemorySlave(begin_at=FILE)
         connection = dial(address, slave, scheduler)
         await until(lambda: server.replicated.value == len(log.data))
         for number in range(100):
@@ -110,14 +100,12 @@ def test_a_slave_gets_what_is_there_and_what_comes(
     in_loop(main)
 
 
-def test_a_long_log_arrives_whole(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-) -> None:
-    async def main(scheduler):
+def test_a_long_log_is_copied_completely(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
         data = bytes(range(256)) * (FILE // 256) * 120
-        log = Log(data)
+        log = MemoryLog(data)
         server, address = await serve(scheduler, log)
-        slave = Copy(begin_at=0)
+        slave = MemorySlave(begin_at=0)
         connection = dial(address, slave, scheduler)
         await until(lambda: server.replicated.value == len(data))
         assert slave.data == data and slave.first == 0
@@ -127,13 +115,11 @@ def test_a_long_log_arrives_whole(
     in_loop(main)
 
 
-def test_a_slave_that_cannot_store_ends_and_reports_nothing_more(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-) -> None:
-    async def main(scheduler):
-        log = Log(b"x" * 100)
+def test_a_slave_that_cannot_store_ends_and_sends_no_more_reports(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        log = MemoryLog(b"x" * 100)
         server, address = await serve(scheduler, log)
-        slave = Copy(full_at=150)
+        slave = MemorySlave(full_at=150)
         dial(address, slave, scheduler)
         await until(lambda: server.replicated.value == 100)
         log.append(b"y" * 100)
@@ -145,13 +131,11 @@ def test_a_slave_that_cannot_store_ends_and_reports_nothing_more(
     in_loop(main)
 
 
-def test_nobody_there_is_an_end_too(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-) -> None:
-    async def main(scheduler):
-        server, address = await serve(scheduler, Log())
+def test_an_unreachable_master_ends_the_connection_once(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await serve(scheduler, MemoryLog())
         await server.close()
-        slave = Copy()
+        slave = MemorySlave()
         dial(address, slave, scheduler)
         await until(lambda: slave.ends)
         assert "cannot be reached" in slave.ends[0]
@@ -161,13 +145,11 @@ def test_nobody_there_is_an_end_too(
     in_loop(main)
 
 
-def test_a_port_in_use_is_refused_by_name(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-) -> None:
-    async def main(scheduler):
-        server, (host, port) = await serve(scheduler, Log())
+def test_the_error_for_a_port_in_use_names_its_purpose(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, (host, port) = await serve(scheduler, MemoryLog())
         with pytest.raises(ConfigError, match="slaves' port"):
-            await HaServer(Log(), SETTINGS, scheduler).listen(host, port)
+            await HaServer(MemoryLog(), SETTINGS, scheduler).listen(host, port)
         await server.close()
 
     in_loop(main)
@@ -176,11 +158,9 @@ def test_a_port_in_use_is_refused_by_name(
 @pytest.mark.parametrize(
     "sent", [b"\xff" * 8, encode_report(1 << 40), encode_report(0) + b"GET / HTTP/1.1\r\n\r\n    "]
 )
-def test_what_is_no_report_closes_the_connection(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None], sent
-) -> None:
-    async def main(scheduler):
-        log = Log(b"x" * 100)
+def test_an_invalid_report_closes_the_connection(in_loop: InLoop, sent: bytes) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        log = MemoryLog(b"x" * 100)
         server, address = await serve(scheduler, log)
         reader, writer = await asyncio.open_connection(*address)
         writer.write(sent)
@@ -198,16 +178,13 @@ def test_what_is_no_report_closes_the_connection(
 
 
 @pytest.mark.slow
-def test_silence_closes_the_connection(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-) -> None:
-    async def main(scheduler):
-        server, address = await serve(scheduler, Log())
+def test_silence_closes_the_connection(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await serve(scheduler, MemoryLog())
         reader, writer = await asyncio.open_connection(*address)
         scheduler.skew_ms = 30_000
-        with pytest.raises(ConnectionResetError):
+        with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
-            raise ConnectionResetError
         writer.close()
         await server.close()
 
@@ -215,11 +192,9 @@ def test_silence_closes_the_connection(
 
 
 @pytest.mark.slow
-def test_a_peer_that_does_not_read_costs_bounded_memory(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-) -> None:
-    async def main(scheduler):
-        log = Log(bytes(16 << 20))
+def test_a_slave_that_does_not_read_uses_bounded_memory(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        log = MemoryLog(bytes(16 << 20))
         server, address = await serve(scheduler, log)
         _, writer = await asyncio.open_connection(*address, limit=1024)
         writer.write(encode_report(1))
@@ -227,6 +202,7 @@ def test_a_peer_that_does_not_read_costs_bounded_memory(
         for _ in range(50):
             await asyncio.sleep(0.002)
             (slave,) = server._slaves
+            assert slave._transport is not None
             assert slave._transport.get_write_buffer_size() <= ha.ROOM_BYTES + FILE
         (view,) = server.slaves
         assert view.sent < len(log.data)
@@ -236,14 +212,14 @@ def test_a_peer_that_does_not_read_costs_bounded_memory(
     in_loop(main)
 
 
-def test_too_many_connections_are_turned_away(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+def test_connections_above_the_limit_are_rejected(
+    in_loop: InLoop,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ha, "SLAVES_MAX", 2)
 
-    async def main(scheduler):
-        server, address = await serve(scheduler, Log(b"abc"))
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, address = await serve(scheduler, MemoryLog(b"abc"))
         peers = [await asyncio.open_connection(*address) for _ in range(2)]
         await until(lambda: len(server._slaves) == 2)
         reader, writer = await asyncio.open_connection(*address)
@@ -269,15 +245,15 @@ def test_too_many_connections_are_turned_away(
         (b"RPC0" * 100, "impossible offset|allowed are"),
     ],
 )
-def test_frames_of_a_master_that_cannot_be_are_refused(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None], sent, reason
+def test_impossible_frames_of_a_master_are_refused(
+    in_loop: InLoop, sent: bytes, reason: str
 ) -> None:
-    async def main(scheduler):
-        def answer(reader, writer):
+    async def main(scheduler: SkewedScheduler) -> None:
+        def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(sent)
 
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        slave = Copy()
+        slave = MemorySlave()
         dial(server.sockets[0].getsockname()[:2], slave, scheduler)
         await until(lambda: slave.ends)
         assert any(part in slave.ends[0] for part in reason.split("|")), slave.ends
@@ -287,11 +263,11 @@ def test_frames_of_a_master_that_cannot_be_are_refused(
     in_loop(main)
 
 
-def test_the_log_travels_behind_tls(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
+def test_the_log_is_sent_over_tls(
+    in_loop: InLoop,
     tls_folder: Path,
 ) -> None:
-    async def main(scheduler):
+    async def main(scheduler: SkewedScheduler) -> None:
         settings = SecuritySettings(
             tls_server_cert_path=str(tls_folder / "server.pem"),
             tls_server_key_path=str(tls_folder / "server.key"),
@@ -300,13 +276,13 @@ def test_the_log_travels_behind_tls(
             ha_tls_enable=True,
         )
         tls = tls_of(settings)
-        assert tls.client is None  # requests stay plain
-        log = Log(bytes(2 * FILE) + b"secret")
+        assert tls.client is None  # Requests stay plain.
+        log = MemoryLog(bytes(2 * FILE) + b"secret")
         server = HaServer(log, SETTINGS, scheduler, ListenerSecurity(tls.replication))
         address = await server.listen("127.0.0.1", 0)
-        plain = Copy(begin_at=0)
+        plain = MemorySlave(begin_at=0)
         dial(address, plain, scheduler)
-        slave = Copy(begin_at=0)
+        slave = MemorySlave(begin_at=0)
         connection = dial(address, slave, scheduler, tls.to_master)
         await until(lambda: server.replicated.value == len(log.data))
         assert slave.data == log.data
@@ -318,15 +294,13 @@ def test_the_log_travels_behind_tls(
     in_loop(main)
 
 
-def test_an_address_that_is_not_admitted_gets_nothing(
-    in_loop: Callable[[Callable[[SkewedScheduler], Coroutine[Any, Any, None]]], None],
-) -> None:
-    async def main(scheduler):
-        log = Log(b"x" * 100)
+def test_an_address_that_is_not_allowed_receives_nothing(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        log = MemoryLog(b"x" * 100)
         server = HaServer(log, SETTINGS, scheduler, ListenerSecurity(allows=lambda _address: False))
         address = await server.listen("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*address)
-        writer.write(bytes(8))  # what makes Java's port give the whole log
+        writer.write(bytes(8))  # Java's port answers this with the whole log.
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()

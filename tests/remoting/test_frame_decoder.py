@@ -1,13 +1,13 @@
-"""FrameReceiver: however the stream is cut, the same commands; faults at once and for good."""
+"""``FrameDecoder``: the same commands however the stream is cut, and errors that persist."""
 
 from __future__ import annotations
 
 import tracemalloc
 from contextlib import suppress
 from struct import pack
-from typing import Any
 
 import pytest
+from harness.recorded import Recorded
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,23 +25,23 @@ SOME = [
 STREAM = b"".join(map(encode_command, SOME))
 
 
-def test_whole() -> None:
+def test_a_complete_stream_is_decoded() -> None:
     assert FrameDecoder().receive(STREAM) == SOME
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_kinds_of_buffers(kind: Any) -> None:
+def test_each_kind_of_buffer_is_accepted(kind: type[bytes | bytearray | memoryview]) -> None:
     assert FrameDecoder().receive(kind(STREAM)) == SOME
 
 
-def test_byte_by_byte() -> None:
+def test_a_stream_is_decoded_byte_by_byte() -> None:
     receiver = FrameDecoder()
     received = [command for byte in STREAM for command in receiver.receive(bytes([byte]))]
     assert received == SOME
     assert receiver.pending_bytes == 0
 
 
-def test_recorded_frames_byte_by_byte(all_recorded: list[Any]) -> None:
+def test_recorded_frames_are_decoded_byte_by_byte(all_recorded: list[Recorded]) -> None:
     smallest = sorted(all_recorded, key=lambda item: len(item.frame))[:120]
     receiver = FrameDecoder()
     count = 0
@@ -55,7 +55,7 @@ def test_recorded_frames_byte_by_byte(all_recorded: list[Any]) -> None:
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
-def test_any_cut(cuts: list[int]) -> None:
+def test_a_stream_may_be_cut_anywhere(cuts: list[int]) -> None:
     receiver = FrameDecoder()
     received = []
     ends = sorted({*cuts, len(STREAM)})
@@ -64,7 +64,7 @@ def test_any_cut(cuts: list[int]) -> None:
     assert received == SOME
 
 
-def test_trailing_bytes_wait() -> None:
+def test_trailing_bytes_are_kept() -> None:
     receiver = FrameDecoder()
     assert receiver.receive(STREAM + STREAM[:10]) == SOME
     assert receiver.pending_bytes == 10
@@ -88,7 +88,7 @@ def test_commands_do_not_share_memory_with_the_input() -> None:
         pytest.param(b"\x16\x03\x01\x02\x00", id="TLS"),
     ],
 )
-def test_bad_length_is_a_fault_at_once(start: bytes) -> None:
+def test_an_invalid_length_is_an_error_immediately_and_for_good(start: bytes) -> None:
     receiver = FrameDecoder()
     with pytest.raises(RemoteProtocolError, match="allowed are"):
         receiver.receive(start)
@@ -97,12 +97,12 @@ def test_bad_length_is_a_fault_at_once(start: bytes) -> None:
     assert receiver.pending_bytes == 0
 
 
-def test_fault_in_the_second_frame() -> None:
+def test_an_error_in_the_second_frame_is_raised() -> None:
     with pytest.raises(RemoteProtocolError, match="serialize type 9"):
         FrameDecoder().receive(encode_command(SOME[0]) + pack(">II", 4, 9 << 24))
 
 
-def test_own_limit() -> None:
+def test_a_decoder_can_have_its_own_limit() -> None:
     frame = encode_command(SOME[0])
     assert FrameDecoder(len(frame)).receive(frame) == SOME[:1]
     with pytest.raises(RemoteProtocolError):
@@ -121,7 +121,7 @@ def test_memory_follows_the_bytes_received() -> None:
     assert peak < 100_000
 
 
-def test_large_frame_in_small_pieces() -> None:
+def test_a_large_frame_is_decoded_in_small_pieces() -> None:
     command = RemotingCommand(10, 5, body=bytes(2_000_000))
     frame = encode_command(command)
     receiver = FrameDecoder()
@@ -132,7 +132,7 @@ def test_large_frame_in_small_pieces() -> None:
 
 
 @given(st.lists(st.binary(max_size=100), max_size=8))
-def test_garbage_raises_nothing_but_remote_faults(chunks: list[bytes]) -> None:
+def test_garbage_raises_only_remote_protocol_errors(chunks: list[bytes]) -> None:
     receiver = FrameDecoder()
     for chunk in chunks:
         with suppress(RemoteProtocolError):
