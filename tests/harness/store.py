@@ -1,15 +1,16 @@
-"""A store on a file layer of the test's choice, in each of its modes, with files so small that
-everything rolls: commit log files of 4096 bytes, 20 units a consume queue file, 20 keys an index
-file, 16 units a DLedger index file.
+"""A store in each of its modes, on any file layer, with files so small that all of them roll.
+
+A commit log file has 4096 bytes, a consume queue file 20 units, a key index file 20 keys, and a
+DLedger index file 16 units (the fixtures ``make_rig`` see to that).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypedDict, Unpack
 
-from attrs import define, field
+from attrs import define, evolve, field
 from simulator.crash_files import (
     FILE_SIZE,
     CrashingFiles,
@@ -23,7 +24,7 @@ from rmqpy.codec.properties import encode_properties
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.files import FileSystem
-from rmqpy.model.message import OutgoingMessage
+from rmqpy.model.message import Host, OutgoingMessage
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_files import MemoryFiles
@@ -33,6 +34,7 @@ __all__ = [
     "CrashingFiles",
     "KilledError",
     "MakeStoreRig",
+    "MessageFields",
     "SingleNodeProposer",
     "StoreRig",
     "bodies_of",
@@ -45,9 +47,26 @@ SELF_ID = "n0"
 HOST = (bytes([127, 0, 0, 1]), 10911)
 
 
+class MessageFields(TypedDict, total=False):
+    """The fields of `OutgoingMessage` that a test may set."""
+
+    topic: bytes
+    queue_id: int
+    body: bytes
+    properties: bytes
+    sys_flag: int
+    born_host: Host
+    store_host: Host
+    prepared_transaction_offset: int
+
+
 @define
 class StoreRig:
-    """One store directory. ``flag`` is enableDLegerCommitLog."""
+    """One store directory and its settings.
+
+    ``flag`` is enableDLegerCommitLog, and ``changes`` are further settings, by attribute name.
+    ``memory_bytes`` is what the store takes for the machine's memory.
+    """
 
     files: FileSystem
     root: str
@@ -56,6 +75,7 @@ class StoreRig:
     changes: dict[str, Any] = field(factory=dict)
     force: bool = False
     memory_bytes: int = 1 << 34
+    self_id: str = SELF_ID
 
     def settings(self) -> StoreSettings:
         values: dict[str, Any] = {
@@ -64,18 +84,15 @@ class StoreRig:
             "mapped_file_size_consume_queue": 400,
             "max_hash_slot_num": 10,
             "max_index_num": 20,
+            "enable_dledger_commit_log": self.flag,
+            "dledger_self_id": self.self_id,
+            "dledger_group": "group",
+            "dledger_peers": f"{self.self_id}-127.0.0.1:20911",
         }
-        if self.flag:
-            values |= {
-                "enable_dledger_commit_log": True,
-                "dledger_self_id": SELF_ID,
-                "dledger_group": "group",
-                "dledger_peers": f"{SELF_ID}-127.0.0.1:40911",
-            }
         return StoreSettings(**(values | self.changes))
 
     def open(self, *, lead: bool = True) -> MessageStore:
-        """Open the directory; with the flag also become the leader of the group of one."""
+        """Open the store; with the flag, also become the leader of the group of one."""
         context = StoreContext(
             self.settings(), self.files, self.clock, self.memory_bytes, force=self.force
         )
@@ -89,33 +106,54 @@ class StoreRig:
             store.dispatch()
         return store
 
-    def after(self, files: FileSystem) -> StoreRig:
-        """The same directory on another layer (what a crash has left)."""
-        return StoreRig(files, self.root, self.flag, self.clock, dict(self.changes), self.force)
+    def after(self, files: FileSystem) -> Self:
+        """Return a rig of the same directory on other files, such as those that a crash left."""
+        return evolve(self, files=files, changes=dict(self.changes))
 
     @staticmethod
-    def draft(number: int, **changes: Any) -> OutgoingMessage:
-        """Message ``number``: its body says so, and so does its key."""
+    def draft(number: int, **changes: Unpack[MessageFields]) -> OutgoingMessage:
+        """Return message ``number``, which its body and its key name."""
         pairs = {"KEYS": f"key{number}", "UNIQ_KEY": f"U{number:08X}", "TAGS": f"T{number % 3}"}
-        values: dict[str, Any] = {
-            "topic": b"Topic",
-            "queue_id": number % 2,
-            "body": f"body {number} ".encode() * (1 + number % 5),
-            "properties": encode_properties(pairs),
-            "born_timestamp_ms": 1_700_000_000_000 + number,
-            "born_host": HOST,
-            "store_host": HOST,
-        }
-        return OutgoingMessage(**(values | changes))
+        message = OutgoingMessage(
+            topic=b"Topic",
+            queue_id=number % 2,
+            body=f"body {number} ".encode() * (1 + number % 5),
+            properties=encode_properties(pairs),
+            born_timestamp_ms=1_700_000_000_000 + number,
+            born_host=HOST,
+            store_host=HOST,
+        )
+        return evolve(message, **changes)
 
-    def put(self, store: MessageStore, *numbers: int, **changes: Any) -> list[int]:
-        """Put messages and end the turn; their physical offsets. The clock moves 10 ms a turn."""
+    def put(
+        self, store: MessageStore, *numbers: int, **changes: Unpack[MessageFields]
+    ) -> list[int]:
+        """Put messages, end the turn, and return their physical offsets.
+
+        The clock moves by 10 ms per turn.
+        """
         self.clock.advance(10)
         results = store.appender.put([self.draft(number, **changes) for number in numbers])
         assert {result.status for result in results} == {PutMessageStatus.PUT_OK}
         store.appender.commit()
         store.dispatch()
         return [int(result.physical_offsets[0]) for result in results]
+
+    def write(self, *numbers: int, **changes: Unpack[MessageFields]) -> list[int]:
+        """Open the store, put each message in a turn, stop, and return their physical offsets."""
+        store = self.open()
+        try:
+            return [offset for number in numbers for offset in self.put(store, number, **changes)]
+        finally:
+            store.shutdown()
+
+    def records(self) -> dict[tuple[str, int], list[bytes]]:
+        """Open the store, return every record that a consumer gets, by queue, and stop."""
+        store = self.open()
+        try:
+            return read_all(store)
+        finally:
+            store.shutdown()
 
     @staticmethod
     def flush(store: MessageStore) -> None:
@@ -125,38 +163,41 @@ class StoreRig:
             store.flush_tracker.flushed(task.offset)
 
     def tree(self) -> dict[str, bytes]:
-        """Every file below the root, but the lock."""
+        """Return the content of every file below the root, by its path there."""
         if isinstance(self.files, MemoryFiles):
             found = {path: bytes(node.data) for path, node in self.files.nodes.items()}
         else:
             paths = (path for path in Path(self.root).rglob("*") if path.is_file())
             found = {str(path): path.read_bytes() for path in paths}
-        return {path.removeprefix(self.root + "/"): data for path, data in found.items()}
+        root = self.root + "/"
+        return {
+            path.removeprefix(root): data for path, data in found.items() if path.startswith(root)
+        }
 
     def edit(self, path: str, position: int, data: bytes) -> None:
-        """Overwrite bytes of a file behind the store's back."""
+        """Overwrite bytes of a file without the store's knowledge."""
         file = self.files.open(f"{self.root}/{path}")
         file.write(position, data)
         file.sync()
         file.close()
 
     def write_back(self, part: str) -> None:
-        """The system brings files whose paths contain ``part`` to the disk by itself."""
+        """Sync the files whose paths contain ``part``, as the operating system may at any time."""
         assert isinstance(self.files, MemoryFiles)
         for path in [path for path in self.files.nodes if part in path]:
             self.files.open(path).sync()
             self.files.sync_dir(path.rpartition("/")[0])
 
     def place(self, offset: int) -> tuple[str, int]:
-        """(path, position) of the byte at a log offset, in commitlog/ or the DLedger data."""
+        """Return the file of a log offset, in commitlog/ or the DLedger data, and its position."""
         first = offset // FILE_SIZE * FILE_SIZE
         name = f"{first:020d}"
-        folder = f"dledger-{SELF_ID}/data" if self.flag else "commitlog"
+        folder = f"dledger-{self.self_id}/data" if self.flag else "commitlog"
         return f"{folder}/{name}", offset - first
 
 
 def bodies_of(store: MessageStore) -> set[bytes]:
-    """The body of every message that a consumer gets (IPv4 hosts)."""
+    """Return the body of every message that a consumer gets (IPv4 hosts)."""
     return {
         record[88 : 88 + int.from_bytes(record[84:88])]
         for records in read_all(store).values()

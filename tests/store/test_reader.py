@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from harness.store import FILE_SIZE, MakeStoreRig, StoreRig, read_all
+from harness.store import FILE_SIZE, MakeStoreRig, MessageFields, StoreRig, read_all
 
 from rmqpy.codec.message import decode_message
 from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
@@ -343,7 +343,7 @@ def test_delayed_messages_have_their_time_as_tags_code(rig: StoreRig) -> None:
 @pytest.mark.parametrize("flag", [0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6])
 def test_ipv6_hosts(rig: StoreRig, flag: int) -> None:
     store = rig.open()
-    hosts = {
+    hosts: MessageFields = {
         "born_host": (V6, 1) if flag & BORN_HOST_V6 else (b"\1\2\3\4", 1),
         "store_host": (V6, 2) if flag & STORE_HOST_V6 else (b"\5\6\7\x08", 2),
     }

@@ -128,8 +128,7 @@ def test_the_last_record_is_the_last_of_a_scan(rig: StoreRig, make_rig: MakeStor
     for count in (4096, 4097):
         rig = make_rig(flag=rig.flag, changes=rig.changes)
         store = rig.open()
-        changes = {"body": b"", "properties": b"A\x01bcd"}
-        rig.put(store, *range(count), **changes)
+        rig.put(store, *range(count), body=b"", properties=b"A\x01bcd")
         assert store.log.max_offset < 1 << 20
         end = store.log.max_offset
         store.close_without_flush()
