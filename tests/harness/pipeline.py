@@ -1,4 +1,4 @@
-"""One Spark session for the suite; what a Java consumer got; live brokers."""
+"""Rows compared with what a Java consumer received, and live clusters for streams."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ Row = dict[str, Any]
 
 
 def check_row(row: Row, found: Row) -> None:
+    """Check a row of Spark against the same message as a Java consumer received it."""
     for column in SAME_NAME:
         assert row[column] == found[column], column
     assert row["sysFlag"] | COMPRESSED == found["sysFlag"] | COMPRESSED  # 5.3 clears it
@@ -36,7 +37,7 @@ def check_row(row: Row, found: Row) -> None:
 
 
 class LiveCluster:
-    """A name server and a broker, ours or Java's, and what a test does with them."""
+    """A name server and a broker of rmqpy or Java, on which a test creates topics and sends."""
 
     def __init__(
         self, kind: str, root: Path, settings: dict[str, str] | None = None, wait: bool = True
@@ -74,7 +75,10 @@ class LiveCluster:
         return topic
 
     def send(self, topic: str, bodies: list[bytes], tags: str | None = None) -> None:
-        """Tries again until all are acknowledged; none is stored twice unless an answer is lost."""
+        """Send until all messages are acknowledged.
+
+        A message is stored twice only if an answer was lost.
+        """
         import time
 
         from rmqpy.client import Message, SendStatus
