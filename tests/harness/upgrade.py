@@ -14,7 +14,7 @@ from harness.store import StoreRig
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.plan.node_context import NodeContext
 
-__all__ = ["GOLDEN_SIZES", "FileSizes", "MakeUpgradeRig", "UpgradeRig", "tree_of"]
+__all__ = ["GOLDEN_SIZES", "FileSizes", "MakeUpgradeRig", "UpgradeRig", "log_of", "tree_of"]
 
 SPARSE_BYTES_MIN = 1 << 26
 """A file of at least this size is the sparse index of a ledger."""
@@ -75,6 +75,11 @@ def tree_of(root: Path) -> dict[str, tuple[bytes, int]]:
         for path in root.rglob("*")
         if path.is_file() and "rmqpy" not in path.parts and path.stat().st_size < SPARSE_BYTES_MIN
     }
+
+
+def log_of(root: Path) -> dict[str, bytes]:
+    """Return the content of each file of the classic log."""
+    return {file.name: file.read_bytes() for file in (root / "commitlog").iterdir()}
 
 
 MakeUpgradeRig = Callable[..., UpgradeRig]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import struct
-import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from attrs import define, field
+from harness.golden import extract
 from harness.pipeline import FORGED_SIZE, forged_record
 
 from rmqpy.cli import main
@@ -25,7 +25,6 @@ from rmqpy.codec.backend import scan_records
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 CLASSIC = "A-classic-clean-v497/store"
 JOINED = "C-upgraded-v497/n0"
 DLEDGER = "D-dledger-v497/n0"
@@ -100,9 +99,7 @@ class Store:
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
     base = tmp_path_factory.mktemp("matrix")
     for name in LOGS:
-        with tarfile.open(GOLDEN / f"{name.partition('/')[0]}.tar.xz") as archive:
-            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4
-            archive.extractall(base)
+        extract(name.partition("/")[0], base)
     return {name: Store(base / name, folder) for name, folder in LOGS.items()}
 
 

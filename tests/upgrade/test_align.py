@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from harness.store import CrashingFiles, KilledError, StoreRig
-from harness.upgrade import GOLDEN_SIZES, MakeUpgradeRig, UpgradeRig, tree_of
+from harness.upgrade import GOLDEN_SIZES, MakeUpgradeRig, UpgradeRig, log_of, tree_of
 
 from rmqpy.audit.replicas.certificate import Certificate, certify
 from rmqpy.codec.backend import scan_records
@@ -97,9 +97,9 @@ def test_two_intact_replicas_and_an_empty_one_become_a_group_of_three(
     # Java's own upgrade of the same store: the same bytes in the old files, the same divide.
     java = golden("C-upgraded-v497") / "n0"
     for name in names:
-        for file in sorted((java / "commitlog").iterdir()):
-            ours = (root / name / "commitlog" / file.name).read_bytes()
-            assert ours == file.read_bytes(), (name, file.name)
+        log = log_of(root / name)
+        for file, content in log_of(java).items():
+            assert log[file] == content, (name, file)
         text = (root / f"{name}.conf").read_text()
         assert "enableDLegerCommitLog=true\n" in text
         assert text.startswith(f"# broker {name}\n")
@@ -125,9 +125,9 @@ def test_a_lagging_slave_receives_the_missing_messages(golden_copy: Callable[[st
     assert bad_checks(after) == set()
     assert certificate_of(after).is_equal
     assert plan_alignment(after).is_empty
-    for file in (root / "master" / "commitlog").iterdir():
-        copy = root / "slave" / "commitlog" / file.name
-        assert copy.read_bytes() == file.read_bytes()
+    copied = log_of(root / "slave")
+    for file, content in log_of(root / "master").items():
+        assert copied[file] == content, file
     completed = root / "slave" / "commitlog" / "00000000000000262144"
     original = root / "master" / "commitlog" / "00000000000000262144"
     assert completed.stat().st_mtime_ns // 1_000_000 == original.stat().st_mtime_ns // 1_000_000
@@ -184,10 +184,7 @@ def test_a_gap_in_one_file_of_a_joined_group_is_filled(
     apply_all(made, plan)
     after = context(root, names)
     assert "same-log" not in bad_checks(after)
-    logs = [
-        {file.name: file.read_bytes() for file in (root / name / "commitlog").iterdir()}
-        for name in names
-    ]
+    logs = [log_of(root / name) for name in names]
     assert logs[0] == logs[1] == logs[2]
 
 
@@ -411,10 +408,7 @@ def test_messages_written_while_the_flag_was_off_are_refused_until_a_reference_i
     apply_all(chosen, plan_alignment(chosen))
     after = context(root, names)
     assert not {"divide-fits", "same-log", "same-divide"} & bad_checks(after)
-    logs = [
-        {file.name: file.read_bytes() for file in (root / name / "commitlog").iterdir()}
-        for name in names
-    ]
+    logs = [log_of(root / name) for name in names]
     assert logs[0] == logs[1] == logs[2]
     assert list((root / "n0/rmqpy/upgrade").rglob("cut/0*")), "the cut files are kept"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.upgrade import GOLDEN_SIZES, tree_of
+from harness.upgrade import GOLDEN_SIZES, log_of, tree_of
 
 from migrations.m0006_leave import LeaveOptions, plan_leave
 from rmqpy.config.loading import StoreSettings
@@ -47,10 +47,6 @@ def plan_group(root: Path) -> tuple[Plan, dict[str, NodeContext]]:
         for member, context in contexts.items()
     )
     return Plan(steps=("m0006_leave",), nodes=parts), contexts
-
-
-def log_of(root: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in (root / "commitlog").iterdir()}
 
 
 @pytest.mark.slow
