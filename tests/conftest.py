@@ -1,4 +1,4 @@
-"""Fixtures of tests; what they hand out is in harness.golden."""
+"""Fixtures of all tests; harness.golden describes the golden stores that they return."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from harness.golden import (
     node_folder,
 )
 
-# How long an example takes says something about the machine, not about the code.
+# The time of an example depends on the machine, so there is no deadline.
 hypothesis.settings.register_profile("rmqpy", deadline=None)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=10)
 hypothesis.settings.load_profile("rmqpy")
@@ -32,13 +32,13 @@ hypothesis.settings.load_profile("rmqpy")
 
 @pytest.fixture(scope="session")
 def tls_folder() -> Path:
-    """Certificates and keys (tests/tls/README.md)."""
+    """Return the folder of certificates and keys (tests/tls/README.md)."""
     return TLS
 
 
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Name of a golden store -> its folder, extracted once; never write to it."""
+    """Return a function from a golden store's name to its folder, which is shared and read-only."""
     base = tmp_path_factory.mktemp("golden")
 
     @cache
@@ -50,7 +50,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture
 def golden_copy(tmp_path: Path) -> Callable[[str], Path]:
-    """Name of a golden store -> a fresh folder of this test alone."""
+    """Return a function from a golden store's name to a copy for this test."""
 
     @cache
     def copied(name: str) -> Path:
@@ -61,40 +61,46 @@ def golden_copy(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def store_of(golden: Callable[[str], Path]) -> Callable[[str], Path]:
-    """ "A-classic-clean-v497" or "C-upgraded-v497/n0" → that node's store folder; only to read."""
+    """Return a function from a node to its read-only store folder.
+
+    A node is "A-classic-clean-v497" or "C-upgraded-v497/n0".
+    """
     return lambda name: node_folder(golden, name)
 
 
 @pytest.fixture
 def copy_of(golden_copy: Callable[[str], Path]) -> Callable[[str], Path]:
-    """The same as a copy to write to."""
+    """Return a function from a node to a copy of its store folder for this test."""
     return lambda name: node_folder(golden_copy, name)
 
 
 @pytest.fixture(params=TOLD_NODES)
 def told_node(request: pytest.FixtureRequest) -> str:
-    """The name of a node, as ``store_of`` takes it, whose messages are in the manifest."""
+    """Return a node whose messages are in the manifest; the test runs for each of them."""
     name: str = request.param
     return name
 
 
 @pytest.fixture(params=CLEAN_NODES)
 def clean_node(request: pytest.FixtureRequest) -> str:
-    """One in which nothing is wrong."""
+    """Return a node without damage; the test runs for each of them."""
     name: str = request.param
     return name
 
 
 @pytest.fixture(params=GOLDEN_NODES)
 def golden_node(request: pytest.FixtureRequest) -> str:
-    """Any one."""
+    """Return a node; the test runs for each of them."""
     name: str = request.param
     return name
 
 
 @pytest.fixture(scope="session")
 def manifest() -> Callable[[str], dict[str, Any]]:
-    """Name of a golden store -> its manifest: config, files with md5, queues, every message."""
+    """Return a function from a golden store's name to its manifest.
+
+    The manifest has the configuration, the files with md5, the queues, and every message.
+    """
 
     @cache
     def loaded(name: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Conformance: the same requests and commands to a Java server and to ours, answers compared.
+"""Conformance: the answers of a Java server and of rmqpy to the same requests and commands.
 
 :mod:`.wire` sends requests and records the answers, the scenarios define what is sent in which
-order, :mod:`.compare` finds differences, :mod:`.page` writes docs/reference/conformance.md from the
-evidence.
+order, :mod:`.compare` finds differences, and :mod:`.page` writes docs/reference/conformance.md
+from the evidence.
 """

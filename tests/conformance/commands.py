@@ -1,8 +1,7 @@
-"""The commands of mqadmin, in an order in which each has something to show, and the comparison of
-their outputs.
+"""The commands of mqadmin, in an order in which each has output, and its comparable form.
 
-Words in braces name what :func:`prepare` creates: a topic with messages, a group that has read some
-of them, and an online client of the group that answers requests of the broker.
+Words in braces stand for what :func:`prepare` creates: a topic with messages, a group that has read
+some of them, and an online client of the group that answers requests of the broker.
 """
 
 from __future__ import annotations
@@ -24,21 +23,23 @@ from rmqpy.testing.blocking_connection import BlockingConnection, create_topic, 
 TOPIC, GROUP, WRITERS, CLIENT = "Operations", "ops-readers", "ops-writers", "10.0.0.9@ops"
 MESSAGES: Final = 6
 FAILED: Final = "failed"
-_BY_THE_CLOCK: Final = ("RocketmqCommon - ", "TRANS_CHECK_MAX_TIME_TOPIC", "TOOLS_CONSUMER")
-"""Log lines, and topics that exist or not depending on how long earlier commands took."""
+_TIME_DEPENDENT: Final = ("RocketmqCommon - ", "TRANS_CHECK_MAX_TIME_TOPIC", "TOOLS_CONSUMER")
+"""Log lines, and topics whose existence depends on the duration of earlier commands."""
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?(E-?\d+)?|NaN")
 _PLACE: Final = re.compile(
     r"HOST[0-9A-F]{16}|(?<=commitLogOffset=)\d+|(?<=CommitLog Offset:    )\d+|(?<=physicOffset=)\d+"
 )
-"""Positions in the log, which depend on what the servers have written on their own."""
+"""Positions in the log, which depend on the servers' own messages."""
 _HEXADECIMAL: Final = re.compile(r"\b(HOST[0-9A-F]{16}|[0-9A-F]{32,56})\b")
 ONLINE_SECONDS_MAX: Final = 600.0
 
 
 @define(slots=True, frozen=True)
 class Line:
-    """One command line. ``look`` makes an output comparable. A command that never ends is killed
-    after ``seconds``; our command gets the further arguments ``ours``, with which it ends.
+    """One command line, and the function ``look`` that returns its output in comparable form.
+
+    A command of Java that never ends is killed after ``seconds``; that of rmqpy ends because of the
+    further arguments ``ours``.
     """
 
     words: str
@@ -58,7 +59,7 @@ def exact(output: str) -> list[str]:
     return [
         line.rstrip()
         for line in output.splitlines()
-        if line.strip() and not any(text in line for text in _BY_THE_CLOCK)
+        if line.strip() and not any(text in line for text in _TIME_DEPENDENT)
     ]
 
 
@@ -76,11 +77,12 @@ def numbers(output: str) -> list[str]:
 
 
 def any_numbers(output: str) -> list[str]:
+    """Return the set of lines with ``0`` for every number."""
     return sorted(set(numbers(output)))
 
 
 def titles(output: str) -> list[str]:
-    """Return the headings: for outputs whose rows always differ."""
+    """Return the headings, for outputs whose rows always differ."""
     return [line for line in exact(output) if line.startswith(("#", "=="))]
 
 
@@ -202,7 +204,7 @@ _ONLINE: Final = {
 
 
 def prepare(address: str) -> tuple[OnlineClient, dict[str, str]]:
-    """Create what the commands show. Return the client, and the words in braces."""
+    """Create the objects that the commands show. Return the client and the words in braces."""
     connection = BlockingConnection(address, ONLINE_SECONDS_MAX)
     create_topic(connection, TOPIC, 2)
     first = ""

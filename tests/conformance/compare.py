@@ -1,4 +1,4 @@
-"""The comparison of two answers, without what always differs: addresses, times, rates.
+"""The comparison of two answers without values that always differ: addresses, times, rates.
 
 A *seen* value consists of plain JSON values; :func:`differences` compares two of them. Of members
 in ``_HISTORY`` only the type is compared.
@@ -15,6 +15,7 @@ from rmqpy.model.message import StoredMessage
 from rmqpy.remoting.fastjson import ObjectKey, loads
 
 Seen = Any
+"""An answer in comparable form: plain JSON values of any shape."""
 
 TIME: Final = "TIME"
 RUNTIME_INFO: Final = 28
@@ -35,15 +36,14 @@ _HISTORY: Final = frozenset(
         "tps",
     }
 )
-"""Members whose values depend on the clock."""
-
+"""The members whose values depend on the clock."""
 
 _PLACES: Final = frozenset(
     {"commitLogMaxOffset", "commitLogOffset", "indexLastUpdatePhyoffset", "physicOffset"}
     | {"physicSize", "physical_offset", "prepared_transaction_offset", "size"}
 )
 _ANY: Final = frozenset({"brokerAddr"})
-"""Members that hold one of several values at random (304)."""
+"""The members that hold one of several values at random (code 304)."""
 
 
 def masked_text(text: str, masks: Mapping[str, str]) -> str:
@@ -58,7 +58,7 @@ def masked_text(text: str, masks: Mapping[str, str]) -> str:
 
 
 def plain(value: object, masks: Mapping[str, str], name: str = "") -> Seen:
-    """Return a JSON value without what always differs."""
+    """Return a JSON value without members that always differ."""
     if name in _ANY:
         return "any"
     if name in _HISTORY:
@@ -72,8 +72,8 @@ def plain(value: object, masks: Mapping[str, str], name: str = "") -> Seen:
     if isinstance(value, str):
         return masked_text(value, masks)
     if isinstance(value, Mapping):
-        made = {_key(key, masks): plain(item, masks, str(key)) for key, item in value.items()}
-        return dict(sorted(made.items()))
+        masked = {_key(key, masks): plain(item, masks, str(key)) for key, item in value.items()}
+        return dict(sorted(masked.items()))
     assert isinstance(value, list | tuple), value
     items = [plain(item, masks) for item in value]
     return sorted(items, key=repr)
@@ -130,7 +130,7 @@ def _message(message: StoredMessage, masks: Mapping[str, str]) -> Seen:
 
 
 def without_places(seen: Seen, name: str = "") -> Seen:
-    """Return ``seen`` without sizes and offsets, for logs whose sizes differ by intention."""
+    """Return ``seen`` without sizes and offsets, for logs whose sizes differ on purpose."""
     if name in _PLACES:
         return "any"
     if isinstance(seen, dict):
@@ -141,10 +141,10 @@ def without_places(seen: Seen, name: str = "") -> Seen:
 
 
 def differences(java: Seen, ours: Seen, *, more: bool = False, path: str = "") -> list[str]:
-    """Return where ``ours`` differs from ``java``; with ``more``, we may have further members."""
+    """Return how ``ours`` differs from ``java``; with ``more``, further members are allowed."""
     if isinstance(java, dict) and isinstance(ours, dict):
-        lacking, extra = java.keys() - ours.keys(), ours.keys() - java.keys()
-        found = [f"{path}.{key}: only Java has it" for key in sorted(lacking)]
+        missing, extra = java.keys() - ours.keys(), ours.keys() - java.keys()
+        found = [f"{path}.{key}: only Java has it" for key in sorted(missing)]
         if not more:
             found += [f"{path}.{key}: only rmqpy has it" for key in sorted(extra)]
         for key in sorted(java.keys() & ours.keys()):
@@ -155,7 +155,7 @@ def differences(java: Seen, ours: Seen, *, more: bool = False, path: str = "") -
             return [f"{path}: {len(ours)} items {ours!r}, Java {len(java)} {java!r}"]
         return [
             text
-            for number, (theirs, mine) in enumerate(zip(java, ours, strict=True))
-            for text in differences(theirs, mine, more=more, path=f"{path}[{number}]")
+            for number, (expected, found) in enumerate(zip(java, ours, strict=True))
+            for text in differences(expected, found, more=more, path=f"{path}[{number}]")
         ]
     return [] if java == ours else [f"{path}: {ours!r}, Java {java!r}"]

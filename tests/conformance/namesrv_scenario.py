@@ -1,4 +1,4 @@
-"""The scenario with every request code of a name server, P0 and P1."""
+"""The scenario with every request code of a name server of the priorities P0 and P1."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_namesrv_scenario(wire: Wire) -> None:
     body = _registration(1)
     for packed in (False, True):
         body = _packed(2) if packed else _registration(1)
-        wire.ask(
+        wire.exchange(
             wire.request(
                 103,
                 body,
@@ -55,10 +55,10 @@ def run_namesrv_scenario(wire: Wire) -> None:
             ),
             on="broker",
         )
-        wire.ask(wire.request(105, topic=TOPIC))
-    wire.ask(wire.request(103, body, **identity, compressed=True, bodyCrc32=7), on="broker")
+        wire.exchange(wire.request(105, topic=TOPIC))
+    wire.exchange(wire.request(103, body, **identity, compressed=True, bodyCrc32=7), on="broker")
     slave = identity | {"brokerId": 1, "brokerAddr": "127.0.0.1:8"}
-    wire.ask(
+    wire.exchange(
         wire.request(
             103, body, **slave, haServerAddr="127.0.0.1:11", compressed=True,
             bodyCrc32=zlib.crc32(body) & 0x7FFFFFFF,
@@ -67,27 +67,27 @@ def run_namesrv_scenario(wire: Wire) -> None:
     )  # fmt: skip
     for counter in (2, 3):
         version = json.dumps(VERSION | {"counter": counter}).encode()
-        wire.ask(wire.request(322, version, **identity))
-    wire.ask(wire.request(105, topic="no-such"))
-    wire.ask(wire.request(106))
-    wire.ask(wire.request(206))
-    wire.ask(wire.request(224, cluster=CLUSTER))
-    wire.ask(wire.request(304))
+        wire.exchange(wire.request(322, version, **identity))
+    wire.exchange(wire.request(105, topic="no-such"))
+    wire.exchange(wire.request(106))
+    wire.exchange(wire.request(206))
+    wire.exchange(wire.request(224, cluster=CLUSTER))
+    wire.exchange(wire.request(304))
     for code in (205, 105, 327, 105):
-        wire.ask(wire.request(code, brokerName=NAME, topic=TOPIC))
+        wire.exchange(wire.request(code, brokerName=NAME, topic=TOPIC))
     names = {"namespace": "ORDER_TOPIC_CONFIG", "key": TOPIC}
-    wire.ask(wire.request(100, **names, value=f"{NAME}:3"))
-    wire.ask(wire.request(101, **names))
-    wire.ask(wire.request(219, namespace=names["namespace"]))
-    wire.ask(wire.request(105, topic=TOPIC))
-    wire.ask(wire.request(102, **names))
-    wire.ask(wire.request(101, **names))
-    wire.ask(wire.request(219, namespace="no-such"))
-    wire.ask(wire.request(318, b"orderMessageEnable=true\n"))
-    wire.ask(wire.request(318, b"kvConfigPath=/x\n"))
-    wire.ask(wire.request(319), more=True)
-    wire.ask(wire.request(216, topic=TOPIC, clusterName=None))
-    wire.ask(wire.request(105, topic=TOPIC))
+    wire.exchange(wire.request(100, **names, value=f"{NAME}:3"))
+    wire.exchange(wire.request(101, **names))
+    wire.exchange(wire.request(219, namespace=names["namespace"]))
+    wire.exchange(wire.request(105, topic=TOPIC))
+    wire.exchange(wire.request(102, **names))
+    wire.exchange(wire.request(101, **names))
+    wire.exchange(wire.request(219, namespace="no-such"))
+    wire.exchange(wire.request(318, b"orderMessageEnable=true\n"))
+    wire.exchange(wire.request(318, b"kvConfigPath=/x\n"))
+    wire.exchange(wire.request(319), more=True)
+    wire.exchange(wire.request(216, topic=TOPIC, clusterName=None))
+    wire.exchange(wire.request(105, topic=TOPIC))
     for leaving in (slave, identity):
-        wire.ask(wire.request(104, **leaving))
-    wire.ask(wire.request(106))
+        wire.exchange(wire.request(104, **leaving))
+    wire.exchange(wire.request(106))

@@ -1,8 +1,7 @@
-"""Writes docs/reference/conformance.md: one row for each request code and each command of mqadmin,
-from the evidence of a run of the tests.
+"""The content of docs/reference/conformance.md, created from the evidence of a test run.
 
-Rows come from checked-in lists. A row without evidence in both modes is an error, and so is
-evidence without a row.
+The page has one row for each request code and each command of mqadmin. Rows are taken from lists in
+the repository. A row without evidence in both modes is an error, and so is evidence without a row.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from attrs import define, field
 MODES: Final = ("classic", "dledger")
 HEAD: Final = """# Conformance
 
-<!-- Made by pytest -m interop tests/interop/test_conformance.py --write-pages -->
+<!-- Created by pytest -m interop tests/interop/test_conformance.py --write-pages -->
 
-What the real Java servers 4.9.7 and ours answer to the same requests, on a classic log and on
-DLedger. A run of `tests/interop/test_conformance.py` fails where an answer differs, where a row
-below has no test, or where this page is not what the run has seen. Compared is everything
-that the clock, ports and chance do not decide: codes, names and values of the header, bodies member
-by member, what the broker sends to clients by itself, and at the end both logs, record by record.
+The Java servers 4.9.7 and those of rmqpy receive the same requests, on a classic log and on
+DLedger. A run of `tests/interop/test_conformance.py` fails if an answer differs, if a row below has
+no test, or if this page differs from the evidence of the run. Everything is compared that does not
+depend on the clock, ports, or chance: codes, names and values of the header, bodies member by
+member, the requests of the broker to clients, and finally both logs, record by record.
 
 """
 LETTERS: Final = """\
@@ -30,12 +29,12 @@ C client, P producer, K consumer, B broker, S slave, N name server, A tools. *Re
 is a frame of Java's client, replayed.
 """
 TWICE: Final = """\
-Twice: Java's `mqadmin` against the Java servers and against ours, and `rmqpy admin` against the
-same servers of ours.
+Each command is compared twice: Java's `mqadmin` with the Java servers and with those of rmqpy, and
+`rmqpy admin` with the same servers of rmqpy.
 """
 FEATURES_HEAD: Final = """## Features and clients
 
-Against a Java and an rmqpy broker, message by message, or against both in turn.
+Each test compares a Java broker and an rmqpy broker message by message, or uses both in turn.
 
 | what | modes | test |
 |---|---|---|
@@ -62,7 +61,7 @@ FEATURES: Final = (
     ("broadcast", _ALL, "tests/interop/test_services.py", "test_broadcast"),
     ("SQL filter", _ALL, "tests/interop/test_services.py", "test_sql_filters"),
     (
-        "all of these under way at the switch",
+        "all of these in progress at the switch",
         _SWITCH,
         "tests/interop/test_services_flip.py",
         "test_what_was_under_way_goes_on_behind_the_switch",
@@ -93,7 +92,7 @@ FEATURES: Final = (
         "test_transactions_of_the_go_client",
     ),
     (
-        "trace of our clients, read by `mqadmin` and ours",
+        "trace of rmqpy's clients, read by `mqadmin` and `rmqpy admin`",
         "classic",
         "tests/interop/test_trace.py",
         "test_our_clients_trace",
@@ -105,7 +104,7 @@ FEATURES: Final = (
         "test_javas_clients_trace",
     ),
     (
-        "delays and half messages of Java stores go on as Java's did",
+        "delays and half messages of Java stores continue as in Java",
         "classic",
         "tests/broker/assembly/test_golden_continues.py",
         "test_delays_and_half_messages",
@@ -129,17 +128,17 @@ FEATURES: Final = (
         "test_a_killed_leader",
     ),
 )
-"""Feature, modes, and the file and name of the test that shows it."""
+"""Feature, modes, and the file and name of the test that compares it."""
 
-DIFFERENCES: Final = """## What differs by intention
+DIFFERENCES: Final = """## Intended differences
 
 | where | here | Java |
 |---|---|---|
-| texts of refusals | say what to do | |
+| texts of refusals | name the remedy | |
 | 320 on DLedger | properties of the batch's header are kept, as on a classic log | left out |
-| 28, 26, 319 | more values than Java has | |
+| 28, 26, 319 | more values than in Java | |
 | `consumerStatus -g` | leaves no files | one file for each member, in the working directory |
-| `startMonitoring`, `clusterRT` | also `-r ROUNDS` | for ever |
+| `startMonitoring`, `clusterRT` | also `-r ROUNDS` | run forever |
 | `getAclConfig` | secrets are left out | shown |
 """
 
@@ -164,11 +163,13 @@ class Evidence:
 
     exchanges: dict[tuple[str, int], int] = field(factory=dict)
     recorded: set[int] = field(factory=set)
-    """Codes whose request was a recorded frame."""
+    """The codes whose request was a recorded frame."""
+
     commands: dict[tuple[str, str], str] = field(factory=dict)
-    """What was compared in the output of a command."""
+    """The part of a command's output that was compared."""
+
     sent_by: dict[int, set[str]] = field(factory=dict)
-    """By code: the commands of mqadmin that sent it to our servers."""
+    """The commands of mqadmin that sent each code to the servers of rmqpy."""
 
     def exchanged(self, mode: str, code: int) -> None:
         self.exchanges[mode, code] = self.exchanges.get((mode, code), 0) + 1
@@ -189,8 +190,9 @@ def page(
     evidence: Evidence,
     elsewhere: Mapping[int | str, str],
 ) -> str:
-    """Return the whole page. ``elsewhere`` names the tests in other files that prove a row in both
-    modes.
+    """Return the whole page.
+
+    ``elsewhere`` names the tests in other files that prove a row in both modes.
     """
     known = {row.code for row in codes}
     unknown_codes = {code for _, code in evidence.exchanges} - known

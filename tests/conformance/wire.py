@@ -1,7 +1,7 @@
-"""One server's side of a conformance scenario: sends frames, and records what came back.
+"""The requests of a conformance scenario to one server, with its recorded answers.
 
-Requests are the recorded frames of Java's clients where there is one of that code, with some fields
-changed; the others have the fields of Java's header class.
+A request is the recorded frame of a Java client with some fields changed. If there is none of that
+code, it has the fields of Java's header class.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rmqpy.testing.blocking_connection import BlockingConnection, connect_when_r
 RETRY_SECONDS_MAX = 15.0
 RETRY_PAUSE_SECONDS = 0.1
 NOT_COMPARED = frozenset({"version"})
-"""Fields whose values depend on the clock."""
+"""The fields whose values depend on the clock."""
 
 
 def recorded_requests(path: Path) -> dict[int, RemotingCommand]:
@@ -49,8 +49,9 @@ class Exchange:
 
 @define
 class Wire:
-    """Connections to one server and their exchanges. ``masks`` are the values that differ between
-    servers.
+    """The connections to one server and their exchanges.
+
+    ``masks`` are the values that differ between servers, with their replacements.
     """
 
     address: str
@@ -72,7 +73,7 @@ class Wire:
             connection.close()
 
     def connection(self, name: str = "tool", address: str | None = None) -> BlockingConnection:
-        """Return the connection of that name, which is opened on first use."""
+        """Return the connection with that name, which is opened on first use."""
         place = (name, address or self.address)
         if place not in self._connections:
             self._connections[place] = connect_when_ready(place[1])
@@ -81,19 +82,19 @@ class Wire:
     def request(self, code: int, body: bytes | None = None, /, **fields: object) -> RemotingCommand:
         """Return the recorded frame with these fields changed; a field of None is left out."""
         model = self.recorded.get(code)
-        made = RemotingCommand(int(code))
+        request = RemotingCommand(int(code))
         if model is not None:
-            made.ext_fields = dict(model.ext_fields)
-            made.body = model.body
+            request.ext_fields = dict(model.ext_fields)
+            request.body = model.body
         for name, value in fields.items():
-            made.ext_fields.pop(name, None)
+            request.ext_fields.pop(name, None)
             if value is not None:
-                made.ext_fields[name] = _text(value)
+                request.ext_fields[name] = _text(value)
         if body is not None:
-            made.body = body
-        return made
+            request.body = body
+        return request
 
-    def ask(
+    def exchange(
         self,
         request: RemotingCommand,
         *,
@@ -102,17 +103,17 @@ class Wire:
         until: Callable[[RemotingCommand], bool] | None = None,
         address: str | None = None,
     ) -> RemotingCommand:
-        """Send a request and record the answer; repeat it ``until`` the answer is as expected."""
+        """Send a request and record the answer; repeat the request ``until`` it is as expected."""
         connection = self.connection(on, address)
-        give_up = time.monotonic() + RETRY_SECONDS_MAX
+        deadline = time.monotonic() + RETRY_SECONDS_MAX
         answer = connection.call(request)
-        while until is not None and not until(answer) and time.monotonic() < give_up:
+        while until is not None and not until(answer) and time.monotonic() < deadline:
             time.sleep(RETRY_PAUSE_SECONDS)
             answer = connection.call(request)
         self.note(request.code, "answer", self.seen(request.code, answer), more=more)
         return answer
 
-    def asked(
+    def relay(
         self,
         request: RemotingCommand,
         pushed: int,
@@ -120,10 +121,10 @@ class Wire:
         *,
         client: str = "client",
     ) -> RemotingCommand:
-        """Send a request on which the server asks the client; answer that, and record both."""
+        """Send a request that the server passes on to the client; answer both, and record both."""
         tool = self.connection()
         tool.send(request)
-        question = self.heard(pushed, client=client)
+        question = self.receive_pushed(pushed, client=client)
         response = reply(question)
         if response is not None:
             self.connection(client).answer(response)
@@ -131,8 +132,8 @@ class Wire:
         self.note(request.code, "answer", self.seen(request.code, answer))
         return answer
 
-    def heard(self, code: int, *, client: str = "client") -> RemotingCommand:
-        """Receive and record a request that the server sends to the client."""
+    def receive_pushed(self, code: int, *, client: str = "client") -> RemotingCommand:
+        """Receive and record a request from the server to the client."""
         question = self.connection(client).receive_pushed(code)
         fields = {name: masked_text(text, self.masks) for name, text in
                   sorted(question.ext_fields.items())}  # fmt: skip

@@ -1,6 +1,6 @@
-"""docs/reference/conformance.md has a row for every code and command of the lists and names
-existing tests. (tests/interop/test_conformance.py, which needs Java, compares the content of
-the rows.)
+"""The rows of docs/reference/conformance.md: all codes and commands, and existing tests.
+
+tests/interop/test_conformance.py, which needs Java, compares the content of the rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rmqpy.model.codes import RequestCode
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/conformance.md"
 CODES_LISTED = 80
-"""How many codes of 4.9.7 are of the priorities 0 and 1."""
+"""The number of codes of 4.9.7 with the priorities P0 and P1."""
 
 
 def rows() -> list[list[str]]:
@@ -39,7 +39,7 @@ def test_every_command_has_a_row() -> None:
     assert found == listed and len(listed) == 57
 
 
-def test_the_tests_that_it_names_are_there() -> None:
+def test_every_test_in_a_row_exists() -> None:
     named = set(re.findall(r"`(tests/\S+\.py)`: `(\w+)`", PAGE.read_text(encoding="utf-8")))
     assert named
     for file, name in named:

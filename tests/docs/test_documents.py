@@ -1,4 +1,4 @@
-"""The documents: links lead somewhere, commands are those that CI runs."""
+"""The links of the documents, and the commands that CI runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_into_the_repository_leads_to_a_file(page) -> None:
+def test_every_link_into_the_repository_leads_to_a_file(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         if "://" in target or target.startswith(("#", "mailto:")):
             continue
@@ -41,7 +41,7 @@ def test_every_environment_of_tox_is_described() -> None:
             assert len(tox[section]["description"].splitlines()) == 1, section
 
 
-def test_ci_sums_up_the_summaries_of_pytest() -> None:
+def test_ci_adds_up_the_summaries_of_pytest() -> None:
     output = "noise\n12 passed, 1 skipped in 3.50s\n== 2 failed, 3 passed in 1.25s ==\n7 passed\n"
     done = subprocess.run(
         [sys.executable, str(ROOT / ".ci" / "summary.py")],

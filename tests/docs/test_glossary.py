@@ -1,4 +1,4 @@
-"""The glossary: every name in it exists, and no class with a counterpart in Java is missing."""
+"""The glossary names existing code, and every class with a counterpart in Java."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def wire_names(text: str, package: str) -> list[str]:
 
 
 def faults(text: str) -> list[str]:
-    """Return what is wrong in the tables of Java's classes."""
+    """Return the errors in the tables of Java's classes."""
     found = []
     counts: Counter[str] = Counter()
     for java, ours in rows(section(text, "Java's classes")):
@@ -76,7 +76,7 @@ def claimed(docstring: str) -> set[str]:
     return {name for name in names if re.fullmatch(r"(?:[A-Z]+[a-z0-9]+){2,}", name)}
 
 
-def test_every_row_of_a_class_is_right() -> None:
+def test_every_row_of_a_class_is_valid() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert faults(text) == []
     assert sum(1 for _ in rows(section(text, "Java's classes"))) > 100

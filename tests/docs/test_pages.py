@@ -1,4 +1,4 @@
-"""Every page of docs/ is of one kind and is linked from the index; diagrams match their sources."""
+"""Every page of docs/ has one kind and a link in the index; diagrams match their sources."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def test_every_anchor_leads_to_a_heading(page: Path) -> None:
             assert anchor in anchors_of(file), f"{name_of(page)} links to {target}#{anchor}"
 
 
-# ------------------------------------------------------------------------------------ the diagrams
+# -- Diagrams
 
 
 @pytest.fixture(scope="module")
 def renderer() -> ModuleType:
-    """The script that renders the diagrams; it is not part of the package."""
+    """Import and return the script that renders the diagrams."""
     spec = importlib.util.spec_from_file_location("render", DOCS / "diagrams" / "render.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -73,7 +73,7 @@ def test_every_diagram_is_rendered_from_its_source(source: Path, renderer: Modul
 def test_a_changed_source_is_noticed(tmp_path: Path, renderer: ModuleType) -> None:
     source = tmp_path / "divide.dot"
     source.write_bytes((DOCS / "diagrams" / "divide.dot").read_bytes())
-    assert not renderer.is_current(source), "without a picture"
+    assert not renderer.is_current(source), "there is no picture"
     picture = (DOCS / "diagrams" / "divide.svg").read_bytes()
     source.with_suffix(".svg").write_bytes(picture)
     assert renderer.is_current(source)

@@ -1,4 +1,4 @@
-"""Documents name what exists: functions by dotted path, files by link."""
+"""Every function, file, and link in the documents exists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 
 def resolve(path: str) -> object:
-    """The object at a dotted path: the longest importable module, then attributes."""
+    """Return the object at a dotted path: the longest importable module, then attributes."""
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
         try:
@@ -48,7 +48,7 @@ def test_every_file_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_leads_to_a_file(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
 

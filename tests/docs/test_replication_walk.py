@@ -1,4 +1,4 @@
-"""The walk-through of docs/tutorials/run-a-master-and-a-slave.md, block by block, on free ports."""
+"""The tutorial docs/tutorials/run-a-master-and-a-slave.md, block by block, on free ports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.slow
-def test_the_commands_do_what_the_text_says(tmp_path: Path) -> None:
+def test_the_commands_print_the_documented_results(tmp_path: Path) -> None:
     blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
     ports = {
         "9876": free_port_block(1)[0],
@@ -42,11 +42,11 @@ def test_the_commands_do_what_the_text_says(tmp_path: Path) -> None:
     try:
         output, errors = shell.communicate(timeout=300)
     finally:
-        shell.terminate()  # has the trap run when the time is up
+        shell.terminate()  # runs the trap after a time-out
     parts = output.split("=== ")
     assert len(parts) == len(blocks) + 1, errors
-    _, _, found, sent, alone = parts
-    assert f"127.0.0.1:{ports['10911']}" in found and f"127.0.0.1:{ports['10921']}" in found
-    assert "connected to" in found, (output, errors)
+    _, _, connected, sent, without_slave = parts
+    assert f"127.0.0.1:{ports['10911']}" in connected and f"127.0.0.1:{ports['10921']}" in connected
+    assert "connected to" in connected, (output, errors)
     assert "SEND_OK" in sent and "haSlaveCount" in sent, (output, errors)
-    assert "SLAVE_NOT_AVAILABLE" in alone, (output, errors)
+    assert "SLAVE_NOT_AVAILABLE" in without_slave, (output, errors)

@@ -1,6 +1,6 @@
-"""docs/reference/start-errors.md: every message in its table comes from a start that fails here.
+"""The messages of docs/reference/start-errors.md: each is that of a start that fails here.
 
-``RMQPY_REWRITE=1 pytest tests/docs/test_troubleshooting.py`` writes the table again.
+``RMQPY_REWRITE=1 pytest tests/docs/test_troubleshooting.py`` rewrites the table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import pytest
 from attrs import define
@@ -43,15 +42,15 @@ STORE = {
 
 
 @define(frozen=True)
-class Ground:
-    """A folder of its own for each case, and free ports."""
+class Environment:
+    """The folder of one case, and free ports."""
 
     folder: Path
     block: PortBlock
     peer_block: PortBlock
     stores: Path
-    keep: Callable[[Any], Any]
-    """Closes what it is given when the case is over."""
+    resources: ExitStack
+    """Closed at the end of the case."""
 
     @property
     def store(self) -> Path:
@@ -62,18 +61,21 @@ class Ground:
         return self.store / "commitlog"
 
     def filled(self, name: str = "classic") -> None:
-        """A store with three log files and a clean stop; ``joined``: flipped to DLedger too."""
+        """Copy a store with three log files after a clean stop.
+
+        ``joined`` has also been switched to DLedger.
+        """
         shutil.copytree(self.stores / name, self.store)
 
     def listen(self, port: int) -> None:
-        taken = self.keep(socket.socket())
+        taken = self.resources.enter_context(socket.socket())
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", port))
         taken.listen()
 
 
-Provoke = Callable[[Ground], "dict[str, str] | list[str] | None"]
-"""Makes the ground bad; settings for the start, or words for its command line."""
+Provoke = Callable[[Environment], "dict[str, str] | list[str] | None"]
+"""A function that prepares a failure and returns settings, or arguments, for the start."""
 
 
 @define(frozen=True)
@@ -87,70 +89,70 @@ CASES: list[Case] = []
 
 
 def case(group: str, title: str) -> Callable[[Provoke], Provoke]:
-    def kept(provoke: Provoke) -> Provoke:
+    def register(provoke: Provoke) -> Provoke:
         CASES.append(Case(group, title, provoke))
         return provoke
 
-    return kept
+    return register
 
 
 # ------------------------------------------------------------------------------------- settings
 
 
 @case("Settings", "the configuration file is missing")
-def _no_file(ground: Ground) -> list[str]:
-    return ["-c", str(ground.folder / "missing.conf")]
+def _no_file(environment: Environment) -> list[str]:
+    return ["-c", str(environment.folder / "missing.conf")]
 
 
 @case("Settings", "a value has the wrong type")
-def _no_number(_: Ground) -> dict[str, str]:
+def _no_number(_: Environment) -> dict[str, str]:
     return {"listenPort": "many"}
 
 
 @case("Settings", "a value is out of its range")
-def _too_small(_: Ground) -> dict[str, str]:
+def _too_small(_: Environment) -> dict[str, str]:
     return {"mappedFileSizeCommitLog": "12"}
 
 
 @case("Settings", "a key requests a feature that this version does not have")
-def _refused(_: Ground) -> dict[str, str]:
+def _refused(_: Environment) -> dict[str, str]:
     return {"duplicationEnable": "true"}
 
 
 @case("Settings", "several commit log folders")
-def _several(_: Ground) -> dict[str, str]:
+def _several(_: Environment) -> dict[str, str]:
     return {"storePathCommitLog": "/one,/two"}
 
 
 @case("Settings", "an unknown escape in a properties file")
-def _escape(ground: Ground) -> list[str]:
-    path = ground.folder / "broker.conf"
+def _escape(environment: Environment) -> list[str]:
+    path = environment.folder / "broker.conf"
     path.write_text("brokerName=\\u12\n", encoding="utf-8")
     return ["-c", str(path)]
 
 
 @case("Settings", "`--set` without a value")
-def _no_value(_: Ground) -> list[str]:
+def _no_value(_: Environment) -> list[str]:
     return ["--set", "listenPort"]
 
 
 @case("Settings", "an invalid address")
-def _no_address(_: Ground) -> dict[str, str]:
+def _no_address(_: Environment) -> dict[str, str]:
     return {"brokerIP1": "no.such.host"}
 
 
 @case("Settings", "a DLedger member that is not among its peers")
-def _not_among(_: Ground) -> dict[str, str]:
+def _not_among(_: Environment) -> dict[str, str]:
     return dledger_settings("group", 40911) | {"dLegerSelfId": "n7"}
 
 
 @case("Settings", "an invalid peers string")
-def _no_peers(_: Ground) -> dict[str, str]:
+def _no_peers(_: Environment) -> dict[str, str]:
     return dledger_settings("group", 40911) | {"dLegerPeers": "n0=127.0.0.1:40911"}
 
 
 @case("Settings", "a slave with the id of a master")
-def _slave_id(_: Ground) -> dict[str, str]:
+def _slave_id(_: Environment) -> dict[str, str]:
     return {"brokerRole": "SLAVE", "brokerId": "0"}
 
 
@@ -158,19 +160,19 @@ def _slave_id(_: Ground) -> dict[str, str]:
 
 
 @case("Ports", "the port is in use")
-def _port_taken(ground: Ground) -> None:
-    ground.listen(ground.block.broker_port)
+def _port_taken(environment: Environment) -> None:
+    environment.listen(environment.block.broker_port)
 
 
 @case("Ports", "the port of the slaves is in use")
-def _ha_port_taken(ground: Ground) -> None:
-    ground.listen(ground.block.broker_port + 1)
+def _ha_port_taken(environment: Environment) -> None:
+    environment.listen(environment.block.broker_port + 1)
 
 
 @case("Ports", "the port of the DLedger peers is in use")
-def _peer_port_taken(ground: Ground) -> dict[str, str]:
-    ground.listen(ground.peer_block[0])
-    return dledger_settings("group", ground.peer_block[0])
+def _peer_port_taken(environment: Environment) -> dict[str, str]:
+    environment.listen(environment.peer_block[0])
+    return dledger_settings("group", environment.peer_block[0])
 
 
 # ------------------------------------------------------------------------------------- directory
@@ -185,117 +187,118 @@ sys.stdin.read()
 
 
 @case("Directory", "another broker uses it")
-def _locked(ground: Ground) -> None:
-    ground.store.mkdir()
-    words = [sys.executable, "-c", HOLD_LOCK, str(ground.store / "lock")]
-    other = ground.keep(
+def _locked(environment: Environment) -> None:
+    environment.store.mkdir()
+    words = [sys.executable, "-c", HOLD_LOCK, str(environment.store / "lock")]
+    other = environment.resources.enter_context(
         subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     )
+    assert other.stdout is not None
     assert other.stdout.readline() == "locked\n"
 
 
 @case("Directory", "it is a file")
-def _a_file(ground: Ground) -> None:
-    ground.store.write_bytes(b"")
+def _a_file(environment: Environment) -> None:
+    environment.store.write_bytes(b"")
 
 
 @case("Directory", "a newer version wrote it")
-def _newer(ground: Ground) -> None:
-    ground.filled()
-    (ground.store / "rmqpy" / "format").write_text("99\n", encoding="utf-8")
+def _newer(environment: Environment) -> None:
+    environment.filled()
+    (environment.store / "rmqpy" / "format").write_text("99\n", encoding="utf-8")
 
 
 @case("Directory", "an upgrade is incomplete")
-def _half_done(ground: Ground) -> None:
-    ground.filled()
-    work = ground.store / "rmqpy" / "upgrade"
+def _half_done(environment: Environment) -> None:
+    environment.filled()
+    work = environment.store / "rmqpy" / "upgrade"
     work.mkdir(parents=True)
     (work / "journal.json").write_text('{"state": "applying"}', encoding="utf-8")
 
 
 @case("Directory", "it has DLedger data and the flag is off")
-def _flag_off(ground: Ground) -> None:
-    ground.filled("joined")
+def _flag_off(environment: Environment) -> None:
+    environment.filled("joined")
 
 
 # ------------------------------------------------------------------------------------------- log
 
 
 @case("Log", "a foreign file")
-def _foreign(ground: Ground) -> None:
-    ground.filled()
-    (ground.log / "notes.txt").write_text("copied here", encoding="utf-8")
+def _foreign(environment: Environment) -> None:
+    environment.filled()
+    (environment.log / "notes.txt").write_text("copied here", encoding="utf-8")
 
 
 @case("Log", "a file of another size")
-def _cut(ground: Ground) -> None:
-    ground.filled()
-    os.truncate(log_files(ground)[0], 5000)
+def _cut(environment: Environment) -> None:
+    environment.filled()
+    os.truncate(log_files(environment)[0], 5000)
 
 
 @case("Log", "the file size in the settings differs from the files")
-def _other_size(ground: Ground) -> dict[str, str]:
-    ground.filled()
+def _other_size(environment: Environment) -> dict[str, str]:
+    environment.filled()
     return {"mappedFileSizeCommitLog": str(2 * FILE_SIZE)}
 
 
 @case("Log", "a file is missing")
-def _gap(ground: Ground) -> None:
-    ground.filled()
-    log_files(ground)[1].unlink()
+def _gap(environment: Environment) -> None:
+    environment.filled()
+    log_files(environment)[1].unlink()
 
 
 @case("Log", "a file was renamed")
-def _renamed(ground: Ground) -> None:
-    ground.filled()
-    first = log_files(ground)[0]
-    first.rename(ground.log / f"{FILE_SIZE + 17:020}")
+def _renamed(environment: Environment) -> None:
+    environment.filled()
+    first = log_files(environment)[0]
+    first.rename(environment.log / f"{FILE_SIZE + 17:020}")
 
 
 @case("Log", "a damaged record followed by valid ones")
-def _damaged(ground: Ground) -> None:
-    ground.filled()
-    (ground.store / "abort").touch()
-    (ground.store / "rmqpy" / "recovery-point").unlink()
-    path = log_files(ground)[-1]
+def _damaged(environment: Environment) -> None:
+    environment.filled()
+    (environment.store / "abort").touch()
+    (environment.store / "rmqpy" / "recovery-point").unlink()
+    path = log_files(environment)[-1]
     content = bytearray(path.read_bytes())
     content[100] ^= 1
     path.write_bytes(content)
 
 
 @case("Log", "the DLedger log does not start where the old log ends")
-def _not_joined(ground: Ground) -> dict[str, str]:
-    ground.filled("joined")
-    log_files(ground)[-1].unlink()
+def _not_joined(environment: Environment) -> dict[str, str]:
+    environment.filled("joined")
+    log_files(environment)[-1].unlink()
     return JOINED
 
 
-# ---------------------------------------------------------------------------------- beside the log
+# ------------------------------------------------------------------------------------ other files
 
 
 @case("Other files", "a foreign file among the consume queues")
-def _foreign_queue(ground: Ground) -> None:
-    ground.filled()
-    (ground.store / "consumequeue" / "TopicTest" / "old").mkdir()
+def _foreign_queue(environment: Environment) -> None:
+    environment.filled()
+    (environment.store / "consumequeue" / "TopicTest" / "old").mkdir()
 
 
 @case("Other files", "index files whose sizes differ from the settings")
-def _index_size(ground: Ground) -> dict[str, str]:
-    ground.filled()
+def _index_size(environment: Environment) -> dict[str, str]:
+    environment.filled()
     return {"maxIndexNum": "300"}
 
 
 @case("Other files", "consumer offsets and their backup cannot be read")
-def _offsets(ground: Ground) -> None:
-    ground.filled()
+def _offsets(environment: Environment) -> None:
+    environment.filled()
     for name in ("consumerOffset.json", "consumerOffset.json.bak"):
-        (ground.store / "config" / name).write_text("{", encoding="utf-8")
+        (environment.store / "config" / name).write_text("{", encoding="utf-8")
 
 
 @case("Other files", "an invalid DLedger checkpoint")
-def _checkpoint(ground: Ground) -> dict[str, str]:
-    ground.filled("joined")
-    for path in (ground.store / "dledger-n0").glob("checkpoint*"):
+def _checkpoint(environment: Environment) -> dict[str, str]:
+    environment.filled("joined")
+    for path in (environment.store / "dledger-n0").glob("checkpoint*"):
         path.write_text("committedIndex=many\n", encoding="utf-8")
     return JOINED
 
@@ -308,8 +311,8 @@ JOINED = {
 }
 
 
-def log_files(ground: Ground) -> list[Path]:
-    return sorted(ground.log.iterdir())
+def log_files(environment: Environment) -> list[Path]:
+    return sorted(environment.log.iterdir())
 
 
 # --------------------------------------------------------------------------------------- the tests
@@ -317,7 +320,7 @@ def log_files(ground: Ground) -> list[Path]:
 
 @pytest.fixture(scope="session")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two stores that nobody may change: ``classic``, and the same after the flip: ``joined``."""
+    """Return the folder of two read-only stores, ``classic`` and, after the switch, ``joined``."""
     root = tmp_path_factory.mktemp("stores")
 
     async def fill(folder: Path, settings: dict[str, str], count: int) -> None:
@@ -338,15 +341,15 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ground(tmp_path: Path, stores: Path) -> Iterator[Ground]:
+def environment(tmp_path: Path, stores: Path) -> Iterator[Environment]:
     with ExitStack() as stack:
         blocks = free_port_block(BROKER_PORT_COUNT), free_port_block()
-        yield Ground(tmp_path, *blocks, stores, stack.enter_context)
+        yield Environment(tmp_path, *blocks, stores, stack)
 
 
 @pytest.fixture(autouse=True)
 def _own_logging() -> Iterator[None]:
-    """Commands configure the root logger; tests that follow get it back."""
+    """Restore the root logger, which commands configure."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -355,7 +358,7 @@ def _own_logging() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def seen() -> Iterator[dict[str, str]]:
-    """The messages, by the title of their case; the page is written from them at the end."""
+    """Return the messages by the title of their case; the page is written from them at the end."""
     messages: dict[str, str] = {}
     yield messages
     if WRITE and len(messages) == len(CASES):
@@ -366,39 +369,39 @@ def seen() -> Iterator[dict[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
-def test_a_start_that_fails(
-    case: Case, ground: Ground, seen: dict[str, str], capsys: pytest.CaptureFixture[str]
+def test_a_failed_start_prints_the_documented_message(
+    case: Case, environment: Environment, seen: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wish = case.provoke(ground)
+    arguments = case.provoke(environment)
     settings = {
-        "listenPort": str(ground.block.broker_port),
+        "listenPort": str(environment.block.broker_port),
         "brokerIP1": "127.0.0.1",
         "brokerName": "a",
-        "storePathRootDir": str(ground.store),
+        "storePathRootDir": str(environment.store),
         **STORE,
-        **(wish if isinstance(wish, dict) else {}),
+        **(arguments if isinstance(arguments, dict) else {}),
     }
     words = [f"--set={key}={value}" for key, value in settings.items()]
-    before = snapshot(ground.store)
+    before = snapshot(environment.store)
 
-    # A broker that starts after all is asked to stop, and the code is 0.
+    # A broker that starts nevertheless is stopped, and the code is 0.
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     signal.alarm(5)
     try:
-        code = main(["broker", *words, *(wish if isinstance(wish, list) else [])])
+        code = main(["broker", *words, *(arguments if isinstance(arguments, list) else [])])
     finally:
         signal.alarm(0)
     assert code == 1
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("rmqpy: "), error
-    seen[case.title] = told(error, ground)
-    assert WRITE or row(case, seen) in PAGE.read_text(encoding="utf-8"), f"to write it: {TO_WRITE}"
+    seen[case.title] = message_of(error, environment)
+    assert WRITE or row(case, seen) in PAGE.read_text(encoding="utf-8"), f"rewrite it: {TO_WRITE}"
     if before:
-        assert snapshot(ground.store) == before, "a refused start changed the directory"
+        assert snapshot(environment.store) == before, "a refused start changed the directory"
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    """What a start must leave as it is: everything but locks and marks of our own."""
+    """Return the files that a start must not change: all but locks and rmqpy's own files."""
     if not folder.is_dir():
         return {}
     return {
@@ -409,18 +412,18 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     }
 
 
-def told(error: str, ground: Ground) -> str:
-    """The message, without what differs from run to run."""
-    text = error.replace(str(ground.store), "STORE").replace(str(ground.folder), "DIR")
-    ports = {ground.block.broker_port: "PORT", ground.block.broker_port + 1: "PORT+1"}
-    ports[ground.peer_block[0]] = "PEER-PORT"
+def message_of(error: str, environment: Environment) -> str:
+    """Return the message without the parts that differ between runs."""
+    text = error.replace(str(environment.store), "STORE").replace(str(environment.folder), "DIR")
+    ports = {environment.block.broker_port: "PORT", environment.block.broker_port + 1: "PORT+1"}
+    ports[environment.peer_block[0]] = "PEER-PORT"
     for port, name in ports.items():
         text = text.replace(f":{port}", f":{name}")
     text = re.sub(r"/index/[0-9]{17}", "/index/TIME", text)
     return text.removeprefix("rmqpy: ")
 
 
-def test_the_page_has_nothing_else() -> None:
+def test_the_page_has_no_other_rows() -> None:
     table = PAGE.read_text(encoding="utf-8").partition(START)[2].partition(END)[0]
     titles = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines() if line]
     assert [title for title in titles if title[0] not in "#|" and title != "problem"] == [

@@ -1,4 +1,4 @@
-"""The walk of docs/tutorials/rehearse-an-upgrade.md, block by block, on free ports."""
+"""The tutorial docs/tutorials/rehearse-an-upgrade.md, block by block, on free ports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS_MAX = 240
 
 
 @pytest.mark.slow
-def test_the_commands_do_what_the_text_says(tmp_path: Path) -> None:
+def test_the_commands_print_the_documented_results(tmp_path: Path) -> None:
     blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
     program = tmp_path / "bin" / "rmqpy"  # $! must be the broker, so no shell function
     program.parent.mkdir()

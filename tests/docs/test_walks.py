@@ -1,7 +1,6 @@
-"""Do each walk of docs/explanation/architecture.md and compare the order of the calls.
+"""The walks of docs/explanation/architecture.md, compared with the order of real calls.
 
-A walk is a fenced block ``walk NAME``; a line is a dotted name and, after two spaces, what happens
-there.
+A walk is a fenced block ``walk NAME``; each line is a dotted name and, after two spaces, a remark.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -42,16 +40,16 @@ def walks() -> dict[str, list[str]]:
 
 
 class Calls:
-    """The functions of rmqpy in the order in which they were called, while it is on.
+    """The functions of rmqpy in the order of their calls, while recording is on.
 
-    Threads are watched from their begin, so it is there before the brokers are.
+    Threads are watched from their start, so `watched` must be entered before brokers start.
     """
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self._on = False
 
-    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if self._on and event == "call" and code.co_filename.startswith(PACKAGE):
             module = code.co_filename[len(PACKAGE) - len("rmqpy") : -len(".py")].replace("/", ".")
@@ -77,7 +75,7 @@ class Calls:
 
 
 class Site:
-    """Brokers and a producer in this loop, until the walk is done."""
+    """The brokers and the producer of a walk, which run in this loop."""
 
     def __init__(self, root: Path, stack: AsyncExitStack, name_server: str) -> None:
         self.root, self.calls, self.name_server = root, Calls(), name_server
@@ -93,7 +91,7 @@ class Site:
 
 
 async def send(producer: Producer) -> SendResult:
-    """The first result; it may take a while until the name server knows a leader."""
+    """Send until the name server knows a leader, and return the result."""
     while True:
         try:
             return await producer.send(Message(topic=TOPIC, body=b"walk"))
@@ -107,8 +105,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def traced_send(site: Site, *brokers: BrokerRuntime) -> None:
-    """Traces the third message to a queue: the first makes topic, files and connections, and what
-    C needs to know is learnt from the second.
+    """Record the calls of the third message to a queue.
+
+    The first creates topic, files, and connections; the second sets up the fast path.
     """
     stores = [broker.broker.store for broker in brokers]
 
@@ -154,7 +153,7 @@ async def send_dledger(site: Site) -> None:
 
 
 async def role_change(site: Site) -> None:
-    """The leader's process ends; the producer goes on as soon as another one leads."""
+    """Stop the leader; the producer succeeds as soon as there is a new one."""
     async with AsyncExitStack() as leader_stack:
         leading = Site(site.root, leader_stack, site.name_server)
         members = await dledger_group(leading)
@@ -167,14 +166,14 @@ async def role_change(site: Site) -> None:
 
 
 async def first_start(site: Site) -> None:
-    await written(site)
+    await write_message(site)
     with site.calls.on():
         await site.broker(**single_member())
 
 
 async def pull_across(site: Site) -> None:
-    await written(site)
-    await written(site, **single_member())
+    await write_message(site)
+    await write_message(site, **single_member())
     broker = await site.broker(**single_member())
     async with PullConsumer("walkers", site.name_server) as consumer:
         await until(lambda: not broker.broker.store.dispatcher.behind_bytes)
@@ -184,8 +183,8 @@ async def pull_across(site: Site) -> None:
     assert len(page.messages) >= 2
 
 
-async def written(site: Site, **settings: str) -> None:
-    """A broker that is started, gets a message for queue 0, and stops."""
+async def write_message(site: Site, **settings: str) -> None:
+    """Start a broker, send a message to queue 0, and stop the broker."""
     async with broker_in_process(site.root / "a", site.name_server, settings):
         producer = await site.producer()
         await send(producer)
@@ -201,7 +200,7 @@ async def recovery(site: Site) -> None:
     broker = await site.broker()
     await send(await site.producer())
     await until(lambda: not broker.broker.store.dispatcher.behind_bytes)
-    # A table that is being written is renamed meanwhile.
+    # A table that is being written has a temporary name.
     tables = shutil.ignore_patterns("*.tmp")
     shutil.copytree(site.root / "a" / "store", site.root / "killed" / "store", ignore=tables)
     with site.calls.on():
@@ -221,19 +220,19 @@ SCENARIOS: dict[str, Callable[[Site], Awaitable[None]]] = {
 }
 
 
-def test_every_walk_of_the_page_is_done() -> None:
+def test_every_walk_of_the_page_has_a_scenario() -> None:
     assert set(walks()) == set(SCENARIOS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_functions_are_called_in_this_order(
+def test_functions_are_called_in_the_documented_order(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hot = name == "send-fast-path"
-    if hot and implementation != "c":
+    is_fast = name == "send-fast-path"
+    if is_fast and implementation != "c":
         pytest.skip("the C core is not in use")
-    monkeypatch.setenv("RMQPY_FAST", "1" if hot else "0")
+    monkeypatch.setenv("RMQPY_FAST", "1" if is_fast else "0")
 
     async def main() -> list[str]:
         async with AsyncExitStack() as stack, asyncio.timeout(60):

@@ -3,15 +3,15 @@
 ===========  ==================================================================================
 frames       the nineteen kinds of malformed frames (:mod:`fuzz.frames`), at both ports
 idle         connections that send nothing
-announced    frames that announce 16 MiB and send little of them
+announced    frames that announce 16 MiB and send only a part
 slow         connections that send a frame byte by byte
 ===========  ==================================================================================
 
 Meanwhile a new connection sends a request every ``HEALTH_PAUSE_S``. The longest time to an answer
 and the growth of each server's anonymous memory (from ``/proc``) are printed with their goals. The
-time is followed by the CPU time that the server used meanwhile: where that is much less, the
-machine was busy with other work. Exit code 0: all goals met; 2: not all; 1: the attack failed to
-run.
+time is followed by the CPU time that the server used meanwhile: if that is much less, the machine
+was busy with other work. The exit code is 0 if all goals were met, 2 if not, and 1 if the attack
+failed to run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ IDLE_GOAL: Final = 8 << 10
 HEALTH_PAUSE_S: Final = 0.05
 PEERS: Final = 8
 HEAVY_PART: Final = 50
-"""One frame of megabytes is sent for this many of the others."""
+"""The number of other frames for each frame of megabytes."""
+
 ANNOUNCING: Final = 64
 ANNOUNCED_SENT: Final = 512 << 10
 SLOW: Final = 500
@@ -91,7 +92,7 @@ class Target:
 
     async def check(self) -> None:
         """Send one request over a new connection, and wait for its answer."""
-        begin, cpu_ms = time.perf_counter(), self._cpu_ms()
+        start, cpu_ms = time.perf_counter(), self._cpu_ms()
         reader, writer = await asyncio.open_connection(*self.address)
         writer.write(probe_frame())
         receiver = FrameDecoder()
@@ -104,7 +105,7 @@ class Target:
                 for answer in receiver.receive(data)
             )
         writer.close()
-        self.worst_ms = max(self.worst_ms, (time.perf_counter() - begin) * 1000)
+        self.worst_ms = max(self.worst_ms, (time.perf_counter() - start) * 1000)
         self.worst_cpu_ms = max(self.worst_cpu_ms, self._cpu_ms() - cpu_ms)
         self.checks += 1
 
@@ -141,14 +142,14 @@ class Row:
 
 @define
 class FuzzAttack:
-    """Attacks all targets at once, and collects the measurements."""
+    """An attack on all targets at once, and its measurements."""
 
     targets: list[Target]
     rows: list[Row] = field(factory=list)
     wrong: list[str] = field(factory=list)
 
     async def frames(self, count: int, seed: int) -> None:
-        """Send at least ``count`` frames to each port, all kinds in turn."""
+        """Send at least ``count`` frames to each port, one kind after the other."""
         numbers = frames_of_kinds(count)
         async with self._measured(f"{sum(numbers.values()):,} malformed frames"):
             for kind, number in numbers.items():
@@ -192,8 +193,9 @@ class FuzzAttack:
             await _close(writers)
 
     async def announced(self) -> None:
-        """Announce frames of the largest size and send half a megabyte of each, which is all a
-        server may keep.
+        """Announce frames of the largest size and send half a megabyte of each.
+
+        A server may keep no more memory than that.
         """
         head = (MAX_FRAME - 4).to_bytes(4) + (100).to_bytes(4)
         for target in self.targets:
@@ -239,13 +241,13 @@ class FuzzAttack:
         checks = [asyncio.ensure_future(_check_often(target, over)) for target in self.targets]
         for target in self.targets:
             target.worst_ms = target.worst_cpu_ms = 0.0
-        begin = time.perf_counter()
+        start = time.perf_counter()
         try:
             yield
         finally:
             over.set()
             await asyncio.gather(*checks)
-        print(f"{what}: {time.perf_counter() - begin:.0f} s", flush=True)
+        print(f"{what}: {time.perf_counter() - start:.0f} s", flush=True)
         for target in self.targets:
             note = f" (CPU time {target.worst_cpu_ms:,.0f} ms)"
             answer = Row(f"{what}: answer", target.name, target.worst_ms, HEALTH_GOAL_MS, "ms")
@@ -293,14 +295,14 @@ def run_attack(root: Path, attack: Callable[[FuzzAttack], Awaitable[None]]) -> F
             assert sent.code == ResponseCode.SUCCESS, sent
         run = FuzzAttack([Target("broker", broker), Target("namesrv", namesrv)])
 
-        async def whole() -> None:
-            for target in run.targets:  # the memory that the first request takes does not count
+        async def run_with_checks() -> None:
+            for target in run.targets:  # the memory of the first request does not count
                 await target.check()
             await attack(run)
             for target in run.targets:
                 await target.check()
 
-        asyncio.run(whole())
+        asyncio.run(run_with_checks())
         return run
     finally:
         broker.kill()

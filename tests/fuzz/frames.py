@@ -1,4 +1,4 @@
-"""Malformed and malicious frames from a seed, for tests of everything that speaks the protocol.
+"""Malformed and malicious frames, derived from a seed, for tests of all servers.
 
 There are nineteen kinds. For most of them the right reaction of a server is known:
 
@@ -8,7 +8,7 @@ kind                  what is wrong                                           ex
 truncated             a good frame, cut                                       WAITS
 flipped_bits          a good frame with flipped bits                          any
 lying_total_length    announces less, more or far too much                    CLOSES or WAITS
-unknown_serialize     a serialize type that is none                           CLOSES
+unknown_serialize     an unknown serialize type                               CLOSES
 lying_header_length   a header longer or shorter than announced               CLOSES
 header_not_json       other JSON than an object, or no JSON                   CLOSES
 header_nested         up to 200,000 levels in the header                      CLOSES or ANSWERS
@@ -16,21 +16,21 @@ body_nested           up to 200,000 levels in the body                        RE
 header_wrong_types    fields of other types, extreme numbers                  CLOSES or ANSWERS
 unknown_code          a code that is not served                               REFUSES
 garbage_fields        known codes, each field garbage                         ANSWERS
-hostile_names         names that leave a folder, or break the rule            REFUSES
+hostile_names         names that leave a folder or are invalid                REFUSES
 lying_batch           batch bodies whose lengths disagree                     REFUSES
 near_limit            bodies and frames around the limits                     CLOSES or ANSWERS
-compressed_bomb       a thousandfold when inflated                            ANSWERS
-unsolicited_response  answers to what was never asked                         ANSWERS (nothing)
+compressed_bomb       bodies that inflate to a thousand times the size        ANSWERS
+unsolicited_response  responses without a request                             ANSWERS (nothing)
 broken_binary         ROCKETMQ headers with wrong lengths                     CLOSES or ANSWERS
 class_names           ``@type`` in headers and bodies                         ANSWERS
-plain_garbage         no frame at all                                         any
+plain_garbage         bytes that are not a frame                              any
 ====================  ======================================================  ==================
 
 WAITS: the server waits for the rest of the frame until the peer ends the connection. CLOSES: it
-closes the connection. ANSWERS: it answers at least the requests after the frame. REFUSES: the same,
-and it answers the frame itself with a code other than 0.
+closes the connection. ANSWERS: it answers at least the requests after the frame. REFUSES: it also
+answers the frame itself, with a code other than 0.
 
-Invariant: the same kind and seed give the same frames.
+Invariant: equal kinds and seeds give equal frames.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ PROBE_CODE: Final = 32_000
 LEVELS_MAX: Final = 200_000
 COMPRESSED_FLAG: Final = 1
 BODY_LIMITS: Final = (64 << 10, 64 << 10, 64 << 10, 4 << 20)
-"""maxMessageSize of a broker in a test, which stores half of these bodies, and the default."""
+"""The maxMessageSize of a test's broker, which stores half of these bodies, and the default."""
 
 NAMES_OUT_OF_RULE: Final = (
     "",
@@ -96,14 +96,14 @@ NAMES_OUT_OF_RULE: Final = (
     "x" * 300,
     "x" * 70_000,
 )
-"""Names that neither topic, group, broker nor setting may have."""
+"""Names that are invalid for topics, groups, brokers, and settings."""
 
 TOPIC_NAMES_OUT_OF_RULE: Final = (*NAMES_OUT_OF_RULE, "x" * 128, "a@b", "Ünicode", "$(x)", "a;b")
-"""The same for topics, whose rule is the strictest."""
+"""Names that are invalid for topics, whose rule is the strictest."""
 
 
 class Expected(Flag):
-    """The reactions that a server may show to a frame; see the module."""
+    """The possible reactions of a server to a frame, as the module describes them."""
 
     WAITS = auto()
     CLOSES = auto()
@@ -117,7 +117,7 @@ ANY: Final = Expected.WAITS | ENDS
 
 @define(slots=True, frozen=True)
 class HostileFrame:
-    """Bytes to send. ``opaque`` is that of the frame, if it has a readable one."""
+    """The bytes of a frame. ``opaque`` is None if a server cannot read it."""
 
     kind: str
     data: bytes
@@ -125,13 +125,15 @@ class HostileFrame:
     opaque: int | None = None
 
 
-Made = tuple[bytes, Expected] | tuple[bytes, Expected, int]
-Maker = Callable[[Random], Made]
+Content = tuple[bytes, Expected] | tuple[bytes, Expected, int]
+"""The bytes of a frame, the expected reactions, and the opaque, if any."""
+
+Generator = Callable[[Random], Content]
 
 
 def hostile_frame(kind: str, rng: Random) -> HostileFrame:
     """Return one frame of ``kind``."""
-    return HostileFrame(kind, *_MAKERS[kind](rng))
+    return HostileFrame(kind, *_GENERATORS[kind](rng))
 
 
 def hostile_frames(kind: str, seed: int, count: int) -> Iterator[HostileFrame]:
@@ -149,27 +151,28 @@ def probe_frame() -> bytes:
 def _frame(
     header: bytes, body: bytes = b"", *, kind: int = 0, total: int | None = None, size: int = -1
 ) -> bytes:
-    """Return a frame with ``total`` and ``size`` in place of the lengths of the frame and its
-    header.
+    """Return a frame that states the lengths ``total`` of itself and ``size`` of its header.
+
+    By default, these are the true lengths.
     """
     length = 4 + len(header) + len(body) if total is None else total
     word = kind << 24 | (len(header) if size < 0 else size) & 0xFFFFFF
     return pack(">II", length & 0xFFFFFFFF, word) + header + body
 
 
-def _truncated(rng: Random) -> Made:
+def _truncated(rng: Random) -> Content:
     whole = encode_command(good_request(rng))
     return whole[: rng.randrange(1, len(whole))], Expected.WAITS
 
 
-def _flipped_bits(rng: Random) -> Made:
+def _flipped_bits(rng: Random) -> Content:
     frame = bytearray(encode_command(good_request(rng)))
     for _ in range(rng.randrange(1, 9)):
         frame[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
     return bytes(frame), ANY
 
 
-def _lying_total_length(rng: Random) -> Made:
+def _lying_total_length(rng: Random) -> Content:
     frame = bytearray(encode_command(good_request(rng)))
     header = int.from_bytes(frame[5:8])
     length, expected = rng.choice(
@@ -184,13 +187,13 @@ def _lying_total_length(rng: Random) -> Made:
     return bytes(frame), expected
 
 
-def _unknown_serialize(rng: Random) -> Made:
+def _unknown_serialize(rng: Random) -> Content:
     frame = bytearray(encode_command(good_request(rng)))
     frame[4] = rng.randrange(2, 256)
     return bytes(frame), Expected.CLOSES
 
 
-def _lying_header_length(rng: Random) -> Made:
+def _lying_header_length(rng: Random) -> Content:
     command = good_request(rng)
     command.serialize_type = SERIALIZE_JSON
     frame = bytearray(encode_command(command))
@@ -201,7 +204,7 @@ def _lying_header_length(rng: Random) -> Made:
     return bytes(frame), Expected.CLOSES
 
 
-def _header_not_json(rng: Random) -> Made:
+def _header_not_json(rng: Random) -> Content:
     header = rng.choice(
         (
             b"",
@@ -226,7 +229,7 @@ def _header_not_json(rng: Random) -> Made:
     return _frame(header), Expected.CLOSES
 
 
-def _header_nested(rng: Random) -> Made:
+def _header_nested(rng: Random) -> Content:
     nested = _nested(rng)
     form = rng.choice((b"%s", b'{"code":10,"x":%s}', b'{"code":10,"extFields":%s}'))
     return _frame(form % nested), ENDS
@@ -250,7 +253,7 @@ _BODY_CODES: Final = (
 )
 
 
-def _body_nested(rng: Random) -> Made:
+def _body_nested(rng: Random) -> Content:
     code = rng.choice(_BODY_CODES)
     members = (b"clientID", b"mqSet", b"groupName", b"topicConfigSerializeWrapper")
     body = rng.choice((b"%s", b'{"' + rng.choice(members) + b'":%s}')) % _nested(rng)
@@ -259,7 +262,7 @@ def _body_nested(rng: Random) -> Made:
     return _refused(rng, command)
 
 
-def _header_wrong_types(rng: Random) -> Made:
+def _header_wrong_types(rng: Random) -> Content:
     values = (
         "10",
         "null",
@@ -294,7 +297,7 @@ def _header_wrong_types(rng: Random) -> Made:
     return _frame(f"{{{text}}}".encode(), rng.randbytes(4)), ENDS
 
 
-def _unknown_code(rng: Random) -> Made:
+def _unknown_code(rng: Random) -> Content:
     code = rng.choice((0, -1, -32768, 9999, 31_999, 77_777, 2**31 - 1, -(2**31)))
     command = plain_request(code, {"topic": TOPIC}, rng.randbytes(rng.randrange(50)))
     command.flag = rng.choice((0, FLAG_ONEWAY))
@@ -313,7 +316,7 @@ _GARBAGE: Final = (
 )
 
 
-def _garbage_fields(rng: Random) -> Made:
+def _garbage_fields(rng: Random) -> Content:
     code = rng.choice(_HEADER_CODES)
     fields: dict[str, object] = {
         item.wire_name: rng.choice(_GARBAGE)
@@ -329,13 +332,13 @@ def _garbage_fields(rng: Random) -> Made:
 _HEADER_CODES: Final = tuple(code for code in REQUEST_HEADERS if code < 1 << 15)
 
 
-def _hostile_names(rng: Random) -> Made:
+def _hostile_names(rng: Random) -> Content:
     topic, name = rng.choice(TOPIC_NAMES_OUT_OF_RULE), rng.choice(NAMES_OUT_OF_RULE)
     command = rng.choice(list(requests_with_names(rng, topic, name).values()))
     return _refused(rng, command)
 
 
-def _lying_batch(rng: Random) -> Made:
+def _lying_batch(rng: Random) -> Content:
     command = batch(rng)
     body = bytearray(command.body)
     lie = rng.choice((0, -1, 1, 19, len(body) + 1, 2**31 - 1, -(2**31), rng.randrange(2**31)))
@@ -346,7 +349,7 @@ def _lying_batch(rng: Random) -> Made:
     return _refused(rng, command)
 
 
-def _near_limit(rng: Random) -> Made:
+def _near_limit(rng: Random) -> Content:
     command = send(rng)
     if rng.random() < 0.2:  # the largest frame, or one more
         over = rng.randrange(2)
@@ -361,7 +364,7 @@ def _near_limit(rng: Random) -> Made:
     return encode_command(command), Expected.ANSWERS
 
 
-def _compressed_bomb(rng: Random) -> Made:
+def _compressed_bomb(rng: Random) -> Content:
     if rng.random() < 0.3:
         command = register(rng)
         command.ext_fields["compressed"] = "true"
@@ -387,14 +390,14 @@ def _bombs() -> tuple[bytes, ...]:
     return zeros, zlib.compress(zeros, 9), zlib.compress(whole + pack(">i", 2) + b"[]", 9)
 
 
-def _unsolicited_response(rng: Random) -> Made:
+def _unsolicited_response(rng: Random) -> Content:
     command = good_request(rng)
     command.flag = FLAG_RESPONSE | rng.choice((0, FLAG_ONEWAY, 1 << 30))
     command.code = rng.choice((0, 1, command.code, -1))
     return encode_command(command), Expected.ANSWERS
 
 
-def _broken_binary(rng: Random) -> Made:
+def _broken_binary(rng: Random) -> Content:
     command = good_request(rng)
     command.serialize_type = SERIALIZE_ROCKETMQ
     frame = encode_command(command)
@@ -408,7 +411,7 @@ def _broken_binary(rng: Random) -> Made:
     return _frame(bytes(header[:size]), kind=1), ENDS
 
 
-def _class_names(rng: Random) -> Made:
+def _class_names(rng: Random) -> Content:
     name = rng.choice(("com.sun.rowset.JdbcRowSetImpl", "java.lang.AutoCloseable", "[[[[", "L;"))
     planted = {"@type": name, "dataSourceName": "ldap://127.0.0.1:1/x", "autoCommit": True}
     opaque = rng.randrange(1 << 30)
@@ -422,7 +425,7 @@ def _class_names(rng: Random) -> Made:
     return _frame(json.dumps(members).encode(), json.dumps(body).encode()), Expected.ANSWERS
 
 
-def _plain_garbage(rng: Random) -> Made:
+def _plain_garbage(rng: Random) -> Content:
     text = rng.choice(
         (
             b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -435,12 +438,12 @@ def _plain_garbage(rng: Random) -> Made:
     return text if rng.random() < 0.3 else rng.randbytes(rng.randrange(1, 2000)), ANY
 
 
-def _refused(rng: Random, command: RemotingCommand) -> Made:
+def _refused(rng: Random, command: RemotingCommand) -> Content:
     command.opaque = rng.randrange(1 << 30)
     return encode_command(command), Expected.REFUSES, command.opaque
 
 
-_MAKERS: Final[dict[str, Maker]] = {
+_GENERATORS: Final[dict[str, Generator]] = {
     "truncated": _truncated,
     "flipped_bits": _flipped_bits,
     "lying_total_length": _lying_total_length,
@@ -462,6 +465,6 @@ _MAKERS: Final[dict[str, Maker]] = {
     "plain_garbage": _plain_garbage,
 }
 
-KINDS: Final = tuple(_MAKERS)
+KINDS: Final = tuple(_GENERATORS)
 HEAVY_KINDS: Final = frozenset({"near_limit", "header_nested", "body_nested", "compressed_bomb"})
-"""Kinds whose frames have up to megabytes."""
+"""The kinds with frames of up to megabytes."""

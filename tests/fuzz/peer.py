@@ -1,8 +1,8 @@
-"""Delivers hostile frames over a socket and reports the reaction of the server to each.
+"""A peer that sends hostile frames over a socket and reports the server's reaction to each.
 
-Every frame that a server can answer is followed by a good one, the probe: its answer shows that the
-connection is alive. A frame whose rest a server may wait for is followed by the end of the stream
-instead.
+Every frame that a server can answer is followed by a valid one, the probe: its answer shows that
+the connection is alive. A frame whose rest a server may wait for is followed by the end of the
+stream instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fuzz.frames import PROBE_OPAQUE, Expected, HostileFrame, probe_frame
 from rmqpy.remoting.frame_decoder import FrameDecoder
 
 PATIENCE_S: Final = 20.0
-"""A server that neither answers nor closes within this time hangs."""
+"""The time after which a server that neither answers nor closes is considered to hang."""
 
 _READ_BYTES: Final = 1 << 18
 _PROBE: Final = probe_frame()
@@ -25,7 +25,7 @@ _PROBE: Final = probe_frame()
 
 @define(slots=True)
 class HostilePeer:
-    """One connection at a time to ``host:port``, reopened after the server has closed it."""
+    """One connection to ``host:port`` at a time, reopened after the server has closed it."""
 
     host: str
     port: int
@@ -34,7 +34,7 @@ class HostilePeer:
     _receiver: FrameDecoder = field(factory=FrameDecoder)
 
     async def deliver(self, frame: HostileFrame) -> Expected:
-        """Send ``frame`` and return the reaction. Raises TimeoutError when there is none."""
+        """Send ``frame`` and return the reaction. Raise TimeoutError if there is none."""
         reader, writer = await self._connected()
         may_wait = Expected.WAITS in frame.expected
         with contextlib.suppress(ConnectionError):
@@ -73,13 +73,15 @@ class HostilePeer:
     async def _answers(
         self, reader: asyncio.StreamReader, frame: HostileFrame
     ) -> dict[int | None, int]:
-        """Return the codes of the responses by opaque, up to those that are required or to the end
-        of the stream. Responses to sends may follow that to the probe.
+        """Return the codes of the responses by opaque.
+
+        Read up to the required responses or to the end of the stream. Responses to sends may follow
+        the response to the probe.
         """
-        wanted = {PROBE_OPAQUE, frame.opaque} - {None}
+        required = {PROBE_OPAQUE, frame.opaque} - {None}
         answers: dict[int | None, int] = {}
         with contextlib.suppress(ConnectionError):
-            while not wanted <= answers.keys() and (data := await reader.read(_READ_BYTES)):
+            while not required <= answers.keys() and (data := await reader.read(_READ_BYTES)):
                 for answer in self._receiver.receive(data):
                     if answer.is_response:
                         answers[answer.opaque] = answer.code

@@ -1,5 +1,6 @@
-"""Good requests of clients, brokers and administrators, which :mod:`fuzz.frames` breaks, and every
-request that carries a name, with a chosen name.
+"""Valid requests of clients, brokers, and administrators, which :mod:`fuzz.frames` breaks.
+
+Every request that carries a name can also be created with a chosen name.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rmqpy.model.codes import RequestCode
 from rmqpy.remoting.command import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, RemotingCommand
 
 TOPIC: Final = "Hostile"
-"""The only good topic name in hostile frames; the topic need not exist."""
+"""The only valid topic name in hostile frames; the topic need not exist."""
 
 
 def good_request(rng: Random) -> RemotingCommand:
@@ -130,8 +131,10 @@ def _kv(_rng: Random, namespace: str = "space", key: str = "key") -> RemotingCom
 
 
 def requests_with_names(rng: Random, topic: str, name: str) -> dict[str, RemotingCommand]:
-    """Return every request that carries a name, by its kind, with ``topic`` as the topic and
-    ``name`` as the group, broker or setting. The kinds of the name server start with ``namesrv``.
+    """Return every request that carries a name, by its kind.
+
+    The topic is ``topic``; the group, broker, or setting is ``name``. The kinds of the name server
+    start with ``namesrv``.
     """
     group = json.dumps({"groupName": name}).encode()
     queue = {"topic": topic, "brokerName": "b", "queueId": 0}

@@ -1,1 +1,1 @@
-"""What the tests of several rooms build on: one module per room, all of it typed."""
+"""Helpers that the tests of several rooms share, one module per room."""

@@ -1,6 +1,8 @@
-"""The fast path against the Python path: two brokers of the same settings get the same frames, one
-with the fast path and one without; equal replies, equal files, equal state.
-Random streams come from a seed that a failure names.
+"""The fast path compared with the Python path.
+
+Two brokers with the same settings, one with the fast path and one without, receive the same
+frames. Replies, files, and state must be equal. Random streams are derived from a seed that a
+failure names.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ CHUNK = 1 << 16
 
 
 class _UnsentChannel(MemoryChannel):
-    """Takes what the hot path could not send: everything, as there is no socket."""
+    """A channel without a socket: it receives all that the fast path could not send."""
 
     def unsent(self, data: bytes) -> None:
         self.write(data)
@@ -42,7 +44,7 @@ class _UnsentChannel(MemoryChannel):
 
 @define
 class FallbackDriver:
-    """Frames by way of Python alone."""
+    """The Python path: frames are decoded and handled without the C core."""
 
     kit: BrokerHarness
     channels: list[MemoryChannel] = field(factory=list)
@@ -53,7 +55,7 @@ class FallbackDriver:
         self.receivers.append(FrameDecoder())
 
     def receive(self, number: int, data: bytes) -> None:
-        """One frame's worth at a time: what stands in front of a fault is answered."""
+        """Receive frame by frame, so that the frames before a fault are answered."""
         channel = self.channels[number]
         if channel.closed:
             return
@@ -71,7 +73,7 @@ class FallbackDriver:
         self._handle(channel, commands)
 
     def _handle(self, channel: MemoryChannel, commands: list[RemotingCommand]) -> None:
-        # One by one: the event of a moved offset is stored before the sends of the same call.
+        # One command per call: the event of a moved offset is stored before the sends of the call.
         for command in commands:
             self.kit.broker.server.handle(channel, [command])
 
@@ -81,7 +83,7 @@ class FallbackDriver:
 
 @define
 class FastPathDriver:
-    """The same by way of a feed, in the driver's order of steps."""
+    """The fast path: frames pass through a feed, in the order of steps of the server's driver."""
 
     kit: BrokerHarness
     feed: Feed
@@ -113,7 +115,7 @@ class FastPathDriver:
         feed.feed(data, len(rest))
         while (status := feed.resume(self.numbers[number])) > FeedStatus.PARTIAL:
             if status == FeedStatus.FALLBACK:
-                if not self._cold(channel):
+                if not self._handle_unhandled(channel):
                     return
             elif status in (FeedStatus.ROLL, FeedStatus.COMMIT):
                 feed.make_room(status)
@@ -127,7 +129,8 @@ class FastPathDriver:
                 return
         self.rests[number] = feed.rest()
 
-    def _cold(self, channel: _UnsentChannel) -> bool:
+    def _handle_unhandled(self, channel: _UnsentChannel) -> bool:
+        """Handle the frames that C left to Python; return whether the channel is still open."""
         commands = []
         closed = False
         for frame in self.feed.unhandled_frames():
@@ -161,7 +164,7 @@ MakeBrokerPair = Callable[..., BrokerPair]
 
 @define
 class SingleMember:
-    """A group of one: what is stored is committed. Implements the log's ``Proposer``."""
+    """The ``Proposer`` of a group of one, in which a stored entry is committed."""
 
     entries: EntryStore
     limit: int
@@ -181,7 +184,7 @@ class SingleMember:
 
     @property
     def grants(self) -> int:
-        """What has been committed since is not told: no grant is kept."""
+        """A number that changes with each read, so that the log never keeps a grant."""
         self.asked += 1
         return self.asked
 
@@ -190,6 +193,7 @@ class SingleMember:
 
 
 def files_with(given: dict[str, str]) -> MemoryFiles:
+    """Return memory files with these texts by path."""
     files = MemoryFiles()
     for path, text in given.items():
         files.put(path, text.encode())
@@ -207,7 +211,7 @@ def lead(kit: BrokerHarness, limit: int = 10_000) -> None:
 
 
 class PromptSlave:
-    """A slave that has every byte one turn later."""
+    """A slave that has every byte of the log one turn later."""
 
     has_slaves = True
     slaves: Sequence[SlaveView] = ()
@@ -224,17 +228,17 @@ class PromptSlave:
 
 
 def assert_same_state(pair: BrokerPair) -> None:
-    """Both have said and stored the same, and know the same."""
-    pure, hot = pair
-    for mine, theirs in zip(pure.channels, hot.channels, strict=True):
-        assert theirs.closed == mine.closed
-        if mine.closed:
-            # A full file commits in the middle of Python's turn: replies leave before the fault.
-            assert Counter(theirs.written) <= Counter(mine.written)
+    """Check that both brokers sent the same replies and have equal files and state."""
+    fallback, fast = pair
+    for expected_channel, channel in zip(fallback.channels, fast.channels, strict=True):
+        assert channel.closed == expected_channel.closed
+        if expected_channel.closed:
+            # A full file commits within Python's turn, so its replies leave before the fault.
+            assert Counter(channel.written) <= Counter(expected_channel.written)
         else:
-            assert sorted(theirs.written) == sorted(mine.written)
-    assert _files(hot.kit) == _files(pure.kit)
-    expected, store = pure.kit.store, hot.kit.store
+            assert sorted(channel.written) == sorted(expected_channel.written)
+    assert _files(fast.kit) == _files(fallback.kit)
+    expected, store = fallback.kit.store, fast.kit.store
     assert _tails(store) == _tails(expected)
     assert store.log.max_offset == expected.log.max_offset
     assert store.log.confirm_offset == expected.log.confirm_offset
@@ -242,8 +246,8 @@ def assert_same_state(pair: BrokerPair) -> None:
         assert store.opened.entries is not None
         assert store.opened.entries.end == expected.opened.entries.end
         assert store.opened.entries.begin_index == expected.opened.entries.begin_index
-    counters = hot.kit.broker.statistics.counters
-    expected_counters = pure.kit.broker.statistics.counters
+    counters = fast.kit.broker.statistics.counters
+    expected_counters = fallback.kit.broker.statistics.counters
     for name in (
         "put_messages",
         "put_bytes",
@@ -253,9 +257,9 @@ def assert_same_state(pair: BrokerPair) -> None:
         "get_messages",
     ):
         assert getattr(counters, name) == getattr(expected_counters, name), name
-    offsets = hot.kit.broker.offsets.wrapper().encode()
-    assert offsets == pure.kit.broker.offsets.wrapper().encode()
-    assert hot.kit.broker.hold.count == pure.kit.broker.hold.count
+    offsets = fast.kit.broker.offsets.wrapper().encode()
+    assert offsets == fallback.kit.broker.offsets.wrapper().encode()
+    assert fast.kit.broker.hold.count == fallback.kit.broker.hold.count
 
 
 def _tails(store: MessageStore) -> dict[tuple[bytes, int], int]:
@@ -271,7 +275,7 @@ def _files(kit: BrokerHarness) -> dict[str, bytes]:
 
 
 def _frame_end(receiver: FrameDecoder, data: bytes, position: int) -> int:
-    """Where the frame that ``position`` is in ends in ``data``, as far as can be told."""
+    """Return where the frame at ``position`` ends in ``data``, as far as its length is known."""
     needed = receiver._needed - receiver.pending_bytes
     if position + needed > len(data):
         return len(data)

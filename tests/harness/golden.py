@@ -1,11 +1,11 @@
-"""Fixtures for everybody: the golden stores, written by the Java broker (tests/golden/README.md).
+"""The golden stores, which the Java broker wrote (tests/golden/README.md), and their nodes.
 
-``golden(name)`` is a folder to read, shared by the whole run; ``golden_copy(name)`` a private one
-to write to; ``store_of`` and ``copy_of`` are the same for one node of it; ``manifest(name)`` is
-what the Java broker said about it. A test that asks for ``told_node``, ``clean_node`` or
-``golden_node`` runs for every such node. Files stay sparse: the index files of DLedger stores are
-160 MiB each, nearly all of it holes. ``upgrade_commands(part)`` is what
-docs/how-to/upgrade-a-group.md tells an operator to type.
+The fixtures are in tests/conftest.py. ``golden(name)`` is a folder to read, shared by the whole
+run; ``golden_copy(name)`` is a private one to write to; ``store_of`` and ``copy_of`` are the same
+for one node of it; ``manifest(name)`` is what a Java consumer received from it. A test that uses
+``told_node``, ``clean_node`` or ``golden_node`` runs for every such node. Files stay sparse: the
+index files of DLedger stores are 160 MiB each, nearly all of it holes. ``upgrade_commands(part)``
+are the commands of a part of docs/how-to/upgrade-a-group.md.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ TOLD_NODES = [
     *(f"C-upgraded-v497/n{number}" for number in range(3)),
     *(f"D-dledger-v497/n{number}" for number in range(3)),
 ]
-
-"""Every node of which a Java consumer told its messages."""
+"""Every node whose messages a Java consumer received; the manifest lists them."""
 
 CLEAN_NODES = [*TOLD_NODES, "X-gap_same_file-v497/n0"]
+"""Every node without damage."""
 
 GOLDEN_NODES = [*CLEAN_NODES, "X-gap_same_file-v497/n1", "X-gap_same_file-v497/n2"]
-
-"""The last two have queue offsets that were given twice."""
+"""Every node. The last two have queue offsets that two messages share."""
 
 TLS = Path(__file__).parents[1] / "tls"
 
@@ -48,6 +47,7 @@ SHELL_BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
 
 def node_folder(folders: Callable[[str], Path], name: str) -> Path:
+    """Return the store folder of a node; ``folders`` leads from an archive to its folder."""
     archive, _, node = name.partition("/")
     stores = sorted(path.parent for path in folders(archive).rglob("consumequeue"))
     return next(store for store in stores if not node or store.name == node)

@@ -1,7 +1,7 @@
-"""Name servers and brokers, Java and ours, and the Java clients that judge them.
+"""Name servers and brokers of Java and of rmqpy, and the Java clients that use them.
 
-Every test here needs Java; without it all are skipped with the reason. The pair Java name server
-and Java broker is run too: what fails there is a fault of the test, not of the product.
+Every interop test needs Java; without it, all are skipped with the reason. The pair of a Java name
+server and a Java broker runs too: a failure there is an error of the test.
 """
 
 from __future__ import annotations
@@ -51,13 +51,12 @@ CLUSTERS = (
     ("rmqpy", "java", "classic"),
     ("rmqpy", "java", "dledger"),
 )
-
-"""Who is the name server, who the broker, in which mode."""
+"""The kind of the name server, the kind of the broker, and the mode."""
 
 
 @define
 class InteropServers:
-    """Where servers are made: sites, ports, and the two client JVMs of the session."""
+    """The sites that start servers, their ports, and the two client JVMs of the session."""
 
     java: JavaSite
     rmqpy: RmqpySite
@@ -77,7 +76,7 @@ class InteropServers:
         return self.take(self.site(kind).namesrv(name, self.block(1).first).start())
 
     def take(self, server: ServerProcess) -> ServerProcess:
-        """Stop it at the end whatever happens."""
+        """Register a server, which `close` kills, and return it."""
         self._made.append(server)
         return server
 
@@ -89,7 +88,7 @@ class InteropServers:
 
 @define
 class InteropCluster:
-    """One name server and one broker of some kind and mode, and the clients that look at them."""
+    """One name server and one broker of some kind and mode, with the clients that use them."""
 
     namesrv: ServerProcess
     broker: ServerProcess
@@ -105,7 +104,7 @@ class InteropCluster:
             server.stop()
 
     def topic(self, queues: int = 4) -> str:
-        """A new topic that the name server knows."""
+        """Create a topic, wait until the name server knows it, and return its name."""
         self._topics += 1
         topic = f"topic-{self._topics}"
         self.probe.run(
@@ -125,12 +124,12 @@ class InteropCluster:
         heard: list[Event] | None = None,
         **options: object,
     ) -> list[Event]:
-        """The acknowledgements; a failed send fails the test."""
+        """Send messages and return the acknowledgements; a message never sent fails the test."""
         events = self.probe.run(
             "send", timeout_s=timeout_s, heard=heard, topic=topic, retryMs=ROUTE_WAIT_MS, **options
         )
         failed = events_of(events, "failed")
-        # Before the election of a DLedger member is over the broker refuses; the probe tries again.
+        # A broker refuses until the election of its group is over; the probe tries again.
         sent = {event["index"] for event in events_of(events, "sent")}
         assert {event["index"] for event in failed} <= sent, failed
         return [event for event in events if event["event"] != "failed"]
@@ -143,7 +142,7 @@ class InteropCluster:
         heard: list[Event] | None = None,
         **options: object,
     ) -> list[Event]:
-        """Every message of the topic, in the order of the commit log."""
+        """Return every message of the topic, in the order of the commit log."""
         events = events_of(
             self.probe.run("dump", timeout_s=timeout_s, heard=heard, topic=topic, **options),
             "message",
@@ -156,8 +155,7 @@ def events_of(events: list[Event], name: str) -> list[Event]:
 
 
 ClusterPair = dict[str, InteropCluster]
-
-"""A Java and an rmqpy cluster of the same settings: kind to cluster."""
+"""A Java and an rmqpy cluster with the same settings, by kind."""
 
 
 def start_cluster(
@@ -183,7 +181,7 @@ def _group(
     name: str,
     settings: Mapping[str, str],
 ) -> InteropCluster:
-    """Three members; ``broker`` is the one that they have made their leader."""
+    """Start three members; ``broker`` is the one that they elect leader."""
     ports = list(ground.block(len(MEMBERS)))
     members = {}
     for number, member in enumerate(MEMBERS):
@@ -201,15 +199,14 @@ def _group(
 
 
 def clean_exit_codes(kind: str) -> tuple[int, ...]:
-    """A JVM that ran its shutdown hooks after SIGTERM ends with 143."""
+    """Return the exit codes of a clean stop; a JVM ends with 143 after its shutdown hooks."""
     return (0,) if kind == "rmqpy" else (0, 143)
 
 
 Commands = Callable[[str], list[tuple[str, int]]]
 
 PEER_PORTS = ("20911", "20912", "20913")
-
-"""As the page has them."""
+"""The ports of the peers in docs/how-to/upgrade-a-group.md."""
 
 MEMBERS = ("n0", "n1", "n2")
 
@@ -220,19 +217,17 @@ ROLES = {
 }
 
 ELECTION = {**FAST_ELECTION, "maxHeartBeatLeak": "8"}
-
-"""Of members of ours; a busy machine must not elect without a reason."""
+"""The election settings of rmqpy's members; a busy machine must not cause elections."""
 
 PATIENCE_SECONDS = 120
 
 LEVEL_SECONDS = 3.0
-
-"""Clients learn within a second that a broker may not be written to."""
+"""How long the ends must be equal; clients learn within a second that a broker is read-only."""
 
 
 @define
 class Brokers:
-    """n0, n1, n2 of one kind: stores and broker.conf in one folder, as on the page."""
+    """The brokers n0, n1, and n2 of one kind, with stores and broker.conf in one folder."""
 
     folder: Path
     namesrv: ServerProcess
@@ -248,13 +243,13 @@ class Brokers:
             assert self.servers[member].stop() in (0, 143)
 
     def stop_group(self, *, wiping: bool = False) -> None:
-        """Level, then the followers, then the leader."""
+        """Wait until all members are level, then stop the followers, then the leader."""
         self.wait_until_level(wiping=wiping)
         leader = self.leader()
         self.stop(*(member for member in MEMBERS if member != leader), leader)
 
     def leader(self) -> str:
-        """Whom the name server has for the master."""
+        """Wait until the name server knows the master of the group, and return its name."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             with BlockingConnection(self.namesrv.address) as connection:
@@ -268,15 +263,17 @@ class Brokers:
             time.sleep(0.05)
 
     def wipe_write_permission(self) -> None:
-        """As ``mqadmin wipeWritePerm``: producers find no queue any more."""
+        """Make the broker read-only on the name server, as ``mqadmin wipeWritePerm`` does."""
         header = WipeWritePermOfBrokerRequestHeader(broker_name=self.name)
         with BlockingConnection(self.namesrv.address) as connection:
             request = RemotingCommand.request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
             assert connection.call(request).code == 0
 
     def wait_until_level(self, *members: str, wiping: bool = False) -> None:
-        """All have the same end, have told their queues of it, and nothing comes any more.
-        ``wiping``: write permission comes back with each registration of changed topics.
+        """Wait until all logs have the same end, are dispatched, and no longer grow.
+
+        With ``wiping``, wipe the write permission meanwhile: each registration of changed topics
+        restores it.
         """
         deadline = time.monotonic() + PATIENCE_SECONDS
         last, since = None, time.monotonic()
@@ -297,13 +294,13 @@ class Brokers:
                 table = json.loads(connection.call(request).body)["table"]
         except (NetworkError, ValueError):
             return None
-        behind = int(table.get("dispatchBehindBytes", "0"))
-        return table["commitLogMaxOffset"] if behind == 0 else None
+        undispatched = int(table.get("dispatchBehindBytes", "0"))
+        return table["commitLogMaxOffset"] if undispatched == 0 else None
 
 
 @define
 class Hosts:
-    """n0, n1, n2: each kind of broker starts on the same stores, ports and broker.conf."""
+    """The hosts n0, n1, and n2, on whose stores, ports, and broker.conf each kind can start."""
 
     ground: InteropServers
     folder: Path
@@ -337,20 +334,23 @@ class Hosts:
         return cls(ground, folder, name, namesrv, specs, commands)
 
     def page(self, part: str, ports: list[int]) -> Callable[[str], None]:
-        """Runs the commands of a part of the page up to the first one that begins so ("": all)."""
+        """Return a function that runs the next commands of a part of the page.
+
+        It stops before the first command with the given prefix; "" runs all that are left.
+        """
         left = self.commands(part)
 
-        def upto(stop: str) -> None:
+        def run_until(stop: str) -> None:
             while left and not (stop and left[0][0].startswith(stop)):
                 line, code = left.pop(0)
-                for told, port in zip(PEER_PORTS, ports, strict=True):
-                    line = line.replace(told, str(port))
+                for documented, port in zip(PEER_PORTS, ports, strict=True):
+                    line = line.replace(documented, str(port))
                 self.run(line, code)
 
-        return upto
+        return run_until
 
     def run(self, line: str, code: int = 0) -> None:
-        """A line of the page, in this process."""
+        """Run a line of the page in this process, and check its exit code."""
         command, _, target = line.partition(" > ")
         printed = io.StringIO()
         with redirect_stdout(printed):
@@ -360,16 +360,16 @@ class Hosts:
             Path(target.strip()).write_text(printed.getvalue(), encoding="utf-8")
 
     def brokers(self, kind: str) -> Brokers:
-        """``kind``: java (4.9.7), java-5.3.3, or rmqpy."""
+        """Return the brokers of a kind: java (4.9.7), java-5.3.3, or rmqpy."""
         servers = {}
         for member, spec in self.specs.items():
             site = version_of(self.ground, kind)
             server = self.ground.take(site.broker(f"{self.name}-{kind}-{member}", spec))
-            made = next(Path(word) for word in server.argv if word.endswith("broker.conf"))
+            generated = next(Path(word) for word in server.argv if word.endswith("broker.conf"))
             conf = self.folder / f"{member}.conf"
             if not conf.exists():
-                shutil.copy(made, conf)
-            server.argv = [str(conf) if word == str(made) else word for word in server.argv]
+                shutil.copy(generated, conf)
+            server.argv = [str(conf) if word == str(generated) else word for word in server.argv]
             servers[member] = server
         return Brokers(self.folder, self.namesrv, servers, self.specs["n0"].broker_name)
 

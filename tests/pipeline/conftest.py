@@ -1,9 +1,10 @@
-"""Fixtures of tests/pipeline; what they hand out is in harness.pipeline."""
+"""Fixtures of tests/pipeline; the objects that they return are defined in harness.pipeline."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session on two cores; the tests that ask for it are skipped where it cannot start."""
+    """Return a session on two cores; tests that need it are skipped if it cannot start."""
     import os
 
     for name, found in check_needs(os.environ):
@@ -39,15 +40,15 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def arrow() -> ModuleType:
+    """Import and return pyarrow; tests that need it are skipped if it is not installed."""
     if find_spec("pyarrow") is None:
         pytest.skip("pyarrow is not installed; pip install 'rmqpy[spark]'")
-    import pyarrow
-
-    return pyarrow
+    return import_module("pyarrow")
 
 
 @pytest.fixture(autouse=True)
 def _own_logging() -> Iterator[None]:
+    """Restore the root logger, which commands configure."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -58,34 +59,37 @@ def _own_logging() -> Iterator[None]:
 def check_rows(
     manifest: Callable[[str], Row], store_of: Callable[[str], Path]
 ) -> Callable[[str, list[Row]], None]:
-    """Rows of a node, of all topics but the system's, are what a Java consumer got."""
+    """Return a function that compares the rows of a node with what a Java consumer received.
+
+    Topics of the system are left out.
+    """
 
     def check(node: str, rows: list[Row]) -> None:
-        told = manifest(node.partition("/")[0])
+        content = manifest(node.partition("/")[0])
         end = read_facts(OsFileSystem(), str(store_of(node))).end
-        wanted = [
+        expected = [
             found
-            for found in told["messages"]
+            for found in content["messages"]
             if not is_system_topic(found["topic"]) and found["commitLogOffset"] < end
         ]
         ends = {
             (topic, queue["queueId"]): queue["max"]
-            for topic, queues in told["queues"].items()
+            for topic, queues in content["queues"].items()
             for queue in queues
         }
-        # What was delivered behind the consumer's look is in the store alone.
+        # Messages that were delivered after the consumer stopped are only in the store.
         rows = [row for row in rows if row["queueOffset"] < ends[row["topic"], row["queueId"]]]
-        got = {row["physicalOffset"]: row for row in rows}
-        assert len(got) == len(rows) == len(wanted) > 200
-        for found in wanted:
-            check_row(got[found["commitLogOffset"]], found)
+        by_offset = {row["physicalOffset"]: row for row in rows}
+        assert len(by_offset) == len(rows) == len(expected) > 200
+        for found in expected:
+            check_row(by_offset[found["commitLogOffset"]], found)
 
     return check
 
 
 @pytest.fixture(scope="session")
 def live_form() -> type[LiveCluster]:
-    """For tests that start brokers of their own."""
+    """Return the class of clusters, for tests that start separate brokers."""
     return LiveCluster
 
 
@@ -93,6 +97,6 @@ def live_form() -> type[LiveCluster]:
 def live(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveCluster]:
-    made = LiveCluster(request.param, tmp_path_factory.mktemp(f"live-{request.param}"))
-    yield made
-    made.close()
+    cluster = LiveCluster(request.param, tmp_path_factory.mktemp(f"live-{request.param}"))
+    yield cluster
+    cluster.close()

@@ -1,7 +1,9 @@
-"""A stream from brokers into a sink as a program of its own, to be killed: stream_driver.py JSON.
+"""A stream from brokers into a sink, as a separate program that tests can kill.
 
-The JSON: ``master`` and ``settings`` of the session, options to ``read``, the ``format`` of the
-sink, its options to ``write``, and the column expressions to ``select`` before.
+    python stream_driver.py JSON
+
+The JSON has the ``master`` and ``settings`` of the session, the options to ``read``, the ``format``
+of the sink, its options to ``write``, and the column expressions to ``select``.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from rmqpy.pipeline.datasource.source import register
 from rmqpy.pipeline.spark.session import SessionPlan, spark_session
 
 
-def main(told: str) -> None:
-    order = json.loads(told)
+def main(text: str) -> None:
+    order = json.loads(text)
     plan = SessionPlan(master=order["master"], name="stream", settings=order["settings"])
     with spark_session(plan) as spark:
         register(spark)

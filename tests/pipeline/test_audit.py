@@ -1,4 +1,4 @@
-"""``rmqpy pipeline audit``: both engines print the same report, for any split."""
+"""``rmqpy pipeline audit``: both engines print equal reports, for any split."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.pipeline import flip_bit
 
 from rmqpy.cli import main
 
@@ -16,31 +17,28 @@ if TYPE_CHECKING:
 
 SPLIT = "8192"
 DAMAGED = ("X-gap_same_file-v497/n1", "X-gap_same_file-v497/n2")
-"""Java gave queue offsets twice there."""
+"""Nodes in which Java has used queue offsets twice."""
 
 Audit = Callable[..., tuple[int, Any]]
 
 
 @pytest.fixture
 def audit(capsys: pytest.CaptureFixture[str]) -> Audit:
-    """Exit code and JSON report of a store."""
+    """Return a function that audits a store and returns the exit code and the JSON report."""
 
     def run(store: Path, engine: str, *more: str) -> tuple[int, Any]:
         words = ["pipeline", "audit", str(store), "--engine", engine, "--format", "json", *more]
         code = main(words)
-        told = capsys.readouterr()
-        assert code != 1, told.err
-        return code, json.loads(told.out)
+        output = capsys.readouterr()
+        assert code != 1, output.err
+        return code, json.loads(output.out)
 
     return run
 
 
 def flip(store: Path, log: str, place: int) -> None:
-    """One bit of the log's first file."""
-    file = min((store / log).iterdir())
-    data = bytearray(file.read_bytes())
-    data[place] ^= 1
-    file.write_bytes(data)
+    """Flip a bit of the log's first file."""
+    flip_bit(min((store / log).iterdir()), place)
 
 
 def test_many_stores_in_one_report(
@@ -74,7 +72,7 @@ def sums_of(report: Any) -> dict[str, tuple[str, str, int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["A-classic-clean-v497", "C-upgraded-v497/n0"])
-def test_md5_as_java_manifests_say_and_of_what_is_valid(
+def test_md5_of_files_and_of_their_valid_bytes(
     name: str,
     copy_of: Callable[[str], Path],
     manifest: Callable[[str], dict[str, Any]],
@@ -82,12 +80,12 @@ def test_md5_as_java_manifests_say_and_of_what_is_valid(
 ) -> None:
     store = copy_of(name)
     before = sums_of(audit(store, "local", "--md5", "--range-bytes", SPLIT)[1])
-    told = next(iter(manifest(name.partition("/")[0])["files"].values()))
+    recorded = next(iter(manifest(name.partition("/")[0])["files"].values()))
     assert {file: each[0] for file, each in before.items()} == {
-        file: told[file]["md5"] for file in before
+        file: recorded[file]["md5"] for file in before
     }
-    for log in ("commitlog", *store.glob("dledger-*/data")):
-        closed, *_, last = sorted((store / log).iterdir())
+    for log in (store / "commitlog", *store.glob("dledger-*/data")):
+        closed, *_, last = sorted(log.iterdir())
         data = bytearray(closed.read_bytes())
         valid = before[str(closed.relative_to(store))][2]
         assert 60000 < valid < 65536 and before[str(last.relative_to(store))][2] > 0
@@ -101,7 +99,7 @@ def test_md5_as_java_manifests_say_and_of_what_is_valid(
 
 
 @pytest.mark.spark
-def test_both_engines_give_the_same_md5(
+def test_both_engines_compute_the_same_md5(
     store_of: Callable[[str], Path], audit: Audit, spark: SparkSession
 ) -> None:
     store = store_of("C-upgraded-v497/n0")
@@ -128,7 +126,7 @@ def test_both_engines_report_the_same(
 
 
 def cut(store: Path) -> None:
-    """The last file of the classic log ends early, where its content was."""
+    """Zero the last 100 bytes of the content of the classic log's last file."""
     file = max((store / "commitlog").iterdir())
     data = bytearray(file.read_bytes())
     end = len(data.rstrip(b"\0"))
@@ -137,7 +135,7 @@ def cut(store: Path) -> None:
 
 
 def zeroed(store: Path) -> None:
-    """A page in the middle of the first file."""
+    """Zero a page in the middle of the first file."""
     file = min((store / "commitlog").iterdir())
     data = bytearray(file.read_bytes())
     data[20480:24576] = bytes(4096)
@@ -189,7 +187,7 @@ def test_both_engines_find_the_same_damage(
 def test_both_engines_find_the_same_flipped_bit(
     place: int, copy_of: Callable[[str], Path], audit: Audit, spark: SparkSession
 ) -> None:
-    """In the fields of the first record; in FLAG, times and hosts there is nothing to see."""
+    """Bits in the fields of the first record; those in FLAG, times, and hosts are not found."""
     store = copy_of("A-classic-clean-v497")
     flip(store, "commitlog", place)
     assert audit(store, "spark", "--range-bytes", SPLIT) == audit(store, "local")

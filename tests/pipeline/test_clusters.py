@@ -1,7 +1,8 @@
-"""Masters whose executors are processes of their own: the same results there, and when a Python
-worker, or a whole executor, dies in the middle, or speculation does a task twice.
+"""Results on masters with separate executor processes.
 
-Spark has one session a process: what needs a master of its own runs in a Python of its own.
+They are equal to those of this process, also if a Python worker or a whole executor dies, or if
+speculation executes a task twice. Spark has one session per process, so each of these tests runs
+``cluster_program.py`` in a new Python process.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.pipeline import QUICK_JVM, flip_bit
 
 from rmqpy.model.errors import ConfigError
 from rmqpy.pipeline.spark.session import check_needs
@@ -28,9 +30,7 @@ PROGRAM = Path(__file__).with_name("cluster_program.py")
 STORE = "C-upgraded-v497/n0"
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"
 HOSTS = (LOOPBACK, "127.0.0.2")
-"""Speculation never does a task twice on one host."""
-QUICK_JVM = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""One that lives for minutes does not earn back what better code costs."""
+"""The hosts of the workers; speculation never executes a task twice on one host."""
 SECONDS_MAX = 900
 LARGE = os.environ.get("RMQPY_LARGE_STORE")
 LARGE_SECONDS_MAX = 3600
@@ -49,7 +49,7 @@ def environment() -> dict[str, str]:
 def standalone(
     environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """A master and two workers."""
+    """Start a master and two workers, and return the URL of the master."""
     import pyspark
 
     folder = tmp_path_factory.mktemp("standalone")
@@ -81,11 +81,8 @@ def standalone(
 
 
 def damaged(store: Path) -> str:
-    """One flipped bit of a body in the third file."""
-    file = sorted((store / "commitlog").iterdir())[2]
-    data = bytearray(file.read_bytes())
-    data[30000] ^= 1
-    file.write_bytes(data)
+    """Flip a bit of a body in the third file, and return the path of the store."""
+    flip_bit(sorted((store / "commitlog").iterdir())[2], 30000)
     return str(store)
 
 
@@ -94,7 +91,10 @@ Cases = Callable[..., None]
 
 @pytest.fixture
 def check(environment: dict[str, str], copy_of: Callable[[str], Path], tmp_path: Path) -> Cases:
-    """Each of the cases ("executor:audit") happened on the master, and gave what is told here."""
+    """Return a function that runs cases such as "executor:audit" on a master.
+
+    It checks that each fault happened and that the result is that of this process.
+    """
 
     def check(master: str, *cases: str, store: str | None = None) -> None:
         root = store or damaged(copy_of(STORE))
@@ -111,15 +111,15 @@ def check(environment: dict[str, str], copy_of: Callable[[str], Path], tmp_path:
         results: dict[str, Any] = json.loads((tmp_path / "results.json").read_text())
         assert results["executors"] == 2
         for case in cases:
-            here = results[f"here:{case.partition(':')[2]}"]["told"]
+            here = results[f"here:{case.partition(':')[2]}"]["result"]
             assert here[0] > 200 and here[-1]
-            assert results[case] == {"told": here, "met": True, "again": True}, case
+            assert results[case] == {"result": here, "met": True, "again": True}, case
 
     return check
 
 
-def every(mishap: str) -> list[str]:
-    return [f"{mishap}:{verb}" for verb in ("audit", "export", "rebuild")]
+def every_job(fault: str) -> list[str]:
+    return [f"{fault}:{verb}" for verb in ("audit", "export", "rebuild")]
 
 
 def test_two_executors_of_which_one_dies(check: Cases) -> None:
@@ -127,21 +127,23 @@ def test_two_executors_of_which_one_dies(check: Cases) -> None:
 
 
 def test_local_cluster_loses_workers_and_executors(check: Cases) -> None:
-    check(LOCAL_CLUSTER, *every("worker"), *every("executor"))
+    check(LOCAL_CLUSTER, *every_job("worker"), *every_job("executor"))
 
 
-@pytest.mark.skipif(LARGE is None, reason="RMQPY_LARGE_STORE names no store of bench/pipeline.py")
+@pytest.mark.skipif(
+    LARGE is None, reason="RMQPY_LARGE_STORE does not name a store of bench/pipeline.py"
+)
 def test_a_large_store_loses_workers_and_executors(check: Cases) -> None:
-    check(LOCAL_CLUSTER, *every("worker"), *every("executor"), store=LARGE)
+    check(LOCAL_CLUSTER, *every_job("worker"), *every_job("executor"), store=LARGE)
 
 
 def test_standalone_cluster_loses_workers_and_executors(standalone: str, check: Cases) -> None:
-    check(standalone, *every("worker"), *every("executor"))
+    check(standalone, *every_job("worker"), *every_job("executor"))
 
 
-def test_speculation_doubles_nothing(standalone: str, check: Cases) -> None:
-    """The first attempt ends when the second has: both have written their files."""
-    check(standalone, *every("speculation"))
+def test_speculation_duplicates_no_result(standalone: str, check: Cases) -> None:
+    """The first attempt ends after the second, so both have written their files."""
+    check(standalone, *every_job("speculation"))
 
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -149,7 +151,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def run(environment: dict[str, str], tmp_path: Path) -> Run:
-    """A command as an operator types it."""
+    """Return a function that runs a command in a new process."""
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -169,29 +171,29 @@ def test_commands_on_a_standalone_cluster(
     standalone: str, run: Run, store_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     store = str(store_of(STORE))
-    there = ("--master", standalone, "--range-bytes", "8192")
-    told = run("audit", store, *there, "--format", "json")
-    assert told.returncode == 0, told.stderr
-    here = run("audit", store, "--engine", "local", "--format", "json")
-    assert json.loads(told.stdout) == json.loads(here.stdout)
-    assert run("export", store, "--to", str(tmp_path / "out"), *there).returncode == 0
+    cluster = ("--master", standalone, "--range-bytes", "8192")
+    remote = run("audit", store, *cluster, "--format", "json")
+    assert remote.returncode == 0, remote.stderr
+    local = run("audit", store, "--engine", "local", "--format", "json")
+    assert json.loads(remote.stdout) == json.loads(local.stdout)
+    assert run("export", store, "--to", str(tmp_path / "out"), *cluster).returncode == 0
     statement = "SELECT count(*) AS n, count(DISTINCT physicalOffset) AS m FROM messages"
-    asked = [
+    counts = [
         run("sql", statement, "--on", name, "--master", standalone, "--format", "json")
         for name in (str(tmp_path / "out"), store)
     ]
-    exported, everything = (json.loads(each.stdout) for each in asked)
-    assert everything["n"] == everything["m"] == json.loads(here.stdout)["stores"][0]["records"]
+    exported, everything = (json.loads(each.stdout) for each in counts)
+    assert everything["n"] == everything["m"] == json.loads(local.stdout)["stores"][0]["records"]
     assert 200 < exported["n"] == exported["m"] < everything["n"]
 
 
-def test_the_doctor_asks_the_workers_of_a_cluster(standalone: str, run: Run) -> None:
-    told = run("doctor", "--master", standalone)
-    assert told.returncode == 0, told.stderr
-    assert f"worker       Python {sys.version.split()[0]} at " in told.stdout
-    assert f"Spark works at {standalone}" in told.stdout
+def test_the_doctor_reports_the_workers_of_a_cluster(standalone: str, run: Run) -> None:
+    done = run("doctor", "--master", standalone)
+    assert done.returncode == 0, done.stderr
+    assert f"worker       Python {sys.version.split()[0]} at " in done.stdout
+    assert f"Spark works at {standalone}" in done.stdout
 
 
-def test_a_master_that_is_not_there_is_exit_code_1(run: Run) -> None:
-    told = run("doctor", "--master", f"spark://{LOOPBACK}:{free_port_block(1).first}")
-    assert told.returncode == 1 and "Spark" in told.stderr, told.stdout
+def test_an_absent_master_is_exit_code_1(run: Run) -> None:
+    done = run("doctor", "--master", f"spark://{LOOPBACK}:{free_port_block(1).first}")
+    assert done.returncode == 1 and "Spark" in done.stderr, done.stdout

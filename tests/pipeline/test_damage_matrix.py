@@ -1,12 +1,13 @@
-"""Damage of every kind on stores of the Java broker: exactly these findings at these offsets, the
-same from both engines and for any split; and where a replica shows more, the byte itself.
+"""Damage of every kind on stores of the Java broker, with the exact findings and their offsets.
+
+Both engines report the same, for any split. Where only a replica shows the damage, the comparison
+reports the byte.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from attrs import define, field
+from harness.golden import extract
+from harness.pipeline import FORGED_SIZE, forged_record
 
 from rmqpy.cli import main
 from rmqpy.codec.backend import scan_records
@@ -22,22 +25,21 @@ from rmqpy.codec.backend import scan_records
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 CLASSIC = "A-classic-clean-v497/store"
 JOINED = "C-upgraded-v497/n0"
 DLEDGER = "D-dledger-v497/n0"
 LOGS = {CLASSIC: "commitlog", JOINED: "dledger-n0/data", DLEDGER: "dledger-n0/data"}
 ROW = 40
-"""The frame that is damaged, by its number in the second file of the log."""
+"""The number of the damaged frame in the second file of the log."""
 SPLITS = ("1073741824", "8192", "517")
 SPARK_SPLITS = ("32768", "268435456", "5003")
 
-Told = set[tuple[str, int]]
-"""Codes and offsets."""
+Findings = set[tuple[str, int]]
+"""The codes and offsets of findings."""
 
 
 class Log:
-    """One log file: its frames, and changes that are taken back."""
+    """One log file, its frames, and changes to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,7 +66,7 @@ class Log:
         self.path.write_bytes(self.data)
 
     def next_in_queue(self, row: int) -> int:
-        """Offset of the next frame of the same queue."""
+        """Return the offset of the next frame of the same queue."""
         scan = self.scan
         queue = scan.topic[row], scan.queue_id[row]
         return next(
@@ -76,7 +78,7 @@ class Log:
 
 @define
 class Store:
-    """A private copy of a golden store."""
+    """A copy of a golden store, with the original content of changed files."""
 
     root: Path
     folder: str
@@ -97,14 +99,13 @@ class Store:
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
     base = tmp_path_factory.mktemp("matrix")
     for name in LOGS:
-        with tarfile.open(GOLDEN / f"{name.partition('/')[0]}.tar.xz") as archive:
-            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4
-            archive.extractall(base)
+        extract(name.partition("/")[0], base)
     return {name: Store(base / name, folder) for name, folder in LOGS.items()}
 
 
 @contextmanager
-def damaged(store: Store, damage: Callable[[Store], Told]) -> Iterator[Told]:
+def damaged(store: Store, damage: Callable[[Store], Findings]) -> Iterator[Findings]:
+    """Damage a store and yield the expected findings; restore the store afterwards."""
     try:
         yield damage(store)
     finally:
@@ -118,22 +119,23 @@ Report = Callable[..., Any]
 def report(capsys: pytest.CaptureFixture[str]) -> Report:
     def run(store: Store, *more: str) -> Any:
         code = main(["pipeline", "audit", str(store.root), "--format", "json", *more])
-        told = capsys.readouterr()
-        assert code != 1, told.err
-        (only,) = json.loads(told.out)["stores"]
+        output = capsys.readouterr()
+        assert code != 1, output.err
+        (only,) = json.loads(output.out)["stores"]
         assert code == (0 if only["clean"] else 2)
         return only
 
     return run
 
 
-def told_of(report: Any) -> Told:
+def findings_of(report: Any) -> Findings:
+    """Return the findings of a report except notes."""
     found = [each for each in report["findings"] if each["severity"] != "note"]
     return {(each["code"], each.get("offset", -1)) for each in found}
 
 
-# Flipped bits: field, position in the record or entry, mask, what is told. "here" is the frame,
-# "next" the frame behind it, "queue" the next one of its queue.
+# Flipped bits: field, position in the record or entry, mask, and the findings. "here" is the frame,
+# "next" the frame after it, "queue" the next one of its queue.
 
 Rule = tuple[tuple[str, str], ...]
 SILENT: Rule = ()
@@ -190,13 +192,13 @@ ENTRY_FIELDS: list[tuple[str, int, int, Rule]] = [
 
 @define(frozen=True)
 class Flip:
-    """One bit of the frame ``ROW``. ``position`` from the begin of the frame."""
+    """A flipped bit of the frame ``ROW``; ``position`` counts from the start of the frame."""
 
     position: int
     mask: int
     rule: Rule
 
-    def __call__(self, store: Store) -> Told:
+    def __call__(self, store: Store) -> Findings:
         log = store.log(1)
         places = {"here": log.at(ROW), "next": log.at(ROW + 1), "queue": log.next_in_queue(ROW)}
         log.flip(self.place(log), self.mask)
@@ -220,16 +222,16 @@ def flips() -> Iterator[Any]:
             )
 
 
-# Behind the body.
+# After the body
 
 
-def topic_length(store: Store) -> Told:
+def topic_length(store: Store) -> Findings:
     log = store.log(1)
     log.flip(log.base + log.scan.topic_position[ROW] - 1, 0x01)
     return {("RECORD_FIELDS", log.at(ROW))}
 
 
-def topic(store: Store) -> Told:
+def topic(store: Store) -> Findings:
     log = store.log(1)
     log.flip(log.base + log.scan.topic_position[ROW], 0x80)
     here, queue = log.at(ROW), log.next_in_queue(ROW)
@@ -244,13 +246,13 @@ def topic(store: Store) -> Told:
     }
 
 
-def properties_length(store: Store) -> Told:
+def properties_length(store: Store) -> Findings:
     log = store.log(1)
     log.flip(log.base + log.scan.properties_position[ROW] - 1, 0x01)
     return {("RECORD_FIELDS", log.at(ROW))}
 
 
-def key(store: Store) -> Told:
+def key(store: Store) -> Findings:
     log = store.log(1)
     start = log.scan.properties_position[ROW]
     place = log.data.index(b"UNIQ_KEY\x01", start) + 12
@@ -259,20 +261,20 @@ def key(store: Store) -> Told:
     return {("KEY_MISSING", record), ("KEY_SURPLUS", record)}
 
 
-# Larger damage.
+# Larger damage
 
 
-def cut(position: int) -> Callable[[Store], Told]:
-    """The last record ends early, at ``position`` of it; -1: five bytes before its end."""
+def cut(position: int) -> Callable[[Store], Findings]:
+    """Cut the last record at ``position``, or with -1 five bytes before its end."""
 
-    def damage(store: Store) -> Told:
+    def damage(store: Store) -> Findings:
         log = last_log(store)
         row = len(log.scan) - 1
         place = log.at(row) + log.shift + position if position > 0 else log.end(row) - 5
         log.put(place, bytes(log.base + len(log.data) - place))
-        told = {("TAIL_PARTIAL", log.at(row))}
-        # Its unit is too early only while the record's lengths fit.
-        return told | ({("UNIT_SURPLUS", log.at(row) + log.shift)} if position > 0 else set())
+        found = {("TAIL_PARTIAL", log.at(row))}
+        # Its unit is a surplus only if the lengths of the record are valid.
+        return found | ({("UNIT_SURPLUS", log.at(row) + log.shift)} if position > 0 else set())
 
     return damage
 
@@ -286,36 +288,36 @@ def last_log(store: Store) -> Log:
     raise AssertionError("no frame in any file")
 
 
-def junk(store: Store) -> Told:
+def junk(store: Store) -> Findings:
     log = last_log(store)
     log.put(log.scan.end, b"\x5a" * 100)
     return {("TAIL_JUNK", log.scan.end)}
 
 
-def last_record_twice(store: Store) -> Told:
+def last_record_twice(store: Store) -> Findings:
     log = last_log(store)
     row = len(log.scan) - 1
     log.put(log.scan.end, bytes(log.data[log.at(row) - log.base : log.end(row) - log.base]))
     return {("TAIL_PARTIAL", log.scan.end)}
 
 
-def zeroed_page(store: Store) -> Told:
-    """The second file's first page: one stretch up to the next whole frame."""
+def zeroed_page(store: Store) -> Findings:
+    """Zero the first page of the second file: one finding up to the next complete frame."""
     log = store.log(1)
     log.put(log.base, bytes(4096))
     return {("RECORD_ZEROED", log.base)}
 
 
-def zeroed_page_inside(store: Store) -> Told:
-    """From inside a record's body on."""
+def zeroed_page_inside(store: Store) -> Findings:
+    """Zero a record from inside its body on."""
     log = store.log(1)
     row = max(range(len(log.scan)), key=lambda row: log.scan.size[row])
     log.put(log.at(row) + log.shift + 200, bytes(log.end(row) - log.at(row) - log.shift - 200))
     return {("RECORD_FIELDS", log.at(row))}
 
 
-def record_twice(store: Store) -> Told:
-    """A record of the same size in place of another: only its place, index and slot betray it."""
+def record_twice(store: Store) -> Findings:
+    """Replace a record by another one of its size: only position, index, and slot are wrong."""
     log = store.log(1)
     scan = log.scan
     first, second = next(
@@ -328,8 +330,8 @@ def record_twice(store: Store) -> Told:
     return {("RECORD_PLACE", log.at(second))}
 
 
-def misplaced(store: Store) -> Told:
-    """Two files swapped: every record of both stands elsewhere."""
+def misplaced(store: Store) -> Findings:
+    """Swap two files: every record of both has the wrong position."""
     one, two = store.log(0), store.log(1)
     first, second = bytes(one.data), bytes(two.data)
     one.path.write_bytes(second)
@@ -341,60 +343,55 @@ def misplaced(store: Store) -> Told:
     }
 
 
-def missing(number: int) -> Callable[[Store], Told]:
-    def damage(store: Store) -> Told:
+def missing(number: int) -> Callable[[Store], Findings]:
+    def damage(store: Store) -> Findings:
         store.log(number).path.unlink()
         return {("FILE_MISSING", -1)}
 
     return damage
 
 
-def shorter(store: Store) -> Told:
+def shorter(store: Store) -> Findings:
     log = store.log(1)
     log.path.write_bytes(log.data[:-1])
     return {("FILE_SIZE", -1)}
 
 
-def filler_size(store: Store) -> Told:
+def filler_size(store: Store) -> Findings:
     log = store.log(1)
     size = log.scan.end + (7 if log.dledger else 3)
     log.flip(size, 0x01)
     return {("FILLER_SIZE", log.scan.end)}
 
 
-def filler_missing(store: Store) -> Told:
+def filler_missing(store: Store) -> Findings:
     log = store.log(1)
     log.put(log.scan.end, bytes(8))
     return {("FILLER_MISSING", log.scan.end)}
 
 
-def forged(store: Store) -> Told:
-    """A body full of whole frames, each at its own offset, with the CRC of such a body: nothing."""
+def forged(store: Store) -> Findings:
+    """Fill a body with complete frames at their own offsets, with a valid CRC: no findings."""
     log = store.log(1)
     row = max(range(len(log.scan)), key=lambda row: log.scan.size[row])
     record = log.at(row) - log.base + log.shift
     body = record + 88
     length = int.from_bytes(log.data[body - 4 : body])
-    size = log.shift + 100
+    size = log.shift + FORGED_SIZE
     assert length > 5 * size
     for place in range(body, body + length - size, size):
-        entry = (FORGED_MAGIC, size, 1, 1, log.base + place, 0, 0, 0, 100)
+        entry = (FORGED_MAGIC, size, 1, 1, log.base + place, 0, 0, 0, FORGED_SIZE)
         if log.shift:
             struct.pack_into(">iiqqqiiii", log.data, place, *entry)
-        own = log.base + place + log.shift
-        head = struct.pack(
-            ">iIiiiqqiq4siq4siiqi",
-            *(100, 0xDAA320A7, zlib.crc32(bytes(8)) & 0x7FFFFFFF, 0, 0, 0, own, 0, 1),
-            *(b"\x7f\0\0\1", 1, 1, b"\x7f\0\0\1", 1, 0, 0, 8),
-        )
-        log.data[place + log.shift : place + size] = head + bytes(8) + b"\x01F\0\0"
+        start = place + log.shift
+        log.data[start : place + size] = forged_record(log.base + start)
     crc = zlib.crc32(log.data[body : body + length]) & 0x7FFFFFFF
     log.put(log.base + record + 8, struct.pack(">i", crc))
     return set()
 
 
 FORGED_MAGIC = 1
-"""Of a DLedger entry (Java DLedgerEntryType.NORMAL)."""
+"""The magic of a DLedger entry (Java DLedgerEntryType.NORMAL)."""
 
 COMMON = [
     *(topic_length, topic, properties_length, key, forged),
@@ -403,44 +400,44 @@ COMMON = [
     *(missing(1), missing(2), shorter, filler_size, filler_missing),
 ]
 SUBSETS = {"record_twice", "misplaced", "missing", "shorter"}
-"""Many findings follow from these: of queues, keys and units. The damage itself is told exactly."""
+"""Damage with many further findings of queues, keys, and units; only its own are compared."""
 
 
-def name_of(damage: Callable[[Store], Told]) -> str:
+def name_of(damage: Callable[[Store], Findings]) -> str:
     return damage.__qualname__.partition(".")[0]
 
 
-# Across the divide.
+# Across the divide
 
 
-def divide_open(store: Store) -> Told:
+def divide_open(store: Store) -> Findings:
     log = store.log(-1, "commitlog")
     log.put(log.scan.end, bytes(8))
     return {("DIVIDE_OPEN", -1)}
 
 
-def divide_filler(store: Store) -> Told:
+def divide_filler(store: Store) -> Findings:
     log = store.log(-1, "commitlog")
     log.flip(log.scan.end + 3, 0x01)
     return {("FILLER_SIZE", log.scan.end)}
 
 
-def last_old_message_lost(store: Store) -> Told:
+def last_old_message_lost(store: Store) -> Findings:
     log = store.log(-1, "commitlog")
     row = len(log.scan) - 1
     log.put(log.at(row), bytes(log.end(row) - log.at(row)))
     return {("RECORD_ZEROED", log.at(row))}
 
 
-def first_entry_lost(store: Store) -> Told:
-    """What is lost explains the step of index and of queue offset behind it."""
+def first_entry_lost(store: Store) -> Findings:
+    """Zero the first entry, which explains the steps of index and queue offset after it."""
     log = store.log(0)
     log.put(log.at(0), bytes(log.end(0) - log.at(0)))
     return {("RECORD_ZEROED", log.at(0))}
 
 
-def queue_goes_on_wrongly(store: Store) -> Told:
-    """The first new message of a queue does not follow its last old one."""
+def queue_continues_wrongly(store: Store) -> Findings:
+    """Change the queue offset of a queue's first new message, which must follow the old ones."""
     log = store.log(0)
     queues = list(zip(log.scan.topic, log.scan.queue_id, strict=True))
     row = next(
@@ -458,14 +455,14 @@ def queue_goes_on_wrongly(store: Store) -> Told:
     }
 
 
-def ledger_begins_elsewhere(store: Store) -> Told:
+def ledger_starts_elsewhere(store: Store) -> Findings:
     store.log(0).path.unlink()
     return {("DIVIDE_MISMATCH", -1)}
 
 
 DIVIDE = [
     *(divide_open, divide_filler, last_old_message_lost, first_entry_lost),
-    *(queue_goes_on_wrongly, ledger_begins_elsewhere),
+    *(queue_continues_wrongly, ledger_starts_elsewhere),
 ]
 
 
@@ -477,18 +474,18 @@ def larger() -> Iterator[Any]:
         yield pytest.param(JOINED, damage, id=f"divide-{name_of(damage)}")
 
 
-def check(report: Any, expected: Told, damage: Callable[[Store], Told]) -> None:
-    told = told_of(report)
-    if name_of(damage) in SUBSETS or damage is ledger_begins_elsewhere:
-        assert expected <= told
+def check(report: Any, expected: Findings, damage: Callable[[Store], Findings]) -> None:
+    found = findings_of(report)
+    if name_of(damage) in SUBSETS or damage is ledger_starts_elsewhere:
+        assert expected <= found
         codes = {code for code, _ in expected}
-        assert {each for each in told if each[0] in codes} == expected
+        assert {each for each in found if each[0] in codes} == expected
     else:
-        assert told == expected
+        assert found == expected
 
 
-def normal(expected: Told, log: Log) -> Told:
-    """A unit or key that is left over is told with the offset of the record, not of its entry."""
+def normal(expected: Findings, log: Log) -> Findings:
+    """Return the findings with record offsets for surplus units, instead of entry offsets."""
     return {
         (code, place + log.shift if code == "UNIT_SURPLUS" else place) for code, place in expected
     }
@@ -496,7 +493,7 @@ def normal(expected: Told, log: Log) -> Told:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "flip"), [*flips()])
-def test_a_flipped_bit(
+def test_a_flipped_bit_is_found(
     name: str,
     flip: Flip,
     stores: dict[str, Store],
@@ -507,12 +504,12 @@ def test_a_flipped_bit(
     store = stores[name]
     log = store.log(1)
     with damaged(store, flip) as expected:
-        whole = report(store, "--range-bytes", SPLITS[0])
-        assert told_of(whole) == normal(expected, log)
-        assert report(store, "--range-bytes", SPLITS[-1]) == whole
-        if whole["clean"] is False and name != CLASSIC:
+        found = report(store, "--range-bytes", SPLITS[0])
+        assert findings_of(found) == normal(expected, log)
+        assert report(store, "--range-bytes", SPLITS[-1]) == found
+        if found["clean"] is False and name != CLASSIC:
             return
-        # A replica tells the byte, also where one store alone shows nothing.
+        # A replica shows the byte even if the store alone has no findings.
         intact = f"intact={store_of(name.removesuffix('/store'))}"
         words = ["pipeline", "compare", intact, f"damaged={store.root}", "--format", "json"]
         assert main(words) == 2
@@ -522,8 +519,8 @@ def test_a_flipped_bit(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "damage"), [*larger()])
-def test_larger_damage(
-    name: str, damage: Callable[[Store], Told], stores: dict[str, Store], report: Report
+def test_larger_damage_is_found(
+    name: str, damage: Callable[[Store], Findings], stores: dict[str, Store], report: Report
 ) -> None:
     store = stores[name]
     with damaged(store, damage) as expected:
@@ -536,7 +533,7 @@ def test_larger_damage(
 @pytest.mark.parametrize(("name", "damage"), [*flips(), *larger()])
 def test_on_spark(
     name: str,
-    damage: Callable[[Store], Told],
+    damage: Callable[[Store], Findings],
     stores: dict[str, Store],
     report: Report,
     spark: SparkSession,

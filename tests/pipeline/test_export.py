@@ -1,4 +1,4 @@
-"""``rmqpy pipeline export`` and ``sql``: the rows are what a Java consumer got."""
+"""``rmqpy pipeline export`` and ``sql``: rows are compared with what a Java consumer received."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import os
 import signal
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.pipeline import FORGED_SIZE, Row, forged_record
 
 from rmqpy.audit.checks.messages import MessageSelection, each_message
 from rmqpy.audit.scan.directory import read_directory
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 SPLIT = "8192"
-Rows = list[dict[str, Any]]
+Rows = list[Row]
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def _needs_arrow(arrow: ModuleType) -> None:
 
 
 def rows_of(folder: Path) -> Rows:
-    """Of every file, in the order of the log."""
+    """Return the rows of every file, in the order of the log."""
     from pyarrow import parquet
 
     files = sorted(folder.glob("*.parquet"))
@@ -48,7 +49,7 @@ def export(store: Path, target: Path, *more: str) -> int:
 
 
 @pytest.mark.parametrize("engine", ["local", "spark"])
-def test_rows_are_what_a_java_consumer_got(
+def test_rows_are_those_that_a_java_consumer_received(
     engine: str,
     told_node: str,
     store_of: Callable[[str], Path],
@@ -63,13 +64,12 @@ def test_rows_are_what_a_java_consumer_got(
     check_rows(told_node, rows_of(tmp_path / "out"))
 
 
-def test_rows_of_a_store_of_which_no_consumer_told(
+def test_rows_are_those_of_java_consume_queues(
     store_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Those to which Java's consume queues lead."""
     store = store_of("X-gap_same_file-v497/n0")
     assert export(store, tmp_path / "out", "--internal-topics", "--range-bytes", SPLIT) == 0
-    got = {
+    found = {
         (row["topic"], row["queueId"], row["queueOffset"], row["physicalOffset"])
         for row in rows_of(tmp_path / "out")
     }
@@ -83,7 +83,7 @@ def test_rows_of_a_store_of_which_no_consumer_told(
         for number, (offset, size, _) in enumerate(struct.iter_unpack(">qiq", file.read_bytes()))
         if size
     }
-    assert units == got and len(units) > 250
+    assert units == found and len(units) > 250
 
 
 @pytest.mark.parametrize("name", ["C-upgraded-v497/n0", "D-dledger-v497"])
@@ -105,7 +105,7 @@ def test_both_engines_write_the_same(
     }
 
 
-def test_damage_is_passed_and_told(
+def test_damage_is_skipped_and_reported(
     copy_of: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = copy_of("C-upgraded-v497/n0")
@@ -113,7 +113,7 @@ def test_damage_is_passed_and_told(
     data = bytearray(file.read_bytes())
     data[16000:20480] = bytes(4480)
     file.write_bytes(data)
-    lost = []
+    lost: list[tuple[str, int, int]] = []
     kept = [
         found.message.physical_offset
         for found in each_message(
@@ -133,47 +133,38 @@ def test_damage_is_passed_and_told(
         assert [row["physicalOffset"] for row in rows_of(target)] == kept
 
 
-def test_a_file_of_another_length_is_told(copy_of: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_file_of_another_length_is_reported(
+    copy_of: Callable[[str], Path], tmp_path: Path
+) -> None:
     store = copy_of("A-classic-clean-v497")
     file = sorted((store / "commitlog").iterdir())[1]
     os.truncate(file, 60000)
     assert export(store, tmp_path / "out") == 2
-    told = json.loads((tmp_path / "out" / "_manifest.json").read_text())
-    assert told["passed"] == [{"file": f"commitlog/{file.name}", "offset": 65536, "size": 60000}]
-
-
-def forged(place: int) -> bytes:
-    """A whole record of 100 bytes that belongs at ``place``."""
-    body = bytes(8)
-    head = struct.pack(
-        ">iIiiiqqiq4siq4siiqi",
-        100, 0xDAA320A7, zlib.crc32(body) & 0x7FFFFFFF, 0, 0, 0, place, 0, 1,
-        b"\x7f\0\0\1", 1, 1, b"\x7f\0\0\1", 1, 0, 0, len(body),
-    )  # fmt: skip
-    return head + body + b"\x01F\0\0"
+    written = json.loads((tmp_path / "out" / "_manifest.json").read_text())
+    assert written["passed"] == [{"file": f"commitlog/{file.name}", "offset": 65536, "size": 60000}]
 
 
 @pytest.mark.parametrize("engine", ["local", "spark"])
-def test_forged_records_in_a_body_are_no_rows(
+def test_forged_records_in_a_body_are_not_rows(
     engine: str, copy_of: Callable[[str], Path], tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Ranges that begin inside that body find them, and are done again."""
+    """Ranges that start inside the body find the forged records, and are executed again."""
     store = copy_of("A-classic-clean-v497")
-    right = Export(ExportPlan(root=str(store), target=str(tmp_path / "right")))
-    right.run()
-    rows = rows_of(tmp_path / "right")
+    intact = Export(ExportPlan(root=str(store), target=str(tmp_path / "intact")))
+    intact.run()
+    rows = rows_of(tmp_path / "intact")
     inside = [row for row in rows if row["physicalOffset"] < 65536 and row["sysFlag"] == 0]
     large = max(inside, key=lambda row: len(row["body"]))
     place, size = large["physicalOffset"], len(large["body"])
     file = min((store / "commitlog").iterdir())
     data = bytearray(file.read_bytes())
-    begin = data.index(large["body"], place)
-    for at in range(begin, begin + size - 99, 100):
-        data[at : at + 100] = forged(at)
-    body = bytes(data[begin : begin + size])
+    start = data.index(large["body"], place)
+    for at in range(start, start + size - FORGED_SIZE + 1, FORGED_SIZE):
+        data[at : at + FORGED_SIZE] = forged_record(at)
+    body = bytes(data[start : start + size])
     struct.pack_into(">i", data, place + 8, zlib.crc32(body) & 0x7FFFFFFF)
     file.write_bytes(data)
-    assert size > 1400, "a range begins inside"
+    assert size > 1400, "a range starts inside the body"
     large["body"], large["bodyCrc"] = body, zlib.crc32(body) & 0x7FFFFFFF
     split = ("--range-bytes", "1400", "--engine", engine)
     assert export(store, tmp_path / "out", *split) == 0
@@ -181,7 +172,7 @@ def test_forged_records_in_a_body_are_no_rows(
     assert main(["pipeline", "audit", str(store), *split]) == 0
 
 
-def test_a_worker_killed_behind_its_write_doubles_nothing(
+def test_a_worker_killed_after_its_write_duplicates_no_row(
     store_of: Callable[[str], Path], tmp_path: Path, spark: SparkSession
 ) -> None:
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
@@ -200,10 +191,10 @@ def test_a_worker_killed_behind_its_write_doubles_nothing(
 
         return do
 
-    def run(task: ExportTask, units: Any) -> Any:
+    def run(task: ExportTask, units: Iterable[WorkUnit]) -> Iterator[ExportedRange]:
         yield from map_on_spark(spark, dying(task), units)
         placed = len(list(left.parent.glob("*.parquet")))
-        assert placed and len(list(left.iterdir())) >= 1, "the attempt that died left its file"
+        assert placed and len(list(left.iterdir())) >= 1, "the killed attempt has left its file"
 
     again = Export(ExportPlan(root=root, target=str(tmp_path / "out")), run)
     again.run()
@@ -224,7 +215,7 @@ def test_a_target_in_use_is_refused(
 
 
 @pytest.mark.parametrize("name", ["A-classic-clean-v497", "C-upgraded-v497/n0", "D-dledger-v497"])
-def test_an_export_is_told_from_a_store(
+def test_an_export_is_distinguished_from_a_store(
     name: str, store_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     from rmqpy.pipeline.jobs.sql import is_export
@@ -245,11 +236,11 @@ def test_sql_over_an_export(
     capsys.readouterr()
     statement = "SELECT topic, count(*) AS n, max(queueOffset) AS last FROM messages GROUP BY topic"
     assert main(["pipeline", "sql", statement, "--on", str(target), "--format", "json"]) == 0
-    told = {row["topic"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    by_topic = {row["topic"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
     for topic, queues in manifest("A-classic-clean-v497")["queues"].items():
         if not is_system_topic(topic) and any(queue["max"] for queue in queues):
-            assert told[topic]["n"] == sum(queue["max"] - queue["min"] for queue in queues)
-            assert told[topic]["last"] == max(queue["max"] for queue in queues) - 1
+            assert by_topic[topic]["n"] == sum(queue["max"] - queue["min"] for queue in queues)
+            assert by_topic[topic]["last"] == max(queue["max"] for queue in queues) - 1
     assert main(["pipeline", "sql", "SELECT 6 * 7 AS answer", "--on", str(target)]) == 0
     assert "|answer|" in capsys.readouterr().out
     assert main(["pipeline", "sql", "SELECT none FROM messages", "--on", str(target)]) == 1

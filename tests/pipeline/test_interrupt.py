@@ -1,4 +1,4 @@
-"""Ctrl-C at a command that runs on Spark: one line, exit code 130, and nothing is left running."""
+"""Ctrl-C during a command on Spark: one line, exit code 130, and no process is left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -22,9 +22,11 @@ pytestmark = pytest.mark.spark
 FOREVER = "SELECT max(queueOffset + id) FROM messages CROSS JOIN range(1000000000000)"
 PATIENCE_S = 300.0
 
+T = TypeVar("T")
+
 
 def children(parent: int) -> dict[int, str]:
-    """All processes below it, with their command lines."""
+    """Return all descendants of a process, with their command lines."""
     parents, lines = {}, {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -41,10 +43,11 @@ def children(parent: int) -> dict[int, str]:
     return {pid: lines[pid] for pid in found}
 
 
-def eventually(what: Callable[[], Any]) -> Any:
-    end = time.monotonic() + PATIENCE_S
-    while not (found := what()):
-        assert time.monotonic() < end, "it does not come"
+def eventually(probe: Callable[[], T]) -> T:
+    """Wait until ``probe`` returns a true value, and return it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := probe()):
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s"
         time.sleep(0.05)
     return found
 
@@ -67,19 +70,21 @@ def command(*words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("as_terminal", [False, True], ids=["process", "group"])
-def test_ctrl_c(as_terminal: bool, spark: SparkSession, store_of: Callable[[str], Path]) -> None:
-    """A terminal sends it to every process of the group."""
+def test_ctrl_c_leaves_no_process(
+    as_terminal: bool, spark: SparkSession, store_of: Callable[[str], Path]
+) -> None:
+    """A terminal sends the signal to every process of the group."""
     store = store_of("A-classic-clean-v497")
     with command("sql", FOREVER, "--on", str(store), "--master", "local[1]") as process:
 
-        def at_work() -> bool:
+        def is_working() -> bool:
             return any("pyspark.daemon" in line for line in children(process.pid).values())
 
-        eventually(at_work)
+        eventually(is_working)
         below = children(process.pid)
         (os.killpg if as_terminal else os.kill)(process.pid, signal.SIGINT)
-        out, told = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 130, told
-        assert out == "" and "Traceback" not in told, told
-        assert told.splitlines()[-1] == "rmqpy: interrupted"
+        out, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 130, errors
+        assert out == "" and "Traceback" not in errors, errors
+        assert errors.splitlines()[-1] == "rmqpy: interrupted"
         eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))

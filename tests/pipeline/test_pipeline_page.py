@@ -1,4 +1,4 @@
-"""The commands and programs of the how-to guides for Spark do what they say."""
+"""The commands and programs of the how-to guides for Spark."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ dLegerSelfId=n1
 """
 
 
-def test_the_page_has_commands() -> None:
+def test_the_guide_has_commands() -> None:
     assert len(COMMANDS) >= 15 and "pipeline doctor" in COMMANDS
 
 
 @pytest.mark.spark
-def test_the_commands_of_the_page(
+def test_the_commands_of_the_guide_succeed(
     spark: SparkSession,
     copy_of: Callable[[str], Path],
     capsys: pytest.CaptureFixture[str],
@@ -54,8 +54,8 @@ def test_the_commands_of_the_page(
     }
 
     def placed(word: str) -> str:
-        for told, place in places.items():
-            word = word.replace(told, place)
+        for documented, place in places.items():
+            word = word.replace(documented, place)
         return word
 
     assert main(["upgrade", "manifest", places[REPLICA], "--format", "json"]) == 0
@@ -67,7 +67,7 @@ def test_the_commands_of_the_page(
 
 
 @pytest.mark.spark
-def test_the_programs_of_the_page(
+def test_the_programs_of_the_guide_produce_rows(
     spark: SparkSession, live: LiveCluster, store_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     live.topic(name="orders")

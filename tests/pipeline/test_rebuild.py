@@ -1,4 +1,4 @@
-"""``rmqpy pipeline rebuild``: byte for byte what the Java broker wrote, installed by a journal."""
+"""``rmqpy pipeline rebuild``: the files of the Java broker byte for byte, installed by a plan."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from attrs import define, evolve, field
+from attrs import evolve
+from harness.pipeline import FORGED_SIZE, RecordedProgress, forged_record
 
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.cli import main
 from rmqpy.codec.backend import scan_records
-from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan
+from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan, Run, run_here
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.upgrade.plan import operations
 from rmqpy.upgrade.steps.plan_context import settings_of_facts
@@ -61,7 +62,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def derived(store: Path) -> tuple[dict[str, bytes], list[bytes]]:
-    """Consume queues by name; index files in order: their names are times."""
+    """Return consume queues by name, and index files in order, as their names are times."""
     return tree(store / "consumequeue"), [*tree(store / "index").values()]
 
 
@@ -75,11 +76,10 @@ def plan_of(store: Path, root: str, target: Path, range_bytes: int) -> RebuildPl
 
 @pytest.fixture
 def rebuilt(tmp_path: Path) -> Callable[..., Rebuild]:
-    """A rebuild into ``tmp_path/made``."""
+    """Return a function that rebuilds a store into ``tmp_path/made``."""
 
-    def build(store: Path, range_bytes: int = 1 << 30, run: Any = None) -> Rebuild:
-        plan = plan_of(store, str(store), tmp_path / "made", range_bytes)
-        made = Rebuild(plan, run) if run else Rebuild(plan)
+    def build(store: Path, range_bytes: int = 1 << 30, run: Run = run_here) -> Rebuild:
+        made = Rebuild(plan_of(store, str(store), tmp_path / "made", range_bytes), run)
         made.run()
         return made
 
@@ -89,7 +89,7 @@ def rebuilt(tmp_path: Path) -> Callable[..., Rebuild]:
 @pytest.mark.slow
 @pytest.mark.parametrize("range_bytes", [1 << 30, 8192, 1000])
 @pytest.mark.parametrize("name", STORES)
-def test_what_java_wrote(
+def test_a_rebuild_is_what_java_wrote(
     name: str,
     range_bytes: int,
     store_of: Callable[[str], Path],
@@ -103,26 +103,14 @@ def test_what_java_wrote(
     assert sorted(os.listdir(tmp_path / "made")) == ["consumequeue", "index"]
 
 
-@define
-class Sums:
-    total: int = 0
-    done: list[int] = field(factory=list)
-
-    def expect(self, total_bytes: int) -> None:
-        self.total += total_bytes
-
-    def advance(self, done_bytes: int) -> None:
-        self.done.append(done_bytes)
-
-
-def test_both_waves_tell_how_far_they_are(store_of: Callable[[str], Path], tmp_path: Path) -> None:
-    store, packing, writing = store_of(STORES[0]), Sums(), Sums()
+def test_both_waves_report_their_progress(store_of: Callable[[str], Path], tmp_path: Path) -> None:
+    store, packing, writing = store_of(STORES[0]), RecordedProgress(), RecordedProgress()
     plan = plan_of(store, str(store), tmp_path / "made", 8192)
     made = Rebuild(evolve(plan, packing=packing, writing=writing))
     made.run()
-    assert len(packing.done) > 1 and sum(packing.done) == packing.total
-    assert len(writing.done) == made.queues + made.index_files
-    assert sum(writing.done) == writing.total == 20 * (made.units + made.keys)
+    assert len(packing.reports) > 1 and packing.sum == packing.total
+    assert len(writing.reports) == made.queues + made.index_files
+    assert writing.sum == writing.total == 20 * (made.units + made.keys)
 
 
 @pytest.mark.spark
@@ -144,31 +132,31 @@ def test_on_spark(
 
 @pytest.mark.spark
 @pytest.mark.parametrize("wave", [0, 1])
-def test_a_worker_killed_behind_its_write(
+def test_a_worker_killed_after_its_write_costs_nothing(
     wave: int,
     store_of: Callable[[str], Path],
     rebuilt: Callable[..., Rebuild],
     tmp_path: Path,
     spark: SparkSession,
 ) -> None:
-    """While ranges are packed, or while queues are written."""
+    """The worker dies while ranges are packed, or while queues are written."""
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
     waves = iter(range(2))
     marker = str(tmp_path / "died")
 
     def dying(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def do(piece: Any) -> Any:
-            done = task(piece)
+        def do(unit: Any) -> Any:
+            result = task(unit)
             if not os.path.exists(marker):
                 open(marker, "w").close()
                 os.kill(os.getpid(), signal.SIGKILL)
-            return done
+            return result
 
         return do
 
-    def run(task: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterator[Any]:
-        return map_on_spark(spark, dying(task) if next(waves) == wave else task, pieces)
+    def run(task: Callable[[Any], Any], units: Iterable[Any]) -> Iterator[Any]:
+        return map_on_spark(spark, dying(task) if next(waves) == wave else task, units)
 
     store = store_of("C-upgraded-v497/n0")
     rebuilt(store, 8192, run)
@@ -176,10 +164,10 @@ def test_a_worker_killed_behind_its_write(
     assert derived(tmp_path / "made") == derived(store)
 
 
-def test_the_index_that_a_kill_has_cost(
+def test_an_index_file_lost_by_a_kill_is_rebuilt(
     store_of: Callable[[str], Path], rebuilt: Callable[..., Rebuild], tmp_path: Path
 ) -> None:
-    """Java deletes the newest index file after an unclean stop: n1 was killed, n0 was not."""
+    """Java deletes the newest index file after an unclean stop; n1 was killed, n0 was not."""
     n0, n1 = (store_of(f"D-dledger-v497/{node}") for node in ("n0", "n1"))
     assert derived(n1)[1] != derived(n0)[1]
     rebuilt(n1)
@@ -190,7 +178,7 @@ def command(store: Path, *more: object) -> int:
     return main(["pipeline", "rebuild", str(store), *map(str, more)])
 
 
-def test_nothing_to_install(
+def test_an_intact_store_needs_no_installation(
     copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = copy_of("A-classic-clean-v497")
@@ -200,7 +188,7 @@ def test_nothing_to_install(
 
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
-def test_lost_queues_are_installed_and_taken_back(
+def test_lost_queues_are_installed_and_rolled_back(
     engine: str,
     copy_of: Callable[[str], Path],
     tmp_path: Path,
@@ -212,12 +200,12 @@ def test_lost_queues_are_installed_and_taken_back(
     store = copy_of("C-upgraded-v497/n0")
     before = derived(store)
     shutil.rmtree(store / "consumequeue/Normal")
-    spoiled = next((store / "consumequeue").rglob("0" * 20))
-    spoiled.write_bytes(bytes(spoiled.stat().st_size))
+    zeroed = next((store / "consumequeue").rglob("0" * 20))
+    zeroed.write_bytes(bytes(zeroed.stat().st_size))
     shutil.rmtree(store / "index")
     damaged = tree(store / "consumequeue")
     plan, conf = tmp_path / "plan.json", tmp_path / "broker.conf"
-    # Without an index file nothing but the configuration tells how large they are.
+    # Without an index file, only the configuration has their sizes.
     conf.write_text(f"storePathRootDir={store}\n{SIZES}")
     split = ("--range-bytes", 8192, "--engine", engine, "-c", conf)
     assert command(store, "--out", plan, *split) == 0
@@ -236,7 +224,7 @@ def test_lost_queues_are_installed_and_taken_back(
 
 
 @pytest.mark.slow
-def test_a_log_that_was_written_to_since(
+def test_a_plan_for_an_older_log_is_refused(
     copy_of: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = copy_of("A-classic-clean-v497")
@@ -247,27 +235,27 @@ def test_a_log_that_was_written_to_since(
     node = json.loads(plan.read_text())["nodes"][0]["replica"]
     assert main(["upgrade", "apply", "--plan", str(plan), "--node", node]) == 2
     assert "plan again" in capsys.readouterr().err
-    # What was built for the log of then goes when it is built again.
+    # The files built for the older log are removed by the next build.
     assert command(store, "--out", plan) == 0
     assert len(list((store / "rmqpy/upgrade").glob("keep-*"))) == 1
     assert main(["upgrade", "apply", "--plan", str(plan), "--node", node]) == 0
 
 
 class KilledError(Exception):
-    """The process ends here."""
+    """The process is killed."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize("renames", range(4))
-def test_interrupted_before_every_rename(
+def test_an_installation_killed_at_any_rename_can_be_resumed(
     renames: int,
     back: bool,
     copy_of: Callable[[str], Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two folders, each moved aside and replaced; resumed, or taken back."""
+    """Two folders are moved aside and replaced; then the plan is resumed or rolled back."""
     store = copy_of("A-classic-clean-v497")
     java = derived(store)
     for file in (store / "index").iterdir():
@@ -299,23 +287,23 @@ def test_interrupted_before_every_rename(
 
 
 @pytest.mark.slow
-def test_a_wrong_upgrade_of_java(
+def test_duplicate_queue_offsets_are_reported(
     copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Queue offsets that were given twice: told, the queue stays as it was."""
+    """A wrong upgrade of Java used queue offsets twice; the queue is not changed."""
     store = copy_of("X-gap_same_file-v497/n1")
     assert command(store) == 2
-    told = capsys.readouterr().out
-    assert "Normal queue 0: queue offset 35 where 30 follows: 5 are missing" in told
-    assert "Normal queue 0: queue offset 32 where 37 follows: 5 are duplicated" in told
+    output = capsys.readouterr().out
+    assert "Normal queue 0: queue offset 35 where 30 follows: 5 are missing" in output
+    assert "Normal queue 0: queue offset 32 where 37 follows: 5 are duplicated" in output
 
 
-def test_damage_is_told(
+def test_damage_is_reported(
     copy_of: Callable[[str], Path],
     rebuilt: Callable[..., Rebuild],
     tmp_path: Path,
 ) -> None:
-    """A lost message is filler in its queue; all others keep their places."""
+    """A lost message becomes filler in its queue; all others keep their positions."""
     store = copy_of("A-classic-clean-v497")
     file = sorted((store / "commitlog").iterdir())[1]
     data = bytearray(file.read_bytes())
@@ -325,8 +313,8 @@ def test_damage_is_told(
     data[position + 4] ^= 1
     file.write_bytes(data)
     made = rebuilt(store, 3000)
-    (passed,) = made.skipped
-    assert (passed.offset, passed.size) == (scan.offset[row], scan.size[row])
+    (skipped,) = made.skipped
+    assert (skipped.offset, skipped.size) == (scan.offset[row], scan.size[row])
     (broken,) = made.breaks
     assert (broken.topic, broken.queue_id) == ("Normal", scan.queue_id[row])
     assert (broken.found, broken.expected) == (scan.queue_offset[row] + 1, scan.queue_offset[row])
@@ -340,10 +328,10 @@ def test_damage_is_told(
 
 
 @pytest.mark.slow
-def test_a_body_full_of_records(
+def test_forged_records_in_a_body_have_no_units(
     copy_of: Callable[[str], Path], rebuilt: Callable[..., Rebuild], tmp_path: Path
 ) -> None:
-    """Forged ones give no units, wherever the log is split."""
+    """Any split of the log has the same result."""
     store = copy_of("A-classic-clean-v497")
     file = sorted((store / "commitlog").iterdir())[1]
     data = bytearray(file.read_bytes())
@@ -353,13 +341,8 @@ def test_a_body_full_of_records(
     body = scan.offset[row] - base + 88
     length = int.from_bytes(data[body - 4 : body])
     assert length > 1500
-    for place in range(body, body + length - 100, 100):
-        head = struct.pack(
-            ">iIiiiqqiq4siq4siiqi",
-            *(100, 0xDAA320A7, zlib.crc32(bytes(8)) & 0x7FFFFFFF, 0, 0, 0, base + place, 0, 1),
-            *(b"\x7f\0\0\1", 1, 1, b"\x7f\0\0\1", 1, 0, 0, 8),
-        )
-        data[place : place + 100] = head + bytes(8) + b"\x01F\0\0"
+    for place in range(body, body + length - FORGED_SIZE, FORGED_SIZE):
+        data[place : place + FORGED_SIZE] = forged_record(base + place)
     crc = zlib.crc32(data[body : body + length]) & 0x7FFFFFFF
     struct.pack_into(">i", data, scan.offset[row] - base + 8, crc)
     file.write_bytes(data)
@@ -367,7 +350,7 @@ def test_a_body_full_of_records(
     assert made.is_whole and derived(tmp_path / "made") == derived(store)
 
 
-def test_a_queue_whose_messages_have_expired_says_where_it_goes_on(
+def test_a_queue_whose_messages_have_expired_keeps_its_end(
     copy_of: Callable[[str], Path], rebuilt: Callable[..., Rebuild], tmp_path: Path
 ) -> None:
     store = copy_of("A-classic-clean-v497")
@@ -380,19 +363,19 @@ def test_a_queue_whose_messages_have_expired_says_where_it_goes_on(
     made = rebuilt(store)
     assert made.copied >= 1
     assert tree(tmp_path / "made/consumequeue/Normal/9") == tree(old)
-    # What begins inside a queue has fillers in front, and keeps its places.
+    # A queue that now starts later has fillers before its messages, which keep their positions.
     for name, data in tree(store / "consumequeue").items():
         ours = tree(tmp_path / "made/consumequeue").get(name)
         if ours is None or name.startswith("Normal/9"):
             continue
         for place in range(0, len(data), 20):
-            mine = struct.unpack_from(">qiq", ours, place)
-            if mine[1] != 0x7FFFFFFF:
+            unit = struct.unpack_from(">qiq", ours, place)
+            if unit[1] != 0x7FFFFFFF:
                 assert ours[place : place + 20] == data[place : place + 20]
 
 
 @pytest.mark.slow
-def test_deleted_topics_do_not_come_back(
+def test_deleted_topics_are_not_rebuilt(
     copy_of: Callable[[str], Path], rebuilt: Callable[..., Rebuild], tmp_path: Path
 ) -> None:
     store = copy_of("A-classic-clean-v497")
@@ -400,7 +383,7 @@ def test_deleted_topics_do_not_come_back(
     del table["topicConfigTable"]["Normal"]
     (store / "config/topics.json").write_text(json.dumps(table))
     rebuilt(store)
-    assert (tmp_path / "made/consumequeue/Normal").exists(), "its folder says that it lives"
+    assert (tmp_path / "made/consumequeue/Normal").exists(), "a topic with a folder is not deleted"
     shutil.rmtree(store / "consumequeue/Normal")
     rebuilt(store)
     assert not (tmp_path / "made/consumequeue/Normal").exists()
@@ -433,11 +416,11 @@ def test_a_running_broker_is_refused(
     copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = copy_of("A-classic-clean-v497")
-    hold = (
+    hold_lock = (
         "from rmqpy.store.files.disk import OsFileSystem; "
         "lock = OsFileSystem().lock(sys.argv[1]); print(); input()"
     )
-    words = [sys.executable, "-c", f"import sys; {hold}", str(store / "lock")]
+    words = [sys.executable, "-c", f"import sys; {hold_lock}", str(store / "lock")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
         assert broker.stdout is not None and broker.stdout.readline() == b"\n"
         assert command(store) == 2

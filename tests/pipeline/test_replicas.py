@@ -1,4 +1,4 @@
-"""``rmqpy pipeline compare | plan | certify``: what replicas are to each other, by both engines."""
+"""``rmqpy pipeline compare | plan | certify``: comparisons of replicas, by both engines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.pipeline import flip_bit
 
 from rmqpy.cli import main, pipeline_replicas, upgrade, upgrade_inputs
 
@@ -24,20 +25,20 @@ Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(autouse=True)
-def _clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def _frozen_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (pipeline_replicas, upgrade, upgrade_inputs):
         monkeypatch.setattr(module, "now_ms", lambda: 7)
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Exit code and stdout of a command."""
+    """Return a function that runs a command and returns its exit code and output."""
 
     def do(*words: object) -> tuple[int, str]:
         code = main([*map(str, words)])
-        told = capsys.readouterr()
-        assert code != 1, told.err
-        return code, told.out
+        output = capsys.readouterr()
+        assert code != 1, output.err
+        return code, output.out
 
     return do
 
@@ -47,7 +48,7 @@ def compare(run: Run, *words: object) -> tuple[int, dict[str, Any]]:
     return code, json.loads(out)
 
 
-def test_a_slave_that_is_behind_by_its_first_message(
+def test_the_first_missing_message_of_a_lagging_slave_is_found(
     run: Run, store_of: Callable[[str], Path]
 ) -> None:
     code, report = compare(run, *map(store_of, LAGGING))
@@ -60,7 +61,7 @@ def test_a_slave_that_is_behind_by_its_first_message(
     assert (record["queue_id"], record["queue_offset"]) == (0, 33)
 
 
-def test_every_pair_of_a_group_that_java_has_joined_wrongly(
+def test_every_pair_of_a_wrongly_joined_group_is_compared(
     run: Run, store_of: Callable[[str], Path]
 ) -> None:
     code, report = compare(run, *map(store_of, GAP))
@@ -76,12 +77,12 @@ def test_every_pair_of_a_group_that_java_has_joined_wrongly(
     assert "n1 and n2: equal" in out and "first END classic from offset 222613" in out
 
 
-def test_equal_replicas(run: Run, store_of: Callable[[str], Path]) -> None:
+def test_equal_replicas_have_no_differences(run: Run, store_of: Callable[[str], Path]) -> None:
     code, report = compare(run, *map(store_of, EQUAL))
     assert code == 0 and report["pairs"][0]["differences"] == []
 
 
-def test_the_byte_that_differs(run: Run, copy_of: Callable[[str], Path]) -> None:
+def test_the_first_different_byte_is_found(run: Run, copy_of: Callable[[str], Path]) -> None:
     master, slave = map(copy_of, EQUAL)
     flip(slave, 1, 30000)
     code, report = compare(run, master, slave)
@@ -92,15 +93,12 @@ def test_the_byte_that_differs(run: Run, copy_of: Callable[[str], Path]) -> None
 
 
 def flip(store: Path, number: int, place: int) -> None:
-    file = sorted((store / "commitlog").iterdir())[number]
-    data = bytearray(file.read_bytes())
-    data[place] ^= 1
-    file.write_bytes(data)
+    flip_bit(sorted((store / "commitlog").iterdir())[number], place)
 
 
 @pytest.fixture
 def saved(run: Run, tmp_path: Path) -> Callable[[Path], Path]:
-    """The manifest of a store as another host would send it."""
+    """Return a function that writes the manifest of a store, as another host would send it."""
 
     def save(store: Path) -> Path:
         path = tmp_path / f"{store.name}.json"
@@ -111,17 +109,17 @@ def saved(run: Run, tmp_path: Path) -> Callable[[Path], Path]:
 
 
 @pytest.mark.slow
-def test_manifests_of_other_hosts(
+def test_a_store_is_compared_with_the_manifest_of_another_host(
     run: Run, store_of: Callable[[str], Path], saved: Callable[[Path], Path]
 ) -> None:
     master, slave = map(store_of, LAGGING)
-    # The longer log is here: a digest of its begin decides, and its first message is known.
+    # The longer log is local: a digest of its start decides, and its first message is known.
     code, report = compare(run, master, f"slave={saved(slave)}")
     (difference,) = report["pairs"][0]["differences"]
     assert code == 2 and (difference["kind"], difference["begin"]) == ("END", 229443)
     assert difference["record"]["queue_offset"] == 33
     assert [each["at_hand"] for each in report["replicas"]] == [True, False]
-    # Only the shorter one is here: what lies in the block of its end stays open.
+    # Only the shorter log is local: the messages in the block of its end remain undecided.
     code, report = compare(run, f"master={saved(master)}", slave)
     kinds = [each["kind"] for each in report["pairs"][0]["differences"]]
     assert code == 2 and kinds == ["UNDECIDED", "END"]
@@ -131,13 +129,13 @@ def test_manifests_of_other_hosts(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [100, 32000])
-def test_a_difference_in_the_block_of_an_end(
+def test_a_difference_in_the_last_block_is_found(
     place: int,
     run: Run,
     copy_of: Callable[[str], Path],
     saved: Callable[[Path], Path],
 ) -> None:
-    """Bytes of the last block in front of the shorter log's end."""
+    """The bytes are in the last block before the end of the shorter log."""
     master, slave = map(copy_of, LAGGING)
     flip(slave, 3, place)
     code, report = compare(run, master, f"slave={saved(slave)}")
@@ -146,7 +144,7 @@ def test_a_difference_in_the_block_of_an_end(
     assert first["record"]["offset"] == 196608
 
 
-def test_a_block_of_which_one_side_is_a_manifest(
+def test_a_different_block_is_found_with_a_manifest_on_either_side(
     run: Run, copy_of: Callable[[str], Path], saved: Callable[[Path], Path]
 ) -> None:
     master, slave = map(copy_of, EQUAL)
@@ -160,7 +158,7 @@ def test_a_block_of_which_one_side_is_a_manifest(
         assert first["begin"] <= record["offset"] < first["end"]
 
 
-def test_names_and_numbers_of_replicas(
+def test_invalid_replicas_are_refused(
     store_of: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     master = str(store_of(LAGGING[0]))
@@ -173,29 +171,29 @@ def test_names_and_numbers_of_replicas(
     assert "not a manifest" in capsys.readouterr().err
 
 
-def test_a_certificate_is_made_and_checked(
+def test_a_certificate_is_created_and_checked(
     run: Run, copy_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     one, two = map(copy_of, JOINED)
     key, out = tmp_path / "key", tmp_path / "certificate.json"
     key.write_text("secret\n")
-    code, told = run("pipeline", "certify", one, two, "--out", out, "--key", key)
-    assert code == 0 and told.splitlines()[-1] == "EQUAL"
+    code, output = run("pipeline", "certify", one, two, "--out", out, "--key", key)
+    assert code == 0 and output.splitlines()[-1] == "EQUAL"
     check = ("pipeline", "certify", "--check", out)
     assert run(*check, one, two, "--key", key) == (0, "HOLDS (n0, n1)\n")
     assert run(*check) == (0, "HOLDS (no store was given)\n")
     (tmp_path / "other").write_text("other")
-    code, told = run(*check, "--key", tmp_path / "other")
-    assert code == 2 and "signature" in told
+    code, output = run(*check, "--key", tmp_path / "other")
+    assert code == 2 and "signature" in output
     body = next(path for path in (two / "commitlog").iterdir())
     flip(two, 0, body.read_bytes().index(b"UNIQ_KEY\x01") + 12)
-    code, told = run(*check, one, two)
-    assert code == 2 and "with different content" in told and "DOES NOT HOLD" in told
-    code, told = run(*check, f"n7={one}")
-    assert code == 2 and "n7: not in the certificate" in told
+    code, output = run(*check, one, two)
+    assert code == 2 and "with different content" in output and "DOES NOT HOLD" in output
+    code, output = run(*check, f"n7={one}")
+    assert code == 2 and "n7: not in the certificate" in output
 
 
-def test_certify_and_verify_say_the_same(run: Run, store_of: Callable[[str], Path]) -> None:
+def test_certify_and_verify_print_the_same(run: Run, store_of: Callable[[str], Path]) -> None:
     stores = [*map(store_of, JOINED)]
     certified = run("pipeline", "certify", *stores, "--format", "json")
     verified = run("upgrade", "verify", *stores, "--format", "json")
@@ -204,14 +202,14 @@ def test_certify_and_verify_say_the_same(run: Run, store_of: Callable[[str], Pat
 
 
 @pytest.mark.slow
-def test_a_certificate_against_a_manifest_of_before(
+def test_a_store_is_certified_against_an_earlier_manifest(
     run: Run, store_of: Callable[[str], Path], saved: Callable[[Path], Path]
 ) -> None:
     before = saved(store_of(JOINED[0]))
-    code, told = run("pipeline", "certify", f"before={before}", store_of(JOINED[1]))
-    assert code == 0 and "560 same" in told
-    code, told = run("pipeline", "certify", *map(store_of, LAGGING))
-    assert code == 2 and told.splitlines()[-1] == "NOT EQUAL"
+    code, output = run("pipeline", "certify", f"before={before}", store_of(JOINED[1]))
+    assert code == 0 and "560 same" in output
+    code, output = run("pipeline", "certify", *map(store_of, LAGGING))
+    assert code == 2 and output.splitlines()[-1] == "NOT EQUAL"
 
 
 def test_the_plan_is_that_of_upgrade(
@@ -224,7 +222,7 @@ def test_the_plan_is_that_of_upgrade(
     assert ours.read_bytes() == theirs.read_bytes()
 
 
-def test_a_plan_that_only_the_operator_can_make(
+def test_a_divergence_has_no_plan(
     store_of: Callable[[str], Path],
     copy_of: Callable[[str], Path],
     capsys: pytest.CaptureFixture[str],
@@ -237,7 +235,7 @@ def test_a_plan_that_only_the_operator_can_make(
 
 @pytest.mark.spark
 @pytest.mark.parametrize("names", [EQUAL, LAGGING, GAP, JOINED], ids=lambda names: names[0])
-def test_both_engines_say_the_same(
+def test_both_engines_print_the_same(
     names: tuple[str, ...], run: Run, store_of: Callable[[str], Path], spark: SparkSession
 ) -> None:
     stores = [*map(store_of, names)]

@@ -1,4 +1,4 @@
-"""What a session needs is told by name, each with its remedy."""
+"""The needs of a session: each missing one is named with its remedy."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from rmqpy.pipeline.spark.session import check_needs
 
 
 def versions(monkeypatch: pytest.MonkeyPatch, **installed: str) -> None:
+    """Let only these packages be installed, with these versions."""
+
     def version(name: str) -> str:
         if name not in installed:
             raise metadata.PackageNotFoundError(name)
@@ -24,12 +26,12 @@ def versions(monkeypatch: pytest.MonkeyPatch, **installed: str) -> None:
 
 @pytest.fixture
 def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runtime of the extra spark-java is not installed."""
+    """Hide the runtime of the extra spark-java."""
     monkeypatch.setattr("rmqpy.pipeline.spark.jvm._wheel", lambda: None)
 
 
 @pytest.mark.usefixtures("no_wheel")
-def test_packages_that_are_missing_or_too_old(
+def test_missing_and_old_packages_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     versions(monkeypatch, pyspark="4.1.4", pandas="2.3.3")
@@ -43,7 +45,9 @@ def test_packages_that_are_missing_or_too_old(
     assert "pyarrow 20.0.0 is older than 21.0" in str(found["pyarrow"])
 
 
-def test_a_spark_home_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_spark_home_of_another_version_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     versions(monkeypatch, pyspark="4.3.0")
     (tmp_path / "jars").mkdir()
     jar = tmp_path / "jars" / "spark-core_2.13-4.0.5.jar"
@@ -55,15 +59,15 @@ def test_a_spark_home_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.usefixtures("no_wheel")
-def test_doctor_without_java(
+def test_doctor_reports_a_missing_java(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert main(["pipeline", "doctor"]) == 1
-    told = capsys.readouterr().out
-    assert "Java         missing: Spark needs Java" in told
-    assert "Spark cannot start; --engine local works" in told
+    output = capsys.readouterr().out
+    assert "Java         missing: Spark needs Java" in output
+    assert "Spark cannot start; --engine local works" in output
 
 
 def test_spark_without_java_is_exit_code_1(
@@ -76,14 +80,16 @@ def test_spark_without_java_is_exit_code_1(
 
 
 @pytest.mark.spark
-def test_doctor_where_everything_is(spark: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_that_spark_can_start(
+    spark: object, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["pipeline", "doctor"]) == 0
     assert "Spark can start" in capsys.readouterr().out
 
 
 @pytest.mark.spark
-def test_doctor_asks_the_workers(spark: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_the_workers(spark: object, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "doctor", "--master", "local[2,4]"]) == 0
-    told = capsys.readouterr().out
-    assert f"worker       Python {platform.python_version()} at " in told
-    assert "Spark works at local[2,4]" in told
+    output = capsys.readouterr().out
+    assert f"worker       Python {platform.python_version()} at " in output
+    assert "Spark works at local[2,4]" in output

@@ -1,4 +1,4 @@
-"""``spark.read.format("rocketmq")`` over stores: rows are what a Java consumer got."""
+"""``spark.read.format("rocketmq")`` over stores: rows are those that a Java consumer received."""
 
 from __future__ import annotations
 
@@ -6,29 +6,33 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from harness.pipeline import Row
 
 from rmqpy.cli import main
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Row as SparkRow
 
 pytestmark = pytest.mark.spark
 
 SPLIT = 8192
+Read = Callable[..., "DataFrame"]
+
 LIGHT = "topic string, queueId int, queueOffset bigint, physicalOffset bigint"
 
 
 @pytest.fixture
-def read(spark: SparkSession) -> Callable[..., Any]:
-    """Rows of a store as a DataFrame; options by name."""
+def read(spark: SparkSession) -> Read:
+    """Return a function that reads stores as a DataFrame; options are keyword arguments."""
     from rmqpy.pipeline.datasource.source import register
 
     register(spark)
 
-    def load(*stores: Path, schema: str | None = None, **options: Any) -> Any:
+    def load(*stores: Path, schema: str | None = None, **options: object) -> DataFrame:
         reader = spark.read.format("rocketmq")
         for name, value in options.items():
             reader = reader.option(name, str(value))
@@ -40,18 +44,18 @@ def read(spark: SparkSession) -> Callable[..., Any]:
     return load
 
 
-def test_rows_are_what_a_java_consumer_got(
+def test_rows_are_those_that_a_java_consumer_received(
     told_node: str,
     store_of: Callable[[str], Path],
-    check_rows: Callable[[str, list[dict[str, Any]]], None],
-    read: Callable[..., Any],
+    check_rows: Callable[[str, list[Row]], None],
+    read: Read,
 ) -> None:
     rows = read(store_of(told_node), splitBytes=SPLIT).collect()
     check_rows(told_node, [row.asDict() for row in rows])
 
 
 def test_a_schema_prunes_and_any_split_reads_the_same(
-    store_of: Callable[[str], Path], read: Callable[..., Any]
+    store_of: Callable[[str], Path], read: Read
 ) -> None:
     store = store_of("C-upgraded-v497/n0")
     whole = read(store, schema=LIGHT, includeInternalTopics=True).collect()
@@ -64,7 +68,7 @@ def test_a_schema_prunes_and_any_split_reads_the_same(
     ]["term"] >= 0
 
 
-def test_many_stores(store_of: Callable[[str], Path], read: Callable[..., Any]) -> None:
+def test_many_stores_are_read_together(store_of: Callable[[str], Path], read: Read) -> None:
     nodes = [store_of(f"C-upgraded-v497/n{number}") for number in range(3)]
     counts = [read(node, schema=LIGHT).count() for node in nodes]
     assert read(*nodes, schema=LIGHT).count() == sum(counts) > 0
@@ -88,8 +92,8 @@ FILTERS = [
 
 
 @pytest.mark.parametrize("condition", FILTERS)
-def test_filters_take_what_spark_would_take(
-    condition: str, store_of: Callable[[str], Path], read: Callable[..., Any], spark: SparkSession
+def test_pushed_filters_keep_the_rows_that_spark_keeps(
+    condition: str, store_of: Callable[[str], Path], read: Read, spark: SparkSession
 ) -> None:
     store = store_of("A-classic-clean-v497")
     schema = f"{LIGHT}, storeTimestamp timestamp, tags string"
@@ -101,15 +105,15 @@ def test_filters_take_what_spark_would_take(
         between=middle["storeTimestamp"].astimezone(UTC).replace(tzinfo=None)
         + timedelta(microseconds=1),
     )
-    wanted = spark.createDataFrame(everything, schema=schema).where(text).collect()
+    expected = spark.createDataFrame(everything, schema=schema).where(text).collect()
     pushing = read(store, schema=schema, splitBytes=SPLIT, pushFilters=True)
-    assert pushing.where(text).collect() == wanted
+    assert pushing.where(text).collect() == expected
     if "none" not in condition:
-        assert 0 < len(wanted) < len(everything)
+        assert 0 < len(expected) < len(everything)
 
 
-def test_a_filter_on_places_starts_fewer_tasks(
-    store_of: Callable[[str], Path], read: Callable[..., Any]
+def test_a_filter_on_offsets_starts_fewer_tasks(
+    store_of: Callable[[str], Path], read: Read
 ) -> None:
     store = store_of("A-classic-clean-v497")
     pushing = read(store, schema=LIGHT, splitBytes=SPLIT, pushFilters=True)
@@ -117,10 +121,8 @@ def test_a_filter_on_places_starts_fewer_tasks(
     assert few.count() > 0 and few.rdd.getNumPartitions() == 1
 
 
-def test_a_table_can_be_used_twice(
-    store_of: Callable[[str], Path], read: Callable[..., Any]
-) -> None:
-    """Spark mixes up what it pushed down for one use with another: so nothing is, unasked."""
+def test_a_frame_can_be_used_twice(store_of: Callable[[str], Path], read: Read) -> None:
+    """Spark confuses the pushed filters of several uses, so filters are pushed only on request."""
     everything = read(store_of("A-classic-clean-v497"), schema=LIGHT, splitBytes=SPLIT)
     count = everything.count()
     low, high = everything.where("queueId < 2"), everything.where("queueId >= 2")
@@ -129,16 +131,14 @@ def test_a_table_can_be_used_twice(
     assert everything.rdd.getNumPartitions() > 8
 
 
-def test_options_tell_what_is_wanted(
-    store_of: Callable[[str], Path], read: Callable[..., Any]
-) -> None:
+def test_options_select_messages(store_of: Callable[[str], Path], read: Read) -> None:
     store = store_of("A-classic-clean-v497")
     schema = f"{LIGHT}, storeTimestamp timestamp"
     everything = read(store, schema=schema).collect()
     times = sorted({row["storeTimestamp"] for row in everything})
     since, until = times[len(times) // 3], times[2 * len(times) // 3]
     topic = everything[0]["topic"]
-    told = [
+    cases: list[tuple[dict[str, object], Callable[[SparkRow], bool]]] = [
         ({"topic": f"{topic}, none"}, lambda row: row["topic"] == topic),
         ({"queueId": 1}, lambda row: row["queueId"] == 1),
         (
@@ -149,14 +149,14 @@ def test_options_tell_what_is_wanted(
             lambda row: since <= row["storeTimestamp"] < until,
         ),
     ]
-    for options, takes in told:
-        wanted = list(filter(takes, everything))
-        assert 0 < len(wanted) < len(everything)
-        assert read(store, schema=schema, **options).collect() == wanted
+    for options, is_selected in cases:
+        expected = list(filter(is_selected, everything))
+        assert 0 < len(expected) < len(everything)
+        assert read(store, schema=schema, **options).collect() == expected
 
 
-def test_damage_fails_unless_it_may_be_passed(
-    copy_of: Callable[[str], Path], read: Callable[..., Any]
+def test_damage_fails_unless_data_loss_is_allowed(
+    copy_of: Callable[[str], Path], read: Read
 ) -> None:
     from pyspark.errors import PySparkException
 
@@ -168,14 +168,14 @@ def test_damage_fails_unless_it_may_be_passed(
     file.write_bytes(data)
     with pytest.raises(PySparkException, match=r"that are not a message, expected"):
         read(store, schema=LIGHT).count()
-    options = {"includeInternalTopics": True, "failOnDataLoss": False}
+    options: dict[str, object] = {"includeInternalTopics": True, "failOnDataLoss": False}
     rows = read(store, schema=LIGHT, **options).collect()
     assert 0 < len(rows) < count
     assert read(store, schema=LIGHT, splitBytes=1000, **options).collect() == rows
 
 
 @pytest.mark.parametrize(
-    ("schema", "options", "says"),
+    ("schema", "options", "message"),
     [
         ("topics string", {}, "no column 'topics'"),
         ("topic binary", {}, "column topic is string, not binary"),
@@ -184,16 +184,16 @@ def test_damage_fails_unless_it_may_be_passed(
         ("topic string", {"failOnDataLoss": "yes"}, "expected true or false"),
     ],
 )
-def test_slips_of_the_pen(
+def test_invalid_columns_and_options_are_refused(
     schema: str,
-    options: dict[str, Any],
-    says: str,
+    options: dict[str, object],
+    message: str,
     store_of: Callable[[str], Path],
-    read: Callable[..., Any],
+    read: Read,
 ) -> None:
     from pyspark.errors import PySparkException
 
-    with pytest.raises(PySparkException, match=says):
+    with pytest.raises(PySparkException, match=message):
         read(store_of("A-classic-clean-v497"), schema=schema, **options).count()
 
 
@@ -210,7 +210,7 @@ def test_sql_over_a_store(
     assert "the query is refused" in capsys.readouterr().err
 
 
-def test_columns_that_a_statement_can_mean(arrow: ModuleType) -> None:
+def test_only_used_columns_of_a_statement_are_read(arrow: ModuleType) -> None:
     from rmqpy.pipeline.arrow.rows import COLUMNS
     from rmqpy.pipeline.jobs.sql import used_columns
 
@@ -227,6 +227,7 @@ def test_columns_that_a_statement_can_mean(arrow: ModuleType) -> None:
         assert used_columns(statement) == COLUMNS
 
 
-def test_times_are_utc(store_of: Callable[[str], Path], read: Callable[..., Any]) -> None:
+def test_times_are_utc(store_of: Callable[[str], Path], read: Read) -> None:
     row = read(store_of("A-classic-clean-v497"), schema="storeTimestamp timestamp").first()
+    assert row is not None
     assert row["storeTimestamp"].astimezone(UTC) > datetime(2020, 1, 1, tzinfo=UTC)

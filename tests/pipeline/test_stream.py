@@ -1,4 +1,4 @@
-"""``format("rocketmq")`` over live brokers, ours and Java's: every message once, none skipped."""
+"""``format("rocketmq")`` over live brokers: every message is read once, and none is skipped."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from harness.pipeline import LiveCluster
+from harness.pipeline import LiveCluster, bodies
 
 from rmqpy.client.blocking import BlockingPullConsumer
 from rmqpy.remoting.bodies import MessageQueue
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
 
 BROKER = "broker-a"
 
-
-def bodies(first: int, count: int) -> list[bytes]:
-    return [b"%06d" % number for number in range(first, first + count)]
+Reading = Callable[..., "DataFrame"]
+Sink = Callable[["DataFrame"], "StreamingQuery"]
 
 
 @pytest.fixture
-def reading(spark: SparkSession, live: LiveCluster) -> Callable[..., Any]:
-    """``reading(topic, stream=True, …)``: a DataFrame over the live broker."""
+def reading(spark: SparkSession, live: LiveCluster) -> Reading:
+    """Return a function that reads a topic of the live broker as a DataFrame or a stream."""
     from rmqpy.pipeline.datasource.source import register
 
     register(spark)
 
-    def load(topic: str, stream: bool = False, **options: Any) -> Any:
+    def load(topic: str, stream: bool = False, **options: object) -> DataFrame:
         reader = (spark.readStream if stream else spark.read).format("rocketmq")
         for name, value in options.items():
             reader = reader.option(name, str(value))
@@ -44,10 +44,10 @@ def reading(spark: SparkSession, live: LiveCluster) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def sink(tmp_path: Path) -> Callable[..., Any]:
-    """Runs a stream into Parquet files until everything is there that was there at the start."""
+def sink(tmp_path: Path) -> Sink:
+    """Return a function that streams the messages of its start into Parquet files."""
 
-    def run(frame: Any) -> Any:
+    def run(frame: DataFrame) -> StreamingQuery:
         query = (
             frame.writeStream.format("parquet")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -62,13 +62,15 @@ def sink(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def rows(spark: SparkSession, tmp_path: Path) -> Callable[[], list[bytes]]:
+    """Return a function that returns the bodies in the Parquet files of ``sink``."""
+
     def read() -> list[bytes]:
         return [bytes(row["body"]) for row in spark.read.parquet(str(tmp_path / "rows")).collect()]
 
     return read
 
 
-def test_what_is_in_the_queues_now(live: LiveCluster, reading: Callable[..., Any]) -> None:
+def test_a_batch_has_what_is_in_the_queues_now(live: LiveCluster, reading: Reading) -> None:
     topic = live.topic()
     live.send(topic, bodies(0, 41), tags="red")
     found = {row["body"].decode(): row for row in reading(topic).collect()}
@@ -90,25 +92,29 @@ def test_what_is_in_the_queues_now(live: LiveCluster, reading: Callable[..., Any
         endingOffsets=json.dumps({topic: {BROKER: {"0": 7}}}),
         maxRecordsPerPartition=2,
     )
-    wanted = {
+    expected = {
         (row["queueId"], row["queueOffset"])
         for row in found.values()
         if row["queueId"] in (2, 3) or (row["queueId"] == 0 and 3 <= row["queueOffset"] < 7)
     }
-    assert {(row["queueId"], row["queueOffset"]) for row in part.collect()} == wanted
+    assert {(row["queueId"], row["queueOffset"]) for row in part.collect()} == expected
     assert part.rdd.getNumPartitions() > 8
 
 
-def test_a_stream_goes_on_where_it_stopped(
+def test_a_stream_continues_where_it_stopped(
     live: LiveCluster,
-    reading: Callable[..., Any],
-    sink: Callable[..., Any],
+    reading: Reading,
+    sink: Sink,
     rows: Callable[[], list[bytes]],
     tmp_path: Path,
 ) -> None:
     topic = live.topic()
     live.send(topic, bodies(0, 50))
-    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 16, "stream": True}
+    options: dict[str, object] = {
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": 16,
+        "stream": True,
+    }
     query = sink(reading(topic, **options))
     assert Counter(rows()) == Counter(bodies(0, 50))
     batches = [progress["numInputRows"] for progress in query.recentProgress]
@@ -123,15 +129,15 @@ def test_a_stream_goes_on_where_it_stopped(
     assert Counter(rows()) == Counter(bodies(0, 70))
 
 
-def test_a_queue_that_appears_is_read_from_its_begin(
+def test_a_new_queue_is_read_from_its_start(
     live: LiveCluster,
-    reading: Callable[..., Any],
-    sink: Callable[..., Any],
+    reading: Reading,
+    sink: Sink,
     rows: Callable[[], list[bytes]],
 ) -> None:
     topic = live.topic(queues=1)
     live.send(topic, bodies(0, 5))
-    sink(reading(topic, stream=True))  # from the latest: nothing yet
+    sink(reading(topic, stream=True))  # from the latest offsets: no message yet
     live.topic(queues=3, name=topic)
     deadline = time.monotonic() + 60
     with BlockingPullConsumer("looks", live.namesrv.address) as consumer:
@@ -144,7 +150,7 @@ def test_a_queue_that_appears_is_read_from_its_begin(
     assert Counter(rows()) == Counter(bodies(5, 30))
 
 
-def test_times_and_tags(live: LiveCluster, reading: Callable[..., Any]) -> None:
+def test_timestamps_and_tags_select_messages(live: LiveCluster, reading: Reading) -> None:
     topic = live.topic()
     live.send(topic, bodies(0, 9), tags="red")
     time.sleep(0.01)
@@ -157,39 +163,37 @@ def test_times_and_tags(live: LiveCluster, reading: Callable[..., Any]) -> None:
     assert sorted(bytes(row["body"]) for row in red) == bodies(0, 9)
 
 
-def test_progress_can_be_shown(
-    live: LiveCluster, reading: Callable[..., Any], sink: Callable[..., Any]
-) -> None:
+def test_progress_is_committed_for_a_group(live: LiveCluster, reading: Reading, sink: Sink) -> None:
     topic = live.topic(queues=1)
     live.send(topic, bodies(0, 8))
     sink(reading(topic, stream=True, startingOffsets="earliest", commitGroup="shown"))
     live.send(topic, bodies(8, 1))
-    # Spark commits a batch when it begins the next one.
+    # Spark commits a batch when it starts the next one.
     sink(reading(topic, stream=True, startingOffsets="earliest", commitGroup="shown"))
     with BlockingPullConsumer("shown", live.namesrv.address) as consumer:
         assert consumer.committed_offset(MessageQueue(topic, BROKER, 0)) == 8
 
 
-def test_what_cannot_be_read_is_told(live: LiveCluster, reading: Callable[..., Any]) -> None:
+def test_unreadable_offsets_and_topics_are_reported(live: LiveCluster, reading: Reading) -> None:
     from pyspark.errors import PySparkException
 
     topic = live.topic()
     ahead = json.dumps({topic: {BROKER: {"0": 5}}})
-    told = [
+    cases: list[tuple[dict[str, object], str]] = [
         ({"endingOffsets": ahead, "brokerTimeoutMs": 300}, "the broker does not have message 0"),
         ({"startingOffsets": "soon"}, "expected earliest, latest, or JSON"),
         ({"startingOffsets": '{"a": 1}'}, "do not have the shape"),
         ({"startingOffset": "latest"}, "has no option startingoffset"),
         ({"startingOffsets": "latest", "startingTimestamp": 1}, "give either"),
     ]
-    for options, says in told:
-        with pytest.raises(PySparkException, match=says):
+    for options, message in cases:
+        with pytest.raises(PySparkException, match=message):
             reading(topic, **options).count()
     with pytest.raises(PySparkException, match=r"17|[Nn]o.*route"):
         reading("none-such", brokerTimeoutMs=300).count()
 
 
-def test_rows_are_sent(live: LiveCluster, reading: Callable[..., Any], spark: SparkSession) -> None:
+def test_rows_are_sent(live: LiveCluster, reading: Reading, spark: SparkSession) -> None:
     topic, other = live.topic(), live.topic()
     rows = [
         (f"{number:06d}", topic if number % 2 else None, "red", "a b", {"city": "Zürich"}, 7)
@@ -208,7 +212,7 @@ def test_rows_are_sent(live: LiveCluster, reading: Callable[..., Any], spark: Sp
 
 
 def test_rows_of_a_key_keep_their_order(
-    live: LiveCluster, reading: Callable[..., Any], spark: SparkSession
+    live: LiveCluster, reading: Reading, spark: SparkSession
 ) -> None:
     topic = live.topic()
     rows = [(f"{number:06d}", f"key-{number % 5}") for number in range(200)]
@@ -218,12 +222,12 @@ def test_rows_of_a_key_keep_their_order(
     found = sorted(reading(topic).collect(), key=lambda row: (row["queueId"], row["queueOffset"]))
     assert len(found) == 200
     for key in range(5):
-        mine = [int(row["body"]) for row in found if int(row["body"]) % 5 == key]
-        assert mine == sorted(mine)
+        numbers = [int(row["body"]) for row in found if int(row["body"]) % 5 == key]
+        assert numbers == sorted(numbers)
 
 
 def test_a_stream_of_rows_is_sent_with_its_marks(
-    live: LiveCluster, reading: Callable[..., Any], tmp_path: Path
+    live: LiveCluster, reading: Reading, tmp_path: Path
 ) -> None:
     source, target = live.topic(), live.topic()
     live.send(source, bodies(0, 25))
@@ -247,7 +251,7 @@ def test_a_stream_of_rows_is_sent_with_its_marks(
 
 
 @pytest.mark.parametrize(
-    ("schema", "values", "options", "says"),
+    ("schema", "values", "options", "message"),
     [
         ("topic string", ("a",), {}, "needs the column body"),
         ("body int, topic string", (1, "a"), {}, "body is int, not binary or string"),
@@ -256,11 +260,11 @@ def test_a_stream_of_rows_is_sent_with_its_marks(
         ("body string, topic string", (None, "t"), {}, "a row has no body"),
     ],
 )
-def test_rows_that_are_no_messages(
+def test_rows_that_are_not_messages_are_refused(
     schema: str,
-    values: tuple[Any, ...],
+    values: tuple[object, ...],
     options: dict[str, str],
-    says: str,
+    message: str,
     live: LiveCluster,
     spark: SparkSession,
 ) -> None:
@@ -271,5 +275,5 @@ def test_rows_that_are_no_messages(
     register(spark)
     frame = spark.createDataFrame([values], schema)
     writer = frame.write.format("rocketmq").option("nameServer", live.namesrv.address)
-    with pytest.raises(PySparkException, match=says):
+    with pytest.raises(PySparkException, match=message):
         writer.options(**options).mode("append").save()

@@ -1,8 +1,8 @@
-"""Streams of which the driver, a worker, an executor, the broker or the leader dies in the middle:
-every message once in the file sink, none skipped.
+"""Streams whose driver, worker, executor, broker, or leader is killed.
 
-A driver is a process of its own. It is stopped where the files of its checkpoint and of its sink
-show the wanted moment, and killed when they still do; so no moment is missed by chance.
+Every message is in the file sink once, and none is skipped. A driver is a separate process. It is
+stopped as soon as the files of its checkpoint and its sink show the intended phase, and killed if
+they still do; so no phase is missed by chance.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 import pytest
 from attrs import define, evolve, field
-from harness.pipeline import LiveCluster
+from harness.pipeline import QUICK_JVM, LiveCluster, bodies
 
 from rmqpy.client.blocking import BlockingPullConsumer
 from rmqpy.client.core.base_consumer import PullStatus
@@ -33,6 +33,7 @@ from rmqpy.testing.processes import (
     FAST_ELECTION,
     BrokerSpec,
     RmqpySite,
+    ServerProcess,
     dledger_settings,
     group_settings,
     python_environment,
@@ -40,43 +41,46 @@ from rmqpy.testing.processes import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 pytestmark = pytest.mark.spark
 
 PROGRAM = Path(__file__).with_name("stream_driver.py")
 WAIT_SECONDS_MAX = 600
 POLL_SECONDS = 0.005
-QUICK_JVM = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""One that lives for seconds does not earn back what better code costs."""
 TOO_SLOW = "Python worker failed to connect back"
-"""Spark gives a new process of Python ten seconds: too few on a busy machine, nobody's fault."""
+"""The error of a busy machine: Spark waits only ten seconds for a new Python process."""
 STARTS_MAX = 5
 QUEUES = 2
 BATCH = 20
-"""Offsets a batch of a driver that is to be killed."""
+"""The offsets per batch of a driver that will be killed."""
 SENT = 15 * BATCH
 
+T = TypeVar("T")
 
-def until(come: Callable[[], Any], what: str) -> Any:
+
+def until(probe: Callable[[], T | None], what: str) -> T:
+    """Wait until ``probe`` returns a true value, and return it."""
     deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while not (found := come()):
-        assert time.monotonic() < deadline, f"not in time: {what}"
+    while not (found := probe()):
+        assert time.monotonic() < deadline, f"not within {WAIT_SECONDS_MAX} s: {what}"
         time.sleep(POLL_SECONDS)
     return found
 
 
-# ------------------------------------------------------------------------------ what files tell
+# ------------------------------------------------------------------------------ progress
 
 
 def numbers_in(folder: Path) -> list[int]:
-    """Batches of a log of Spark's; every tenth file of a sink has the ending compact."""
+    """Return the batches in a log of Spark; every tenth file of a sink ends in ``.compact``."""
     names = (path.name.removesuffix(".compact") for path in folder.glob("*"))
     return sorted(int(name) for name in names if name.isdigit())
 
 
 @define
 class Progress:
-    """The checkpoint and the sink of a stream into files."""
+    """The progress of a stream into files, read from its checkpoint and its sink."""
 
     root: Path
 
@@ -90,7 +94,7 @@ class Progress:
 
     @property
     def committed(self) -> int:
-        """The last batch; -1 before the first."""
+        """The last committed batch, or -1 before the first."""
         return max(numbers_in(self.checkpoint / "commits"), default=-1)
 
     @property
@@ -98,7 +102,7 @@ class Progress:
         return max(numbers_in(self.checkpoint / "offsets"), default=-1)
 
     def phase(self) -> str:
-        """How far the batch that was planned last has come."""
+        """Return the phase of the batch that was planned last."""
         planned = self.planned
         if planned <= self.committed:
             return "committed"
@@ -107,7 +111,7 @@ class Progress:
         return "running" if self._loose_files() else "planned"
 
     def _loose_files(self) -> set[str]:
-        """Files of the sink of which its log does not know."""
+        """Return the files of the sink that are not in its log."""
         known: set[str] = set()
         for log in (self.rows / "_spark_metadata").glob("[0-9]*"):
             entries = log.read_text().splitlines()[1:]
@@ -115,7 +119,7 @@ class Progress:
         return {path.name for path in self.rows.glob("*.parquet")} - known
 
     def read_count(self, topic: str) -> int:
-        """Offsets up to which the last committed batch goes, of all queues together."""
+        """Return the end of the last committed batch, as the sum of the offsets of all queues."""
         if self.committed < 0:
             return 0
         text = (self.checkpoint / "offsets" / str(self.committed)).read_text()
@@ -127,7 +131,7 @@ class Progress:
 
 
 def processes() -> dict[int, tuple[int, str]]:
-    """(parent, command line) of each."""
+    """Return (parent, command line) of each process."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -138,16 +142,27 @@ def processes() -> dict[int, tuple[int, str]]:
     return found
 
 
-def below(pid: int, running: dict[int, tuple[int, str]]) -> list[int]:
+def descendants(pid: int, running: dict[int, tuple[int, str]]) -> list[int]:
     children = [each for each, (parent, _) in running.items() if parent == pid]
-    return [*children, *(deeper for child in children for deeper in below(child, running))]
+    return [*children, *(deeper for child in children for deeper in descendants(child, running))]
+
+
+class StreamOrder(TypedDict):
+    """The argument of stream_driver.py."""
+
+    master: str
+    settings: dict[str, str]
+    read: dict[str, str]
+    select: list[str]
+    format: str
+    write: dict[str, str]
 
 
 @define
 class Driver:
-    """Python, its JVM and all that they started."""
+    """A process of stream_driver.py, with its JVM and all descendants."""
 
-    order: dict[str, Any]
+    order: StreamOrder
     log: Path
     _process: subprocess.Popen[bytes] = field(init=False)
     _frozen: list[int] = field(factory=list, init=False)
@@ -168,19 +183,19 @@ class Driver:
             )
 
     def tree(self) -> list[int]:
-        return [self._process.pid, *below(self._process.pid, processes())]
+        return [self._process.pid, *descendants(self._process.pid, processes())]
 
-    def catch(self, is_it: Callable[[], bool], what: str) -> None:
-        """Stop it where ``is_it``: where it still is when nothing moves any more."""
+    def catch(self, is_reached: Callable[[], bool], what: str) -> None:
+        """Stop the driver while ``is_reached`` is true, and still is after the stop."""
 
         def caught() -> bool:
             self.keep_running()
-            if not is_it():
+            if not is_reached():
                 return False
             self._frozen = self.tree()
             self._signal(signal.SIGSTOP)
             time.sleep(0.02)
-            if is_it():
+            if is_reached():
                 return True
             self._signal(signal.SIGCONT)
             self._frozen = []
@@ -189,13 +204,14 @@ class Driver:
         until(caught, what)
 
     def keep_running(self) -> None:
+        """Start the driver again if the machine was too busy for its workers."""
         if self._process.poll() is not None:
-            told = self.log.read_text()
-            assert told.count(TOO_SLOW) >= self._starts < STARTS_MAX, told[-3000:]
+            log = self.log.read_text()
+            assert log.count(TOO_SLOW) >= self._starts < STARTS_MAX, log[-3000:]
             self._start()
 
     def kill(self) -> None:
-        """-9, all at once."""
+        """Kill the driver and all descendants with SIGKILL."""
         self._frozen = sorted({*self._frozen, *self.tree()})
         self._signal(signal.SIGKILL)
         self._process.wait()
@@ -206,42 +222,52 @@ class Driver:
                 os.kill(pid, number)
 
     def found(self, text: str) -> list[int]:
-        """What runs below it with that in its command line."""
+        """Return the descendants with ``text`` in their command lines."""
         running = processes()
-        mine = below(self._process.pid, running)
-        return [pid for pid in mine if pid in running and text in running[pid][1]]
+        own = descendants(self._process.pid, running)
+        return [pid for pid in own if pid in running and text in running[pid][1]]
 
     def workers(self) -> list[int]:
-        """The forked Python workers of executors; the one that forks them is none."""
+        """Return the Python workers of executors, without the daemons that fork them."""
         running = processes()
         forkers = self.found("pyspark.daemon")
         return [pid for pid in forkers if running.get(pid, (0, ""))[0] in forkers]
 
 
 @define
-class Ground:
-    """A stream from one topic, wherever it runs."""
+class StreamRun:
+    """A stream from one topic, in a driver or in the session of this process."""
 
     live: LiveCluster
     topic: str
     progress: Progress
-    spark: SparkSession = None
+    spark: SparkSession
     _drivers: list[Driver] = field(factory=list)
-    _query: Any = None
+    _query: StreamingQuery | None = None
     _starts: int = 0
 
-    def driver(self, master: str = "local[2,4]", **more: Any) -> Driver:
-        order = {
-            "master": master,
-            "settings": {},
-            "select": ["*"],
-            "format": "parquet",
-            "write": self.sink(),
-        }
-        read = self.reading() | {"maxOffsetsPerTrigger": str(BATCH)} | more.pop("read", {})
-        made = Driver(order | {"read": read} | more, self.progress.root / "driver.log")
-        self._drivers.append(made)
-        return made
+    def driver(
+        self,
+        master: str = "local[2,4]",
+        *,
+        settings: dict[str, str] | None = None,
+        read: dict[str, str] | None = None,
+        select: str = "*",
+        sink_format: str = "parquet",
+        write: dict[str, str] | None = None,
+    ) -> Driver:
+        """Start a driver with further options to ``read``, or other options to ``write``."""
+        order = StreamOrder(
+            master=master,
+            settings=settings or {},
+            read=self.reading() | {"maxOffsetsPerTrigger": str(BATCH)} | (read or {}),
+            select=[select],
+            format=sink_format,
+            write=write or self.sink(),
+        )
+        driver = Driver(order, self.progress.root / "driver.log")
+        self._drivers.append(driver)
+        return driver
 
     def reading(self) -> dict[str, str]:
         address = self.live.namesrv.address
@@ -253,8 +279,8 @@ class Ground:
             "path": str(self.progress.rows),
         }
 
-    def streams(self) -> bool:
-        """In this process's session, begun where it does not yet."""
+    def keep_streaming(self) -> None:
+        """Start the stream in the session of this process if it does not run."""
         fault = self._query.exception() if self._query is not None else None
         if self._query is None or (fault is not None and TOO_SLOW in str(fault)):
             self._starts += 1
@@ -263,18 +289,18 @@ class Ground:
             self._query = frame.writeStream.format("parquet").options(**self.sink()).start()
         elif fault is not None:
             raise fault
-        return True
 
     def stop(self) -> None:
+        assert self._query is not None
         self._query.stop()
 
     def finish(self) -> None:
-        """Go on from the checkpoint to the end of what is there now."""
+        """Continue from the checkpoint to the current end of the queues."""
         frame = self.spark.readStream.format("rocketmq").options(**self.reading()).load()
         finish(frame.writeStream.format("parquet").options(**self.sink()))
 
     def check(self, sent: list[bytes]) -> None:
-        """The sink has what the queues have, each message once, and all that was acknowledged."""
+        """Check that the sink has each message of the queues once, and all acknowledged ones."""
         rows = self.spark.read.parquet(str(self.progress.rows)).collect()
         places = Counter((row["queueId"], row["queueOffset"]) for row in rows)
         found = stored(self.live, self.topic)
@@ -283,18 +309,18 @@ class Ground:
         assert Counter(bytes(row["body"]) for row in rows) == Counter(each.body for each in found)
         assert set(sent) <= {each.body for each in found}
         for queue_id in {queue for queue, _ in places}:
-            mine = sorted(offset for queue, offset in places if queue == queue_id)
-            assert mine == list(range(len(mine)))
+            offsets = sorted(offset for queue, offset in places if queue == queue_id)
+            assert offsets == list(range(len(offsets)))
 
     def close(self) -> None:
         for driver in self._drivers:
             driver.kill()
-        if self.spark is not None:
-            for query in self.spark.streams.active:
-                query.stop()
+        for query in self.spark.streams.active:
+            query.stop()
 
 
-def finish(writer: Any) -> None:
+def finish(writer: DataStreamWriter) -> None:
+    """Run a stream to the current end of the queues, again if the machine was too busy."""
     from pyspark.errors import StreamingQueryException
 
     for start in range(1, STARTS_MAX + 1):
@@ -306,12 +332,12 @@ def finish(writer: Any) -> None:
                 raise
 
 
-def is_read(ground: Ground, count: int) -> bool:
-    return ground.progress.read_count(ground.topic) == count
+def is_read(stream: StreamRun, count: int) -> bool:
+    return stream.progress.read_count(stream.topic) == count
 
 
 def stored(live: LiveCluster, topic: str) -> list[MessageExt]:
-    """What a plain consumer finds."""
+    """Return the messages that a consumer reads."""
     found = []
     with BlockingPullConsumer("judge", live.namesrv.address) as consumer:
         for queue in consumer.queues(topic):
@@ -323,93 +349,94 @@ def stored(live: LiveCluster, topic: str) -> list[MessageExt]:
     return found
 
 
-def bodies(first: int, count: int) -> list[bytes]:
-    return [b"%06d" % number for number in range(first, first + count)]
-
-
 @pytest.fixture
-def ground_on(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Ground]]:
-    made: list[Ground] = []
+def stream_on(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., StreamRun]]:
+    """Return a function that creates a stream from a new topic of a cluster."""
+    runs: list[StreamRun] = []
 
-    def make(live: LiveCluster) -> Ground:
-        made.append(Ground(live, live.topic(QUEUES), Progress(tmp_path), spark))
-        return made[-1]
+    def create(live: LiveCluster) -> StreamRun:
+        runs.append(StreamRun(live, live.topic(QUEUES), Progress(tmp_path), spark))
+        return runs[-1]
 
-    yield make
-    for ground in made:
-        ground.close()
+    yield create
+    for run in runs:
+        run.close()
 
 
 # ------------------------------------------------------------------------------ drivers die
 
 PHASES = ["waiting", "planned", "running", "in the sink", "committed"]
-"""Nothing planned though there is something to read; offsets written; tasks at work; rows of the
-batch in the sink's log; the batch's commit written, the next one not planned.
+"""The phases of a batch.
+
+There are messages, but no batch is planned; offsets are written; tasks work; the rows are in the
+log of the sink; the commit is written, and no next batch is planned.
 """
+
 CASES = [("rmqpy", phase) for phase in PHASES] + [
     pytest.param("java", phase, marks=pytest.mark.interop) for phase in PHASES
 ]
 
-
-ONLY_OURS = pytest.mark.parametrize("live", ["rmqpy"], indirect=True)
+ONLY_RMQPY = pytest.mark.parametrize("live", ["rmqpy"], indirect=True)
 
 
 @pytest.mark.parametrize(("live", "phase"), CASES, indirect=["live"])
-def test_a_driver_is_killed(
-    live: LiveCluster, phase: str, ground_on: Callable[..., Ground]
+def test_a_driver_killed_in_any_phase_loses_no_message(
+    live: LiveCluster, phase: str, stream_on: Callable[..., StreamRun]
 ) -> None:
-    ground = ground_on(live)
-    progress, sent = ground.progress, bodies(0, BATCH if phase == "waiting" else SENT)
-    live.send(ground.topic, sent)
-    driver = ground.driver()
+    stream = stream_on(live)
+    progress, sent = stream.progress, bodies(0, BATCH if phase == "waiting" else SENT)
+    live.send(stream.topic, sent)
+    driver = stream.driver()
 
-    def is_it() -> bool:
+    def is_reached() -> bool:
         if phase == "waiting":
-            return progress.phase() == "committed" and is_read(ground, len(sent))
-        has_more = not is_read(ground, len(sent))
+            return progress.phase() == "committed" and is_read(stream, len(sent))
+        has_more = not is_read(stream, len(sent))
         return progress.planned > 0 and progress.phase() == phase and has_more
 
-    def is_it_or_will_be() -> bool:
-        """Some phases last for milliseconds: there are batches until one was caught."""
-        if phase != "waiting" and is_read(ground, len(sent)):
-            live.send(ground.topic, bodies(len(sent), BATCH))
+    def is_reached_or_repeated() -> bool:
+        """Send more batches until a phase that lasts for milliseconds is caught."""
+        if phase != "waiting" and is_read(stream, len(sent)):
+            live.send(stream.topic, bodies(len(sent), BATCH))
             sent.extend(bodies(len(sent), BATCH))
-        return is_it()
+        return is_reached()
 
-    driver.catch(is_it_or_will_be, phase)
+    driver.catch(is_reached_or_repeated, phase)
     if phase == "waiting":
-        live.send(ground.topic, bodies(len(sent), 7))
+        live.send(stream.topic, bodies(len(sent), 7))
     driver.kill()
-    assert is_it()
+    assert is_reached()
     if phase == "waiting":
         sent += bodies(len(sent), 7)
-    assert progress.read_count(ground.topic) < len(sent), "something is left to read"
+    assert progress.read_count(stream.topic) < len(sent), "there are messages left to read"
     sent += bodies(len(sent), 25)
-    live.send(ground.topic, sent[-25:])
-    ground.finish()
-    ground.check(sent)
+    live.send(stream.topic, sent[-25:])
+    stream.finish()
+    stream.check(sent)
 
 
-@ONLY_OURS
-def test_a_driver_that_sends_is_killed(live: LiveCluster, ground_on: Callable[..., Ground]) -> None:
-    """Rows are there once or more, and what is there more than once can be told by its marks."""
-    ground, target = ground_on(live), live.topic()
+@ONLY_RMQPY
+def test_messages_sent_again_by_a_killed_driver_have_equal_marks(
+    live: LiveCluster, stream_on: Callable[..., StreamRun]
+) -> None:
+    """Rows are sent at least once, and duplicates are recognized by their marks."""
+    stream, target = stream_on(live), live.topic()
     sent = bodies(0, 10 * BATCH)
-    live.send(ground.topic, sent)
+    live.send(stream.topic, sent)
     write = {
         "nameServer": live.namesrv.address,
         "topic": target,
-        "checkpointLocation": str(ground.progress.checkpoint),
+        "checkpointLocation": str(stream.progress.checkpoint),
     }
-    driver = ground.driver(format="rocketmq", write=write, select=["body"])
+    driver = stream.driver(sink_format="rocketmq", write=write, select="body")
 
-    def is_it() -> bool:
-        planned, committed = ground.progress.planned, ground.progress.committed
+    def is_reached() -> bool:
+        planned, committed = stream.progress.planned, stream.progress.committed
         return planned > committed > 0 and len(stored(live, target)) > (committed + 1) * BATCH
 
-    driver.catch(is_it, "rows are sent of a batch that is not committed")
+    driver.catch(is_reached, "rows of an uncommitted batch are sent")
     driver.kill()
-    frame = ground.spark.readStream.format("rocketmq").options(**ground.reading()).load()
+    frame = stream.spark.readStream.format("rocketmq").options(**stream.reading()).load()
     writer = frame.select("body").writeStream.format("rocketmq").options(**write)
     finish(writer)
     found = stored(live, target)
@@ -419,22 +446,22 @@ def test_a_driver_that_sends_is_killed(live: LiveCluster, ground_on: Callable[..
     assert len({mark for mark, _ in marks}) == len(sent) < len(found)
 
 
-@ONLY_OURS
-def test_a_worker_and_an_executor_are_killed(
-    live: LiveCluster, ground_on: Callable[..., Ground]
+@ONLY_RMQPY
+def test_a_killed_worker_and_executor_lose_no_message(
+    live: LiveCluster, stream_on: Callable[..., StreamRun]
 ) -> None:
-    ground = ground_on(live)
-    progress, sent = ground.progress, bodies(0, 6 * 400)
-    live.send(ground.topic, sent)
-    driver = ground.driver(
+    stream = stream_on(live)
+    progress, sent = stream.progress, bodies(0, 6 * 400)
+    live.send(stream.topic, sent)
+    driver = stream.driver(
         "local-cluster[2,1,1024]",
         settings={"spark.log.level": "WARN"},
         read={"maxOffsetsPerTrigger": "400", "pullBatchSize": "1"},
     )
-    told = ground.progress.root / "driver.log"
+    log = stream.progress.root / "driver.log"
 
-    def kill_one(find: Callable[[], list[int]], says: str, first: int) -> None:
-        """While tasks are at work, until one was."""
+    def kill_one(find: Callable[[], list[int]], message: str, first: int) -> None:
+        """Kill a process while tasks work, until the log has the message."""
 
         def killed() -> bool:
             driver.keep_running()
@@ -442,25 +469,25 @@ def test_a_worker_and_an_executor_are_killed(
                 for pid in find()[:1]:
                     os.kill(pid, signal.SIGKILL)
                     time.sleep(0.5)
-            return says in told.read_text()
+            return message in log.read_text()
 
-        until(killed, says)
+        until(killed, message)
 
     kill_one(driver.workers, "Lost task", 0)
     executors = len(driver.found("CoarseGrainedExecutorBackend"))
     kill_one(lambda: driver.found("CoarseGrainedExecutorBackend"), "Lost executor", 1)
     assert executors == 2
-    driver.catch(lambda: is_read(ground, len(sent)), "all is read")
+    driver.catch(lambda: is_read(stream, len(sent)), "all messages are read")
     driver.kill()
-    ground.finish()
-    ground.check(sent)
+    stream.finish()
+    stream.check(sent)
 
 
 # ------------------------------------------------------------------------------ brokers change
 
 
 class Sending:
-    """Sends numbered messages until the end of its block."""
+    """A thread that sends numbered messages until the end of its block."""
 
     def __init__(self, live: LiveCluster, topic: str) -> None:
         self.sent: list[bytes] = []
@@ -483,28 +510,31 @@ class Sending:
             self.sent += new
 
     def wait(self, count: int) -> None:
-        """For so many more."""
-        wanted = len(self.sent) + count
-        until(lambda: len(self.sent) >= wanted or not self._thread.is_alive(), "messages are sent")
-        assert len(self.sent) >= wanted
+        """Wait until ``count`` further messages are sent."""
+        expected = len(self.sent) + count
+        until(
+            lambda: len(self.sent) >= expected or not self._thread.is_alive(), "messages are sent"
+        )
+        assert len(self.sent) >= expected
 
 
-def go_on(ground: Ground, change: Callable[[], None]) -> None:
-    """``change`` while messages are sent and read; both must go on behind it."""
+def check_change(stream: StreamRun, change: Callable[[], None]) -> None:
+    """Call ``change`` while messages are sent and read, and check that both continue."""
 
     def has_read(count: int) -> bool:
-        return ground.streams() and ground.progress.read_count(ground.topic) >= count
+        stream.keep_streaming()
+        return stream.progress.read_count(stream.topic) >= count
 
-    ground.streams()
-    with Sending(ground.live, ground.topic) as sending:
+    stream.keep_streaming()
+    with Sending(stream.live, stream.topic) as sending:
         until(lambda: has_read(20), "batches")
         change()
         sending.wait(50)
         acknowledged = len(sending.sent)
-        until(lambda: has_read(acknowledged), "the stream goes on")
-    ground.stop()
-    ground.finish()
-    ground.check(sending.sent)
+        until(lambda: has_read(acknowledged), "the stream continues")
+    stream.stop()
+    stream.finish()
+    stream.check(sending.sent)
 
 
 FLIPS = [("rmqpy", "rmqpy")] + [
@@ -514,11 +544,11 @@ FLIPS = [("rmqpy", "rmqpy")] + [
 
 
 @pytest.mark.parametrize(("before", "after"), FLIPS)
-def test_the_switch_to_dledger(
+def test_a_stream_continues_after_the_switch_to_dledger(
     before: str,
     after: str,
     live_form: type[LiveCluster],
-    ground_on: Callable[..., Ground],
+    stream_on: Callable[..., StreamRun],
     tmp_path: Path,
 ) -> None:
     live = live_form(before, tmp_path / "live")
@@ -526,20 +556,20 @@ def test_the_switch_to_dledger(
     def change() -> None:
         live.broker.stop()
         settings = dledger_settings("broker-a", free_port_block(1).first)
-        spec = evolve(live.spec, settings=settings, store=live.broker.store)
+        spec = evolve(live.spec, settings=settings, store=live.store)
         site = live.site if before == after else RmqpySite(tmp_path / "live")
         live.broker = site.broker("flipped", spec).start()
 
     try:
-        go_on(ground_on(live), change)
-        assert (live.broker.store / "dledger-n0").is_dir()
+        check_change(stream_on(live), change)
+        assert (live.store / "dledger-n0").is_dir()
     finally:
         live.close()
 
 
 @pytest.mark.parametrize("kind", ["rmqpy", pytest.param("java", marks=pytest.mark.interop)])
-def test_another_leader(
-    kind: str, live_form: type[LiveCluster], ground_on: Callable[..., Ground], tmp_path: Path
+def test_a_stream_continues_with_another_leader(
+    kind: str, live_form: type[LiveCluster], stream_on: Callable[..., StreamRun], tmp_path: Path
 ) -> None:
     ports = [free_port_block(1).first for _ in range(3)]
     settings = [group_settings("broker-a", ports, each) | dict(FAST_ELECTION) for each in range(3)]
@@ -559,17 +589,17 @@ def test_another_leader(
             leader.kill()
             until(lambda: leader_of(live, members) not in (None, leader), "another leader")
 
-        go_on(ground_on(live), change)
+        check_change(stream_on(live), change)
     finally:
         for member in members:
             member.kill()
         live.close()
 
 
-def leader_of(live: LiveCluster, members: list[Any]) -> Any:
-    """Who the name server says is master of the group."""
+def leader_of(live: LiveCluster, members: list[ServerProcess]) -> ServerProcess | None:
+    """Return the master of the group according to the name server, or None."""
     try:
-        with BlockingPullConsumer("asks", live.namesrv.address) as consumer:
+        with BlockingPullConsumer("leader-check", live.namesrv.address) as consumer:
             route = consumer._wait(consumer._member._open().route("TBW102"))
     except RmqError:
         return None

@@ -1,5 +1,6 @@
-"""The options of a stream, asked of the reader as Spark asks it; brokers are real, no JVM is
-needed.
+"""The options of a stream, with a reader that is called as Spark calls it.
+
+The brokers are real; no JVM is needed.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.pipeline import LiveCluster
+from harness.pipeline import LiveCluster, bodies
 
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import ConfigError, RmqError
@@ -27,16 +29,15 @@ pytestmark = pytest.mark.spark
 BROKER = "broker-a"
 PATIENCE_MS = 400
 
-
-def bodies(first: int, count: int) -> list[bytes]:
-    return [b"%06d" % number for number in range(first, first + count)]
+Offsets = dict[str, dict[str, dict[str, int]]]
+"""Offsets by topic, broker, and queue, as in a checkpoint."""
 
 
 class Stream:
-    """A stream reader, and the steps of Spark's engine around it."""
+    """A stream reader, with the steps of Spark's engine."""
 
     def __init__(
-        self, live: LiveCluster, columns: tuple[str, ...] = ("body",), **options: Any
+        self, live: LiveCluster, columns: tuple[str, ...] = ("body",), **options: object
     ) -> None:
         from rmqpy.pipeline.datasource.source import RocketMqSource
 
@@ -47,50 +48,59 @@ class Stream:
         schema.fields = [field for field in schema.fields if field.name in columns]
         schema.names = [field.name for field in schema.fields]
         self.reader: Any = source.streamReader(schema)
-        self.at: dict[str, Any] | None = None
+        self.at: Offsets | None = None
 
-    def begin(self) -> dict[str, Any]:
-        """The offsets of the start, through JSON as in a checkpoint."""
-        self.at = json.loads(json.dumps(self.reader.initialOffset()))
+    def start(self) -> Offsets:
+        """Return the offsets of the start, through JSON as in a checkpoint."""
+        self.at = through_json(self.reader.initialOffset())
         return self.at
 
-    def latest(self) -> dict[str, Any]:
-        end: dict[str, Any] = self.reader.latestOffset(self.at, self.reader.getDefaultReadLimit())
-        return json.loads(json.dumps(end))
+    def latest(self) -> Offsets:
+        return through_json(self.reader.latestOffset(self.at, self.reader.getDefaultReadLimit()))
 
     def batch(self) -> list[bytes]:
-        """The next batch, read twice: as it is when a driver died behind planning it."""
+        """Return the bodies of the next batch."""
+        values = self.values()
+        assert all(isinstance(value, bytes) for value in values)
+        return values
+
+    def values(self) -> list[Any]:
+        """Return the next batch, read twice as after the death of a driver that planned it."""
         if self.at is None:
-            self.begin()
+            self.start()
         end = self.latest()
         found, again = self._read(end), self._read(end)
         assert found == again
         self.at = end
         return found
 
-    def _read(self, end: dict[str, Any]) -> list[Any]:
+    def _read(self, end: Offsets) -> list[Any]:
         parts = self.reader.partitions(self.at, end)
         batches = [batch for part in parts for batch in self.reader.read(part)]
         return sorted(value for batch in batches for value in batch.column(0).to_pylist())
 
 
+def through_json(offsets: Offsets) -> Offsets:
+    copy: Offsets = json.loads(json.dumps(offsets))
+    return copy
+
+
 @pytest.fixture
 def stream(live: LiveCluster) -> Callable[..., Stream]:
-    def make(**options: Any) -> Stream:
-        return Stream(live, **options)
-
-    return make
+    """Return a function that creates a stream with the given options."""
+    return partial(Stream, live)
 
 
 @pytest.fixture
-def own_live(live_form: type[LiveCluster], tmp_path: Path) -> Iterator[Any]:
-    """A broker whose files a test may lose."""
-    made = live_form("rmqpy", tmp_path / "live")
-    yield made
-    made.close()
+def own_live(live_form: type[LiveCluster], tmp_path: Path) -> Iterator[LiveCluster]:
+    """Return a cluster whose files a test may delete."""
+    cluster = live_form("rmqpy", tmp_path / "live")
+    yield cluster
+    cluster.close()
 
 
 def delete(live: LiveCluster, topic: str) -> None:
+    """Delete a topic on the broker and the name server."""
     for server, code in (
         (live.broker, RequestCode.DELETE_TOPIC_IN_BROKER),
         (live.namesrv, RequestCode.DELETE_TOPIC_IN_NAMESRV),
@@ -100,10 +110,12 @@ def delete(live: LiveCluster, topic: str) -> None:
             assert connection.call(request).code == ResponseCode.SUCCESS
 
 
-# ------------------------------------------------------------------------------ where to begin
+# ------------------------------------------------------------------------------ the start
 
 
-def test_the_start(live: LiveCluster, stream: Callable[..., Stream]) -> None:
+def test_a_stream_starts_at_the_given_offset_or_time(
+    live: LiveCluster, stream: Callable[..., Stream]
+) -> None:
     topic = live.topic(queues=1)
     live.send(topic, bodies(0, 5))
     time.sleep(0.01)
@@ -111,7 +123,7 @@ def test_the_start(live: LiveCluster, stream: Callable[..., Stream]) -> None:
     time.sleep(0.01)
     live.send(topic, bodies(5, 5))
     three = json.dumps({topic: {BROKER: {"0": 3}}})
-    starts = [
+    starts: list[tuple[dict[str, object], int]] = [
         ({"startingOffsets": "earliest"}, 0),
         ({"startingOffsets": "latest"}, 10),
         ({}, 10),
@@ -124,11 +136,11 @@ def test_the_start(live: LiveCluster, stream: Callable[..., Stream]) -> None:
     ]
     for options, at in starts:
         made = stream(topic=topic, **options)
-        assert made.begin() == {topic: {BROKER: {"0": at}}}, options
+        assert made.start() == {topic: {BROKER: {"0": at}}}, options
         assert made.batch() == bodies(at, 10 - at), options
 
 
-def test_no_more_than_maxOffsetsPerTrigger(
+def test_a_batch_has_at_most_maxOffsetsPerTrigger_messages(
     live: LiveCluster, stream: Callable[..., Stream]
 ) -> None:
     topic = live.topic(queues=3)
@@ -139,29 +151,29 @@ def test_no_more_than_maxOffsetsPerTrigger(
     assert sorted(body for batch in batches for body in batch) == bodies(0, 31)
 
 
-def test_who_finds_nothing_new_waits_before_it_asks_again(
+def test_an_idle_reader_waits_before_the_next_request(
     live: LiveCluster, stream: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rmqpy.pipeline.datasource import stream as module
+    from rmqpy.pipeline.datasource.stream import IDLE_SECONDS
 
     topic = live.topic()
     live.send(topic, bodies(0, 3))
     made = stream(topic=topic, startingOffsets="earliest")
     assert len(made.batch()) == 3
     slept: list[float] = []
-    monkeypatch.setattr(module.time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", slept.append)
     made.latest()
     made.latest()
-    assert slept[0] == 0.0 and 0.0 < slept[-1] <= module.IDLE_SECONDS
+    assert slept[0] == 0.0 and 0.0 < slept[-1] <= IDLE_SECONDS
 
 
-def test_available_now_ends_where_the_queues_ended(
+def test_available_now_stops_at_the_end_of_its_start(
     live: LiveCluster, stream: Callable[..., Stream]
 ) -> None:
     topic = live.topic()
     live.send(topic, bodies(0, 20))
     made = stream(topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger=8)
-    made.begin()
+    made.start()
     made.reader.prepareForTriggerAvailableNow()
     live.send(topic, bodies(20, 20))
     batches = [made.batch() for _ in range(4)]
@@ -172,7 +184,7 @@ def test_available_now_ends_where_the_queues_ended(
 # ------------------------------------------------------------------------------ topics
 
 
-def test_topics_of_a_pattern(live: LiveCluster, stream: Callable[..., Stream]) -> None:
+def test_a_pattern_reads_new_topics(live: LiveCluster, stream: Callable[..., Stream]) -> None:
     stem = live.topic(queues=1)
     first, second, other = (f"{stem}-{name}" for name in ("orders", "refunds", "log"))
     live.topic(queues=1, name=first)
@@ -190,12 +202,12 @@ def test_topics_of_a_pattern(live: LiveCluster, stream: Callable[..., Stream]) -
         found += made.batch()
     assert sorted(found) == bodies(3, 5)
     assert set(made.at or {}) == {first, second}
-    everything = stream(topicPattern=".*").begin()
+    everything = stream(topicPattern=".*").start()
     assert {stem, first, second, other} <= everything.keys()
     assert not any(name.startswith(("%", "RMQ_SYS", "TBW", "SCHEDULE")) for name in everything)
 
 
-def test_a_topic_of_a_pattern_that_is_deleted_keeps_its_place(
+def test_a_deleted_topic_of_a_pattern_keeps_its_offsets(
     live: LiveCluster, stream: Callable[..., Stream]
 ) -> None:
     stem = live.topic(queues=1)
@@ -206,13 +218,13 @@ def test_a_topic_of_a_pattern_that_is_deleted_keeps_its_place(
     assert len(made.batch()) == 4
     delete(live, f"{stem}-one")
     live.send(f"{stem}-two", bodies(2, 2))
-    time.sleep(1.1)  # as long as a list of topics serves
+    time.sleep(1.1)  # until the list of topics expires
     assert made.batch() == bodies(2, 2)
     assert made.at == {f"{stem}-one": {BROKER: {"0": 2}}, f"{stem}-two": {BROKER: {"0": 4}}}
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({}, "needs the option topic"),
         ({"topic": "a", "topicPattern": "b"}, "either topic or topicPattern"),
@@ -222,35 +234,37 @@ def test_a_topic_of_a_pattern_that_is_deleted_keeps_its_place(
         ({"topic": "a", "failOnDataLoss": "perhaps"}, "expected true or false"),
     ],
 )
-def test_options_that_cannot_be(
-    options: dict[str, str], says: str, live: LiveCluster, stream: Callable[..., Stream]
+def test_invalid_options_are_refused(
+    options: dict[str, str], message: str, live: LiveCluster, stream: Callable[..., Stream]
 ) -> None:
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=message):
         stream(**options)
 
 
-# ------------------------------------------------------------------------------ what is lost
+# ------------------------------------------------------------------------------ lost messages
 
 
-def test_messages_that_were_deleted(own_live: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_deleted_messages_fail_or_are_skipped(
+    own_live: LiveCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     topic = own_live.topic(queues=1)
     own_live.send(topic, [b"%06d" % number + b"x" * 2000 for number in range(100)])
     fails = Stream(own_live, topic=topic, startingOffsets="earliest")
-    goes_on = Stream(own_live, topic=topic, startingOffsets="earliest", failOnDataLoss="false")
-    fails.begin()
-    goes_on.begin()
+    continues = Stream(own_live, topic=topic, startingOffsets="earliest", failOnDataLoss="false")
+    fails.start()
+    continues.start()
     own_live.broker.stop()
-    logs = sorted((own_live.broker.store / "commitlog").iterdir())
+    logs = sorted((own_live.store / "commitlog").iterdir())
     assert len(logs) >= 3
     logs[0].unlink()
     own_live.broker.start()
-    # the same client finds the broker again
+    # The same client connects to the broker again.
     with pytest.raises(
         RmqError, match=rf"{topic}, {BROKER}, queue 0: some of the messages 0 to \d+ are missing"
     ):
         fails.batch()
     with caplog.at_level(logging.WARNING):
-        found = goes_on.batch()
+        found = continues.batch()
     first = int(found[0][:6])
     assert 0 < first < 100 and [int(body[:6]) for body in found] == list(range(first, 100))
     assert (
@@ -259,41 +273,43 @@ def test_messages_that_were_deleted(own_live: Any, caplog: pytest.LogCaptureFixt
     )
 
 
-def test_a_topic_that_was_made_anew(
+def test_a_recreated_topic_fails_or_is_read_from_its_start(
     live: LiveCluster, stream: Callable[..., Stream], caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = live.topic(queues=1)
     live.send(topic, bodies(0, 9))
     fails = stream(topic=topic, startingOffsets="earliest")
     now = stream(topic=topic, startingOffsets="earliest", failOnDataLoss="false", group="now")
-    goes_on = stream(topic=topic, startingOffsets="earliest", failOnDataLoss="false")
-    for made in (fails, now, goes_on):
+    continues = stream(topic=topic, startingOffsets="earliest", failOnDataLoss="false")
+    for made in (fails, now, continues):
         assert made.batch() == bodies(0, 9)
     delete(live, topic)
     live.topic(queues=1, name=topic)
     live.send(topic, bodies(100, 4))
-    begin = time.monotonic()
+    deadline = time.monotonic() + 20
     with pytest.raises(
         RmqError, match=f"{topic}, {BROKER}, queue 0: the queue ends at 4, before 9"
     ):
-        while time.monotonic() < begin + 20:
+        while time.monotonic() < deadline:
             assert fails.batch() == []
     with caplog.at_level(logging.WARNING):
         found: list[bytes] = []
-        while not found and time.monotonic() < begin + 20:
-            found = goes_on.batch()
+        while not found and time.monotonic() < deadline:
+            found = continues.batch()
         assert found == bodies(100, 4) and "read again from its first message" in caplog.text
         live.send(topic, bodies(104, 2))
-        assert goes_on.batch() == bodies(104, 2)
+        assert continues.batch() == bodies(104, 2)
         now.reader.prepareForTriggerAvailableNow()
         assert now.batch() == bodies(100, 6)
 
 
-def test_properties_as_a_string(live: LiveCluster, stream: Callable[..., Stream]) -> None:
+def test_properties_are_a_map_or_a_json_string(
+    live: LiveCluster, stream: Callable[..., Stream]
+) -> None:
     topic = live.topic(queues=1)
     live.send(topic, [b"1"], tags="grün")
     options = {"topic": topic, "startingOffsets": "earliest", "columns": ("properties",)}
-    (text,) = stream(propertiesFormat="string", **options).batch()
+    (text,) = stream(propertiesFormat="string", **options).values()
     assert (json.loads(text)["TAGS"], json.loads(text)["KEYS"]) == ("grün", "1")
-    (pairs,) = stream(**options).batch()
+    (pairs,) = stream(**options).values()
     assert dict(pairs) == json.loads(text)

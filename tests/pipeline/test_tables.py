@@ -1,4 +1,4 @@
-"""``rmqpy pipeline audit --tables``: ranges, queues and findings as tables."""
+"""``rmqpy pipeline audit --tables``: ranges, queues, and findings as tables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.pipeline import Row, flip_bit
 
 from rmqpy.cli import main
 from rmqpy.pipeline.jobs.report_tables import TABLES, audit_frames
@@ -17,7 +18,7 @@ from rmqpy.pipeline.jobs.report_tables import TABLES, audit_frames
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Rows = list[dict[str, Any]]
+Rows = list[Row]
 
 
 def audit(folder: Path, *words: object) -> int:
@@ -31,7 +32,7 @@ def json_rows(folder: Path) -> dict[str, Rows]:
     }
 
 
-def test_json_lines_of_two_stores(
+def test_json_lines_describe_two_stores(
     store_of: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]], tmp_path: Path
 ) -> None:
     stores = [store_of(f"C-upgraded-v497/{node}") for node in ("n0", "n1")]
@@ -42,12 +43,12 @@ def test_json_lines_of_two_stores(
     for store in stores:
         ranges = [row for row in tables["ranges"] if row["store"] == str(store)]
         assert sum(row["messages"] for row in ranges) == 560
-        # By themselves they prove that nothing is left out: each begins where one has ended.
+        # The ranges leave no gap: each starts where the previous one ends.
         for log in ("commitlog", f"dledger-{store.name}/data"):
             part = [row for row in ranges if row["log"] == log]
             for before, after in pairwise(part):
-                goes_on = before["fileOffset"] == after["fileOffset"]
-                assert after["begin"] == (before["end"] if goes_on else after["fileOffset"])
+                same_file = before["fileOffset"] == after["fileOffset"]
+                assert after["begin"] == (before["end"] if same_file else after["fileOffset"])
         entries = [row for row in ranges if "firstIndex" in row]
         assert [row["firstIndex"] for row in entries[1:]] == [
             row["lastIndex"] + 1 for row in entries[:-1]
@@ -57,8 +58,8 @@ def test_json_lines_of_two_stores(
             for row in tables["queues"]
             if row["store"] == str(store)
         }
-        for topic, told in manifest("C-upgraded-v497")["queues"].items():
-            for queue in told:
+        for topic, recorded in manifest("C-upgraded-v497")["queues"].items():
+            for queue in recorded:
                 if not queue["max"]:
                     continue
                 row = queues[topic, queue["queueId"]]
@@ -69,19 +70,16 @@ def test_json_lines_of_two_stores(
                 assert row["messages"] == row["rightUnits"] == queue["max"] - queue["min"]
 
 
-def test_findings(copy_of: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_finding_is_a_row(copy_of: Callable[[str], Path], tmp_path: Path) -> None:
     store = copy_of("A-classic-clean-v497")
-    file = sorted((store / "commitlog").iterdir())[1]
-    data = bytearray(file.read_bytes())
-    data[4] ^= 1
-    file.write_bytes(data)
+    flip_bit(sorted((store / "commitlog").iterdir())[1], 4)
     assert audit(tmp_path / "out", store, "--tables-format", "json") == 2
     (finding,) = json_rows(tmp_path / "out")["findings"]
     assert (finding["code"], finding["offset"]) == ("RECORD_MAGIC", 65536)
     assert finding["severity"] == "damage" and "topic" not in finding
 
 
-def test_a_folder_in_use(
+def test_a_folder_in_use_is_refused(
     store_of: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "kept").touch()
@@ -90,7 +88,7 @@ def test_a_folder_in_use(
 
 
 @pytest.mark.spark
-def test_parquet_and_json_are_the_same_frames(
+def test_parquet_and_json_have_the_same_rows(
     copy_of: Callable[[str], Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -98,10 +96,7 @@ def test_parquet_and_json_are_the_same_frames(
     spark: SparkSession,
 ) -> None:
     store = copy_of("D-dledger-v497/n0")
-    file = sorted((store / "dledger-n0/data").iterdir())[1]
-    data = bytearray(file.read_bytes())
-    data[31] ^= 1
-    file.write_bytes(data)
+    flip_bit(sorted((store / "dledger-n0/data").iterdir())[1], 31)
     for form, engine in (("parquet", "spark"), ("json", "local")):
         words = ("--tables-format", form, "--engine", engine, "--range-bytes", 32768)
         assert audit(tmp_path / form, store, *words) == 2
@@ -113,6 +108,6 @@ def test_parquet_and_json_are_the_same_frames(
     assert [tuple(row) for row in wrong] == [("ENTRY_PLACE", 65536)]
     capsys.readouterr()
     statement = "SELECT code, count(*) AS n FROM findings GROUP BY code"
-    words = ["pipeline", "sql", statement, "--on", str(tmp_path / "parquet"), "--format", "json"]
-    assert main(words) == 0
+    query = ["pipeline", "sql", statement, "--on", str(tmp_path / "parquet"), "--format", "json"]
+    assert main(query) == 0
     assert json.loads(capsys.readouterr().out) == {"code": "ENTRY_PLACE", "n": 1}

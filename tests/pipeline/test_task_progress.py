@@ -1,21 +1,24 @@
-"""The tasks of a query, as a progress line counts them."""
+"""The tasks of a query that a progress line counts."""
 
 from __future__ import annotations
 
 from attrs import define, field
+from harness.pipeline import RecordedProgress
 
 from rmqpy.pipeline.spark.stage_progress import StageProgress
 
 
 @define
 class Stage:
+    """The information about a stage, as Spark returns it."""
+
     numTasks: int
     numCompletedTasks: int
 
 
 @define
 class Tracker:
-    """As Spark's: what is no longer active has no information."""
+    """A status tracker like Spark's, without information about inactive stages."""
 
     stages: dict[int, Stage] = field(factory=dict)
 
@@ -26,33 +29,21 @@ class Tracker:
         return self.stages.get(stage)
 
 
-@define
-class Sums:
-    total: int = 0
-    done: int = 0
-
-    def expect(self, total_bytes: int) -> None:
-        self.total += total_bytes
-
-    def advance(self, done_bytes: int) -> None:
-        self.done += done_bytes
-
-
 def test_tasks_of_all_stages_are_counted() -> None:
-    sums, tracker = Sums(), Tracker()
-    count = StageProgress(tracker, sums)
+    progress, tracker = RecordedProgress(), Tracker()
+    count = StageProgress(tracker, progress)
     count.poll()
-    assert (sums.total, sums.done) == (0, 0)
+    assert (progress.total, progress.sum) == (0, 0)
     tracker.stages[0] = Stage(8, 0)
     count.poll()
     tracker.stages[0] = Stage(8, 5)
     tracker.stages[1] = Stage(4, 1)
     count.poll()
-    assert (sums.total, sums.done) == (12, 6)
+    assert (progress.total, progress.sum) == (12, 6)
     del tracker.stages[0]
     count.poll()
-    assert (sums.total, sums.done) == (12, 9)
+    assert (progress.total, progress.sum) == (12, 9)
     tracker.stages.clear()
     count.poll()
     count.poll()
-    assert (sums.total, sums.done) == (12, 12)
+    assert (progress.total, progress.sum) == (12, 12)

@@ -1,4 +1,4 @@
-"""Pieces of work over Spark: in order, once each, whatever happens to the workers."""
+"""Work units on Spark: results in order, once each, even if workers die."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def test_pieces_come_back_in_order(spark: SparkSession) -> None:
+def test_results_are_in_order(spark: SparkSession) -> None:
     assert list(map_on_spark(spark, str, range(11), wave=3)) == [str(n) for n in range(11)]
     assert list(map_on_spark(spark, str, [])) == []
 
 
-def test_the_reason_of_a_worker_reaches_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_error_of_a_worker_reaches_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(RmqError, match=r"FileNotFoundError.*none"):
         list(map_on_spark(spark, os.stat, [str(tmp_path / "none")]))
 
 
 def dies_once(marker: str) -> Callable[[int], int]:
-    """A piece of work whose worker is killed at piece 1 when it gets there first."""
+    """Return a task whose worker is killed at the first execution of unit 1."""
 
     def do(number: int) -> int:
         if number == 1 and not os.path.exists(marker):
@@ -55,24 +55,24 @@ def test_a_worker_of_another_version_is_refused() -> None:
 
 
 def collected(_number: int) -> int:
-    """How many objects a collection of garbage goes over."""
+    """Return the number of objects that a garbage collection visits."""
     return len(gc.get_objects())
 
 
-def test_behind_a_task_little_is_collected(spark: SparkSession) -> None:
+def test_garbage_collections_after_a_task_visit_few_objects(spark: SparkSession) -> None:
     for _ in range(2):
         list(map_on_spark(spark, collected, range(4)))
     assert max(map_on_spark(spark, collected, range(4))) < 5000
 
 
-def test_many_pieces_share_tasks(spark: SparkSession) -> None:
+def test_many_units_share_tasks(spark: SparkSession) -> None:
     shares = Counter(map_on_spark(spark, task_of, range(41)))
     assert sorted(shares.values()) == [10] * 3 + [11]
     assert len(set(map_on_spark(spark, task_of, range(3)))) == 3
 
 
 def test_neighbours_are_in_different_tasks(spark: SparkSession) -> None:
-    """What is at the end of a log costs nothing: no task shall have that alone."""
+    """The end of a log is cheap, so no task may have only that."""
     tasks = list(map_on_spark(spark, task_of, range(40)))
     assert all(len(set(tasks[first : first + 4])) == 4 for first in range(0, 40, 4))
 

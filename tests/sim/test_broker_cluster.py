@@ -1,4 +1,4 @@
-"""Whole brokers in virtual time: a few seeds; ``tox -e sim`` runs many."""
+"""A few seeds of whole brokers in virtual time; ``tox -e sim`` runs many."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_no_invariant_is_broken_by_a_single_broker(seed: int) -> None:
     assert outcome.operations >= 500 and outcome.stored and outcome.read
 
 
-def test_a_lone_leader_takes_messages_when_its_disk_has_room_again() -> None:
+def test_a_single_leader_accepts_messages_when_its_disk_has_space_again() -> None:
     """A leader without peers stops its tick unless the disk is full."""
     run(single_broker_plan(27))
 
@@ -90,12 +90,12 @@ def test_the_plan_is_printed() -> None:
 
 
 @pytest.mark.parametrize("seed", [16, 21])
-def test_a_clock_that_was_set_back_and_a_power_failure_lose_no_message(seed: int) -> None:
+def test_a_clock_set_back_and_a_power_failure_lose_no_message(seed: int) -> None:
     run(single_broker_plan(seed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [612, 5380])
-def test_a_disk_that_fails_while_entries_are_dropped(seed: int) -> None:
-    """The member is stopped in the middle of it; meanwhile its files are not reported."""
+def test_a_disk_failure_while_entries_are_dropped_breaks_no_invariant(seed: int) -> None:
+    """The member is stopped while it drops entries; the checker does not read its files then."""
     run(plan_of(seed))

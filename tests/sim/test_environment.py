@@ -1,9 +1,10 @@
-"""The simulated time, network and disks on their own."""
+"""The simulated time, network, and disks."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from attrs import define, field
@@ -25,32 +26,39 @@ def life_on(timeline: Timeline, disk: SimulatedDisk | None = None) -> ProcessLif
     )
 
 
-def test_events_run_in_their_order_and_a_life_takes_its_own_with_it() -> None:
-    timeline, seen = Timeline(), []
+def test_events_run_in_order_until_their_process_ends() -> None:
+    timeline = Timeline()
+    seen: list[str] = []
     life = life_on(timeline)
     life.call_later(5, lambda: seen.append("later"))
     life.call_soon(lambda: seen.append("soon"))
-    life.call_later(3, lambda: seen.append("called off")).cancel()
-    timeline.at(4, lambda: seen.append("anyhow"))
+    life.call_later(3, lambda: seen.append("cancelled")).cancel()
+    timeline.at(4, lambda: seen.append("without a process"))
     timeline.run_until(4)
-    assert seen == ["soon", "anyhow"]
+    assert seen == ["soon", "without a process"]
     life.alive = False
     timeline.run_until(10)
-    assert seen == ["soon", "anyhow"]
+    assert seen == ["soon", "without a process"]
 
 
-def test_a_pause_holds_back_what_falls_due_and_keeps_its_order() -> None:
-    timeline, seen = Timeline(), []
+def test_a_pause_delays_due_events_and_keeps_their_order() -> None:
+    timeline = Timeline()
+    seen: list[tuple[int, int]] = []
     life = life_on(timeline)
     life.paused_until_ms = 100
+
+    def see(number: int) -> None:
+        seen.append((number, timeline.now_ms))
+
     for number in range(3):
-        life.call_later(number, lambda number=number: seen.append((number, timeline.now_ms)))
+        life.call_later(number, partial(see, number))
     timeline.run_until(200)
     assert seen == [(0, 100), (1, 100), (2, 100)]
 
 
-def test_a_pause_may_be_ended_early_and_be_longer_than_it_was() -> None:
-    timeline, seen = Timeline(), []
+def test_a_pause_can_be_shortened_and_extended() -> None:
+    timeline = Timeline()
+    seen: list[int] = []
     life = life_on(timeline)
     for pause_ms, resumed_ms in ((100, 50), (300, 300)):
         life.paused_until_ms = pause_ms
@@ -68,25 +76,26 @@ def test_a_pause_may_be_ended_early_and_be_longer_than_it_was() -> None:
     assert seen == [50, 300, 500]
 
 
-def test_an_event_may_be_the_end_of_its_machine() -> None:
-    timeline, seen = Timeline(), []
+def test_an_event_can_crash_its_machine() -> None:
+    timeline = Timeline()
+    seen: list[str] = []
     life = ProcessLifetime(
-        timeline, lambda: seen.append("watched"), lambda: seen.append("died"), int, _disk()
+        timeline,
+        lambda: seen.append("event"),
+        lambda: seen.append("crash"),
+        int,
+        SimulatedDisk(),
     )
 
-    def dies() -> None:
+    def crash() -> None:
         raise MachineCrashError
 
-    life.call_soon(dies)
+    life.call_soon(crash)
     timeline.run_until(1)
-    assert seen == ["died"]
+    assert seen == ["crash"]
 
 
-def _disk() -> SimulatedDisk:
-    return SimulatedDisk()
-
-
-def test_a_sync_counts_from_its_end_and_covers_what_was_there_at_its_begin() -> None:
+def test_a_sync_takes_effect_at_its_end_and_covers_earlier_writes() -> None:
     timeline, disk = Timeline(), SimulatedDisk()
     life = life_on(timeline, disk)
     file = disk.open(PATH, size=1024)
@@ -104,7 +113,7 @@ def test_a_sync_counts_from_its_end_and_covers_what_was_there_at_its_begin() -> 
     assert disk.durable_content(PATH) == b"before"
 
 
-def test_a_power_failure_keeps_what_was_synced_and_a_prefix_of_the_rest() -> None:
+def test_a_power_failure_keeps_synced_data_and_a_prefix_of_later_changes() -> None:
     kept = set()
     for seed in range(200):
         disk = SimulatedDisk()
@@ -126,8 +135,8 @@ def test_a_power_failure_keeps_what_was_synced_and_a_prefix_of_the_rest() -> Non
     }
 
 
-class EverythingArrives(random.Random):
-    """Dice for power failures that lose and tear nothing."""
+class KeepsEverything(random.Random):
+    """A random source for which a power failure loses and tears nothing."""
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
         return (start if stop is None else stop) - 1
@@ -143,7 +152,7 @@ def test_unsynced_bytes_do_not_count_as_synced_even_if_they_survive() -> None:
     file.sync()
     disk.sync_dir("/store")
     file.write(2, b"cd")
-    rng = EverythingArrives()
+    rng = KeepsEverything()
     disk.lose_power(rng)
     assert disk.read_bytes(PATH) == b"abcd\0\0\0\0" and disk.synced_to[PATH] == 2
     disk.written_back()
@@ -154,7 +163,7 @@ def test_unsynced_bytes_do_not_count_as_synced_even_if_they_survive() -> None:
     assert disk.synced_to[PATH] == 4
 
 
-def test_a_killed_process_leaves_everything_and_its_lock() -> None:
+def test_a_killed_process_keeps_its_writes_and_releases_its_lock() -> None:
     disk = SimulatedDisk()
     disk.lock("/store/lock")
     disk.open(PATH, size=8).write(0, b"written")
@@ -163,7 +172,7 @@ def test_a_killed_process_leaves_everything_and_its_lock() -> None:
     disk.lock("/store/lock")
 
 
-def test_a_removed_file_may_be_back_after_a_power_failure() -> None:
+def test_a_removed_file_can_reappear_after_a_power_failure() -> None:
     found = set()
     for seed in range(20):
         disk = SimulatedDisk()
@@ -174,7 +183,7 @@ def test_a_removed_file_may_be_back_after_a_power_failure() -> None:
     assert found == {False, True}
 
 
-def test_a_torn_write_is_old_and_new_by_the_sector() -> None:
+def test_each_sector_of_a_torn_write_is_old_or_new() -> None:
     old, new = b"o" * 2048, b"n" * 2048
     torn = {mixed(old, new, random.Random(seed)) for seed in range(50)}
     assert {old, new} < torn and len(torn) > 4
@@ -182,7 +191,7 @@ def test_a_torn_write_is_old_and_new_by_the_sector() -> None:
         assert all(len(set(content[at : at + 512])) == 1 for at in range(0, 2048, 512))
 
 
-def test_a_disk_can_be_full_or_fail_and_ends_a_machine_at_the_planned_change() -> None:
+def test_a_disk_can_be_full_or_fail_and_crash_its_machine() -> None:
     disk = SimulatedDisk()
     file = disk.open(PATH, size=8)
     disk.full = True
@@ -202,7 +211,7 @@ def test_a_disk_can_be_full_or_fail_and_ends_a_machine_at_the_planned_change() -
 
 @define
 class Echo:
-    """A server that sends each request's body back."""
+    """A server that answers each request with its own body."""
 
     turns: int = 0
     bodies: list[bytes] = field(factory=list)
@@ -221,8 +230,8 @@ class Echo:
 
 
 @define
-class Pair:
-    """A client, a server, and the answers that the client got."""
+class Connection:
+    """A client, a server, and the answers that the client received."""
 
     timeline: Timeline
     network: SimulatedNetwork
@@ -231,7 +240,7 @@ class Pair:
     echo: Echo
     answers: list[bytes | str] = field(factory=list)
 
-    def ask(self, body: bytes, timeout_ms: int = 1000) -> None:
+    def send(self, body: bytes, timeout_ms: int = 1000) -> None:
         def done(response: RemotingCommand | None, fault: RmqError | None) -> None:
             self.answers.append(response.body if response is not None else str(fault))
 
@@ -240,64 +249,64 @@ class Pair:
 
 
 @pytest.fixture
-def pair() -> Pair:
+def connection() -> Connection:
     timeline = Timeline()
     network = SimulatedNetwork(timeline, random.Random(1), NetworkFaults())
-    client, server = Machine("client", "10.0.0.9"), Machine("server", "10.0.0.1")
-    client.life, server.life = life_on(timeline), life_on(timeline)
-    client, echo = NetworkClient(network, client, client.life), Echo()
+    sender, server = Machine("client", "10.0.0.9"), Machine("server", "10.0.0.1")
+    sender.life, server.life = life_on(timeline), life_on(timeline)
+    client, echo = NetworkClient(network, sender, sender.life), Echo()
     network.listen(server, 1, echo)
-    return Pair(timeline, network, client, server, echo)
+    return Connection(timeline, network, client, server, echo)
 
 
-def test_a_request_travels_as_bytes_and_is_answered(pair: Pair) -> None:
-    pair.ask(b"one")
-    assert pair.answers == []
-    pair.timeline.run_until(100)
-    assert pair.answers == [b"one"] and pair.echo.turns == 1
+def test_a_request_is_carried_as_bytes_and_answered(connection: Connection) -> None:
+    connection.send(b"one")
+    assert connection.answers == []
+    connection.timeline.run_until(100)
+    assert connection.answers == [b"one"] and connection.echo.turns == 1
 
 
-def test_a_blocked_way_is_silence_in_its_direction_only(pair: Pair) -> None:
-    pair.network.blocked.add(("server", "client"))
-    pair.ask(b"one")
-    pair.timeline.run_until(2000)
-    assert pair.echo.bodies == [b"one"]
-    assert pair.answers == ["10.0.0.1:1 did not answer in time"]
-    pair.network.blocked = {("client", "server")}
-    pair.ask(b"two")
-    pair.timeline.run_until(4000)
-    assert pair.echo.bodies == [b"one"]
+def test_a_blocked_direction_carries_nothing(connection: Connection) -> None:
+    connection.network.blocked.add(("server", "client"))
+    connection.send(b"one")
+    connection.timeline.run_until(2000)
+    assert connection.echo.bodies == [b"one"]
+    assert connection.answers == ["10.0.0.1:1 did not answer in time"]
+    connection.network.blocked = {("client", "server")}
+    connection.send(b"two")
+    connection.timeline.run_until(4000)
+    assert connection.echo.bodies == [b"one"]
 
 
-def test_pieces_are_lost_repeated_and_reordered_by_chance(pair: Pair) -> None:
-    pair.network.faults = NetworkFaults(loss=0.2, repeat=0.2, delay_ms=50)
+def test_pieces_are_lost_repeated_and_reordered_at_random(connection: Connection) -> None:
+    connection.network.faults = NetworkFaults(loss=0.2, repeat=0.2, delay_ms=50)
     for number in range(200):
-        pair.ask(b"%d" % number)
-    pair.timeline.run_until(5000)
-    bodies = [int(body) for body in pair.echo.bodies]
-    assert len(pair.answers) == 200, "each request is answered once"
+        connection.send(b"%d" % number)
+    connection.timeline.run_until(5000)
+    bodies = [int(body) for body in connection.echo.bodies]
+    assert len(connection.answers) == 200, "each request is answered once"
     assert len(set(bodies)) < 200 and len(bodies) > len(set(bodies))
     assert bodies != sorted(bodies)
 
 
-def test_who_is_down_refuses_and_who_goes_down_breaks_connections(pair: Pair) -> None:
-    pair.ask(b"one")
-    pair.timeline.run_until(100)
-    pair.network.blocked.add(("server", "client"))
-    pair.ask(b"two")
-    pair.timeline.run_until(200)
-    pair.network.blocked.clear()
-    pair.network.close_ports(pair.server)
-    pair.timeline.run_until(300)
-    assert pair.answers == [b"one", "the connection to 10.0.0.1:1 was closed"]
-    pair.ask(b"three")
-    pair.timeline.run_until(400)
-    assert pair.answers[2:] == ["the connection to 10.0.0.1:1 was closed"]
+def test_a_machine_that_is_down_refuses_and_closes_connections(connection: Connection) -> None:
+    connection.send(b"one")
+    connection.timeline.run_until(100)
+    connection.network.blocked.add(("server", "client"))
+    connection.send(b"two")
+    connection.timeline.run_until(200)
+    connection.network.blocked.clear()
+    connection.network.close_ports(connection.server)
+    connection.timeline.run_until(300)
+    assert connection.answers == [b"one", "the connection to 10.0.0.1:1 was closed"]
+    connection.send(b"three")
+    connection.timeline.run_until(400)
+    assert connection.answers[2:] == ["the connection to 10.0.0.1:1 was closed"]
 
 
-def test_a_client_that_ends_closes_its_channels(pair: Pair) -> None:
-    pair.ask(b"one")
-    pair.timeline.run_until(100)
-    pair.network.close_links([pair.client])
-    pair.timeline.run_until(200)
-    assert pair.echo.closed == 1
+def test_a_client_that_ends_closes_its_channels(connection: Connection) -> None:
+    connection.send(b"one")
+    connection.timeline.run_until(100)
+    connection.network.close_links([connection.client])
+    connection.timeline.run_until(200)
+    assert connection.echo.closed == 1

@@ -1,4 +1,4 @@
-"""Bits that flip on simulated disks, as checkers and brokers see them."""
+"""Flipped bits on simulated disks, as checkers and brokers see them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulator.plan import SimulationPlan
 PATH = "/store/dledger-n0/data/00000000000000000000"
 
 
-def written() -> SimulatedDisk:
+def disk_with_entry() -> SimulatedDisk:
     disk = SimulatedDisk()
     file = disk.open(PATH, size=1024)
     file.write(0, b"entry")
@@ -22,8 +22,8 @@ def written() -> SimulatedDisk:
     return disk
 
 
-def test_the_broker_sees_the_wrong_bit_and_a_checker_the_right_one() -> None:
-    disk = written()
+def test_a_broker_sees_the_flipped_bit_and_a_checker_the_original() -> None:
+    disk = disk_with_entry()
     disk.flip(PATH, 1, 1, 7)
     assert disk.read_bytes(PATH)[:5] == b"eotry" == disk.durable_content(PATH)
     assert bytes(disk.content_of(PATH)[:5]) == b"entry"
@@ -31,10 +31,10 @@ def test_the_broker_sees_the_wrong_bit_and_a_checker_the_right_one() -> None:
     assert disk.read_bytes(PATH)[:5] == b"eotry" and disk.flips
 
 
-def test_a_bit_that_is_written_again_is_right_once_that_is_durable() -> None:
+def test_a_flip_is_corrected_by_a_durable_write() -> None:
     outcomes = set()
     for seed in range(20):
-        disk = written()
+        disk = disk_with_entry()
         disk.flip(PATH, 1, 1, 7)
         disk.open(PATH).write(0, b"entry")
         assert not disk.flips and disk.flipped == {7}
@@ -43,7 +43,7 @@ def test_a_bit_that_is_written_again_is_right_once_that_is_durable() -> None:
         assert bool(disk.flips) == (content == b"eotry")
         outcomes.add(content)
     assert outcomes == {b"entry", b"eotry"}
-    disk = written()
+    disk = disk_with_entry()
     disk.flip(PATH, 1, 1, 7)
     file = disk.open(PATH)
     file.write(0, b"entry")
@@ -53,15 +53,15 @@ def test_a_bit_that_is_written_again_is_right_once_that_is_durable() -> None:
 
 
 def test_an_operator_restores_a_file_from_a_copy() -> None:
-    disk = written()
+    disk = disk_with_entry()
     assert not disk.restore(PATH)
     disk.flip(PATH, 1, 1, 7)
     assert disk.restore(PATH) and not disk.flips
     assert disk.read_bytes(PATH)[:5] == b"entry" == disk.durable_content(PATH)
 
 
-def test_hours_that_pass_leave_everything_durable() -> None:
-    disk = written()
+def test_after_hours_everything_is_durable() -> None:
+    disk = disk_with_entry()
     disk.open(PATH).write(5, b" more")
     disk.written_back()
     disk.lose_power(random.Random(1))
@@ -69,7 +69,7 @@ def test_hours_that_pass_leave_everything_durable() -> None:
 
 
 def test_damage_is_repaired_while_messages_are_sent_and_read() -> None:
-    """Bits flip often, without other faults: all of them are found and repaired in time."""
+    """Bits flip often, without other faults; all of them are found and repaired in time."""
     plan = SimulationPlan(
         seed=5, duration_ms=30_000, heartbeat_ms=300, tick_ms=50, flip_interval_ms=500
     )

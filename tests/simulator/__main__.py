@@ -45,11 +45,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> int:
     seeds = range(options.first, options.first + (options.seeds or ALL_SEEDS))
-    begin = perf_counter()
+    start = perf_counter()
     results = _Totals()
     for result in run_seeds(options.family, seeds, options.jobs):
         results.add(result)
-    print(results.summary(options.family, perf_counter() - begin))
+    print(results.summary(options.family, perf_counter() - start))
     return 1 if results.failed else 0
 
 
@@ -81,7 +81,7 @@ class _Totals:
     def summary(self, family: str, elapsed: float) -> str:
         return (
             f"{family}: {self.seeds} seeds, {self.failed} failed; {self.operations} operations"
-            f" (at least {self.fewest_operations} a seed), {self.elections} elections,"
+            f" (at least {self.fewest_operations} per seed), {self.elections} elections,"
             f" {self.crashes} crashes; {self.simulated_ms / 1000:.0f} simulated seconds in"
             f" {self.seconds:.0f} s of one process ({elapsed:.0f} s in all):"
             f" {self.simulated_ms / 1000 / max(self.seconds, 1e-9):.0f} x real time"

@@ -1,9 +1,9 @@
-"""Bits that flip on the disks of a group: one at a time, where the code must find and repair it.
+"""Bits that flip on the disks of a group, where the code must find and repair them.
 
 A bit is chosen in a committed entry that all other members hold durably and undamaged: in its
 header, in the head or body of its record, or in its index unit, at places that a checksum or a
 second copy covers. (Nothing covers topic, properties, queue offset and host of a V1 record.) No
-bit flips while one is wrong on any member: a damaged member does not lead, and one must.
+bit flips while one is wrong on any member: a damaged member does not lead, and one member must.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from simulator.member_view import MemberView
 from simulator.records import ENTRY_HEADER_BYTES, LedgerEntry
 
 HEADER_PLACES = (*range(32), *range(44, 48))
-"""Magic, size, index, term, position; length of the body. The rest is never verified."""
+"""Magic, size, index, term, position, and the length of the body. The rest is never verified."""
 
 RECORD_PLACES = (*range(12), *range(84, 88))
-"""Size, magic, checksum; length of the body."""
+"""Size, magic, checksum, and the length of the body."""
 
 BODY_AT = 88
 NEWEST = 5
-"""The number of entries that readers are about to read."""
+"""The number of newest entries, which readers are about to read."""
 
 UNIT_BYTES = 32
 
@@ -39,7 +39,7 @@ class BitRot:
     rng: random.Random
 
     def flip(self) -> str | None:
-        """Flip one bit. Return what was done, or None when nothing could be."""
+        """Flip one bit. Return a description, or None if no bit could be flipped."""
         if any(view.damaged for view in self.views.values()):
             return None
         view = self.rng.choice(list(self.views.values()))
@@ -75,9 +75,9 @@ class BitRot:
 
     def _has_durably(self, host: BrokerHost, entry: LedgerEntry, known: MemberView) -> bool:
         path, start = _data_place(known.host, entry)
-        wanted = known.host.disk.content_of(path)[start : start + entry.size]
+        expected = known.host.disk.content_of(path)[start : start + entry.size]
         path, _ = _data_place(host, entry)
-        return host.disk.durable_content(path)[start : start + entry.size] == wanted
+        return host.disk.durable_content(path)[start : start + entry.size] == expected
 
 
 def _data_place(host: BrokerHost, entry: LedgerEntry) -> tuple[str, int]:

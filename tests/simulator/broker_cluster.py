@@ -1,7 +1,7 @@
 """A simulated cluster of whole brokers, with clients, name servers and operators.
 
-When everything is healed, a leader must emerge within ten seconds, all members must become equal
-soon after, and at last every queue of every broker is read to its end.
+After all faults are healed, a leader must emerge within ten seconds, and all members must become
+equal soon after. Finally, every queue of every broker is read to its end.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class BrokerCluster(Cluster[BrokerHost]):
         self.producer, self.reader = self._producer(), self._reader()
 
     def begin(self) -> None:
-        """Start all brokers, with a classic log before the DLedger log where the plan wants one."""
+        """Start all brokers, with a classic log before the DLedger log if the plan has one."""
         if self.plan.old_messages:
             self.make_old_log()
         for server in self.name_servers:
@@ -83,7 +83,7 @@ class BrokerCluster(Cluster[BrokerHost]):
             self._wait(PREFERRED_LEADS_WITHIN_MS, self._preferred_leads, "preferred leader")
         if self.name_servers:
             self._wait(ROUTED_WITHIN_MS, self._is_routed, "correct routes")
-        # Sends that were on their way for long may have arrived since.
+        # Sends that were delayed for long may have arrived since.
         self._wait(EQUAL_WITHIN_MS, self._is_equal, "equal members")
         self.checker.audit()
         self.read_all()
@@ -101,11 +101,11 @@ class BrokerCluster(Cluster[BrokerHost]):
                     if not found:
                         self.checker.on_offset_moved(name, queue_id, after)
                     read(name, queue_id, after, 0)
-                elif offset < self._min_offset(name, queue_id):  # slaves do not say where to go on
+                elif offset < self._min_offset(name, queue_id):  # slaves return no next offset
                     read(name, queue_id, self._min_offset(name, queue_id), 0)
                 else:
                     open_reads -= 1
-                    # A slave that never learned of the topic serves nothing of it.
+                    # A slave that does not know the topic serves none of its messages.
                     if after >= 0 or self.hosts[name] is self.leader():
                         self.checker.check_end(name, queue_id, max(after, 0))
 
@@ -132,7 +132,7 @@ class BrokerCluster(Cluster[BrokerHost]):
         )
 
     def start(self, host: BrokerHost, *, force: bool = False) -> None:
-        """Start a broker; if it refuses, an operator does what its error message asks for."""
+        """Start a broker; if it refuses, an operator follows its error message."""
         host.disk.now_ms = self.timeline.now_ms
         try:
             Cluster.start(self, host, force=force)
@@ -140,7 +140,7 @@ class BrokerCluster(Cluster[BrokerHost]):
             self._after_refusal(host, fault, forced=force)
 
     def _after_refusal(self, host: BrokerHost, fault: StoreError, *, forced: bool) -> None:
-        """Let an operator do what the error message asks for."""
+        """Let an operator follow the error message of a refused start."""
         host.kill()
         if self.operator.restore(host, fault):
             self.log(f"{host.name} does not start: {fault.path} is copied from a replica")
@@ -235,14 +235,14 @@ class BrokerCluster(Cluster[BrokerHost]):
     def _is_routed(self) -> bool:
         """Return whether all name servers know all brokers, and the leader as the master."""
         leader = self.leader() if self.plan.dledger else next(iter(self.hosts.values()))
-        wanted = {
+        expected = {
             MASTER_ID if host is leader else host.slave_id: host.address
             for host in self.hosts.values()
         }
         for machine in self.name_servers:
             assert machine.server is not None
             brokers = machine.server.routes.cluster_info().broker_addr_table.values()
-            if [broker.broker_addrs for broker in brokers] != [wanted]:
+            if [broker.broker_addrs for broker in brokers] != [expected]:
                 return False
         return True
 
@@ -258,7 +258,7 @@ class BrokerCluster(Cluster[BrokerHost]):
         store = running.store
         return (
             f"{Cluster._state_of(self, host)} end {running.store.opened.entries.end.index}"
-            f" dispatch behind {store.dispatcher.behind_bytes} bytes failure {store.health.failure}"
+            f" {store.dispatcher.behind_bytes} bytes to dispatch, failure {store.health.failure}"
         )
 
 

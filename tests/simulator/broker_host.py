@@ -1,4 +1,4 @@
-"""A machine with a whole broker on it.
+"""A machine that runs a whole broker.
 
 The broker is the production one, assembled as ``broker.assembly`` does, with simulated sockets,
 files and threads.
@@ -53,7 +53,7 @@ class Running:
 
 @define(slots=True, eq=False, repr=False)
 class BrokerHost(Host):
-    """A machine with a broker on it."""
+    """A machine that runs a broker."""
 
     disk: SimulatedDisk = field(factory=SimulatedDisk, init=False)
     running: Running | None = field(default=None, init=False)
@@ -117,7 +117,7 @@ class BrokerHost(Host):
             self.running.driver.start()
 
     def stop(self) -> None:
-        """Begin an orderly shutdown; it is over when ``life`` is None."""
+        """Start an orderly shutdown; it is complete when ``life`` is None."""
         running = self.running
         assert running is not None
         if running.driver is not None:

@@ -23,7 +23,7 @@ VOTE_GRANTED = b'"voteResult":"ACCEPT"'
 
 
 class Checker:
-    """Checks the invariants of a cluster: after each event, and of what its machines write."""
+    """A checker of the invariants of a cluster, after each event and each write to the network."""
 
     @property
     def elections(self) -> int:
@@ -44,13 +44,13 @@ class Checker:
         """Note that machine ``name`` has started."""
 
     def ended(self, name: str, *, power_lost: bool, working: bool) -> None:
-        """Note that machine ``name`` is down; ``working``: it was in the middle of an event."""
+        """Note that machine ``name`` is down, with ``working`` in the middle of an event."""
 
     def audit(self) -> None:
         """Check everything at the end, when all members are equal."""
 
     def digest(self) -> str:
-        """Return all that was committed and acknowledged, as a text."""
+        """Return all that was committed and acknowledged, as text."""
         return ""
 
 
@@ -76,13 +76,15 @@ class BrokerChecker(Checker, HistoryRecorder):
 
 @define(slots=True, eq=False, repr=False)
 class GroupChecker(BrokerChecker):
-    """Compares the members of a group with each other and with what was acknowledged."""
+    """A checker that compares the members of a group, also with the acknowledgements."""
 
     invariants: InvariantChecker
     views: dict[str, MemberView]
     audited: dict[Queue, int] = field(factory=dict)
-    """The number of messages in each queue when all members were equal, at the end. Sends that were
-    on their way for long may add to them during the last reads; then members differ for a while.
+    """The number of messages in each queue when all members were equal, at the end.
+
+    Sends that were delayed for long may add to them during the last reads; then members differ for
+    a while.
     """
 
     @classmethod
@@ -163,7 +165,7 @@ class GroupChecker(BrokerChecker):
         places = self.invariants.queues.get(queue, [])
         number = places[record.queue_offset].number if record.queue_offset < len(places) else 0
         if number - 1 not in self.views[broker].host.disk.flipped:
-            raise InvariantViolationError(f"{broker} gives out a damaged message: {record}")
+            raise InvariantViolationError(f"{broker} returns a damaged message: {record}")
 
     def on_offset_moved(self, broker: str, queue_id: int, offset: int) -> None:
         if not self._have_expired(broker, (TOPIC.encode(), queue_id), offset):
@@ -178,7 +180,7 @@ class GroupChecker(BrokerChecker):
         if not least <= end <= count and not self._have_expired(broker, queue, least):
             expected = f"{least} to {count}"
             raise InvariantViolationError(
-                f"{broker} gives out {end} of {expected} messages of {queue_id}"
+                f"{broker} returns {end} of {expected} messages of {queue_id}"
             )
 
     def digest(self) -> str:
@@ -187,8 +189,9 @@ class GroupChecker(BrokerChecker):
 
 @define(slots=True, eq=False, repr=False)
 class ClassicChecker(BrokerChecker):
-    """Checks one broker with a classic log: what was acknowledged stays, and what was read stays
-    unless the power failed.
+    """A checker of one broker with a classic log.
+
+    Acknowledged messages must be kept, and messages that were read unless the power failed.
     """
 
     plan: SimulationPlan
@@ -218,13 +221,13 @@ class ClassicChecker(BrokerChecker):
         check_dense(broker, queue_id, offset, records)
         for record in records:
             if not record.whole:
-                raise InvariantViolationError(f"{broker} gives out a damaged message: {record}")
+                raise InvariantViolationError(f"{broker} returns a damaged message: {record}")
             place = queue_id, record.queue_offset
             known = self.acknowledged.get(place)
             if known is None and not self.plan.power:
                 known = self.read.setdefault(place, record.body)
             if known is not None and known != record.body:
-                raise InvariantViolationError(f"{broker} gives out another message at {place}")
+                raise InvariantViolationError(f"{broker} returns another message at {place}")
 
     def on_offset_moved(self, broker: str, queue_id: int, offset: int) -> None:
         """Accept any offset: what a power failure left of a queue may start anywhere."""
@@ -260,7 +263,7 @@ def check_dense(broker: str, queue_id: int, offset: int, records: list[MessageRe
     for number, record in enumerate(records):
         if record.queue_offset != offset + number or record.queue_id != queue_id:
             raise InvariantViolationError(
-                f"{broker} gives out {record} at place {number} of a pull from {offset} of queue"
+                f"{broker} returns {record} at place {number} of a pull from {offset} of queue"
                 f" {queue_id}"
             )
 

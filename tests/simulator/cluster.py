@@ -50,7 +50,7 @@ class Cluster(ABC, Generic[HostT]):
     plan: SimulationPlan
     timeline: Timeline = field(factory=Timeline)
     trace: list[str] | None = None
-    """A list that is filled with the events of the run."""
+    """A list to which the events of the run are appended."""
 
     hosts: dict[str, HostT] = field(factory=dict, init=False)
     crashes: int = field(default=0, init=False)
@@ -91,7 +91,7 @@ class Cluster(ABC, Generic[HostT]):
 
     @abstractmethod
     def _converge(self) -> None:
-        """After everything was healed: wait until all members are equal, and check them."""
+        """Wait until all members are equal after the faults were healed, and check them."""
 
     @abstractmethod
     def outcome(self) -> Outcome:
@@ -102,7 +102,7 @@ class Cluster(ABC, Generic[HostT]):
         """Let old files expire."""
 
     def flip_bit(self) -> None:
-        """Flip a bit on one of the disks, if the kind of cluster has such a fault."""
+        """Flip a bit on one of the disks, if this kind of cluster has that fault."""
 
     def restart_name_server(self) -> None:
         """Restart one of the name servers, if there are any."""
@@ -125,7 +125,7 @@ class Cluster(ABC, Generic[HostT]):
         return self.outcome()
 
     def settle(self) -> None:
-        """Heal everything; then a leader must emerge, and all members must become equal."""
+        """Heal all faults and check that a leader emerges and all members become equal."""
         self.nemesis.stop()
         self.network.blocked.clear()
         self.network.faults = NetworkFaults(delay_ms=self.plan.delay_ms)
@@ -147,7 +147,7 @@ class Cluster(ABC, Generic[HostT]):
         self.timeline.run_until(self.timeline.now_ms + duration_ms)
 
     def start(self, host: HostT, *, force: bool = False) -> None:
-        """Start a host; if it crashes while it starts, it is started again later."""
+        """Start a host; if it crashes during the start, it is started again later."""
         try:
             host.start(force=force)
         except (MachineCrashError, OSError):
@@ -157,7 +157,7 @@ class Cluster(ABC, Generic[HostT]):
         self.checker.started(host.name)
 
     def crash(self, host: HostT, *, power: bool, working: bool = False) -> None:
-        """End a process; ``working``: in the middle of an event."""
+        """End a process; with ``working``, it was in the middle of an event."""
         self.crashes += 1
         when = " at work" if working else ""
         self.log(f"{host.name} {'loses its power' if power else 'is killed'}{when}")
@@ -169,7 +169,7 @@ class Cluster(ABC, Generic[HostT]):
 
     def hand_over(self, leader: Host, successor: Host) -> None:
         """Let an operator ask the leader to transfer its leadership."""
-        self.log(f"{leader.name} is asked to hand leadership over to {successor.name}")
+        self.log(f"{leader.name} receives the request to transfer leadership to {successor.name}")
         self.operator.hand_over(leader, successor)
 
     def leader(self) -> HostT | None:
@@ -192,7 +192,7 @@ class Cluster(ABC, Generic[HostT]):
         self.checker.check(name)
 
     def _crashed(self, name: str) -> None:
-        """A crash in the middle of an event; the machine is started again later."""
+        """Handle a crash in the middle of an event; the machine is started again later."""
         host = self.hosts[name]
         self.crash(host, power=self.plan.power, working=True)
         self.nemesis.start_later(host)

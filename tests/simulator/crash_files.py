@@ -1,5 +1,7 @@
-"""What tests of stores share: files so small that all of them roll, memory files that crash the
-process at a counted operation, the proposer of a group of one, and readers of whole stores.
+"""Shared parts of store tests.
+
+These are the size of files so small that all of them roll, memory files that crash the process at
+a counted operation, the proposer of a group of one, and readers of whole stores.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ PAGE = 32
 
 
 class KilledError(BaseException):
-    """The process is killed; no handler of the code under test may catch this."""
+    """The process is killed; not an Exception, so that the code under test cannot catch it."""
 
 
 class CrashingFiles(MemoryFiles):
@@ -41,19 +43,19 @@ class CrashingFiles(MemoryFiles):
     def reopen(self, dies_at: int | None) -> Self:
         """Return the files that the next process finds, which crashes at its own ``dies_at``."""
         after = self.kill()
-        made = type(self)(
+        reopened = type(self)(
             nodes=after.nodes,
             folders=after.folders,
             now_ms=after.now_ms,
             durable_names=after._durable_names,
         )
-        made.dies_at = dies_at
-        return made
+        reopened.dies_at = dies_at
+        return reopened
 
 
 @define
 class SingleNodeProposer:
-    """The leader of a group of one, as the log sees it: it proposes, and commits what is stored."""
+    """The leader of a group of one, which proposes entries and commits each that is stored."""
 
     store: MessageStore
     term: Term = Term(0)  # noqa: RUF009 (a NewType)

@@ -1,4 +1,4 @@
-"""A disk that may lose its power, fail or fill up: the ``MemoryFiles`` of one machine.
+"""The disk of one machine, which may lose power, fail, or fill up.
 
 A killed process leaves everything that it wrote. A power failure leaves what was synced and a
 prefix of the changes since, as a journal would: writes, names created, names removed. The last of
@@ -6,10 +6,10 @@ them may be torn: any subset of its sectors is new. Files that are written in pl
 mapping (consume queues, key index) get any mixture of old and new sectors.
 
 Durable bits may flip (``flip``). Until the broker writes these bytes again, checkers see them as
-they were (``content_of``), and the broker sees the wrong ones.
+they were (``content_of``), and the broker sees the flipped ones.
 
 A sync takes time, from ``begin`` to ``end`` of ``virtual_time.Syncs``. It covers what was written
-before it began, and is effective from its end.
+before it started, and takes effect when it ends.
 """
 
 from __future__ import annotations
@@ -62,43 +62,47 @@ class Flip:
 
 @define(slots=True, eq=False, repr=False)
 class SimulatedDisk(MemoryFiles):
-    """``crash_after``: the number of changes until the machine crashes; negative for never."""
+    """Memory files with faults.
+
+    ``crash_after`` is the number of changes until the machine crashes; negative for never.
+    """
 
     crash_after: int = -1
     full: bool = False
     failing: bool = False
     ledger_from: int | None = None
-    """Lowest offset in ``data`` of a ledger that was written since the last check."""
+    """The lowest offset in ``data`` of a ledger that was written since the last check."""
 
     ledger_removed: bool = False
     removals: list[tuple[str, int]] = field(factory=list)
-    """Files of a log that were removed since the last check, with their ages in ms."""
+    """The files of a log that were removed since the last check, with their ages in ms."""
 
     flips: dict[tuple[str, int], Flip] = field(factory=dict)
-    """By path and position."""
+    """The flipped bits by path and position."""
 
     flipped: set[int] = field(factory=set)
-    """Indexes of all entries in which a bit has ever flipped."""
+    """The indexes of all entries in which a bit has ever flipped."""
 
     hard_state_changed: bool = False
     _collecting: list[Callable[[], None]] | None = None
     _running: dict[int, list[Callable[[], None]]] = field(factory=dict)
     _last_sync: dict[int, int] = field(factory=dict)
-    """By identity of a node: the number of the newest sync that has ended."""
+    """The number of the newest sync that has ended, by identity of the node."""
 
     synced_to: dict[str, int] = field(factory=dict)
-    """By path: how many bytes were synced when the power failed. Bytes after them may have
-    survived, but no client that waits for syncs was promised them.
+    """The number of bytes that were synced when the power failed, by path.
+
+    Bytes after them may have survived, but were not acknowledged to clients that wait for syncs.
     """
 
     _overwritten_flips: list[tuple[str, Flip]] = field(factory=list)
-    """Flips that were overwritten, perhaps not durably."""
+    """The flips that were overwritten, perhaps not durably."""
 
     _number: int = 0
     _journal: list[_Name | _Write] = field(factory=list)
-    """Changes that are not synced, in order."""
+    """The changes that are not synced, in order."""
 
-    # What a machine does
+    # Operations of the machine
 
     def touched(self, operation: str, path: str) -> None:
         if self.crash_after >= 0:
@@ -148,7 +152,7 @@ class SimulatedDisk(MemoryFiles):
         return memoryview(bytes(data.ljust(len(node.data), b"\0")))
 
     def durable_content(self, path: str) -> bytes:
-        """Return what is certain to survive of a file when the power fails."""
+        """Return the content of a file that is certain to survive a power failure."""
         node = self._durable_names.get(path)
         return node.durable if node is not None else b""
 
@@ -164,7 +168,7 @@ class SimulatedDisk(MemoryFiles):
         self.flipped.add(index)
 
     def restore(self, path: str) -> bool:
-        """Undo all flips in a file, as with a copy of it. Return False when none was wrong."""
+        """Undo all flips in a file, as replacing it by a copy does. Return False if it had none."""
         wrong = [flip for (name, _), flip in self.flips.items() if name == path]
         for flip in wrong:
             durable = bytearray(flip.node.durable)
@@ -215,7 +219,7 @@ class SimulatedDisk(MemoryFiles):
         ]
 
     def written_back(self) -> None:
-        """Make everything durable, as the page cache is after hours."""
+        """Make everything durable, as the page cache becomes within hours."""
         for node in {id(node): node for node in self.nodes.values()}.values():
             node.durable = node.content()
         self._durable_names = dict(self.nodes)
@@ -260,10 +264,10 @@ class SimulatedDisk(MemoryFiles):
         if self.nodes.get(path) is node:
             self._durable_names[path] = node
 
-    # What happens to it
+    # Faults
 
     def process_ended(self) -> None:
-        """End a process that was killed: everything that it wrote stays."""
+        """End a process that was killed; everything that it wrote is kept."""
         self.locks.clear()
         self.crash_after = -1
         self._collecting = None
@@ -320,7 +324,7 @@ class SimulatedDisk(MemoryFiles):
         flips = [(path, flip) for (path, _), flip in self.flips.items()] + self._overwritten_flips
         self.flips.clear()
         for path, flip in flips:
-            # A sync that began before it, or a write over it, may have corrected the byte.
+            # A sync that started before the flip, or an overwrite, may have corrected the byte.
             if self.nodes.get(path) is flip.node and flip.is_present:
                 self.flips[path, flip.position] = flip
         self._overwritten_flips.clear()
@@ -330,8 +334,9 @@ class SimulatedDisk(MemoryFiles):
 
 
 def mixed(old: bytes, new: bytes, rng: random.Random) -> bytes:
-    """Return what a power failure leaves of a file that was ``old`` when it was last synced and is
-    ``new``: each sector is one or the other.
+    """Return what a power failure leaves of a file: each sector is old or new.
+
+    ``old`` is the content when it was last synced, and ``new`` the current one.
     """
     if old == new:
         return old

@@ -38,8 +38,10 @@ class FaultyDisk(Syncs, Protocol):
 
 @define(slots=True, eq=False, repr=False)
 class Host(ABC):
-    """A member of the cluster. ``on_event`` is called with its name after each of its events,
-    ``on_crash`` when an event raised ``MachineCrashError``.
+    """A member of the cluster.
+
+    ``on_event`` is called with its name after each of its events, and ``on_crash`` when an event
+    raised ``MachineCrashError``.
     """
 
     plan: SimulationPlan
@@ -81,7 +83,7 @@ class Host(ABC):
 
     @abstractmethod
     def start(self, *, force: bool = False) -> None:
-        """Start a process on the disk as it is. Raises StoreError as the program does."""
+        """Start a process on the disk as it is. Raise StoreError as the program does."""
 
     def begin_life(self) -> ProcessLifetime:
         """Return the lifetime of a new process."""
@@ -103,17 +105,17 @@ class Host(ABC):
         self.life.alive = False
         self.life = self.machine.life = None
         client, self.client = self.client, None
-        if client is not None:  # otherwise it crashed while it started
+        if client is not None:  # otherwise it crashed during the start
             self.network.close_ports(self.machine)
             self.network.close_links([client])
 
     def kill(self) -> None:
-        """End the process; everything it wrote stays."""
+        """End the process; everything that it wrote is kept."""
         self.end_life()
         self.disk.process_ended()
 
     def lose_power(self) -> None:
-        """End the process; only what was synced stays for certain."""
+        """End the process; only synced data is certain to be kept."""
         self.end_life()
         self.disk.lose_power(self.rng)
 

@@ -1,8 +1,8 @@
-"""The invariants over all lives of all members, and the errors for what breaks them.
+"""The invariants over all lives of all members, and the errors for violations.
 
 Every committed record has one place in its queue and one address in the log, forever. Both are
-noted here when any member is the first to commit the record; what members, producers and readers
-see is compared with these notes.
+recorded here when the first member commits the record; what members, producers and readers see is
+compared with these values.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ class StartRefusedError(InvariantViolationError):
 
 @define(slots=True, frozen=True)
 class CommittedMessage:
-    """The place of a committed record. ``number`` counts committed entries; 0 for a record of the
-    classic log before the first one.
+    """The place of a committed record.
+
+    ``number`` counts committed entries; it is 0 for a record of the classic log.
     """
 
     physical_offset: int
@@ -58,7 +59,7 @@ class ConsensusInvariants:
 
     quorum: int
     leaders: dict[int, str] = field(factory=dict)
-    """By term."""
+    """The leader of each term."""
 
     votes: dict[tuple[str, int], str] = field(factory=dict)
     terms: dict[str, int] = field(factory=dict)
@@ -66,10 +67,10 @@ class ConsensusInvariants:
     """(index, term) → position, content, term of the entry before."""
 
     committed: list[LedgerEntry] = field(factory=list)
-    """By index, from 0."""
+    """The committed entries by index, from 0."""
 
     committed_in: list[int] = field(factory=list)
-    """Term of the member that committed it first."""
+    """The term of the member that first committed each entry."""
 
     def check_leader(self, member: str, term: int) -> None:
         other = self.leaders.setdefault(term, member)
@@ -77,8 +78,10 @@ class ConsensusInvariants:
             raise InvariantViolationError(f"{member} and {other} lead in term {term}")
 
     def required_entry(self, term: int) -> LedgerEntry | None:
-        """Return the last entry that a leader of ``term`` must have, or None. It may win an old
-        term late, when a newer term has a leader already: that one's entries are not required.
+        """Return the last entry that a leader of ``term`` must have, or None.
+
+        A leader may win an old term when a newer term already has a leader. The entries of the
+        newer term are not required.
         """
         before = bisect_left(self.committed_in, term)
         return self.committed[before - 1] if before else None
@@ -103,8 +106,9 @@ class ConsensusInvariants:
             )
 
     def check_entry(self, member: str, entry: LedgerEntry, term_before: int) -> None:
-        """Check log matching: an index and a term have one content and one entry before them. A
-        group of one has no other log to match.
+        """Check log matching: an index and a term have one content and one entry before them.
+
+        A group of one has no other log to match.
         """
         if self.quorum == 1:
             return
@@ -113,7 +117,7 @@ class ConsensusInvariants:
         if before == now:
             return
         if before[:2] == now[:2] and -2 in (before[2], term_before):
-            # The first entry of a log that begins there has none before it to compare.
+            # The first entry of a log that starts here has no entry before it to compare.
             if before[2] == -2:
                 self.entries[entry.index, entry.term] = now
             return
@@ -123,7 +127,7 @@ class ConsensusInvariants:
         )
 
     def commit(self, member: str, term: int, entry: LedgerEntry) -> bool:
-        """``member``, in ``term``, commits ``entry``. Return whether it is the first to do so."""
+        """Note that ``member`` commits ``entry`` in ``term``. Return whether it is the first."""
         if entry.index < len(self.committed):
             known = self.committed[entry.index]
             if known != entry:
@@ -146,8 +150,10 @@ class ConsensusInvariants:
         synced: bool,
         leads_in: int | None,
     ) -> None:
-        """Check ``entry``, which ``member`` is the first to commit: a majority holds it, durably
-        with ``synced``, and a leader (of term ``leads_in``) counts only entries of its own term.
+        """Check ``entry``, which ``member`` is the first to commit.
+
+        A majority must hold it, durably with ``synced``, and a leader (of term ``leads_in``) must
+        count only entries of its own term.
         """
         replicas = tuple(replicas)
         holders = [replica.name for replica in replicas if replica.has(entry)]
@@ -184,7 +190,7 @@ class InvariantChecker(ConsensusInvariants):
     """The invariants of a group of brokers: those of Raft, and those of queues and positions."""
 
     queues: dict[Queue, list[CommittedMessage]] = field(factory=dict)
-    """By queue offset, from 0."""
+    """The messages of each queue by queue offset, from 0."""
 
     divided_offset: int | None = None
     expired_to: int = 0
@@ -198,7 +204,7 @@ class InvariantChecker(ConsensusInvariants):
         low = max(self.expired_to, self.divided_offset or 0)
         if offset > low:
             raise InvariantViolationError(
-                f"the log of {member} begins at {offset}; what follows {low} has not expired"
+                f"the log of {member} starts at {offset}; what follows {low} has not expired"
             )
 
     def add_classic_record(self, record: MessageRecord) -> None:
@@ -208,7 +214,7 @@ class InvariantChecker(ConsensusInvariants):
     def commit_record(
         self, member: str, term: int, entry: LedgerEntry, record: MessageRecord | None
     ) -> bool:
-        """As :meth:`commits`, with the message record in the entry."""
+        """Do the same as :meth:`commit`, with the message record in the entry."""
         if not self.commit(member, term, entry):
             return False
         if record is None or not record.whole:
@@ -236,8 +242,10 @@ class InvariantChecker(ConsensusInvariants):
     def check_visible(
         self, member: str, queue: Queue, offset: int, body: int, stamp: int | None
     ) -> None:
-        """Check that the message with this body was committed at this place when ``member`` named
-        it to a client, which was when ``stamp`` entries were committed.
+        """Check that the message with this body was committed at this place.
+
+        ``stamp`` is the number of entries that were committed when ``member`` named it to a
+        client.
         """
         place = self._at(queue, offset)
         if place is None or (stamp is not None and place.number > stamp):
@@ -250,7 +258,7 @@ class InvariantChecker(ConsensusInvariants):
             )
 
     def check_divided_offset(self, member: str, offset: int | None, *, expired: bool) -> None:
-        """Check the divide of a member; ``expired``: it has no file of the classic log left."""
+        """Check the divide of a member; with ``expired``, it has no file of the classic log."""
         if offset != self.divided_offset and not (expired and offset is None):
             raise InvariantViolationError(
                 f"dividedCommitlogOffset of {member} is {offset}, of others {self.divided_offset}"
@@ -262,8 +270,9 @@ class InvariantChecker(ConsensusInvariants):
         return place is not None and place.physical_offset < low
 
     def check_queue_start(self, member: str, queue: Queue, offset: int, low: int) -> None:
-        """Check that a consume queue of a member whose log starts at ``low`` hides no message that
-        its log still holds.
+        """Check that a consume queue hides no message that the log of its member still holds.
+
+        The log starts at ``low``.
         """
         places = self.queues.get(queue, [])
         if any(place.physical_offset >= low for place in places[:offset][-1:]):

@@ -1,8 +1,8 @@
-"""What a checker knows of one member of a group: its files as they are, entry by entry.
+"""The view that a checker has of one member of a group: its files, entry by entry.
 
-Each check costs what has changed since the last one. The entries are read from the bytes of the
-data files, the queues from those of the consume queue files. The running broker supplies only its
-role and how far it has stored, committed and dispatched.
+The cost of a check depends on what has changed since the last one. The entries are read from the
+bytes of the data files, the queues from those of the consume queue files. The running broker
+supplies only its role and how far it has stored, committed and dispatched.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from simulator.records import LedgerEntry, MessageRecord, body_of, entry_at, rec
 _UNIT = Struct(">qi")
 UNIT_BYTES = 20
 FILLER = (0, 0x7FFFFFFF)
-"""The unit in place of those whose messages have expired."""
+"""The unit that replaces those whose messages have expired."""
 
 
 @define(slots=True, eq=False, repr=False)
 class MemberView:
-    """The view of one member. ``entries`` are those in its files now, dense from ``begin`` on."""
+    """The view of one member. ``entries`` are those in its files, dense from index ``begin``."""
 
     host: BrokerHost
     invariants: InvariantChecker
@@ -48,15 +48,16 @@ class MemberView:
     cursor: int = -1
     units: dict[Queue, int] = field(factory=dict)
     entries_at_kill: dict[int, int] = field(factory=dict)
-    """The entries when the process was killed, with their positions: the next start must find them,
-    unless their files have expired.
+    """The entries when the process was killed, with their positions.
+
+    The next start must find them, unless their files have expired.
     """
 
     damaged_since_ms: int = -1
     """The time since when the member leads and knows of a damaged entry."""
 
     flipped_at_end: set[int] = field(factory=set)
-    """Those of them with a flipped bit: the last one may be taken for a torn tail."""
+    """Those of them with a flipped bit: recovery may take the last one for a torn tail."""
 
     _parts: tuple[Running, SimulatedDisk, Node, EntryStore, Dispatcher] | None = None
 
@@ -122,8 +123,9 @@ class MemberView:
         self.check()
 
     def ended(self, *, power_lost: bool, working: bool) -> None:
-        """Note the end of the process, perhaps in the middle of an event that was to drop entries,
-        or while its disk kept it from dropping them.
+        """Note the end of the process.
+
+        It may be in the middle of an event that drops entries, or wait for its disk to drop them.
         """
         driver = self._parts[0].driver if self._parts is not None else None
         self._parts = None
@@ -141,7 +143,7 @@ class MemberView:
         return 0 <= number < len(self.entries) and self.entries[number].term == entry.term
 
     def has_durably(self, entry: LedgerEntry) -> bool:
-        """Return whether a power failure would leave the entry; flipped bits do not count."""
+        """Return whether the entry would survive a power failure; flipped bits do not count."""
         file_size, disk = self.host.plan.file_size, self.host.disk
         start = entry.position % file_size
         path, end = self._data_path(entry.position - start), start + entry.size
@@ -150,7 +152,7 @@ class MemberView:
         return disk.durable_content(path)[start:end] == bytes(disk.content_of(path)[start:end])
 
     def check_vote(self, candidate: str, piece: bytes) -> None:
-        """Check a vote that the member grants in a frame: it must be durable already."""
+        """Check a vote that the member grants in a frame: it must already be durable."""
         term = body_of(piece)["term"]
         state = _hard_state_of(self.host.disk.durable_content(self._state_path))
         if state != (term, candidate):
@@ -160,7 +162,7 @@ class MemberView:
         self.invariants.check_vote(self.host.name, term, candidate)
 
     def audit(self) -> None:
-        """Check all files again: what was checked when it was written may have changed since."""
+        """Check all files again: they may have changed since they were checked."""
         running = self.host.running
         assert running is not None
         if self.damaged:
@@ -321,9 +323,10 @@ class MemberView:
             )
 
     def _check_removed_files(self) -> None:
-        """Check the files that were removed from a log: only from its front, only expired ones, and
-        those of the old log first; or all of them before what has expired on other members, when
-        this log starts again after it.
+        """Check the files that were removed from a log.
+
+        They must be the first ones, must have expired, and those of the classic log must go first.
+        A log that starts again after the expired files of other members may remove all of its own.
         """
         disk, running = self.host.disk, self.host.running
         assert running is not None and running.store.opened.entries is not None
@@ -334,7 +337,7 @@ class MemberView:
             if new and _first_offset(path) >= base:
                 continue  # the tail was cut off
             if new and self._old_files():
-                raise InvariantViolationError(f"{path} is gone, and older files are there")
+                raise InvariantViolationError(f"{path} is removed before older files")
             end = _first_offset(path) + self.host.plan.file_size
             if age_ms >= _kept_ms(path):
                 self.invariants.note_expired(end)
@@ -344,7 +347,7 @@ class MemberView:
                 )
 
     def _note_removed_files(self) -> None:
-        """Note the files that the last event of a process removed from the front of a log."""
+        """Note the first files of a log that the last event of a process removed."""
         disk = self.host.disk
         removed, disk.removals = disk.removals, []
         for path, age_ms in removed:
@@ -375,6 +378,6 @@ def _kept_ms(path: str) -> int:
 
 
 def _hard_state_of(content: bytes) -> tuple[int, str | None]:
-    """``currterm`` as (term, vote); (0, None) when there is none."""
+    """Return the content of ``currterm`` as (term, vote), or (0, None) if it is empty."""
     pairs = dict(line.partition("=")[::2] for line in content.decode().splitlines())
     return int(pairs.get("currTerm", 0)), pairs.get("voteLeader") or None

@@ -1,7 +1,7 @@
-"""An ``EntryLog`` in memory that forgets what was not synced when the power fails.
+"""An ``EntryLog`` in memory that loses unsynced entries when the power fails.
 
-``entries`` is what the member reads (files as the page cache has them), ``durable`` what a power
-failure leaves. A killed process keeps the first, a power failure falls back to the second, or to
+``entries`` are those that the member reads (the files in the page cache), and ``durable`` those
+that survive a power failure. A killed process leaves the first, a power failure the second or
 something in between.
 
 Invariants: indexes are dense; each entry is at the position that
@@ -23,7 +23,7 @@ FILE_SIZE = 4096
 
 
 class MemoryLog:
-    """Implements :class:`rmqpy.dledger.entry_log.EntryLog`."""
+    """An implementation of :class:`rmqpy.dledger.entry_log.EntryLog`."""
 
     def __init__(self, file_size: int = FILE_SIZE, base_offset: int = 0) -> None:
         self.file_size = file_size
@@ -58,16 +58,16 @@ class MemoryLog:
 
     def propose(self, term: Term, first_index: LedgerIndex, bodies: Iterable[bytes]) -> list[Entry]:
         """Append as a leader does: the log assigns the positions."""
-        made = []
+        proposed = []
         for number, body in enumerate(bodies):
             position = frame(self.end_offset, ENTRY_HEADER_SIZE + len(body), self.file_size)
             entry = Entry.of(first_index + number, term, position, body)
             self.append([entry])
-            made.append(entry)
-        return made
+            proposed.append(entry)
+        return proposed
 
     def append(self, entries: Iterable[Entry]) -> None:
-        """Append as a follower does: byte for byte."""
+        """Append entries unchanged, as a follower does."""
         for entry in entries:
             if self.entries:
                 assert entry.index == self.entries[-1].index + 1, "indexes are dense"
@@ -76,7 +76,7 @@ class MemoryLog:
             self.entries.append(entry)
 
     def truncate_from(self, index: int) -> None:
-        """Drop the entries from ``index`` on; the first one stays."""
+        """Drop the entries from ``index`` on; the first entry must remain."""
         kept = index - self.begin_index
         assert 0 < kept < len(self.entries), f"cannot cut at {index}"
         del self.entries[kept:]
@@ -88,7 +88,7 @@ class MemoryLog:
         self._same_count = 0
 
     def expire_before(self, index: int) -> None:
-        """Drop the whole files before the one with entry ``index``."""
+        """Drop all files before the one with entry ``index``."""
         keep_file = self._at(index).position // self.file_size
         count = sum(1 for entry in self.entries if entry.position // self.file_size < keep_file)
         del self.entries[:count]
@@ -105,8 +105,9 @@ class MemoryLog:
         return self.end
 
     def lose_power(self, kept_unsynced: int) -> None:
-        """Keep what is durable, and the first ``kept_unsynced`` entries after it if nothing else
-        has changed since.
+        """Keep the durable entries.
+
+        If entries were only appended since the sync, also keep the first ``kept_unsynced`` of them.
         """
         lost = self.entries[self._same_count :]
         only_appended = self._same_count == len(self.durable)

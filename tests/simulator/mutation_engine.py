@@ -1,5 +1,6 @@
-"""Patches of the production code that plant bugs, and their removal. The modules that define bugs
-register them in ``MUTATIONS``.
+"""Patches of the production code that plant bugs, and their removal.
+
+The modules that define bugs register them in ``MUTATIONS``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from attrs import define, field
 
 @define(slots=True)
 class Patches:
-    """Replaces attributes, and restores them."""
+    """The attributes that were replaced, with their original values."""
 
     _before: list[tuple[object, str, object]] = field(factory=list)
 
@@ -33,7 +34,7 @@ class Patches:
 
 @define(slots=True, frozen=True)
 class Mutation:
-    """A planted bug, and the families of seeds that have to find it."""
+    """A planted bug, and the families of seeds that must find it."""
 
     name: str
     plant: Callable[[Patches], None]

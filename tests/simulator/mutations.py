@@ -1,5 +1,6 @@
-"""Planted bugs: each breaks one rule of the production code, and the checkers must find each of
-them in ordinary seeds.
+"""Planted bugs: each breaks one rule of the production code.
+
+The checkers must find all of them in ordinary seeds.
 
 ``MUTATIONS`` lists them; ``planted(mutation)`` is a context with the bug in the code. The bugs
 replace attributes of classes and modules, so they are in every member of the cluster.
@@ -268,7 +269,7 @@ def committed_entries_cut(patches: Patches) -> None:
 
 
 @consensus_mutation
-def push_behind_a_gap_answered(patches: Patches) -> None:
+def push_after_a_gap_answered(patches: Patches) -> None:
     original = patches.original(follower.Follower, "_hold")
 
     def hold(self: follower.Follower, held: follower._HeldPush) -> None:
@@ -291,12 +292,7 @@ def checkpoint_believes_everything_committed(patches: Patches) -> None:
 
 @group_mutation
 def physical_offset_without_entry_header(patches: Patches) -> None:
-    original = patches.original(entry_store, "set_offsets")
-
-    def patch(record: bytearray, at: int, queue: int | None, offset: int, now_ms: int) -> None:
-        original(record, at, queue, offset - 48, now_ms)
-
-    patches.replace(entry_store, "set_offsets", patch)
+    patches.replace(entry_store, "set_offsets", _patch_less(48))
 
 
 @group_mutation
@@ -356,7 +352,7 @@ def dispatched_before_commit(patches: Patches) -> None:
 
 
 @group_mutation
-def page_one_message_short_and_stepped_over(patches: Patches) -> None:
+def last_message_of_a_page_skipped(patches: Patches) -> None:
     original = patches.original(QueueMessageReader, "_page")
 
     def page(self: QueueMessageReader, *arguments: object) -> object:
@@ -437,5 +433,5 @@ def master_before_its_log_is_committed(patches: Patches) -> None:
 
 
 @group_mutation
-def senders_not_told_of_lost_leadership(patches: Patches) -> None:
+def lost_leadership_not_reported_to_senders(patches: Patches) -> None:
     patches.replace(BrokerServer, "leadership_lost", lambda self: None)

@@ -1,5 +1,6 @@
-"""More planted bugs, listed by :mod:`.mutations` with its own: damaged entries, files that expire,
-name servers, transfers of leadership.
+"""Planted bugs about damaged entries, expired files, name servers, and leadership transfers.
+
+:mod:`.mutations` lists them with its own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from simulator.mutation_engine import Patches, group_mutation
 
 
 @group_mutation
-def nobody_looks_for_damage(patches: Patches) -> None:
+def scrub_disabled(patches: Patches) -> None:
     patches.replace(Scrub, "_look", lambda self: None)
 
 
@@ -47,7 +48,7 @@ def neighbour_fetched_for_a_damaged_entry(patches: Patches) -> None:
 
 
 @group_mutation
-def damage_asked_for_after_it_has_expired(patches: Patches) -> None:
+def expired_damage_still_fetched(patches: Patches) -> None:
     patches.replace(Scrub, "_forget_what_is_gone", lambda self: None)
 
 
@@ -81,7 +82,7 @@ def old_log_dropped_with_any_cut(patches: Patches) -> None:
 
 
 @group_mutation
-def one_message_too_many_out_of_sight(patches: Patches) -> None:
+def one_message_too_many_hidden(patches: Patches) -> None:
     original = patches.original(ConsumeQueue, "correct_min_offset")
 
     def correct(self: ConsumeQueue, log_min_offset: int) -> None:
@@ -120,7 +121,7 @@ def preferred_leader_ignored(patches: Patches) -> None:
 
 
 @group_mutation
-def leader_that_could_not_hand_over_refuses_for_ever(patches: Patches) -> None:
+def failed_transfer_blocks_the_leader(patches: Patches) -> None:
     def given(self: LeadershipTransfer, *_answer: object) -> None:
         pass
 

@@ -1,5 +1,6 @@
-"""The name servers of a simulated cluster: the production ``NameServer``, restarted now and then
-with an empty disk.
+"""The name servers of a simulated cluster: the production ``NameServer``.
+
+Restarts leave an empty disk.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class NameServerHost:
         return self.machine.name
 
     def start(self) -> None:
-        """Start a server that knows no routes yet."""
+        """Start a server without routes."""
         disk = SimulatedDisk()
         life = ProcessLifetime(self.timeline, _nothing, _nothing, lambda: 1, disk)
         self.machine.life = life

@@ -1,8 +1,8 @@
-"""The nemesis: injects the faults that the plan of a simulated cluster asks for.
+"""The nemesis, which injects the faults of a plan into a simulated cluster.
 
 Faults are crashes, partitions, pauses, clocks that jump, disks that fail, fill up or flip bits,
-requests to transfer leadership, files that expire. Each fault is an event that schedules the next
-one of its kind.
+requests to transfer leadership, and files that expire. Each fault is an event that schedules the
+next one of its kind.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from simulator.plan import SimulationPlan
 from simulator.virtual_time import Timeline
 
 CHANGES_BEFORE_CRASH = 40
-"""A crash in the middle of an event happens within this many changes of the disk."""
+"""The number of disk changes within which a crash in the middle of an event happens."""
 
 NAME_SERVER_MS = 20_000
-"""Average interval between restarts of a name server."""
+"""The average interval between restarts of a name server."""
 
 CLOCK_JUMPS_MS = (-3_600_000, -5000, 5000, 3_600_000)
 
 
 class FaultTarget(Protocol[HostT]):
-    """The cluster that faults are injected into."""
+    """The cluster into which faults are injected."""
 
     timeline: Timeline
     network: SimulatedNetwork
@@ -53,7 +53,7 @@ class FaultTarget(Protocol[HostT]):
 
 @define(slots=True, eq=False, repr=False)
 class Nemesis(Generic[HostT]):
-    """Injects the faults of a plan from ``start`` until ``stop``."""
+    """The faults of a plan, injected from ``start`` until ``stop``."""
 
     cluster: FaultTarget[HostT]
     plan: SimulationPlan
@@ -61,7 +61,7 @@ class Nemesis(Generic[HostT]):
     _running: bool = False
 
     def start(self) -> None:
-        """Begin to inject faults."""
+        """Start to inject faults."""
         self._running = True
         plan = self.plan
         for interval_ms, action in (
@@ -79,13 +79,13 @@ class Nemesis(Generic[HostT]):
                 self._repeat(interval_ms, action)
 
     def stop(self) -> None:
-        """Inject no more faults."""
+        """Stop injecting faults."""
         self._running = False
         for host in self.cluster.hosts.values():
             host.disk.crash_after = -1
 
     def start_later(self, host: HostT) -> None:
-        """Start a machine that is down after a while; at once when faults are over."""
+        """Start a machine that is down later, or at once if faults have stopped."""
         life = host.starts
 
         def start() -> None:
@@ -143,7 +143,7 @@ class Nemesis(Generic[HostT]):
             blocked |= {(first, other) for other in rest}
         elif kind == 2:
             blocked |= {(other, first) for other in rest}
-        elif kind == 3:  # a bridge: two sides that meet in one member only
+        elif kind == 3:  # a bridge: two sides connected by one member
             half = 1 + len(names) // 2
             for a in names[1:half]:
                 for b in names[half:]:

@@ -1,9 +1,9 @@
-"""The network of a simulated cluster: carries frames as bytes, as ``remoting.channel`` defines.
+"""The network of a simulated cluster, which carries frames as bytes (``remoting.channel``).
 
-Ports belong to processes, so a crash closes them. What one end writes arrives at the other as one
-piece, or late, or twice, or never. Pieces are independent, so they overtake each other. Nothing
-arrives in a blocked direction. A request to a machine that is down fails like a refused connection,
-after a delay.
+Ports belong to processes, so a crash closes them. The bytes of one write form a piece, which
+arrives at the other end, perhaps late, twice, or never. Pieces are independent, so they overtake
+each other. Nothing arrives in a blocked direction. A request to a machine that is down fails like a
+refused connection, after a delay.
 
 Invariants: ``done`` of a request is called once, and never after its process has ended; pieces hold
 complete frames.
@@ -29,13 +29,13 @@ TIMEOUT_MS = 3_000
 
 @define(slots=True, kw_only=True)
 class NetworkFaults:
-    """The faults of the network now. Chances are per piece."""
+    """The current faults of the network. Probabilities are per piece."""
 
     loss: float = 0.0
     repeat: float = 0.0
     delay_ms: int = 3
     slow: float = 0.0
-    """Chance that a piece takes up to a hundred times ``delay_ms``."""
+    """The probability that a piece takes up to a hundred times ``delay_ms``."""
 
 
 @define(slots=True, eq=False, repr=False)
@@ -166,7 +166,7 @@ class NetworkClient:
     life: ProcessLifetime
     links: dict[str, NetworkLink] = field(factory=dict)
     stamp: int = 0
-    """``SimulatedNetwork.stamp`` of the moment at which the current answer was written."""
+    """The value of ``SimulatedNetwork.stamp`` when the current answer was written."""
 
     _opaque: int = 0
 
@@ -204,13 +204,13 @@ class NetworkClient:
 
 @define(slots=True, eq=False, repr=False)
 class SimulatedNetwork:
-    """Carries pieces between machines, with the faults of a plan."""
+    """The network between all machines, with the faults of a plan."""
 
     timeline: Timeline
     rng: random.Random
     faults: NetworkFaults = field(factory=NetworkFaults)
     blocked: set[tuple[str, str]] = field(factory=set)
-    """Directions that let nothing through, as pairs of machine names."""
+    """The blocked directions, as pairs of machine names."""
 
     stamp: Callable[[Machine], int] = lambda _machine: 0
     """Called for each piece that a server writes; its result travels with the piece."""
@@ -219,7 +219,7 @@ class SimulatedNetwork:
     """Called with each such piece: sender, port of the sender, name of the receiver, bytes."""
 
     ports: dict[str, Port] = field(factory=dict)
-    """By address."""
+    """The listening ports by address."""
 
     link_number: int = 0
     carried: int = 0
@@ -235,9 +235,9 @@ class SimulatedNetwork:
         self.ports[f"{machine.host}:{number}"] = Port(machine, machine.life, handler, number)
 
     def close_ports(self, machine: Machine) -> None:
-        """Close the ports of a machine; its peers learn it, unless the direction is blocked."""
-        gone = [address for address, port in self.ports.items() if port.machine is machine]
-        for address in gone:
+        """Close the ports of a machine; its peers notice unless the direction is blocked."""
+        addresses = [address for address, port in self.ports.items() if port.machine is machine]
+        for address in addresses:
             for channel in self.ports.pop(address).channels.values():
                 channel.closed = True
                 self.carry(machine, channel.link.client.machine, channel.link.on_closed)
@@ -286,7 +286,7 @@ class SimulatedNetwork:
         self.run_on(port.life, lambda: port.received(opened, frame))
 
     def carry(self, sender: Machine, to: Machine, arrive: Callable[[], None]) -> None:
-        """Let ``arrive`` happen at the other end: late, twice or never, as the faults demand."""
+        """Call ``arrive`` at the other end: late, twice, or never, depending on the faults."""
         rng, faults, way = self.rng, self.faults, (sender.name, to.name)
         self.carried += 1
         if way in self.blocked or (faults.loss and rng.random() < faults.loss):
@@ -302,7 +302,7 @@ class SimulatedNetwork:
             self.timeline.at(self._delay_ms(), arrived)
 
     def run_on(self, life: ProcessLifetime, callback: Callable[[], None]) -> None:
-        """Run an event of that process, now or when its pause is over."""
+        """Run an event of that process, now or at the end of its pause."""
         if life.paused_until_ms > self.timeline.now_ms:
             self.timeline.add(life.paused_until_ms - self.timeline.now_ms, Event(callback, life))
         elif life.alive:

@@ -1,4 +1,4 @@
-"""The checker of bare nodes: looks at each step of a Ready as it is carried out.
+"""The checker of bare nodes, which checks each step of a Ready when it is carried out.
 
 ================================  =========================================================
 checked                           when
@@ -17,8 +17,8 @@ the committed index never falls   a member commits
 acknowledged means committed      a waiter gets SUCCESS
 ================================  =========================================================
 
-The checks are incremental: each costs what has just changed. By log matching a log that has the
-last committed entry has them all.
+The checks are incremental: the cost of each depends on what has just changed. By log matching, a
+log that has the last committed entry has them all.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from simulator.records import LedgerEntry, body_of
 
 @define(slots=True, eq=False, repr=False)
 class NodeView:
-    """What the checker knows of one member."""
+    """The view that the checker has of one member."""
 
     name: str
     disk: NodeDisk
@@ -49,7 +49,7 @@ class NodeView:
     """All views of the group, this one included."""
 
     power: bool
-    """Entries have to be durable before they count."""
+    """Whether entries must be durable before they count."""
 
     committed_index: int = -1
     acknowledged: int = 0
@@ -59,11 +59,11 @@ class NodeView:
         return _holds(self.disk.log.entries, entry)
 
     def has_durably(self, entry: LedgerEntry) -> bool:
-        """Return whether a power failure would leave the entry."""
+        """Return whether the entry would survive a power failure."""
         return _holds(self.disk.log.durable, entry)
 
     def restarted(self, committed_index: int) -> None:
-        """Check what a new process remembers as committed: less than before, never more."""
+        """Check the committed index of a new process: at most that of the process before it."""
         if committed_index > self.committed_index:
             raise InvariantViolationError(
                 f"{self.name} remembers {committed_index} as committed; it was"
@@ -76,8 +76,9 @@ class NodeView:
         self.invariants.check_hard_state(self.name, state.current_term, state.voted_for)
 
     def check_vote(self, candidate: str, term: int) -> None:
-        """Check a granted vote that is sent to ``candidate``: it is durable, or overtaken by
-        a later term that one Ready made durable with it.
+        """Check a granted vote that is sent to ``candidate``.
+
+        It must be durable, unless the same Ready has made a later term durable.
         """
         state = self.disk.hard_state
         if (state.current_term, state.voted_for) != (term, candidate) and (
@@ -89,7 +90,7 @@ class NodeView:
         self.invariants.check_vote(self.name, term, candidate)
 
     def wrote(self, entry: Entry, term_before: int) -> None:
-        """Check an entry that was appended after one of ``term_before`` (-2: after none)."""
+        """Check an entry that was appended after one of ``term_before`` (-2: no entry)."""
         self.invariants.check_entry(self.name, ledger_entry(entry), term_before)
 
     def dropped(self, entry: Entry) -> None:
@@ -101,7 +102,7 @@ class NodeView:
         self.committed_index = min(self.committed_index, first_index - 1)
 
     def committed(self, index: int, term: int, *, leads: bool) -> None:
-        """Check that the member commits up to ``index`` in ``term``; ``leads``: by counting."""
+        """Check that the member commits up to ``index`` in ``term``, with ``leads`` by counting."""
         log, before = self.disk.log, self.committed_index
         if index <= before:
             raise InvariantViolationError(
@@ -129,7 +130,7 @@ class NodeView:
         """Check a member that has become leader."""
         self.invariants.check_leader(self.name, term)
         needed = self.invariants.required_entry(term)
-        # What has expired on this member was committed there.
+        # Entries that have expired on this member were committed on it.
         if (
             needed is not None
             and needed.index >= self.disk.log.begin_index
@@ -140,7 +141,7 @@ class NodeView:
             )
 
     def check_acknowledged(self, index: int, term: int) -> None:
-        """Check an entry whose waiter got SUCCESS."""
+        """Check an entry whose waiter received SUCCESS."""
         committed = self.invariants.committed
         if index >= len(committed) or committed[index].term != term:
             raise InvariantViolationError(
@@ -149,7 +150,7 @@ class NodeView:
         self.acknowledged += 1
 
     def audit(self) -> None:
-        """Check that the log holds what is committed, and nothing else."""
+        """Check that the log holds exactly the committed entries."""
         entries = [ledger_entry(entry) for entry in self.disk.log.entries]
         if entries != self.invariants.committed[self.disk.log.begin_index :]:
             raise InvariantViolationError(f"the log of {self.name} is not what was committed")
@@ -157,7 +158,7 @@ class NodeView:
 
 @define(slots=True, eq=False, repr=False)
 class NodeChecker(Checker):
-    """Checks a group of bare nodes."""
+    """A checker of a group of bare nodes."""
 
     invariants: ConsensusInvariants
     views: dict[str, NodeView]
@@ -197,6 +198,6 @@ def ledger_entry(entry: Entry) -> LedgerEntry:
     return LedgerEntry(entry.index, entry.term, entry.position, entry.size, content)
 
 
-def _holds(entries: list[Entry], wanted: LedgerEntry) -> bool:
-    number = wanted.index - entries[0].index if entries else -1
-    return 0 <= number < len(entries) and entries[number].term == wanted.term
+def _holds(entries: list[Entry], expected: LedgerEntry) -> bool:
+    number = expected.index - entries[0].index if entries else -1
+    return 0 <= number < len(entries) and entries[number].term == expected.term

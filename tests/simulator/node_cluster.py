@@ -1,4 +1,4 @@
-"""A simulated cluster of bare DLedger nodes: only consensus, at many times the speed of brokers."""
+"""A simulated cluster of bare DLedger nodes, which runs many times faster than brokers do."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class NodeCluster(Cluster[NodeHost]):
         self.timeline.at(delay_ms, self._put_everywhere)
 
     def _put_everywhere(self) -> None:
-        """Propose at every member: at most one of them should accept, and commit."""
+        """Propose at every member; at most one of them should accept and commit."""
         if self._is_loaded:
             self._put_later()
             for host in self.hosts.values():
@@ -108,7 +108,7 @@ class NodeCluster(Cluster[NodeHost]):
             return False
         end = leader.disk.log.end
         if end.index < 0:
-            self.put(leader)  # an empty ledger cannot be compared, nor may it get a marker
+            self.put(leader)  # an empty ledger cannot be compared and gets no marker
         return all(
             host.node is not None
             and host.disk.log.end == end

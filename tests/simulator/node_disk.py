@@ -1,4 +1,4 @@
-"""The disk of a bare DLedger node: its hard state, its checkpoint and a log in memory."""
+"""The disk of a bare DLedger node: its hard state, its checkpoint, and a log in memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ UNSYNCED_KEPT_MAX = 3
 
 @define(slots=True, eq=False, repr=False)
 class NodeDisk:
-    """A disk whose faults are only reported to the node: what is written while it is full or
-    failing is kept all the same. A saved hard state is durable; entries are durable once synced.
+    """A disk whose faults are only reported to the node.
+
+    Writes to a full or failing disk are kept nevertheless. A saved hard state is durable; entries
+    are durable after a sync.
     """
 
     log: MemoryLog = field(factory=MemoryLog)
@@ -28,15 +30,15 @@ class NodeDisk:
     now_ms: int = 0
 
     def load_hard_state(self) -> HardState:
-        """Return the hard state with which a process starts."""
+        """Return the hard state of a process at its start."""
         return self.hard_state
 
     def load_committed_index(self) -> int:
-        """Return the committed index that the checkpoint remembers."""
+        """Return the committed index of the checkpoint."""
         return min(self.checkpoint, self.log.end.index)
 
     def changed(self) -> None:
-        """Note that something was written; the machine crashes here if its time has come."""
+        """Note that something was written, and crash the machine if this is the chosen change."""
         if self.crash_after >= 0:
             self.crash_after -= 1
             if self.crash_after < 0:

@@ -1,8 +1,8 @@
 """A machine with a bare DLedger node: the production state machine, and a log in memory.
 
-The host carries out each Ready in the order of its fields, as the production driver does, and shows
-the checker each step. It may leave a Ready for the next event (``plan.lazy``), and a crash may come
-between any two steps that change the disk.
+The host carries out each Ready in the order of its fields, as the production driver does, and
+passes each step to the checker. It may leave a Ready for the next event (``plan.lazy``), and a
+crash may happen between any two steps that change the disk.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ from simulator.plan import GROUP_NAME
 BATCH_BYTES = 300
 MIN_VOTE_INTERVAL_MS, MAX_VOTE_INTERVAL_MS = 30, 150
 CHECKPOINT_CHANCE = 0.05
-"""Per tick."""
+"""The probability per tick that the checkpoint is written."""
 
 
 @define(slots=True, eq=False, repr=False)
 class NodeHost(Host):
-    """See the module."""
+    """A machine that runs a bare DLedger node."""
 
     view: NodeView = field(kw_only=True)
     log: Callable[[str], None] = field(kw_only=True)
     disk: NodeDisk = field(kw_only=True)
     node: Node | None = field(default=None, init=False)
     waiting: dict[int, tuple[int, int]] = field(factory=dict, init=False)
-    """By token: the (index, term) of the entry whose commit a client waits for."""
+    """The (index, term) of the entry whose commit a client waits for, by token."""
 
     _requests: dict[int, tuple[Channel, RemotingCommand]] = field(factory=dict, init=False)
-    """By ticket: the requests of other members that have no answer yet."""
+    """The requests of other members that have no answer yet, by ticket."""
 
     _disk_state: DiskState = field(default=DiskState.GOOD, init=False)
     _is_sync_due: bool = field(default=False, init=False)
@@ -135,10 +135,10 @@ class NodeHost(Host):
             self._step(Received(ticket, decode_request(command.code, command.body)))
 
     def turn_ended(self) -> None:
-        """Nothing is left to do: ``handle`` answers at once."""
+        """Do nothing: ``handle`` answers at once."""
 
     def channel_closed(self, channel: Channel) -> None:
-        """Nothing is kept per channel."""
+        """Do nothing: there is no state per channel."""
 
     # Events
 
@@ -195,7 +195,7 @@ class NodeHost(Host):
             else:
                 self._reply(message)
         if ready.committed_index is not None:
-            # With a new role, it is not known in which role this was committed.
+            # If the role is new, it is unknown in which role this was committed.
             leads = node.role is Role.LEADER and ready.role is None
             self.view.committed(ready.committed_index, node.term, leads=leads)
         if ready.role is not None:

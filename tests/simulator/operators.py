@@ -1,4 +1,4 @@
-"""The operators of a simulated cluster: they transfer leadership and restore files from copies."""
+"""The operator of a simulated cluster, who transfers leadership and restores files."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ TIMEOUT_MS = 5000
 
 @define(slots=True, eq=False, repr=False)
 class Operator:
-    """An operator, on a machine of its own."""
+    """An operator with a separate machine."""
 
     client: NetworkClient
-    asked: int = 0
 
     def hand_over(self, leader: Host, successor: Host) -> None:
         """Ask the leader to transfer its leadership."""
         assert leader.node is not None
-        self.asked += 1
         request = LeadershipTransferRequest(
             group=GROUP_NAME,
             remote_id=leader.name,
@@ -44,16 +42,19 @@ class Operator:
 
     @staticmethod
     def restore(host: BrokerHost, fault: StoreError) -> bool:
-        """Copy the file for which a start was refused from a replica (all files of the log, where
-        the error names only an offset). Return False when none has a flipped bit.
+        """Copy the file for which a start was refused from a replica.
+
+        If the error names only an offset, copy all files of the log. Return False if none has a
+        flipped bit.
         """
         paths = {path for path, _ in host.disk.flips if path == fault.path or "/" not in fault.path}
         return any([host.disk.restore(path) for path in paths])
 
 
 def may_cut(host: BrokerHost, fault: StoreError) -> bool:
-    """Return whether a start was refused for a write that a power failure has torn: it was never
-    acknowledged, so ``--force-truncate`` loses nothing.
+    """Return whether a start was refused because of a write that a power failure has torn.
+
+    The write was never acknowledged, so ``--force-truncate`` loses nothing.
     """
     place = _DAMAGED_BYTE.search(fault.found)
     synced = host.disk.synced_to.get(fault.path, 0)

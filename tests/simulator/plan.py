@@ -1,4 +1,4 @@
-"""Plans: the shape of the cluster, its traffic and its faults, all derived from a seed.
+"""The plans of simulations: cluster, traffic, and faults, all derived from a seed.
 
 ``plan_of(seed)`` derives a plan, ``str(plan)`` prints it, one line per group of values.
 """
@@ -15,28 +15,32 @@ NEVER = 0
 
 @define(slots=True, frozen=True, kw_only=True)
 class SimulationPlan:
-    """Chances are per piece on the network, intervals averages in ms (``NEVER``: no such fault)."""
+    """The plan of a simulation.
+
+    Probabilities are per piece on the network; intervals are averages in ms (``NEVER``: no such
+    fault).
+    """
 
     seed: int
     members: int = 3
-    """The number of brokers: a group with ``dledger``, exactly one without it."""
+    """The number of brokers; exactly one without ``dledger``."""
 
     dledger: bool = True
     sync_flush: bool = False
     old_messages: int = 0
-    """Messages in a classic log before the DLedger log, the same on all members."""
+    """The number of messages in a classic log before the DLedger log, equal on all members."""
 
     duration_ms: int = 60_000
     heartbeat_ms: int = 2000
     tick_ms: int = 40
-    """Period of the members' state loop; 10 outside of simulations."""
+    """The period of the members' state loop; 10 outside of simulations."""
 
     file_size: int = 16 * 1024
     queues: int = 2
     body_bytes: int = 200
     send_interval_ms: int = 150
     batch: float = 0.1
-    """Chance that a send carries several messages."""
+    """The probability that a send carries several messages."""
 
     pull_interval_ms: int = 250
 
@@ -46,50 +50,51 @@ class SimulationPlan:
     slow: float = 0.0
     crash_interval_ms: int = NEVER
     power: bool = False
-    """Crashes are power failures; else the process is killed and the page cache stays."""
+    """Whether crashes are power failures; otherwise processes are killed, and no write is lost."""
 
     tear: float = 0.5
-    """Chance that a crash happens in the middle of an event, at one of the next disk changes."""
+    """The probability of a crash in the middle of an event, at one of the next disk changes."""
 
     down_ms: int = 3000
-    """Average time until a machine that crashed is started again."""
+    """The average time until a machine that crashed is started again."""
 
     partition_interval_ms: int = NEVER
     pause_interval_ms: int = NEVER
     pause_ms: int = 3000
     clock_interval_ms: int = NEVER
     disk_interval_ms: int = NEVER
-    """A disk fills up, or fails, for a while."""
+    """The interval at which a disk fills up, or fails, for a while."""
 
     flip_interval_ms: int = NEVER
-    """A bit of a committed entry, or of its index unit, flips on one of the disks."""
+    """The interval at which a bit of a committed entry, or of its index unit, flips on a disk."""
 
     transfer_interval_ms: int = NEVER
-    """An operator hands leadership to another member."""
+    """The interval at which an operator transfers leadership to another member."""
 
     preferred: int = -1
     """The member that should lead whenever it can."""
 
     hours_interval_ms: int = NEVER
-    """Hours pass on all machines at once, so that files expire; with bare nodes the files of one
-    member expire.
+    """The interval at which hours pass on all machines at once, so that files expire.
+
+    With bare nodes, the files of one member expire.
     """
 
     name_servers: int = 0
     sync_ms: int = 20
-    """Longest time that a blocking call takes."""
+    """The longest time that a blocking call takes."""
 
     bare: bool = False
-    """The members are bare DLedger nodes instead of brokers. The rest is about them only."""
+    """Whether members are bare DLedger nodes; the following fields concern only these."""
 
     lazy: float = 0.2
-    """Chance that a Ready is left for the next event, so that several are processed as one."""
+    """The probability that a Ready waits for the next event, so that several become one."""
 
     push_timeout_ms: int = 200
     batch_push: bool = False
     push_window: int = 1000
     ack_unsynced: bool = False
-    """Acknowledge entries that are not synced even where crashes are power failures."""
+    """Whether unsynced entries are acknowledged even if crashes are power failures."""
 
     def __str__(self) -> str:
         values = asdict(self)
@@ -143,7 +148,7 @@ def node_plan(seed: int) -> SimulationPlan:
     """Return a plan of three or five bare nodes, whose faults come faster than those of brokers."""
     rng = random.Random(f"nodes {seed}")
     haste = rng.choice((1, 1, 2, 4, 8))
-    # Slow messages and short timeouts: one election after the other.
+    # Slow messages and short timeouts cause one election after another.
     is_impatient = rng.random() < 0.4
     power = rng.random() < 0.5
     if power:

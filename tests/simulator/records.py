@@ -1,5 +1,6 @@
-"""Message records and entries as the checkers read them: with ``struct`` alone, so that an error in
-``codec`` cannot hide itself.
+"""Message records and entries as the checkers read them.
+
+They are decoded with ``struct`` alone, so that an error in ``codec`` cannot hide itself.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TRANSACTION_TYPE, NOT_QUEUED = 0x0C, (0x04, 0x0C)
 
 @define(slots=True, frozen=True)
 class MessageRecord:
-    """One message record: the positions that it states, and what it holds."""
+    """One message record: the positions that it states, and its content."""
 
     size: int
     topic: bytes
@@ -29,13 +30,13 @@ class MessageRecord:
     queue_offset: int
     physical_offset: int
     queued: bool
-    """Whether it has a place in a queue."""
+    """Whether the message belongs in a queue."""
 
     body: int
-    """Checksum of the body."""
+    """The checksum of the body."""
 
     whole: bool
-    """Whether its body has the checksum that the record states."""
+    """Whether the body has the checksum that the record states."""
 
 
 def record_at(data: memoryview | bytes, at: int) -> MessageRecord | None:
@@ -77,7 +78,7 @@ class LedgerEntry:
 
 
 def entry_at(data: memoryview, at: int, position: int) -> LedgerEntry | None:
-    """Return the entry that starts at ``at`` of its file, ``position`` of the log, or None."""
+    """Return the entry at ``at`` of its file and ``position`` of the log, or None."""
     if at + ENTRY_HEADER_BYTES > len(data):
         return None
     magic, size, index, term, stated = _ENTRY.unpack_from(data, at)
@@ -89,7 +90,7 @@ def entry_at(data: memoryview, at: int, position: int) -> LedgerEntry | None:
 
 
 def body_of(frame: bytes) -> dict[str, int]:
-    """Return the JSON body of the first of some frames."""
+    """Return the JSON body of the first frame."""
     length = int.from_bytes(frame[:4])
     header = int.from_bytes(frame[4:8]) & 0xFFFFFF
     body: dict[str, int] = json.loads(frame[8 + header : 4 + length])

@@ -21,7 +21,7 @@ TIMEOUT_MS = 1000
 
 @define(slots=True, eq=False, repr=False)
 class Routes:
-    """``addresses`` are those of the last answer, by broker id."""
+    """The route of a client. ``addresses`` are those of the last answer, by broker id."""
 
     topic: str
     life: ProcessLifetime
@@ -38,9 +38,9 @@ class Routes:
         """Poll now, and every two seconds."""
         if self.servers:
             self.life.call_later(POLL_MS, self.start)
-            self.ask()
+            self.poll()
 
-    def ask(self) -> None:
+    def poll(self) -> None:
         header = GetRouteInfoRequestHeader(topic=self.topic)
         command = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         server = self.rng.choice(self.servers)

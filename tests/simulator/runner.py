@@ -60,7 +60,7 @@ def cluster_of(plan: SimulationPlan, trace: list[str] | None = None) -> AnyClust
 def run_seed(family: str, seed: int) -> Result:
     """Simulate one seed."""
     cluster = cluster_of(FAMILIES[family](seed))
-    begin = perf_counter()
+    start = perf_counter()
     outcome, failure = None, ""
     try:
         outcome = _run_bounded(cluster)
@@ -68,16 +68,16 @@ def run_seed(family: str, seed: int) -> Result:
         failure = str(violation)
     except Exception as error:  # noqa: BLE001 - reported as the failure of this seed
         failure = f"{type(error).__name__}: {error}"
-    seconds = perf_counter() - begin
+    seconds = perf_counter() - start
     return Result(family, seed, seconds, cluster.timeline.now_ms, outcome, failure)
 
 
 class _EndlessLoopError(BaseException):
-    """Not an Exception, so that no handler of the code under test catches it."""
+    """A seed does not end; not an Exception, so that the code under test cannot catch it."""
 
 
 def _run_bounded(cluster: AnyCluster) -> Outcome:
-    """Run a cluster. Raises TimeoutError for an endless loop."""
+    """Run a cluster. Raise TimeoutError for an endless loop."""
 
     def too_long(_signal: int, _frame: object) -> None:
         raise _EndlessLoopError

@@ -1,8 +1,8 @@
 """One heap of events for a whole cluster, and the ``Scheduler`` of each process in it.
 
-A life ends with a crash: its callbacks never run again. A paused machine runs nothing until its
-pause is over; then it runs, in order, what has fallen due. ``on_event`` is called after each
-callback of a machine, so that checkers see the state after every single event.
+A life ends with a crash: its callbacks never run again. A paused machine runs nothing until the end
+of its pause; then it runs the due events in order. ``on_event`` is called after each callback of a
+machine, so that checkers see the state after every single event.
 
 Invariants: time never goes back; events of one moment run in the order in which they were added, so
 a run is the same each time.
@@ -19,15 +19,14 @@ from attrs import define, field
 T = TypeVar("T")
 
 START_MS = 1_700_000_000_000
-"""Wall clock at time 0."""
-
+"""The wall clock at time 0."""
 
 RUNAWAY_EVENTS = 100_000
-"""More events in one moment are taken for an endless loop."""
+"""The number of events in one moment from which they are taken for an endless loop."""
 
 
 class MachineCrashError(BaseException):
-    """Raised in the middle of an event, at which the machine is killed or loses its power."""
+    """The machine is killed or loses its power in the middle of an event."""
 
 
 @define(slots=True, eq=False, repr=False)
@@ -52,7 +51,7 @@ class Timeline:
     _events_now: int = 0
 
     def at(self, delay_ms: int, callback: Callable[[], None]) -> Event:
-        """Run ``callback`` after ``delay_ms``, whichever machines crash meanwhile."""
+        """Run ``callback`` after ``delay_ms``, even if machines crash meanwhile."""
         event = Event(callback)
         self.add(delay_ms, event)
         return event
@@ -95,7 +94,7 @@ class ProcessLifetime:
 
     ``on_crash`` is called when an event raised :class:`MachineCrashError`. ``blocking_ms`` returns
     how long a blocking call takes. Its work is done at once; its durable effects (``Syncs.begin``,
-    ``Syncs.end``) appear at the end, as those of a sync that a power failure can interrupt.
+    ``Syncs.end``) appear at the end, like those of a sync that a power failure can interrupt.
     """
 
     timeline: Timeline
@@ -107,10 +106,10 @@ class ProcessLifetime:
     alive: bool = True
     paused_until_ms: int = 0
     _held: list[Event] = field(factory=list)
-    """The events that have fallen due since it paused."""
+    """The events that became due during the pause."""
 
     def hold(self, event: Event) -> None:
-        """Keep ``event`` until the pause is over."""
+        """Keep ``event`` until the end of the pause."""
         self._held.append(event)
         if len(self._held) == 1:
             self._wake_later()
@@ -166,8 +165,10 @@ class ProcessLifetime:
         self.call_later(self.blocking_ms(), finish)
 
     def run(self, callback: Callable[[], None]) -> None:
-        """Run one event of this machine, then ``on_event``. An uncaught OSError of a broken disk is
-        dropped, as the event loop only logs it; any other exception is a bug.
+        """Run one event of this machine, then ``on_event``.
+
+        An uncaught OSError of a broken disk is dropped, as the event loop only logs it; any other
+        exception is a bug.
         """
         self.syncs.now_ms = START_MS + self.timeline.now_ms + self.skew_ms
         try:
@@ -185,11 +186,11 @@ class Syncs(Protocol):
     """A disk whose syncs take time (``disks.SimulatedDisk``)."""
 
     now_ms: int
-    """The clock of the machine, which gives files their times."""
+    """The clock of the machine, which sets the times of files."""
 
     @property
     def broken(self) -> bool:
-        """Whether operations fail now."""
+        """Whether operations currently fail."""
 
     def begin(self) -> int:
         """Collect syncs from now on. Return the number of this collection."""

@@ -1,4 +1,4 @@
-"""The workload of simulated brokers: a producer and a reader on machines of their own.
+"""The workload of simulated brokers: a producer and a reader on separate machines.
 
 The producer sends to the master that a name server names, or to the broker that accepted its last
 message, and to a random broker after a refusal. The reader pulls any queue from any broker: from
@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from zlib import crc32
 
 from attrs import define, field
 
@@ -45,7 +44,7 @@ PERM_READ_WRITE = 6
 QUEUES_USED_MS = 8000
 REREAD = 0.1
 BY_ROUTE = 0.8
-"""Share of the sends that go to the master of the last route, once there is a route."""
+"""The share of the sends that go to the master of the last route, if there is one."""
 
 WAIT = 0.3
 
@@ -59,8 +58,9 @@ class Sent:
 
 
 class HistoryRecorder(ABC):
-    """Records the history of the clients; the checkers implement it. ``stamp`` is that of the
-    moment at which the broker wrote the answer.
+    """A recorder of the history of the clients, which the checkers implement.
+
+    ``stamp`` is the value when the broker wrote the answer.
     """
 
     @abstractmethod
@@ -75,12 +75,12 @@ class HistoryRecorder(ABC):
 
     @abstractmethod
     def on_offset_moved(self, broker: str, queue_id: int, offset: int) -> None:
-        """Note that a reader was sent to ``offset``, which does not follow its last record."""
+        """Note that a reader must continue at ``offset``, which does not follow its last record."""
 
 
 @define(slots=True, eq=False, repr=False)
 class WorkloadProducer:
-    """Sends messages. ``addresses`` are by name of the broker."""
+    """A producer; ``addresses`` are by name of the broker."""
 
     plan: SimulationPlan
     life: ProcessLifetime
@@ -137,7 +137,7 @@ class WorkloadProducer:
         client.request(address, self._command(sent), SEND_TIMEOUT_MS, done)
 
     def _queue(self) -> int:
-        """Return one of the two queues in use now; the others are idle for a while."""
+        """Return one of the two queues in use; the others are idle for a while."""
         period = self.life.monotonic_ms() // QUEUES_USED_MS
         return (period + self.rng.randrange(2)) % self.plan.queues
 
@@ -172,7 +172,7 @@ class WorkloadProducer:
 
 @define(slots=True, eq=False, repr=False)
 class WorkloadReader:
-    """Pulls messages; its next offsets are kept per broker and queue."""
+    """A reader that pulls messages; it keeps its next offset per broker and queue."""
 
     plan: SimulationPlan
     life: ProcessLifetime
@@ -204,7 +204,7 @@ class WorkloadReader:
             self.pull(name, queue_id, offset, suspend_ms, self._nothing)
 
     def create_topic(self, name: str) -> None:
-        """Create the topic, as an operator does where a broker has lost it."""
+        """Create the topic, as an operator does on a broker that has lost it."""
         header = CreateTopicRequestHeader(
             topic=TOPIC,
             default_topic="TBW102",
@@ -232,8 +232,9 @@ class WorkloadReader:
         suspend_ms: int,
         then: Callable[[int, bool], None],
     ) -> None:
-        """Pull once, then call ``then(next offset, whether messages were found)``; the offset is -1
-        without an answer or after an error.
+        """Pull once, then call ``then(next offset, whether messages were found)``.
+
+        The offset is -1 without an answer or after an error.
         """
         header = PullMessageRequestHeader(
             consumer_group="CG",
@@ -269,8 +270,3 @@ class WorkloadReader:
         self.pulls += 1
         command = RemotingCommand.request(RequestCode.PULL_MESSAGE, header)
         client.request(self.addresses[name], command, PULL_TIMEOUT_MS, done)
-
-
-def digest(body: bytes | memoryview) -> int:
-    """Return what checkers keep of a body."""
-    return crc32(body)

@@ -1,4 +1,4 @@
-"""Plans and alignments on stores that Java wrote, and on small ones killed at every operation."""
+"""Plans and alignments, on stores that Java wrote and on small ones killed at every operation."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from harness.upgrade import GOLDEN_SIZES, CrashingFiles, KilledError, MakeUpgradeRig, UpgradeRig
+from harness.store import CrashingFiles, KilledError, StoreRig
+from harness.upgrade import GOLDEN_SIZES, MakeUpgradeRig, UpgradeRig, log_of, tree_of
 
 from rmqpy.audit.replicas.certificate import Certificate, certify
 from rmqpy.codec.backend import scan_records
@@ -63,14 +63,6 @@ def bad_checks(made: PlanContext) -> set[str]:
     return {each.check for each in run_checks(made.group) if not each.is_note}
 
 
-def tree_of(root: Path) -> dict[str, tuple[bytes, int]]:
-    return {
-        os.fspath(path.relative_to(root)): (path.read_bytes(), path.stat().st_mtime_ns // 1_000_000)
-        for path in root.rglob("*")
-        if path.is_file() and "rmqpy" not in path.parts
-    }
-
-
 def certificate_of(made: PlanContext) -> Certificate:
     return certify([each.manifest for each in made.group.surveys], 1)
 
@@ -84,7 +76,7 @@ def write_confs(root: Path, names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.slow
-def test_by_the_book_two_become_three(
+def test_two_intact_replicas_and_an_empty_one_become_a_group_of_three(
     golden_copy: Callable[[str], Path], golden: Callable[[str], Path]
 ) -> None:
     root, names = golden_copy("B-master-slave-v497"), ("master", "slave", "third")
@@ -102,12 +94,12 @@ def test_by_the_book_two_become_three(
     assert certificate_of(made).is_equal
     apply_all(made, plan_switch(made))
 
-    # Java's own upgrade of the same store: the same bytes of the old files, the same divide.
+    # Java's own upgrade of the same store: the same bytes in the old files, the same divide.
     java = golden("C-upgraded-v497") / "n0"
     for name in names:
-        for file in sorted((java / "commitlog").iterdir()):
-            ours = (root / name / "commitlog" / file.name).read_bytes()
-            assert ours == file.read_bytes(), (name, file.name)
+        log = log_of(root / name)
+        for file, content in log_of(java).items():
+            assert log[file] == content, (name, file)
         text = (root / f"{name}.conf").read_text()
         assert "enableDLegerCommitLog=true\n" in text
         assert text.startswith(f"# broker {name}\n")
@@ -117,28 +109,28 @@ def test_by_the_book_two_become_three(
     assert certificate_of(after).is_equal
 
 
-def test_a_lagging_slave_gets_what_it_lacks(golden_copy: Callable[[str], Path]) -> None:
+def test_a_lagging_slave_receives_the_missing_messages(golden_copy: Callable[[str], Path]) -> None:
     root, names = golden_copy("B-lagging-slave-v497"), ("master", "slave")
     before = tree_of(root / "slave")
     master = tree_of(root / "master")
     made = context(root, names)
     plan = plan_alignment(made)
-    travels = sum(
+    copied_bytes = sum(
         op.changed_bytes for op in plan.node("slave").ops if op.kind in ("copy", "create")
     )
-    assert travels == (261120 - 229443 - 475) + 2 * 65536
+    assert copied_bytes == (261120 - 229443 - 475) + 2 * 65536
     apply_all(made, plan)
     assert tree_of(root / "master") == master
     after = context(root, names)
     assert bad_checks(after) == set()
     assert certificate_of(after).is_equal
     assert plan_alignment(after).is_empty
-    for file in (root / "master" / "commitlog").iterdir():
-        copy = root / "slave" / "commitlog" / file.name
-        assert copy.read_bytes() == file.read_bytes()
-    made_whole = root / "slave" / "commitlog" / "00000000000000262144"
+    copied = log_of(root / "slave")
+    for file, content in log_of(root / "master").items():
+        assert copied[file] == content, file
+    completed = root / "slave" / "commitlog" / "00000000000000262144"
     original = root / "master" / "commitlog" / "00000000000000262144"
-    assert made_whole.stat().st_mtime_ns // 1_000_000 == original.stat().st_mtime_ns // 1_000_000
+    assert completed.stat().st_mtime_ns // 1_000_000 == original.stat().st_mtime_ns // 1_000_000
 
     slave = after.node_context(after.group.replica("slave"))
     roll_back(slave)
@@ -146,7 +138,10 @@ def test_a_lagging_slave_gets_what_it_lacks(golden_copy: Callable[[str], Path]) 
 
 
 def late_slave(store: Path) -> None:
-    """As a slave that joined late: the last files only, queues with Java's blank units before."""
+    """Turn the store into that of a slave that joined late.
+
+    It has only the last files, and its queues start with Java's blank units.
+    """
     first = 196608
     for file in (store / "commitlog").iterdir():
         if int(file.name) < first:
@@ -163,7 +158,7 @@ def late_slave(store: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_slave_that_joined_late_gets_the_front_and_its_queues(
+def test_a_slave_that_joined_late_receives_the_first_files_and_their_queues(
     golden_copy: Callable[[str], Path],
 ) -> None:
     root, names = golden_copy("B-master-slave-v497"), ("master", "slave")
@@ -177,41 +172,34 @@ def test_a_slave_that_joined_late_gets_the_front_and_its_queues(
 
 
 @pytest.mark.slow
-def test_a_gap_in_the_same_file_of_a_joined_group(golden_copy: Callable[[str], Path]) -> None:
+def test_a_gap_in_one_file_of_a_joined_group_is_filled(
+    golden_copy: Callable[[str], Path],
+) -> None:
     root, names = golden_copy("X-gap_same_file-v497"), ("n0", "n1", "n2")
     made = context(root, names)
     assert {"same-log", "log-sound", "queues-match"} <= bad_checks(made)
     plan = plan_alignment(made)
-    # One queue offset was given to two messages: told, because nothing can take it back.
+    # Two messages have the same queue offset: a conflict, because it cannot be undone.
     assert [("has queue offset 32" in each) for each in plan.conflicts] == [True, True]
     apply_all(made, plan)
     after = context(root, names)
     assert "same-log" not in bad_checks(after)
-    logs = [
-        {file.name: file.read_bytes() for file in (root / name / "commitlog").iterdir()}
-        for name in names
-    ]
+    logs = [log_of(root / name) for name in names]
     assert logs[0] == logs[1] == logs[2]
 
 
 def before_the_wrong_start(store: Path, member: str) -> None:
-    """A joined store as it was before Java's start with the flag: the classic log only."""
+    """Turn a joined store into what it was before Java's start with the flag: a classic log."""
     shutil.rmtree(store / f"dledger-{member}")
     shutil.rmtree(store / "index")
-    settings = StoreSettings(
-        store_path_root_dir=os.fspath(store),
-        mapped_file_size_commit_log=65536,
-        mapped_file_size_consume_queue=2000,
-        max_hash_slot_num=100,
-        max_index_num=400,
-    )
+    settings = StoreSettings(store_path_root_dir=os.fspath(store), **GOLDEN_SIZES)
     opened = open_store(StoreContext(settings, OsFileSystem(), ManualScheduler(), 1 << 34))
     opened.dispatch()
     opened.shutdown()
 
 
 @pytest.mark.slow
-def test_a_gap_in_the_same_file_is_certified_before_the_wrong_start(
+def test_a_gap_in_one_file_is_filled_and_certified_before_the_wrong_start(
     golden_copy: Callable[[str], Path],
 ) -> None:
     root, names = golden_copy("X-gap_same_file-v497"), ("n0", "n1", "n2")
@@ -240,7 +228,7 @@ def test_a_gap_in_the_same_file_is_certified_before_the_wrong_start(
 
 
 def diverge(root: Path) -> int:
-    """Change a message of the slave; returns its offset."""
+    """Change a message of the slave and return its offset."""
     path = root / "slave/commitlog/00000000000000196608"
     data = bytearray(path.read_bytes())
     scan = scan_records(memoryview(data), 0, dledger=False, check_crc=False)
@@ -251,9 +239,7 @@ def diverge(root: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chosen", ["master", "slave"])
-def test_a_divergence_is_the_operators_choice(
-    golden_copy: Callable[[str], Path], chosen: str
-) -> None:
+def test_the_operator_decides_a_divergence(golden_copy: Callable[[str], Path], chosen: str) -> None:
     root, names = golden_copy("B-master-slave-v497"), ("master", "slave")
     offset = diverge(root)
     with pytest.raises(DivergedError, match="--reference NAME") as refused:
@@ -273,7 +259,9 @@ def test_a_divergence_is_the_operators_choice(
 
 
 @pytest.mark.slow
-def test_the_longer_side_is_cut_and_kept(golden_copy: Callable[[str], Path]) -> None:
+def test_cut_files_of_the_longer_side_are_kept(
+    golden_copy: Callable[[str], Path],
+) -> None:
     root, names = golden_copy("B-lagging-slave-v497"), ("master", "slave")
     before = tree_of(root / "master")
     made = context(root, names, SwitchOptions(reference="slave"))
@@ -287,7 +275,7 @@ def test_the_longer_side_is_cut_and_kept(golden_copy: Callable[[str], Path]) -> 
     assert tree_of(root / "master") == before
 
 
-def test_tables_get_the_largest_values(golden_copy: Callable[[str], Path]) -> None:
+def test_merged_tables_have_the_largest_values(golden_copy: Callable[[str], Path]) -> None:
     root, names = golden_copy("B-master-slave-v497"), ("master", "slave")
     offsets = root / "slave/config/consumerOffset.json"
     offsets.write_text(offsets.read_text().replace("0:22", "0:9").replace("0:40", "0:9999"))
@@ -306,7 +294,7 @@ def test_tables_get_the_largest_values(golden_copy: Callable[[str], Path]) -> No
 
 
 def wrong_upgrade(name: str, root: Path, golden: Callable[[str], Path]) -> tuple[str, ...]:
-    """Re-make one of the nine wrong upgrades, as files show it."""
+    """Create the files that one of the nine wrong upgrades leaves; return the names of replicas."""
     names = ("n0", "n1", "n2")
     joined = golden("C-upgraded-v497")
     if name == "gap_whole_file":
@@ -339,13 +327,14 @@ def wrong_upgrade(name: str, root: Path, golden: Callable[[str], Path]) -> tuple
 
 
 def copy_sparse(source: str, target: str) -> None:
+    """Copy a file unless it is the index of a ledger, nearly all of it holes."""
     if os.stat(source).st_size < 1 << 26:
         shutil.copy2(source, target)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "check", "mended"),
+    ("name", "check", "repairable"),
     [
         ("gap_whole_file", "same-divide", True),
         ("third_empty", "same-log", True),
@@ -355,13 +344,13 @@ def copy_sparse(source: str, target: str) -> None:
         ("delete_old", "same-log", True),
     ],
 )
-def test_wrong_upgrades_are_refused_or_mended(
-    name: str, check: str, mended: bool, tmp_path: Path, golden: Callable[[str], Path]
+def test_wrong_upgrades_are_refused_or_repaired(
+    name: str, check: str, repairable: bool, tmp_path: Path, golden: Callable[[str], Path]
 ) -> None:
     names = wrong_upgrade(name, tmp_path, golden)
     made = context(tmp_path, names)
     assert check in bad_checks(made)
-    if not mended:
+    if not repairable:
         with pytest.raises(UpgradeRefusedError):
             plan_alignment(made)
         return
@@ -371,7 +360,7 @@ def test_wrong_upgrades_are_refused_or_mended(
 
 
 @pytest.mark.slow
-def test_file_size_changed_and_roll_back_are_refused(
+def test_another_file_size_is_found_and_a_joined_group_is_not_switched(
     golden_copy: Callable[[str], Path],
 ) -> None:
     root, names = golden_copy("B-master-slave-v497"), ("master", "slave")
@@ -396,20 +385,21 @@ def test_a_node_without_the_old_log_is_not_switched(golden_copy: Callable[[str],
         plan_switch(context(root, ("third",), options))
 
 
-def write_with_the_flag_off(root: Path, member: str, make_rig: MakeUpgradeRig) -> None:
-    """As Java does it when the flag of a joined store is turned off: over the filler."""
+def write_with_the_flag_off(root: Path, member: str) -> None:
+    """Overwrite the filler, as Java does when the flag of a joined store is turned off."""
     store, hidden = root / member, root / "hidden"
     (store / f"dledger-{member}").rename(hidden)
-    make_rig(OsFileSystem(), os.fspath(store), changes=GOLDEN_SIZES).write(1, 2, 3, topic=b"Normal")
+    rig = StoreRig(OsFileSystem(), os.fspath(store), changes=dict(GOLDEN_SIZES))
+    rig.write(1, 2, 3, topic=b"Normal")
     hidden.rename(store / f"dledger-{member}")
 
 
 @pytest.mark.slow
-def test_messages_written_while_the_flag_was_off(
-    golden_copy: Callable[[str], Path], make_rig: MakeUpgradeRig
+def test_messages_written_while_the_flag_was_off_are_refused_until_a_reference_is_chosen(
+    golden_copy: Callable[[str], Path],
 ) -> None:
     root, names = golden_copy("C-upgraded-v497"), ("n0", "n1", "n2")
-    write_with_the_flag_off(root, "n0", make_rig)
+    write_with_the_flag_off(root, "n0")
     made = context(root, names)
     assert {"divide-fits", "same-log"} <= bad_checks(made)
     with pytest.raises(UpgradeRefusedError, match="old log of n0 was written to after the switch"):
@@ -418,19 +408,16 @@ def test_messages_written_while_the_flag_was_off(
     apply_all(chosen, plan_alignment(chosen))
     after = context(root, names)
     assert not {"divide-fits", "same-log", "same-divide"} & bad_checks(after)
-    logs = [
-        {file.name: file.read_bytes() for file in (root / name / "commitlog").iterdir()}
-        for name in names
-    ]
+    logs = [log_of(root / name) for name in names]
     assert logs[0] == logs[1] == logs[2]
-    assert list((root / "n0/rmqpy/upgrade").rglob("cut/0*")), "kept, not deleted"
+    assert list((root / "n0/rmqpy/upgrade").rglob("cut/0*")), "the cut files are kept"
 
 
 @pytest.mark.slow
-def test_entries_that_begin_inside_the_old_log_are_not_aligned(
+def test_entries_that_start_inside_the_old_log_are_not_aligned(
     golden_copy: Callable[[str], Path],
 ) -> None:
-    """A member with a file less has led first: Java's group began at its end, on all."""
+    """A member with one file less led first, so Java's group starts at its end on all members."""
     root, names = golden_copy("C-upgraded-v497"), ("n0", "n1", "n2")
     data = root / "n0/commitlog/00000000000000196608"
     (root / "n0/commitlog/00000000000000262144").write_bytes(data.read_bytes())
@@ -439,14 +426,14 @@ def test_entries_that_begin_inside_the_old_log_are_not_aligned(
         plan_alignment(made)
 
 
-# Killed at every operation, on small stores in memory
+# Small stores in memory, killed at every operation
 
 
-def small_group(make_rig: MakeUpgradeRig) -> tuple[Any, Any]:
-    """A master of 40 messages, and a slave that has 25 of them and three of its own tables."""
+def small_group(make_rig: MakeUpgradeRig) -> tuple[UpgradeRig, UpgradeRig]:
+    """Return a master with 40 messages and a consumer offset, and a slave with 25 of them."""
     files = CrashingFiles()
-    master = make_rig(files, "/m")
-    slave = make_rig(files, "/s")
+    master = make_rig(files=files, root="/m")
+    slave = make_rig(files=files, root="/s")
     slave.clock = master.clock
     for rig in (master, slave):
         rig.write(*range(25))
@@ -458,8 +445,10 @@ def small_group(make_rig: MakeUpgradeRig) -> tuple[Any, Any]:
     return master, slave
 
 
-def test_queues_of_a_topic_that_the_slave_did_not_know(make_rig: MakeUpgradeRig) -> None:
-    """Tables are merged before the queues are made: else the topic is taken for a deleted one."""
+def test_a_slave_receives_the_queues_of_an_unknown_topic(
+    make_rig: MakeUpgradeRig,
+) -> None:
+    """Tables are merged before the queues are built; otherwise the topic looks deleted."""
     master, slave = small_group(make_rig)
     files = master.files
     files.put("/s/config/topics.json", b'{"topicConfigTable":{"Topic":{}}}')
@@ -499,17 +488,20 @@ def memory_context(
 def kill_everywhere(
     files: CrashingFiles, rigs: tuple[UpgradeRig, UpgradeRig], plan: Plan, node: str
 ) -> int:
-    """Kill before each operation; both ways on end in the same bytes. Returns how many."""
+    """Kill ``node`` before each operation; check that resuming and rolling back give equal bytes.
+
+    Return the number of operations.
+    """
     rig = rigs[1] if node == "s" else rigs[0]
 
     def context(on: CrashingFiles) -> NodeContext:
         made = memory_context(on, *rigs)
         return made.node_context(made.group.replica(node))
 
-    tree = rig.on(files).tree()
-    whole = files.reopen(None)
-    apply_plan(context(whole), plan, node)
-    wanted = rig.on(whole).tree()
+    tree = rig.after(files).tree()
+    completed = files.reopen(None)
+    apply_plan(context(completed), plan, node)
+    expected = rig.after(completed).tree()
     for dies_at in itertools.count():
         dying = files.reopen(dies_at)
         try:
@@ -520,16 +512,18 @@ def kill_everywhere(
             return dies_at
         forward = dying.reopen(None)
         apply_plan(context(forward), plan, node)
-        assert rig.on(forward).tree() == wanted, dies_at
+        assert rig.after(forward).tree() == expected, dies_at
         back = dying.reopen(None)
         if back.exists(f"{rig.root}/rmqpy/upgrade/journal.json"):
             roll_back(context(back))
-        assert rig.on(back).tree() == tree, dies_at
+        assert rig.after(back).tree() == tree, dies_at
     raise AssertionError
 
 
 @pytest.mark.slow
-def test_apply_killed_before_every_operation(make_rig: MakeUpgradeRig) -> None:
+def test_an_alignment_killed_at_any_operation_can_be_resumed(
+    make_rig: MakeUpgradeRig,
+) -> None:
     rigs = small_group(make_rig)
     files = rigs[0].files
     plan = plan_alignment(memory_context(files, *rigs))
@@ -538,7 +532,9 @@ def test_apply_killed_before_every_operation(make_rig: MakeUpgradeRig) -> None:
     assert kill_everywhere(files, rigs, plan, "s") > 50
 
 
-def test_switch_killed_before_every_operation(make_rig: MakeUpgradeRig) -> None:
+def test_a_switch_killed_at_any_operation_can_be_resumed(
+    make_rig: MakeUpgradeRig,
+) -> None:
     rigs = small_group(make_rig)
     files = rigs[0].files
     made = memory_context(files, *rigs)
@@ -556,13 +552,13 @@ def test_switch_killed_before_every_operation(make_rig: MakeUpgradeRig) -> None:
         return made.node_context(made.group.replica("s"))
 
     def all_of(on: CrashingFiles) -> tuple[dict[str, bytes], bytes]:
-        return rig.on(on).tree(), on.read_bytes("/s.conf")
+        return rig.after(on).tree(), on.read_bytes("/s.conf")
 
     before = all_of(files)
-    whole = files.reopen(None)
-    assert apply_plan(context(whole), plan, "s").earlier
-    wanted = all_of(whole)
-    assert wanted[0] != before[0] and wanted[1] != before[1]
+    completed = files.reopen(None)
+    assert apply_plan(context(completed), plan, "s").earlier
+    expected = all_of(completed)
+    assert expected[0] != before[0] and expected[1] != before[1]
     for dies_at in itertools.count():
         dying = files.reopen(dies_at)
         try:
@@ -573,15 +569,17 @@ def test_switch_killed_before_every_operation(make_rig: MakeUpgradeRig) -> None:
             break
         forward = dying.reopen(None)
         apply_plan(context(forward), plan, "s")
-        assert all_of(forward) == wanted, dies_at
+        assert all_of(forward) == expected, dies_at
         back = dying.reopen(None)
-        if load_journal(back, context(back).work).plan_id == plan.id:
+        journal = load_journal(back, context(back).work)
+        assert journal is not None
+        if journal.plan_id == plan.id:
             roll_back(context(back))
         assert all_of(back) == before, dies_at
     assert dies_at > 8
 
 
-def test_a_switch_is_taken_back_until_the_first_message(make_rig: MakeUpgradeRig) -> None:
+def test_a_switch_can_be_rolled_back_until_the_first_message(make_rig: MakeUpgradeRig) -> None:
     rigs = small_group(make_rig)
     files = rigs[0].files
     master = rigs[0]
@@ -589,7 +587,7 @@ def test_a_switch_is_taken_back_until_the_first_message(make_rig: MakeUpgradeRig
     options = SwitchOptions(peers="n0-h:1", self_ids={"m": "n0"})
     tree = master.tree()
 
-    def only() -> PlanContext:
+    def only_master() -> PlanContext:
         made = memory_context(files, *rigs, options)
         return PlanContext(
             group=Group(made.group.replicas[:1]),
@@ -599,24 +597,24 @@ def test_a_switch_is_taken_back_until_the_first_message(make_rig: MakeUpgradeRig
         )
 
     def context() -> NodeContext:
-        return only().node_context(only().group.replicas[0])
+        return only_master().node_context(only_master().group.replicas[0])
 
-    apply_plan(context(), plan_switch(only()), "m")
+    apply_plan(context(), plan_switch(only_master()), "m")
     joined = master.with_flag(True)
     joined.open().shutdown()
     roll_back(context())
-    taken_back = master.tree()
-    assert {path for path in tree if tree[path] != taken_back.get(path)} <= {"checkpoint"}
-    assert not any(path.startswith("dledger-") for path in taken_back)
+    rolled_back = master.tree()
+    assert {path for path in tree if tree[path] != rolled_back.get(path)} <= {"checkpoint"}
+    assert not any(path.startswith("dledger-") for path in rolled_back)
 
-    apply_plan(context(), plan_switch(only()), "m")
+    apply_plan(context(), plan_switch(only_master()), "m")
     joined.write(500)
     with pytest.raises(UpgradeRefusedError, match="rmqpy upgrade leave"):
         roll_back(context())
     finalize(context())
 
 
-def test_a_plan_that_was_changed_is_no_plan(make_rig: MakeUpgradeRig) -> None:
+def test_a_changed_plan_is_refused(make_rig: MakeUpgradeRig) -> None:
     rigs = small_group(make_rig)
     value = plan_alignment(memory_context(rigs[0].files, *rigs)).to_json()
     assert Plan.from_json(value).to_json() == value

@@ -1,4 +1,4 @@
-"""``rmqpy upgrade`` as an operator types it: the commands of docs/how-to/upgrade-a-group.md."""
+"""The commands of docs/how-to/upgrade-a-group.md, and ``rmqpy upgrade`` over several hosts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.upgrade import log_of
 
 from rmqpy.audit.replicas.certificate import check_signature
 from rmqpy.cli import main
@@ -29,6 +30,7 @@ from rmqpy.upgrade.plan.plan import Plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "upgrade.md"
 Commands = Callable[[str], list[tuple[str, int]]]
+
 CONF = """brokerName=b0
 brokerClusterName=DefaultCluster
 listenPort={port}
@@ -42,8 +44,9 @@ storePathRootDir={root}
 
 @pytest.fixture
 def hosts(golden_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A master, a lagging slave and an empty third node, with their broker.conf, as
-    docs/how-to/upgrade-a-group.md has them.
+    """Return the directory of a master, a lagging slave, and an empty third node.
+
+    Their broker.conf files are those of docs/how-to/upgrade-a-group.md.
     """
     root = golden_copy("B-lagging-slave-v497")
     (root / "master").rename(root / "n0")
@@ -61,7 +64,7 @@ def run(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     return code, capsys.readouterr().out
 
 
-def test_the_page_tells_every_hazard() -> None:
+def test_the_page_lists_every_hazard() -> None:
     text = PAGE.read_text(encoding="utf-8")
     for hazard in HAZARDS:
         checks = ", ".join(f"`{name}`" for name in hazard.checks) or "explained"
@@ -69,7 +72,7 @@ def test_the_page_tells_every_hazard() -> None:
 
 
 def run_page(lines: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]) -> int:
-    """How many commands of ours there are among them; each ends as it says."""
+    """Run the ``rmqpy upgrade`` commands, check their exit codes, and return their number."""
     done = 0
     for line, code in lines:
         if not line.startswith("rmqpy upgrade"):
@@ -84,7 +87,7 @@ def run_page(lines: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.slow
-def test_the_page_from_a_classic_group_to_a_switched_one(
+def test_the_page_switches_a_classic_group(
     hosts: Path, upgrade_commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (hosts / "secret.key").write_text("secret")
@@ -93,28 +96,25 @@ def test_the_page_from_a_classic_group_to_a_switched_one(
         text = (hosts / f"n{number}.conf").read_text()
         assert f"dLegerSelfId=n{number}\n" in text and "enableDLegerCommitLog=true\n" in text
     assert check_signature((hosts / "certificate.json").read_bytes(), b"secret")
-    logs = [
-        {file.name: file.read_bytes() for file in (hosts / f"n{number}/commitlog").iterdir()}
-        for number in range(3)
-    ]
+    logs = [log_of(hosts / f"n{number}") for number in range(3)]
     assert logs[0] == logs[1] == logs[2]
     for number in range(3):
         root = os.fspath(hosts / f"n{number}")
-        row = MappedFiles(OsFileSystem(), (f"{root}/commitlog",), 65536)
-        row.load("mappedFileSizeCommitLog")
+        segments = MappedFiles(OsFileSystem(), (f"{root}/commitlog",), 65536)
+        segments.load("mappedFileSizeCommitLog")
         own = f"{root}/rmqpy"
-        told = open_old_log(OsFileSystem(), row, row.last.end_offset, own)
-        assert told.next_digest_task() is None, "switch has read the whole log and says so"
+        recorded = open_old_log(OsFileSystem(), segments, segments.last.end_offset, own)
+        assert recorded.next_digest_task() is None, "the switch has stored the digest of the log"
         forget_old_log_mark(OsFileSystem(), own)
-        again = open_old_log(OsFileSystem(), row, row.last.end_offset, own)
-        while (work := again.next_digest_task()) is not None:
-            again.take(work())
-        row.close()
-        assert again.mark == told.mark
+        computed = open_old_log(OsFileSystem(), segments, segments.last.end_offset, own)
+        while (task := computed.next_digest_task()) is not None:
+            computed.take(task())
+        segments.close()
+        assert computed.mark == recorded.mark
 
 
 def joined_group(root: Path) -> None:
-    """With broker.conf files, as docs/how-to/upgrade-a-group.md has them."""
+    """Write the broker.conf files of a joined group in docs/how-to/upgrade-a-group.md."""
     peers = "dLegerPeers=n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913\n"
     for number in range(3):
         text = CONF.format(port=15911 + 10 * number, root=root / f"n{number}") + peers
@@ -123,15 +123,15 @@ def joined_group(root: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lack", ["messages", "everything", "files"])
-def test_the_page_of_a_refused_member(
+@pytest.mark.parametrize("missing", ["messages", "everything", "files"])
+def test_the_page_lets_a_refused_member_join(
     golden_copy: Callable[[str], Path],
     upgrade_commands: Commands,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    lack: str,
+    missing: str,
 ) -> None:
-    if lack == "messages":
+    if missing == "messages":
         root = golden_copy("X-gap_same_file-v497")
         (root / "n2").rename(root / "short")
         (root / "n0").rename(root / "long")
@@ -142,14 +142,14 @@ def test_the_page_of_a_refused_member(
     joined_group(root)
     monkeypatch.chdir(root)
     odd = root / "n2"
-    if lack == "everything":
+    if missing == "everything":
         shutil.rmtree(odd)
-    elif lack == "files":
+    elif missing == "files":
         shutil.rmtree(odd / "dledger-n2")
         last = max((odd / "commitlog").iterdir())
         last.unlink()
-    if lack != "messages":
-        # What a refused start has made.
+    if missing != "messages":
+        # The file that a refused start created.
         empty = odd / "dledger-n2" / "data" / "00000000000000131072"
         empty.parent.mkdir(parents=True)
         empty.write_bytes(bytes(65536))
@@ -164,12 +164,12 @@ def test_the_page_of_a_refused_member(
         assert (odd / "commitlog" / name).read_bytes() == whole
     assert (odd / "config/topics.json").exists()
     assert not (odd / "dledger-n2/data/00000000000000131072").exists()
-    assert (odd / "dledger-n2").exists() == (lack == "messages"), "entries stay"
+    assert (odd / "dledger-n2").exists() == (missing == "messages"), "entries are kept"
     assert run("rmqpy upgrade rollback n2", capsys)[0] == 0
 
 
 @pytest.mark.slow
-def test_the_page_and_back(
+def test_the_page_returns_to_a_master_and_slaves(
     golden_copy: Callable[[str], Path],
     upgrade_commands: Commands,
     monkeypatch: pytest.MonkeyPatch,
@@ -185,8 +185,8 @@ def test_the_page_and_back(
 
 
 @pytest.mark.slow
-def test_a_signed_plan(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever changes it can make a new id for it, but no signature."""
+def test_a_signed_plan_needs_its_key(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A changed plan can be given a matching id, but no signature."""
     (hosts / "secret.key").write_text("secret\n")
     (hosts / "other.key").write_text("other")
     (hosts / "empty.key").write_text("\n")
@@ -197,7 +197,7 @@ def test_a_signed_plan(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
         return run(apply.format(plan=plan, key=f" --key {key}" if key else ""), capsys)[0]
 
     assert applied("plan.json", "secret.key") == 0
-    assert applied("plan.json", "") == 2, "a signature wants to be checked"
+    assert applied("plan.json", "") == 2, "a signed plan needs the key"
     assert applied("plan.json", "other.key") == 2
     assert applied("plan.json", "empty.key") == 1
     value = json.loads((hosts / "plan.json").read_text())
@@ -208,11 +208,11 @@ def test_a_signed_plan(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert applied("changed.json", "secret.key") == 2
     del value["signature"]
     (hosts / "unsigned.json").write_text(json.dumps(value))
-    assert applied("unsigned.json", "secret.key") == 2, "taking the signature off does not help"
+    assert applied("unsigned.json", "secret.key") == 2, "a plan without its signature is refused"
 
 
 def id_of(value: dict[str, Any]) -> str:
-    """Of a plan that was changed, as whoever changed it would make it."""
+    """Return the id that matches the content of a changed plan."""
     with pytest.raises(RmqError, match="its content is") as refused:
         Plan.from_json(value)
     return str(refused.value).split("its content is ")[1][:12]
@@ -239,7 +239,7 @@ def test_exit_codes(hosts: Path, capsys: pytest.CaptureFixture[str], line: str, 
 
 
 @pytest.mark.slow
-def test_all_verbs_speak_json(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_commands_can_print_json(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for line in (
         "check n0 n1 n2",
         "plan n0 n1 n2 --out plan.json",
@@ -263,7 +263,7 @@ def test_runbooks_name_the_hosts(hosts: Path, capsys: pytest.CaptureFixture[str]
 
 
 def run_book(lines: list[str], capsys: pytest.CaptureFixture[str]) -> list[tuple[str, int]]:
-    """Every ``rmqpy upgrade`` of a runbook, as an operator copies it: verb and exit code."""
+    """Run every ``rmqpy upgrade`` of a runbook; return the verbs and their exit codes."""
     found = []
     for line in lines:
         if line.startswith("rmqpy upgrade"):
@@ -277,7 +277,7 @@ def run_book(lines: list[str], capsys: pytest.CaptureFixture[str]) -> list[tuple
 
 
 @pytest.mark.slow
-def test_a_runbook_there_does_what_it_says(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_runbook_switches_the_group(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = "n0 n1 n2 -c n0=n0.conf -c n1=n1.conf -c n2=n2.conf"
     peers = "'n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913'"
     book = run(f"rmqpy upgrade switch {shown} --peers {peers} --runbook rmqpy", capsys)
@@ -296,8 +296,8 @@ def test_a_runbook_there_does_what_it_says(hosts: Path, capsys: pytest.CaptureFi
         assert "enableDLegerCommitLog=true\n" in (hosts / f"n{number}.conf").read_text()
 
 
-class Served:
-    """``rmqpy upgrade serve`` as a process."""
+class ServeProcess:
+    """A process of ``rmqpy upgrade serve``; ``address`` is where it listens."""
 
     def __init__(self, arguments: list[str]) -> None:
         argv = [sys.executable, "-m", "rmqpy.cli", "upgrade", "serve", *arguments]
@@ -319,7 +319,7 @@ class Served:
         self.process.stdout.close()
 
 
-def test_serve_says_what_is_not_installed(
+def test_serve_names_the_package_that_is_not_installed(
     hosts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
@@ -331,16 +331,16 @@ def test_serve_says_what_is_not_installed(
 
 
 @pytest.fixture
-def served(hosts: Path) -> Iterator[Served]:
+def served(hosts: Path) -> Iterator[ServeProcess]:
     pytest.importorskip("aiohttp", reason="rmqpy[upgrade] is not installed")
-    made = Served(["n0"])
+    made = ServeProcess(["n0"])
     yield made
     made.stop()
 
 
 @pytest.mark.slow
-def test_another_hosts_replica_is_the_reference(
-    served: Served, hosts: Path, capsys: pytest.CaptureFixture[str]
+def test_the_replica_of_another_host_can_be_the_reference(
+    served: ServeProcess, hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     replicas = f"n0={served.address} n1 n2"
     assert run(f"rmqpy upgrade check {replicas}", capsys)[0] == 2
@@ -353,11 +353,9 @@ def test_another_hosts_replica_is_the_reference(
 
 
 @pytest.mark.slow
-def test_what_is_served_is_what_stands_there_now(
-    hosts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_serve_reports_the_current_state(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("aiohttp", reason="rmqpy[upgrade] is not installed")
-    server = Served(["n1"])
+    server = ServeProcess(["n1"])
     try:
         shown = f"n0 n1={server.address}"
         assert run(f"rmqpy upgrade check {shown}", capsys)[0] == 2
@@ -371,10 +369,10 @@ def test_what_is_served_is_what_stands_there_now(
 
 
 @pytest.mark.slow
-def test_a_proof_over_hosts(
-    served: Served, hosts: Path, capsys: pytest.CaptureFixture[str]
+def test_the_replica_of_another_host_is_verified(
+    served: ServeProcess, hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Queues have grown since the manifest: the other host sums the messages that were there."""
+    """Queues have grown since the manifest; the other host sums only the messages of that time."""
     code, out = run("rmqpy upgrade manifest n0=n1 --format json", capsys)
     (hosts / "before.json").write_text(out, encoding="utf-8")
     verify = f"rmqpy upgrade verify --before before.json n0={served.address} --format json"
@@ -391,26 +389,25 @@ def test_a_proof_over_hosts(
 
 
 @pytest.mark.slow
-def test_a_refused_member_fetches_from_another_host(
-    served: Served, hosts: Path, capsys: pytest.CaptureFixture[str]
+def test_a_refused_member_copies_from_another_host(
+    served: ServeProcess, hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = f"rmqpy upgrade join n1 --from n0={served.address} -c n1=n1.conf"
     assert run(line, capsys)[0] == 0
-    for file in (hosts / "n0/commitlog").iterdir():
-        assert (hosts / "n1/commitlog" / file.name).read_bytes() == file.read_bytes()
+    assert log_of(hosts / "n0").items() <= log_of(hosts / "n1").items()
 
 
 @pytest.mark.slow
-def test_a_switch_looks_at_other_hosts_and_changes_this_one(
-    served: Served, hosts: Path, capsys: pytest.CaptureFixture[str]
+def test_a_switch_reads_other_hosts_and_changes_only_this_one(
+    served: ServeProcess, hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    there = f"n0={served.address}"
+    remote = f"n0={served.address}"
     peers = "--peers 'n0-a:1;n1-b:1;n2-c:1' --self-id n1=n1 --self-id n2=n2"
-    switch = f"rmqpy upgrade switch {there} n1 n2 -c n1=n1.conf -c n2=n2.conf {peers}"
-    assert run(switch, capsys)[0] == 2, "they are not aligned"
-    assert run(f"rmqpy upgrade plan {there} n1 n2 --out plan.json", capsys)[0] == 0
+    switch = f"rmqpy upgrade switch {remote} n1 n2 -c n1=n1.conf -c n2=n2.conf {peers}"
+    assert run(switch, capsys)[0] == 2, "the replicas are not aligned"
+    assert run(f"rmqpy upgrade plan {remote} n1 n2 --out plan.json", capsys)[0] == 0
     for node in ("n1", "n2"):
-        line = f"rmqpy upgrade apply --plan plan.json --node {node} {there} n1 n2"
+        line = f"rmqpy upgrade apply --plan plan.json --node {node} {remote} n1 n2"
         assert run(line, capsys)[0] == 0
     before = {path: path.stat().st_mtime_ns for path in (hosts / "n0").rglob("*")}
     assert run(switch, capsys)[0] == 0
@@ -418,7 +415,9 @@ def test_a_switch_looks_at_other_hosts_and_changes_this_one(
     assert "dLegerSelfId" not in (hosts / "n0.conf").read_text()
     for node in ("n1", "n2"):
         assert f"dLegerSelfId={node}\n" in (hosts / f"{node}.conf").read_text()
-    assert run(f"rmqpy upgrade switch {there} {peers}", capsys)[0] == 2, "nothing of this host"
+    assert run(f"rmqpy upgrade switch {remote} {peers}", capsys)[0] == 2, (
+        "no local replica is given"
+    )
 
 
 @pytest.mark.slow
@@ -431,8 +430,8 @@ def test_members_on_other_hosts_count_for_the_cut(
     monkeypatch.chdir(golden_copy("C-upgraded-v497"))
     peers = "--peers 'n0-a:1;n1-b:1;n2-c:1' --format json"
     code, _ = run(f"rmqpy upgrade leave n0 {peers}", capsys)
-    assert code == 2, "one member of three cannot tell what was acknowledged"
-    server = Served(["n1"])
+    assert code == 2, "one member of three does not know what was acknowledged"
+    server = ServeProcess(["n1"])
     try:
         code, out = run(f"rmqpy upgrade leave n0 n1={server.address} {peers}", capsys)
     finally:
@@ -454,7 +453,7 @@ def test_members_on_other_hosts_count_for_the_cut(
         "path=commitlog/00000000000000000000&start=0&end=99999999",
     ],
 )
-def test_serve_gives_out_files_of_the_store_only(served: Served, query: str) -> None:
+def test_serve_sends_only_files_of_the_store(served: ServeProcess, query: str) -> None:
     import urllib.error
     import urllib.request
 
@@ -465,7 +464,7 @@ def test_serve_gives_out_files_of_the_store_only(served: Served, query: str) -> 
 
 
 @pytest.mark.slow
-def test_serve_with_a_token_over_tls(hosts: Path) -> None:
+def test_serve_requires_its_token_over_tls(hosts: Path) -> None:
     pytest.importorskip("aiohttp", reason="rmqpy[upgrade] is not installed")
     made = subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
@@ -475,10 +474,10 @@ def test_serve_with_a_token_over_tls(hosts: Path) -> None:
         check=False,
     )
     if made.returncode:
-        pytest.skip("no openssl to make a certificate with")
+        pytest.skip("openssl, which creates the certificate, failed or is not installed")
     (hosts / "token").write_text("a-token-of-enough-characters\n")
     tls = ["--token-file", "token", "--certificate", "cert.pem", "--key", "key.pem"]
-    server = Served(["n0", "--host", "127.0.0.1", *tls])
+    server = ServeProcess(["n0", "--host", "127.0.0.1", *tls])
     try:
         authority = os.fspath(hosts / "cert.pem")
         good = RemoteReplica("n0", server.address, "a-token-of-enough-characters", authority)

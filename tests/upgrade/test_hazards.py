@@ -1,5 +1,6 @@
-"""Each hazard of a switch is made on stores that Java wrote, and found by a check with its name; or
-it is shown that it cannot be made here.
+"""Each hazard of a switch, created on stores that Java wrote.
+
+A check finds it, or the test shows that it cannot occur here.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
 import attrs
 import pytest
 from attrs import define
-from harness.upgrade import MakeUpgradeRig
+from harness.upgrade import GOLDEN_SIZES, MakeUpgradeRig
 
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.message import encode_blank
@@ -22,11 +23,14 @@ from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.state import HardState
 from rmqpy.model.ids import Term
 from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.store.ledger.member_state import MemberFiles
+from rmqpy.store.message_store import MessageStore, StoreContext, open_store
+from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.group_checks import CHECKS, run_checks
 from rmqpy.upgrade.checks.hazards import HAZARDS
 from rmqpy.upgrade.checks.replica import LocalReplica
-from rmqpy.upgrade.plan.survey import Survey, SurveyPlan
+from rmqpy.upgrade.plan.survey import FileSpan, Survey, SurveyPlan
 
 NOW_MS = 1_800_000_000_000
 FILE = "commitlog/00000000000000196608"
@@ -44,14 +48,14 @@ dLegerSelfId={self_id}
 
 
 @define
-class Pair:
-    """Two replicas on the disk; ``conf`` writes a broker.conf for one of them."""
+class Replicas:
+    """The replicas of a group on disk, with the broker.conf files written so far."""
 
     root: Path
     names: tuple[str, ...]
     confs: dict[str, Path]
 
-    def conf(self, name: str, more: str, port: int = 15911) -> None:
+    def write_conf(self, name: str, more: str, port: int = 15911) -> None:
         path = self.root / f"{name}.conf"
         path.write_text(CONF.format(port=port, root=self.root / name, more=more))
         self.confs[name] = path
@@ -65,7 +69,7 @@ class Pair:
             opened.write(data)
 
     def end(self, name: str) -> int:
-        """Position behind the last record of the last file."""
+        """Return the position after the last record of the last file."""
         data = self.path(name, FILE).read_bytes()
         return scan_records(memoryview(data), 0, dledger=False, check_crc=False).end
 
@@ -90,26 +94,26 @@ class Pair:
 
 
 @pytest.fixture
-def pair(golden_copy: Callable[[str], Path]) -> Pair:
-    return Pair(golden_copy("B-master-slave-v497"), ("master", "slave"), {})
+def pair(golden_copy: Callable[[str], Path]) -> Replicas:
+    return Replicas(golden_copy("B-master-slave-v497"), ("master", "slave"), {})
 
 
 @pytest.fixture
-def joined(golden_copy: Callable[[str], Path]) -> Pair:
-    made = Pair(golden_copy("C-upgraded-v497"), ("n0", "n1", "n2"), {})
+def joined(golden_copy: Callable[[str], Path]) -> Replicas:
+    made = Replicas(golden_copy("C-upgraded-v497"), ("n0", "n1", "n2"), {})
     for number, name in enumerate(made.names):
-        made.conf(name, MEMBER.format(self_id=name), 15911 + 10 * number)
+        made.write_conf(name, MEMBER.format(self_id=name), 15911 + 10 * number)
     return made
 
 
-def test_a_group_by_the_book_has_no_findings(pair: Pair, joined: Pair) -> None:
+def test_an_intact_group_has_no_findings(pair: Replicas, joined: Replicas) -> None:
     for name in pair.names:
-        pair.conf(name, "brokerRole=SYNC_MASTER\n")
+        pair.write_conf(name, "brokerRole=SYNC_MASTER\n")
     assert pair.found() == set()
     assert joined.found() == set()
 
 
-def test_every_check_of_the_table_exists() -> None:
+def test_every_hazard_names_its_checks() -> None:
     assert [hazard.number for hazard in HAZARDS] == [f"H{number}" for number in range(1, 29)]
     for hazard in HAZARDS:
         assert set(hazard.checks) <= set(CHECKS)
@@ -117,25 +121,25 @@ def test_every_check_of_the_table_exists() -> None:
     assert all(check.__doc__ for check in CHECKS.values())
 
 
-def test_h1_an_old_log_ends_in_an_earlier_file(pair: Pair) -> None:
+def test_h1_an_old_log_ends_in_an_earlier_file(pair: Replicas) -> None:
     pair.path("slave", FILE).unlink()
     assert {"same-log", "same-divide"} <= pair.found()
 
 
-def test_h2_same_file_fewer_messages(pair: Pair) -> None:
+def test_h2_same_file_fewer_messages(pair: Replicas) -> None:
     end = pair.end("slave")
     pair.edit("slave", FILE, end - 300, bytes(300))
     assert "same-log" in pair.found()
     assert "same-divide" not in pair.found()
 
 
-def test_h3_a_follower_is_longer_than_the_leader(pair: Pair) -> None:
+def test_h3_a_follower_is_longer_than_the_leader(pair: Replicas) -> None:
     pair.path("master", FILE).unlink()
     found = [each for each in run_checks(pair.group()) if each.check == "same-log"]
     assert [each.replica for each in found] == ["master"]
 
 
-def test_h4_same_length_other_bytes(pair: Pair) -> None:
+def test_h4_same_length_other_bytes(pair: Replicas) -> None:
     data = pair.path("slave", FILE).read_bytes()
     scan = scan_records(memoryview(data), 0, dledger=False, check_crc=False)
     pair.edit("slave", FILE, scan.offset[3] + 16, b"\x12\x34\x56\x78")
@@ -144,21 +148,21 @@ def test_h4_same_length_other_bytes(pair: Pair) -> None:
     assert "--reference" in found.remedy
 
 
-def test_h5_the_last_stop_was_not_clean(pair: Pair) -> None:
+def test_h5_the_last_stop_was_not_clean(pair: Replicas) -> None:
     pair.path("master", "abort").touch()
     assert "clean-stop" in pair.found()
 
 
-def test_h6_an_empty_file_behind_a_closed_one(pair: Pair) -> None:
+def test_h6_an_empty_file_after_a_closed_one(pair: Replicas) -> None:
     end = pair.end("slave")
     pair.edit("slave", FILE, end, encode_blank(65536 - end))
     pair.path("slave", "commitlog/00000000000000262144").write_bytes(bytes(65536))
     assert {"file-ahead", "same-divide"} <= pair.found()
 
 
-def test_h7_another_file_size(pair: Pair) -> None:
-    pair.conf("master", "")
-    pair.conf("slave", "")
+def test_h7_another_file_size(pair: Replicas) -> None:
+    pair.write_conf("master", "")
+    pair.write_conf("slave", "")
     text = pair.confs["slave"].read_text().replace("65536", "131072")
     pair.confs["slave"].write_text(text)
     assert "same-sizes" in pair.found()
@@ -166,7 +170,7 @@ def test_h7_another_file_size(pair: Pair) -> None:
     assert "file-sizes" in pair.found()
 
 
-def test_h8_bytes_behind_the_last_message_are_a_note(pair: Pair) -> None:
+def test_h8_bytes_after_the_last_message_are_a_note(pair: Replicas) -> None:
     end = pair.end("slave")
     pair.edit("slave", FILE, end, encode_blank(65536 - end))
     assert pair.found() == set()
@@ -175,27 +179,27 @@ def test_h8_bytes_behind_the_last_message_are_a_note(pair: Pair) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("old_files", [True, False])
-def test_h9_h10_the_flag_is_turned_off_again(joined: Pair, old_files: bool) -> None:
-    joined.conf("n0", MEMBER.format(self_id="n0").replace("true", "false"))
+def test_h9_h10_the_flag_is_turned_off_again(joined: Replicas, old_files: bool) -> None:
+    joined.write_conf("n0", MEMBER.format(self_id="n0").replace("true", "false"))
     if not old_files:
         shutil.rmtree(joined.path("n0", "commitlog"))
     assert {"switched", "flags-together"} <= joined.found()
 
 
-def test_h9_the_old_log_was_written_over(joined: Pair) -> None:
+def test_h9_the_filler_of_the_old_log_was_overwritten(joined: Replicas) -> None:
     data = joined.path("n0", FILE).read_bytes()
     end = scan_records(memoryview(data), 0, dledger=False, check_crc=False).end
     joined.edit("n0", FILE, end, bytes(8))
     assert "divide-fits" in joined.found()
 
 
-def test_h11_only_one_is_switched(pair: Pair) -> None:
-    pair.conf("master", MEMBER.format(self_id="n0"))
-    pair.conf("slave", "brokerRole=SLAVE\n")
+def test_h11_only_one_is_switched(pair: Replicas) -> None:
+    pair.write_conf("master", MEMBER.format(self_id="n0"))
+    pair.write_conf("slave", "brokerRole=SLAVE\n")
     assert "flags-together" in pair.found()
 
 
-def test_h12_tables_differ_or_are_missing(pair: Pair) -> None:
+def test_h12_tables_differ_or_are_missing(pair: Replicas) -> None:
     path = pair.path("slave", "config/consumerOffset.json")
     path.write_text(path.read_text().replace("22", "20"))
     assert "tables-agree" in pair.found()
@@ -206,126 +210,132 @@ def test_h12_tables_differ_or_are_missing(pair: Pair) -> None:
     assert "tables-readable" in pair.found()
 
 
-def test_a_delay_offset_one_period_old_is_a_note(pair: Pair) -> None:
+def test_a_delay_offset_one_period_old_is_a_note(pair: Replicas) -> None:
     pair.path("slave", "config/delayOffset.json").write_text('{"offsetTable":{1:6}}')
     assert pair.found() == set()
     assert "tables-agree" in pair.noted()
 
 
-def test_h13_a_consumer_offset_behind_the_queue(pair: Pair) -> None:
+def test_h13_a_consumer_offset_after_the_end_of_the_queue(pair: Replicas) -> None:
     for name in pair.names:
         path = pair.path(name, "config/consumerOffset.json")
         path.write_text(path.read_text().replace("22", "9000"))
     assert "offsets-in-range" in pair.found()
 
 
-class _Told(LocalReplica):
-    """A replica whose survey tells what is set."""
+class SurveyChanges(TypedDict, total=False):
+    """The fields of a survey that a test sets."""
 
-    changes: dict[str, Any] = {}  # noqa: RUF012
+    disk_free: int
+    largest_record: int
+    spans: tuple[FileSpan, ...]
+
+
+class AlteredReplica(LocalReplica):
+    """A replica whose survey has some fields replaced."""
+
+    def __init__(self, replica: LocalReplica, changes: SurveyChanges) -> None:
+        super().__init__(replica.files, replica.plan)
+        self.changes = changes
 
     def survey(self) -> Survey:
         return attrs.evolve(super().survey(), **self.changes)
 
 
-def told(pair: Pair, **changes: Any) -> set[str]:
-    group = pair.group()
+def found_if(pair: Replicas, **changes: Unpack[SurveyChanges]) -> set[str]:
+    """Return the checks with findings if every survey of the pair had these fields."""
     replicas = []
-    for replica in group.replicas:
+    for replica in pair.group().replicas:
         assert isinstance(replica, LocalReplica)
-        made = _Told(replica.files, replica.plan)
-        made.changes = changes
-        replicas.append(made)
+        replicas.append(AlteredReplica(replica, changes))
     return {each.check for each in run_checks(Group(tuple(replicas))) if not each.is_note}
 
 
-def test_h14_no_room_while_old_files_live(pair: Pair) -> None:
-    pair.conf("master", "fileReservedTime=48\n")
+def test_h14_no_disk_space_until_the_old_files_expire(pair: Replicas) -> None:
+    pair.write_conf("master", "fileReservedTime=48\n")
     spans = pair.group().survey("master").spans
     early = (
         attrs.evolve(spans[0], first_stored_ms=spans[0].first_stored_ms - 7_200_000),
         *spans[1:],
     )
-    assert "retention" in told(pair, disk_free=1 << 20, spans=early)
-    assert "retention" not in told(pair, disk_free=1 << 40, spans=early)
+    assert "retention" in found_if(pair, disk_free=1 << 20, spans=early)
+    assert "retention" not in found_if(pair, disk_free=1 << 40, spans=early)
 
 
-def test_h15_a_node_without_the_old_log(pair: Pair) -> None:
+def test_h15_a_node_without_the_old_log(pair: Replicas) -> None:
     shutil.rmtree(pair.path("slave", "commitlog"))
     found = [each for each in run_checks(pair.group()) if each.check == "same-log"]
     assert [(each.replica, "has no old log" in each.text) for each in found] == [("slave", True)]
 
 
-def test_h16_messages_too_large_for_an_entry(pair: Pair) -> None:
-    assert "message-size" in told(pair, largest_record=4 * 1024 * 1024 - 47)
-    assert "message-size" not in told(pair, largest_record=4 * 1024 * 1024 - 48)
+def test_h16_messages_too_large_for_an_entry(pair: Replicas) -> None:
+    assert "message-size" in found_if(pair, largest_record=4 * 1024 * 1024 - 47)
+    assert "message-size" not in found_if(pair, largest_record=4 * 1024 * 1024 - 48)
 
 
-def test_h17_pending_transactions_are_told(pair: Pair) -> None:
+def test_h17_pending_transactions_are_a_note(pair: Replicas) -> None:
     assert "half-messages" in pair.noted()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("self_id", ["broker-1", "n", "1", "no"])
-def test_h18_an_id_that_java_cannot_read(pair: Pair, self_id: str) -> None:
-    pair.conf("master", MEMBER.format(self_id=self_id))
+def test_h18_an_id_that_java_cannot_read(pair: Replicas, self_id: str) -> None:
+    pair.write_conf("master", MEMBER.format(self_id=self_id))
     assert "self-ids" in pair.found()
 
 
-def test_h19_ports_and_peers(pair: Pair) -> None:
-    pair.conf("master", MEMBER.format(self_id="n0"), port=20910)
-    pair.conf("slave", MEMBER.format(self_id="n1"), port=45911)
+def test_h19_ports_and_peers(pair: Replicas) -> None:
+    pair.write_conf("master", MEMBER.format(self_id="n0"), port=20910)
+    pair.write_conf("slave", MEMBER.format(self_id="n1"), port=45911)
     assert "peers" in pair.found()
     assert any("outgoing" in str(each) for each in run_checks(pair.group()))
-    pair.conf("slave", MEMBER.format(self_id="n1").replace("10.0.0.3", "10.0.0.4"))
+    pair.write_conf("slave", MEMBER.format(self_id="n1").replace("10.0.0.3", "10.0.0.4"))
     assert "same-group" in pair.found()
 
 
-def test_h20_our_vote_survives_a_loss_of_power(make_rig: MakeUpgradeRig) -> None:
+def test_h20_a_vote_survives_a_power_failure(make_rig: MakeUpgradeRig) -> None:
     rig = make_rig(flag=True)
     store = rig.open()
-    store.opened.entries.member_files.save_hard_state(HardState(Term(7), "n0"))
+    member_files_of(store).save_hard_state(HardState(Term(7), "n0"))
     store.close_without_flush()
-    after = rig.on(rig.files.crash())
-    opened = after.open()
-    assert opened.opened.entries.member_files.load_hard_state().current_term == 7
-    opened.close_without_flush()
+    reopened = rig.after(rig.files.crash()).open()
+    assert member_files_of(reopened).load_hard_state().current_term == 7
+    reopened.close_without_flush()
+
+
+def member_files_of(store: MessageStore) -> MemberFiles:
+    assert store.opened.entries is not None
+    return store.opened.entries.member_files
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("committed", "is_finding"), [(100_000, True), (3, False)])
-def test_h21_h22_the_committed_index(joined: Pair, committed: int, is_finding: bool) -> None:
+def test_h21_h22_the_committed_index(joined: Replicas, committed: int, is_finding: bool) -> None:
     path = joined.path("n1", "dledger-n1/checkpoint")
     path.write_text(f"committedIndex={committed}\nendIndex=280\n")
     assert ("committed" in joined.found()) is is_finding
     assert ("committed" in joined.noted()) is not is_finding
 
 
-def test_h23_a_copy_with_a_new_time(pair: Pair) -> None:
+def test_h23_a_copy_with_a_new_time(pair: Replicas) -> None:
     assert "times" not in pair.noted()
     os.utime(pair.path("slave", "commitlog/00000000000000000000"), (NOW_MS // 1000,) * 2)
     assert "times" in pair.noted()
 
 
-def test_h24_something_foreign(pair: Pair) -> None:
+def test_h24_a_foreign_file_in_the_log(pair: Replicas) -> None:
     pair.path("slave", "commitlog/notes.txt").write_text("md5")
     assert "strays" in pair.found()
 
 
-def test_h25_the_earliest_time_is_read_where_the_record_stands(joined: Pair) -> None:
-    from rmqpy.store.message_store import StoreContext, open_store
-    from rmqpy.testing.manual_scheduler import ManualScheduler
-
+def test_h25_the_earliest_time_is_read_from_the_first_classic_record(joined: Replicas) -> None:
     settings = StoreSettings(
         store_path_root_dir=os.fspath(joined.root / "n0"),
         enable_dledger_commit_log=True,
         dledger_self_id="n0",
         dledger_group="b0",
         dledger_peers="n0-a:1",
-        mapped_file_size_commit_log=65536,
-        mapped_file_size_consume_queue=2000,
-        max_hash_slot_num=100,
-        max_index_num=400,
+        **GOLDEN_SIZES,
     )
     store = open_store(StoreContext(settings, OsFileSystem(), ManualScheduler(), 1 << 34))
     first = joined.path("n0", "commitlog/00000000000000000000").read_bytes()
@@ -343,7 +353,7 @@ def test_h26_both_modes_store_the_same_properties(make_rig: MakeUpgradeRig) -> N
     assert stored[0] == stored[1]
 
 
-def test_h27_a_damaged_record_is_found_with_its_place(pair: Pair) -> None:
+def test_h27_a_damaged_record_is_found_with_its_place(pair: Replicas) -> None:
     data = pair.path("slave", FILE).read_bytes()
     scan = scan_records(memoryview(data), 0, dledger=False, check_crc=False)
     pair.edit("slave", FILE, scan.offset[5] + 4, bytes(4))
@@ -351,18 +361,18 @@ def test_h27_a_damaged_record_is_found_with_its_place(pair: Pair) -> None:
     assert any(str(196608 + scan.offset[5]) in each.text for each in found)
 
 
-def test_h28_batch_push(pair: Pair) -> None:
-    pair.conf("master", "isEnableBatchPush=true\n")
+def test_h28_batch_push(pair: Replicas) -> None:
+    pair.write_conf("master", "isEnableBatchPush=true\n")
     assert "batch-push" in pair.noted()
 
 
-def test_a_torn_tail(pair: Pair) -> None:
+def test_a_torn_tail_is_found(pair: Replicas) -> None:
     end = pair.end("slave")
     pair.edit("slave", FILE, end - 40, bytes(40))
     assert "tail" in pair.found()
 
 
-def test_the_clocks(pair: Pair) -> None:
+def test_clocks_that_differ_are_found(pair: Replicas) -> None:
     class Late(LocalReplica):
         def clock_skew_ms(self) -> int:
             return 60_000
@@ -374,7 +384,7 @@ def test_the_clocks(pair: Pair) -> None:
     assert "clocks" in {each.check for each in run_checks(late) if not each.is_note}
 
 
-def test_a_survey_travels(pair: Pair) -> None:
+def test_a_survey_survives_encoding(pair: Replicas) -> None:
     survey = pair.group().survey("master")
     again = Survey.decode(survey.encode())
     assert again.encode() == survey.encode()

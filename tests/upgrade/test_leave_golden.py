@@ -1,4 +1,4 @@
-"""The way back of stores that Java wrote, looked at by the second reader."""
+"""The step m0006_leave on stores that Java wrote, checked with `rmqpy.testing.store_reader`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.upgrade import GOLDEN_SIZES
+from harness.upgrade import GOLDEN_SIZES, log_of, tree_of
 
+from migrations.m0006_leave import LeaveOptions, plan_leave
 from rmqpy.config.loading import StoreSettings
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.upgrade_guard import upgrade_work
@@ -20,57 +21,42 @@ from rmqpy.upgrade.plan.engine import apply_plan, roll_back
 from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.plan import Plan
 from rmqpy.upgrade.plan.reframe import RESERVED_PROPERTY
-from rmqpy.upgrade.steps.states import load_step
-
-LEAVE = load_step("m0006_leave")
 
 STORES = ["C-upgraded-v497", "D-dledger-v497"]
 MEMBERS = ["n0", "n1", "n2"]
 
 
-def node_context(root: Path, member: str, sizes: dict[str, int]) -> NodeContext:
+def node_context(root: Path, member: str) -> NodeContext:
     settings = StoreSettings(
         store_path_root_dir=os.fspath(root),
         enable_dledger_commit_log=True,
         dledger_self_id=member,
         dledger_group="g",
         dledger_peers="n0-a:1;n1-a:2;n2-a:3",
-        **sizes,
+        **GOLDEN_SIZES,
     )
     return NodeContext(OsFileSystem(), upgrade_work(str(root)), settings, now_ms=lambda: 1)
 
 
-def plan_group(root: Path, sizes: dict[str, int]) -> tuple[Plan, dict[str, NodeContext]]:
-    contexts = {member: node_context(root / member, member, sizes) for member in MEMBERS}
+def plan_group(root: Path) -> tuple[Plan, dict[str, NodeContext]]:
+    contexts = {member: node_context(root / member, member) for member in MEMBERS}
     ledgers = [read_ledger(context.files, context.settings) for context in contexts.values()]
     cut = agreed_index(ledgers, 3)
     parts = tuple(
-        LEAVE.plan_leave(context, LEAVE.LeaveOptions(replica=member, cut_index=cut))
+        plan_leave(context, LeaveOptions(replica=member, cut_index=cut))
         for member, context in contexts.items()
     )
     return Plan(steps=("m0006_leave",), nodes=parts), contexts
 
 
-def log_of(root: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in (root / "commitlog").iterdir()}
-
-
-def tree_of(root: Path) -> dict[str, tuple[bytes, int]]:
-    return {
-        os.fspath(path.relative_to(root)): (path.read_bytes(), path.stat().st_mtime_ns // 1_000_000)
-        for path in root.rglob("*")
-        if path.is_file() and "rmqpy" not in path.parts and path.stat().st_size < 1 << 26
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
-def test_a_java_group_leaves(
+def test_the_messages_of_a_java_group_are_kept(
     name: str, golden_copy: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
 ) -> None:
     root = golden_copy(name)
-    plan, contexts = plan_group(root, GOLDEN_SIZES)
-    said = manifest(name)["messages"]
+    plan, contexts = plan_group(root)
+    expected_messages = manifest(name)["messages"]
     for member, context in contexts.items():
         apply_plan(context, plan, member)
     logs = [log_of(root / member) for member in MEMBERS]
@@ -81,25 +67,24 @@ def test_a_java_group_leaves(
         found = {(m.topic, m.queue_offset, m.body) for m in reading.messages}
         assert not list((root / member).glob("dledger-*"))
     places = {message.physical_offset: message for message in reading.messages}
-    for told in said:
-        offset = told["commitLogOffset"]
+    for expected in expected_messages:
+        offset = expected["commitLogOffset"]
         message = places.get(offset) or places[offset - 48]
         assert message.physical_offset == offset or offset % 65536 == 48
-        assert (message.topic, message.queue_id) == (told["topic"], told["queueId"])
-        assert message.queue_offset == told["queueOffset"]
+        assert (message.topic, message.queue_id) == (expected["topic"], expected["queueId"])
+        assert message.queue_offset == expected["queueOffset"]
         kept = dict(message.properties)
         kept.pop(RESERVED_PROPERTY.decode(), None)
-        expected = {k: v for k, v in told["props"].items() if k in kept}
-        assert kept == expected
-    assert len(found) >= len({(m["topic"], m["queueOffset"]) for m in said})
+        assert kept == {k: v for k, v in expected["props"].items() if k in kept}
+    assert len(found) >= len({(m["topic"], m["queueOffset"]) for m in expected_messages})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
-def test_and_back_to_the_byte(name: str, golden_copy: Callable[[str], Path]) -> None:
+def test_a_rollback_restores_every_byte(name: str, golden_copy: Callable[[str], Path]) -> None:
     root = golden_copy(name)
     before = tree_of(root / "n1")
-    plan, contexts = plan_group(root, GOLDEN_SIZES)
+    plan, contexts = plan_group(root)
     apply_plan(contexts["n1"], plan, "n1")
     roll_back(contexts["n1"])
     assert tree_of(root / "n1") == before
@@ -107,13 +92,14 @@ def test_and_back_to_the_byte(name: str, golden_copy: Callable[[str], Path]) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
-def test_consume_queues_follow(name: str, golden_copy: Callable[[str], Path]) -> None:
-    """Unit by unit: those of the entries have the new place and size, the tags codes stay (delivery
-    times of the delay topic among them).
+def test_consume_queues_are_updated(name: str, golden_copy: Callable[[str], Path]) -> None:
+    """Units of former entries have the new offset and size; tags codes are kept.
+
+    The delivery times of the delay topic are among them.
     """
     root = golden_copy(name)
     before = queue_units(root / "n2")
-    plan, contexts = plan_group(root, GOLDEN_SIZES)
+    plan, contexts = plan_group(root)
     apply_plan(contexts["n2"], plan, "n2")
     after = queue_units(root / "n2")
     assert before.keys() == after.keys()
@@ -129,6 +115,7 @@ def test_consume_queues_follow(name: str, golden_copy: Callable[[str], Path]) ->
 
 
 def queue_units(root: Path) -> dict[str, list[tuple[int, int, int]]]:
+    """Return the units (offset, size, tags code) of every consume queue, by its path."""
     found = {}
     for queue in sorted((root / "consumequeue").glob("*/*")):
         data = b"".join(file.read_bytes() for file in sorted(queue.iterdir()))

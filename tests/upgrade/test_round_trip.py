@@ -1,12 +1,14 @@
-"""There, back, and there again: three replicas in memory, with a certificate at each stage that
-every message of every stage before is still what it was.
+"""Three replicas in memory switch to DLedger, leave it, and switch again.
+
+A certificate at each stage proves that every message of every earlier stage is unchanged.
 """
 
 from __future__ import annotations
 
 import pytest
 from attrs import define, field
-from harness.upgrade import CrashingFiles, MakeUpgradeRig, UpgradeRig
+from harness.store import CrashingFiles
+from harness.upgrade import MakeUpgradeRig, UpgradeRig
 
 from rmqpy.audit.facts.log_reader import QueueMessages
 from rmqpy.audit.replicas.certificate import certify
@@ -35,7 +37,7 @@ CONF = "brokerName=b0\nmappedFileSizeCommitLog=4096\nstorePathRootDir=/{name}\n"
 
 @define
 class Trio:
-    """Replicas that get the same messages at the same times, as members and slaves do."""
+    """Three replicas that receive the same messages at the same times, as slaves and members do."""
 
     files: CrashingFiles
     rigs: dict[str, UpgradeRig]
@@ -84,15 +86,15 @@ class Trio:
         self.past.append(self.context().group.survey("n0").manifest)
 
     def certify(self) -> int:
-        """Against each stage before; how many messages moved since the first one."""
+        """Check against each earlier stage; return the number of messages moved since the first."""
         manifests = [survey.manifest for survey in self.context().group.surveys]
-        at_hand = {
+        readers = {
             name: QueueMessages(self.files, read_directory(self.files, f"/{name}"))
             for name in NAMES
         }
         moved = []
         for before in self.past:
-            certificate = certify([before, *manifests], 1, at_hand)
+            certificate = certify([before, *manifests], 1, readers)
             assert certificate.is_equal, list(certificate.lines())
             assert [each.same for each in certificate.comparisons] == [before.messages] * 3
             moved.append(max(each.moved for each in certificate.comparisons))
@@ -113,7 +115,7 @@ class Trio:
 def trio(make_rig: MakeUpgradeRig) -> Trio:
     files = CrashingFiles()
     rigs = {
-        name: make_rig(files, f"/{name}", self_id=name, changes={"dledger_peers": PEERS})
+        name: make_rig(files=files, root=f"/{name}", self_id=name, changes={"dledger_peers": PEERS})
         for name in NAMES
     }
     for name in NAMES:
@@ -126,8 +128,8 @@ def trio(make_rig: MakeUpgradeRig) -> Trio:
     return made
 
 
-def go_there(trio: Trio) -> int:
-    """Align, switch; returns the divided offset."""
+def switch(trio: Trio) -> int:
+    """Align and switch the replicas; return the divided offset."""
     assert detect(trio.context().group) is GroupState.LAGGING
     trio.remember()
     trio.apply(plan_alignment(trio.context()))
@@ -140,10 +142,11 @@ def go_there(trio: Trio) -> int:
     trio.finalize()
     trio.flag = True
     (divide,) = {group.divide(replica) for replica in group.replicas}
+    assert divide is not None
     return divide
 
 
-def go_back(trio: Trio) -> None:
+def leave(trio: Trio) -> None:
     assert detect(trio.context().group) is GroupState.JOINED
     trio.remember()
     trio.apply(plan_leaving(trio.context()))
@@ -156,33 +159,33 @@ def go_back(trio: Trio) -> None:
 
 
 @pytest.mark.slow
-def test_there_back_and_there_again_with_certificates(trio: Trio) -> None:
+def test_messages_are_certified_through_two_switches_and_ways_back(trio: Trio) -> None:
     divides = []
     for turn in range(2):
-        divides.append(go_there(trio))
+        divides.append(switch(trio))
         trio.write(NAMES, *range(1000 * turn + 100, 1000 * turn + 130))
         ledgers = trio.bytes_of("dledger-{name}/data")
         assert ledgers[0] == ledgers[1] == ledgers[2] != {}
         trio.certify()
-        go_back(trio)
-        assert trio.certify() == 0, "what the first stage had is still in its place"
-        # A classic master and its slave go on; the third machine is not there.
+        leave(trio)
+        assert trio.certify() == 0, "no message of the first stage has moved"
+        # A classic master and its slave accept messages; the third machine is missing.
         trio.write(("n0", "n1"), *range(1000 * turn + 200, 1000 * turn + 208))
         trio.write(("n0",), *range(1000 * turn + 208, 1000 * turn + 212))
     assert divides[1] > divides[0] + 30 * 100
-    assert go_there(trio) > divides[1]
+    assert switch(trio) > divides[1]
     records = [trio.rigs[name].with_flag(True).records() for name in NAMES]
     assert sum(map(len, records[0].values())) == 20 + 2 * (30 + 12)
     assert records[0] == records[1] == records[2]
 
 
 @pytest.mark.slow
-def test_what_a_stage_has_changed_is_not_certified(trio: Trio) -> None:
-    go_there(trio)
+def test_a_changed_message_is_not_certified(trio: Trio) -> None:
+    switch(trio)
     trio.write(NAMES, *range(100, 120))
-    go_back(trio)
+    leave(trio)
     for name in NAMES:
-        # The same on all: only what was there before can tell.
+        # The same on all replicas: only the earlier manifest shows the change.
         data = trio.files.nodes[f"/{name}/commitlog/{0:020d}"].data
         data[60] ^= 1
     manifests = [survey.manifest for survey in trio.context().group.surveys]
