@@ -20,7 +20,7 @@ DataFrame, so one that is used twice, with other filters or none, would lack row
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,18 +39,7 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructField, StructType
 
 from rmqpy import __version__
 from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
@@ -60,8 +49,14 @@ from rmqpy.audit.scan.ranges import WorkRange, split_log
 from rmqpy.model.errors import ConfigError, RmqError, StoreError
 from rmqpy.pipeline.arrow.columns import TIME_MS_MAX
 from rmqpy.pipeline.arrow.message_filter import BOUNDED, MessageFilter, log_batches
-from rmqpy.pipeline.arrow.rows import COLUMNS, MessageColumns, json_texts
+from rmqpy.pipeline.arrow.rows import COLUMNS, MessageColumns
 from rmqpy.pipeline.datasource.options import Options
+from rmqpy.pipeline.datasource.schema import (
+    TYPES,
+    checked_columns,
+    project_columns,
+    properties_type,
+)
 from rmqpy.pipeline.spark.distributed_map import prepare_worker
 from rmqpy.store.files.disk import OsFileSystem
 
@@ -69,7 +64,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
-__all__ = ["FORMAT", "TYPES", "RocketMqSource", "checked_columns", "project_columns", "register"]
+__all__ = ["FORMAT", "RocketMqSource", "register"]
 
 FORMAT: Final = "rocketmq"
 SPLIT_BYTES: Final = 256 << 20
@@ -93,24 +88,6 @@ STORE_OPTIONS: Final = frozenset(
         "propertiesFormat",
     ]
 )
-TYPES: Final[Mapping[str, DataType]] = {
-    **dict.fromkeys(COLUMNS, LongType()),
-    **dict.fromkeys(["topic", "tags", "keys", "bornHost", "storeHost"], StringType()),
-    **dict.fromkeys(["queueId", "size", "flag", "sysFlag", "reconsumeTimes"], IntegerType()),
-    **dict.fromkeys(["bornTimestamp", "storeTimestamp"], TimestampType()),
-    "bodyCrc": IntegerType(),
-    "crcOk": BooleanType(),
-    "body": BinaryType(),
-    "properties": MapType(StringType(), StringType()),
-    "brokerName": StringType(),
-}
-PROPERTIES_TYPES: Final[Mapping[str, DataType]] = {
-    "map": TYPES["properties"],
-    "string": StringType(),
-}
-"""The types of the column, by the option propertiesFormat; a string is one JSON object, as in the
-old connector.
-"""
 
 
 def register(session: SparkSession) -> None:
@@ -165,47 +142,6 @@ LIVE_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("term", "en
 
 def _is_store(options: Mapping[str, str]) -> bool:
     return "path" in options or "paths" in options
-
-
-def properties_type(options: Mapping[str, str]) -> DataType:
-    """Return the type of the column properties without a user's schema; ConfigError if invalid."""
-    value = {name.lower(): value for name, value in options.items()}.get("propertiesformat", "map")
-    kind = PROPERTIES_TYPES.get(value.lower())
-    if kind is None:
-        raise ConfigError(f"the option propertiesFormat is {value!r}, expected map or string")
-    return kind
-
-
-def checked_columns(schema: StructType) -> tuple[str, ...]:
-    """Return the names of the columns; ConfigError for an unknown column or a wrong type."""
-    for column in schema.fields:
-        kind = TYPES.get(column.name)
-        if kind is None:
-            raise ConfigError(f"no column {column.name!r}; the columns are: {', '.join(COLUMNS)}")
-        allowed = PROPERTIES_TYPES.values() if column.name == "properties" else [kind]
-        if column.dataType not in allowed:
-            raise ConfigError(
-                f"the column {column.name} is {kind.simpleString()}, "
-                f"not {column.dataType.simpleString()}"
-            )
-    return tuple(column.name for column in schema.fields)
-
-
-def project_columns(batches: Iterable[pyarrow.RecordBatch], schema: StructType) -> Iterator[Any]:
-    """Yield batches with exactly Spark's schema."""
-    import pyarrow
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    arrow_schema = to_arrow_schema(schema, timezone="UTC")
-    for batch in batches:
-        pairs = zip(batch.columns, arrow_schema, strict=True)
-        columns = [
-            json_texts(column)
-            if pyarrow.types.is_map(column.type) and not pyarrow.types.is_map(field.type)
-            else column.cast(field.type)
-            for column, field in pairs
-        ]
-        yield pyarrow.RecordBatch.from_arrays(columns, schema=arrow_schema)
 
 
 class StorePart(InputPartition):

@@ -47,7 +47,7 @@ from rmqpy.pipeline.datasource.live_reader import (
     reader_for,
 )
 from rmqpy.pipeline.datasource.options import Options
-from rmqpy.pipeline.datasource.source import checked_columns, project_columns
+from rmqpy.pipeline.datasource.schema import checked_columns, project_columns
 from rmqpy.pipeline.datasource.stream_offsets import (
     EARLIEST,
     LATEST,

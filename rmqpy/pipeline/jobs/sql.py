@@ -69,7 +69,8 @@ def is_export(folder: str) -> bool:
 def _store(session: SparkSession, folder: str, statement: str) -> DataFrame:
     from pyspark.sql.types import StructField, StructType
 
-    from rmqpy.pipeline.datasource.source import FORMAT, TYPES, register
+    from rmqpy.pipeline.datasource.schema import TYPES
+    from rmqpy.pipeline.datasource.source import FORMAT, register
 
     register(session)
     schema = StructType([StructField(name, TYPES[name]) for name in used_columns(statement)])
