@@ -1,11 +1,11 @@
 """The steps of an upgrade: a path between *detected* states, not a history of versions.
 
-``diverged → aligned → sealed → joined → dledger_only``, and back to ``aligned`` by leaving. Each
-module holds the code of its step and has
+The path is ``diverged → aligned → sealed → joined → dledger_only``, and back to ``aligned`` by
+leaving. Each module holds the code of its step and has
 
 - ``FROM`` and ``TO``: states of :class:`rmqpy.upgrade.steps.states.GroupState`,
 - ``REASON``: why the step is needed,
 - ``plan(context)``: pure; reads the replicas and returns each node's operations,
-- ``verify(context)``: returns what is not as the step leaves it,
-- ``undo()``, how the step is taken back, or ``IRREVERSIBLE``, why it cannot be.
+- ``verify(context)``: returns every deviation from the state that the step leaves,
+- ``undo()``: returns how to revert the step; or ``IRREVERSIBLE``: why it cannot be reverted.
 """

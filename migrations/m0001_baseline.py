@@ -1,4 +1,4 @@
-"""Record what every replica is before anything is changed: the manifests.
+"""Record the manifest of every replica before anything is changed.
 
 This step writes nothing into stores.
 """

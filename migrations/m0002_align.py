@@ -1,9 +1,8 @@
 """Bring every replica's classic log up to the reference.
 
 Only differing ranges are copied. Messages that a replica has after the common end are moved aside,
-never deleted; consume queues and key index are derived again from there; tables get the largest
-values. The reference's own part holds only tables, and files that were allocated ahead of its last
-message.
+never deleted; consume queues and key index are rebuilt from there; tables get the largest values.
+The reference's own part has only tables, and files that were allocated after its last message.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from rmqpy.upgrade.steps.plan_context import PlanContext
 from rmqpy.upgrade.steps.states import GroupState
 
 COPY_BYTES_MAX = 16 << 20
-"""The most bytes that one copy operation takes, which bounds its undo record."""
+"""The maximum number of bytes of one copy operation, which bounds its undo record."""
 
 
 FROM = frozenset((GroupState.DIVERGED, GroupState.LAGGING))
@@ -45,17 +44,17 @@ REASON = "members of a group must have the same old log, to the last message"
 
 
 def plan(context: PlanContext) -> list[NodePlan]:
-    """Return one part per replica. Raise UpgradeRefusedError when one cannot be aligned."""
+    """Return one part per replica. Raise UpgradeRefusedError if one cannot be aligned."""
     return [plan_replica(context, replica) for replica in context.group.replicas]
 
 
 def plan_replica(context: PlanContext, replica: Replica) -> NodePlan:
-    """Return one replica's part. Raise UpgradeRefusedError when it cannot be aligned as it is."""
+    """Return one replica's part. Raise UpgradeRefusedError if it cannot be aligned as it is."""
     return _AlignPlanner(context, replica).plan()
 
 
 def verify(context: PlanContext) -> list[str]:
-    """Return what still differs."""
+    """Return the differences that remain."""
     found = [*same_log(context.group), *same_divide(context.group)]
     return [str(each) for each in found if not each.is_note]
 
@@ -136,7 +135,7 @@ class _AlignPlanner:
     # The log
 
     def _set_unused_aside(self) -> Iterator[Op]:
-        """Move aside the files after the last message, the last one first: this leaves no gap."""
+        """Move aside the files after the last message, in reverse order so that no gap appears."""
         log = classic_log(self.replica)
         end = log.files[-1].end_offset if log.files else 0
         if not log.files:
@@ -164,7 +163,7 @@ class _AlignPlanner:
                 yield from self._file(file, own)
 
     def _create(self, file: LogFileDigest) -> Op:
-        said = next(
+        source = next(
             each for each in self.reference.survey().manifest.files if each.path == file.path
         )
         return Create(
@@ -172,13 +171,13 @@ class _AlignPlanner:
             replica=self.reference.name,
             source_path=file.path,
             size=file.file_size,
-            after=said.md5,
-            mtime_ms=said.mtime_ms,
+            after=source.md5,
+            mtime_ms=source.mtime_ms,
             why="missing here",
         )
 
     def _file(self, theirs: LogFileDigest, mine: LogFileDigest) -> Iterator[Op]:
-        """Copy the ranges of one file that differ, and clear what is after the reference's end."""
+        """Copy the differing ranges of one file, and clear the bytes after the reference's end."""
         base = theirs.first_offset
         for start, stop in self._ranges(theirs, mine):
             data_digest = self.reference.digest(theirs.path, start, stop)
@@ -199,7 +198,7 @@ class _AlignPlanner:
             yield from self._fill(mine, end, theirs.file_size)
 
     def _ranges(self, theirs: LogFileDigest, mine: LogFileDigest) -> Iterator[tuple[int, int]]:
-        """Yield differing blocks up to the reference's end, adjacent ones joined."""
+        """Yield the differing ranges up to the reference's end; adjacent blocks are joined."""
         end = theirs.end - theirs.first_offset
         compared = self.compared
         assert compared is not None
@@ -261,13 +260,13 @@ class _AlignPlanner:
     def _derived(self) -> Iterator[Op]:
         compared = self.compared
         assert compared is not None
-        made = f"{self.keep}/derived"
+        built = f"{self.keep}/derived"
         paths = {name: f"{self.root}/{name}" for name in ("consumequeue", "index")}
-        there = {
+        existing = {
             each.path.split("/", 1)[0] for each in self.survey.manifest.files if "/" in each.path
         }
         yield Derive(
-            path=made,
+            path=built,
             commit_log=self.context.commit_log(self.replica),
             queues=paths["consumequeue"],
             index=paths["index"],
@@ -275,16 +274,16 @@ class _AlignPlanner:
             from_offset=0 if compared.lacks_front else compared.common_end,
         )
         for name, place in paths.items():
-            if name in there:
+            if name in existing:
                 yield MoveAside(path=place, to=f"{self.keep}/{name}")
-            yield Move(path=f"{made}/{name}", to=place)
+            yield Move(path=f"{built}/{name}", to=place)
 
     def _derived_at_start(self) -> Iterator[Op]:
         """Leave the queues to the broker: it dispatches both logs when it finds none."""
         self.notes.append("the broker builds consume queues and key index at its next start")
-        there = {each.path.split("/", 1)[0] for each in self.survey.manifest.files}
+        existing = {each.path.split("/", 1)[0] for each in self.survey.manifest.files}
         for name in ("consumequeue", "index"):
-            if name in there:
+            if name in existing:
                 yield MoveAside(
                     path=f"{self.root}/{name}",
                     to=f"{self.keep}/{name}",
@@ -297,8 +296,8 @@ class _AlignPlanner:
             if self.replica.name not in merged.differing[name]:
                 continue
             path = f"config/{name}"
-            said = {each.path: each.md5 for each in self.survey.manifest.files}
-            before = said.get(path, ABSENT)
+            digests = {each.path: each.md5 for each in self.survey.manifest.files}
+            before = digests.get(path, ABSENT)
             if before != digest_of(data):
                 yield Write.of(f"{self.root}/{path}", before, data, "the largest values of all")
 

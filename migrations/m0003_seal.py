@@ -1,6 +1,6 @@
 """Close the last classic file with a BLANK, so that its end, the divided offset, is a boundary.
 
-The filler is legal in a classic log, too: a classic start finds the end of the log before it.
+The filler is also legal in a classic log: a classic start finds the end of the log before it.
 """
 
 from __future__ import annotations

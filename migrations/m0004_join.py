@@ -37,7 +37,7 @@ def undo() -> str:
 
 
 def _plan_replica(context: PlanContext, replica: Replica) -> NodePlan:
-    """Return one replica's part. Raise UpgradeRefusedError when peers or its id are not known."""
+    """Return one replica's part. Raise UpgradeRefusedError if its peers or its id are unknown."""
     survey, options = replica.survey(), context.options
     self_id = options.self_ids.get(replica.name) or survey.setting("dLegerSelfId")
     peers = options.peers or survey.setting("dLegerPeers")

@@ -1,4 +1,4 @@
-"""Retire the old files: once they have expired, DLedger's own cleaning is on again.
+"""Retire the old files: once they have expired, DLedger's own cleaning resumes.
 
 This step needs no operation.
 """

@@ -1,10 +1,10 @@
 """Leave DLedger: entries become records of a classic log that Java 4.9 and 5.x read.
 
-Messages, queue offsets, body CRCs and consumer progress stay. So do physical offsets, except that
-the first message of each DLedger file moves down by 48. The headers of the entries disappear into
+Messages, queue offsets, body CRCs, and consumer progress stay. So do physical offsets, except that
+the first message of each DLedger file moves down by 48. The headers of the entries are absorbed by
 one reserved property per message (:mod:`rmqpy.upgrade.plan.reframe`). The log is first cut at an
 index, the same on all members (:func:`rmqpy.upgrade.checks.ledger.agreed_index`); consume queues,
-key index and checkpoint follow. All of this happens in place, each change with an undo record, or
+key index, and checkpoint follow. All of this happens in place, each change with an undo record, or
 in a copy of the directory.
 """
 
@@ -61,7 +61,7 @@ TO: GroupState | None = GroupState.ALIGNED
 REASON = "back to master and slave, or on to another mode, with every message"
 
 PIECE_BYTES = 16 << 20
-"""The bytes of a file that one operation changes, which bounds its undo record and memory."""
+"""The size in bytes of the piece that one operation changes; bounds its undo record and memory."""
 
 _TIMES = struct.Struct(">qqq")
 
@@ -86,8 +86,8 @@ class LeaveOptions:
 def plan(context: PlanContext) -> list[NodePlan]:
     """Return the parts of the members on this host.
 
-    Members on other hosts count for where all are cut, and plan their own parts with the same
-    replicas.
+    Members on other hosts are considered in the choice of the cut, and plan their own parts with
+    the same replicas.
     """
     local = context.on_this_host
     nodes = {replica.name: context.node_context(replica) for replica in local}
@@ -131,7 +131,7 @@ def undo() -> str:
 def plan_leave(context: NodeContext, options: LeaveOptions) -> NodePlan:
     """Return this member's part. Change nothing.
 
-    Raise UpgradeRefusedError where the member cannot leave, StoreError for a damaged directory.
+    Raise UpgradeRefusedError if the member cannot leave, StoreError for a damaged directory.
     """
     return _LeavePlanner(context, options, read_ledger(context.files, context.settings)).plan()
 
@@ -139,7 +139,7 @@ def plan_leave(context: NodeContext, options: LeaveOptions) -> NodePlan:
 def leave_blockers(
     files: FileSystem, settings: StoreSettings, ledger: Ledger, version: int
 ) -> list[str]:
-    """Return what keeps this member from leaving, each with its remedy."""
+    """Return the reasons why this member cannot leave, each with its remedy."""
     paths = StorePaths.from_settings(settings)
     found = []
     if files.exists(paths.abort):
@@ -157,15 +157,15 @@ def leave_blockers(
             "the log has version 2 records, which Java 4.9 cannot read; leave for 5.x only"
             " (--reader 5)"
         )
-    row = MappedFiles(files, (paths.commit_log,), settings.mapped_file_size_commit_log)
-    row.load(COMMIT_LOG_SIZE_KEY)
-    if row and ledger.files and row.last.end_offset != ledger.base_offset:
+    log_files = MappedFiles(files, (paths.commit_log,), settings.mapped_file_size_commit_log)
+    log_files.load(COMMIT_LOG_SIZE_KEY)
+    if log_files and ledger.files and log_files.last.end_offset != ledger.base_offset:
         found.append(
-            f"the old log ends at {row.last.end_offset}, the entries begin at"
+            f"the old log ends at {log_files.last.end_offset}, the entries begin at"
             f" {ledger.base_offset}: messages between them are missing or exist twice; restore the"
             " missing files from another member"
         )
-    row.close()
+    log_files.close()
     return found
 
 
@@ -213,7 +213,7 @@ class _LeavePlanner:
         )
 
     def _cut(self) -> tuple[list[EntryFile], list[Op]]:
-        """Return the files that stay, as they will be, and the operations that remove the rest."""
+        """Return the files that stay, in final form, and the operations that remove the rest."""
         index, ledger = self.options.cut_index, self.ledger
         if index > ledger.end_index:
             raise UpgradeRefusedError(
@@ -245,7 +245,7 @@ class _LeavePlanner:
         return [*ledger.files[:number], cut], ops
 
     def _aside(self, entry_files: list[EntryFile]) -> list[Op]:
-        """Move files aside, the last one first: an interruption leaves no gap."""
+        """Move files aside in reverse order, so that an interruption leaves no gap."""
         return [
             MoveAside(
                 path=entry_file.path,
@@ -311,10 +311,10 @@ class _LeavePlanner:
 
     def _derived(self) -> list[Op]:
         files, paths, keep = self.context.files, self._paths, self._keep
-        made = f"{keep}/derived"
+        built = f"{keep}/derived"
         ops: list[Op] = [
             Derive(
-                path=made,
+                path=built,
                 commit_log=paths.commit_log,
                 queues=paths.consume_queue,
                 index=paths.index,
@@ -325,11 +325,11 @@ class _LeavePlanner:
         for name, place in (("consumequeue", paths.consume_queue), ("index", paths.index)):
             if files.is_dir(place):
                 ops.append(MoveAside(path=place, to=f"{keep}/{name}"))
-            ops.append(Move(path=f"{made}/{name}", to=place))
+            ops.append(Move(path=f"{built}/{name}", to=place))
         return ops
 
     def _checkpoint(self, kept: list[EntryFile]) -> Op | None:
-        """Return a checkpoint that declares every stored message durable, as after this plan."""
+        """Return a checkpoint that declares all messages durable, as they are after this plan."""
         if not kept:
             return None
         files, path = self.context.files, self._paths.checkpoint

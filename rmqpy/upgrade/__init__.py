@@ -3,7 +3,7 @@
 Sub-packages, top to bottom; each imports only from those below it:
 
 ========== ======================================================================
-``steps``  what the steps share: contexts, the reference, the verbs' plans
+``steps``  shared by all steps: contexts, the reference, the plans of the commands
 ``checks`` what prevents a switch: hazards, configuration, diverged logs
 ``plan``   plans, the closed set of operations, the engine and its journal
 ========== ======================================================================

@@ -1,4 +1,4 @@
-"""The commands of a switch or of the way back, for given hosts, paths and brokers."""
+"""The commands of a switch or of the way back, for given hosts, paths, and brokers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ JAVA, RMQPY = "java", "rmqpy"
 def switch_runbook(context: PlanContext, brokers: str) -> Iterator[str]:
     """Yield the commands of a switch; ``brokers`` (java, rmqpy) run before and after it."""
     surveys = context.group.surveys
-    shown, confs = _replica_arguments(surveys), _config_arguments(surveys)
+    replicas, configs = _replica_arguments(surveys), _config_arguments(surveys)
     peers = context.options.peers or "n0-HOST:PORT;n1-HOST:PORT;n2-HOST:PORT"
     yield "# 1. Stop producers, wait until every slave has caught up, then stop the master, then"
     yield "#    the slaves. Messages cannot be sent from here on until step 6."
     for survey in surveys:
         yield f"{_stop(brokers)}    # on the host of {survey.name}"
     yield "# 2. Check. Exit code 2: something must be repaired first."
-    yield f"rmqpy upgrade check {shown} {confs}"
+    yield f"rmqpy upgrade check {replicas} {configs}"
     yield f"rmqpy upgrade manifest {surveys[0].name}={surveys[0].root} --format json > before.json"
     yield "# 3. Plan, read the plan, sign it off."
-    yield f"rmqpy upgrade plan {shown} {confs} --out plan.json"
+    yield f"rmqpy upgrade plan {replicas} {configs} --out plan.json"
     yield "# 4. Align, on each host its own part."
     for survey in surveys:
-        yield f"rmqpy upgrade apply --plan plan.json --node {survey.name} {shown} {confs}"
+        yield f"rmqpy upgrade apply --plan plan.json --node {survey.name} {replicas} {configs}"
     yield "# 5. Switch, on each host."
     for number, survey in enumerate(surveys):
         self_id = context.options.self_ids.get(survey.name, f"n{number}")
@@ -39,7 +39,7 @@ def switch_runbook(context: PlanContext, brokers: str) -> Iterator[str]:
     for survey in surveys:
         yield f"{_start(brokers, survey)}    # on the host of {survey.name}"
     yield "# 7. Prove it, let it soak, then give up the rollback."
-    yield f"rmqpy upgrade verify --before before.json {shown} {confs}"
+    yield f"rmqpy upgrade verify --before before.json {replicas} {configs}"
     for survey in surveys:
         yield f"rmqpy upgrade finalize {survey.root}"
 
@@ -47,7 +47,7 @@ def switch_runbook(context: PlanContext, brokers: str) -> Iterator[str]:
 def leave_runbook(context: PlanContext, brokers: str) -> Iterator[str]:
     """Yield the commands of the way back, for the same group."""
     surveys = context.group.surveys
-    shown, confs = _replica_arguments(surveys), _config_arguments(surveys)
+    replicas, configs = _replica_arguments(surveys), _config_arguments(surveys)
     roles = context.options.roles
     options = "".join(f" --role {name}={role}" for name, role in roles.items())
     yield "# 1. Stop producers, wait until all members have the same committed end"
@@ -56,14 +56,14 @@ def leave_runbook(context: PlanContext, brokers: str) -> Iterator[str]:
         yield f"{_stop(brokers)}    # on the host of {survey.name}"
     yield "# 2. Save a manifest for the proof; plan the way back, read the plan, sign it off."
     yield f"rmqpy upgrade manifest {surveys[0].name}={surveys[0].root} --format json > before.json"
-    yield f"rmqpy upgrade leave {shown} {confs}{options} --out leave.json"
+    yield f"rmqpy upgrade leave {replicas} {configs}{options} --out leave.json"
     if not roles:
         yield "#    (--role NAME=SYNC_MASTER, --role NAME=SLAVE write the roles as well)"
     yield "# 3. Apply, on each host its own part."
     for survey in surveys:
-        yield f"rmqpy upgrade apply --plan leave.json --node {survey.name} {shown} {confs}"
+        yield f"rmqpy upgrade apply --plan leave.json --node {survey.name} {replicas} {configs}"
     yield "# 4. Prove it."
-    yield f"rmqpy upgrade verify --before before.json {shown} {confs}"
+    yield f"rmqpy upgrade verify --before before.json {replicas} {configs}"
     yield "# 5. Start one as master, the others as slaves; let it soak, then give up the rollback."
     for survey in surveys:
         yield f"{_start(brokers, survey)}    # on the host of {survey.name}"

@@ -1,7 +1,7 @@
 """``rmqpy upgrade serve``: serve a directory's survey, digests and ranges to other hosts.
 
-Read only. The server listens on the loopback interface or requires a token over TLS. It serves only
-files of the store, whatever path a request names. This is the only module of the upgrade that
+The server only reads. It listens on the loopback interface or requires a token over TLS, and serves
+only files of the store, whatever path a request names. This is the only module of the upgrade that
 imports aiohttp.
 """
 
@@ -54,7 +54,7 @@ class TokenAuth:
 
 
 def application(replica: LocalReplica, token: str) -> web.Application:
-    """Return the application: survey, digest, range, sums, status, clock."""
+    """Return the application that answers survey, digest, range, sums, status, and clock."""
     server = _ReplicaRequests(replica)
 
     @web.middleware
@@ -80,7 +80,7 @@ def application(replica: LocalReplica, token: str) -> web.Application:
 
 
 def run(replica: LocalReplica, auth: TokenAuth, ready: Callable[[str], None]) -> None:
-    """Serve until interrupted; call ``ready`` with the address."""
+    """Serve until interrupted; call ``ready`` with the URL once the server listens."""
     auth.check()
     asyncio.run(_run(replica, auth, ready))
 
@@ -100,7 +100,7 @@ async def _run(replica: LocalReplica, auth: TokenAuth, ready: Callable[[str], No
 
 
 Fingerprint = list[tuple[str, int, int]]
-"""Path, size and time of every file."""
+"""The path, size in bytes, and time in ms of every file."""
 
 
 @define(slots=True)
@@ -110,7 +110,7 @@ class _ReplicaRequests:
     _survey_lock: asyncio.Lock = field(factory=asyncio.Lock)
 
     async def survey(self, request: web.Request) -> web.Response:
-        """Answer with the present survey; take a new one if a file has changed."""
+        """Return the survey; take a new one if a file has changed since the last request."""
         async with self._survey_lock:
             now = await asyncio.to_thread(self._fingerprint)
             if now != self._fingerprint_seen:
@@ -136,8 +136,8 @@ class _ReplicaRequests:
         first, end = int(query["first"]), int(query["end"])
         if not 0 <= end - first <= SUMMED_MAX:
             raise ValueError(f"at most {SUMMED_MAX} messages at a time")
-        wanted = query["topic"], int(query["queue"]), first, end
-        return web.Response(text=json.dumps(await asyncio.to_thread(self.replica.sums, *wanted)))
+        arguments = query["topic"], int(query["queue"]), first, end
+        return web.Response(text=json.dumps(await asyncio.to_thread(self.replica.sums, *arguments)))
 
     async def digest(self, request: web.Request) -> web.Response:
         path, start, end = self._range(request)

@@ -213,9 +213,9 @@ def test_a_signed_plan_needs_its_key(hosts: Path, capsys: pytest.CaptureFixture[
 
 def id_of(value: dict[str, Any]) -> str:
     """Return the id that matches the content of a changed plan."""
-    with pytest.raises(RmqError, match="its content is") as refused:
+    with pytest.raises(RmqError, match="its content has") as refused:
         Plan.from_json(value)
-    return str(refused.value).split("its content is ")[1][:12]
+    return str(refused.value).split("its content has ")[1][:12]
 
 
 @pytest.mark.slow

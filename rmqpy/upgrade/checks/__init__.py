@@ -1,4 +1,5 @@
 """The checks before a switch: replicas, configurations, tables, and the known hazards.
 
-They only read. May import ``plan``. Start reading in :mod:`~rmqpy.upgrade.checks.group_checks`.
+Checks change nothing. May import ``plan``. Start reading in
+:mod:`~rmqpy.upgrade.checks.group_checks`.
 """

@@ -18,7 +18,7 @@ EPHEMERAL_START = 32768
 EPHEMERAL_END = 60999
 
 
-def _shown(group: Group) -> list[Survey]:
+def _with_config(group: Group) -> list[Survey]:
     return [survey for survey in group.surveys if survey.config is not None]
 
 
@@ -41,7 +41,7 @@ def config_shown(group: Group) -> Iterator[CheckFinding]:
 def same_sizes(group: Group) -> Iterator[CheckFinding]:
     """mappedFileSizeCommitLog is the same on all nodes (H7)."""
     sizes = {survey.name: survey.file_size for survey in group.surveys if survey.spans}
-    sizes |= {survey.name: survey.file_size for survey in _shown(group)}
+    sizes |= {survey.name: survey.file_size for survey in _with_config(group)}
     if len(set(sizes.values())) > 1:
         values = ", ".join(f"{name}: {size}" for name, size in sizes.items())
         yield finding(
@@ -55,9 +55,9 @@ def same_sizes(group: Group) -> Iterator[CheckFinding]:
 def same_group(group: Group) -> Iterator[CheckFinding]:
     """brokerName, dLegerGroup, dLegerPeers and the cluster are the same on all nodes (H19)."""
     for key in ("brokerClusterName", "brokerName", "dLegerGroup", "dLegerPeers"):
-        values = {each.name: each.setting(key) for each in _shown(group)}
+        values = {each.name: each.setting(key) for each in _with_config(group)}
         if key.startswith("dLeger"):
-            values = {each.name: each.setting(key) for each in _shown(group) if _is_on(each)}
+            values = {each.name: each.setting(key) for each in _with_config(group) if _is_on(each)}
         if len(set(values.values())) > 1:
             listed = ", ".join(f"{name}: {value or 'not set'}" for name, value in values.items())
             yield finding(
@@ -68,7 +68,7 @@ def same_group(group: Group) -> Iterator[CheckFinding]:
 def self_ids(group: Group) -> Iterator[CheckFinding]:
     """Every self id is a letter and a number, is a peer's, and belongs to one node only (H18)."""
     seen: dict[str, str] = {}
-    for survey in _shown(group):
+    for survey in _with_config(group):
         self_id = survey.setting("dLegerSelfId")
         if not self_id and not _is_on(survey):
             continue
@@ -97,7 +97,7 @@ def self_ids(group: Group) -> Iterator[CheckFinding]:
 
 def peers(group: Group) -> Iterator[CheckFinding]:
     """dLegerPeers can be parsed, names a group that survives a loss, its ports are free (H19)."""
-    for survey in _shown(group):
+    for survey in _with_config(group):
         text = survey.setting("dLegerPeers")
         if not text:
             continue
@@ -146,11 +146,12 @@ def _port_findings(survey: Survey, members: dict[str, int]) -> Iterator[CheckFin
 
 
 def taken_names(listen: int) -> dict[str, int]:
+    """Return the ports of a broker that listens on ``listen``, by use."""
     return {"listenPort": listen, "fast port": listen - 2, "HA port": listen + 1}
 
 
 def ephemeral_ports() -> tuple[int, int]:
-    """Return the range of this host, Linux's default where it cannot be read."""
+    """Return (first, last) port of this host's outgoing connections, or Linux's default."""
     try:
         low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
         return int(low), int(high)
@@ -160,8 +161,8 @@ def ephemeral_ports() -> tuple[int, int]:
 
 def flags_together(group: Group) -> Iterator[CheckFinding]:
     """The flag is the same on all nodes: no switch node by node (H11)."""
-    on = [survey.name for survey in _shown(group) if _is_on(survey)]
-    off = [survey.name for survey in _shown(group) if not _is_on(survey)]
+    on = [survey.name for survey in _with_config(group) if _is_on(survey)]
+    off = [survey.name for survey in _with_config(group) if not _is_on(survey)]
     if on and off:
         yield finding(
             "flags-together",
@@ -174,7 +175,7 @@ def flags_together(group: Group) -> Iterator[CheckFinding]:
 
 def batch_push(group: Group) -> Iterator[CheckFinding]:
     """Batch push is off while versions are mixed (H28)."""
-    for survey in _shown(group):
+    for survey in _with_config(group):
         if survey.setting("isEnableBatchPush", "false").lower() == "true":
             yield note(
                 "batch-push",

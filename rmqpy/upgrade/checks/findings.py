@@ -35,9 +35,9 @@ class CheckFinding:
 
     def __str__(self) -> str:
         head = "note   " if self.is_note else "FINDING"
-        who = f" {self.replica}:" if self.replica else ""
+        subject = f" {self.replica}:" if self.replica else ""
         remedy = f"\n        -> {self.remedy}" if self.remedy else ""
-        return f"{head} [{self.check}]{who} {self.text}{remedy}"
+        return f"{head} [{self.check}]{subject} {self.text}{remedy}"
 
 
 def finding(check: str, replica: str, text: str, remedy: str = "") -> CheckFinding:
@@ -70,7 +70,10 @@ class Group:
 
     @staticmethod
     def divide(replica: Replica) -> int | None:
-        """Return where the DLedger log starts or would start at a switch, None without any log."""
+        """Return the offset at which the DLedger log starts, or would start after a switch.
+
+        Return None if the replica has no log.
+        """
         survey = replica.survey()
         manifest = survey.manifest
         ledger = manifest.facts.get("ledger")

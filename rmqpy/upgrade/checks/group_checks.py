@@ -1,10 +1,11 @@
 """The named checks of a switch: each reads surveys and reports what is wrong, why, and a remedy.
 
 A check is a function from a :class:`Group` to findings; its name appears in reports and in
-``docs/reference/upgrade.md``. A *finding* stops a plan or a switch; a *note* is harmless, or for
-the operator to judge. Checks of one replica are in :mod:`rmqpy.upgrade.checks.replica_checks`,
-checks of the configuration in :mod:`rmqpy.upgrade.checks.config_checks`. This module has those that
-compare replicas, and the table of all checks.
+``docs/reference/upgrade.md``. A *finding* stops a plan or a switch; a *note* is harmless, or a
+matter for the operator to judge. Checks of one replica are in
+:mod:`rmqpy.upgrade.checks.replica_checks`, checks of the configuration in
+:mod:`rmqpy.upgrade.checks.config_checks`. This module has the checks that compare replicas, and the
+table of all checks.
 """
 
 from __future__ import annotations
@@ -52,20 +53,20 @@ def _compare_pair(
             f"{one}, {two}",
             f"the logs differ from offset {compared.common_end} on (first differing byte"
             f" {compared.difference}; after it {', '.join(listed)})",
-            "choose the side that stays: rmqpy upgrade plan --reference NAME lists the messages of"
+            "choose the side to keep: rmqpy upgrade plan --reference NAME lists the messages of"
             " both sides",
         )
     elif compared.relation is not Relation.EQUAL:
-        short, far = (one, two) if compared.relation is Relation.SHORTER else (two, one)
+        shorter, longer = (one, two) if compared.relation is Relation.SHORTER else (two, one)
         end, full = sorted((end_one, end_two))
-        missing = sum(1 for _ in messages_after(group.replica(far), compared.common_end))
+        missing = sum(1 for _ in messages_after(group.replica(longer), compared.common_end))
         where = "has no old log" if end == 0 else f"ends at {end}"
-        size = group.survey(far).file_size
+        size = group.survey(longer).file_size
         same = " in the same file" if end and -(-end // size) == -(-full // size) else ""
         yield finding(
             "same-log",
-            short,
-            f"{where}{same}, {far} at {full}: {missing} messages are missing here",
+            shorter,
+            f"{where}{same}, {longer} at {full}: {missing} messages are missing here",
             "rmqpy upgrade plan and apply copy them; if the group starts as it is, it loses them or"
             " never agrees on the divided offset",
         )
@@ -160,6 +161,6 @@ CHECKS: dict[str, Check] = {**REPLICA_CHECKS, **CONFIG_CHECKS, **GROUP_CHECKS}
 
 
 def run_checks(group: Group) -> list[CheckFinding]:
-    """Return what all checks find, findings first."""
+    """Return the results of all checks, findings before notes."""
     found = [each for check in CHECKS.values() for each in check(group)]
     return sorted(found, key=lambda each: each.is_note)

@@ -1,7 +1,7 @@
 """The hazards that the switch of the Java broker leaves to the operator.
 
-Each names the check that finds it, or says why it cannot happen here. ``docs/reference/upgrade.md``
-shows this table.
+Each hazard names the checks that find it, or says why it cannot happen here.
+``docs/reference/upgrade.md`` shows this table.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ HAZARDS = (
         "H5",
         "switched after an unclean stop: consume queue tails stay lost",
         ("clean-stop", "queues-match"),
-        "our first start recovers by the abnormal rules",
+        "our first start recovers with the abnormal rules",
     ),
     Hazard(
         "H6",

@@ -1,8 +1,8 @@
 """The entries of one stopped member's DLedger files, and the index up to which a group agrees.
 
-Read only, from the files alone: entries with their indexes and terms, and the committed index of
-the checkpoint. Only all members together decide where a group may be cut (:func:`agreed_index`):
-everything that a quorum has may have been acknowledged.
+This module only reads files: the entries with their indexes and terms, and the checkpoint with the
+committed index. Where a group may be cut can be decided only from all members together
+(:func:`agreed_index`), because everything that a quorum has may have been acknowledged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rmqpy.upgrade.plan.reframe import PROPERTIES_MAX_BEFORE, PROPERTIES_MAX_BEF
 class EntryFile:
     """One data file.
 
-    ``content_end`` is the position after the last entry; ``closed`` says that a filler follows.
+    ``content_end`` is the position after the last entry; ``closed`` means that a filler follows.
     The indexes are -1 in a file without entries.
     """
 
@@ -49,7 +49,7 @@ class Ledger:
     """The entries of one member.
 
     ``end_index`` is -1 without entries. ``committed_index`` comes from the checkpoint. ``too_long``
-    has the offsets of messages whose properties leave no room for the way back. ``version`` is the
+    has the offsets of messages whose properties are too long for the way back. ``version`` is the
     highest version of the records (4.9 reads version 1 only).
     """
 
@@ -70,15 +70,17 @@ def read_ledger(files: FileSystem, settings: StoreSettings) -> Ledger:
     paths = StorePaths.from_settings(settings)
     self_id = settings.dledger_self_id
     assert self_id is not None, "only a member has a ledger"
-    row = MappedFiles(files, (settings.dledger_data_path,), settings.mapped_file_size_commit_log)
-    row.load(DATA_SIZE_KEY)
+    data_files = MappedFiles(
+        files, (settings.dledger_data_path,), settings.mapped_file_size_commit_log
+    )
+    data_files.load(DATA_SIZE_KEY)
     ledger = Ledger()
     try:
-        for file in row:
-            if not _take_file(ledger, file):
+        for file in data_files:
+            if not _add_file(ledger, file):
                 break
     finally:
-        row.close()
+        data_files.close()
     committed = MemberFiles(files, paths.dledger(self_id)).load_committed_index()
     ledger.committed_index = min(committed, ledger.end_index)
     return ledger
@@ -87,7 +89,7 @@ def read_ledger(files: FileSystem, settings: StoreSettings) -> Ledger:
 def position_after(files: FileSystem, ledger: Ledger, index: int) -> tuple[int, int]:
     """Return the number of the file that holds entry ``index``, and the position after that entry.
 
-    Raise UpgradeRefusedError when this member does not have the entry.
+    Raise UpgradeRefusedError if this member does not have the entry.
     """
     for number, entry_file in enumerate(ledger.files):
         if entry_file.first_index <= index <= entry_file.last_index:
@@ -103,11 +105,11 @@ def position_after(files: FileSystem, ledger: Ledger, index: int) -> tuple[int, 
 
 
 def agreed_index(ledgers: Sequence[Ledger], group_size: int) -> int:
-    """Return the last entry that the group must keep.
+    """Return the index of the last entry that the group must keep.
 
-    That is what any member knows to be committed, and what a quorum has. Members whose last entries
-    have the same term agree up to the shorter end. Raise UpgradeRefusedError when too few members
-    are given, or when they ended in different terms.
+    The group keeps every entry that a member knows to be committed, and every entry that a quorum
+    has. Members whose last entries have the same term agree up to the shorter end. Raise
+    UpgradeRefusedError if too few members are given, or if no quorum ended in the same term.
     """
     if not is_quorum(len(ledgers), group_size):
         raise UpgradeRefusedError(
@@ -135,14 +137,14 @@ def _position_after(view: memoryview, index: int) -> int:
             return position
 
 
-def _take_file(ledger: Ledger, file: MappedFile) -> bool:
-    """Add one file; return False when the ledger ends in it."""
+def _add_file(ledger: Ledger, file: MappedFile) -> bool:
+    """Add one file to ``ledger``. Return whether entries may follow in the next file."""
     first_index, end, stop = -1, file.first_offset, StopReason.LIMIT
     for scan in _scans(file):
         if len(scan):
             _check_follows(file, scan, ledger)
             first_index = scan.entry_index[0] if first_index < 0 else first_index
-            _take_scan(ledger, file, scan)
+            _add_scan(ledger, file, scan)
         end, stop = scan.end, scan.stop
     position = end - file.first_offset
     closed = False
@@ -187,7 +189,7 @@ def _check_follows(file: MappedFile, scan: Scan, ledger: Ledger) -> None:
         )
 
 
-def _take_scan(ledger: Ledger, file: MappedFile, scan: Scan) -> None:
+def _add_scan(ledger: Ledger, file: MappedFile, scan: Scan) -> None:
     ledger.end_index, ledger.end_term = scan.entry_index[-1], scan.term[-1]
     for offset, length in zip(scan.offset, scan.properties_length, strict=True):
         position = offset - file.first_offset

@@ -1,4 +1,4 @@
-"""The comparison of two classic logs: whether one is a prefix of the other, or where they part.
+"""Compare two classic logs: find whether one is a prefix of the other, or where they diverge.
 
 Whole blocks are compared by the digests of the manifests. Bytes are read only for the block in
 which one log ends, or which differs. Bytes after the last record, and after the eight bytes of a
@@ -21,7 +21,7 @@ from rmqpy.codec.scan import StopReason
 from rmqpy.upgrade.checks.replica import Replica
 
 LISTED_MAX = 200
-"""The messages of each side that a divergence lists; all are counted."""
+"""The maximum number of messages listed for each side of a divergence; all are counted."""
 
 
 class Relation(Enum):
@@ -37,7 +37,7 @@ class LogComparison:
     """The result for two logs.
 
     Both hold the same records up to ``common_end``. ``difference`` is the first differing byte of a
-    divergence, else -1. ``lacks_front`` says that the first log begins after the second.
+    divergence, else -1. ``lacks_front`` means that the first log begins after the second.
     """
 
     relation: Relation
@@ -160,7 +160,7 @@ def _compare_file(
 
 
 def _record_start(replica: Replica, file: LogFileDigest, offset: int) -> int:
-    """Return the start of the record that holds the byte at ``offset``: the common end."""
+    """Return the start of the record that contains ``offset``; both logs are equal before it."""
     start = file.first_offset
     for group in file.groups:
         if group.offset <= offset:

@@ -24,7 +24,7 @@ from rmqpy.upgrade.plan.survey import Survey, SurveyPlan, take_survey
 
 RANGE_BYTES_MAX = 4 << 20
 SUMMED_MAX = 1 << 10
-"""The limits of one request: bytes, and messages to sum up."""
+"""The limits of one request: bytes, and messages for which sums are returned."""
 
 REQUEST_SECONDS_MAX = 600
 TOKEN_HEADER = "X-Rmqpy-Token"
@@ -41,21 +41,21 @@ class Replica(Protocol):
     def read(self, path: str, start: int, end: int) -> bytes: ...
 
     def digest(self, path: str, start: int, end: int) -> str:
-        """Return the md5 of a range, ``absent`` when the range does not exist."""
+        """Return the md5 of a range as hex, or ``absent`` if the range does not exist."""
 
     def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
-        """Do what :meth:`rmqpy.audit.facts.log_reader.QueueMessages.sums` does."""
+        """Return the same as :meth:`rmqpy.audit.facts.log_reader.QueueMessages.sums`."""
 
     def status(self) -> dict[str, Any]:
         """Return the state of the journal, for ``rmqpy upgrade status``."""
 
     def clock_skew_ms(self) -> int:
-        """Return how far the clock of its host is ahead of ours."""
+        """Return by how many ms the clock of the replica's host is ahead of this host's."""
 
 
 @define(slots=True)
 class LocalReplica:
-    """A directory of this host (implements ``ReplicaState``)."""
+    """A directory of this host (implements :class:`Replica`)."""
 
     files: FileSystem
     plan: SurveyPlan
@@ -121,8 +121,10 @@ class LocalReplica:
 
 @define(slots=True)
 class RemoteReplica:
-    """A replica read over HTTP (implements ``ReplicaState``); ``authority`` has trusted
-    certificates."""
+    """A replica that is read over HTTP (implements :class:`Replica`).
+
+    ``authority`` is the path of a file with trusted certificates.
+    """
 
     name: str
     address: str
@@ -132,14 +134,14 @@ class RemoteReplica:
 
     def survey(self) -> Survey:
         if self._survey is None:
-            self._survey = Survey.decode(self._ask("survey", {"name": self.name}))
+            self._survey = Survey.decode(self._get("survey", {"name": self.name}))
         return self._survey
 
     def read(self, path: str, start: int, end: int) -> bytes:
         parts = []
         while start < end:
             stop = min(start + RANGE_BYTES_MAX, end)
-            data = self._ask("range", {"path": path, "start": start, "end": stop})
+            data = self._get("range", {"path": path, "start": start, "end": stop})
             if len(data) != stop - start:
                 raise NetworkError(f"{self.address}: {len(data)} bytes of {stop - start} of {path}")
             parts.append(data)
@@ -147,24 +149,24 @@ class RemoteReplica:
         return b"".join(parts)
 
     def digest(self, path: str, start: int, end: int) -> str:
-        return self._ask("digest", {"path": path, "start": start, "end": end}).decode()
+        return self._get("digest", {"path": path, "start": start, "end": end}).decode()
 
     def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
         query = {"topic": topic, "queue": queue_id, "first": first, "end": end}
-        count, content, place = json.loads(self._ask("sums", query))
+        count, content, place = json.loads(self._get("sums", query))
         return int(count), int(content), int(place)
 
     def status(self) -> dict[str, Any]:
-        value: dict[str, Any] = json.loads(self._ask("status", {}))
+        value: dict[str, Any] = json.loads(self._get("status", {}))
         return value
 
     def clock_skew_ms(self) -> int:
         before_ms = time.time_ns() // 1_000_000
-        theirs = int(self._ask("clock", {}))
+        theirs = int(self._get("clock", {}))
         after_ms = time.time_ns() // 1_000_000
         return theirs - (before_ms + after_ms) // 2
 
-    def _ask(self, what: str, query: Mapping[str, object]) -> bytes:
+    def _get(self, what: str, query: Mapping[str, object]) -> bytes:
         url = f"{self.address.rstrip('/')}/v1/{what}?{urllib.parse.urlencode(query)}"
         request = urllib.request.Request(url, headers={TOKEN_HEADER: self.token})
         context = ssl.create_default_context(cafile=self.authority)
@@ -185,7 +187,7 @@ class RemoteReplica:
 
 @define(slots=True, frozen=True)
 class Replicas:
-    """All replicas by name, from which operations read (implements ``RangeSource``)."""
+    """All replicas by name, as the source of an operation's bytes (implements ``RangeSource``)."""
 
     by_name: Mapping[str, Replica]
 

@@ -209,14 +209,14 @@ def retention(survey: Survey) -> Iterator[CheckFinding]:
     hours = int(survey.setting("fileReservedTime") or DEFAULT_RESERVED_HOURS)
     log_bytes = survey.manifest.end - survey.manifest.begin
     needed = int(log_bytes / (last_ms - first[0]) * hours * HOUR_MS) * RETENTION_ROUNDS
-    room = survey.disk_free + log_bytes
-    if needed > room:
+    available = survey.disk_free + log_bytes
+    if needed > available:
         yield finding(
             "retention",
             survey.name,
             f"about {needed >> 20} MiB are written in {RETENTION_ROUNDS} x fileReservedTime={hours}"
-            f" hours, there is room for {room >> 20} MiB: while old files exist the new log"
-            " cannot be cleaned, and puts are refused above 90 %",
+            f" hours, the disk has space for {available >> 20} MiB: while old files exist the new"
+            " log cannot be cleaned, and puts are refused above 90 %",
             "lower fileReservedTime before the switch, or free disk space",
         )
 
@@ -267,8 +267,8 @@ def half_messages(survey: Survey) -> Iterator[CheckFinding]:
         yield note(
             "half-messages",
             survey.name,
-            """No DLedger data exists while the flag is off: a start would hide it (H9, H10)."""
-            " still pending, and needs this log for it",
+            f"{count} prepared messages in the log; after the switch the leader checks those that"
+            " are still pending, and needs this log to do so",
         )
 
 

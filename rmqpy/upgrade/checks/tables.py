@@ -40,7 +40,7 @@ Ends = Mapping[tuple[str, int], int]
 
 @define(slots=True, frozen=True)
 class TableDifference:
-    """One difference; ``harmless`` if any two running replicas show it (a delay offset lags)."""
+    """One difference; ``harmless`` if it is normal between running replicas (delay offsets lag)."""
 
     table: str
     text: str
@@ -51,8 +51,8 @@ class TableDifference:
 class MergedTables:
     """The merged tables.
 
-    ``tables`` has the texts to write, only of tables in which some replica differs; ``differing``
-    names those replicas.
+    ``tables`` has the texts to write, but only of tables that differ on some replica; ``differing``
+    has the names of those replicas, by table.
     """
 
     tables: dict[str, bytes] = field(factory=dict)
@@ -61,7 +61,7 @@ class MergedTables:
 
 
 def table_differences(one: Mapping[str, str], two: Mapping[str, str]) -> Iterator[TableDifference]:
-    """Yield how the content of two replicas' tables differs; formatting does not count."""
+    """Yield the differences in content between two replicas' tables; formatting is ignored."""
     for name in sorted(one.keys() | two.keys()):
         content_one, content_two = (_content(name, tables.get(name)) for tables in (one, two))
         if content_one == content_two:
@@ -82,10 +82,15 @@ def table_differences(one: Mapping[str, str], two: Mapping[str, str]) -> Iterato
 def merge_tables(
     replicas: Mapping[str, Mapping[str, str]], reference: str, ends: Ends
 ) -> MergedTables:
-    """Return one set of tables for all; where no largest value decides, ``reference`` wins."""
+    """Return one set of tables for all replicas.
+
+    Where no largest value decides, the value of the replica ``reference`` wins.
+    """
     merged = MergedTables()
     for name in sorted({name for tables in replicas.values() for name in tables}):
-        contents = {who: _content(name, tables.get(name)) for who, tables in replicas.items()}
+        contents = {
+            replica: _content(name, tables.get(name)) for replica, tables in replicas.items()
+        }
         if name in (OFFSETS, DELAYS):
             result = _merge_offsets(name, contents, ends, merged.conflicts)
         elif name in MEMBERS:
@@ -97,7 +102,9 @@ def merge_tables(
                     f"{name}: differs between replicas; that of {reference} is kept"
                 )
         differing = {
-            who for who, each in contents.items() if each != result or name not in replicas[who]
+            replica
+            for replica, each in contents.items()
+            if each != result or name not in replicas[replica]
         }
         if differing:
             merged.differing[name] = differing
@@ -114,7 +121,11 @@ def consumer_offsets(tables: Mapping[str, str]) -> Iterator[tuple[str, str, int,
 
 
 def _content(name: str, text: str | None) -> dict[str, Any]:
-    """Return what counts, flat: offsets by "topic@group" and queue, configurations by name."""
+    """Return the content that is compared and merged, without nesting.
+
+    Consumer offsets have keys of the form "topic@group queue", configurations their name. The
+    result is empty if there is no table, or none that can be parsed.
+    """
     if not text:
         return {}
     try:
@@ -161,7 +172,10 @@ def _merge_offsets(
 def _merge_configs(
     name: str, contents: Mapping[str, dict[str, Any]], reference: str, conflicts: list[str]
 ) -> dict[str, Any]:
-    order = [contents[reference], *(each for who, each in contents.items() if who != reference)]
+    order = [
+        contents[reference],
+        *(each for replica, each in contents.items() if replica != reference),
+    ]
     result: dict[str, Any] = {}
     for table in order:
         for key, config in table.items():
@@ -190,7 +204,7 @@ def _is_number(value: object) -> bool:
 
 
 def _encode(name: str, result: dict[str, Any], replicas: Mapping[str, Mapping[str, str]]) -> bytes:
-    """Return the text as the Java broker writes it, with the newest data version of all."""
+    """Return the text in the Java broker's form, with the newest data version of all replicas."""
     member = MEMBERS.get(name)
     if member is None:
         return fastjson.dumps(result, pretty=True)

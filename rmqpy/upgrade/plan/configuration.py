@@ -20,8 +20,8 @@ def dledger_config(files: FileSystem, survey: Survey, keys: Mapping[str, str]) -
 def classic_config(files: FileSystem, survey: Survey, roles: Mapping[str, str]) -> str:
     """Return the configuration with the flag off.
 
-    ``roles`` gives roles by replica (SYNC_MASTER, ASYNC_MASTER, SLAVE). The role of a replica that
-    it does not name stays as configured.
+    ``roles`` has roles by replica (SYNC_MASTER, ASYNC_MASTER, SLAVE). A replica that is not in it
+    keeps its configured role.
     """
     keys = {FLAG: "false"}
     role = roles.get(survey.name)

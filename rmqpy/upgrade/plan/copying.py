@@ -1,4 +1,4 @@
-"""Copy files and folders: zeros become holes, times stay, and the result is durable."""
+"""Copy files and folders: zeros become holes, times are kept, and the result is durable."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def copy_tree(
 ) -> None:
     """Copy a folder except for the entries that ``skip`` names.
 
-    A file that exists already with the same size and time is not copied again.
+    A file that already exists with the same size and time is not copied again.
     """
     files.make_dirs(target)
     for name in files.list_dir(source):
-        path, there = f"{source}/{name}", f"{target}/{name}"
+        path, copied = f"{source}/{name}", f"{target}/{name}"
         if name in skip:
             continue
         if files.is_dir(path):
-            copy_tree(files, path, there)
-        elif not _same(files, path, there):
-            copy_file(files, path, there)
+            copy_tree(files, path, copied)
+        elif not _same(files, path, copied):
+            copy_file(files, path, copied)
 
 
-def _same(files: FileSystem, path: str, there: str) -> bool:
-    if not files.exists(there):
+def _same(files: FileSystem, path: str, copied: str) -> bool:
+    if not files.exists(copied):
         return False
-    same_size = files.size_of(path) == files.size_of(there)
-    return same_size and files.mtime_ms(path) == files.mtime_ms(there)
+    same_size = files.size_of(path) == files.size_of(copied)
+    return same_size and files.mtime_ms(path) == files.mtime_ms(copied)

@@ -1,10 +1,10 @@
-"""Consume queues and key index rebuilt from an offset on, in a separate folder.
+"""Rebuild consume queues and key index from an offset on, in a separate folder.
 
-The queues are copied as they are, cut at the offset, and dispatched from there on, so that what
-they know about older messages stays, also of topics that were deleted since. From offset 0 on they
-are built from the log alone, because those of a slave that got only the last files begin with blank
-units. Index files that end below the offset are copied, the rest is rebuilt. The broker's own
-dispatch does the work.
+The queues are copied as they are, cut at the offset, and dispatched from there on. So their units
+for older messages remain, including those of topics that have been deleted since. From offset 0 on
+they are built from the log alone, because the queues of a slave that received only the last files
+begin with blank units. Index files that end below the offset are copied; the rest is rebuilt. The
+broker's own dispatch does the work.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INDEX = "index"
 
 @define(slots=True, frozen=True)
 class DerivedPaths:
-    """The folders: ``target`` receives both results, the others are those of the store."""
+    """The folders of a build: ``target`` receives both results, the others belong to the store."""
 
     target: str
     commit_log: str
@@ -56,8 +56,8 @@ def build(context: NodeContext, places: DerivedPaths, from_offset: int) -> None:
     if from_offset > 0:
         copy_tree(files, places.queues, f"{target}/{QUEUES}")
     _copy_index(files, places.index, f"{target}/{INDEX}", from_offset)
-    row = MappedFiles(files, (places.commit_log,), settings.mapped_file_size_commit_log)
-    row.load(COMMIT_LOG_SIZE_KEY)
+    log_files = MappedFiles(files, (places.commit_log,), settings.mapped_file_size_commit_log)
+    log_files.load(COMMIT_LOG_SIZE_KEY)
     queues = ConsumeQueueTable(files, f"{target}/{QUEUES}", settings.mapped_file_size_consume_queue)
     index = KeyIndex(
         files,
@@ -67,16 +67,16 @@ def build(context: NodeContext, places: DerivedPaths, from_offset: int) -> None:
         context.now_ms,
     )
     try:
-        if row:
-            LogRecovery(files, row, Framing.CLASSIC, f"{context.work}/quarantine").recover(0)
-        log = ClassicCommitLog(row)
+        if log_files:
+            LogRecovery(files, log_files, Framing.CLASSIC, f"{context.work}/quarantine").recover(0)
+        log = ClassicCommitLog(log_files)
         _dispatch(context, log, (queues, index), from_offset)
         _drop_deleted(files, queues, places)
         stored_ms = _make_durable(files, queues, index, target)
     finally:
         queues.close()
         index.close()
-        row.close()
+        log_files.close()
     _keep_times(files, places.queues, f"{target}/{QUEUES}")
     files.replace_bytes(f"{target}/{FINISHED}", json.dumps({"at_ms": stored_ms}).encode())
 
@@ -152,7 +152,7 @@ def _copy_index(files: FileSystem, source: str, target: str, end_offset: int) ->
 
 
 def _keep_times(files: FileSystem, source: str, target: str) -> None:
-    """Give each file the time of the file it replaces: Java searches a queue by those times."""
+    """Set each file's time to that of the file it replaces: Java searches queues by those times."""
     for name in files.list_dir(target):
         path, old = f"{target}/{name}", f"{source}/{name}"
         if files.is_dir(path):

@@ -1,17 +1,17 @@
-"""Carry out one node's part of a plan and take it back, resumable after a kill at any point.
+"""Apply one node's part of a plan, or roll it back; both can be resumed after a kill at any point.
 
 For each operation the engine checks whether the directory is *before* or *after* it, saves what
 will be lost, notes the start in the journal, performs it, and notes the end. After a kill:
 
 ==========  ============================================================================
-begun       then
+begun       action
 ==========  ============================================================================
 no          the operation has changed nothing; its undo record is written again
 yes         its undo record is complete: back to *before*, and perform again
 ==========  ============================================================================
 
-A rollback takes back the operations in reverse order. Each can be taken back from *before*, *after*
-or the middle, so a rollback can be interrupted too.
+A rollback reverts the operations in reverse order. Each can be reverted from *before*, *after*, or
+halfway, so a rollback can be interrupted too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ JOIN = "m0004_join"
 
 
 def verify_preconditions(context: NodeContext, node: NodePlan) -> list[str]:
-    """Return every operation whose "before" does not hold now. Change nothing.
+    """Return the lines of all operations whose "before" does not hold now. Change nothing.
 
     Operations that depend on an earlier one of the plan are not checked.
     """
@@ -56,10 +56,10 @@ def verify_preconditions(context: NodeContext, node: NodePlan) -> list[str]:
 
 
 def apply_plan(context: NodeContext, plan: Plan, replica: str, phase: str = "") -> Journal:
-    """Carry out this node's part, or continue where an interrupted call stopped.
+    """Apply this node's part, or continue where an interrupted call stopped.
 
-    Raise UpgradeRefusedError when a "before" does not hold (then nothing was changed), or when
-    another plan is half done.
+    Raise UpgradeRefusedError if a "before" does not hold (then nothing was changed), or if another
+    plan is half done.
     """
     node = plan.node(replica)
     journal = load_journal(context.files, context.work)
@@ -129,10 +129,10 @@ def _run(context: NodeContext, node: NodePlan, journal: Journal) -> Journal:
 
 
 def roll_back(context: NodeContext) -> Journal:
-    """Take back the journal's plan, or continue where an interrupted call stopped.
+    """Roll back the journal's plan, or continue where an interrupted call stopped.
 
-    The next call takes back the plan before it. Raise UpgradeRefusedError when the log was written
-    to since the plan was applied.
+    The next call rolls back the plan that was applied before it. Raise UpgradeRefusedError if the
+    log was written to since the plan was applied.
     """
     files, work = context.files, context.work
     journal = load_journal(files, work)
@@ -170,7 +170,7 @@ def roll_back(context: NodeContext) -> Journal:
 
 
 def finalize(context: NodeContext) -> Journal:
-    """Give up the rollback: remove undo records and what was moved aside. May be repeated."""
+    """Give up the rollback: remove undo records and files moved aside. Safe to repeat."""
     journal = load_journal(context.files, context.work)
     if journal is None or journal.state not in (APPLIED, FINALIZED):
         state = "no plan was carried out" if journal is None else f"the plan is {journal.state}"
@@ -207,7 +207,7 @@ def _keep_earlier(context: NodeContext, journal: Journal | None) -> tuple[str, .
 
 
 def _set_empty_ledgers_aside(context: NodeContext, node: NodePlan) -> None:
-    """Move aside what a start with the flag created; :func:`_refuse_used` checked it is empty."""
+    """Move aside the ledgers of a start with the flag; :func:`_refuse_used` found them empty."""
     root = context.settings.store_path_root_dir
     for name in context.files.list_dir(root):
         if name.startswith("dledger-"):
@@ -232,7 +232,7 @@ def _drop_keep(context: NodeContext, plan_id: str, node: NodePlan) -> None:
 class _ModifiedPaths:
     """The files, folders and ranges inside files that earlier operations change.
 
-    ``above`` has the folders above them.
+    ``above`` has their parent folders.
     """
 
     places: set[str] = field(factory=set)
@@ -261,7 +261,7 @@ class _ModifiedPaths:
 
 
 def _with_folders(path: str) -> list[str]:
-    """Return the path and every folder above it."""
+    """Return the path and all its parent folders."""
     found = []
     while path:
         found.append(path)

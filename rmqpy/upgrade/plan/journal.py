@@ -1,7 +1,7 @@
-"""The journal of one node: the plan that it carries out, and how far it is.
+"""The journal of one node: the plan that it carries out, and its progress.
 
-It serves to resume after an interruption. The state of a directory is always detected from its
-files, never read here.
+The journal is read to resume after an interruption. The state of a directory is always detected
+from its files, never from the journal.
 
 ``<storePathRootDir>/rmqpy/upgrade/journal.json``:
 
@@ -44,16 +44,16 @@ class Journal:
     state: str
     done: int = 0
     begun: bool = False
-    """Whether operation number ``done`` may have changed something."""
+    """True if operation number ``done`` may have changed something."""
     skipped: tuple[int, ...] = ()
-    """Operations that were already done when their turn came; they are not taken back."""
+    """Operations that were already done when their turn came; a rollback leaves them alone."""
     phase: str = ""
     """The phase that the operator has reached: aligned, switched, soaking, left."""
     since_ms: int = 0
     earlier: tuple[str, ...] = ()
     """Plans that were applied before and can still be taken back, the newest last."""
     fingerprint: str = ""
-    """The log files when the plan was applied; a log written to since cannot be rolled back."""
+    """A digest of the log files after the plan was applied; if it differs, rollback is refused."""
 
     @property
     def is_half_done(self) -> bool:
@@ -61,7 +61,7 @@ class Journal:
 
 
 def load_journal(files: FileSystem, work: str) -> Journal | None:
-    """Return the journal, None if no plan was carried out. Raise StoreError if it is unreadable."""
+    """Return the journal, or None if no plan was applied. Raise StoreError if it is unreadable."""
     path = f"{work}/{JOURNAL_NAME}"
     if not files.exists(path):
         return None

@@ -1,5 +1,5 @@
 """The context of operations: the file layer, the source of other replicas' bytes, and the folder
-of the journal and of everything that can be put back.
+for the journal and the undo records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rmqpy.model.files import FileSystem
 from rmqpy.model.progress import NoProgress, StartProgress
 
 CHUNK = 4 << 20
-"""The number of bytes that are read, compared or sent at a time."""
+"""The number of bytes that are read, compared, or sent at a time."""
 
 ABSENT = "absent"
 
@@ -30,11 +30,11 @@ class RangeSource(Protocol):
     """A source of bytes of other replicas."""
 
     def read(self, replica: str, path: str, start: int, end: int) -> bytes:
-        """Return ``[start, end)`` of a file of that replica. Raise RmqError if it is missing."""
+        """Return bytes ``[start, end)`` of a replica's file. Raise RmqError if it is missing."""
 
 
 class NoSource:
-    """The source where no other replica is given: every read is refused."""
+    """The source to use without other replicas; it refuses every read."""
 
     def read(self, replica: str, path: str, start: int, end: int) -> bytes:
         raise UpgradeRefusedError(
@@ -59,7 +59,7 @@ class NodeContext:
 
 
 def range_digest(files: FileSystem, path: str, start: int = 0, end: int | None = None) -> str:
-    """Return the md5 of ``[start, end)`` as hex, ``absent`` if the file is missing or shorter."""
+    """Return the md5 of ``[start, end)`` in hex, or ``absent`` if the file is missing or short."""
     if not files.exists(path) or files.is_dir(path):
         return ABSENT
     file = files.open_readonly(path)
@@ -81,7 +81,9 @@ def digest_of(data: bytes | bytearray | memoryview) -> str:
 
 
 def fingerprint_log(context: NodeContext) -> str:
-    """Return a digest of the log files' names, lengths and times, without an empty DLedger log."""
+    """Return a digest of the log files' names, lengths, and times; empty DLedger files are left
+    out.
+    """
     files, settings = context.files, context.settings
     root = settings.store_path_root_dir
     folders = [settings.store_path_commit_log]
@@ -107,7 +109,7 @@ def _begins_with_content(files: FileSystem, path: str) -> bool:
 
 
 def tree_digest(files: FileSystem, folder: str) -> str:
-    """Return the md5 over names, lengths and bytes of all files below a folder, or ``absent``."""
+    """Return the md5 over names, lengths, and bytes of all files below a folder, or ``absent``."""
     if not files.is_dir(folder):
         return ABSENT
     rows = [

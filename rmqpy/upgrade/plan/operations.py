@@ -1,11 +1,11 @@
 """The closed set of operations: everything that a plan may do to a directory.
 
-Each names its file, what the file must hold before and what it will hold after. So it can be
-printed and signed off, refused when a "before" no longer holds, repeated without harm, and taken
-back. Paths are those of the node that carries it out.
+Each operation names its file, the content that the file must have before, and the content that it
+will have after. So an operation can be printed and signed off, refused if its "before" no longer
+holds, repeated without harm, and reverted. Paths are those of the node that carries it out.
 
 ===========  ======================================================  ===============================
-kind         does                                                    put back by
+kind         effect                                                  reverted by
 ===========  ======================================================  ===============================
 copy         bytes of another replica into an existing file          undo record
 create       a whole file of another replica                         removing it
@@ -61,7 +61,7 @@ class OpState(Enum):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Op(ABC):
-    """One operation; ``path`` is what it changes, ``why`` is for the reader of the plan."""
+    """One operation on ``path``; ``why`` is for readers of the plan."""
 
     kind: ClassVar[str]
     path: str
@@ -72,33 +72,33 @@ class Op(ABC):
         """Return the state of the directory as this operation sees it."""
 
     def prepare(self, context: NodeContext, undo_path: str) -> None:
-        """Save what would be lost; durable on return. Most kinds lose nothing."""
+        """Save, durably, what :meth:`perform` would destroy. Most kinds destroy nothing."""
         return
 
     @abstractmethod
     def perform(self, context: NodeContext) -> None:
-        """Go from *before* to *after*; durable on return."""
+        """Go from *before* to *after*. On return the change is durable."""
 
     def resume(self, context: NodeContext, undo_path: str) -> None:
         """Go back to *before* after an interruption, unless it is *after* already.
 
-        A kind that happens in one step has nothing to do.
+        Kinds that consist of one atomic step do nothing.
         """
         return
 
     @abstractmethod
     def revert(self, context: NodeContext, undo_path: str) -> None:
-        """Go back to *before*, from *before*, *after* or the middle."""
+        """Go back to *before*: from *before*, from *after*, or from halfway."""
 
     @property
     def changed_bytes(self) -> int:
-        """The number of bytes that it writes, for progress reports."""
+        """The number of bytes that the operation writes, for progress reports."""
         return 0
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Patch(Op):
-    """A change of bytes ``[start, end)`` of an existing file; the file's time stays.
+    """A change of bytes ``[start, end)`` of an existing file; the file keeps its time.
 
     ``before`` and ``after`` are the md5 of that range.
     """
@@ -110,7 +110,7 @@ class Patch(Op):
 
     @abstractmethod
     def edits(self, context: NodeContext) -> Iterable[Edit]:
-        """Return what it writes, all of it within the range."""
+        """Return the bytes to write, all within the range."""
 
     def state(self, context: NodeContext) -> OpState:
         found = range_digest(context.files, self.path, self.start, self.end)
@@ -122,7 +122,7 @@ class Patch(Op):
         undo.save_ranges(context.files, undo_path, self.path, self.overwritten(context))
 
     def overwritten(self, context: NodeContext) -> list[tuple[int, int]]:
-        """Return positions and lengths of what will be written."""
+        """Return the (position, length) ranges that will be written."""
         return [(self.start, self.end - self.start)]
 
     def perform(self, context: NodeContext) -> None:
@@ -174,7 +174,7 @@ class Copy(Patch):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Cut(Patch):
-    """Zeros in place of records; ``kept`` receives the bytes."""
+    """Zeros in place of records; the bytes are saved in the file ``kept``."""
 
     kind: ClassVar[str] = "cut"
     kept: str
@@ -242,7 +242,7 @@ class Reframe(Patch):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Create(Op):
-    """A new file; holes of the source stay holes, and the time is the source's."""
+    """A new file; holes of the source stay holes, and the source's time is kept."""
 
     kind: ClassVar[str] = "create"
     replica: str
@@ -345,7 +345,10 @@ class MakeDir(Op):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Write(Op):
-    """A small file as a whole; ``before`` is its md5 or ``absent``, ``content`` is base64."""
+    """The whole content of a small file.
+
+    ``before`` is the md5 of the present file or ``absent``; ``content`` is in base64.
+    """
 
     kind: ClassVar[str] = "write"
     before: str
@@ -382,7 +385,8 @@ class Write(Op):
 class Derive(Op):
     """Consume queues and key index, built below ``path``.
 
-    They come from the log, and below ``from_offset`` from the old ones at ``queues`` and ``index``.
+    From ``from_offset`` on they are built from the log; below it they are copied from the old ones
+    at ``queues`` and ``index``.
     """
 
     kind: ClassVar[str] = "derive"
@@ -413,10 +417,10 @@ class Derive(Op):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Install(Op):
-    """The folder ``made`` becomes ``path``; the present folder moves to ``aside``.
+    """The replacement of ``path`` by the folder ``made``; the present folder moves to ``aside``.
 
-    ``after`` is the digest of ``made``, ``log`` the fingerprint of the log from which it was built:
-    a log that was written to since has other queues.
+    ``after`` is the digest of ``made``. ``log`` is the fingerprint of the log from which ``made``
+    was built: if the log was written to since, its queues are different.
     """
 
     kind: ClassVar[str] = "install"
@@ -428,8 +432,8 @@ class Install(Op):
     def state(self, context: NodeContext) -> OpState:
         files = context.files
         if not files.is_dir(self.made):
-            there = tree_digest(files, self.path) == self.after
-            return OpState.AFTER if there else OpState.OTHER
+            installed = tree_digest(files, self.path) == self.after
+            return OpState.AFTER if installed else OpState.OTHER
         if files.exists(self.aside) or tree_digest(files, self.made) != self.after:
             return OpState.OTHER
         return OpState.BEFORE if fingerprint_log(context) == self.log else OpState.OTHER
@@ -472,7 +476,7 @@ def op_to_json(op: Op) -> dict[str, Any]:
 
 
 def op_from_json(value: dict[str, Any]) -> Op:
-    """Decode an operation. Raise RmqError for anything else: a plan may have been edited."""
+    """Decode an operation. Raise RmqError if it is invalid, because a plan may have been edited."""
     fields = dict(value)
     kind = _BY_KIND.get(str(fields.pop("op", None)))
     if kind is None:

@@ -1,4 +1,4 @@
-"""The plan: the operations of each node, as JSON to sign off and as lines to read.
+"""The plan: the operations of each node, as JSON and as lines to read and sign off.
 
 Its id is the start of the SHA-256 of its content without the time, so the same state gives the same
 plan. A node carries out its own part only.
@@ -28,8 +28,8 @@ _ID_DIGITS = 12
 class NodePlan:
     """One replica's part.
 
-    ``root`` is its storePathRootDir. ``keep`` is the folder for what is moved aside or built ahead;
-    ``finalize`` and a rollback remove it.
+    ``root`` is its storePathRootDir. ``keep`` is the folder for files that are moved aside or built
+    ahead of time; ``finalize`` and a rollback remove it.
     """
 
     replica: str
@@ -87,7 +87,7 @@ class Plan:
         return not any(node.ops for node in self.nodes)
 
     def to_json(self, key: bytes | None = None) -> dict[str, Any]:
-        """Return the JSON form, signed if there is a key."""
+        """Return the JSON form, signed if ``key`` is given."""
         value = {
             "format": PLAN_FORMAT,
             "id": self.id,
@@ -98,7 +98,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Plan:
-        """Decode a plan. Raise RmqError for another format or an id that does not fit."""
+        """Decode a plan. Raise RmqError for another format or an id that does not match."""
         if value.get("format") != PLAN_FORMAT:
             raise RmqError(
                 f"a plan of format {value.get('format')!r}, expected {PLAN_FORMAT}; use the rmqpy"
@@ -113,7 +113,7 @@ class Plan:
         )
         if plan.id != value["id"]:
             raise RmqError(
-                f"the plan has the id {value['id']}, its content is {plan.id}: it was changed"
+                f"the plan has the id {value['id']}, but its content has {plan.id}: it was changed"
                 " after it was created; plan again"
             )
         return plan
@@ -144,7 +144,7 @@ class Plan:
 
 
 def check_signed(value: dict[str, Any], key: bytes | None) -> None:
-    """Raise UpgradeRefusedError unless the plan is what the holder of ``key`` signed.
+    """Raise UpgradeRefusedError unless the holder of ``key`` signed exactly this plan.
 
     An unsigned plan passes only without a key, a signed one only with its key.
     """
@@ -157,8 +157,8 @@ def check_signed(value: dict[str, Any], key: bytes | None) -> None:
         raise UpgradeRefusedError("the plan is not signed: sign it when planning, with --key")
     if not hmac.compare_digest(str(signature), signature_of(value, key)):
         raise UpgradeRefusedError(
-            "the signature does not fit: the plan was changed after it was signed, or signed with"
-            " another key"
+            "the signature does not match: the plan was changed after it was signed, or it was"
+            " signed with another key"
         )
 
 

@@ -1,8 +1,8 @@
 """Turn one DLedger data file into a classic commit log file: the bytes that must change.
 
-A data file is ``[48-byte header][record]`` repeated, then a filler or zeros. Every record grows
-over the header after it by one reserved property of exactly those 48 bytes, so that nothing else
-moves:
+A data file is ``[48-byte header][record]`` repeated, then a filler or zeros. Every record is
+extended over the header after it, by one reserved property of exactly 48 bytes, so that nothing
+else moves:
 
 ===========================  ======================================================================
 record                       afterwards
@@ -19,8 +19,9 @@ PREPAREDTRANSACTIONOFFSET changes if the half message has moved. A record checks
 the last 20 bytes) stays last and is computed again.
 
 The reserved property holds the index and the term of every header that it covers, so that the
-entries can still be named afterwards. Its separator is part of its bytes: it comes first, unless
-the properties are empty (none is needed) or end in one (then it comes last).
+entries can still be identified afterwards. Its separator is part of its bytes: it is the first
+byte, unless the properties are empty (no separator is needed) or end in a separator (then it is
+the last byte).
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ RESERVED_PROPERTY: Final = b"__RMQPY_ENTRY"
 
 PROPERTIES_MAX_BEFORE: Final = layout.PROPERTIES_BYTES_MAX - layout.ENTRY_HEADER_SIZE
 PROPERTIES_MAX_BEFORE_FIRST: Final = layout.PROPERTIES_BYTES_MAX - 2 * layout.ENTRY_HEADER_SIZE
-"""The longest properties with which a record can leave, and the first record of a file."""
+"""The largest size of the properties, in bytes, with which a record can be converted; the second
+value applies to the first record of a file.
+"""
 
 CHECKSUM_HEAD: Final = b"__CRC32#\x01"
 CHECKSUM_SIZE: Final = 20
@@ -66,11 +69,11 @@ class Edit:
 
 @define(slots=True, frozen=True)
 class DataFile:
-    """A data file: its bytes, the offset of the first, and which offsets move by 48.
+    """A data file: its bytes, the offset of the first byte, and which offsets move by 48.
 
-    ``view`` ends where the file ends. ``end`` is the position after the last entry that leaves, or
-    the file's end when a filler closes it. ``moved_from`` and ``moved_to`` bound the offsets of all
-    messages that leave, in all files.
+    ``view`` covers the whole file. ``end`` is the position after the last entry that is converted,
+    or the file's end if a filler closes it. The offsets of all converted messages, in all files,
+    are in ``[moved_from, moved_to)``.
     """
 
     view: memoryview
@@ -88,7 +91,7 @@ class DataFile:
         return self.view[: self.end]
 
     def new_offset(self, offset: int) -> int:
-        """Return the offset in the new log of a message of the old one."""
+        """Return the offset in the new log of the message at ``offset`` of the old one."""
         if not self.moved_from <= offset < self.moved_to:
             return offset
         return offset - _HEADER if offset % self.size == _HEADER else offset
@@ -107,7 +110,7 @@ class Piece:
 
 
 def pieces_of(file: DataFile, target_bytes: int) -> list[Piece]:
-    """Cut a data file into pieces of about ``target_bytes``; return none when it holds no entry.
+    """Divide a data file into pieces of about ``target_bytes``; return none if it has no entry.
 
     Raise StoreError for a damaged file.
     """
@@ -124,7 +127,7 @@ def pieces_of(file: DataFile, target_bytes: int) -> list[Piece]:
 
 
 def too_long(file: DataFile) -> list[int]:
-    """Return the offsets of messages whose properties leave no room for the reserved one."""
+    """Return the offsets of messages whose properties are too long to add the reserved one."""
     found = []
     for scan, _ in _scans(file.content, file.base_offset):
         for offset, length in zip(scan.offset, scan.properties_length, strict=True):
@@ -135,7 +138,7 @@ def too_long(file: DataFile) -> list[int]:
 
 
 def edits_of(file: DataFile, piece: Piece) -> Iterator[Edit]:
-    """Yield the changes of one piece, in order, all inside it. Raise StoreError for damage."""
+    """Yield the changes of one piece in order, all inside it. Raise StoreError for damage."""
     position = piece.start
     if piece.start:
         view = file.view[piece.start : piece.end]
@@ -161,7 +164,7 @@ def edits_of(file: DataFile, piece: Piece) -> Iterator[Edit]:
 
 
 def strip_reserved(properties: bytes) -> bytes:
-    """Return the properties as before their message left, without its checksum."""
+    """Return the properties as they were before the conversion, without the record checksum."""
     kept = _without_checksum(properties)
     while True:
         head = kept.rfind(RESERVED_PROPERTY + b"\x01")
@@ -189,7 +192,7 @@ def covered_entries(properties: bytes) -> list[tuple[int, int]]:
 
 
 def _covers(file: DataFile, end: int) -> bool:
-    """Return whether an entry begins at ``end``: the record before it must cover its header."""
+    """Return whether an entry begins at ``end``; the record before it must cover its header."""
     return (
         end + _HEADER <= file.end and int.from_bytes(file.view[end : end + 4]) == layout.ENTRY_MAGIC
     )
@@ -275,7 +278,7 @@ def _patch(file: DataFile, record: bytearray, scan: Scan, row: int, prepared: in
 
 
 def _extend(file: DataFile, properties: bytes, headers: list[int], offset: int) -> bytes:
-    """Return the properties with the reserved one, as long as the headers that it covers."""
+    """Return the properties with the reserved one added; it is as long as the covered headers."""
     if not headers:
         return properties
     size = len(headers) * _HEADER
@@ -309,8 +312,9 @@ def _without_checksum(properties: bytes) -> bytes:
 
 
 def _checksum(record: bytearray) -> bytes:
-    """Return the checksum property of a finished record: CRC-32 of all before it, lowest digit
-    first.
+    """Return the checksum property of a finished record.
+
+    Its value is the CRC-32 of all bytes before the property, lowest digit first.
     """
     value = zlib.crc32(memoryview(record)[:-CHECKSUM_SIZE]) & layout.CRC_MASK
     return CHECKSUM_HEAD + f"{value:010d}"[::-1].encode() + _SEPARATOR

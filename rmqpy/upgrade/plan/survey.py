@@ -1,8 +1,8 @@
-"""The survey: everything that the checks need to know about one replica, as one value.
+"""The survey: everything that the checks need about one replica, as one value.
 
-It holds manifest, configuration, tables, disk space and sizes. Taking it reads every byte of the
-log once and changes nothing. ``rmqpy upgrade serve`` sends its JSON form; it sends ranges of files
-only when a plan needs them.
+A survey has the manifest, the configuration, the tables, disk space, and sizes. Taking a survey
+reads every byte of the log once and changes nothing. ``rmqpy upgrade serve`` sends the JSON form of
+the survey, and ranges of files only when a plan needs them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rmqpy.store.files.log_recovery import Framing
 
 SURVEY_FORMAT = 1
 FINDINGS_MAX = 1000
-"""The most findings of the audit that a survey carries."""
+"""The maximum number of audit findings in a survey."""
 
 SIZE_KEY = "mappedFileSizeCommitLog"
 DEFAULT_FILE_SIZE = 1 << 30
@@ -43,17 +43,19 @@ class FileSpan:
     mtime_ms: int
     first_stored_ms: int
     first_stored_of_next_ms: int = -1
-    """Reveals a copy with a new time: the file cannot have been written much later."""
+    """The store time of the next file's first message, or -1. If ``mtime_ms`` is much later, the
+    file was copied without its time.
+    """
     of_entries: bool = False
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Survey:
-    """What is known about one replica.
+    """The survey of one replica.
 
-    ``config`` is the broker.conf, None if it was not passed. ``tables`` are the texts of
-    ``config/``. ``found`` are findings of the audit, at most ``FINDINGS_MAX``. Numbers are of the
-    whole log.
+    ``config`` is the broker.conf, or None if it was not passed. ``tables`` has the texts of the
+    files in ``config/`` by name. ``found`` has the findings of the audit, at most
+    ``FINDINGS_MAX``. Numbers refer to the whole log.
     """
 
     name: str
@@ -73,14 +75,14 @@ class Survey:
 
     @property
     def file_size(self) -> int:
-        """The size in the configuration, else the size that the files show."""
+        """The size of a log file in bytes: as configured, else as the files show."""
         if self.config is not None:
             return int(self.config.get(SIZE_KEY, DEFAULT_FILE_SIZE))
         return max((span.size for span in self.spans), default=DEFAULT_FILE_SIZE)
 
     @property
     def has_entries(self) -> bool:
-        """Whether the replica has a DLedger log that is not just empty files."""
+        """True if the replica has a DLedger log with at least one entry."""
         log = self.manifest.log("dledger")
         return log is not None and bool(log.files)
 
@@ -96,7 +98,7 @@ class Survey:
 
     @classmethod
     def decode(cls, raw: bytes) -> Survey:
-        """Decode a survey. Raise RmqError for anything but a survey of this format."""
+        """Decode a survey. Raise RmqError if ``raw`` is not a survey of this format."""
         try:
             tree = json.loads(raw)
             if tree.pop("format") != SURVEY_FORMAT:
@@ -111,11 +113,11 @@ class Survey:
 
 @define(slots=True, frozen=True, kw_only=True)
 class SurveyPlan:
-    """How a survey is taken.
+    """The options of a survey.
 
-    ``settings`` are the broker's, if its files lie elsewhere or its sizes are known. ``runner``
-    reads the logs; without one, threads of this process do. ``md5`` says of which files the md5 is
-    taken: comparing and aligning need those of logs and tables.
+    ``settings`` are the broker's, if its files are elsewhere or its sizes are known. ``runner``
+    reads the logs; without one, threads of this process do. ``md5`` selects the files whose md5 is
+    computed: comparing and aligning need those of logs and tables.
     """
 
     name: str
@@ -129,7 +131,7 @@ class SurveyPlan:
 
 
 def take_survey(files: FileSystem, plan: SurveyPlan) -> Survey:
-    """Read everything below ``plan.root``; change nothing."""
+    """Return a survey of everything below ``plan.root``; change nothing."""
     found: list[dict[str, Any]] = []
 
     def keep(findings: list[Finding]) -> None:
@@ -157,7 +159,7 @@ def take_survey(files: FileSystem, plan: SurveyPlan) -> Survey:
         disk_free=free,
         largest_record=_largest(audit, "largest_record"),
         longest_properties=_largest(audit, "longest_properties"),
-        version_2=sum(row.tally.version_2 for row in audit.logs),
+        version_2=sum(log.tally.version_2 for log in audit.logs),
         spans=tuple(_spans(files, directory)),
         found=tuple(found),
         abort_found=files.exists(directory.paths.abort),
@@ -165,7 +167,9 @@ def take_survey(files: FileSystem, plan: SurveyPlan) -> Survey:
 
 
 def read_config(files: FileSystem, path: str | None) -> dict[str, str] | None:
-    """Return a broker.conf as unchecked pairs, None without a path. Raise RmqError if missing."""
+    """Return a broker.conf as unchecked pairs, or None without a path. Raise RmqError if the file
+    is missing.
+    """
     if path is None:
         return None
     if not files.exists(path):
@@ -175,7 +179,7 @@ def read_config(files: FileSystem, path: str | None) -> dict[str, str] | None:
 
 
 def _largest(audit: StoreAudit, name: str) -> int:
-    return max((getattr(row.tally, name) for row in audit.logs), default=0)
+    return max((getattr(log.tally, name) for log in audit.logs), default=0)
 
 
 def _tables(files: FileSystem, directory: StoreDirectory) -> dict[str, str]:
@@ -189,23 +193,23 @@ def _tables(files: FileSystem, directory: StoreDirectory) -> dict[str, str]:
 
 def _spans(files: FileSystem, directory: StoreDirectory) -> list[FileSpan]:
     spans: list[FileSpan] = []
-    for row in directory.logs:
-        for span in _row_spans(files, directory, row):
+    for log in directory.logs:
+        for span in _log_spans(files, directory, log):
             if spans and spans[-1].of_entries == span.of_entries:
                 spans[-1] = evolve(spans[-1], first_stored_of_next_ms=span.first_stored_ms)
             spans.append(span)
     return spans
 
 
-def _row_spans(files: FileSystem, directory: StoreDirectory, row: LogSegments) -> list[FileSpan]:
+def _log_spans(files: FileSystem, directory: StoreDirectory, log: LogSegments) -> list[FileSpan]:
     found = []
-    for log_file in row.files:
+    for log_file in log.files:
         file = files.open_readonly(log_file.path)
         try:
             scan = scan_records(
                 file.view,
                 log_file.first_offset,
-                dledger=row.framing is Framing.DLEDGER,
+                dledger=log.framing is Framing.DLEDGER,
                 check_crc=False,
                 max_records=1,
             )
@@ -213,7 +217,7 @@ def _row_spans(files: FileSystem, directory: StoreDirectory, row: LogSegments) -
         finally:
             file.close()
         path = directory.relative(log_file.path)
-        of_entries = row.framing is Framing.DLEDGER
+        of_entries = log.framing is Framing.DLEDGER
         found.append(
             FileSpan(path, log_file.size, log_file.mtime_ms, stored_ms, of_entries=of_entries)
         )

@@ -22,7 +22,7 @@ _DIGEST_SIZE = 16
 def save_ranges(
     files: FileSystem, undo_path: str, path: str, ranges: Sequence[tuple[int, int]]
 ) -> None:
-    """Save the bytes at these positions, with these lengths."""
+    """Save the bytes of ``ranges``, which are pairs of position and length."""
     file = files.open_readonly(path)
     try:
         view = file.view
@@ -47,7 +47,10 @@ def save_whole(files: FileSystem, undo_path: str, path: str) -> None:
 
 
 def restore(files: FileSystem, undo_path: str) -> None:
-    """Put back the bytes and the file's time. Do nothing without a record; may be repeated."""
+    """Put back the bytes and the file's time. Do nothing without a record. Safe to repeat.
+
+    Raise StoreError for a damaged record.
+    """
     if not files.exists(undo_path):
         return
     raw = files.read_bytes(undo_path)

@@ -1,4 +1,4 @@
-"""The plan that installs consume queues and key index which were rebuilt in a separate folder.
+"""The plan that installs consume queues and key index after a rebuild in a separate folder.
 
 That folder is below the plan's ``keep``, which ``finalize`` and a rollback remove.
 """
@@ -35,7 +35,7 @@ def build_folder(context: NodeContext) -> str:
 
 
 def drop_unused(context: NodeContext) -> None:
-    """Remove what was built and never installed: nothing else was moved to its folder."""
+    """Remove builds that were never installed: keep folders that contain nothing else."""
     for name in context.files.list_dir(context.work):
         keep = f"{context.work}/{name}"
         if name.startswith("keep-") and context.files.list_dir(keep) == [STEP]:
@@ -43,8 +43,11 @@ def drop_unused(context: NodeContext) -> None:
 
 
 def plan_rebuilt(context: NodeContext, replica: str, facts: dict[str, Any]) -> Plan:
-    """Return a plan that replaces what differs; it is empty if both are the same already."""
-    root, keep, made = (
+    """Return a plan that replaces consume queues and key index where they differ.
+
+    The plan is empty if both are already the same.
+    """
+    root, keep, built = (
         context.settings.store_path_root_dir,
         keep_folder(context),
         build_folder(context),
@@ -53,26 +56,26 @@ def plan_rebuilt(context: NodeContext, replica: str, facts: dict[str, Any]) -> P
     ops: list[Op] = [
         Install(
             path=f"{root}/{name}",
-            made=f"{made}/{name}",
+            made=f"{built}/{name}",
             aside=f"{keep}/{name}",
-            after=tree_digest(context.files, f"{made}/{name}"),
+            after=tree_digest(context.files, f"{built}/{name}"),
             log=log,
             why="built from the log",
         )
         for name, same in ((QUEUES, _same_queues), (INDEX, _same_index))
-        if not same(context.files, f"{root}/{name}", f"{made}/{name}")
+        if not same(context.files, f"{root}/{name}", f"{built}/{name}")
     ]
     node = NodePlan(replica=replica, root=root, keep=keep, ops=tuple(ops))
     return Plan(steps=(STEP,), nodes=(node,), facts=facts)
 
 
-def _same_queues(files: FileSystem, old: str, made: str) -> bool:
-    return tree_digest(files, old) == tree_digest(files, made)
+def _same_queues(files: FileSystem, old: str, built: str) -> bool:
+    return tree_digest(files, old) == tree_digest(files, built)
 
 
-def _same_index(files: FileSystem, old: str, made: str) -> bool:
-    """Compare in order: index files are named by the time at which they were created."""
+def _same_index(files: FileSystem, old: str, built: str) -> bool:
+    """Compare files in order, not by name: index files are named after their time of creation."""
     if not files.is_dir(old):
-        return not tree_files(files, made)
-    sides = ([range_digest(files, path) for path in tree_files(files, at)] for at in (old, made))
+        return not tree_files(files, built)
+    sides = ([range_digest(files, path) for path in tree_files(files, at)] for at in (old, built))
     return next(sides) == next(sides)

@@ -1,4 +1,4 @@
-"""The mark that spares a member reading its whole old log again at its first start."""
+"""The mark with which a member need not read its whole old log again at its first start."""
 
 from __future__ import annotations
 

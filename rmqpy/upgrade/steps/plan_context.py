@@ -1,4 +1,4 @@
-"""The context from which a step plans: the group, its reference, the operator's options."""
+"""The context from which a step plans: the group, its reference, and the operator's options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rmqpy.upgrade.steps.reference import Reference, choose_reference
 
 
 def shown_settings(survey: Survey) -> StoreSettings:
-    """Return settings with the sizes that the files show; the rest are Java's defaults."""
+    """Return settings with the sizes that the survey found; the rest are Java's defaults."""
     return settings_of_facts(survey.root, survey.file_size, survey.manifest.facts)
 
 
@@ -135,7 +135,7 @@ class PlanContext:
 
 
 def switch_part(replica: Replica, ops: list[Op], notes: list[str]) -> NodePlan:
-    """Return a replica's part of a switch: what is kept lies in one folder for all its steps."""
+    """Return a replica's part of a switch; all steps of the switch share one keep folder."""
     root = replica.survey().root
     keep = f"{upgrade_work(root)}/keep-switch"
     return NodePlan(replica=replica.name, root=root, keep=keep, ops=tuple(ops), notes=tuple(notes))

@@ -1,4 +1,4 @@
-"""The plans of the verbs: which steps in which order, merged to one part per node."""
+"""The plans of the commands: their steps in order, merged into one part per node."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def plan_alignment(context: PlanContext) -> Plan:
 
 
 def plan_joining(context: PlanContext, name: str) -> Plan:
-    """Return the plan that gives one replica, refused by its group, the old log that it lacks.
+    """Return the plan that completes the old log of one replica that its group refuses.
 
-    It gets what it lacks of the reference's old log and tables. The reference may be running,
-    because its old log no longer changes. Raise UpgradeRefusedError for a replica that has entries
-    at other offsets.
+    The replica receives the missing parts of the reference's old log and tables. The reference may
+    be running, because its old log no longer changes. Raise UpgradeRefusedError for a replica that
+    has entries at other offsets.
     """
     replica, reference = context.group.replica(name), context.reference
     if not classic_log(reference.replica).files:
@@ -65,7 +65,7 @@ def plan_joining(context: PlanContext, name: str) -> Plan:
 
 
 def _move_empty_ledgers(context: PlanContext, replica: Replica, keep: str) -> Iterator[MoveAside]:
-    """Move aside what a refused start created: without entries, and perhaps at a wrong offset."""
+    """Move aside the empty ledgers of a refused start, which may begin at a wrong offset."""
     survey = replica.survey()
     if survey.has_entries:
         return
@@ -102,7 +102,7 @@ def plan_leaving(context: PlanContext) -> Plan:
 
 
 def _baseline(context: PlanContext) -> dict[str, Any]:
-    """Return what the replicas were when the plan was made."""
+    """Return the state of the replicas at the time of planning."""
     return {
         "replicas": {
             survey.name: {
@@ -168,7 +168,10 @@ def _check_divides(context: PlanContext) -> None:
 
 
 def _duplicate_queue_offsets(context: PlanContext) -> list[str]:
-    """Return queue offsets that a wrong upgrade gave to two messages; no alignment repairs that."""
+    """Return the queue offsets that a wrong upgrade assigned to two messages.
+
+    No alignment repairs that.
+    """
     return [
         f"{survey.name}: {each.get('topic')} queue {each.get('queue_id')}: the message at offset"
         f" {each.get('offset')} has queue offset {each.get('found')} where {each.get('expected')}"

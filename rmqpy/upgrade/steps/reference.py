@@ -22,7 +22,10 @@ from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
 @define(slots=True, frozen=True)
 class Reference:
-    """The chosen replica and why. ``others`` compares each other replica's log with its log."""
+    """The chosen replica and the reason for the choice.
+
+    ``others`` compares the log of each other replica, by name, with the log of this one.
+    """
 
     replica: Replica
     why: str
@@ -30,7 +33,10 @@ class Reference:
 
 
 class DivergedError(UpgradeRefusedError):
-    """No replica contains all others. ``sides`` lists, for each pair, what each has alone."""
+    """No replica's log contains all others.
+
+    ``sides`` lists, for each diverged pair, the messages that only one of the two has, by replica.
+    """
 
     def __init__(self, text: str, sides: dict[str, dict[str, list[str]]]) -> None:
         super().__init__(text)
@@ -38,7 +44,7 @@ class DivergedError(UpgradeRefusedError):
 
 
 def choose_reference(group: Group, chosen: str | None = None) -> Reference:
-    """Return the reference; ``chosen`` is the operator's choice.
+    """Return the reference; ``chosen`` names the replica that the operator chose, if any.
 
     Raise DivergedError if a choice is needed and none was made.
     """
@@ -84,7 +90,7 @@ def _diverged(group: Group) -> DivergedError:
             for side, each in sides[name].items():
                 sides[name][side] = each[:LISTED_MAX]
     return DivergedError(
-        "no replica contains all others: " + "; ".join(lines) + ". Choose the side that stays with"
-        " --reference NAME; what only the others have is moved aside, not deleted",
+        "no replica contains all others: " + "; ".join(lines) + ". Choose the side to keep with"
+        " --reference NAME; messages that only the others have are moved aside, not deleted",
         sides,
     )

@@ -34,7 +34,7 @@ class GroupState(Enum):
     JOINED = "joined"
     DLEDGER_ONLY = "dledger_only"
     MIXED = "mixed"
-    """Some replicas have switched, some have not."""
+    """Some replicas have switched, others have not."""
 
 
 class Step(Protocol):
@@ -88,7 +88,7 @@ def _all_sealed(group: Group) -> bool:
 
 
 def _make_importable() -> ModuleType:
-    """Return the package of the migrations: installed, or in a checkout next to ``rmqpy``."""
+    """Return the package of the migrations, installed or, in a checkout, next to ``rmqpy``."""
     try:
         return importlib.import_module(MIGRATIONS)
     except ModuleNotFoundError:
