@@ -1,12 +1,12 @@
-"""The local audit engine: the ranges of a store in threads, with their results merged in order.
+"""The local audit engine: audit the ranges of a store in threads, and merge the results in order.
 
 The C kernel and the digests of hashlib release the interpreter lock, so threads use all cores. Only
-a few ranges are started before the one that is being merged: memory is bounded by ``workers``
+a few ranges are started ahead of the one that is being merged: memory is bounded by ``workers``
 ranges, whatever the size of the store.
 
 The audit of a store consists of these steps, in order: the facts (files, sizes, tails, small
 files), each log, each consume queue against the logs, and the key index against the logs. Another
-engine may run the ranges elsewhere (:class:`RangeRunner`) and reuse the rest.
+engine can run the ranges elsewhere (:class:`RangeRunner`) and reuse the other steps.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ R = TypeVar("R")
 
 
 class RangeRunner(Protocol):
-    """Audits ranges in the given order; may run many at once."""
+    """Audits ranges, possibly many at once, and yields the results in the given order."""
 
     def run(self, ranges: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]: ...
 
@@ -66,7 +66,7 @@ class RangeRunner(Protocol):
 
 @define(slots=True, frozen=True, kw_only=True)
 class AuditOptions:
-    """What an audit does.
+    """The options of an audit.
 
     * ``digests``: compute digests of messages.
     * ``blocks``: compute digests of 64 KiB blocks and groups of frames.
@@ -92,8 +92,9 @@ class AuditOptions:
 
 @define(slots=True, kw_only=True)
 class StoreAudit:
-    """The result of the audit of a whole store; the findings went to the sink and are counted
-    here.
+    """The result of the audit of a whole store.
+
+    The findings themselves went to the sink; ``counts`` has their numbers.
     """
 
     facts: StoreFacts
@@ -105,8 +106,8 @@ class StoreAudit:
     md5s: dict[str, FileSums] = field(factory=dict)
     """The sums of log files by their paths below the root."""
     keys: int = 0
-    """The number of (message, key) pairs of the log that the key index must have; it has
-    ``keys_found``.
+    """The number of (message, key) pairs of the log that must be in the key index; ``keys_found``
+    of them are.
     """
     keys_found: int = 0
 
@@ -164,8 +165,9 @@ class ThreadRunner:
 
 
 def ordered_map(do: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
-    """Apply ``do`` to each item in threads and yield the results in order; a bounded number
-    waits.
+    """Apply ``do`` to each item in threads and yield the results in order.
+
+    At most ``2 * workers + 1`` items are pending at a time.
     """
     if workers == 1:
         yield from map(do, items)

@@ -2,12 +2,12 @@
 
 A file has a header, slots, and entries (:mod:`rmqpy.codec.layout`). The number of slots is a
 setting that the file does not contain, so it is derived from the first and last entry. Each entry
-is checked to be reachable from its slot, which leads to its newest entry, and each entry to the
+is checked to be reachable from its slot: the slot leads to its newest entry, and each entry to the
 previous one.
 
-For the comparison with the log, the walk has summed a digest of every (position, key hash) that the
-index must contain (:func:`rmqpy.codec.tally.kernel.key_digest`); the sum over the entries must be
-equal. Only if it is not, log and index are compared message by message.
+For the comparison with the log, the audit of the log has summed a digest of every (position, key
+hash) that the index must contain (:func:`rmqpy.codec.tally.kernel.key_digest`); the sum over the
+entries must be equal. Only if the sums differ are log and index compared message by message.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ class IndexTable:
 
     @property
     def room(self) -> int:
-        """The number after that of the last entry for which the file has space."""
+        """The number after the last entry for which the file has space."""
         return (len(self.view) - index_entry_position(0, self.slot_count)) // (
             layout.INDEX_ENTRY_SIZE
         )
 
     @property
     def entry_end(self) -> int:
-        """The number after that of the last entry; entries are numbered from 1."""
+        """The number after the last entry; entries are numbered from 1."""
         return max(1, min(self.header.index_count, self.room))
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
-        """Return key hash, physical offset, seconds, and the previous entry of the slot."""
+        """Return (key hash, physical offset, seconds, number of the slot's previous entry)."""
         place = index_entry_position(number, self.slot_count)
         key_hash, offset, seconds, previous = INDEX_ENTRY.unpack_from(self.view, place)
         return key_hash, offset, seconds, previous
@@ -203,7 +203,7 @@ class KeyCheck:
         heads = layout.INDEX_HEADER_SIZE
         stored = INDEX_SLOT.iter_unpack(table.view[heads : heads + 4 * slots])
         for slot, (head,) in enumerate(stored):
-            number = self._head_then(table, head) if self.running else head
+            number = self._earlier_head(table, head) if self.running else head
             if number != newest[slot]:
                 offset = table.entry(newest[slot])[1] if newest[slot] else -1
                 yield self._find(
@@ -214,9 +214,9 @@ class KeyCheck:
                     f"{newest[slot]}",
                 )
 
-    def _head_then(self, table: IndexTable, number: int) -> int:
-        """Return the slot's entry at the time when the header was read, following the chain
-        back.
+    def _earlier_head(self, table: IndexTable, number: int) -> int:
+        """Follow the chain back from ``number`` to the slot's newest entry at the time when the
+        header was read, and return that entry's number.
         """
         while table.entry_end <= number < table.room:
             previous = table.entry(number)[3]
@@ -231,7 +231,7 @@ class KeyCheck:
         return Finding(code=code, file=table.file, offset=offset, found=found, expected=expected)
 
     def _holes(self) -> Iterator[tuple[int, int]]:
-        """Yield (after this offset, before that offset) of positions that no file covers."""
+        """Yield (low, high) for the offsets that no file covers; both bounds are excluded."""
         end = self.low - 1
         for table in self.tables:
             yield end, table.header.begin_offset

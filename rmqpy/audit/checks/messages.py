@@ -1,6 +1,6 @@
 """Read all messages of a store in the order of the log, and select among them.
 
-Damage does not end the walk: it continues at the next frame and reports the bytes that it skipped.
+Damage does not end the iteration: it continues at the next frame and reports the skipped bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 INFLATED_MAX = 64 << 20
-"""A compressed body is shown as it is stored if it would inflate to more than this."""
+"""The largest size in bytes of an inflated body; a larger one is shown as it is stored."""
 
 
 @define(slots=True, frozen=True)
@@ -95,7 +95,7 @@ def _within(value: int, first: int | None, end: int | None) -> bool:
 
 
 OnDamage = Callable[[str, int, int], None]
-"""Called with damage: file, offset, number of bytes."""
+"""Receives damaged ranges: file, offset, number of bytes."""
 
 
 def each_message(
@@ -135,10 +135,11 @@ def file_view(
 
 @define(slots=True)
 class MessageWalk:
-    """Walks the selected messages of one file; ``on_damage`` is called with damage: offset, bytes.
+    """An iteration over the selected messages of one file.
 
-    After the walk ``end`` is the position at which the next frame starts, and ``closed`` is True if
-    the file has no further one.
+    ``on_damage`` receives damaged ranges: offset, number of bytes. After the iteration ``end`` is
+    the position at which the next frame starts, and ``closed`` is True if the file has no further
+    frame.
     """
 
     file: FileView
@@ -148,8 +149,9 @@ class MessageWalk:
     closed: bool = field(init=False, default=False)
 
     def run(self, position: int, stop: int | None = None) -> Iterator[LogMessage]:
-        """Yield the messages of frames that start from ``position``, a frame boundary, to before
-        ``stop``.
+        """Yield the messages of the frames that start in ``[position, stop)``.
+
+        ``position`` must be a frame boundary.
         """
         for scan, rest, count in self.scans(position, stop):
             yield from self._take(scan, rest, count)
@@ -157,9 +159,7 @@ class MessageWalk:
     def scans(
         self, position: int, stop: int | None = None
     ) -> Iterator[tuple[Scan, memoryview, int]]:
-        """Yield the scans themselves: each with the bytes that it covers and the number of its
-        rows.
-        """
+        """Yield (scan, bytes from its first frame on, number of its rows before ``stop``)."""
         view, base, dledger = self.file.view, self.file.base_offset, self.file.dledger
         stop = len(view) if stop is None else stop
         while position < stop:
@@ -180,8 +180,8 @@ class MessageWalk:
         self.closed = self.closed or position >= len(view)
 
     def skip(self, stop: int) -> int:
-        """Return the position of the first frame at or after ``stop``, by walking the frames before
-        it.
+        """Return the position of the first frame at or after ``stop``, found by reading all frames
+        before it.
         """
         view, base, dledger = self.file.view, self.file.base_offset, self.file.dledger
         position = 0
@@ -210,7 +210,7 @@ class MessageWalk:
                 yield LogMessage(message, scan.entry_index[row], scan.term[row])
 
     def _next_position(self, position: int, stop: StopReason) -> int | None:
-        """Return where the walk continues after a position without a frame, or None."""
+        """Return where the next frame is after a position without a frame, or None."""
         view = self.file.view
         if stop in (StopReason.END, StopReason.BLANK):
             return None
@@ -225,7 +225,7 @@ class MessageWalk:
         return after
 
     def _is_entry(self, position: int) -> bool:
-        """Return whether a scan that starts here finds a frame."""
+        """Return whether a scan that starts at ``position`` finds a frame."""
         scan = scan_records(
             self.file.view[position:],
             self.file.base_offset + position,
@@ -286,7 +286,7 @@ def _body(message: StoredMessage, form: str) -> dict[str, Any]:
 
 
 def plain_body(message: StoredMessage) -> bytes:
-    """Return the body as the producer gave it, inflated if it was compressed with zlib."""
+    """Return the body as the producer passed it, inflated if it was compressed with zlib."""
     return inflated(message.body) if message.sys_flag & COMPRESSED else message.body
 
 

@@ -1,9 +1,9 @@
-"""Check the consume queues against the log, for what the walk of the log cannot see.
+"""Check the consume queues against the log, for errors that the audit of the log cannot find.
 
-The walk has checked the unit of every message. If a queue has as many units as messages with a
-correct unit, no unit is left over and the queue is done. Otherwise every unit is checked: it must
-lead to the message of this queue with this queue offset. Units that lead into lost bytes or missing
-files are not findings: they show what was lost there.
+The audit of the log has checked the unit of every message. If a queue has as many units as messages
+with a correct unit, no unit is left over and the queue is correct. Otherwise every unit is checked:
+it must lead to the message of this queue with this queue offset. Units that lead into lost bytes or
+missing files are not findings: they show what was lost there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rmqpy.codec.tally.kernel import QueueTally, UnitRow
 
 __all__ = ["MULTI_DISPATCH_PREFIX", "QueueCheck"]
 
-LOOK_BEHIND_BYTES = 4096
+LOOK_AHEAD_BYTES = 4096
 MULTI_DISPATCH_PREFIX = "%LMQ%"
 """The prefix of queues with units of messages of other topics."""
 
@@ -31,9 +31,9 @@ MULTI_DISPATCH_PREFIX = "%LMQ%"
 class QueueCheck:
     """Checks the consume queues of a store.
 
-    ``reported`` are slots for which the walk of the log has reported a finding; ``stretches`` are
-    lost bytes; ``log`` is (begin, end) of the address space; ``limit`` applies to the store of a
-    running broker.
+    ``reported`` has the slots for which the audit of the log reported a finding; ``stretches`` has
+    the ranges of lost bytes; ``log`` is (begin, end) of the address space; ``limit`` is the
+    confirmed end of a running broker.
     """
 
     directory: StoreDirectory
@@ -47,7 +47,7 @@ class QueueCheck:
     known: set[tuple[bytes, int]] = field(factory=set)
 
     def run(self) -> Iterator[list[Finding]]:
-        """Yield the findings, queue by queue."""
+        """Yield the findings of each queue."""
         for queue in self.directory.queues:
             key = queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id
             self.known.add(key)
@@ -80,7 +80,7 @@ class QueueCheck:
             return
         ends = read_ends(queue, units, self.log[0], self.limit)
         right = tally.right_units if tally else 0
-        if ends.count == right and not self._may_go_on(units, ends.max_offset):
+        if ends.count == right and not self._may_continue(units, ends.max_offset):
             return
         ends = read_ends(queue, units, self.log[0], self.limit, thorough=True)
         for queue_offset, unit in each_unit(units, ends.min_offset, ends.max_offset):
@@ -107,15 +107,15 @@ class QueueCheck:
                 found=_describe(identity),
             )
 
-    def _may_go_on(self, units: UnitRow, end: int) -> bool:
-        """Return whether there are bytes shortly after the last unit, following a hole."""
+    def _may_continue(self, units: UnitRow, end: int) -> bool:
+        """Return whether bytes other than zero follow shortly after the last unit."""
         place = end * layout.QUEUE_UNIT_SIZE
-        size = min(LOOK_BEHIND_BYTES, units.file_size - place % units.file_size)
+        size = min(LOOK_AHEAD_BYTES, units.file_size - place % units.file_size)
         following = units.read(place, size)
         return following is not None and any(following)
 
     def _is_inside(self, tally: QueueTally | None, queue_offset: int) -> bool:
-        """Return whether the walk of the log has checked the message for this position."""
+        """Return whether the audit of the log has checked the message for this position."""
         return tally is not None and queue_offset <= tally.last_queue_offset
 
     def _is_lost(self, offset: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a store is: its mode, logs, ends, queues, and small files, read without a full scan.
+"""The facts of a store: mode, logs, ends, queues, and small files, read without a full scan.
 
 May import ``scan``. Start reading in :mod:`~rmqpy.audit.facts.facts`.
 """

@@ -1,4 +1,4 @@
-"""The programs that can open a store directory, by the rules of each program."""
+"""The programs that can open a store directory, following the rules of each program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rmqpy.store.files.paths import OWN_FORMAT
 def openers_of(facts: StoreFacts, own_format: int | None) -> tuple[Opener, ...]:
     """Return for each program whether it can open the store.
 
-    ``own_format`` is the version of rmqpy's files in the directory, None without them.
+    ``own_format`` is the version of rmqpy's files in the directory, or None without such files.
     """
     logs = [log for log in (facts.classic, facts.ledger) if log is not None]
     blocked: list[str] = []

@@ -1,5 +1,6 @@
 """The facts of a store directory: mode, logs with their ends and tails, queues, index, small files,
-and the programs that can open it. Values only: :mod:`rmqpy.audit.facts.reader` collects them.
+and the programs that can open it. This module only has values; :mod:`rmqpy.audit.facts.reader`
+collects them.
 
 ========  ================================================================================
 mode      meaning
@@ -36,18 +37,18 @@ class Mode(Enum):
 
 
 class TailKind(Enum):
-    """What follows the last record."""
+    """The kind of bytes after the last record."""
 
     NONE = "none"
-    """There is no record, or nothing after it was to be read."""
+    """There is no record, or the bytes after it were not read."""
     CLEAN = "clean"
     """Zeros follow."""
     BLANK = "blank"
     """The filler that closes the file follows."""
     PARTIAL = "partial"
-    """A record follows that was cut off."""
+    """A truncated record follows."""
     JUNK = "junk"
-    """Bytes follow that are no record."""
+    """Bytes follow that are not a record."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -71,10 +72,10 @@ class RecordFacts:
 
 @define(slots=True, frozen=True, kw_only=True)
 class LogFacts:
-    """One log. ``end`` is after the last whole record.
+    """One log. ``end`` is the offset after the last complete record.
 
     ``next_offset`` is where the next record would be written, in the same file or a new one;
-    ``files_ahead`` counts files without content after the last record.
+    ``files_ahead`` is the number of files without content after the last record.
     """
 
     name: str
@@ -117,7 +118,10 @@ class IndexFacts:
 
 @define(slots=True, frozen=True)
 class Opener:
-    """Whether a program can open the directory; ``reasons`` say why not, or on which condition."""
+    """A program, and whether it can open the directory.
+
+    ``reasons`` say why it cannot, or on which condition it can.
+    """
 
     program: str
     able: bool
@@ -164,6 +168,6 @@ class StoreFacts:
         return max((log.end for log in logs), default=0)
 
     def as_json(self) -> dict[str, Any]:
-        """Return a tree of plain values, as JSON returns it."""
+        """Return the facts as plain JSON values."""
         tree: dict[str, Any] = json.loads(json.dumps(asdict(self, value_serializer=json_value)))
         return tree

@@ -22,7 +22,7 @@ CHUNK = 1 << 20
 
 @define(slots=True, frozen=True)
 class FilePart:
-    """A file of which the first ``valid`` bytes have a meaning; None: all."""
+    """A file whose first ``valid`` bytes are meaningful; None means all of them."""
 
     path: str
     valid: int | None = None
@@ -30,7 +30,7 @@ class FilePart:
 
 @define(slots=True, frozen=True)
 class FileSums:
-    """``md5`` of the file and ``valid_md5`` of its valid part."""
+    """The MD5 sums of a file (``md5``) and of its valid part (``valid_md5``), in hex."""
 
     md5: str
     valid_md5: str

@@ -1,7 +1,7 @@
 """Detect whether a broker runs on a directory, without disturbing it.
 
 A broker, rmqpy's or Java's, holds an exclusive lock on byte 0 of ``lock``. Querying the owner of a
-lock does not take it. (A lock that this process holds itself is not seen.)
+lock does not take the lock. A lock held by this process is not detected.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def find_lock_owner(path: str) -> int | None:
     except OSError:
         return None
     try:
-        question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        answer = fcntl.fcntl(fd, fcntl.F_GETLK, question)
+        request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        reply = fcntl.fcntl(fd, fcntl.F_GETLK, request)
     finally:
         os.close(fd)
-    kind, _, _, _, process = _FLOCK.unpack(answer)
+    kind, _, _, _, process = _FLOCK.unpack(reply)
     return None if kind == fcntl.F_UNLCK else int(process)

@@ -1,8 +1,8 @@
 """The facts of one log of a store directory: its begin and end, first and last record, and tail.
 
-Cheap: only the first frame and the files from the last one with content on are read, and bodies
-only at their ends. Findings there have one of ``TAIL_CODES``; the full audit finds what is wrong
-further inside.
+Reading them is cheap: only the first frame and the files from the last one with content on are
+read, and bodies are checked only at the ends of these files. Findings there have one of
+``TAIL_CODES``; the full audit finds damage elsewhere.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read_log_facts(
 ) -> tuple[LogFacts, list[Finding]]:
     """Return the facts of a log and the findings after its last record.
 
-    The log of a running broker is read up to ``confirmed``. The log has files.
+    The log of a running broker is read up to ``confirmed``. ``log`` must have files.
     """
     relative = directory.relative
     found: list[Finding] = []
@@ -75,7 +75,7 @@ def read_log_facts(
 
 
 class _TailReader:
-    """Walks the end of a log; findings after the last record are added to ``found``."""
+    """Reads the end of a log; findings after the last record are added to ``found``."""
 
     def __init__(self, files: FileSystem, root: str, found: list[Finding]) -> None:
         self._files = files
@@ -92,7 +92,7 @@ class _TailReader:
         while number > 0 and not self._data(ranges[number]).content_end():
             number -= 1
         while number >= 0:
-            result = self._walk(ranges[number:])
+            result = self._audited(ranges[number:])
             if result.tally.records or number == 0:
                 break
             number -= 1
@@ -101,10 +101,10 @@ class _TailReader:
         if not result.tally.records:
             return log.first_offset, None, result.ending
         frame = result.tally.last_frame
-        holder = log.file_at(frame)
-        assert holder is not None
-        view = self._open[holder.path].view
-        last = record_at(view, holder.first_offset, frame, log.framing)
+        file = log.file_at(frame)
+        assert file is not None
+        view = self._open[file.path].view
+        last = record_at(view, file.first_offset, frame, log.framing)
         return result.end, last, result.ending
 
     def _data(self, work: WorkRange) -> LogBytes:
@@ -113,11 +113,11 @@ class _TailReader:
             data = self._open[work.path] = map_log(self._files, work.path).to_content_end()
         return data if work.limit is None else data.head(work.limit - work.first_offset)
 
-    def _walk(self, ranges: list[WorkRange]) -> LogResult:
+    def _audited(self, ranges: list[WorkRange]) -> LogResult:
         """Return the merged result of these files.
 
-        Only the last record decides: if it is in a part that was checked thoroughly, the other
-        parts need no check of their bodies.
+        Only the last record matters: if it is in a part whose bodies were checked, the bodies of
+        the other parts need no check.
         """
         parts = [part for work in ranges for part in self._parts(work)]
         result = self._merged(parts)
@@ -128,7 +128,7 @@ class _TailReader:
         return self._merged([(work, True) for work in ranges])
 
     def _parts(self, work: WorkRange) -> Iterator[tuple[WorkRange, bool]]:
-        """Yield the parts of a file, each with whether it is the end of the content."""
+        """Yield (part of a file, whether the part is the end of the content)."""
         end = self._data(work).content_end()
         start = work.first_offset + (max(end - TAIL_BYTES, 0) & -BLOCK_SIZE)
         if start > work.start:
@@ -138,26 +138,26 @@ class _TailReader:
     def _merged(self, parts: list[tuple[WorkRange, bool]]) -> LogResult:
         self._found.clear()
 
-        def plan(is_end: bool) -> TallyPlan:
+        def tally_plan(is_end: bool) -> TallyPlan:
             return TallyPlan(dledger=False, digests=False, check_crc=is_end)
 
         def rerun(work: WorkRange, begin: int) -> RangeResult:
-            return audit_range(self._data(work), work, plan(True), begin)
+            return audit_range(self._data(work), work, tally_plan(True), begin)
 
         def keep_tail(findings: list[Finding]) -> None:
             self._found.extend(finding for finding in findings if finding.code in TAIL_CODES)
 
         merge = LogMerge(parts[0][0].log, rerun, keep_tail)
         for work, is_end in parts:
-            merge.take(audit_range(self._data(work), work, plan(is_end)))
+            merge.take(audit_range(self._data(work), work, tally_plan(is_end)))
         return merge.finish()
 
 
 def _next_offset(log: LogSegments, end: int, ending: Ending) -> int:
     if ending is not Ending.FILLER:
         return end
-    holder = log.file_at(end)
-    return holder.end_offset if holder else end
+    file = log.file_at(end)
+    return file.end_offset if file else end
 
 
 def _tail_kind(ending: Ending, found: list[Finding]) -> tuple[TailKind, int]:

@@ -1,7 +1,7 @@
-"""Reads the records of a store by physical offset, and messages as values.
+"""Read the records of a store by physical offset, and messages as values.
 
-The identity of a message is what must not change when its store is copied, switched to DLedger, or
-taken back: everything except its position and the properties that refer to it
+The identity of a message is everything that must not change when its store is copied, switched to
+DLedger, or rolled back: all fields except its position and the properties that refer to it
 (:data:`rmqpy.codec.tally.kernel.PLACE_PROPERTIES`).
 """
 
@@ -36,7 +36,7 @@ Slot = tuple[str, int, int]
 
 @define(slots=True, frozen=True, kw_only=True)
 class MessageValue:
-    """One message as a reader sees it. ``properties`` excludes those that refer to its position."""
+    """One message as a reader sees it. ``properties`` excludes those that refer to the position."""
 
     queue_offset: int
     physical_offset: int
@@ -94,8 +94,8 @@ class LogReader:
         self._views: dict[str, memoryview] = {}
 
     def view_at(self, offset: int) -> tuple[memoryview, int] | None:
-        """Return (bytes of the file, position in it) for a physical offset, or None without a
-        file.
+        """Return (bytes of the file, position in it) for a physical offset, or None if no file has
+        the offset.
         """
         # The later log first: it owns an offset that both logs claim.
         for log in reversed(self._logs):
@@ -111,7 +111,7 @@ class LogReader:
         return None
 
     def identity(self, offset: int, size: int) -> Slot | None:
-        """Return which message of this size is at ``offset``, or None."""
+        """Return the slot of the message of this size at ``offset``, or None."""
         found = self.view_at(offset)
         if found is None or found[1] + layout.RECORD_SIZE_MIN > len(found[0]):
             return None
@@ -125,7 +125,7 @@ class LogReader:
         return java_text(bytes(view[topic : properties - 2])), fields[3], fields[5]
 
     def count(self, offset: int, tally: Tally) -> None:
-        """Add the record at ``offset``, which is known to be one, to a tally."""
+        """Add the record at ``offset`` to a tally. The caller has checked that it is a record."""
         found = self.view_at(offset)
         assert found is not None
         view, position = found
@@ -155,7 +155,7 @@ class QueueMessages:
     ) -> Iterator[tuple[int, MessageValue | None]]:
         """Yield (queue offset, message) from ``first`` to before ``end``.
 
-        The message is None where a consumer finds none of this queue with this offset.
+        The message is None where a consumer finds no message of this queue with this offset.
         """
         units = self._units(topic.encode("utf-8", "surrogateescape"), queue_id)
         for queue_offset in range(first, end):
@@ -167,7 +167,7 @@ class QueueMessages:
             yield queue_offset, MessageValue.of(message) if message else None
 
     def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
-        """Return the count of the same messages and the sums of their content and position.
+        """Return (count, content sum, position sum) of the messages that :meth:`read` yields.
 
         The sums are those of a bucket of :class:`rmqpy.audit.replicas.manifest.QueueDigest`.
         """

@@ -1,4 +1,4 @@
-"""Collects the facts of a store directory (:mod:`rmqpy.audit.facts.facts`) and the findings that
+"""Collect the facts of a store directory (:mod:`rmqpy.audit.facts.facts`) and the findings that
 need no scan of its logs. The full audit finds the others (:mod:`rmqpy.audit.checks.engine`).
 
 A directory whose lock a broker holds is read up to its confirmed end: the end of the last message
@@ -43,8 +43,8 @@ def read_facts(
 ) -> StoreFacts:
     """Collect the facts of the store below ``root``.
 
-    ``settings`` are those of the broker, if its configuration is known: paths outside the root, and
-    the file sizes to compare with.
+    ``settings`` are those of the broker, if its configuration is known. They have the paths outside
+    the root, and the file sizes to compare with.
     """
     directory = read_directory(files, root, settings)
     return _FactsReader(files, directory, settings, holder).read()

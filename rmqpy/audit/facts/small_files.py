@@ -2,8 +2,8 @@
 log.
 
 A table is read as the broker reads it: from the file, or from its ``.bak`` if the file is missing,
-empty, or unreadable. Its digest is of its content, not of its notation: JSON with sorted keys,
-without ``dataVersion``, which counts how often the table was written.
+empty, or unreadable. The digest of a table does not depend on formatting: it is computed over JSON
+with sorted keys, without ``dataVersion``, which counts how often the table was written.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class ConfigTable:
 
 @define(slots=True, frozen=True, kw_only=True)
 class Checkpoint:
-    """Store times, in ms, up to which log, queues, and index are on disk.
+    """The store times, in ms, up to which log, queues, and index are on disk.
 
-    The two offsets are written by 5.x only.
+    Only 5.x writes the two offsets.
     """
 
     physic_timestamp_ms: int = 0
@@ -74,14 +74,14 @@ class Checkpoint:
 
     @property
     def safe_timestamp_ms(self) -> int:
-        """The time before which everything stored is in the log and in the consume queues."""
+        """The store time before which all messages are in the log and in the consume queues."""
         older = min(self.physic_timestamp_ms, self.logics_timestamp_ms)
         return max(0, older - SAFETY_MARGIN_MS)
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class LedgerState:
-    """The persistent state of a DLedger member; -1 and 0 where it has none."""
+    """The persistent state of a DLedger member; -1 or 0 for values that it does not have."""
 
     committed_index: int = -1
     end_index: int = -1
@@ -90,7 +90,7 @@ class LedgerState:
 
 
 def read_tables(files: FileSystem, directory: StoreDirectory) -> list[ConfigTable]:
-    """Return all ``*.json`` of ``config/``, including those of which only the .bak exists."""
+    """Return all ``*.json`` files of ``config/``, including those with only a .bak file."""
     names = set()
     for file in directory.config_files:
         name = file.path.rpartition("/")[2].removesuffix(BACKUP_SUFFIX)
@@ -118,7 +118,7 @@ def existing_topics(files: FileSystem, config: str, queues: str) -> set[str] | N
     """Return the topics that have a queue folder or are in the table, or None if neither is
     readable.
 
-    Messages of a deleted topic stay in the log until they expire; their queues do not come back.
+    Messages of a deleted topic stay in the log until they expire; their queues are not rebuilt.
     """
     table = read_table(files, f"{config}/topics.json")
     if not isinstance(table, dict) or not files.is_dir(queues):
@@ -158,7 +158,7 @@ def _plain(value: object) -> object:
 
 
 def read_checkpoint(files: FileSystem, directory: StoreDirectory) -> Checkpoint | str | None:
-    """Return the checkpoint, None if there is none, or what is wrong with it."""
+    """Return the checkpoint, None if there is none, or a text that says why it is invalid."""
     path = directory.paths.checkpoint
     if not files.exists(path):
         return None

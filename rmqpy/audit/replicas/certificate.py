@@ -1,23 +1,24 @@
 """The equality certificate: evidence that every message of one store is the same in others.
 
-It is computed from manifests. The first is the reference; every message in it must be in each of
-the other stores: with the same content (queue offset, message id, CRC and length of the body,
+A certificate is computed from manifests. The first one is the reference; every message of it must
+be in each of the other stores: with the same content (queue offset, message id, body CRC and size,
 times, hosts, flags, properties), at the same physical offset unless it was moved on purpose, and
 reachable through its consume queue, by its keys, and by its id. Messages that only another store
 has, and those that have expired, are counted.
 
-Sums over 1024 queue offsets decide at once where both stores have all of these messages. Where the
-sums differ, or only one store has all of the messages (the queue has grown since), messages are
-read one after the other through the consume queue, if the files of both stores are available
-(:class:`rmqpy.audit.facts.log_reader.QueueMessages`). An earlier state of a store is known only by
-its sum: the other store's messages with the same queue offsets are summed, too. The same applies to
-a store on another host (:class:`MessageSummer`). Messages that this cannot decide are reported as
-undecided.
+Messages are compared in buckets of 1024 queue offsets. If both stores have all messages of a
+bucket, their sums decide at once. If the sums differ, or only one store has all of the messages
+(the queue has grown since), messages are read one after the other through the consume queue, if the
+files of both stores are available (:class:`rmqpy.audit.facts.log_reader.QueueMessages`). An earlier
+state of a store is known only by its sums: then the other store's messages with the same queue
+offsets are summed, too. The same applies to a store on another host (:class:`MessageSummer`).
+Messages for which neither is possible are reported as undecided.
 
 If an earlier manifest has the name of a later one, it describes the same directory at an earlier
-time: its files are not the present ones. Its subject is called ``NAME before``.
+time: the present files are not its files. Its subject is called ``NAME before``.
 
-The JSON form can be signed: HMAC-SHA-256, with a key of the operator, over everything else in it.
+The JSON form can be signed: with HMAC-SHA-256 and a key of the operator, over everything else in
+it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ __all__ = [
 KIND: Final = "rmqpy-certificate"
 CERTIFICATE_FORMAT: Final = 1
 DIFFERENCES_MAX: Final = 100
-"""The number of differences that each comparison lists; all are counted."""
+"""The maximum number of differences that a comparison lists; all are counted."""
 _BUCKET = 1 << BUCKET_SHIFT
 
 
@@ -60,9 +61,10 @@ _BUCKET = 1 << BUCKET_SHIFT
 class Subject:
     """One store of a certificate.
 
-    ``by_queue`` and ``by_id`` count the messages that are reachable that way. Of the (message, key)
-    pairs, ``keys`` must and ``keys_found`` do lead to their message. ``digest`` is that of the
-    manifest's content (:meth:`rmqpy.audit.replicas.manifest.Manifest.content_digest`).
+    ``by_queue`` and ``by_id`` count the messages that are reachable that way. ``keys`` is the
+    number of (message, key) pairs that must be in the key index, ``keys_found`` the number of those
+    that are. ``digest`` is the digest of the manifest's content
+    (:meth:`rmqpy.audit.replicas.manifest.Manifest.content_digest`).
     """
 
     name: str
@@ -76,10 +78,12 @@ class Subject:
     keys: int
     keys_found: int
     divided_offset: int = -1
-    """The end of the old log before the DLedger log, or where it would be; -1 without one."""
+    """The end of the last file of the old log, where the DLedger log starts or would start; -1
+    without an old log.
+    """
     old_log_end: int = -1
     old_log_digest: str = ""
-    """The digest of its messages, as a member sends it to others
+    """The digests of the old log's files, as a member sends them to others
     (:mod:`rmqpy.store.ledger.classic_prefix`).
     """
     findings: dict[str, int] = field(factory=dict)
@@ -106,8 +110,8 @@ class MessageDifference:
 class Comparison:
     """The comparison of the reference with one other store, in messages.
 
-    ``undecided`` counts messages whose digests differ while the stores were not available to find
-    the message; ``moved`` is a lower bound then.
+    ``undecided`` counts messages in buckets whose sums differ if the files were not available to
+    find the differing message; ``moved`` is a lower bound then.
     """
 
     other: str
@@ -145,7 +149,7 @@ class Certificate:
 
     @property
     def is_equal(self) -> bool:
-        """Whether every message of the reference is in all other stores, and in all of them every
+        """True if every message of the reference is in all other stores, and in all stores every
         message is intact and reachable through its queue and by its id.
         """
         whole = not any(
@@ -174,7 +178,7 @@ class Certificate:
         yield "EQUAL" if self.is_equal else "NOT EQUAL"
 
     def encode(self, key: bytes | None = None) -> bytes:
-        """Return the JSON form, signed if there is a key."""
+        """Return the JSON form, signed if ``key`` is given."""
         tree = {"kind": KIND, "format": CERTIFICATE_FORMAT, "equal": self.is_equal, **asdict(self)}
         if key:
             tree["signature"] = signature_of(tree, key)
@@ -182,9 +186,9 @@ class Certificate:
 
     @classmethod
     def decode(cls, raw: bytes) -> Certificate:
-        """Return the certificate in ``raw``; raises RmqError if there is none.
+        """Return the certificate in ``raw``. Raise RmqError if it is not a certificate.
 
-        The signature is checked by :func:`check_signature`.
+        The signature is not checked here, but by :func:`check_signature`.
         """
         tree = _tree(raw)
         try:
@@ -223,14 +227,14 @@ def signature_of(tree: Mapping[str, Any], key: bytes) -> str:
 
 
 def check_signature(raw: bytes, key: bytes) -> bool:
-    """Return whether a certificate is what the holder of ``key`` signed."""
+    """Return whether the holder of ``key`` signed exactly this certificate."""
     tree = _tree(raw)
     given = str(tree.get("signature", ""))
     return hmac.compare_digest(given, signature_of(tree, key))
 
 
 class MessageSummer(Protocol):
-    """A store whose files are not available, but that sums messages on request."""
+    """A store that sums messages on request; its files need not be available."""
 
     def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
         """Return sums like :meth:`rmqpy.audit.facts.log_reader.QueueMessages.sums`."""
@@ -353,14 +357,13 @@ class _Compare:
             return
         first = max(number * _BUCKET, mine.min_offset)
         end = min((number + 1) * _BUCKET, mine.max_offset)
-        gone = min(max(theirs.min_offset - first, 0), end - first)
-        self.expired += gone
+        expired = min(max(theirs.min_offset - first, 0), end - first)
+        self.expired += expired
         before = self.different + self.missing + self.undecided
-        self._messages(mine, bucket, first + gone, end)
+        self._messages(mine, bucket, first + expired, end)
         is_reported = self.different + self.missing + self.undecided > before
-        if count == other[1] and not gone and not is_reported:
-            # Read through their queues the messages are equal: the log contains something else as
-            # well.
+        if count == other[1] and not expired and not is_reported:
+            # The messages that the queues lead to are equal, so the log contains others as well.
             self.undecided += 1
             self._add_difference(mine, first, "bucket", "digest", "another digest")
 
@@ -441,14 +444,14 @@ class _Compare:
     def _message(self, queue: QueueDigest, mine: MessageValue, theirs: MessageValue) -> None:
         names = [name for name in CONTENT_FIELDS if getattr(mine, name) != getattr(theirs, name)]
         moved = theirs.physical_offset != mine.physical_offset
-        pointed = abs(theirs.prepared_transaction_offset - mine.prepared_transaction_offset)
-        if pointed not in (0, ENTRY_HEADER_SIZE):
-            # The offset it refers to can only have moved as the first message of a file that leaves
-            # DLedger.
+        pointer_shift = abs(theirs.prepared_transaction_offset - mine.prepared_transaction_offset)
+        if pointer_shift not in (0, ENTRY_HEADER_SIZE):
+            # The offset can only have changed if it refers to the first message of a DLedger file
+            # that was converted: that message moves down by the size of the entry header.
             names.append("prepared_transaction_offset")
         if not names:
             self.same += 1
-            self.moved += moved or pointed > 0
+            self.moved += moved or pointer_shift > 0
             return
         self.different += 1
         for name in names:
@@ -474,7 +477,7 @@ class _Compare:
 PLACE_FIELDS: Final = frozenset(
     ("physical_offset", "offset_id", "message_id", "prepared_transaction_offset")
 )
-"""The fields that a message's position determines; a unique id is among its properties."""
+"""The fields that depend on a message's position. A unique id is compared as a property."""
 CONTENT_FIELDS: Final = tuple(
     attribute.name for attribute in fields(MessageValue) if attribute.name not in PLACE_FIELDS
 )

@@ -1,19 +1,20 @@
 """Find where two stores differ: from their manifests alone, or to the byte with their files.
 
-The logs are compared as far as both reach. What only one of them has is a difference of its kind
-(BEGIN, END); a slave that lags differs only by its END. Two ends in one block leave bytes that
-digests cannot decide (UNDECIDED): with both stores' files they are compared directly; with the
-files of the longer log alone, a digest of these bytes decides, so no data has to be sent.
+The logs are compared in the range that both have. A part that only one log has is a difference of
+its own kind (BEGIN, END); a slave that lags differs only by its END. If the logs end in the same
+block at different offsets, digests cannot decide that block (UNDECIDED): with both stores' files
+its bytes are compared directly; with the files of the longer log alone, a digest of these bytes
+decides, so no data needs to be sent.
 
 ===========  ====================================================================================
 kind         offsets ``begin`` to ``end``
 ===========  ====================================================================================
 LOG          only one store has this log
 FILE_SIZE    the logs have files of different sizes: nothing else is compared
-BEGIN        what only one store still has at the start
+BEGIN        the part that only one store still has at the start
 CONTENT      the first position with different bytes (from manifests: the block)
 UNDECIDED    bytes that only the files can decide
-END          what only one store has at the end
+END          the part that only one store has at the end
 DIVIDE       the divided offsets
 TABLE        a configuration table with different content
 ===========  ====================================================================================
@@ -71,9 +72,10 @@ class DifferenceKind(Enum):
 class Difference:
     """One difference; ``left`` and ``right`` describe the two stores.
 
-    ``record`` is the message of the left store that contains the first different byte, ``other``
-    that of the right store (only with the files); for an END it is the first message that only one
-    store has; for a block that one store alone cannot narrow it is the block's first message.
+    ``record`` and ``other`` are messages of the left and of the right store; they are known only if
+    the files are available. They contain the first different byte. For an END it is the first
+    message that only one store has; for a block that one store's files alone cannot narrow down it
+    is the block's first message.
     """
 
     kind: DifferenceKind
@@ -113,7 +115,7 @@ class LocalStore:
 
 
 def compare_manifests(left: Manifest, right: Manifest) -> list[Difference]:
-    """Return every difference that the digests show; at most one CONTENT per log, the first."""
+    """Return every difference that the digests show; for each log only the first CONTENT."""
     found: list[Difference] = []
     if left.divided_offset != right.divided_offset:
         values = str(left.divided_offset), str(right.divided_offset)
@@ -151,7 +153,7 @@ def compare_stores(
 
 
 def first_different_byte(one: bytes, two: bytes) -> int:
-    """Return the position of the first byte that differs, -1 if none does."""
+    """Return the position of the first byte that differs, or -1 if none does."""
     if one == two:
         return -1
     low, high = 0, min(len(one), len(two))
@@ -165,9 +167,9 @@ def first_different_byte(one: bytes, two: bytes) -> int:
 
 
 def first_difference(differences: list[Difference]) -> Difference | None:
-    """Return where two logs diverge: the difference at the smallest offset.
+    """Return the difference at the smallest offset, where two logs diverge.
 
-    None if only tables differ, or no offset is known.
+    Return None if only tables differ, or if no offset is known.
     """
     placed = [each for each in differences if each.begin >= 0]
     return min(placed, key=lambda each: each.begin, default=None)
@@ -190,10 +192,10 @@ def _first_after(left: _Side, right: _Side, where: Difference) -> Difference:
 
 
 def _with_one(left: _Side, right: _Side, where: Difference) -> Difference | None:
-    """Compare a block of which only one store's files are available.
+    """Compare a block for which only one store's files are available.
 
-    Where the other log ends in the block, a digest decides; otherwise the block's first message is
-    added.
+    If the other log ends in the block, a digest decides. Otherwise the block's first message is
+    added to the difference.
     """
     for is_left, mine, theirs in ((True, left, right), (False, right, left)):
         store = mine[1]
@@ -307,7 +309,7 @@ def _block(file: LogFileDigest, begin: int) -> str:
 def first_block(one: LogFileDigest, two: LogFileDigest) -> tuple[int, int, bool] | None:
     """Return (begin, end, decided) of the first block that the digests do not prove equal.
 
-    ``decided`` is False for a block in which one of the logs ends: only its bytes can tell.
+    ``decided`` is False for a block in which one of the logs ends: only its bytes can decide.
     """
     end = min(one.end, two.end)
     for number, (left, right) in enumerate(zip_longest(one.blocks, two.blocks)):

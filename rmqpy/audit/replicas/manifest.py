@@ -8,10 +8,10 @@ logs        for each file of a log where its content ends, and digests of the co
             64 KiB block (BLAKE2b, 16 bytes), and of the frames that start in each block (offset
             of the first, count, CRC-32). Bytes after the last frame or in a filler do not count.
 queues      for each queue its smallest offset and the one after its largest, the digests of its
-            messages per 1024 queue offsets (:mod:`rmqpy.codec.tally.kernel` says of what), and the
+            messages per 1024 queue offsets (defined in :mod:`rmqpy.codec.tally.kernel`), and the
             number of messages to which the consume queue leads
 tables      digests of the content of the configuration tables
-facts       those of :mod:`rmqpy.audit.facts.facts`
+facts       the facts of :mod:`rmqpy.audit.facts.facts`
 ==========  =====================================================================================
 
 The JSON form (:meth:`Manifest.encode`, :meth:`Manifest.decode`) is stable: ``format`` counts its
@@ -74,7 +74,10 @@ class FileMd5:
 
 @define(slots=True, frozen=True, kw_only=True)
 class LogFileDigest:
-    """One file of a log. ``end`` is after its last frame; ``sealed``: a filler closes it."""
+    """One file of a log.
+
+    ``end`` is the offset after its last frame; ``sealed`` means that a filler closes the file.
+    """
 
     path: str
     first_offset: int
@@ -91,7 +94,7 @@ class LogFileDigest:
 
 @define(slots=True, frozen=True, kw_only=True)
 class LogDigest:
-    """One log: "classic" or "dledger". ``files`` are those with content, in order, without gaps."""
+    """One log, "classic" or "dledger". ``files`` has the files with content, in order."""
 
     kind: str
     files: tuple[LogFileDigest, ...] = ()
@@ -111,14 +114,15 @@ class LogDigest:
 
 
 Bucket = tuple[int, int, int, int]
-"""Number (-1: messages without a queue offset), count, sum of content, sum of positions."""
+"""(number, count, sum of content, sum of positions).
+
+Number -1 is for messages without a queue offset.
+"""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class QueueDigest:
-    """One queue, as the log has it. ``right_units``: the number of messages to which a unit
-    leads.
-    """
+    """One queue according to the log; ``right_units`` counts the messages with a correct unit."""
 
     topic: str
     queue_id: int
@@ -145,7 +149,7 @@ class Manifest:
     queues: tuple[QueueDigest, ...] = ()
     tables: tuple[ConfigTable, ...] = ()
     keys: int = 0
-    """The number of (message, key) pairs that the key index must have; it has ``keys_found``."""
+    """The number of (message, key) pairs that must be in the key index; ``keys_found`` are."""
     keys_found: int = 0
     findings: dict[str, int] = field(factory=dict)
     first_findings: tuple[dict[str, Any], ...] = ()
@@ -165,9 +169,9 @@ class Manifest:
         return sum(queue.count + queue.unqueued for queue in self.queues)
 
     def content_digest(self) -> str:
-        """Return the SHA-256 of what the manifest says about logs and messages.
+        """Return the SHA-256 of the manifest's content on logs and messages, in hex.
 
-        It is the same for every engine and at any time, as long as no message is added or expires.
+        Every engine computes the same value at any time, until a message is added or expires.
         """
         content = {
             "mode": self.mode.value,
@@ -204,7 +208,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, raw: bytes) -> Manifest:
-        """Return the manifest in ``raw``; raises RmqError unless it has a known format."""
+        """Return the manifest in ``raw``. Raise RmqError unless it has a known format."""
         try:
             tree = json.loads(raw)
             if tree["kind"] != KIND:
@@ -267,11 +271,11 @@ class Md5(Enum):
 
 @define(slots=True, frozen=True, kw_only=True)
 class ManifestPlan:
-    """What a manifest contains.
+    """The options of a manifest.
 
-    Digests of messages are always computed. ``md5`` selects the files that are also read for
-    ``md5sum``; ``blocks`` adds digests of the logs' blocks, which show where two logs diverge. A
-    certificate needs neither.
+    Digests of messages are always computed. ``md5`` selects the files whose MD5 sum is computed;
+    ``blocks`` adds digests of the logs' blocks, which show where two logs diverge. A certificate
+    needs neither.
     """
 
     name: str
@@ -284,7 +288,7 @@ class ManifestPlan:
 def make_manifest(
     files: FileSystem, plan: ManifestPlan, runner: RangeRunner | None = None
 ) -> tuple[Manifest, StoreAudit]:
-    """Audit a store and collect its digests. A block is never divided between ranges."""
+    """Audit a store and return its manifest and the audit; no block is split between ranges."""
     runner = runner or ThreadRunner(files, plan.audit.workers)
     range_bytes = plan.audit.range_bytes
     if plan.blocks:

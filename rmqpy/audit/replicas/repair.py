@@ -1,4 +1,4 @@
-"""Make a damaged log readable again: planned first, then executed from a journal.
+"""Make a damaged log readable again: plan the repair first, then execute it from a journal.
 
 ==============  ===================================================================================
 repair          effect
@@ -12,10 +12,10 @@ QUARANTINE      the log stays as it is, except for the damage: its bytes are cop
                 rolled-back message, which no reader sees.
 ==============  ===================================================================================
 
-Both are for classic logs. A damaged DLedger log is repaired from the other members, not here.
+Both are for classic logs. A damaged DLedger log is repaired from the other members instead.
 
-The journal (``rmqpy/fsck-journal.json``) contains the plan before anything is changed. Every action
-may be repeated, so the next call completes a plan that was interrupted.
+The plan is written to the journal (``rmqpy/fsck-journal.json``) before anything is changed. Every
+action is safe to repeat, so the next call completes a plan that was interrupted.
 """
 
 from __future__ import annotations
@@ -60,20 +60,21 @@ class Repair(Enum):
 
 
 class ActionKind(Enum):
-    """What an action does; the values are those of journals."""
+    """The kind of an action; journals contain the values."""
 
     KEEP = "keep"
     """Copy ``length`` bytes to the quarantine."""
     WRITE = "write"
-    """Write ``data``; ``length`` zeros if it is empty."""
+    """Write ``data``, or ``length`` zeros if ``data`` is empty."""
     SET_ASIDE = "set aside"
     """Move the whole file to the quarantine."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Action:
-    """One action. ``file`` is below the root, ``kept_as`` below rmqpy/quarantine; ``data`` is
-    hexadecimal.
+    """One action.
+
+    ``file`` is relative to the root, ``kept_as`` to rmqpy/quarantine; ``data`` is in hex.
     """
 
     kind: ActionKind
@@ -118,7 +119,7 @@ class RepairPlan:
 def plan_repair(
     files: FileSystem, root: str, repair: Repair, settings: StoreSettings | None = None
 ) -> RepairPlan:
-    """Return what would be done; raises StoreError for a running broker and for a DLedger log."""
+    """Return the plan of a repair. Raise StoreError for a running broker and for a DLedger log."""
     directory = read_directory(files, root, settings)
     _check_stopped(directory)
     found: list[Finding] = []
@@ -163,7 +164,7 @@ def unfinished_plan(files: FileSystem, directory: StoreDirectory) -> RepairPlan 
 
 
 def execute_repair(files: FileSystem, directory: StoreDirectory, plan: RepairPlan) -> None:
-    """Execute ``plan``. After an interruption it may be called again with the same plan."""
+    """Execute ``plan``. After an interruption, call this again with the same plan."""
     _check_stopped(directory)
     lock = files.lock(directory.paths.lock)
     try:
@@ -204,7 +205,7 @@ def _do(files: FileSystem, directory: StoreDirectory, action: Action) -> None:
 
 @define(slots=True, frozen=True)
 class _Tile:
-    """Bytes that become one message: offset, size, and the queue slot of the lost message."""
+    """A range of bytes to replace by one message, and the queue slot of the lost message."""
 
     offset: int
     size: int
@@ -212,7 +213,7 @@ class _Tile:
     queue_id: int
     queue_offset: int
     unit: tuple[str, int] | None = None
-    """File and position of its consume queue unit."""
+    """The file and position of the message's consume queue unit."""
 
 
 class _Planner:
@@ -228,27 +229,29 @@ class _Planner:
     def _relative(self, file: LogFile) -> str:
         return self._directory.relative(file.path)
 
-    def _holder(self, offset: int) -> LogFile:
+    def _file_at(self, offset: int) -> LogFile:
         file = self._segments.file_at(offset)
         assert file is not None, "findings have offsets in files"
         return file
 
     def truncate(self, offset: int) -> Iterator[Action]:
-        """Yield actions from the end backwards: after an interruption the same damage is found
+        """Yield actions that end the log at ``offset``.
+
+        They start at the end of the log, so that after an interruption the same damage is found
         again.
         """
-        holder = self._holder(offset)
+        damaged = self._file_at(offset)
         for file in reversed(self._segments.files):
-            if file.first_offset > holder.first_offset:
+            if file.first_offset > damaged.first_offset:
                 name = file.path.rpartition("/")[2]
                 yield Action(
                     kind=ActionKind.SET_ASIDE, file=self._relative(file), kept_as=f"{name}.file"
                 )
-        position = offset - holder.first_offset
-        length = map_log(self._files, holder.path).content_end(position) - position
-        yield self._keep(holder, position, length)
+        position = offset - damaged.first_offset
+        length = map_log(self._files, damaged.path).content_end(position) - position
+        yield self._keep(damaged, position, length)
         yield Action(
-            kind=ActionKind.WRITE, file=self._relative(holder), position=position, length=length
+            kind=ActionKind.WRITE, file=self._relative(damaged), position=position, length=length
         )
 
     def _keep(self, file: LogFile, position: int, length: int) -> Action:
@@ -261,34 +264,34 @@ class _Planner:
         )
 
     def replace(self, finding: Finding) -> Iterator[Action]:
-        """Yield actions that replace damage by empty messages, or write a wrong filler again."""
-        holder = self._holder(finding.offset)
-        position = finding.offset - holder.first_offset
-        view = map_file(self._files, holder.path)
-        rest = holder.size - position
+        """Yield actions that replace damage by empty messages, or rewrite a wrong filler."""
+        damaged = self._file_at(finding.offset)
+        position = finding.offset - damaged.first_offset
+        view = map_file(self._files, damaged.path)
+        rest = damaged.size - position
         length = finding.length or rest
-        yield self._keep(holder, position, length)
+        yield self._keep(damaged, position, length)
         if finding.code.name.startswith("FILLER_") and length == rest:
             data = encode_blank(rest)
-            yield self._write(holder, position, data)
+            yield self._write(damaged, position, data)
             return
         end = finding.offset + length
-        to_end = end == holder.end_offset
+        to_end = end == damaged.end_offset
         if to_end:
             end -= layout.BLANK_SIZE
         tiles = list(self._tiles(finding.offset, end))
         stored_ms = _time_before(view, position)
         for tile in tiles:
             data = _empty_message(tile, stored_ms)
-            yield self._write(holder, tile.offset - holder.first_offset, data)
+            yield self._write(damaged, tile.offset - damaged.first_offset, data)
             if tile.unit is not None:
                 file, place = tile.unit
                 yield Action(kind=ActionKind.WRITE, file=file, position=place + 12, length=8)
         tiles_end = tiles[-1].offset + tiles[-1].size if tiles else finding.offset
         if to_end:
-            left = holder.end_offset - tiles_end
+            left = damaged.end_offset - tiles_end
             data = encode_blank(left)
-            yield self._write(holder, tiles_end - holder.first_offset, data)
+            yield self._write(damaged, tiles_end - damaged.first_offset, data)
 
     def _write(self, file: LogFile, position: int, data: bytes) -> Action:
         return Action(
@@ -315,7 +318,7 @@ class _Planner:
             return
         if end - begin < layout.RECORD_SIZE_MIN + len(LOST_TOPIC):
             raise StoreError(
-                self._holder(begin).path,
+                self._file_at(begin).path,
                 f"{end - begin} damaged bytes at offset {begin} to which no consume queue leads",
                 f"at least {layout.RECORD_SIZE_MIN + len(LOST_TOPIC)}, so that a message fits",
                 "restore the file from a backup or a replica, or use --force-truncate",
@@ -338,9 +341,9 @@ class _Planner:
 
 
 def _time_before(view: memoryview, position: int) -> int:
-    """Return the store time of the last whole record before ``position`` of a file.
+    """Return the store time in ms of the last complete record before ``position`` of a file.
 
-    0 if there is none.
+    Return 0 if there is none.
     """
     stored_ms, at = 0, 0
     while at < position:
@@ -353,7 +356,7 @@ def _time_before(view: memoryview, position: int) -> int:
 
 
 def _empty_message(tile: _Tile, stored_ms: int) -> bytes:
-    """Return a record of exactly the tile's size without content."""
+    """Return a record without content of exactly the tile's size."""
     fixed = layout.RECORD_SIZE_MIN + len(tile.topic)
     properties = LOST_PROPERTY if fixed + len(LOST_PROPERTY) <= tile.size else b""
     body = bytes(tile.size - fixed - len(properties))

@@ -1,7 +1,7 @@
-"""Several replicas of one store: compare each pair and certify all of them.
+"""Compare each pair of several replicas of one store, and certify all of them.
 
-A replica is a manifest, together with its files where they are available. A manifest of another
-host is used as it is; no data is sent.
+A replica is a manifest, together with its files if they are available. A manifest of another host
+is used as it is; no data is sent.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Pair:
 
 
 def compare_pairs(replicas: Sequence[LocalReplicaStore]) -> Iterator[Pair]:
-    """Yield every pair, in the given order."""
+    """Yield the comparison of every pair, in the given order."""
     for one, two in combinations(replicas, 2):
         found = compare_stores(one.manifest, two.manifest, one.store, two.store)
         yield Pair(one.name, two.name, tuple(found))
@@ -77,7 +77,7 @@ def certify_replicas(replicas: Sequence[LocalReplicaStore], now_ms: int) -> Cert
 
 
 def changed_subjects(certificate: Certificate, manifests: Mapping[str, Manifest]) -> dict[str, str]:
-    """Return the stores that differ from what was certified, and how they differ."""
+    """Return, by name, how stores differ from their certified state; empty if none differs."""
     changed = {}
     for subject in certificate.subjects:
         manifest = manifests.get(subject.name)

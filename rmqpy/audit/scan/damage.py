@@ -1,18 +1,18 @@
-"""Damage: a position where a frame should start and none does, what is wrong with it, and where the
-next frame is.
+"""Damage is a position where a frame should start and none does: find the wrong field, and the
+position of the next frame.
 
 The log continues after damage at the first of these positions:
 
 1. the one to which the size of the damaged frame leads, or the sum of the lengths inside it (one of
-   the two survives damage to any single field), if a whole frame, the file's filler, or a damaged
-   frame that still states its own position is there;
-2. the first whole frame after the damage (:func:`rmqpy.codec.search.find_frames`) from which the
+   the two survives damage to any single field), if that position has a complete frame, the file's
+   filler, or a damaged frame that still states its own position;
+2. the first complete frame after the damage (:func:`rmqpy.codec.search.find_frames`) from which the
    log continues: to the filler or the end of the file, for more bytes than any frame is long, or to
    a position that was a frame. A forged frame in the body of a damaged message does not continue:
    the remainder of that message follows it;
 3. otherwise, the first frame of the chain that reaches furthest.
 
-The answer depends only on the bytes, so every split of a log gives the same one.
+The result depends only on the bytes, so it is the same for every split of a log.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rmqpy.codec.search import find_frames, is_frame
 __all__ = ["Diagnosis", "FileView", "diagnose", "next_frame", "was_a_frame"]
 
 FRAME_BYTES_MAX: Final = 8 << 20
-"""More bytes than any frame is long (Java's largest message setting in use is 4 MiB)."""
+"""A size in bytes above that of any frame (Java's largest message setting in use is 4 MiB)."""
 
 _INT: Final = struct.Struct(">i")
 _UINT: Final = struct.Struct(">I")
@@ -44,7 +44,7 @@ _LONG: Final = struct.Struct(">q")
 class FileView:
     """The bytes of one log file and their framing.
 
-    ``data`` may end before the file does, if nothing after it is to be read.
+    ``data`` may end before the file does, if the bytes after it must not be read.
     """
 
     data: LogBytes
@@ -94,9 +94,9 @@ class Diagnosis:
 
 
 def next_frame(file: FileView, position: int) -> int | None:
-    """Return where the log continues after the damaged frame at ``position``.
+    """Return the position at which the log continues after the damaged frame at ``position``.
 
-    None if it does not continue in this file.
+    Return None if it does not continue in this file.
     """
     for end in _claimed_ends(file, position):
         if _continues_at(file, end):
@@ -124,7 +124,7 @@ def next_frame(file: FileView, position: int) -> int | None:
 
 
 def _closing_filler(file: FileView, position: int) -> int | None:
-    """Return the position of a filler after the damage that fits its place, if no frame follows."""
+    """Return the position of a filler after the damage that ends exactly with the file, or None."""
     magic = layout.BLANK_MAGIC if not file.dledger else 0xFFFFFFFF
     needle = magic.to_bytes(4)
     step = 1 << 20
@@ -148,7 +148,7 @@ def _continues_at(file: FileView, position: int) -> bool:
 
 
 def _claimed_ends(file: FileView, position: int) -> Iterator[int]:
-    """Yield where the frame at ``position`` ends according to each of the lengths in it."""
+    """Yield the end of the frame at ``position`` according to each of the lengths in it."""
     record = position + file.record_shift
     shift = file.record_shift
     if file.dledger:
@@ -161,7 +161,7 @@ def _claimed_ends(file: FileView, position: int) -> Iterator[int]:
 
 
 def _inner_size(file: FileView, record: int) -> int | None:
-    """Return the size of a record by the lengths inside it, or None if they are impossible."""
+    """Return the size of a record as the sum of the lengths inside it, or None if impossible."""
     sys_flag = file.int_at(record + layout.SYS_FLAG_POSITION)
     head = layout.BODY_POSITIONS[sys_flag & layout.HOSTS_V6]
     body_bytes = file.int_at(record + head - 4)
@@ -178,9 +178,7 @@ def _inner_size(file: FileView, record: int) -> int | None:
 
 
 def _run(file: FileView, start: int) -> tuple[int, bool]:
-    """Return where the chain of frames from ``start`` ends, and whether that end proves the
-    chain.
-    """
+    """Return (end of the chain of frames from ``start``, whether that end proves the chain)."""
     position = start
     while position - start <= FRAME_BYTES_MAX:
         scan = scan_records(
@@ -207,8 +205,8 @@ def _run(file: FileView, start: int) -> tuple[int, bool]:
 
 
 def was_a_frame(file: FileView, position: int) -> bool:
-    """Return whether there was once a frame at ``position``: its position or its magic code is
-    there.
+    """Return whether there was once a frame at ``position``: one that has its magic code or states
+    its position.
     """
     magic = file.uint_at(position + file.record_shift + layout.MAGIC_POSITION)
     return magic in layout.TOPIC_LENGTH_SIZES or _states_its_position(file, position)
@@ -225,9 +223,9 @@ def _states_its_position(file: FileView, position: int) -> bool:
 
 
 def diagnose(file: FileView, position: int, stop: StopReason, length: int) -> Diagnosis:
-    """Return what is wrong with the frame at ``position``, which the log skips by ``length`` bytes.
+    """Return the wrong field of the frame at ``position``.
 
-    A ``length`` of 0 means that the log does not continue.
+    ``length`` is the number of bytes until the log continues, or 0 if it does not continue.
     """
     record = position + file.record_shift
     if stop is StopReason.ZERO:
@@ -256,7 +254,7 @@ def diagnose(file: FileView, position: int, stop: StopReason, length: int) -> Di
 
 
 def _diagnose_entry(file: FileView, position: int, length: int) -> Diagnosis | None:
-    """Return what is wrong with an entry, or None if only the record in it is wrong."""
+    """Return the wrong field of an entry, or None if only the record in it is wrong."""
     magic = file.int_at(position)
     if magic != layout.ENTRY_MAGIC:
         expected = str(layout.ENTRY_MAGIC)

@@ -1,8 +1,8 @@
 """The files of a store directory: names, lengths, and times. No file is opened.
 
 The segments of a log are the files of one folder (or of several, for ``storePathCommitLog`` with
-commas), each named by the offset of its first byte in 20 digits. Any other file in there is a
-stray.
+commas), each named by the offset of its first byte in 20 digits. Any other file in such a folder is
+a stray.
 """
 
 from __future__ import annotations
@@ -123,9 +123,7 @@ class QueueFolder:
 
 @define(slots=True, frozen=True, kw_only=True)
 class StoreDirectory:
-    """The files of a store directory. ``strays`` are files in it that belong to no part of the
-    store.
-    """
+    """The files of a store directory; ``strays`` belong to no part of the store."""
 
     root: str
     paths: StorePaths
@@ -139,9 +137,7 @@ class StoreDirectory:
 
     @property
     def ledger(self) -> LedgerFolder | None:
-        """The DLedger log in use: that of the self id in the settings, otherwise the one with
-        data.
-        """
+        """The DLedger log in use: that of the self id in the settings, else the one with data."""
         for ledger in self.ledgers:
             if ledger.self_id == self.own_self_id:
                 return ledger
@@ -150,17 +146,17 @@ class StoreDirectory:
 
     @property
     def logs(self) -> tuple[LogSegments, ...]:
-        """The segments of the classic log, then those of the DLedger log, as far as they exist."""
+        """The segments of the classic log, then of the DLedger log, without logs that have none."""
         ledger = self.ledger
         logs = (self.classic, ledger.data) if ledger else (self.classic,)
         return tuple(segments for segments in logs if segments)
 
     def relative(self, path: str) -> str:
-        """Return ``path`` as reports show it: below the root, if it is there."""
+        """Return ``path`` as reports show it: relative to the root if it is below the root."""
         return path.removeprefix(f"{self.root}/")
 
     def every_file(self) -> Iterator[str]:
-        """Yield the paths of all files except the small ones: logs, tables, queues, and indexes."""
+        """Yield the paths of the files of logs, tables, queues, and indexes."""
         yield from self.own_files()
         for segments in (
             *(ledger.index for ledger in self.ledgers),
@@ -181,7 +177,7 @@ def read_directory(
 ) -> StoreDirectory:
     """List the files of the store below ``root``.
 
-    ``settings`` has paths that are outside the root; the root in it is not used.
+    ``settings`` has the paths that are outside the root; its own root is not used.
     """
     root = root.rstrip("/") or "/"
     return _Reader(files, root, settings).read()

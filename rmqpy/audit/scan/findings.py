@@ -1,7 +1,7 @@
-"""The closed list of what can be wrong with a store directory.
+"""The closed list of findings: everything that can be wrong with a store directory.
 
-A code says what is wrong, how bad it is, and what to do; a finding says where. Codes are stable:
-scripts and other engines compare them.
+A code has a text, a severity, and a remedy; a finding adds the place. Codes are stable: scripts and
+other engines compare them.
 
 =========  ==================================================================================
 severity   meaning
@@ -30,7 +30,7 @@ __all__ = ["Finding", "FindingCode", "Severity", "is_clean", "json_value"]
 
 
 class Severity(Enum):
-    """How bad a finding is; the values are those of reports."""
+    """The severity of a finding; reports show the values."""
 
     DAMAGE = "damage"
     DERIVED = "derived"
@@ -47,7 +47,7 @@ _OPERATOR = "compare with a replica (rmqpy upgrade check) before anything is cha
 
 
 class FindingCode(Enum):
-    """``code.text``, ``code.severity``, and ``code.remedy``; reports show the name."""
+    """A kind of finding, with ``text``, ``severity``, and ``remedy``; reports show its name."""
 
     text: str
     severity: Severity
@@ -250,12 +250,12 @@ _FIELDS = (
 
 
 def is_clean(findings: Iterable[Finding]) -> bool:
-    """Return whether nothing but notes was found."""
+    """Return whether all findings are notes."""
     return all(finding.code.severity is Severity.NOTE for finding in findings)
 
 
 def json_value(_owner: object, _name: object, value: object) -> object:
-    """Return what JSON shows for an attribute (a ``value_serializer`` of ``attrs.asdict``)."""
+    """Return the JSON form of an attribute (a ``value_serializer`` of ``attrs.asdict``)."""
     if isinstance(value, Finding):
         return value.as_json()
     return value.value if isinstance(value, Enum) else value

@@ -1,5 +1,5 @@
-"""The bytes of a log file and how far they were written: a log's last file is mostly a hole, which
-is not worth reading.
+"""The bytes of a log file and the end of its data: a log's last file is mostly a hole, which need
+not be read.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ class LogBytes:
     data_end: int
 
     def head(self, length: int) -> LogBytes:
-        """Return the first ``length`` bytes, or all."""
+        """Return the first ``length`` bytes, or all if there are fewer."""
         view = self.view[: max(length, 0)]
         return LogBytes(view, min(self.data_end, len(view)))
 
     def to_content_end(self) -> LogBytes:
-        """Return the same bytes with an exact ``data_end``: preallocated space is zeros without a
-        hole.
+        """Return the same bytes with an exact ``data_end``.
+
+        Zeros of preallocated space are not a hole, so the ``data_end`` of a mapped file includes
+        them.
         """
         return LogBytes(self.view, self.content_end())
 

@@ -1,5 +1,4 @@
-"""The consume queues of a store as they are on disk: the first and last unit of each, and its
-units.
+"""The consume queues of a store as they are on disk: their bounds and their units.
 
 The units of a queue end after the last byte that is not zero. Units (0, 0x7FFFFFFF, 0) at the start
 are fillers of a queue that did not start at 0. Units whose message is older than the log's first
@@ -33,7 +32,7 @@ __all__ = [
 ]
 
 QueueUnit = tuple[int, int, int]
-"""Physical offset, record size, tags code."""
+"""(physical offset, record size, tags code)."""
 
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 
@@ -65,7 +64,7 @@ def map_file(files: FileSystem, path: str) -> memoryview:
 
 
 def map_units(files: FileSystem, segments: LogSegments, any_tags: bool = False) -> UnitRow | None:
-    """Map all segments of a file of units; None if there are none."""
+    """Map all segments of a queue or index, or return None if there are none."""
     if not segments:
         return None
     size = segments.file_size
@@ -139,7 +138,7 @@ def unit_at(units: UnitRow, queue_offset: int) -> QueueUnit | None:
 
 
 def each_unit(units: UnitRow, first: int, end: int) -> Iterator[tuple[int, QueueUnit]]:
-    """Yield (queue offset, unit) of everything in the range, zeros and fillers included."""
+    """Yield (queue offset, unit) of all units in the range, including zeros and fillers."""
     for queue_offset in range(first, end):
         unit = unit_at(units, queue_offset)
         if unit is not None:
@@ -157,7 +156,7 @@ def units_within(units: UnitRow, begin: int, end: int) -> Iterator[tuple[int, Qu
 
 
 def _written(units: UnitRow, thorough: bool) -> tuple[int, int]:
-    """Return the first queue offset with a message's unit, and the one after the last unit."""
+    """Return (first queue offset with a message's unit, queue offset after the last unit)."""
     begin = units.first // QUEUE_UNIT_SIZE
     end = begin
     for number in range(len(units.views) - 1, -1, -1):
@@ -177,9 +176,9 @@ def _written(units: UnitRow, thorough: bool) -> tuple[int, int]:
 
 
 def _units_end(view: memoryview) -> int:
-    """Return the position after the last unit, if there is no hole before it.
+    """Return the position after the last unit, by a binary search that expects no hole before it.
 
-    Files are mostly zeros, and reading all of them takes longer than the whole log.
+    Files are mostly zeros, and reading all of them takes longer than reading the log.
     """
     low, high = 0, len(view) // QUEUE_UNIT_SIZE
     while low < high:

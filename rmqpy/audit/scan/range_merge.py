@@ -1,19 +1,19 @@
 """Merge the partial results of ranges, in the order of the log, into the result of a sequential
-walk.
+audit.
 
 Chain proof: a range counts only if it starts where the previous one ended; otherwise it is audited
-again from there (``rerun``). By induction the result is that of a walk from the first file on, for
-any split and any content of message bodies.
+again from there (``rerun``). By induction the result is that of an audit from the first file on,
+for any split and any content of message bodies.
 
-The end of a file's content is judged when it is known what follows:
+The end of a file's content is judged once it is known what follows:
 
 =============================  ==========================  ==================================
-the walk of a file ended at    a later file has frames     no later file has frames
+the frames of a file end at    a later file has frames     no later file has frames
 =============================  ==========================  ==================================
 its filler                     sound                       sound: the next frame opens a file
 zeros                          FILLER_MISSING              the end of the log
-bytes that are no frame        damage to the file's end    TAIL_PARTIAL or TAIL_JUNK
-the same, or zeros, after a    damage                      TAIL_PARTIAL: the log ends before
+bytes that are not a frame     damage to the file's end    TAIL_PARTIAL or TAIL_JUNK
+such bytes, or zeros, after a  damage                      TAIL_PARTIAL: the log ends before
 frame whose content is wrong                               that frame
 =============================  ==========================  ==================================
 """
@@ -33,7 +33,7 @@ from rmqpy.codec.tally.kernel import QueueTally, Tally, TallyPlan
 __all__ = ["FileDigests", "LogMerge", "LogResult"]
 
 Rerun = Callable[[WorkRange, int], RangeResult]
-"""Audit a range again, starting at this offset."""
+"""A function that audits a range again, starting at the given offset."""
 Sink = Callable[[list[Finding]], None]
 
 _MASK64 = (1 << 64) - 1
@@ -41,7 +41,7 @@ _MASK64 = (1 << 64) - 1
 
 @define(slots=True, kw_only=True)
 class FileDigests:
-    """One file of a log: where its content ends, and digests of the content."""
+    """One file of a log: the end of its content, and digests of the content."""
 
     file: str
     first_offset: int
@@ -62,18 +62,16 @@ class FileDigests:
 
     @property
     def valid_bytes(self) -> int:
-        """The number of bytes at the start of the file that have a meaning, including a filler's
-        eight.
-        """
+        """The number of meaningful bytes at the start of the file, including the 8 of a filler."""
         valid = self.end - self.first_offset + (BLANK_SIZE if self.is_sealed else 0)
         return min(valid, self.file_size)
 
 
 @define(slots=True, kw_only=True)
 class LogResult:
-    """The result of a whole log. ``end`` is after the last frame, in the last file with content.
+    """The result of a whole log; ``end`` is the offset after its last frame.
 
-    ``queues`` and ``stretches`` include those of the log before it.
+    ``queues`` and ``stretches`` include those of the log before this one.
     """
 
     log: str
@@ -100,13 +98,14 @@ class LogResult:
 
 
 class LogMerge:
-    """Takes the ranges of one log in order; findings go to ``sink`` as soon as they are certain, in
-    the order of offsets.
+    """Merges the ranges of one log, added in order.
+
+    Findings go to ``sink`` as soon as they are certain, in the order of offsets.
     """
 
     def __init__(self, log: str, rerun: Rerun, sink: Sink, before: LogResult | None = None) -> None:
-        """Start with an empty result, or after the log ``before``, whose queues continue in this
-        one.
+        """Start with an empty result, or with that of the log ``before``, whose queues continue in
+        this log.
         """
         self._rerun = rerun
         self._sink = sink
@@ -118,9 +117,9 @@ class LogMerge:
             files=[],
         )
         self.proven: Callable[[RangeResult], None] = lambda _result: None
-        """Called with every range before it becomes part of the result."""
+        """Receives every range before it becomes part of the result."""
         self._waiting: list[RangeResult] = []
-        """The last range with frames and those after it, which are judged when more is known."""
+        """The last range with frames and those after it, which are judged by what follows."""
 
     def take(self, result: RangeResult) -> None:
         """Add the next range in order."""
@@ -154,7 +153,7 @@ class LogMerge:
         return self._result
 
     def _gap_before(self, work: WorkRange) -> None:
-        """Record a missing file; that its messages are missing is not a further finding."""
+        """Record a missing file, so that its missing messages are not further findings."""
         if self._result.files and self._result.files[-1].end_offset < work.first_offset:
             gap = self._result.files[-1].end_offset, work.first_offset
             self._result.stretches.append(gap)
@@ -222,7 +221,7 @@ class LogMerge:
         self.proven(result)
         into, tally = self._result.tally, result.tally
         findings = list(result.findings)
-        # Bytes that are lost before the range's first frame explain a step there too.
+        # Lost bytes before the range's first frame also explain a step at that frame.
         self._result.stretches += result.stretches
         if tally.records:
             findings += self._joints(result)

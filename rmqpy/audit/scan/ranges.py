@@ -1,9 +1,10 @@
 """The unit of work: the audit of one range of one log file, with a partial result.
 
 A range owns the frames that start in it. It goes from one block boundary (64 KiB) of its file to
-another, or to the end of the file. It searches for its first frame (:mod:`rmqpy.codec.search`), or
-is given its position. Merging proves the guesses: each range must start where the previous one
-ended (:mod:`rmqpy.audit.scan.range_merge`), so the result is that of a sequential walk.
+another, or to the end of the file. The audit searches for the first frame of the range
+(:mod:`rmqpy.codec.search`), or receives its position. Merging proves the guesses: each range must
+start where the previous one ended (:mod:`rmqpy.audit.scan.range_merge`), so the result is that of a
+sequential audit.
 
 Results are values that can be sent between processes.
 """
@@ -45,18 +46,18 @@ RANGE_BYTES = 64 << 20
 
 
 class Ending(Enum):
-    """Why nothing more follows in a file."""
+    """The reason why no further frame follows in a range."""
 
     CONTINUES = "goes on"
     """The next range, or the next file, continues."""
     FILLER = "filler"
     """The file is closed."""
     ZEROS = "zeros"
-    """Nothing was written from here on."""
+    """The rest of the file was never written."""
     LOST = "lost"
-    """The bytes up to the end of the file are no frames."""
+    """The bytes up to the end of the file are not frames."""
     LIMIT = "limit"
-    """Nothing from here on was to be read."""
+    """The rest must not be read."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ class WorkRange:
     framing: Framing
     path: str
     file: str
-    """``path`` below the root."""
+    """``path`` relative to the root."""
     first_offset: int
     file_size: int
     start: int
@@ -94,12 +95,12 @@ class FrameGroup:
 
 @define(slots=True, kw_only=True)
 class RangeResult:
-    """What was found in a range.
+    """The result of the audit of one range.
 
-    ``begin`` is the first frame, or -1 if the range found none; ``end`` is where the next frame
-    must start, or where the file's content ends. ``stretches`` are (begin, end) of bytes that are
-    no frames although frames follow them. ``last_doubtful``: the lengths of the last frame fit, but
-    its content does not.
+    ``begin`` is the offset of the first frame, or -1 if the range has none; ``end`` is where the
+    next frame must start, or where the file's content ends. ``stretches`` has (begin, end) of bytes
+    that are not frames although frames follow them. ``last_doubtful`` means that the lengths of the
+    last frame are consistent, but its content is not.
     """
 
     work: WorkRange
@@ -114,14 +115,14 @@ class RangeResult:
     """Digests of the 64 KiB blocks from ``work.start`` on, the last one up to ``end``."""
     groups: list[FrameGroup] = field(factory=list)
     lost: Finding | None = None
-    """With Ending.LOST: what is wrong there, unless it is an interrupted write."""
+    """With Ending.LOST: the finding, unless it turns out to be an interrupted write."""
     lost_bytes: int = 0
-    """With Ending.LOST: the number of bytes up to the last that is not zero."""
+    """With Ending.LOST: the number of bytes up to the last one that is not zero."""
     lost_a_frame: bool = False
-    """With Ending.LOST: whether there was once a frame."""
+    """With Ending.LOST: True if the bytes were once a frame."""
     lengths: dict[int, int] = field(factory=dict)
-    """The lengths of the frames at which the range may not join the previous one: its first frame,
-    and the first of each queue.
+    """The lengths, by offset, of the frames that must follow those of previous ranges: the first
+    frame of the range, and the first of each queue.
     """
 
     @property
@@ -135,7 +136,7 @@ def split_log(
     """Yield the ranges of a log in order, without files of a wrong length.
 
     ``root`` is the store's root, which reports remove from paths. A ``range_bytes`` below the block
-    size is for walks without digests.
+    size is for audits without digests.
     """
     step = range_bytes & -BLOCK_SIZE or range_bytes
     for file in log.files:
@@ -174,7 +175,7 @@ def audit_range(
 
 
 _FieldValues = tuple[str, str, str]
-"""Field, found, expected."""
+"""(field, found, expected)."""
 NO_VALUES: _FieldValues = ("", "", "")
 
 
@@ -196,7 +197,7 @@ class _RangeWalk:
 
     @property
     def _is_limited(self) -> bool:
-        """Whether the file continues after the part that may be read."""
+        """True if the file continues after the part that may be read."""
         return len(self.view) < self.work.file_size
 
     def run(self, begin: int | None) -> RangeResult:
@@ -210,7 +211,7 @@ class _RangeWalk:
             position, ending = self._walk(position, stop)
         self._take_events()
         digests = self.tally.plan.blocks
-        # Mapped memory stays here: results are sent between processes.
+        # Results are sent between processes, so they must not refer to mapped memory.
         self.tally.plan = TallyPlan(dledger=self.file.dledger)
         self.tally.unit_rows.clear()
         return RangeResult(
@@ -261,11 +262,11 @@ class _RangeWalk:
                 return position, Ending.CONTINUES
 
     def _at_stop(self, position: int) -> Ending:
-        """Return the ending at the range's stop, or at the end of what may be read."""
+        """Return the ending at the stop of the range, or at the end of the readable bytes."""
         return Ending.LIMIT if self._is_limited and position >= len(self.view) else Ending.CONTINUES
 
     def _pass_damage(self, position: int, reason: StopReason) -> int | Ending:
-        """Return where to continue after ``position``, or why the walk ends."""
+        """Return the position at which to continue after ``position``, or why the range ends."""
         if reason is StopReason.BLANK and self.file.is_closed_at(position):
             self._check_filler(position)
             return Ending.FILLER
@@ -377,7 +378,7 @@ class _RangeWalk:
         return self.file.int_at(position + (4 if self.file.dledger else 0))
 
     def _lost(self, previous: int, frame: int) -> bool:
-        """Return whether lost bytes between two frames explain that messages are missing."""
+        """Return whether lost bytes between two frames explain missing messages."""
         return any(previous < begin < frame for begin, _ in self.stretches)
 
     def _blocks(self, position: int, ending: Ending) -> list[str]:
@@ -407,7 +408,7 @@ assert RANGE_BYTES % (1 << BLOCK_SHIFT) == 0
 DOUBTS = frozenset(
     (EventKind.BODY_CRC, EventKind.PROPERTIES, EventKind.TOPIC, EventKind.CHECKSUM, EventKind.PLACE)
 )
-"""Faults that a last record has if it was cut off while it was written."""
+"""The faults of a last record whose write was interrupted."""
 
 WITHOUT_NUMBERS = frozenset(
     (EventKind.PROPERTIES, EventKind.TOPIC, EventKind.CHECKSUM, EventKind.ENTRY_RESERVED)
