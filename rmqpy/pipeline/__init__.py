@@ -9,8 +9,8 @@ Sub-packages, top to bottom; each imports only from those below it:
 ``arrow``      messages as Arrow batches
 ============== ==================================================================
 
-Only this package imports pyspark and pyarrow, and only inside functions: without the extra
-``spark`` every module can be imported, and a call says what is missing. Only DataFrames are used,
-no RDDs. The driver and the workers open stores read-only, under the same path. Start reading in
+Only this package imports pyspark and pyarrow. Except for ``datasource``, every module can be
+imported without the extra ``spark``, and a call then says what is missing. The jobs use DataFrames,
+not RDDs. The driver and the workers open stores read-only, under the same path. Start reading in
 :mod:`rmqpy.pipeline.jobs.spark_runner`.
 """

@@ -1,9 +1,9 @@
 """Arrow arrays of parts of a log, in two encodings.
 
-* :data:`PLAIN`: strings and binaries that every reader understands; the bytes are copied.
-* :data:`PACKED`: for a Parquet writer. Repeated texts are a dictionary, which is hashed once; the
-  others are views into the mapped log, from which the writer reads them. The written file is the
-  same. An array keeps the mapping alive.
+* :data:`PLAIN` has strings and binaries that every reader understands; the bytes are copied.
+* :data:`PACKED` is for a Parquet writer. Repeated texts are in a dictionary, which is hashed once;
+  the others are views into the mapped log, from which the writer reads them. The written file is
+  the same as with ``PLAIN``. An array keeps the mapping alive.
 
 Positions count from the start of the view. Bytes that are not UTF-8 become the text that Java
 reads.
@@ -40,7 +40,7 @@ Longs = Sequence[int]
 
 
 class ArrowEncoding(Protocol):
-    """How texts and bytes are encoded."""
+    """An encoding of texts and bytes."""
 
     def string(self) -> pyarrow.DataType: ...
 
@@ -49,7 +49,7 @@ class ArrowEncoding(Protocol):
     def repeated_type(self) -> pyarrow.DataType: ...
 
     def of_few(self, texts: pyarrow.Array, numbers: pyarrow.Array) -> pyarrow.Array:
-        """Return the text of each number; null where the number is null."""
+        """Return the text that each number selects; null where the number is null."""
         ...
 
     def parts(
@@ -168,7 +168,7 @@ def texts(
     *,
     with_null: bool = False,
 ) -> pyarrow.Array:
-    """Return texts; ``with_null`` makes those of length 0 null."""
+    """Return texts; with ``with_null``, texts of length 0 become null."""
     import pyarrow as pa
 
     result = form.parts(form.string(), view, positions, lengths)

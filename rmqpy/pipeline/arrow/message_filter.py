@@ -25,15 +25,15 @@ BOUNDED: Final = {
     "physicalOffset": "physical_offset",
     "storeTimestamp": "store_timestamp_ms",
 }
-"""Columns that can be bounded, with the field of the scan."""
+"""The columns that can be bounded, with the field of the scan."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class MessageFilter:
     """The criteria for messages.
 
-    ``topics`` limits the topics, None selects all; without ``internal_topics`` those of the system
-    are excluded. ``bounds`` are (least, most) by column, times in ms.
+    ``topics`` limits the topics, None selects all; without ``internal_topics`` system topics are
+    excluded. ``bounds`` has (least, most) by column, with times in ms.
     """
 
     internal_topics: bool = False
@@ -48,7 +48,7 @@ class MessageFilter:
         return self.internal_topics or not is_system_topic(topic)
 
     def rows(self, scan: Scan, count: int) -> Sequence[int]:
-        """Return the selected ones of the first ``count`` rows."""
+        """Return the numbers of the selected rows among the first ``count``."""
         names = set(scan.topic)
         taken = set(filter(self.selects_topic, names))
         bounds: list[tuple[array[int], int, int]] = []
@@ -72,7 +72,10 @@ def log_batches(
     columns: MessageColumns,
     selection: MessageFilter,
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yield batches of frames that start from the first to before the second of ``places``."""
+    """Yield batches of the selected messages whose frames start within ``bounds_in_file``.
+
+    The bounds are positions in the file; the second is excluded.
+    """
     for scan, view, count in walk.scans(*bounds_in_file):
         rows = selection.rows(scan, count)
         if rows:

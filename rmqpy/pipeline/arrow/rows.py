@@ -19,8 +19,8 @@ Offset
 tags, keys              string        null if there are none
 tagsCode                long          hash of the tags, 0 without tags
 bodyCrc                 int           as stored
-crcOk                   boolean       whether the stored body matches it
-body                    binary        as the producer gave it: zlib is inflated
+crcOk                   boolean       whether the stored body matches bodyCrc
+body                    binary        as the producer passed it: zlib is inflated
 properties              map           string to string
 brokerName              string        as given by the caller, else null
 term, entryIndex        long          of the DLedger entry; null in a classic log
@@ -103,9 +103,9 @@ NUMBERS: Final = {
     "term": "term",
     "entryIndex": "entry_index",
 }
-"""Columns that are copied from a field of the scan."""
+"""The columns that are copied from a field of the scan."""
 BATCH_BYTES: Final = 8 << 20
-"""The approximate size of the records in a batch; it bounds what waits in Spark's queues."""
+"""The approximate size in bytes of a batch's records; it bounds the memory of Spark's queues."""
 
 
 def message_schema(columns: Sequence[str] = COLUMNS, form: ArrowEncoding = PLAIN) -> pyarrow.Schema:
@@ -143,8 +143,9 @@ def message_schema(columns: Sequence[str] = COLUMNS, form: ArrowEncoding = PLAIN
 
 
 def slices(sizes: Sequence[int], bytes_max: int = BATCH_BYTES) -> Iterator[tuple[int, int]]:
-    """Yield (first, end) of consecutive rows with at most ``bytes_max`` together, at least one
-    row.
+    """Yield (first, end) of consecutive rows whose sizes add up to at most ``bytes_max``.
+
+    Each slice has at least one row.
     """
     ends = list(accumulate(sizes))
     first = before = 0
@@ -173,7 +174,7 @@ class ScanRows:
         return len(self._rows)
 
     def numbers(self, field: str) -> array[int]:
-        """Return a column of the scan, for these rows."""
+        """Return a column of the scan for these rows."""
         column: array[int] = getattr(self._scan, field)
         if self._is_whole:
             return column
@@ -183,7 +184,7 @@ class ScanRows:
         return array("q", [column[row] for row in rows])
 
     def part(self, rows: range) -> ScanRows:
-        """Return some of these rows."""
+        """Return the given subrange of these rows."""
         return ScanRows(self._scan, self.view, self._rows[rows.start : rows.stop], self._shift)
 
     def parts(self, check_crc: bool) -> RecordColumns:
@@ -215,11 +216,11 @@ class MessageColumns:
 
 
 class _Builder:
-    def __init__(self, rows: ScanRows, made: MessageColumns) -> None:
+    def __init__(self, rows: ScanRows, columns: MessageColumns) -> None:
         self._rows = rows
-        self._form = made.form
-        self._broker_name = made.broker_name
-        self._check_crc = "crcOk" in made.columns
+        self._form = columns.form
+        self._broker_name = columns.broker_name
+        self._check_crc = "crcOk" in columns.columns
 
     def column(self, name: str, kind: pyarrow.DataType) -> pyarrow.Array:
         if name in NUMBERS:
@@ -237,13 +238,13 @@ class _Builder:
     def _number(self, name: str, kind: pyarrow.DataType) -> pyarrow.Array:
         import pyarrow as pa
 
-        made = longs(self._rows.numbers(NUMBERS[name]))
+        numbers = longs(self._rows.numbers(NUMBERS[name]))
         if name in ("term", "entryIndex"):
             import pyarrow.compute as pc
 
             is_entry = pc.greater_equal(longs(self._rows.numbers("entry_index")), 0)
-            return pc.if_else(is_entry, made, pa.scalar(None, pa.int64()))
-        return made.cast(kind, safe=False)
+            return pc.if_else(is_entry, numbers, pa.scalar(None, pa.int64()))
+        return numbers.cast(kind, safe=False)
 
     def _topic(self) -> pyarrow.Array:
         rows = self._rows
@@ -309,7 +310,7 @@ class _Builder:
             rows.numbers("properties_position"),
             rows.numbers("properties_length"),
         )
-        return self._split(positions, lengths) or self._one_by_one(positions, lengths)
+        return self._split(positions, lengths) or self._decoded(positions, lengths)
 
     def _split(self, positions: array[int], lengths: array[int]) -> pyarrow.Array | None:
         import pyarrow as pa
@@ -327,7 +328,7 @@ class _Builder:
         )
         return pa.MapArray.from_arrays(starts, names, values)
 
-    def _one_by_one(self, positions: array[int], lengths: array[int]) -> pyarrow.Array:
+    def _decoded(self, positions: array[int], lengths: array[int]) -> pyarrow.Array:
         import pyarrow as pa
 
         view = self._rows.view

@@ -1,4 +1,4 @@
-"""How Spark tasks reach brokers: addresses, credentials, and TLS, from options."""
+"""The access of Spark tasks to brokers: addresses, credentials, and TLS, from options."""
 
 from __future__ import annotations
 

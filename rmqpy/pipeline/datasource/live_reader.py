@@ -42,7 +42,9 @@ CONCURRENT_REQUESTS: Final = 32
 """The number of concurrent requests to brokers."""
 PAUSE_SECONDS: Final = 0.2
 LIST_SECONDS: Final = 1.0
-"""How long a stream reuses a list of all topics: an idle stream asks a hundred times a second."""
+"""The time for which a stream reuses a list of all topics. Without it, an idle stream would request
+the list a hundred times a second.
+"""
 TEMPORARY_CODES: Final = frozenset(
     [
         ResponseCode.SYSTEM_ERROR,
@@ -57,8 +59,10 @@ TEMPORARY_CODES: Final = frozenset(
 
 @define(slots=True, frozen=True, kw_only=True)
 class BrokerAccess:
-    """How to read. ``patience_ms``: how long a broker may be down; ``fails``: whether lost messages
-    are an error.
+    """The settings for reads.
+
+    ``patience_ms`` is the time for which a broker may be down; ``fails`` makes lost messages an
+    error.
     """
 
     cluster: ClusterAccess
@@ -73,7 +77,7 @@ class BrokerAccess:
 class TopicChoice:
     """The topics to read: ``names``, or all that ``pattern`` matches completely.
 
-    A pattern never selects topics of the system, of retries, and of dead letters.
+    A pattern never selects system topics, retry topics, and dead letter topics.
     """
 
     names: tuple[str, ...] = ()
@@ -143,13 +147,15 @@ class _RawConsumer(PullConsumer):
             return []
 
     async def refresh_route(self, topic: str) -> None:
-        """Request the route again: the broker that answered may no longer be the right one."""
+        """Request the route again, because another broker may be responsible by now."""
         instance = self._open()
         instance.invalidate_route(topic)
         await instance.route(topic)
 
     async def of_all(
-        self, queues: Iterable[MessageQueue], ask: Callable[[MessageQueue], Coroutine[Any, Any, T]]
+        self,
+        queues: Iterable[MessageQueue],
+        request: Callable[[MessageQueue], Coroutine[Any, Any, T]],
     ) -> list[T | RmqError]:
         """Return the answer, or the error, for each queue."""
         limit = asyncio.Semaphore(CONCURRENT_REQUESTS)
@@ -157,7 +163,7 @@ class _RawConsumer(PullConsumer):
         async def one(queue: MessageQueue) -> T | RmqError:
             async with limit:
                 try:
-                    return await ask(queue)
+                    return await request(queue)
                 except (NetworkError, RequestRejectedError) as fault:
                     return fault
 
@@ -188,7 +194,7 @@ def reader_for(access: BrokerAccess) -> LiveQueueReader:
 
 
 class LiveQueueReader(Blocking[_RawConsumer]):
-    """Repeats each request until it is answered or ``patience_ms`` has passed."""
+    """A reader that repeats each request until it succeeds or ``patience_ms`` has passed."""
 
     def __init__(self, access: BrokerAccess) -> None:
         super().__init__(_RawConsumer(access))
@@ -203,10 +209,13 @@ class LiveQueueReader(Blocking[_RawConsumer]):
     def queues(self, topics: TopicChoice, age_seconds: float = 0.0) -> list[MessageQueue]:
         """Return the readable queues of the topics; a topic list may be ``age_seconds`` old."""
         if topics.pattern is None:
-            names, ask = topics.names, self._member.queues
+            names, request = topics.names, self._member.queues
         else:
-            names, ask = tuple(topics.of(self._all_topics(age_seconds))), self._member.queues_if_any
-        return [queue for topic in names for queue in self._retry(topic, partial(ask, topic))]
+            names, request = (
+                tuple(topics.of(self._all_topics(age_seconds))),
+                self._member.queues_if_any,
+            )
+        return [queue for topic in names for queue in self._retry(topic, partial(request, topic))]
 
     def _all_topics(self, age_seconds: float) -> list[str]:
         if time.monotonic() - self._listed_at >= age_seconds:
@@ -218,7 +227,7 @@ class LiveQueueReader(Blocking[_RawConsumer]):
         """Return the boundary as offsets."""
         member = self._member
 
-        async def place(queue: MessageQueue) -> int:
+        async def offset_of(queue: MessageQueue) -> int:
             if boundary.time_ms is not None:
                 return await member.first_at(queue, boundary.time_ms)
             at = boundary.of(queue)
@@ -226,7 +235,7 @@ class LiveQueueReader(Blocking[_RawConsumer]):
                 return await member.min_offset(queue)
             return await member.max_offset(queue) if at == LATEST else at
 
-        return self._of_all(queues, place)
+        return self._of_all(queues, offset_of)
 
     def ends(self, before: Position, topics: TopicChoice, *, every: bool) -> Position:
         """Return the ends of the queues.
@@ -255,7 +264,10 @@ class LiveQueueReader(Blocking[_RawConsumer]):
         return found
 
     def _end(self, queue: MessageQueue, at: int, before: int) -> int:
-        """Return the end of a queue; a new leader may briefly know less than the previous one."""
+        """Return the end of a queue, at least ``before`` while its broker may still catch up.
+
+        A new leader may briefly have fewer messages than the previous one.
+        """
         now = time.monotonic()
         since = self._lagging_since.setdefault(queue, now) if at < before else now
         if at < before and (now - since) * 1000 < self._access.patience_ms:
@@ -285,8 +297,11 @@ class LiveQueueReader(Blocking[_RawConsumer]):
     # -- messages
 
     def rows(self, part: QueueRange) -> Iterator[ScanRows]:
-        """Yield the messages of ``part``; NetworkError if its broker never reaches the end."""
-        offset, waits = part.begin, _Backoff(self._access.patience_ms)
+        """Yield the messages of ``part``.
+
+        Raise NetworkError if the broker does not have all of them in time.
+        """
+        offset, backoff = part.begin, _Backoff(self._access.patience_ms)
         while offset < part.end:
             order = PullOrder(
                 offset=offset,
@@ -297,18 +312,18 @@ class LiveQueueReader(Blocking[_RawConsumer]):
             pulled = self._retry(part.queue.topic, pull)
             after = self._after(part, offset, pulled)
             if after <= offset:
-                waits.pause(
+                backoff.pause(
                     f"{part}: the broker does not have message {offset} (reading up to {part.end})"
                 )
                 self._retry(part.queue.topic, partial(self._member.refresh_route, part.queue.topic))
                 continue
-            waits = _Backoff(self._access.patience_ms)
+            backoff = _Backoff(self._access.patience_ms)
             if pulled.code == ResponseCode.SUCCESS:
                 yield from self._selected(part, pulled.records)
             offset = after
 
     def _after(self, part: QueueRange, offset: int, pulled: PulledRecords) -> int:
-        """Return where to continue, or ``offset`` if there is no message yet."""
+        """Return the offset at which to continue, or ``offset`` if there is no message yet."""
         if pulled.code == ResponseCode.PULL_NOT_FOUND:
             return offset
         after = max(pulled.next_offset, offset)
@@ -342,26 +357,28 @@ class LiveQueueReader(Blocking[_RawConsumer]):
     # -- requests
 
     def _of_all(
-        self, queues: Sequence[MessageQueue], ask: Callable[[MessageQueue], Coroutine[Any, Any, T]]
+        self,
+        queues: Sequence[MessageQueue],
+        request: Callable[[MessageQueue], Coroutine[Any, Any, T]],
     ) -> dict[MessageQueue, T]:
         """Return an answer for each queue; failed requests are repeated one after the other."""
         found: dict[MessageQueue, T] = {}
-        answers = self._wait(self._member.of_all(queues, ask))
+        answers = self._wait(self._member.of_all(queues, request))
         for queue, answer in zip(queues, answers, strict=True):
             if isinstance(answer, RmqError):
-                answer = self._retry(queue.topic, partial(ask, queue))
+                answer = self._retry(queue.topic, partial(request, queue))
             found[queue] = answer
         return found
 
-    def _retry(self, topic: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        waits = _Backoff(self._access.patience_ms)
+    def _retry(self, topic: str, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        backoff = _Backoff(self._access.patience_ms)
         while True:
             try:
-                return self._wait(ask())
+                return self._wait(request())
             except (NetworkError, RequestRejectedError) as fault:
                 if isinstance(fault, RequestRejectedError) and fault.code not in TEMPORARY_CODES:
                     raise
-                waits.pause(str(fault), fault)
+                backoff.pause(str(fault), fault)
             with suppress(NetworkError, RequestRejectedError):
                 self._wait(self._member.refresh_route(topic))
 
@@ -380,7 +397,7 @@ class _Backoff:
 
 
 def scan_of(records: bytes) -> Scan:
-    """Return the scan of concatenated records; RemoteProtocolError if they are invalid."""
+    """Return the scan of concatenated records. Raise RemoteProtocolError if they are invalid."""
     scan = scan_records(memoryview(records), 0, dledger=False, check_crc=False)
     if scan.stop is not StopReason.END:
         raise RemoteProtocolError(

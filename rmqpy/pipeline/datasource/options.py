@@ -1,5 +1,6 @@
-"""The options of ``format("rocketmq")``: texts with case-insensitive names. Unknown options are
-refused, so that a typing error does not go unnoticed.
+"""The options of ``format("rocketmq")``: texts with case-insensitive names.
+
+Unknown options are refused, so that a misspelled one is noticed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ TRUTHS: Final = {"true": True, "false": False}
 
 
 class Options:
-    """The options that a user has given; raises ConfigError for one that is not in ``known``."""
+    """The options of a user. Raises ConfigError for an option that is not in ``known``."""
 
     def __init__(self, given: Mapping[str, str], known: frozenset[str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -33,14 +34,14 @@ class Options:
         return self._given.get(name.lower(), default)
 
     def required(self, name: str) -> str:
-        """Return the text of an option that must be given."""
+        """Return the text of an option. Raise ConfigError if it is missing or empty."""
         value = self.text(name, "")
         if not value:
             raise ConfigError(f"format rocketmq needs the option {name}")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return an option that is true or false."""
+        """Return an option that is true or false. Raise ConfigError for another value."""
         text = self.text(name, str(default))
         value = TRUTHS.get(text.lower())
         if value is None:
@@ -48,7 +49,7 @@ class Options:
         return value
 
     def count(self, name: str, default: int, least: int = 1) -> int:
-        """Return an option that is a whole number of at least ``least``."""
+        """Return an option that is a whole number of at least ``least``, else raise ConfigError."""
         text = self.text(name, str(default))
         if not (text.isascii() and text.isdigit()) or int(text) < least:
             raise ConfigError(

@@ -40,13 +40,17 @@ PROPERTIES_TYPES: Final[Mapping[str, DataType]] = {
     "map": TYPES["properties"],
     "string": StringType(),
 }
-"""The types of the column, by the option propertiesFormat; a string is one JSON object, as in the
-old connector.
+"""The types of the column properties, by the option propertiesFormat.
+
+A string is one JSON object, as in the old connector.
 """
 
 
 def properties_type(options: Mapping[str, str]) -> DataType:
-    """Return the type of the column properties without a user's schema; ConfigError if invalid."""
+    """Return the type of the column properties that the option propertiesFormat selects.
+
+    Raise ConfigError if the option is invalid.
+    """
     value = {name.lower(): value for name, value in options.items()}.get("propertiesformat", "map")
     kind = PROPERTIES_TYPES.get(value.lower())
     if kind is None:
@@ -55,7 +59,7 @@ def properties_type(options: Mapping[str, str]) -> DataType:
 
 
 def checked_columns(schema: StructType) -> tuple[str, ...]:
-    """Return the names of the columns; ConfigError for an unknown column or a wrong type."""
+    """Return the names of the columns. Raise ConfigError for an unknown column or a wrong type."""
     for column in schema.fields:
         kind = TYPES.get(column.name)
         if kind is None:
@@ -70,7 +74,7 @@ def checked_columns(schema: StructType) -> tuple[str, ...]:
 
 
 def project_columns(batches: Iterable[pyarrow.RecordBatch], schema: StructType) -> Iterator[Any]:
-    """Yield batches with exactly Spark's schema."""
+    """Yield the batches with their columns cast to exactly the types of ``schema``."""
     import pyarrow
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -7,14 +7,14 @@
 ``df.write``, ``df.writeStream``    sends rows as messages (:mod:`.writer`)
 ==================================  ==============================================================
 
-A task reads the frames that start in its range of a log file. It finds its first frame by walking
-all frames before it, not by a search: nothing after the task could correct a wrong guess. Only the
-columns of the schema are built, so a schema given by the user prunes columns.
+A task reads the frames that start in its range of a log file. It finds its first frame by reading
+the headers of all frames before it, not by a search, because a wrong guess could not be corrected
+after the task. Only the columns of the schema are built, so a user's schema prunes columns.
 
 Messages are selected by options (topic, queueId, startingTimestamp, endingTimestamp). With the
 option ``pushFilters``, Spark's filters on topic, queueId, queueOffset, physicalOffset, and
-storeTimestamp are applied too. This is opt-in: Spark 4.3 reuses pushed filters for *every* use of a
-DataFrame, so one that is used twice, with other filters or none, would lack rows.
+storeTimestamp are applied as well. This is opt-in: Spark 4.3 reuses pushed filters for *every* use
+of a DataFrame, so a DataFrame that is used again with other filters, or with none, would lack rows.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _is_store(options: Mapping[str, str]) -> bool:
 
 
 class StorePart(InputPartition):
-    """A range of a log file; ``root`` is that of its store."""
+    """A range of a log file in the store at ``root``."""
 
     def __init__(self, work: WorkRange, root: str) -> None:
         super().__init__(None)
@@ -154,8 +154,9 @@ class StorePart(InputPartition):
 
 
 class StoreReader(DataSourceReader):
-    """Reads store directories; the store of a running broker is read as far as a consume queue
-    leads.
+    """Reads store directories.
+
+    The store of a running broker is read up to the last message in a consume queue.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -201,11 +202,11 @@ class StoreReader(DataSourceReader):
         if walk.closed or begin >= stop:
             return
 
-        def passed(at: int, size: int) -> None:
+        def on_damage(at: int, size: int) -> None:
             if self._fails:
                 raise self._loss(part.root, work.file, at, size)
 
-        walk = MessageWalk(file, MessageSelection(), passed)
+        walk = MessageWalk(file, MessageSelection(), on_damage)
         make = MessageColumns(self._columns, self._broker_name)
         yield from log_batches(walk, (begin, stop), make, self.message_filter)
 
@@ -249,15 +250,15 @@ def _roots(given: Options) -> list[str]:
 
 
 class FilterPushdownReader(StoreReader):
-    """A store reader that accepts the filters that a scan can answer."""
+    """A store reader that accepts the filters that a scan can evaluate."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         for each in filters:
-            taken = narrowed(self.message_filter, each)
-            if taken is None:
+            narrower = narrowed(self.message_filter, each)
+            if narrower is None:
                 yield each
             else:
-                self.message_filter = taken
+                self.message_filter = narrower
 
 
 @define(slots=True, frozen=True)
@@ -329,7 +330,7 @@ def _span(condition: Filter, column: str) -> TimeRange | None:
 
 
 def _milliseconds(moment: datetime) -> tuple[int, int]:
-    """Return the first ms that is not before ``moment``, and the last that is not after it."""
+    """Return (first ms that is not before ``moment``, last ms that is not after it)."""
     value = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     micros = (value - EPOCH) // timedelta(microseconds=1)
     return -(-micros // 1000), micros // 1000

@@ -1,8 +1,8 @@
 """``format("rocketmq")`` over live brokers, as a batch and as a stream.
 
 A batch of a stream is a range of offsets of every queue, which Spark writes to its log before it
-reads any message; reading it again returns the same messages. So a sink that handles each batch
-once handles each message once. Failures and their handling:
+reads any message; reading the batch again returns the same messages. So a sink that handles each
+batch once handles each message once. Failures and their handling:
 
 ==================================  ==============================================================
 no answer, no leader, a temporary   repeated until ``brokerTimeoutMs`` has passed, with a new
@@ -147,7 +147,7 @@ class QueuePart(InputPartition):
 
 
 class _LiveBase:
-    """The implementation of ``read`` and ``partitions`` for batch and stream."""
+    """The common base of batch and stream readers."""
 
     def __init__(self, settings: LiveSettings, schema: StructType) -> None:
         self._version = __version__
@@ -182,7 +182,7 @@ class _LiveBase:
 
 
 class LiveReader(_LiveBase, DataSourceReader):
-    """Reads the messages that the queues have, from startingOffsets to before endingOffsets."""
+    """Reads the messages of the queues from startingOffsets to before endingOffsets."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         given = Options(options, BATCH_OPTIONS)
@@ -202,8 +202,8 @@ class LiveReader(_LiveBase, DataSourceReader):
 
 
 IDLE_SECONDS: Final = 0.1
-"""The time without requests after an answer without new messages: Spark itself would ask a hundred
-times a second.
+"""The pause before the next request if there are no new messages. Spark alone would send a hundred
+requests a second.
 """
 
 
@@ -269,7 +269,7 @@ class LiveStreamReader(_LiveBase, DataSourceStreamReader, SupportsTriggerAvailab
         """Do nothing: the connection belongs to the process and ends with it."""
 
     def _begins(self, before: Position, end: Position) -> Position:
-        """Return where each queue starts.
+        """Return the offset at which each queue starts.
 
         A queue that did not exist before, or was recreated, starts with its first message.
         """

@@ -1,7 +1,7 @@
 """The position of a stream: for every queue the offset of the next message to read.
 
-Spark keeps it as the JSON that earlier connectors wrote: ``{topic: {broker name: {queue id:
-offset}}}``. It is written sorted, so that equal positions are equal texts.
+Spark stores a position as the JSON that earlier connectors wrote: ``{topic: {broker name: {queue
+id: offset}}}``. The keys are sorted, so that equal positions are equal texts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def tree_of(position: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[st
 
 
 def position_of(tree: Any) -> Position:
-    """Return the position in a JSON object; ConfigError if it has another shape."""
+    """Return the position in a JSON object. Raise ConfigError if it has another shape."""
     try:
         return {
             MessageQueue(topic, broker, _number(queue)): _offset(offset)
@@ -72,10 +72,10 @@ def _offset(value: Any) -> int:
 
 @define(slots=True, frozen=True, kw_only=True)
 class Boundary:
-    """A start or an end.
+    """The start or the end of a read.
 
     ``at`` has offsets by queue, which may be EARLIEST or LATEST; queues that are not in it use
-    ``other``. ``time_ms`` means the first message stored at that time or later.
+    ``other``. If ``time_ms`` is set, it selects the first message stored at that time or later.
     """
 
     other: int = EARLIEST
@@ -88,7 +88,10 @@ class Boundary:
 
 
 def read_boundary(name: str, text: str, other: int) -> Boundary:
-    """Parse the option ``name``: ``earliest``, ``latest``, or JSON."""
+    """Parse the option ``name``, which is ``earliest``, ``latest``, or JSON.
+
+    Raise ConfigError for any other text.
+    """
     match text.strip().lower():
         case "earliest":
             return Boundary(other=EARLIEST)
@@ -104,10 +107,10 @@ def read_boundary(name: str, text: str, other: int) -> Boundary:
 
 
 def limited(begin: Position, end: Position, count: int) -> Position:
-    """Return how far to go from ``begin`` towards ``end`` with ``count`` offsets in total.
+    """Return the position that is ``count`` offsets in total after ``begin``, at most ``end``.
 
-    Each queue gets a share proportional to what waits in it, at least one. With fewer offsets than
-    queues the shares rotate: they start at another queue as the whole position advances.
+    Each queue gets a share proportional to its waiting messages, at least one. With fewer offsets
+    than queues the shares rotate: they start at another queue as the whole position advances.
     """
     waiting = {queue: end[queue] - begin[queue] for queue in sorted(end)}
     waiting = {queue: size for queue, size in waiting.items() if size > 0}
@@ -135,7 +138,10 @@ def _shares(waiting: Mapping[MessageQueue, int], count: int, turn: int) -> Posit
 def _repeated(
     order: list[MessageQueue], shares: Position, waiting: Mapping[MessageQueue, int], count: int
 ) -> Iterator[MessageQueue]:
-    """Yield the queues that get what rounding left over; ``shares`` grow meanwhile."""
+    """Yield the queues that receive the offsets left over by rounding, one offset each.
+
+    The caller increases ``shares`` for each queue.
+    """
     while count > 0:
         for queue in order:
             if count and queue in shares and shares[queue] < waiting[queue]:

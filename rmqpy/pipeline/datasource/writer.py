@@ -57,10 +57,10 @@ __all__ = ["MessageStreamWriter", "MessageWriter"]
 OPTIONS: Final = ACCESS_OPTIONS.union(
     ["topic", "group", "retries", "sendTimeoutMs", "checkpointLocation", "queryName"]
 )
-"""The last two are Spark's own options, which it also passes to the sink."""
+"""The options of a sink; the last two are Spark's own, which Spark also passes to the sink."""
 GROUP: Final = "rmqpy-spark-writer"
 SENDS_IN_FLIGHT: Final = 64
-"""The number of messages that wait for an answer at a time."""
+"""The maximum number of messages without an answer at a time."""
 RETRIES: Final = 16
 SEND_TIMEOUT_MS: Final = 30_000
 
@@ -78,7 +78,7 @@ TYPES: Final[Mapping[str, tuple[DataType, ...]]] = {
 
 @define(slots=True, frozen=True, kw_only=True)
 class SendPlan:
-    """How rows are sent; ``topic`` is for rows without one."""
+    """The settings for sending rows; ``topic`` is for rows without a topic."""
 
     cluster: ClusterAccess
     group: str
@@ -88,7 +88,10 @@ class SendPlan:
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType, overwrite: bool) -> SendPlan:
-        """Return the plan of the options; ConfigError if rows of ``schema`` cannot be messages."""
+        """Return the plan that the options describe.
+
+        Raise ConfigError if rows of ``schema`` cannot be sent as messages.
+        """
         if overwrite:
             raise ConfigError("topics are not overwritten: write with mode append")
         given = Options(options, OPTIONS)
@@ -152,7 +155,7 @@ class MessageWriter(DataSourceArrowWriter):
 
 
 class MessageStreamWriter(DataSourceStreamArrowWriter):
-    """Sends each batch of a stream; the rows are marked with it."""
+    """Sends each batch of a stream; the messages are marked with query, batch, and partition."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._plan = SendPlan.of(options, schema, overwrite)
@@ -220,7 +223,9 @@ async def _send_all(
 async def _wait_for_some(
     tasks: set[asyncio.Task[Any]],
 ) -> tuple[set[asyncio.Task[Any]], set[asyncio.Task[Any]]]:
-    """Return (done, not done); raises the first error."""
+    """Return (done, pending) once a task is done. If tasks failed, raise the first error and cancel
+    the pending tasks.
+    """
     done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     faults = [task.exception() for task in done]
     for fault in faults:

@@ -1,4 +1,4 @@
-"""Collects the data of an audit's HTML report, store by store, during the audit."""
+"""Collect the data of an audit's HTML report, one store after the other, during the audit."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ Sink = Callable[[list[Finding]], None]
 class AuditReport:
     """The report of an audit.
 
-    ``roots`` are those of the stores that will be audited, in order; ``run`` reads the logs again,
-    for the times.
+    ``roots`` are the stores to be audited, in order; ``run`` reads the logs again for the times.
     """
 
     def __init__(self, roots: Sequence[str], run: Run = run_here) -> None:

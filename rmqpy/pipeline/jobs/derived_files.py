@@ -1,8 +1,8 @@
 """Build consume queues and index files from the packed ranges: each queue and each index file is
 one work unit.
 
-Each is written to ``<folder>/<a unique name>`` and synced, and the driver renames it. So a worker
-that dies, or a second attempt, leaves only a file that is never used.
+Each file is written to ``<folder>/<a unique name>`` and synced, and then the driver renames it. So
+a worker that dies, or a second attempt, leaves only a file that is never used.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ CHUNK_UNITS: Final = 1 << 16
 
 @define(slots=True, frozen=True)
 class ByteRange:
-    """``count`` items at ``position`` of a range's file; for a queue, from queue offset
-    ``first``.
-    """
+    """``count`` items at ``position`` of a range's file; ``first`` is their first queue offset."""
 
     path: str
     position: int
@@ -78,9 +76,7 @@ class BuiltFile:
 
 @define(slots=True, frozen=True, kw_only=True)
 class FileTask:
-    """Builds one file, in this process or on a worker; ``logs`` are the store's, for store
-    times.
-    """
+    """Builds one file, in this process or on a worker; store times are read from ``logs``."""
 
     folder: str
     logs: tuple[LogSegments, ...]
@@ -115,7 +111,7 @@ class FileTask:
     def _stored_ms(self, offset: int) -> int | None:
         """Return the store time of the message at a physical offset, or None.
 
-        Java searches for a time by the modification times of a queue's files.
+        A queue file's modification time is set to it, because Java searches for a time by these.
         """
         for log in self.logs:
             file = log.file_at(offset)
@@ -133,7 +129,7 @@ class FileTask:
 
 
 def _unit_chunks(unit: QueueFileUnit) -> Iterator[tuple[int, bytes]]:
-    """Yield (queue offset of the first, units) of a queue, in the order of the log."""
+    """Yield (queue offset of the first unit, units) of a queue, in the order of the log."""
     for span in unit.spans:
         for done in range(0, span.count, CHUNK_UNITS):
             count = min(CHUNK_UNITS, span.count - done)
@@ -185,9 +181,9 @@ def _put_keys(file: IndexFile, keys: bytes) -> None:
     done = 0
     while done < len(keys):
         file.reserve()
-        room = (file.reserved_entries - file.header.index_count) * KEY.size
-        file.put_packed(keys[done : done + room])
-        done += room
+        free = (file.reserved_entries - file.header.index_count) * KEY.size
+        file.put_packed(keys[done : done + free])
+        done += free
 
 
 def _key_chunks(span: ByteRange) -> Iterator[bytes]:

@@ -1,11 +1,11 @@
 """Extract from a range of the log the entries of consume queues and key index, packed in runs.
 
-Units are those of the broker's dispatch. A range writes one file, which only :mod:`.derived_files`
-reads: units and then keys, in the format of :mod:`rmqpy.codec.packing`.
+The units are the same as those of the broker's dispatch. For each range one file is written, which
+only :mod:`.derived_files` reads: units and then keys, in the format of :mod:`rmqpy.codec.packing`.
 
-A run is a gapless sequence in one queue. Its result is one small value, so the driver never holds a
-message. The runs of a queue must join: if one does not start at the queue offset at which the
-previous one ended, messages are missing or duplicated.
+A run is a gapless sequence in one queue. It is described by one small value, so the driver never
+holds a message. The runs of a queue must join: if one does not start at the queue offset at which
+the previous one ended, messages are missing or duplicated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class UnitRun:
 
 @define(slots=True, frozen=True, kw_only=True)
 class DerivedRange(WorkUnitResult):
-    """The runs of units; key entries are at ``keys_position`` of the file ``path``."""
+    """The runs of units in a range; ``keys`` key entries are at ``keys_position`` of ``path``."""
 
     runs: tuple[UnitRun, ...] = ()
     keys: int = 0
@@ -53,7 +53,10 @@ class _UnitRun:
 
 @define(slots=True, frozen=True, kw_only=True)
 class DeriveTask:
-    """Extracts one range, here or on a worker. ``delay_levels`` maps levels to delays in ms."""
+    """Extracts one range, in this process or on a worker.
+
+    ``delay_levels`` maps levels to delays in ms.
+    """
 
     folder: str
     delay_levels: dict[int, int]
@@ -103,8 +106,9 @@ class _Packing:
         return run
 
     def write(self) -> tuple[str | None, list[UnitRun], int, int]:
-        """Write the file; return it, its runs per queue in order, and the number and position of
-        keys.
+        """Write the file and return (path, runs, number of keys, position of the keys).
+
+        The runs of each queue are in order. The path is None if there is nothing to write.
         """
         done = [*self._done, *self._open.items()]
         if not done and not self._keys:

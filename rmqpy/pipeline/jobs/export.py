@@ -1,13 +1,14 @@
 """Export the messages of a store as Parquet files, written by the executors of the ranges.
 
-A range is written to ``_temporary/<a unique name>`` below the target, completely and synced; the
-result says where its first frame starts and where the next one must. The driver takes the ranges in
-order, proves them (:mod:`rmqpy.pipeline.spark.work_units`), and only then renames the file to its
-final name, which is that of the range. So an attempt that died, or a second attempt at the same
-range, leaves only a file in ``_temporary``, which is removed at the end. ``_manifest.json`` lists
-the files; ``_SUCCESS`` says that all of them exist.
+A range is written completely to ``_temporary/<a unique name>`` below the target, and synced; the
+result has the offsets at which its first frame starts and the next one must start. The driver takes
+the ranges in order, proves them (:mod:`rmqpy.pipeline.spark.work_units`), and only then renames the
+file to its final name, which is that of the range. So an attempt that died, or a second attempt at
+the same range, leaves only a file in ``_temporary``, which is removed at the end.
+``_manifest.json`` lists the files; ``_SUCCESS`` shows that all of them exist.
 
-The messages are those of ``rmqpy store dump``, in the order of the log by the names of the files.
+The messages are the same as those of ``rmqpy store dump``; sorted by name, the files are in the
+order of the log.
 """
 
 from __future__ import annotations
@@ -65,12 +66,12 @@ DELTA_COLUMNS: Final = (
     "storeTimestamp",
     "entryIndex",
 )
-"""Columns whose values hardly repeat and differ little from the previous one."""
+"""The columns whose values rarely repeat and differ little from the previous value."""
 DISTINCT_COLUMNS: Final = ("keys", "bodyCrc")
-"""Columns whose values hardly repeat."""
+"""The columns whose values rarely repeat."""
 PROPERTIES: Final = ("properties.key_value.key", "properties.key_value.value")
 WITHOUT_STATISTICS: Final = frozenset(["body", "properties", "crcOk"])
-"""Columns whose minimum and maximum are of no use."""
+"""The columns whose minimum and maximum are useless."""
 WRITER_OPTIONS: Final[Mapping[str, Any]] = {
     "compression": "zstd",
     "use_dictionary": [*(set(COLUMNS) - set(DELTA_COLUMNS) - set(DISTINCT_COLUMNS)), PROPERTIES[0]],
@@ -78,12 +79,14 @@ WRITER_OPTIONS: Final[Mapping[str, Any]] = {
     "write_statistics": [name for name in COLUMNS if name not in WITHOUT_STATISTICS],
     "store_schema": False,
 }
-"""Without ``store_schema`` the types are those of Parquet, not those of the arrays."""
+"""The options of the Parquet writer. Without ``store_schema`` readers see Parquet's types instead
+of those of the arrays.
+"""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class ExportedRange(WorkUnitResult):
-    """A range as a file with ``rows`` rows; no file without rows."""
+    """A range as a file with ``rows`` rows, or without a file if there are no rows."""
 
     rows: int
 
@@ -145,7 +148,7 @@ def row_groups(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[list[pyarrow.
 
 
 Run = Callable[[ExportTask, Iterable[WorkUnit]], Iterator[ExportedRange]]
-"""Executes all work units; yields the results in order."""
+"""A function that executes all work units and yields the results in order."""
 
 
 def run_here(task: ExportTask, units: Iterable[WorkUnit]) -> Iterator[ExportedRange]:
@@ -155,8 +158,9 @@ def run_here(task: ExportTask, units: Iterable[WorkUnit]) -> Iterator[ExportedRa
 
 @define(slots=True, frozen=True, kw_only=True)
 class ExportPlan:
-    """What to export. ``root`` is the store; ``target`` a folder that does not exist or is
-    empty.
+    """The options of an export.
+
+    ``root`` is the store; ``target`` is a folder that does not exist or is empty.
     """
 
     root: str
@@ -169,7 +173,7 @@ class ExportPlan:
 
 @define(slots=True)
 class Export:
-    """One export; ``skipped`` and ``files`` say afterwards what was done."""
+    """One export; afterwards ``files`` has the written files, ``skipped`` the skipped ranges."""
 
     plan: ExportPlan
     run_units: Run = run_here
@@ -181,7 +185,7 @@ class Export:
         return sum(file["rows"] for file in self.files)
 
     def run(self) -> None:
-        """Write the export; raises RmqError if the target is in use."""
+        """Write the export. Raise RmqError if the target is in use."""
         plan = self.plan
         task = ExportTask(
             folder=f"{plan.target}/{TEMPORARY}",
@@ -244,7 +248,7 @@ def _write_synced(path: Path, text: str) -> None:
 
 
 def read_export_manifest(folder: str) -> dict[str, Any]:
-    """Return the manifest of an export; RmqError if ``folder`` has no finished one."""
+    """Return the manifest of an export. Raise RmqError if ``folder`` has no finished export."""
     if not Path(folder, SUCCESS).is_file() or not Path(folder, MANIFEST).is_file():
         raise RmqError(
             f"{folder} has no finished export; create one with rmqpy pipeline export DIR --to"

@@ -1,13 +1,13 @@
 """A self-contained HTML page about an audit: the logs, the damage, the equality of replicas, and
 the messages over time.
 
-All stores share the axis of physical offsets, divided into ``CELLS`` cells. Nothing is loaded from
-elsewhere: the page has inline SVG and no script, and each shape has a title.
+All stores share the axis of physical offsets, divided into ``CELLS`` cells. The page loads nothing:
+it has inline SVG and no script, and each shape has a title.
 
 ==================  ==============================================================================
 map of a store      its log files up to their content, and the divide between the classic log and
                     the DLedger log
-heat                findings by cell: darker means more, the colour is that of the worst one
+heat                findings by cell: darker means more, the colour shows the worst severity
 equality strip      (two stores or more) blocks of 64 KiB by cell: all equal, different, or not
                     present in all stores
 over time           a row per topic: messages stored in each interval
@@ -103,9 +103,7 @@ class Axis:
 
 
 def render_page(stores: Sequence[PageStore], axis: Axis, times_ms: tuple[int, int]) -> str:
-    """Return the page as HTML; ``times_ms`` is the span that the intervals of ``over_time``
-    cover.
-    """
+    """Return the page as HTML; ``times_ms`` is the time span of the intervals of ``over_time``."""
     clean = all(store.audit.is_clean for store in stores)
     parts = [
         "<!doctype html><html lang=en><head><meta charset=utf-8><title>Audit of stores</title>",
@@ -218,7 +216,7 @@ def _equality(stores: Sequence[PageStore], axis: Axis) -> Iterator[str]:
 
 
 def _blocks(audit: StoreAudit) -> Iterator[tuple[tuple[str, int], str]]:
-    """Yield the digests by kind of log and offset."""
+    """Yield ((kind of log, offset), digest) of each block."""
     for kind, log in (("classic", audit.classic), ("ledger", audit.ledger)):
         for file in log.files if log is not None else ():
             for number, digest in enumerate(file.blocks):
@@ -228,7 +226,7 @@ def _blocks(audit: StoreAudit) -> Iterator[tuple[tuple[str, int], str]]:
 def _agreement(
     places: tuple[int, int], stores: Sequence[Mapping[tuple[str, int], str]]
 ) -> tuple[str, str]:
-    """Return how the blocks in a cell compare: (kind, text), or empty texts without blocks."""
+    """Return (kind, text) of the agreement of a cell's blocks, or empty texts without blocks."""
     first = places[0] // BLOCK_SIZE * BLOCK_SIZE
     equal = different = missing = 0
     for offset in range(first, max(places[1], first + 1), BLOCK_SIZE):

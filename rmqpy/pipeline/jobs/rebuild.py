@@ -5,8 +5,8 @@ their runs by queue, and then each queue and each index file is written by one t
 (:mod:`.derived_files`). The result is byte for byte what the broker's dispatch would have written;
 index files have the same entries in the order of the log.
 
-Not rebuilt from the log are queues whose messages have all expired: they define the next queue
-offset, so their files are copied. Queues of deleted topics are not rebuilt.
+Queues whose messages have all expired define the next queue offset but cannot be rebuilt from the
+log, so their files are copied. Queues of deleted topics are not rebuilt.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ QUEUES: Final = "consumequeue"
 INDEX: Final = "index"
 
 Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
-"""Executes all work units of a kind; yields the results in order."""
+"""A function that executes all work units of a kind and yields the results in order."""
 
 
 @define(slots=True, frozen=True)
@@ -73,10 +73,10 @@ class QueueBreak:
 
 @define(slots=True, frozen=True, kw_only=True)
 class RebuildPlan:
-    """What to rebuild.
+    """The options of a rebuild.
 
-    ``target`` is a folder that is created again for each rebuild. ``settings`` have sizes and delay
-    levels. ``packing`` receives progress in bytes of the log, ``writing`` in bytes of consume
+    ``target`` is a folder that is deleted and created again. ``settings`` has sizes and delay
+    levels. ``packing`` receives the progress in bytes of the log, ``writing`` in bytes of consume
     queues and key index.
     """
 
@@ -95,10 +95,10 @@ def run_here(task: Callable[[Any], Any], units: Iterable[Any]) -> Iterator[Any]:
 
 @define(slots=True)
 class Rebuild:
-    """One rebuild; the fields say afterwards what was done.
+    """One rebuild; afterwards the fields have its results.
 
-    Broken queues are built as the broker would: missing units become fillers, duplicates count
-    once.
+    Queues with breaks are built as the broker would build them: missing units become fillers,
+    duplicates count once.
     """
 
     plan: RebuildPlan
@@ -145,9 +145,9 @@ class Rebuild:
         plan.packing.expect(sum(work.stop - work.start for work in ranges))
         chain: Chain[DerivedRange] = Chain(task)
         for derived in self.run_units(task, map(WorkUnit, ranges)):
-            taken = chain.take(derived)
-            if taken is not None:
-                self._take(taken)
+            proven = chain.take(derived)
+            if proven is not None:
+                self._take(proven)
             plan.packing.advance(derived.work.stop - derived.work.start)
 
     def _take(self, derived: DerivedRange) -> None:
@@ -223,7 +223,7 @@ class Rebuild:
 
     def _copy_expired(self, directory: StoreDirectory) -> None:
         files = OsFileSystem()
-        begin = min((row.first_offset for row in directory.logs), default=0)
+        begin = min((log.first_offset for log in directory.logs), default=0)
         for queue in directory.queues:
             folder = Path(self.plan.target, QUEUES, queue.topic, str(queue.queue_id))
             units = map_units(files, queue.segments)
@@ -236,24 +236,24 @@ class Rebuild:
 
 
 def _unit_bytes(unit: QueueFileUnit | IndexFileUnit) -> int:
-    """Return the bytes that the units or keys take in the file."""
+    """Return the size in bytes of the units or keys in the file."""
     size = QUEUE_UNIT.size if isinstance(unit, QueueFileUnit) else INDEX_ENTRY_SIZE
     return size * sum(span.count for span in unit.spans)
 
 
 def _parts(spans: list[ByteRange], size: int) -> Iterator[tuple[ByteRange, ...]]:
-    """Yield the entries of all spans, ``size`` at a time."""
+    """Yield groups of spans with ``size`` entries each; the last group may have fewer."""
     part: list[ByteRange] = []
-    room = size
+    remaining = size
     for span in spans:
         while span.count:
-            taken = min(room, span.count)
-            part.append(ByteRange(span.path, span.position, taken))
-            span = ByteRange(span.path, span.position + taken * KEY.size, span.count - taken)
-            room -= taken
-            if not room:
+            count = min(remaining, span.count)
+            part.append(ByteRange(span.path, span.position, count))
+            span = ByteRange(span.path, span.position + count * KEY.size, span.count - count)
+            remaining -= count
+            if not remaining:
                 yield tuple(part)
-                part, room = [], size
+                part, remaining = [], size
     if part:
         yield tuple(part)
 

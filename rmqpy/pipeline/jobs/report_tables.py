@@ -6,13 +6,13 @@ table        a row
 files        a log file: the length of its valid part, and its MD5 if requested
 ranges       a proven range of a log file: where its frames begin and end, their number, bytes,
              store times, indexes and terms of entries
-queues       a queue of a store, as the log has it: queue offsets, messages, and the number of
-             them to which a consume queue unit leads; the same for any split
+queues       a queue of a store according to the log: queue offsets, messages, and the number of
+             messages with a correct consume queue unit; the same for any split into ranges
 findings     a finding
 ===========  ====================================================================================
 
-They are written to a folder, as ``<table>.parquet`` (with pyarrow) or ``<table>.json`` (lines), in
-the order of the audit, a few thousand rows at a time. ``_SUCCESS`` is written last.
+The tables are written to a folder, as ``<table>.parquet`` (with pyarrow) or ``<table>.json``
+(lines), in the order of the audit, ``BATCH_ROWS`` rows at a time. ``_SUCCESS`` is written last.
 """
 
 from __future__ import annotations
@@ -105,14 +105,15 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "expected": "string",
     },
 }
-"""Columns and their types, by Spark's names. Missing values are null."""
+"""The columns of each table and Spark's names of their types. Missing values are null."""
 
 Row = dict[str, Any]
 
 
 class AuditTables:
-    """Writes the results of an audit; a context manager. Raises RmqError if the folder is in
-    use.
+    """A context manager that writes the results of an audit.
+
+    Raises RmqError if the folder is in use.
     """
 
     def __init__(self, folder: str, form: str) -> None:
@@ -144,7 +145,7 @@ class AuditTables:
             (self._folder / SUCCESS).touch()
 
     def of(self, plan: AuditOptions) -> AuditOptions:
-        """Return the plan of the next store, extended to write findings and ranges here."""
+        """Return ``plan``, the plan of the next store, extended to write findings and ranges."""
         self._store = plan.root
 
         def sink(findings: list[Finding]) -> None:
@@ -158,7 +159,7 @@ class AuditTables:
         self._add("ranges", _range_row(result))
 
     def end(self, audit: StoreAudit) -> None:
-        """Write the tables of a store; called after its last range."""
+        """Write the files and queues of a store. Call this after its last range."""
         for log in audit.logs:
             for file in log.files:
                 self._add("files", {"log": log.log, **_file_row(file, audit.md5s.get(file.file))})
@@ -311,7 +312,7 @@ def is_audit_folder(folder: str) -> bool:
 
 
 def audit_frames(session: SparkSession, folder: str) -> dict[str, DataFrame]:
-    """Return the tables as DataFrames, by name; RmqError if there is no finished audit."""
+    """Return the tables as DataFrames, by name. Raise RmqError if there is no finished audit."""
     if not is_audit_folder(folder):
         raise RmqError(
             f"{folder} has no finished audit; create one with rmqpy pipeline audit --tables"

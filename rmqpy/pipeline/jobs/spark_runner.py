@@ -1,8 +1,9 @@
-"""Ranges of a store on Spark: the other engine of :func:`rmqpy.audit.checks.engine.audit_store`.
+"""Audit the ranges of a store on Spark: another engine for
+:func:`rmqpy.audit.checks.engine.audit_store`.
 
-Workers open the store's files themselves, under the path that the driver uses; mapped memory stays
-with them. A range whose start was guessed wrong, and the last one of a log, are audited again in
-the driver, from the offset that the previous range has proven.
+Workers open the store's files under the path that the driver uses; mapped memory is never sent. A
+range whose start was guessed wrong, and the last one of a log, are audited again in the driver,
+from the offset that the previous range has proven.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ __all__ = ["RangeTask", "SparkRunner"]
 
 @define(slots=True, kw_only=True)
 class RangeTask:
-    """Audits ranges on a worker: a tally plan without mapped files, which are mapped once for all
-    ranges of a Spark task.
+    """Audits ranges on a worker.
+
+    The task is a tally plan without mapped files. The files are mapped once for all ranges of a
+    Spark task.
     """
 
     directory: StoreDirectory

@@ -1,7 +1,7 @@
 """SQL over an export or a store: the table ``messages``.
 
-Of a store only the columns are built whose names appear in the statement; a statement can refer to
-a column by its name, or by words that mean all columns. Filters are pushed down if the table is
+For a store, only the columns whose names appear in the statement are built; a statement can refer
+to a column by its name, or by words that mean all columns. Filters are pushed down if the table is
 used once (:mod:`rmqpy.pipeline.datasource.source`).
 """
 
@@ -24,7 +24,9 @@ __all__ = ["json_lines", "query", "table_text"]
 
 
 ALL_COLUMNS: Final = re.compile(r"\*|\|>|\b(natural|table)\b", re.IGNORECASE)
-"""Words that can refer to columns without their names. (A multiplication only costs time.)"""
+"""Words that can refer to columns without their names. A multiplication matches as well, which only
+costs time.
+"""
 COUNT_ALL: Final = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
 SELECTS: Final = re.compile(r"\bselect\b", re.IGNORECASE)
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
@@ -34,7 +36,7 @@ WORDS: Final = re.compile(r"\w+")
 def query(session: SparkSession, folder: str, statement: str) -> DataFrame:
     """Return the result of ``statement`` on an export, a store, or the tables of an audit.
 
-    Raises RmqError with Spark's message if the statement is invalid.
+    Raise RmqError with Spark's message if the statement is invalid.
     """
     from pyspark.errors import PySparkException
 
@@ -53,9 +55,9 @@ def query(session: SparkSession, folder: str, statement: str) -> DataFrame:
 
 
 def is_export(folder: str) -> bool:
-    """Return whether ``folder`` is an export, False for a store.
+    """Return True if ``folder`` is an export, False if it is a store.
 
-    Raises RmqError if it is neither, or an export without messages or without an end.
+    Raise RmqError if it is neither, or an export that has no messages or is not finished.
     """
     # An export of a DLedger log has files with the name of its folder.
     logs = [Path(folder, "commitlog"), *Path(folder).glob("dledger-*")]
@@ -81,13 +83,13 @@ def _store(session: SparkSession, folder: str, statement: str) -> DataFrame:
 
 
 def references_table_once(statement: str) -> bool:
-    """Return whether the statement uses the table exactly once, by its words."""
+    """Return whether the statement uses the table exactly once, judging by its words."""
     words = [word.lower() for word in WORDS.findall(statement)]
     return words.count("messages") == 1 and "with" not in words
 
 
 def used_columns(statement: str) -> tuple[str, ...]:
-    """Return the columns that the statement can refer to; at least one."""
+    """Return the columns that the statement can refer to, at least one."""
     if ALL_COLUMNS.search(COUNT_ALL.sub(" ", statement)) or not SELECTS.search(statement):
         return COLUMNS
     words = {word.lower() for word in WORDS.findall(statement)}

@@ -1,6 +1,4 @@
-"""Messages over time: the number of messages of each topic stored in each interval of a time
-span.
-"""
+"""Count the messages of each topic that were stored in each interval of a time span."""
 
 from __future__ import annotations
 
@@ -21,9 +19,9 @@ __all__ = ["BIN_COUNT", "TimeTask", "count_over_time"]
 BIN_COUNT: Final = 120
 
 Counts = Counter[tuple[str, int]]
-"""Counts by topic and interval."""
+"""Numbers of messages by topic and interval."""
 Run = Callable[["TimeTask", Iterable[WorkRange]], Iterable[Counts]]
-"""Executes all ranges."""
+"""A function that executes all ranges and yields the results."""
 
 
 @define(slots=True, frozen=True)
@@ -63,7 +61,7 @@ def run_here(task: TimeTask, ranges: Iterable[WorkRange]) -> Iterator[Any]:
 def count_over_time(
     directory: StoreDirectory, task: TimeTask, limit: int | None = None, run: Run = run_here
 ) -> Counts:
-    """Return the counts of all messages of a store; nothing at or after ``limit`` is read."""
+    """Return the counts of all messages of a store before the offset ``limit``."""
     ranges = [
         work
         for log in directory.logs

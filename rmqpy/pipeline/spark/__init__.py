@@ -1,4 +1,4 @@
-"""Spark itself: sessions with rmqpy's defaults, numbered work in tasks, progress, the JVM.
+"""Use Spark: sessions with rmqpy's defaults, numbered work in tasks, progress, the JVM.
 
 May import ``arrow``. Start reading in :mod:`~rmqpy.pipeline.spark.session`.
 """

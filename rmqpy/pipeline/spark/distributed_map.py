@@ -1,14 +1,14 @@
 """Map a function over numbered work units in Spark tasks, with the results in order.
 
-A wave is one Spark job: ``spark.range`` over the units' numbers, mapped by ``mapInArrow``. A task
-costs some 20 ms of CPU whatever it does, about as much as 100 MiB of audit, so a task executes
-several units where there are more than two per core. Units are dealt to tasks in turn: neighbours
+A wave is one Spark job: ``spark.range`` over the units' numbers, mapped by ``mapInArrow``. The
+overhead of a task is some 20 ms of CPU, about as much as 100 MiB of audit, so a task executes
+several units if there are more than two per core. Units are assigned to tasks in turn: neighbours
 in a log are alike (the hole at its end costs nothing), and the last task must not be the only one
-with work. The units of a wave are sent to the workers, and one pickled value per unit comes back.
-Two waves run at a time, so that cores are not idle at the end of one; the results of at most five
-waves wait in the driver, however much work there is.
+with work. The units of a wave are sent to the workers, which return one pickled value per unit. Two
+waves run at a time, so that cores are not idle at the end of one; the results of at most five waves
+wait in the driver, however much work there is.
 
-A unit may be executed more than once (a worker died, speculation), but only one answer is returned.
+A unit may be executed more than once (a worker died, speculation), but only one result is returned.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ R = TypeVar("R")
 WAVE_UNITS: Final = 64
 CONCURRENT_WAVES: Final = 2
 TASKS_PER_CORE: Final = 2
-"""Tasks per core in a wave: fewer would leave cores idle at its end."""
+"""The number of tasks per core in a wave; fewer would leave cores idle at its end."""
 ANSWER_SCHEMA: Final = "number long, answer binary"
 
 
@@ -46,7 +46,7 @@ def map_on_spark(
 ) -> Iterator[R]:
     """Yield ``do(unit)`` for every work unit, in order; ``do``, units, and results are pickled.
 
-    Raises RmqError if Spark gives up on a unit.
+    ``wave`` is the number of units per wave. Raise RmqError if Spark gives up on a unit.
     """
     for answers in ordered_map(
         lambda wave: _run_wave(session, do, wave), _waves(units, wave), CONCURRENT_WAVES
@@ -80,7 +80,7 @@ def _run_wave(session: SparkSession, do: Callable[[T], R], wave: tuple[T, ...]) 
 def _tasks(session: SparkSession, units: int) -> int:
     """Return the number of tasks for a wave.
 
-    It is one task per unit if the session does not know its cores (Spark Connect).
+    It is one task per unit if the session does not report its cores (Spark Connect).
     """
     context = getattr(session, "sparkContext", None)
     return units if context is None else min(units, TASKS_PER_CORE * context.defaultParallelism)
@@ -105,10 +105,10 @@ def _task(
 
 
 def prepare_worker(version: str) -> None:
-    """Prepare a worker at the start of a task; raises RmqError unless it has the driver's version.
+    """Prepare a worker at the start of a task. Raise RmqError unless it has the driver's version.
 
-    Spark collects garbage after each task, which takes 20 ms for the objects of pandas and pyarrow:
-    imported modules are excluded from collection.
+    Spark collects garbage after each task, which takes 20 ms for the objects of pandas and pyarrow.
+    Therefore the objects of imported modules are excluded from collection.
     """
     if version != __version__:
         raise RmqError(
@@ -125,9 +125,7 @@ def _freeze(_modules: int) -> None:
 
 
 def _cause(text: str) -> str:
-    """Return the last line of the Python error within Spark's text, or the first line of the
-    text.
-    """
+    """Return the message of the Python error in Spark's text, or the first line of the text."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "Error: " in line or "Fault: " in line]
     return (errors or lines or ["no reason given"])[0]

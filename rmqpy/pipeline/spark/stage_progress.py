@@ -1,7 +1,7 @@
 """The progress of a Spark query: the tasks of the stages that have started.
 
-A thread polls Spark's status tracker. A stage counts from the moment it is seen; one that is no
-longer active is done.
+A thread polls Spark's status tracker. A stage counts from its first appearance; a stage that is no
+longer active counts as done.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INTERVAL_S: Final = 0.5
 
 @define(slots=True)
 class StageProgress:
-    """Reports tasks of the stages in ``tracker``, Spark's status tracker, to ``progress``."""
+    """Reports the tasks of the stages in ``tracker``, Spark's status tracker, to ``progress``."""
 
     tracker: Any
     progress: ProgressSink
@@ -48,9 +48,7 @@ class StageProgress:
 
 @contextmanager
 def watched_tasks(session: SparkSession, progress: ProgressSink) -> Iterator[None]:
-    """Report the tasks of the block; a session without a tracker (Spark Connect) reports
-    nothing.
-    """
+    """Report the tasks of the block. Do nothing for a session without a tracker (Spark Connect)."""
     context = getattr(session, "sparkContext", None)
     if context is None:
         yield

@@ -1,8 +1,8 @@
-"""Ranges of a store as work units whose results are files: the executor of a range writes one.
+"""Ranges of a store as work units; the result of each is a file that its executor writes.
 
 The driver takes the results in the order of the log and proves that each range starts where the
-previous one ended. Where it does not, the driver executes the range again from there, and the file
-of the wrong guess is removed.
+previous one ended. If one does not, the driver executes the range again from there and removes the
+file of the wrong guess.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class WorkUnit:
 class WorkUnitResult:
     """The result of a work unit.
 
-    ``begin`` and ``end`` are offsets; ``begin`` is -1 if no frame starts in the range. ``closed``:
-    the log file has no frame after ``end``. ``path`` is the written file, or None.
+    ``begin`` and ``end`` are offsets; ``begin`` is -1 if no frame starts in the range. ``closed``
+    means that the log file has no frame after ``end``. ``path`` is the written file, or None.
     """
 
     work: WorkRange
@@ -68,8 +68,8 @@ class WorkUnitResult:
 class OpenWorkUnit:
     """A work unit in execution.
 
-    ``places`` are the positions in the log file at which its frames start and the walk stops; None
-    if no frame starts in it.
+    ``places`` is (position in the log file of its first frame, position at which to stop), or None
+    if no frame starts in the range.
     """
 
     def __init__(self, unit: WorkUnit) -> None:
@@ -86,7 +86,7 @@ class OpenWorkUnit:
         )
 
     def outcome(self, path: str | None) -> dict[str, Any]:
-        """Return the fields that every result has; called after the walk."""
+        """Return the fields of :class:`WorkUnitResult`. Call this after ``walk`` is exhausted."""
         base = self._work.first_offset
         return {
             "work": self._work,
@@ -110,7 +110,10 @@ class Chain(Generic[R]):
     _closed: bool = field(init=False, default=False)
 
     def take(self, result: R) -> R | None:
-        """Return the next range in order, corrected if its guess was wrong; None if it is empty."""
+        """Return the result of the next range in order, or None if no frame starts in it.
+
+        A result whose first frame was guessed wrong is replaced by that of ``rerun``.
+        """
         work = result.work
         if work.is_first:
             self._expected, self._closed = work.first_offset, False
@@ -132,7 +135,7 @@ def _remove(result: WorkUnitResult) -> None:
 def partition_store(
     directory: StoreDirectory, range_bytes: int, limit: int | None
 ) -> tuple[list[WorkRange], list[SkippedRange]]:
-    """Return the ranges of all logs in order, and the excluded files: those of a wrong length."""
+    """Return (ranges of all logs in order, files that are excluded because of a wrong length)."""
     ranges: list[WorkRange] = []
     excluded = []
     for log in directory.logs:
