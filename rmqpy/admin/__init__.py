@@ -1,4 +1,4 @@
-"""Administration: what operators request from name servers and brokers.
+"""Administration: the requests of operators to name servers and brokers.
 
 =============  ==========================================================
 ``api``        typed calls, one per request code
@@ -7,5 +7,5 @@
 ``commands``   the commands of mqadmin 4.9.7, and our own
 =============  ==========================================================
 
-This room knows the wire and the client, never the inside of a broker.
+This package uses the wire protocol and the client, never the internals of a broker.
 """

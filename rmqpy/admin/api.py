@@ -1,7 +1,7 @@
 """Typed calls to name servers and brokers, one per request code.
 
-A response other than SUCCESS raises RequestRejectedError. Brokers are addressed by ``host:port``;
-the client picks a name server, except for calls that go to all of them (key-value pairs,
+A response other than SUCCESS raises RequestRejectedError. Brokers are addressed by ``host:port``.
+The client picks a name server, except for calls that go to all of them (key-value pairs,
 permissions, settings).
 """
 
@@ -84,7 +84,7 @@ from rmqpy.remoting.headers import (
 B = TypeVar("B", bound=Body)
 
 RELAYED_MS = 30_000
-"""The timeout of calls for which the broker first asks a client."""
+"""The timeout of calls that the broker relays to a client."""
 
 
 class Admin:
@@ -102,7 +102,7 @@ class Admin:
         body: bytes = b"",
         timeout_ms: int | None = None,
     ) -> RemotingCommand:
-        """Return the successful answer of one broker or name server."""
+        """Return the response of one broker or name server, which is SUCCESS."""
         return _successful(
             await self.instance.invoke(address, code, header, body, timeout_ms=timeout_ms), address
         )
@@ -119,7 +119,7 @@ class Admin:
         return ClusterInfo.decode(response.body)
 
     async def masters(self, cluster: str) -> list[str]:
-        """Return the masters' addresses, sorted. Raise RequestRejectedError if there is none."""
+        """Return the sorted addresses of the masters. Raise RequestRejectedError if none exists."""
         info = await self.cluster_info()
         found = sorted(
             info.broker_addr_table[name].broker_addrs[MASTER_ID]
@@ -136,7 +136,7 @@ class Admin:
         return found
 
     async def members(self, cluster: str) -> dict[str, list[str]]:
-        """Return each master's address with its slaves' addresses, sorted."""
+        """Return the addresses of slaves by the address of their master, both sorted."""
         info = await self.cluster_info()
         found: dict[str, list[str]] = {}
         for name in sorted(info.cluster_addr_table.get(cluster, [])):
@@ -198,7 +198,7 @@ class Admin:
         return TopicStatsTable.decode(response.body)
 
     async def consumers_of(self, address: str, topic: str) -> list[str]:
-        """Return the groups that consume ``topic``: online, or with offsets."""
+        """Return the groups that consume ``topic``: those online, and those with offsets."""
         header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
         response = await self.call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
         return GroupList.decode(response.body).group_list
@@ -244,7 +244,7 @@ class Admin:
     async def consume_directly(
         self, address: str, group: str, client_id: str, offset_msg_id: str
     ) -> ConsumeMessageDirectlyResult:
-        """Have one client of ``group`` consume one message now."""
+        """Make one client of ``group`` consume one message now."""
         header = ConsumeMessageDirectlyResultRequestHeader(
             consumer_group=group, client_id=client_id, msg_id=offset_msg_id
         )
@@ -280,7 +280,7 @@ class Admin:
     async def consumer_status(
         self, address: str, header: GetConsumerStatusRequestHeader
     ) -> dict[str, dict[MessageQueue, int]]:
-        """Return each client id with the offsets that the client has reached."""
+        """Return the offsets that each client has reached, by client id."""
         code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
         response = await self.call(address, code, header, timeout_ms=RELAYED_MS)
         table = GetConsumerStatusBody.decode(response.body).consumer_table
@@ -384,7 +384,7 @@ class Admin:
             await self.call(server, RequestCode.PUT_KV_CONFIG, header)
 
     async def kv(self, namespace: str, key: str) -> str | None:
-        """Return the value of a pair, None if it does not exist."""
+        """Return the value of a pair, or None if it does not exist."""
         header = GetKVConfigRequestHeader(namespace=namespace, key=key)
         try:
             response = await self._name_server(RequestCode.GET_KV_CONFIG, header)
@@ -400,13 +400,13 @@ class Admin:
             await self.call(server, RequestCode.DELETE_KV_CONFIG, header)
 
     async def wipe_write_perm(self, server: str, broker_name: str) -> int:
-        """Return how many topics of the broker lost the permission in this name server."""
+        """Return the number of the broker's topics that lost the permission in this name server."""
         header = WipeWritePermOfBrokerRequestHeader(broker_name=broker_name)
         response = await self.call(server, RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
         return WipeWritePermOfBrokerResponseHeader.decode(response.ext_fields).wipe_topic_count
 
     async def add_write_perm(self, server: str, broker_name: str) -> int:
-        """Return how many topics of the broker got the permission back."""
+        """Return the number of the broker's topics that regained the permission."""
         header = AddWritePermOfBrokerRequestHeader(broker_name=broker_name)
         response = await self.call(server, RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
         return AddWritePermOfBrokerResponseHeader.decode(response.ext_fields).add_topic_count

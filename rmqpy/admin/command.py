@@ -1,6 +1,7 @@
 """The form of a command of ``rmqpy admin``: name and options as in mqadmin, and its action.
 
-Commands are values: the command line builds parsers from them, the conformance list counts them.
+Commands are values: the command line builds parsers from them, and the conformance list counts
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rmqpy.model.errors import RmqError
 
 
 class UsageError(RmqError):
-    """Options that exclude each other, or an invalid value."""
+    """The options exclude each other, or one has an invalid value."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class ParsedArguments:
     values: dict[str, str]
 
     def text(self, name: str) -> str:
-        """Return a required option."""
+        """Return the value of a required option."""
         return self.values[name].strip()
 
     def optional(self, name: str) -> str | None:
@@ -66,7 +67,7 @@ class ParsedArguments:
 
 
 Show: TypeAlias = Callable[[str], None]
-"""Prints a line at once, for commands that run until they are interrupted."""
+"""A function that prints a line at once, for commands that run until they are interrupted."""
 
 
 @define(slots=True, frozen=True)
@@ -83,7 +84,7 @@ Run: TypeAlias = Callable[[CommandContext], Awaitable[CommandResult]]
 
 @define(slots=True, frozen=True, kw_only=True)
 class Command:
-    """One command; ``ours`` marks those that mqadmin does not have."""
+    """One command; ``ours`` marks commands that mqadmin does not have."""
 
     name: str
     help: str
@@ -96,7 +97,7 @@ class Command:
 def option(
     letter: str, name: str, text: str, *, required: bool = False, flag: bool = False
 ) -> Option:
-    """Return an ``Option``; a short form for tables."""
+    """Return an ``Option``, in a short form for tables."""
     return Option(letter=letter, name=name, help=text, required=required, flag=flag)
 
 

@@ -1,7 +1,7 @@
-"""The account that signs an administrator's commands, found as mqadmin finds it.
+"""Find the account that signs an administrator's commands, as mqadmin does.
 
 =================================================  ==============================================
-where                                              what
+source                                             content
 =================================================  ==============================================
 environment ``RMQPY_ACCESS_KEY``, ``…_SECRET_KEY``  the two keys; never on a command line, which
                                                    every user of the machine can read
@@ -21,7 +21,10 @@ from rmqpy.model.errors import ConfigError
 
 
 def find_credentials(file: str | None, environment: Mapping[str, str]) -> Credentials | None:
-    """Return the account, None if none is configured: requests are then unsigned."""
+    """Return the account, or None if none is configured and requests are unsigned.
+
+    Raise ConfigError if an account is incomplete or cannot be read.
+    """
     access_key = environment.get("RMQPY_ACCESS_KEY")
     secret_key = environment.get("RMQPY_SECRET_KEY")
     if access_key and secret_key:

@@ -1,7 +1,7 @@
 """The result of a command: a value for programs, and the text that mqadmin would print.
 
-Columns are those of mqadmin 4.9.7, widths and titles included, because operators' scripts cut them
-out. ``java_time`` and ``java_bool`` write what Java writes.
+The columns have the titles and widths of mqadmin 4.9.7, because operators' scripts parse them.
+``java_time`` and ``java_bool`` write values in Java's form.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from rmqpy.remoting.body import Body
 
 @define(slots=True, frozen=True)
 class CommandResult:
-    """A result; ``data`` has plain values and typed bodies, ``says_no`` means exit code 2."""
+    """The result of a command.
+
+    ``data`` consists of plain values and typed bodies; ``says_no`` means exit code 2.
+    """
 
     data: object
     text: str
@@ -30,7 +33,7 @@ class CommandResult:
 
 @define(slots=True, frozen=True)
 class Column:
-    """A column; a negative ``width`` aligns left, as Java's ``%-20s``, 0 does not pad."""
+    """A column; as in Java's ``%-20s``, a negative ``width`` aligns left; 0 means no padding."""
 
     title: str
     width: int

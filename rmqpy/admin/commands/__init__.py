@@ -1,4 +1,4 @@
-"""All commands: those of mqadmin 4.9.7 with its names and options, and our own."""
+"""All commands: the commands of mqadmin 4.9.7 with its names and options, and our own."""
 
 from __future__ import annotations
 

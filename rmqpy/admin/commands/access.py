@@ -98,7 +98,7 @@ async def acl_versions(call: CommandContext) -> CommandResult:
 
 
 def _versions(all_files: str | None, whole: str) -> dict[str, DataVersion]:
-    """Return each file's version; brokers before 4.9.3 report one for all files."""
+    """Return the versions by file; brokers before 4.9.3 report one version for all files."""
     table = loads(all_files) if all_files else None
     if not isinstance(table, dict) or not table:
         return {"": DataVersion.decode(whole)}
@@ -152,12 +152,12 @@ COMMANDS = (
             CLUSTER,
             _ACCESS_KEY,
             option("s", "secretKey", "its secret", required=True),
-            option("w", "whiteRemoteAddress", "needs no signature from there"),
+            option("w", "whiteRemoteAddress", "addresses from which no signature is needed"),
             option("i", "defaultTopicPerm", "DENY, PUB, SUB or PUB|SUB"),
             option("u", "defaultGroupPerm", "DENY, PUB, SUB or PUB|SUB"),
             option("t", "topicPerms", "topicA=DENY,topicD=SUB"),
             option("g", "groupPerms", "groupA=DENY,groupD=SUB"),
-            option("m", "admin", "true or false: may administrate"),
+            option("m", "admin", "true or false: the account is an administrator"),
         ),
     ),
     Command(
@@ -175,7 +175,7 @@ COMMANDS = (
             BROKER,
             CLUSTER,
             option("g", "globalWhiteRemoteAddresses", "10.10.103.*,192.168.0.*", required=True),
-            option("p", "aclFileFullPath", "in which file of the brokers"),
+            option("p", "aclFileFullPath", "path of the access file on the brokers"),
         ),
     ),
     Command(

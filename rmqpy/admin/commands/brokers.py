@@ -1,4 +1,4 @@
-"""Commands for brokers: runtime figures, settings, cleaning."""
+"""Commands for brokers: runtime figures, settings, and cleaning."""
 
 from __future__ import annotations
 
@@ -108,8 +108,11 @@ async def update_broker_config(call: CommandContext) -> CommandResult:
     return CommandResult({"brokers": addresses, "key": key, "value": value}, "\n".join(lines))
 
 
-def _on_all(work: str) -> Callable[[CommandContext], Awaitable[CommandResult]]:
-    """Return a command that one or all brokers carry out: ``-b``, ``-c``, else every master."""
+def _on_all(method: str) -> Callable[[CommandContext], Awaitable[CommandResult]]:
+    """Return a command that calls ``method`` for the broker of ``-b`` or the masters of ``-c``.
+
+    Without these options it calls ``method`` for every master.
+    """
 
     async def run(call: CommandContext) -> CommandResult:
         if call.args.has("brokerAddr") or call.args.has("clusterName"):
@@ -122,7 +125,7 @@ def _on_all(work: str) -> Callable[[CommandContext], Awaitable[CommandResult]]:
                 for address in await call.admin.masters(cluster)
             ]
         for address in addresses:
-            await getattr(call.admin, work)(address)
+            await getattr(call.admin, method)(address)
         return CommandResult({"brokers": addresses}, "success")
 
     return run
@@ -141,8 +144,8 @@ async def broker_consume_stats(call: CommandContext) -> CommandResult:
         for group, several in groups.items():
             for one in several:
                 for queue, offset in sorted(one.offset_table.items()):
-                    behind = offset.broker_offset - offset.consumer_offset
-                    if behind >= least and offset.last_timestamp > 0:
+                    lag = offset.broker_offset - offset.consumer_offset
+                    if lag >= least and offset.last_timestamp > 0:
                         rows.append(
                             [
                                 queue.topic,
@@ -151,7 +154,7 @@ async def broker_consume_stats(call: CommandContext) -> CommandResult:
                                 queue.queue_id,
                                 offset.broker_offset,
                                 offset.consumer_offset,
-                                behind,
+                                lag,
                                 java_time(offset.last_timestamp, millis=False),
                             ]
                         )
@@ -165,7 +168,7 @@ async def cluster_list(call: CommandContext) -> CommandResult:
     for _, _, _, address in _brokers(info):
         try:
             runtime[address] = await call.admin.runtime_info(address)
-        except RmqError as fault:  # A broker that is down does not hide the others.
+        except RmqError as fault:  # The other brokers are shown although this one is down.
             runtime[address] = {}
             call.show(f"{address}: {fault}")
     data = [
@@ -264,7 +267,7 @@ COMMANDS = (
         options=(
             BROKER,
             CLUSTER,
-            option("k", "key", "which setting", required=True),
+            option("k", "key", "key of the setting", required=True),
             option("v", "value", "its new value", required=True),
         ),
     ),
@@ -272,7 +275,7 @@ COMMANDS = (
         name="cleanExpiredCQ",
         help="delete consume queue files of expired messages",
         run=_on_all("clean_expired_queues"),
-        options=(BROKER, option("c", "clusterName", "all masters of which cluster")),
+        options=(BROKER, option("c", "clusterName", "all masters of this cluster")),
     ),
     Command(
         name="cleanUnusedTopic",
@@ -291,9 +294,9 @@ COMMANDS = (
         help="show how far each group of a broker has consumed",
         run=broker_consume_stats,
         options=(
-            option("b", "brokerAddr", "which broker, as host:port", required=True),
+            option("b", "brokerAddr", "the broker, as host:port", required=True),
             option("t", "timeoutMillis", "time for the answer, default 50000"),
-            option("l", "level", "show only queues that are at least this far behind"),
+            option("l", "level", "show only queues that lag by at least this number of messages"),
             option("o", "order", "true or false: ordered topics only"),
         ),
     ),
@@ -302,8 +305,8 @@ COMMANDS = (
         help="list all clusters with their brokers",
         run=cluster_list,
         options=(
-            option("m", "moreStats", "totals of today and yesterday", flag=True),
-            option("i", "interval", "repeat so often, in seconds"),
+            option("m", "moreStats", "show the totals of today and yesterday", flag=True),
+            option("i", "interval", "seconds between repetitions"),
         ),
     ),
 )

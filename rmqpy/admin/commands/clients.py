@@ -1,4 +1,4 @@
-"""Commands for the clients of groups: which are connected, and what they report."""
+"""Commands for the clients of groups: their connections and their reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmqpy.remoting.bodies import Connection, ConsumerConnection, ConsumerRunnin
 from rmqpy.remoting.command import version_text
 
 BLOCKED_MS: Final = 60_000
-"""A queue whose messages no client has consumed for this long is probably blocked."""
+"""The time in ms without consumption after which a queue is probably blocked."""
 
 _CONSUMERS = OutputTable(
     [
@@ -111,7 +111,10 @@ async def connections(call: CommandContext, group: str, broker: str | None) -> C
 
 
 async def any_broker(call: CommandContext, group: str) -> str:
-    """Return a broker that the group's consumers know."""
+    """Return the address of a broker to which the group's consumers are connected.
+
+    Raise RequestRejectedError if no broker has the group's retry topic.
+    """
     route = await call.admin.route(retry_topic(group))
     for broker in route.broker_datas:
         return broker.broker_addrs[min(broker.broker_addrs)]
@@ -131,20 +134,21 @@ def running_text(info: ConsumerRunningInfo) -> str:
     head = f"{'#Topic':<64}  {'#Broker Name':<32}  {'#QID':<4}  "
     lines += ["", "", "#Consumer Offset#", f"{head}{'#Consumer Offset':<20}"]
     lines += [
-        f"{queue.topic:<32}  {queue.broker_name:<32}  {queue.queue_id:<4}  {held.commit_offset:<20}"
-        for queue, held in sorted(info.mq_table.items())
+        f"{queue.topic:<32}  {queue.broker_name:<32}  {queue.queue_id:<4}"
+        f"  {state.commit_offset:<20}"
+        for queue, state in sorted(info.mq_table.items())
     ]
     lines += ["", "", "#Consumer MQ Detail#", f"{head}{'#ProcessQueueInfo':<20}"]
     lines += [
         f"{queue.topic:<64}  {queue.broker_name:<32}  {queue.queue_id:<4}  ProcessQueueInfo"
-        f" [commitOffset={held.commit_offset},"
-        f" cachedMsgMinOffset={held.cached_msg_min_offset},"
-        f" cachedMsgMaxOffset={held.cached_msg_max_offset},"
-        f" cachedMsgCount={held.cached_msg_count},"
-        f" cachedMsgSizeInMiB={held.cached_msg_size_in_mib}, locked={java_bool(held.locked)},"
-        f" droped={java_bool(held.droped)},"
-        f" lastConsumeTimestamp={java_time(held.last_consume_timestamp)}]"
-        for queue, held in sorted(info.mq_table.items())
+        f" [commitOffset={state.commit_offset},"
+        f" cachedMsgMinOffset={state.cached_msg_min_offset},"
+        f" cachedMsgMaxOffset={state.cached_msg_max_offset},"
+        f" cachedMsgCount={state.cached_msg_count},"
+        f" cachedMsgSizeInMiB={state.cached_msg_size_in_mib}, locked={java_bool(state.locked)},"
+        f" droped={java_bool(state.droped)},"
+        f" lastConsumeTimestamp={java_time(state.last_consume_timestamp)}]"
+        for queue, state in sorted(info.mq_table.items())
     ]
     lines += [
         "",
@@ -167,12 +171,12 @@ def running_text(info: ConsumerRunningInfo) -> str:
 def suspicions(client_id: str, info: ConsumerRunningInfo, now_ms: int) -> list[str]:
     ordered = info.properties.get("PROP_CONSUMEORDERLY") == "true"
     lines = []
-    for queue, held in sorted(info.mq_table.items()):
-        if ordered and not held.locked:
-            spent = now_ms - held.last_lock_timestamp
+    for queue, state in sorted(info.mq_table.items()):
+        if ordered and not state.locked:
+            spent = now_ms - state.last_lock_timestamp
             lines.append(f"{client_id} {queue} can't lock for a while, {spent}ms")
-        elif not ordered and held.cached_msg_count:
-            spent = now_ms - held.last_consume_timestamp
+        elif not ordered and state.cached_msg_count:
+            spent = now_ms - state.last_consume_timestamp
             if spent > BLOCKED_MS:
                 lines.append(
                     f"{client_id} {queue} can't consume for a while, maybe blocked, {spent}ms"
@@ -219,7 +223,7 @@ COMMANDS = (
         name="producer",
         help="list all producers of a broker",
         run=producers,
-        options=(option("b", "brokerAddr", "which broker, as host:port", required=True),),
+        options=(option("b", "brokerAddr", "the broker, as host:port", required=True),),
     ),
     Command(
         name="consumerStatus",
@@ -229,7 +233,7 @@ COMMANDS = (
             GROUP,
             option("i", "clientId", "one client"),
             BROKER,
-            option("s", "jstack", "with the stacks of its threads (Java clients)", flag=True),
+            option("s", "jstack", "include the stacks of its threads (Java clients)", flag=True),
         ),
     ),
 )

@@ -38,7 +38,7 @@ _PEERS = OutputTable(
 async def dledger(call: CommandContext) -> CommandResult:
     """Show the group of one broker, or of all brokers with a name.
 
-    A member that does not answer is named, and the exit code is then 2.
+    A member that does not answer is listed, and then the exit code is 2.
     """
     addresses = await _addresses(call)
     found: dict[str, Any] = {}
@@ -51,7 +51,7 @@ async def dledger(call: CommandContext) -> CommandResult:
                 raise RemoteProtocolError(f"{address}: no status")
             found[address] = status
         except RequestRejectedError as refusal:
-            text = "no DLedger member of rmqpy" if refusal.code == 3 else str(refusal)
+            text = "not a DLedger member of rmqpy" if refusal.code == 3 else str(refusal)
             silent[address] = text
         except RmqError as fault:
             silent[address] = str(fault)
@@ -107,7 +107,10 @@ COMMANDS = (
         name="dledger",
         help="show the members of a DLedger group: roles, terms, positions, last events",
         run=dledger,
-        options=(BROKER, option("m", "brokerName", "all members of the group of this name")),
+        options=(
+            BROKER,
+            option("m", "brokerName", "all members of the group with this brokerName"),
+        ),
         ours=True,
     ),
 )

@@ -18,7 +18,7 @@ from rmqpy.remoting.bodies import BrokerStatsData, SubscriptionGroupConfig, Topi
 from rmqpy.remoting.command import CURRENT_VERSION, LANGUAGES, version_text
 
 FOLDER = "rocketmq/export"
-"""The default folder of mqadmin, below the system's temporary folder."""
+"""The default folder, as in mqadmin; it is below the system's temporary folder."""
 
 _SHOWN_SETTINGS = (
     "brokerClusterName",
@@ -235,7 +235,7 @@ COMMANDS = (
             _FILE,
             option("t", "topic", "topics only", flag=True),
             option("g", "subscriptionGroup", "groups only", flag=True),
-            option("s", "specialTopic", "with retry topics and dead letters", flag=True),
+            option("s", "specialTopic", "include retry topics and dead letter topics", flag=True),
         ),
     ),
     Command(

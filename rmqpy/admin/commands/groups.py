@@ -1,4 +1,4 @@
-"""Commands for consumer groups: their settings, and how far they have consumed."""
+"""Commands for consumer groups: their settings and their progress."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _PROGRESS: Final = [
     Column("#Broker Offset", -20),
     Column("#Consumer Offset", -20),
 ]
-_BEHIND = [Column("#Diff", -20), Column("#LastTime", 0)]
-_PROGRESS_TABLE = OutputTable([*_PROGRESS, *_BEHIND])
+_LAG = [Column("#Diff", -20), Column("#LastTime", 0)]
+_PROGRESS_TABLE = OutputTable([*_PROGRESS, *_LAG])
 _PROGRESS_WITH_CLIENT = OutputTable(
-    [*_PROGRESS, Column("#Client IP", -20), *_BEHIND], ["  ", "  ", "  ", "  ", "  ", " ", "  "]
+    [*_PROGRESS, Column("#Client IP", -20), *_LAG], ["  ", "  ", "  ", "  ", "  ", " ", "  "]
 )
 _GROUPS = OutputTable(
     [
@@ -117,8 +117,8 @@ async def consumer_progress(call: CommandContext) -> CommandResult:
     rows = []
     total = 0
     for queue, offset in sorted(stats.offset_table.items()):
-        behind = offset.broker_offset - offset.consumer_offset
-        total += behind
+        lag = offset.broker_offset - offset.consumer_offset
+        total += lag
         row: list[object] = [
             queue.topic,
             queue.broker_name,
@@ -128,7 +128,7 @@ async def consumer_progress(call: CommandContext) -> CommandResult:
         ]
         if owners is not None:
             row.append(owners.get(queue, "N/A"))
-        rows.append([*row, behind, _last_time(offset)])
+        rows.append([*row, lag, _last_time(offset)])
     table = _PROGRESS_TABLE if owners is None else _PROGRESS_WITH_CLIENT
     text = f"{table.text(rows)}\n\nConsume TPS: {stats.consume_tps:.2f}\nDiff Total: {total}"
     return CommandResult(stats, text)
@@ -148,20 +148,23 @@ async def _all_progress(call: CommandContext) -> CommandResult:
             connection = await connections(call, group, None)
         except RmqError:
             connection = ConsumerConnection()
-        behind = behind_of(stats)
+        lag = behind_of(stats)
         clients = connection.connection_set
         version = version_text(min(each.version for each in clients)) if clients else "OFFLINE"
         kind = {"CONSUME_ACTIVELY": "PULL", "CONSUME_PASSIVELY": "PUSH"}.get(
             connection.consume_type or "", ""
         )
         model = connection.message_model or ""
-        rows.append([group, len(clients), version, kind, model, int(stats.consume_tps), behind])
-        data.append({"group": group, "clients": clients, "behind": behind})
+        rows.append([group, len(clients), version, kind, model, int(stats.consume_tps), lag])
+        data.append({"group": group, "clients": clients, "behind": lag})
     return CommandResult(data, _GROUPS.text(rows))
 
 
 async def consume_stats(call: CommandContext, group: str, topic: str | None = None) -> ConsumeStats:
-    """Return the statistics of all brokers that have the group's retry topic, as one."""
+    """Return the merged statistics of all brokers that have the group's retry topic.
+
+    Raise RequestRejectedError if the group has no offsets.
+    """
     route = await call.admin.route(retry_topic(group))
     whole = ConsumeStats()
     for broker in route.broker_datas:
@@ -180,7 +183,7 @@ async def consume_stats(call: CommandContext, group: str, topic: str | None = No
 
 
 async def _owners(call: CommandContext, group: str) -> dict[MessageQueue, str]:
-    """Return each queue's client address; queues of clients that do not answer are missing."""
+    """Return the client address of each queue, without the queues of clients that do not answer."""
     found = {}
     try:
         address = await any_broker(call, group)
@@ -242,9 +245,13 @@ COMMANDS = (
             option("d", "consumeBroadcastEnable", "true or false: may broadcast"),
             option("q", "retryQueueNums", "queues of the retry topic, default 1"),
             option("r", "retryMaxTimes", "retries before a dead letter, default 16"),
-            option("i", "brokerId", "consume from which broker id"),
-            option("w", "whichBrokerWhenConsumeSlowly", "broker id to read from when far behind"),
-            option("a", "notifyConsumerIdsChanged", "true or false: tell members of changes"),
+            option("i", "brokerId", "broker id to consume from"),
+            option(
+                "w",
+                "whichBrokerWhenConsumeSlowly",
+                "broker id to read from when the group lags far",
+            ),
+            option("a", "notifyConsumerIdsChanged", "true or false: notify members of changes"),
         ),
     ),
     Command(
@@ -255,7 +262,7 @@ COMMANDS = (
             BROKER,
             CLUSTER,
             _GROUP_NAME,
-            option("r", "removeOffset", "true or false: its offsets too"),
+            option("r", "removeOffset", "true or false: also delete its offsets"),
         ),
     ),
     Command(
@@ -269,8 +276,8 @@ COMMANDS = (
         help="show how far groups have consumed",
         run=consumer_progress,
         options=(
-            option("g", "groupName", "one consumer group; all without it"),
-            option("s", "showClientIP", "true or false: who holds each queue"),
+            option("g", "groupName", "one consumer group, default all"),
+            option("s", "showClientIP", "true or false: show the client of each queue"),
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Commands that send messages to measure the time that it takes."""
+"""Commands that measure the time of sends."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def check_send_rt(call: CommandContext) -> CommandResult:
 
 
 async def send_status(call: CommandContext) -> CommandResult:
-    """Send to the topic that has the broker's name."""
+    """Send messages to the topic with the broker's name."""
     args = call.args
     name = args.text("brokerName")
     message = Message(topic=name, body=FILLING * args.number("messageSize", 128))
@@ -97,10 +97,10 @@ async def cluster_rt(call: CommandContext) -> CommandResult:
         while True:
             data = []
             clusters = (await call.admin.cluster_info()).cluster_addr_table
-            wanted = args.optional("cluster")
-            if wanted is not None and wanted not in clusters:
-                raise UsageError(f"cluster [{wanted}] not exist")
-            for cluster in [wanted] if wanted is not None else sorted(clusters):
+            chosen = args.optional("cluster")
+            if chosen is not None and chosen not in clusters:
+                raise UsageError(f"cluster [{chosen}] not exist")
+            for cluster in [chosen] if chosen is not None else sorted(clusters):
                 for broker in sorted(clusters[cluster]):
                     row = await _round(call, producer, broker, amount)
                     data.append({"cluster": cluster, "broker": broker, **row})
@@ -129,8 +129,8 @@ def _shown(
     if not as_log:
         return _CLUSTER.line([cluster, broker, row["rt"], row["ok"], row["failed"]])
     now = java_time(call.admin.instance.clock.now_ms(), millis=False)
-    room = call.args.optional("machineRoom") or "noname"
-    return f"{now}|{room}|{cluster}|{broker}|{row['rt']}"
+    machine_room = call.args.optional("machineRoom") or "noname"
+    return f"{now}|{machine_room}|{cluster}|{broker}|{row['rt']}"
 
 
 async def _timed(
@@ -177,8 +177,8 @@ COMMANDS = (
         options=(
             _AMOUNT,
             _SIZE,
-            option("c", "cluster", "one cluster; all without it"),
-            option("p", "print", "true or false: as log lines"),
+            option("c", "cluster", "one cluster, default all"),
+            option("p", "print", "true or false: print log lines"),
             option("m", "machineRoom", "a name in these lines"),
             option("i", "interval", "seconds between rounds, default 10"),
             option("r", "rounds", "number of rounds (ours; mqadmin never ends)"),

@@ -22,7 +22,7 @@ from rmqpy.remoting.java_values import hashmap_ordered
 
 PAGE = 32
 KEPT_BODIES = "rocketmq/msgbodys"
-"""The folder in which mqadmin leaves bodies, below the system's temporary folder."""
+"""The folder for bodies, as in mqadmin; it is below the system's temporary folder."""
 
 _BY_KEY = OutputTable([Column("#Message ID", -50), Column("#QID", 4), Column("#Offset", 40)], [" "])
 _SENT = OutputTable(
@@ -81,10 +81,10 @@ async def _resend(call: CommandContext, ids: Sequence[str]) -> CommandResult:
     ):
         for offset_id in ids:
             message = await consumer.view_message(offset_id)
-            again = Message(
+            copy = Message(
                 topic=message.topic, body=message.body, tags=message.tags, keys=message.keys
             )
-            result = await producer.send(again)
+            result = await producer.send(copy)
             results.append(_sent_data(result))
             lines.append(f"prepare resend msg. originalMsgId={offset_id}{_sent_text(result)}")
     return CommandResult(results, "\n".join(lines))
@@ -223,7 +223,7 @@ async def send_message(call: CommandContext) -> CommandResult:
 async def _range(
     call: CommandContext, consumer: PullConsumer, queue: MessageQueue
 ) -> tuple[int, int]:
-    """Return the offsets between which to read: the whole queue, or a span of time."""
+    """Return (first offset, end offset) of the whole queue, or of the span of time to read."""
     begin, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
     if call.args.has("beginTimestamp"):
         moment = timestamp_of(call.args.text("beginTimestamp"))
@@ -350,7 +350,7 @@ def _map_text(message: MessageExt, page: PullResult | None) -> str:
 
 
 def message_data(message: MessageExt) -> dict[str, object]:
-    """Return a message as plain values; the body as text if it is UTF-8, else in hex."""
+    """Return a message as plain values. The body is text if it is UTF-8, else it is in hex."""
     stored, body = message.stored, _body(message)
     try:
         shown: dict[str, object] = {"body": body.decode()}
@@ -392,12 +392,12 @@ def _sent_text(result: SendResult) -> str:
     )
 
 
-_CHARSET = option("c", "charsetName", "for bodies, default UTF-8")
+_CHARSET = option("c", "charsetName", "character set of bodies, default UTF-8")
 _EXPRESSION = option("s", "subExpression", "TagA || TagB")
 _BEGIN = option("b", "beginTimestamp", "ms, or yyyy-MM-dd#HH:mm:ss:SSS")
 _END = option("e", "endTimestamp", "ms, or yyyy-MM-dd#HH:mm:ss:SSS")
-_ONE_GROUP = option("g", "consumerGroup", "have this group consume it now")
-_ONE_CLIENT = option("d", "clientId", "in this client")
+_ONE_GROUP = option("g", "consumerGroup", "make this group consume it now")
+_ONE_CLIENT = option("d", "clientId", "the client that consumes it")
 _QUEUE_ID = option("i", "queueId", "queue id", required=True)
 
 COMMANDS = (
@@ -428,7 +428,7 @@ COMMANDS = (
             _ONE_GROUP,
             _ONE_CLIENT,
             TOPIC,
-            option("a", "showAll", "all with this id, at most 32", flag=True),
+            option("a", "showAll", "show all with this id, at most 32", flag=True),
         ),
     ),
     Command(
@@ -452,7 +452,7 @@ COMMANDS = (
             _EXPRESSION,
             _BEGIN,
             _END,
-            option("d", "printBody", "true or false: with bodies, default true"),
+            option("d", "printBody", "true or false: include bodies, default true"),
         ),
     ),
     Command(
@@ -467,8 +467,8 @@ COMMANDS = (
             _EXPRESSION,
             _BEGIN,
             _END,
-            option("p", "print", "true or false: each message"),
-            option("d", "printBody", "true or false: with bodies"),
+            option("p", "print", "true or false: print each message"),
+            option("d", "printBody", "true or false: include bodies"),
             option("f", "calculate", "true or false: count tags"),
         ),
     ),
@@ -481,10 +481,10 @@ COMMANDS = (
             option("b", "brokerName", "broker name"),
             option("i", "queueId", "queue id"),
             option("o", "offset", "queue offset"),
-            option("g", "consumerGroup", "group to pull as"),
+            option("g", "consumerGroup", "consumer group of the pulls"),
             option("s", "beginTimestamp", "ms, or yyyy-MM-dd#HH:mm:ss:SSS"),
             _END,
-            option("c", "MessageNumber", "at most so many, default 128"),
+            option("c", "MessageNumber", "maximum number of messages, default 128"),
         ),
     ),
     Command(

@@ -1,4 +1,4 @@
-"""The command startMonitoring: check every group once a minute, and report what is wrong."""
+"""The command startMonitoring: check every group once a minute, and report suspicions."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ async def _round(call: CommandContext) -> list[str]:
 
 
 async def _suspicions_of(call: CommandContext, group: str) -> list[str]:
-    """Return what seems to be wrong with a group.
+    """Return the suspicions about a group, one line each.
 
-    That is waiting messages, different subscriptions, or queues that are not consumed. An offline
-    group without waiting messages yields nothing.
+    They are waiting messages, different subscriptions, and queues that are not consumed. The result
+    is empty for an offline group without waiting messages.
     """
     lines = []
     try:
-        behind = behind_of(await consume_stats(call, group))
+        lag = behind_of(await consume_stats(call, group))
     except RequestRejectedError:
-        behind = 0  # The group has never consumed.
-    if behind > 0:
-        lines.append(f"undone messages: {behind}")
+        lag = 0  # The group has never consumed.
+    if lag > 0:
+        lines.append(f"undone messages: {lag}")
     try:
         connection = await connections(call, group, None)
     except RequestRejectedError as refusal:
         if refusal.code != ResponseCode.CONSUMER_NOT_ONLINE:
             raise
-        return [*lines, "nobody consumes them"] if lines else []
+        return [*lines, "no consumer is online"] if lines else []
     address = await any_broker(call, group)
     infos = {
         client.client_id: await call.admin.running_info(address, group, client.client_id)

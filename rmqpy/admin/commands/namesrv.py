@@ -1,4 +1,4 @@
-"""Commands for name servers: their settings, their key-value pairs, write permissions."""
+"""Commands for name servers: settings, key-value pairs, and write permissions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Commands that move the offsets of groups.
 
-The clients of an online group move them: the broker informs its clients (request code 222). The
-offsets of an offline group are set on the brokers.
+The clients of an online group move their offsets themselves, when the broker informs them (request
+code 222). The offsets of an offline group are set on the brokers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rmqpy.remoting.headers import (
 )
 
 NOW: Final = -1
-"""The timestamp that stands for the end of the queue."""
+"""The timestamp that means the end of the queue."""
 
 _ONLINE = OutputTable([Column("#brokerName", -40), Column("#queueId", -40), Column("#offset", -40)])
 _OFFLINE = OutputTable(
@@ -72,7 +72,7 @@ async def skip_accumulated(call: CommandContext) -> CommandResult:
 
 
 async def _reset(call: CommandContext, reset: _Reset) -> tuple[CommandResult, bool]:
-    """Return what was set, and whether the group was online."""
+    """Return (new offsets, whether the group was online)."""
     header = ResetOffsetRequestHeader(
         topic=reset.topic,
         group=reset.group,
@@ -105,24 +105,24 @@ async def _reset_offline(call: CommandContext, reset: _Reset) -> CommandResult:
         stats = await call.admin.topic_stats(address, reset.topic)
         for queue, positions in sorted(stats.offset_table.items()):
             consumed = known[queue].consumer_offset if queue in known else 0
-            wanted = positions.max_offset
+            target = positions.max_offset
             if reset.timestamp_ms != NOW:
-                wanted = await _offset_at(call, address, queue, reset.timestamp_ms)
-            rolled = consumed
-            if reset.force or queue not in known or wanted <= consumed:
-                await call.admin.set_consumer_offset(address, reset.group, queue, wanted)
-                rolled = wanted
+                target = await _offset_at(call, address, queue, reset.timestamp_ms)
+            result = consumed
+            if reset.force or queue not in known or target <= consumed:
+                await call.admin.set_consumer_offset(address, reset.group, queue, target)
+                result = target
             rows.append(
                 [
                     queue.broker_name,
                     queue.queue_id,
                     positions.max_offset,
                     consumed,
-                    wanted,
-                    rolled,
+                    target,
+                    result,
                 ]
             )
-            data.append({"queue": queue, "from": consumed, "to": rolled})
+            data.append({"queue": queue, "from": consumed, "to": result})
     return CommandResult(data, _OFFLINE.text(rows))
 
 
@@ -167,7 +167,7 @@ def timestamp_of(text: str) -> int:
 
 
 _GROUP = option("g", "group", "consumer group", required=True)
-_FORCE = option("f", "force", "true or false: forwards too; default true")
+_FORCE = option("f", "force", "true or false: also move forwards, default true")
 
 COMMANDS = (
     Command(
@@ -193,8 +193,8 @@ COMMANDS = (
         help="copy the offsets of one group to another",
         run=clone_group_offset,
         options=(
-            option("s", "srcGroup", "whose offsets", required=True),
-            option("d", "destGroup", "who gets them", required=True),
+            option("s", "srcGroup", "group whose offsets are copied", required=True),
+            option("d", "destGroup", "group that receives them", required=True),
             TOPIC,
             option("o", "offline", "true or false; without effect, as in Java"),
         ),

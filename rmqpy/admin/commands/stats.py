@@ -1,4 +1,4 @@
-"""Commands for figures: rates of topics and groups, the units of a consume queue."""
+"""Commands for figures: the rates of topics and groups, and the units of a consume queue."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _STATS = OutputTable(
 
 
 async def stats_all(call: CommandContext) -> CommandResult:
-    wanted, active = call.args.optional("topic"), call.args.has("activeTopic")
+    chosen, active = call.args.optional("topic"), call.args.has("activeTopic")
     rows: list[list[object]] = []
-    for topic in [wanted] if wanted is not None else await call.admin.topics():
-        if wanted is None and (is_retry_topic(topic) or is_dlq_topic(topic)):
+    for topic in [chosen] if chosen is not None else await call.admin.topics():
+        if chosen is None and (is_retry_topic(topic) or is_dlq_topic(topic)):
             continue
         try:
             route = await call.admin.route(topic)
         except RequestRejectedError:
-            if wanted is not None:
+            if chosen is not None:
                 raise
-            continue  # A name of a cluster or broker, or deleted since.
+            continue  # It is the name of a cluster or broker, or was deleted since.
         rows += await _topic_rows(call, topic, route, active)
     names = ["topic", "group", "behind", "inTps", "outTps", "in24Hours", "out24Hours"]
     return CommandResult([dict(zip(names, row, strict=True)) for row in rows], _STATS.text(rows))
@@ -63,16 +63,16 @@ async def _topic_rows(
             table = (await consume_stats(call, group, topic)).offset_table
         except RmqError:
             table = {}
-        behind = sum(each.broker_offset - each.consumer_offset for each in table.values())
+        lag = sum(each.broker_offset - each.consumer_offset for each in table.values())
         rates = [f"{put_tps:.2f}", f"{got_tps:.2f}"]
-        rows.append([topic, group, max(behind, 0), *rates, put_day, got_day])
+        rows.append([topic, group, max(lag, 0), *rates, put_day, got_day])
     return rows
 
 
 async def _rates(
     call: CommandContext, route: TopicRouteData, name: str, key: str
 ) -> tuple[float, int]:
-    """Return the rate per second over the last minute and the count of a day, over all masters."""
+    """Return (rate per second over the last minute, count of a day), summed over all masters."""
     tps, day = 0.0, 0
     for broker in route.broker_datas:
         address = broker.broker_addrs.get(MASTER_ID)
@@ -142,8 +142,8 @@ COMMANDS = (
         help="show the rates of topics and of their consumers",
         run=stats_all,
         options=(
-            option("a", "activeTopic", "only what has moved", flag=True),
-            option("t", "topic", "one topic; all without it"),
+            option("a", "activeTopic", "only topics and groups with messages", flag=True),
+            option("t", "topic", "one topic, default all"),
         ),
     ),
     Command(
@@ -154,8 +154,8 @@ COMMANDS = (
             TOPIC,
             option("q", "queue", "queue id", required=True),
             option("i", "index", "first unit", required=True),
-            option("c", "count", "how many, default 10"),
-            option("b", "broker", "which broker, as host:port"),
+            option("c", "count", "number of units, default 10"),
+            option("b", "broker", "the broker, as host:port"),
             option("g", "consumer", "as this consumer group sees it"),
         ),
     ),

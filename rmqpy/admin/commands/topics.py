@@ -1,4 +1,4 @@
-"""Commands for topics: create, delete, permissions, routes, positions, consumers."""
+"""Commands for topics: creation, deletion, permissions, routes, positions, and consumers."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ async def topic_list(call: CommandContext) -> CommandResult:
 
 
 async def groups_of(call: CommandContext, topic: str, route: TopicRouteData) -> list[str]:
-    """Return the groups that consume ``topic``, as its first broker with a master knows them."""
+    """Return the groups that consume ``topic`` according to its first broker with a master."""
     for broker in route.broker_datas:
         address = broker.broker_addrs.get(MASTER_ID)
         if address is not None:
@@ -237,7 +237,7 @@ async def groups_of(call: CommandContext, topic: str, route: TopicRouteData) -> 
 
 
 async def allocate_queues(call: CommandContext) -> CommandResult:
-    """Show what the default strategy would assign to clients at these addresses."""
+    """Show the queues that the default strategy would assign to clients at these addresses."""
     topic = call.args.text("topic")
     clients = [part for part in call.args.text("ipList").split(",") if part]
     queues = subscribe_queues(topic, await call.admin.route(topic))
@@ -278,7 +278,7 @@ def topic_text(topic: TopicConfig) -> str:
 
 
 def perm_text(perm: int) -> str:
-    """Return ``RW-`` and so on, as Java's PermName prints it."""
+    """Return the permissions in the form of Java's PermName, such as ``RW-``."""
     return "".join(
         letter if perm & bit else "-"
         for letter, bit in (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
@@ -302,7 +302,7 @@ COMMANDS = (
             option("r", "readQueueNums", "queues to read from, default 8"),
             option("w", "writeQueueNums", "queues to write to, default 8"),
             option("p", "perm", "2 write, 4 read, 6 both; default 6"),
-            option("o", "order", "true or false: ordered, known to the name servers"),
+            option("o", "order", "true or false: ordered, registered with the name servers"),
             option("u", "unit", "true or false: a topic of a unit"),
             option("s", "hasUnitSub", "true or false: has unit subscriptions"),
         ),
@@ -328,7 +328,7 @@ COMMANDS = (
         name="topicRoute",
         help="show the route of a topic",
         run=topic_route,
-        options=(TOPIC, option("l", "list", "as a table", flag=True)),
+        options=(TOPIC, option("l", "list", "print a table", flag=True)),
     ),
     Command(
         name="topicStatus",
@@ -346,7 +346,7 @@ COMMANDS = (
         name="topicList",
         help="list all topics",
         run=topic_list,
-        options=(option("c", "clusterModel", "with cluster and consumer groups", flag=True),),
+        options=(option("c", "clusterModel", "include cluster and consumer groups", flag=True),),
     ),
     Command(
         name="allocateMQ",

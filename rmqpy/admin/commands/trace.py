@@ -8,7 +8,7 @@ Pub             time, region, group, topic, msgId, tags, keys, storeHost, bodyLe
 SubAfter        requestId, msgId, costTime, success, keys, contextCode, time, group (since 4.7)
 ==============  ================================================================================
 
-SubBefore and EndTransaction records exist too; mqadmin does not show them.
+SubBefore and EndTransaction records exist as well; like mqadmin, this command does not show them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Trace:
 
     @property
     def row(self) -> list[object]:
-        """Return the record as a row of the table."""
+        """The record as a row of the table."""
         return [
             self.kind,
             self.group,
@@ -82,7 +82,7 @@ async def query_trace(call: CommandContext) -> CommandResult:
 
 
 def decode_traces(message: MessageExt, message_id: str) -> list[Trace]:
-    """Return the records of ``message_id``; unreadable ones are skipped."""
+    """Return the records of ``message_id``, without unreadable ones."""
     host = host_address(message.stored.born_host).rpartition(":")[0]
     found = []
     for record in message.body.decode("utf-8", "replace").split(RECORD_SEPARATOR):

@@ -1,4 +1,4 @@
-"""The fate of a message: which groups consume its topic, and how far each has consumed."""
+"""The tracks of a message: the groups that consume its topic, and whether each has consumed it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Track:
 
     @property
     def text(self) -> str:
-        """Return the text of Java's MessageTrack.toString."""
+        """The text of Java's MessageTrack.toString."""
         return (
             f"MessageTrack [consumerGroup={self.group}, trackType={self.kind},"
             f" exceptionDesc={self.fault if self.fault is not None else 'null'}]"
@@ -38,7 +38,10 @@ class Track:
 
 
 async def track(call: CommandContext, message: MessageExt) -> list[Track]:
-    """Return a track per group that consumes the message's topic; empty if that is unknown."""
+    """Return a track for each group that consumes the message's topic.
+
+    If the groups cannot be found, show the error and return nothing.
+    """
     try:
         route = await call.admin.route(message.topic)
         groups = await groups_of(call, message.topic, route)
