@@ -5,8 +5,8 @@ the default ``command``, a function of the parsed options that returns an exit c
 (:mod:`rmqpy.cli.parsing`), and may set ``interrupted``, the hint printed after Ctrl-C. A new group
 needs one more line in ``GROUPS``.
 
-Only the group of the given command is imported, and its functions import what they run: the start
-of a broker must not pay for the other commands.
+Only the group of the given command is imported, and its functions import the code that they run, so
+that the other commands do not slow down the start of a broker.
 """
 
 from __future__ import annotations

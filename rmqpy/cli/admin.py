@@ -1,6 +1,6 @@
 """``rmqpy admin``: the commands of mqadmin with the same names, options and columns.
 
-Exit codes: 0 done, 1 could not be done (bad usage, no answer, refused by a broker), 2 the answer is
+Exit codes: 0 done; 1 could not be done (bad usage, no answer, refused by a broker); 2 the answer is
 no. ``--format json`` prints one line of JSON instead of columns.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 FIRST_HEARTBEAT_MS = 1_000
-"""The first heartbeat is as late as mqadmin's: most commands are done before it."""
+"""The time of the first heartbeat, as in mqadmin: most commands are done before it."""
 
 
 def add_commands(commands: Commands) -> None:

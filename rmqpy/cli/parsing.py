@@ -1,6 +1,6 @@
-"""What all commands share: exit codes, a parser that keeps to them, logging options.
+"""The shared parts of all commands: exit codes, a parser that uses them, logging options.
 
-Exit codes: 0 done or clean, 1 could not be done (bad usage included), 2 the answer is no, 130
+Exit codes: 0 done or clean; 1 could not be done, including bad usage; 2 the answer is no; 130
 interrupted by Ctrl-C, as shells report it.
 """
 
@@ -22,11 +22,11 @@ CAN_BE_RESUMED = (
     "if changes were started, rmqpy upgrade apply --resume DIR continues them and rmqpy upgrade"
     " rollback DIR takes them back"
 )
-"""The ``interrupted`` hint of commands that change a store by its journal."""
+"""The ``interrupted`` hint of commands that change a store with a journal."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that exits with 1 on bad usage, because 2 means that a check said no."""
+    """A parser that exits with 1 on bad usage, because 2 means that the answer of a check is no."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)

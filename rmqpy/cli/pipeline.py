@@ -100,7 +100,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    """Return 1 if a session cannot start; with a master, start one."""
+    """Print the requirements of a session; with a master, start one. Return 1 if that fails."""
     from rmqpy.pipeline.spark.session import check_needs
 
     missing = 0
@@ -178,7 +178,7 @@ def _picture(options: argparse.Namespace, roots: list[str], stack: ExitStack) ->
 
 
 def _tables(options: argparse.Namespace, stack: ExitStack) -> AuditTables | None:
-    """Return the writer of ``--tables``."""
+    """Return the writer of ``--tables``, or None without this option."""
     from rmqpy.pipeline.jobs.report_tables import AuditTables
     from rmqpy.pipeline.spark.session import check_package
 

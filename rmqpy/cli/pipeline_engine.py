@@ -1,4 +1,4 @@
-"""What the verbs of ``rmqpy pipeline`` share: the engine, the Spark session, the stores."""
+"""The shared parts of the ``rmqpy pipeline`` verbs: the engine, the Spark session, the stores."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     StoreRunners = Callable[[StoreDirectory], RangeRunner]
 
 AUTO_SPARK_BYTES: Final = 50 << 30
-"""The size of logs from which ``--engine auto`` uses Spark, if it is installed."""
+"""The size of the logs in bytes from which ``--engine auto`` uses Spark, if it is installed."""
 RANGE_BYTES: Final = 256 << 20
-"""The range of a task, larger than that of a thread: a Spark task has a fixed overhead."""
+"""The size of a range; larger than with threads, because a Spark task has a fixed overhead."""
 
 
 def engine_option(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,10 @@ def store_roots(directories: list[str]) -> list[str]:
 def store_runners(
     options: argparse.Namespace, roots: list[str], stack: ExitStack
 ) -> StoreRunners | None:
-    """Return what reads the logs of a store, None for threads. ``stack`` ends the session."""
+    """Return a function that returns the runner for a store, or None to use threads.
+
+    ``stack`` ends the Spark session.
+    """
     if not takes_spark(options, roots):
         return None
     from functools import partial
@@ -78,7 +81,7 @@ def spark_of(options: argparse.Namespace, stack: ExitStack, *, light: bool = Tru
 
     plan = SessionPlan(master=options.master or LOCAL_MASTER, light=light)
     session = stack.enter_context(spark_session(plan))
-    # This imports pyspark; by now the session has reported its absence.
+    # This imports pyspark. If pyspark were missing, the session would have reported it.
     from rmqpy.pipeline.datasource.source import register
 
     register(session)

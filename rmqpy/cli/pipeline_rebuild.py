@@ -22,12 +22,13 @@ from rmqpy.cli.upgrade_inputs import local_replicas, locked, now_ms
 
 if TYPE_CHECKING:
     from rmqpy.audit.facts.facts import StoreFacts
+    from rmqpy.cli.parsing import Commands
     from rmqpy.pipeline.jobs.rebuild import Rebuild
     from rmqpy.upgrade.checks.replica import LocalReplica
     from rmqpy.upgrade.plan.node_context import NodeContext
 
 
-def add_verb(verbs: Any) -> None:
+def add_verb(verbs: Commands) -> None:
     text = "rebuild consume queues and key index from the log, as a plan for rmqpy upgrade apply"
     rebuild: Parser = verbs.add_parser("rebuild", help=text, description=text)
     rebuild.add_argument(
@@ -46,7 +47,7 @@ def add_verb(verbs: Any) -> None:
 
 
 def _rebuild(options: argparse.Namespace) -> int:
-    """Return 2 when the log does not hold every message that its queues should have."""
+    """Rebuild, and print or apply the plan. Return 2 if the log lacks messages of a queue."""
     from rmqpy.upgrade.plan.engine import apply_plan
     from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
     from rmqpy.upgrade.steps.install_rebuilt import build_folder, drop_unused, plan_rebuilt
@@ -80,7 +81,10 @@ def _rebuild(options: argparse.Namespace) -> int:
 
 
 def _node_context(replica: LocalReplica) -> tuple[NodeContext, StoreFacts]:
-    """Return context and facts. Raise UpgradeRefusedError for a running broker or half a plan."""
+    """Return the context and the facts of a replica.
+
+    Raise UpgradeRefusedError if a broker is running, if there is no log, or if a plan is half done.
+    """
     from rmqpy.audit.facts.reader import read_facts
     from rmqpy.store.upgrade_guard import upgrade_work
     from rmqpy.upgrade.plan.journal import load_journal

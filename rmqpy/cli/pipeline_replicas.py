@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from rmqpy.audit.replicas.certificate import Certificate
     from rmqpy.audit.replicas.manifest import Manifest
     from rmqpy.audit.replicas.replica_set import LocalReplicaStore
+    from rmqpy.cli.parsing import Commands
     from rmqpy.model.progress import ProgressSink
     from rmqpy.upgrade.checks.replica import LocalReplica
 
 
-def add_verbs(verbs: Any) -> None:
+def add_verbs(verbs: Commands) -> None:
     compare = _verb(
         verbs, "compare", "show where replicas differ, to the byte; exit code 2 if so", _compare
     )
@@ -45,7 +46,7 @@ def add_verbs(verbs: Any) -> None:
         verbs, "certify", "write an equality certificate of replicas, or check one", _certify
     )
     replica_options(certify, "*")
-    certify.add_argument("--key", metavar="FILE", help="sign with it, or check the signature")
+    certify.add_argument("--key", metavar="FILE", help="sign with this key, or check the signature")
     certify.add_argument("--out", metavar="FILE", help="write the certificate to FILE, as JSON")
     certify.add_argument(
         "--check", metavar="CERTIFICATE", help="check that the replicas still match this one"
@@ -55,11 +56,13 @@ def add_verbs(verbs: Any) -> None:
         verbs, "plan", "plan how the replicas become equal, for rmqpy upgrade apply", _plan
     )
     replica_options(plan)
-    plan.add_argument("--reference", metavar="NAME", help="the side that stays after a divergence")
+    plan.add_argument("--reference", metavar="NAME", help="the side to keep after a divergence")
     plan.add_argument("--out", metavar="FILE", help="write the plan to FILE, as JSON")
 
 
-def _verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> Parser:
+def _verb(
+    verbs: Commands, name: str, text: str, run: Callable[[argparse.Namespace], int]
+) -> Parser:
     parser: Parser = verbs.add_parser(name, help=text, description=text)
     engine_option(parser)
     spark_options(parser)
@@ -130,7 +133,7 @@ def _certify(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace, key: bytes | None) -> int:
-    """Check that the certificate says EQUAL, is signed with the key, and still holds."""
+    """Check that the certificate says EQUAL, is signed with ``key``, and still holds."""
     from rmqpy.audit.replicas.certificate import Certificate, check_signature
     from rmqpy.audit.replicas.replica_set import changed_subjects
 
@@ -232,7 +235,7 @@ def _audit_replica(
     return LocalReplicaStore(manifest, LocalStore(replica.files, directory))
 
 
-def _print_json(tree: Any) -> None:
+def _print_json(tree: object) -> None:
     json.dump(tree, sys.stdout, indent=1, ensure_ascii=False)
     print()
 

@@ -1,7 +1,7 @@
-"""The one renderer of progress: a line on stderr with amount, rate and remaining time.
+"""The renderer of progress: a line on stderr with amount, rate, and remaining time.
 
-On a terminal the line is overwritten; in a file a new line is added now and then. Work that is done
-at once prints nothing.
+On a terminal the line is overwritten; in a file a new line is added every ``FILE_INTERVAL_S``. Work
+that takes less than an interval prints nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ FILE_INTERVAL_S = 10.0
 class ProgressLine:
     """A progress line (implements ``rmqpy.model.progress.ProgressSink``).
 
-    ``verb`` says what is done to the bytes ("checked"). ``things`` names what is counted, None
-    means bytes. The clock starts with the first expected amount. Several threads may report.
+    ``verb`` describes the work ("checked"). ``things`` names the items that are counted; None means
+    bytes. The clock starts with the first expected amount. Several threads may report.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ProgressLine:
             self._stream.flush()
 
     def expect(self, total: int) -> None:
-        """Add to the amount that is to be done."""
+        """Add ``total`` to the expected amount."""
         with self._lock:
             if not self._total:
                 self._begin_s = self._shown_s = self._now_s()
@@ -71,9 +71,9 @@ class ProgressLine:
             self._shown_s = now_s
             self._show(self.text(now_s - self._begin_s))
 
-    def text(self, passed_s: float) -> str:
-        """Return the line after so many seconds."""
-        rate = self._done / passed_s if passed_s > 0 else 0.0
+    def text(self, elapsed_s: float) -> str:
+        """Return the line after ``elapsed_s`` seconds of work."""
+        rate = self._done / elapsed_s if elapsed_s > 0 else 0.0
         if self._things is None:
             text = f"{self._verb} {_size(self._done)} of {_size(self._total)}, {_size(rate)}/s"
         else:

@@ -17,7 +17,7 @@ _TAILS = {
 
 
 def facts_lines(facts: StoreFacts) -> Iterator[str]:
-    """Yield name and value in two columns, findings last."""
+    """Yield lines with name and value in two columns, and the findings last."""
     yield _line("directory", facts.root)
     yield _line("mode", _mode(facts))
     yield _line("broker", _broker(facts))

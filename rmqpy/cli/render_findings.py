@@ -12,8 +12,6 @@ from rmqpy.audit.scan.findings import Finding
 
 
 class Report:
-    """Writes to ``stream``: findings when they are found, so that memory stays bounded."""
-
     """Writes findings to ``stream`` as soon as they are found, so that memory stays bounded."""
 
     def __init__(self, as_json: bool, stream: TextIO | None = None) -> None:
@@ -57,7 +55,7 @@ class Report:
 
 
 def _file_trees(audit: StoreAudit) -> Iterator[dict[str, Any]]:
-    """Yield the log files whose md5 was taken."""
+    """Yield the JSON objects of the log files whose md5 was computed."""
     for log in audit.logs if audit.md5s else ():
         for file in log.files:
             sums = audit.md5s[file.file]

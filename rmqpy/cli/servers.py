@@ -54,7 +54,7 @@ def _broker(options: argparse.Namespace) -> int:
     overrides = _overrides(options)
     if options.name_server:
         overrides["namesrvAddr"] = options.name_server
-    # Nearly everything that a start allocates stays; the process enables it when it is ready.
+    # Nearly all objects of a start stay alive. The process enables collection when it is ready.
     gc.disable()
     loaded = load_broker_configuration(options.config, overrides, os.environ)
     if options.print_settings:

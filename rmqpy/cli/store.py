@@ -1,4 +1,4 @@
-"""``rmqpy store``: show what a store directory is, what is wrong with it, and what it contains."""
+"""``rmqpy store``: show the facts, the damage, and the messages of a store directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def add_commands(commands: Commands) -> None:
     )
     verbs = store.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
     inspect = verbs.add_parser(
-        "inspect", help="show mode, files, first and last record, divided offset, able programs"
+        "inspect",
+        help="show mode, files, first and last record, divided offset, compatible programs",
     )
     _directory_options(inspect)
     add_format_option(inspect)
@@ -47,7 +48,7 @@ def add_commands(commands: Commands) -> None:
     repair.add_argument(
         "--force-truncate",
         action="store_true",
-        help="end the log before the first damage; what follows it goes to rmqpy/quarantine",
+        help="end the log before the first damage; move the rest to rmqpy/quarantine",
     )
     fsck.add_argument(
         "--yes", action="store_true", help="carry out --quarantine or --force-truncate"
@@ -65,7 +66,7 @@ def add_commands(commands: Commands) -> None:
         metavar="WHEN",
         help="from this queue offset or store time (2024-05-31T12:00:00Z) on",
     )
-    dump.add_argument("--to", dest="end", metavar="WHEN", help="up to, but excluding, this one")
+    dump.add_argument("--to", dest="end", metavar="WHEN", help="up to before this offset or time")
     dump.add_argument("--key", help="only this key (KEYS, UNIQ_KEY) or message id")
     dump.add_argument("--limit", type=int, metavar="N", help="maximum number of messages")
     dump.add_argument(
@@ -126,7 +127,7 @@ def _fsck(options: argparse.Namespace) -> int:
 
 
 def _repair(options: argparse.Namespace) -> int:
-    """Carry out a repair; without --yes only show its plan."""
+    """Carry out a repair, or without --yes only show its plan."""
     from rmqpy.audit.replicas.repair import Repair, execute_repair, plan_repair, unfinished_plan
     from rmqpy.audit.scan.directory import read_directory
     from rmqpy.store.files.disk import OsFileSystem
@@ -210,7 +211,7 @@ def _selection(options: argparse.Namespace) -> MessageSelection:
 
 
 def _moment(text: str | None) -> tuple[int | None, int | None]:
-    """Return (queue offset, time in ms) for --from or --to, at most one of them set."""
+    """Return (queue offset, time in ms) for --from or --to; at most one of them is not None."""
     if text is None:
         return None, None
     if text.isascii() and text.isdigit():

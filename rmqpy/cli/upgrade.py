@@ -1,7 +1,7 @@
 """``rmqpy upgrade``: check, plan, apply, switch, verify, and the way back.
 
-A replica is written ``[NAME=]DIR`` or ``NAME=http(s)://HOST:PORT`` (another host's ``serve``); its
-broker.conf ``-c [NAME=]FILE``. Exit codes: 0 done or clean, 1 could not be done, 2 refused by a
+A replica is written ``[NAME=]DIR`` or ``NAME=http(s)://HOST:PORT`` (another host's ``serve``), its
+broker.conf ``-c [NAME=]FILE``. Exit codes: 0 done or clean; 1 could not be done; 2 refused by a
 safety check, or findings.
 """
 
@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import (
     CAN_BE_RESUMED,
@@ -36,6 +36,8 @@ from rmqpy.cli.upgrade_inputs import (
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
+    from typing import TextIO
+
     from rmqpy.cli.parsing import Commands
     from rmqpy.upgrade.plan.journal import Journal
     from rmqpy.upgrade.plan.plan import Plan
@@ -57,7 +59,7 @@ def add_commands(commands: Commands) -> None:
     _add_serve(verbs)
 
 
-def _add_checks(verbs: Any) -> None:
+def _add_checks(verbs: Commands) -> None:
     check = _verb(
         verbs, "check", "show what prevents a switch; exit code 2 if anything does", _check
     )
@@ -70,10 +72,10 @@ def _add_checks(verbs: Any) -> None:
     manifest.set_defaults(every_md5=True)
 
 
-def _add_alignment(verbs: Any) -> None:
+def _add_alignment(verbs: Commands) -> None:
     plan = _verb(verbs, "plan", "plan how the replicas become equal, to read and sign off", _plan)
     replica_options(plan)
-    plan.add_argument("--reference", metavar="NAME", help="the side that stays after a divergence")
+    plan.add_argument("--reference", metavar="NAME", help="the side to keep after a divergence")
     _out(plan)
     _key(plan)
 
@@ -87,7 +89,7 @@ def _add_alignment(verbs: Any) -> None:
     apply.set_defaults(interrupted=CAN_BE_RESUMED)
 
 
-def _add_switch(verbs: Any) -> None:
+def _add_switch(verbs: Commands) -> None:
     switch = _verb(
         verbs, "switch", "seal the old log and write the configuration of a node", _switch
     )
@@ -113,7 +115,7 @@ def _add_switch(verbs: Any) -> None:
     join.set_defaults(interrupted=CAN_BE_RESUMED)
 
 
-def _add_leave(verbs: Any) -> None:
+def _add_leave(verbs: Commands) -> None:
     leave = _verb(verbs, "leave", "go back from DLedger to a classic log", _leave)
     replica_options(leave)
     leave.add_argument("--cut-index", type=int, metavar="N", help="last entry to keep")
@@ -135,7 +137,7 @@ def _add_leave(verbs: Any) -> None:
     leave.set_defaults(interrupted=CAN_BE_RESUMED)
 
 
-def _add_undo(verbs: Any) -> None:
+def _add_undo(verbs: Commands) -> None:
     for name, text, run in (
         ("rollback", "take back what a plan did in a directory, to the byte", _rollback),
         ("finalize", "give up the rollback: remove undo records and kept files", _finalize),
@@ -144,7 +146,7 @@ def _add_undo(verbs: Any) -> None:
         verb.add_argument("directory", metavar="DIR")
 
 
-def _add_proof(verbs: Any) -> None:
+def _add_proof(verbs: Commands) -> None:
     verify = _verb(
         verbs,
         "verify",
@@ -162,7 +164,7 @@ def _add_proof(verbs: Any) -> None:
     replica_options(status)
 
 
-def _add_serve(verbs: Any) -> None:
+def _add_serve(verbs: Commands) -> None:
     serve = _verb(verbs, "serve", "serve this directory to other hosts, read only", _serve)
     serve.add_argument("directory", metavar="DIR")
     serve.add_argument("-c", dest="config", action="append", default=[], metavar="FILE")
@@ -174,7 +176,7 @@ def _add_serve(verbs: Any) -> None:
     serve.set_defaults(every_md5=True)
 
 
-def _verb(verbs: Any, name: str, text: str, run: Verb) -> Parser:
+def _verb(verbs: Commands, name: str, text: str, run: Verb) -> Parser:
     parser: Parser = verbs.add_parser(name, help=text, description=text)
     add_format_option(parser)
     add_log_options(parser)
@@ -278,7 +280,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def plan_verb(options: argparse.Namespace) -> int:
-    """Run ``plan`` for another engine: ``options.runner`` reads the logs."""
+    """Run ``plan`` with another engine: ``options.runner`` reads the logs."""
     return _guarded(_plan)(options)
 
 
@@ -401,11 +403,11 @@ def _verify(options: argparse.Namespace) -> int:
     manifests = [*before, *(replica.survey().manifest for replica in replicas)]
     if len(manifests) < 2:
         raise RmqError("give two replicas, or --before MANIFEST: equality needs two sides")
-    at_hand = {
+    available = {
         replica.name: replica.messages() if isinstance(replica, LocalReplica) else replica
         for replica in replicas
     }
-    certificate = certify(manifests, now_ms(), at_hand)
+    certificate = certify(manifests, now_ms(), available)
     text = certificate.encode(_secret(options))
     if options.out:
         Path(options.out).write_bytes(text)
@@ -518,7 +520,7 @@ def _print_journal(options: argparse.Namespace, journal: Journal, text: str) -> 
 
 
 def _print(
-    options: argparse.Namespace, value: Any, lines: Iterable[str], stream: Any = None
+    options: argparse.Namespace, value: object, lines: Iterable[str], stream: TextIO | None = None
 ) -> None:
     if options.format == "json":
         json.dump(value, sys.stdout, indent=1, ensure_ascii=False)

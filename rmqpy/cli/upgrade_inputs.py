@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rmqpy.config.loading import StoreSettings
+    from rmqpy.model.files import FileSystem
     from rmqpy.upgrade.checks.replica import LocalReplica, Replica
     from rmqpy.upgrade.plan.node_context import NodeContext
     from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
@@ -35,7 +40,7 @@ def plan_context_of(
     for name, path in named(getattr(options, "config", []), names).items():
         settings[name] = load_broker_configuration(path).configuration.store
     for replica in replicas:
-        # The given directory counts, not the one in its broker.conf, because it may be a copy.
+        # The given directory is used, not the one in its broker.conf, because it may be a copy.
         if isinstance(replica, LocalReplica) and replica.plan.settings is not None:
             settings[replica.name] = replica.plan.settings
     if switch is None:
@@ -88,7 +93,7 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
             name=name,
             root=absolute(path),
             config_path=absolute(config, folder=False) if config else None,
-            settings=_at(store, absolute(path)) if store else None,
+            settings=_relocated(store, absolute(path)) if store else None,
             now_ms=now_ms,
             progress=ProgressLine,
             runner=getattr(options, "runner", None),
@@ -98,7 +103,7 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
     return found
 
 
-def _at(store: Any, root: str) -> Any:
+def _relocated(store: StoreSettings, root: str) -> StoreSettings:
     """Return the settings of a broker.conf for the given directory, which may be a copy."""
     from pathlib import Path
 
@@ -115,7 +120,10 @@ def name_of(text: str) -> str:
 
 
 def named(texts: list[str], replicas: list[str]) -> dict[str, str]:
-    """Return ``NAME=VALUE`` texts by name; a value without a name belongs to the only replica."""
+    """Return the values of ``NAME=VALUE`` texts by name.
+
+    A value without a name belongs to the only replica. Raise RmqError if there are several.
+    """
     found = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -137,7 +145,7 @@ def absolute(path: str, *, folder: bool = True) -> str:
 
 
 def node_context_at(context: PlanContext, root: str) -> NodeContext:
-    """Return the context of a directory of this host, given as a replica or not."""
+    """Return the context of a directory of this host; it need not be a replica of ``context``."""
     from rmqpy.audit.replicas.manifest import Md5
     from rmqpy.store.upgrade_guard import upgrade_work
     from rmqpy.upgrade.checks.replica import LocalReplica, Replicas
@@ -157,18 +165,14 @@ def node_context_at(context: PlanContext, root: str) -> NodeContext:
     return NodeContext(context.files, work, settings, sources, context.progress, now_ms)
 
 
-def locked(files: Any, root: str) -> Any:
-    """Hold the lock of a directory, so that no broker, Java or rmqpy, starts while it changes."""
-    from contextlib import closing
-
-    class _LockHolder:
-        def __init__(self) -> None:
-            self.lock = files.lock(f"{root}/lock")
-
-        def close(self) -> None:
-            self.lock.release()
-
-    return closing(_LockHolder())
+@contextmanager
+def locked(files: FileSystem, root: str) -> Iterator[None]:
+    """Hold the lock of a directory in the block, so that no broker, Java or rmqpy, starts there."""
+    lock = files.lock(f"{root}/lock")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def copied(options: argparse.Namespace) -> str:
