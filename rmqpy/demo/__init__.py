@@ -1,7 +1,7 @@
 """``rmqpy demo``: switch a classic store to DLedger on one machine, with real sockets and files.
 
-This package owns the walk-through and its table; everything it does goes through the broker, the
-name server and the client.
+This package contains the walk-through and its table; all of its steps use the broker, the name
+server, and the client.
 """
 
 from rmqpy.demo.walkthrough import DemoPlan, run_demo

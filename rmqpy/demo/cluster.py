@@ -1,6 +1,6 @@
 """The brokers of the demo: separate processes on free loopback ports.
 
-Each has its directory and its broker.conf, which the switch changes in place.
+Each broker has its own directory and its own broker.conf, which the switch changes in place.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ TIMEOUT_SECONDS = 60.0
 
 @define(eq=False, repr=False)
 class DemoCluster:
-    """The brokers n0, n1 and n2; n0 starts as master, n1 as its slave, n2 is empty.
+    """The brokers n0, n1, and n2; n0 starts as master, n1 as its slave, n2 is empty.
 
-    ``settings`` are lines of broker.conf that all of them have.
+    ``settings`` has the lines that all of their broker.conf files contain.
     """
 
     folder: Path
@@ -100,7 +100,7 @@ class DemoCluster:
             await asyncio.to_thread(self.brokers[member].stop)
 
     async def master_is_known(self) -> None:
-        """Wait until the name server knows the master, so that clients find it."""
+        """Wait until the master has registered with the name server, so that clients find it."""
         await self._until("the master does not register", self._find_master)
 
     async def slave_has_all(self) -> None:
@@ -113,8 +113,8 @@ class DemoCluster:
     async def stop_group(self) -> None:
         """Stop the group at one committed end.
 
-        Producers find no queue any more (``wipeWritePerm``). When all members have the same
-        committed end, they are stopped, the leader last, so that none is elected.
+        ``wipeWritePerm`` leaves producers without a queue. When all members have the same committed
+        end, they are stopped, the leader last, so that no other leader is elected.
         """
         await asyncio.to_thread(self._wipe_write_permission)
         await self._until("the members do not reach the same end", self._is_level)
@@ -127,10 +127,10 @@ class DemoCluster:
         for block in self._ports:
             block.release()
 
-    async def _until(self, otherwise: str, look: Callable[[], str | None]) -> str:
+    async def _until(self, otherwise: str, probe: Callable[[], str | None]) -> str:
         deadline_s = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < deadline_s:
-            found = await asyncio.to_thread(look)
+            found = await asyncio.to_thread(probe)
             if found is not None:
                 return found
             await asyncio.sleep(0.05)
@@ -141,9 +141,9 @@ class DemoCluster:
         header = WipeWritePermOfBrokerRequestHeader(broker_name=BROKER_NAME)
         request = RemotingCommand.request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
         with BlockingConnection(self.namesrv.address) as connection:
-            answer = connection.call(request)
-        if answer.code != ResponseCode.SUCCESS:
-            raise RmqError(f"wipeWritePerm: {answer.remark}")
+            response = connection.call(request)
+        if response.code != ResponseCode.SUCCESS:
+            raise RmqError(f"wipeWritePerm: {response.remark}")
 
     def _find_master(self) -> str | None:
         with BlockingConnection(self.namesrv.address) as connection:
@@ -191,7 +191,7 @@ class DemoCluster:
     # Inputs of ``rmqpy upgrade``
 
     def context(self, version_2: bool = False) -> PlanContext:
-        """Return the present context; ``version_2`` allows records of 5.x on the way back."""
+        """Return the current context; ``version_2`` allows records of 5.x on the way back."""
         replicas, settings = [], {}
         for member in MEMBERS:
             store = self.store(member)

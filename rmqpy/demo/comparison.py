@@ -1,4 +1,4 @@
-"""Everything that a client can read from a store, as values, and the comparison of two readings."""
+"""Read everything that a client can read from a store, and compare two readings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOKUPS_PER_TOPIC = 50
 """The number of messages of a topic that are also fetched by key and by id."""
 
 Place = tuple[str, int, int]
-"""A topic, a queue id and a queue offset."""
+"""(topic, queue id, queue offset)."""
 
 
 @define(slots=True, frozen=True)
@@ -55,10 +55,10 @@ class ClientMessageValue:
 
 @define(slots=True)
 class Reading:
-    """Everything read from a store.
+    """Everything that was read from a store.
 
-    ``lookups`` counts messages that were also fetched by id and by key. ``closed`` has the queues
-    that no client may read.
+    ``lookups`` is the number of messages that were also fetched by id and by key. ``closed`` has
+    the queues that no client may read.
     """
 
     messages: dict[Place, ClientMessageValue] = field(factory=dict)
@@ -82,8 +82,8 @@ async def read_all_topics(
                     looked_up[topic] += 1
                     reading.lookups += await _look_up(consumer, message, value)
         except RequestRejectedError:
-            # Topics without a configuration, such as the transaction service's, cannot be read by
-            # any client, in Java neither.
+            # No client can read topics without a configuration, such as those of the transaction
+            # service. That is the same in Java.
             reading.closed.append((topic, queue_id))
     return reading
 
@@ -110,7 +110,7 @@ async def _look_up(consumer: PullConsumer, message: MessageExt, value: ClientMes
         found = await consumer.query_by_key(
             message.topic, key, PAGE, begin_ms=stored_ms - 1000, end_ms=stored_ms + 1000
         )
-        # A full page holds the newest; it may lack an older message of the same second.
+        # A full page has the newest messages; it may lack an older one of the same second.
         if len(found) < PAGE and all(ClientMessageValue.of(each) != value for each in found):
             raise RmqError(f"message {message.offset_msg_id} is not found by key {key}")
     return 1
@@ -126,7 +126,7 @@ class TopicRow:
 
 @define(slots=True)
 class ReadComparison:
-    """The later reading compared with the earlier one."""
+    """The comparison of a later reading with an earlier one."""
 
     rows: dict[str, TopicRow]
     differences: list[str]

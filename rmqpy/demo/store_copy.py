@@ -1,4 +1,4 @@
-"""A private copy of a user's store, and the sizes with which its files were written."""
+"""Copy a user's store, and detect the sizes with which its files were written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COPY_CHUNK = 1 << 20
 def copy_store(source: Path, target: Path) -> int:
     """Copy a store directory with holes and times; return the number of bytes that are not holes.
 
-    Raise StoreError when ``source`` is not a classic store.
+    Raise StoreError if ``source`` is not a classic store.
     """
     if not (source / "commitlog").is_dir():
         raise StoreError(
@@ -35,15 +35,15 @@ def copy_store(source: Path, target: Path) -> int:
         )
     copied = 0
     for folder, _, names in os.walk(source):
-        there = target / Path(folder).relative_to(source)
-        there.mkdir(parents=True, exist_ok=True)
+        destination = target / Path(folder).relative_to(source)
+        destination.mkdir(parents=True, exist_ok=True)
         for name in names:
-            copied += _copy_file(Path(folder) / name, there / name)
+            copied += _copy_file(Path(folder) / name, destination / name)
     return copied
 
 
 def detected_sizes(store: Path) -> dict[str, str]:
-    """Return the settings that the files of a store show: sizes of log, queue and index files."""
+    """Return the settings that the files of a store show: log, queue, and index file sizes."""
     found: dict[str, str] = {}
     log = _first_file(store / "commitlog")
     if log is not None:
@@ -108,7 +108,7 @@ def _copy_file(source: Path, target: Path) -> int:
 
 
 def _seek(descriptor: int, position: int, how: int, size: int) -> int:
-    """Return the next data or hole from ``position`` on, or the file's end."""
+    """Return the position of the next data or hole from ``position`` on, or the file's end."""
     try:
         return os.lseek(descriptor, position, how)
     except OSError:

@@ -1,7 +1,7 @@
 """The steps of the demo, from a classic pair to DLedger and back.
 
-A master and a slave that lags, check, align, switch to three members under load, kill of the
-leader, certificate, and the way back.
+The steps are: a master and a slave that lags, check, align, switch to three members under load,
+kill of the leader, certificate, and the way back.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from attrs import define, field
 
+from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.client.core.message import Message
 from rmqpy.client.producer import Producer
 from rmqpy.client.pull_consumer import PullConsumer
@@ -51,10 +51,10 @@ _LAGGING = 200
 
 @define(frozen=True)
 class DemoPlan:
-    """What the demo works on.
+    """The options of the demo.
 
-    ``store`` is copied, ``config`` is the broker.conf with which it was written. ``keep`` is the
-    directory that receives everything and stays; without it a temporary one is used and removed.
+    ``store`` is a store to copy; ``config`` is the broker.conf with which it was written. ``keep``
+    is the directory for all files; without it a temporary one is used and removed.
     """
 
     store: str | None = None
@@ -63,7 +63,7 @@ class DemoPlan:
 
 
 def run_demo(plan: DemoPlan) -> bool:
-    """Run the demo and print its steps; return whether everything reads the same.
+    """Run the demo and print its steps. Return whether all messages are the same afterwards.
 
     Raise RmqError or OSError if a step cannot be carried out.
     """
@@ -156,7 +156,7 @@ class _Walkthrough:
         )
         return before
 
-    async def _check_and_align(self) -> Any:
+    async def _check_and_align(self) -> Manifest:
         context = self.cluster.context()
         found = await asyncio.to_thread(run_checks, context.group)
         bad = [each for each in found if not each.is_note]
@@ -200,7 +200,7 @@ class _Walkthrough:
             f" {gap_s:.1f} s; {leader} is back"
         )
 
-    async def _certify(self, manifest: Any, when: str) -> bool:
+    async def _certify(self, manifest: Manifest, when: str) -> bool:
         certificate = await asyncio.to_thread(self.cluster.certificate, manifest)
         compared = certificate.comparisons[0]
         self._say(
@@ -212,7 +212,7 @@ class _Walkthrough:
             print(f"           {difference}")
         return certificate.is_equal
 
-    async def _way_back(self, manifest: Any, load: SendWorkload) -> bool:
+    async def _way_back(self, manifest: Manifest, load: SendWorkload) -> bool:
         cluster = self.cluster
         context = cluster.context(self.version_2)
         plan = await asyncio.to_thread(plan_leaving, context)
@@ -255,7 +255,7 @@ class _Walkthrough:
 
 
 def _keys(reading: Reading) -> set[str]:
-    """Return the keys of the producer's messages that were read."""
+    """Return the keys of the workload's messages that were read."""
     return {
         dict(value.properties)["KEYS"]
         for (topic, _, _), value in reading.messages.items()
@@ -264,7 +264,7 @@ def _keys(reading: Reading) -> set[str]:
 
 
 async def _fill(name_server: str, prefix: str, count: int) -> int:
-    """Send normal, keyed, tagged and batched messages; return how many were acknowledged."""
+    """Send normal, keyed, tagged, and batched messages; return the number of acknowledged ones."""
     async with Producer("demo_producer", name_server) as producer:
         await producer.send(_message("DemoNormal", prefix, 0))
         await producer.send(_message("DemoKeyed", prefix, 0))

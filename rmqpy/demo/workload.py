@@ -1,6 +1,6 @@
-"""A producer that keeps sending while the group is switched, loses its leader and goes back.
+"""A producer that keeps sending while the group is switched, loses its leader, and goes back.
 
-It records which messages were acknowledged, and the longest time without an acknowledgement.
+It records the acknowledged messages and the longest time without an acknowledgement.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class SendWorkload:
 
     async def wait_for(self, count: int) -> None:
         """Wait until ``count`` more messages are acknowledged."""
-        wanted = len(self.acknowledged) + count
-        while len(self.acknowledged) < wanted:
+        target = len(self.acknowledged) + count
+        while len(self.acknowledged) < target:
             if self._task is not None and self._task.done():
                 self._task.result()
             await asyncio.sleep(PAUSE_SECONDS)
 
     def longest_gap_s(self) -> float:
-        """Return the longest time without an acknowledgement since the last call."""
+        """Return the longest time in s without an acknowledgement since the last call."""
         longest = max(self._longest_s, time.monotonic() - self._last_s)
         self._longest_s = 0.0
         return longest
