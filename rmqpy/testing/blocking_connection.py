@@ -1,6 +1,6 @@
 """A blocking connection to a broker or name server, for tests and small tools without a loop.
 
-The functions send the few requests that every such tool needs: create a topic, send, read a queue.
+The functions cover the few requests that every such tool needs: create a topic, send, read a queue.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ PUSHED_KEPT_MAX = 1_000
 
 @define
 class BlockingConnection:
-    """A connection that sends requests and returns responses in the order in which they arrive;
-    ``pushed`` are the requests that the peer sent.
+    """A connection that sends requests and returns responses in the order in which they arrive.
+
+    ``pushed`` has the requests that the peer sent, at most ``PUSHED_KEPT_MAX``.
     """
 
     address: str
@@ -81,8 +82,9 @@ class BlockingConnection:
         return self._ready.popleft()
 
     def receive_pushed(self, code: int | None = None) -> RemotingCommand:
-        """Return the next request of the peer, with ``code`` unless it is None; earlier
-        requests with other codes are dropped.
+        """Return the next request of the peer that has ``code``, or the next one if it is None.
+
+        Earlier requests with other codes are dropped.
         """
         while True:
             while self.pushed:
@@ -119,7 +121,7 @@ class BlockingConnection:
         return response
 
     def close(self) -> None:
-        """Close the connection; a thread that waits on it is woken."""
+        """Close the connection. A thread that waits for a command gets a NetworkError."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -137,7 +139,7 @@ class BlockingConnection:
 
 
 def connect_when_ready(address: str, timeout_s: float = 30.0) -> BlockingConnection:
-    """Connect to a server that may still be starting."""
+    """Connect to a server that may still be starting. Raise NetworkError after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Brokers and groups as processes on random ports, and the upgrade of a store and its reversal."""
+"""Run brokers and groups as processes on random ports, and upgrade a store and take it back."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PROBE_TOPIC = "rmqpy-testing-probe"
 
 @define
 class RunningBroker:
-    """A running broker: ``address`` takes requests, ``namesrv_address`` is for clients."""
+    """A running broker with the address ``address``; clients use ``namesrv_address``."""
 
     server: ServerProcess
     namesrv: ServerProcess
@@ -84,17 +84,18 @@ class RunningGroup:
                 if server.running and _acknowledges(server):
                     return server
             time.sleep(0.05)
-        raise RmqError("nobody leads: " + "\n".join(s.printed() for s in self.servers.values()))
+        raise RmqError("no member leads: " + "\n".join(s.printed() for s in self.servers.values()))
 
     def stop(self) -> None:
-        """Stop the group once all members have the same committed end: the leader last, so that no
-        other member is elected.
+        """Stop the group once all members have the same committed end.
+
+        The leader is stopped last, so that no other member is elected.
         """
         leader = self.leader()
         deadline = time.monotonic() + ELECTION_SECONDS_MAX
         while len({_committed_end(server) for server in self.servers.values()}) > 1:
             if time.monotonic() > deadline:
-                raise RmqError("the members do not come to one committed end")
+                raise RmqError("the members do not reach the same committed end")
             time.sleep(0.05)
         for server in self.servers.values():
             if server is not leader:
@@ -107,15 +108,15 @@ class UpgradeFixture:
     """A factory of servers below ``root``; ``close`` kills them."""
 
     root: Path
-    _made: list[ServerProcess] = field(factory=list)
+    _servers: list[ServerProcess] = field(factory=list)
     _ports: list[PortBlock] = field(factory=list)
 
     def namesrv(self) -> ServerProcess:
-        return self._take(self._site.namesrv(f"namesrv-{len(self._made)}", self._port()).start())
+        return self._take(self._site.namesrv(f"namesrv-{len(self._servers)}", self._port()).start())
 
     def broker(self, store: Path | None = None) -> RunningBroker:
         namesrv = self.namesrv()
-        server = self._site.broker(f"broker-{len(self._made)}", self.spec(namesrv, store))
+        server = self._site.broker(f"broker-{len(self._servers)}", self.spec(namesrv, store))
         return RunningBroker(self._take(server.start()), namesrv)
 
     def spec(self, namesrv: ServerProcess, store: Path | None = None) -> BrokerSpec:
@@ -140,25 +141,25 @@ class UpgradeFixture:
                 sizes=spec.sizes,
                 settings=settings,
             )
-            name = f"{member}-{len(self._made)}"
+            name = f"{member}-{len(self._servers)}"
             servers[member] = self._take(self._site.broker(name, spec).launch())
         for server in servers.values():
             wait_until_accepting(server.port)
-        made = RunningGroup(servers, namesrv)
-        made.leader()
-        return made
+        group = RunningGroup(servers, namesrv)
+        group.leader()
+        return group
 
     def upgraded_group(self, source: Path | None) -> RunningGroup:
-        journey = UpgradeRun(self.root / "upgraded")
-        journey.begin(source or self._small_store())
-        journey.apply(plan_alignment(journey.situation()))
-        journey.apply(plan_switch(journey.situation()))
-        return self.group(journey.stores)
+        run = UpgradeRun(self.root / "upgraded")
+        run.begin(source or self._small_store())
+        run.apply(plan_alignment(run.situation()))
+        run.apply(plan_switch(run.situation()))
+        return self.group(run.stores)
 
     def close(self) -> None:
-        for server in reversed(self._made):
+        for server in reversed(self._servers):
             server.kill()
-        self._made.clear()
+        self._servers.clear()
 
     def _small_store(self) -> Path:
         broker = self.broker()
@@ -180,7 +181,7 @@ class UpgradeFixture:
         return self._ports[-1].first
 
     def _take(self, server: ServerProcess) -> ServerProcess:
-        self._made.append(server)
+        self._servers.append(server)
         return server
 
 
@@ -197,7 +198,7 @@ class UpgradeRun:
 
     def begin(self, source: Path) -> None:
         if not (source / "commitlog").is_dir():
-            raise RmqError(f"{source}: no commitlog in it; give a storePathRootDir of a broker")
+            raise RmqError(f"{source}: no commitlog directory; give a broker's storePathRootDir")
         for member in MEMBERS[:2]:
             target = os.fspath(self.root / member)
             copy_tree(OsFileSystem(), os.fspath(source), target, frozenset(("rmqpy", "lock")))
@@ -210,6 +211,7 @@ class UpgradeRun:
             )
 
     def situation(self, cut_index: int | None = None) -> PlanContext:
+        """Return a planning context of all replicas as they are now."""
         peers = ";".join(f"{member}-{LOOPBACK}:{20911 + n}" for n, member in enumerate(MEMBERS))
         replicas = [
             LocalReplica(
@@ -229,26 +231,25 @@ class UpgradeRun:
         return PlanContext(group=Group(tuple(replicas)), files=OsFileSystem(), options=options)
 
     def apply(self, plan: Plan) -> None:
-        """Apply to each member its part of the plan."""
-        situation = self.situation()
+        """Apply each member's part of the plan."""
+        context = self.situation()
         for part in plan.nodes:
-            ground = situation.node_context(situation.group.replica(part.replica))
-            apply_plan(ground, plan, part.replica)
+            node_context = context.node_context(context.group.replica(part.replica))
+            apply_plan(node_context, plan, part.replica)
 
     def certificate(self, before: Manifest | None = None) -> Certificate:
         """Return the certificate of all members, compared with ``before`` if it is given."""
-        situation = self.situation()
-        manifests = [survey.manifest for survey in situation.group.surveys]
-        at_hand = {
+        manifests = [survey.manifest for survey in self.situation().group.surveys]
+        available = {
             member: QueueMessages(OsFileSystem(), read_directory(OsFileSystem(), os.fspath(store)))
             for member, store in self.stores.items()
         }
         first = [before] if before is not None else []
-        return certify([*first, *manifests], 0, at_hand)
+        return certify([*first, *manifests], 0, available)
 
 
 def shown_sizes(store: Path) -> dict[str, str]:
-    """Return the broker.conf keys with the file sizes that a store shows."""
+    """Return the broker.conf keys with the file sizes of an existing store."""
     plan = SurveyPlan(name="sizes", root=os.fspath(store), now_ms=lambda: 0, md5=Md5.NONE)
     settings = shown_settings(LocalReplica(OsFileSystem(), plan).survey())
     return {
@@ -263,8 +264,8 @@ def _committed_end(server: ServerProcess) -> str:
     with BlockingConnection(server.address) as connection:
         reply = connection.call(RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO))
     table = json.loads(reply.body)["table"]
-    behind = int(table.get("dispatchBehindBytes", "0"))
-    return f"{table['commitLogMaxOffset']} {behind}"
+    undispatched_bytes = int(table.get("dispatchBehindBytes", "0"))
+    return f"{table['commitLogMaxOffset']} {undispatched_bytes}"
 
 
 def _acknowledges(server: ServerProcess) -> bool:

@@ -1,7 +1,7 @@
 """A whole broker in one object: real store, virtual time, and no socket, thread, or disk.
 
-:func:`memory_broker` builds a :class:`BrokerHarness`. A test calls it request by request, moves its
-time with ``harness.scheduler.advance``, reads what the broker sends to others in
+:func:`memory_broker` builds a :class:`BrokerHarness`. A test sends it one request after the other,
+advances its time with ``harness.scheduler.advance``, reads the broker's own requests from
 ``harness.network``, and starts a second broker on ``harness.files`` to test a restart.
 """
 
@@ -37,19 +37,19 @@ from rmqpy.testing.memory_channel import MemoryChannel
 from rmqpy.testing.memory_files import MemoryFiles
 
 ROOT = "/store"
-"""storePathRootDir of every broker in memory."""
+"""The storePathRootDir of every broker in memory."""
 
 NAME_SERVERS = "10.0.0.8:9876;10.0.0.9:9876"
 
 PORT = 10911
 
 MEMORY_BYTES = 1 << 30
-"""The physical memory that the store assumes the machine has."""
+"""The physical memory of the simulated machine in bytes."""
 
 
 @define
 class MemoryNetwork:
-    """The requests that a broker sends to others, kept for the test to inspect and answer."""
+    """An outgoing network that keeps the broker's requests, for the test to inspect and answer."""
 
     requests: list[tuple[str, RemotingCommand, Reply]] = field(factory=list)
     oneways: list[tuple[str, RemotingCommand]] = field(factory=list)
@@ -79,10 +79,10 @@ class MemoryNetwork:
 
 @define
 class BrokerHarness:
-    """A broker and everything around it.
+    """A broker and its environment.
 
-    ``channel`` is the connection of the client that calls; ``picked_queue`` are the queue counts
-    from which the broker chose a queue at random (it chooses the last).
+    ``channel`` is the connection of the calling client. ``picked_queue`` has the numbers of queues
+    among which the broker chose one at random; the harness always picks the last.
     """
 
     scheduler: ManualScheduler
@@ -100,7 +100,7 @@ class BrokerHarness:
         body: bytes = b"",
         channel: MemoryChannel | None = None,
     ) -> RemotingCommand:
-        """Send one request in a turn of its own and return its response."""
+        """Send one request in a separate turn and return its response."""
         channel = channel or self.channel
         self.deliver(RemotingCommand.request(code, header, body), channel=channel)
         return channel.take_one()
@@ -111,7 +111,7 @@ class BrokerHarness:
         self.broker.server.turn_ended()
 
     def send(self, body: bytes = b"hello", **fields: Any) -> RemotingCommand:
-        """Send a message and return the response; ``fields`` are those of ``send_command``."""
+        """Send a message and return the response; ``fields`` are passed to ``send_command``."""
         self.deliver(self.send_command(body, **fields))
         return self.channel.take_one()
 
@@ -123,8 +123,8 @@ class BrokerHarness:
         oneway: bool = False,
         **fields: Any,
     ) -> RemotingCommand:
-        """Return a request that sends ``body`` to queue 0 of topic T; ``fields`` of its header go
-        over the defaults.
+        """Return a request that sends ``body`` to queue 0 of topic T; ``fields`` override the
+        defaults of its header.
         """
         form = (
             SendMessageRequestHeader
@@ -148,8 +148,8 @@ class BrokerHarness:
         return command
 
     def pull_command(self, **fields: Any) -> RemotingCommand:
-        """Return a request that pulls queue 0 of topic T from offset 0; ``fields`` of its header
-        go over the defaults.
+        """Return a request that pulls queue 0 of topic T from offset 0; ``fields`` override the
+        defaults of its header.
         """
         values: dict[str, Any] = {
             "consumer_group": "CG",
@@ -167,7 +167,7 @@ class BrokerHarness:
         return RemotingCommand.request(RequestCode.PULL_MESSAGE, header)
 
     def pull(self, **fields: Any) -> RemotingCommand:
-        """Pull and return the response; a pull that the broker holds fails the test."""
+        """Pull and return the response. A pull that the broker holds fails the test."""
         self.deliver(self.pull_command(**fields))
         return self.channel.take_one()
 
@@ -181,7 +181,7 @@ class BrokerHarness:
         **fields: Any,
     ) -> RemotingCommand:
         """Register a member of consumer group ``group`` and of producer group ``producer``, each
-        unless None, and return the response; ``fields`` are those of ``ConsumerData``.
+        unless it is None, and return the response; ``fields`` are passed to ``ConsumerData``.
         """
         consumers = []
         if group is not None:

@@ -1,4 +1,4 @@
-"""A real name server and a real broker inside the running loop, on sockets of the loopback."""
+"""Run a real name server and a real broker in the current event loop, on loopback sockets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SMALL_FILES: Mapping[str, str] = {
     "maxHashSlotNum": "100",
     "maxIndexNum": "400",
 }
-"""Settings of a store whose files are small."""
+"""The settings of a store with small files."""
 
 
 @define(frozen=True, kw_only=True)
 class InProcess:
-    """The servers that run. Addresses are ``host:port``."""
+    """The running servers. Addresses are ``host:port``."""
 
     name_server: str
     broker_address: str
@@ -51,8 +51,9 @@ async def name_server_in_process(root: Path) -> AsyncIterator[str]:
 async def broker_in_process(
     root: Path, name_server: str, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[BrokerRuntime]:
-    """Run a broker until the context ends, and yield it. Its name is ``a`` and its store
-    ``root/store``; ``settings`` override both.
+    """Run a broker until the context ends, and yield it.
+
+    Its name is ``a`` and its store ``root/store``, unless ``settings`` override them.
     """
     ports = free_port_block(BROKER_PORT_COUNT)
     own = {

@@ -1,8 +1,8 @@
-"""Virtual time: a scheduler (``model.clock``) whose time moves only when the test advances it.
+"""Virtual time: a scheduler (``model.clock``) whose time advances only on request of the test.
 
 Callbacks run in the order in which they are due; those due at the same time run in the order in
-which they were added. An exception of a callback leaves ``advance``/``run_until_idle`` at once, so
-that a test cannot overlook it.
+which they were added. An exception of a callback propagates out of ``advance``/``run_until_idle``
+at once, so that a test cannot overlook it.
 
 Invariants: ``monotonic_ms`` never goes back; no callback runs before its time; a cancelled timer
 never runs.
@@ -22,7 +22,7 @@ START_MS = 1_700_000_000_000
 """The wall clock at virtual time 0, a fixed day in 2023."""
 
 RUNAWAY_CALLBACKS = 1_000_000
-"""More callbacks than this at one moment are taken for an endless loop."""
+"""The number of callbacks at one moment above which an endless loop is assumed."""
 
 
 @define(slots=True, order=False, eq=False, repr=False)
@@ -42,8 +42,9 @@ class ManualTimer:
 
 @define(slots=True)
 class ManualScheduler:
-    """A scheduler in virtual time. ``blocking_ms`` is how long ``run_blocking`` takes; the work and
-    ``done`` run in one callback.
+    """A scheduler in virtual time.
+
+    ``blocking_ms`` is the duration of ``run_blocking``; the work and ``done`` run in one callback.
     """
 
     start_ms: int = START_MS
@@ -77,28 +78,28 @@ class ManualScheduler:
             fault: BaseException | None = None
             try:
                 result = work()
-            except Exception as error:  # noqa: BLE001 - handed on, as a worker thread's would be
+            except Exception as error:  # noqa: BLE001 - passed on, as that of a worker thread
                 fault = error
             done(result, fault)
 
         self.call_later(self.blocking_ms, run)
 
     def advance(self, delay_ms: int) -> None:
-        """Let ``delay_ms`` pass; every callback that becomes due meanwhile runs at its own time."""
+        """Advance by ``delay_ms``; callbacks that become due meanwhile run at their due times."""
         assert delay_ms >= 0, delay_ms
         self._run_until(self._monotonic_ms + delay_ms)
 
     def run_until_idle(self) -> None:
-        """Run all callbacks that are due now, and those they add for now; time does not move."""
+        """Run all callbacks that are due now, including those they add; time does not advance."""
         self._run_until(self._monotonic_ms)
 
     def jump_wall_clock(self, delta_ms: int) -> None:
-        """Set the wall clock forward or back; timers are not affected."""
+        """Move the wall clock forward or back by ``delta_ms``; timers are not affected."""
         self._wall_skew_ms += delta_ms
 
     @property
     def waiting(self) -> int:
-        """The number of callbacks that are still to run."""
+        """The number of callbacks that have not run yet."""
         return sum(1 for timer in self._timers if timer.callback is not None)
 
     @property

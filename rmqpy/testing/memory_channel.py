@@ -1,4 +1,4 @@
-"""A ``remoting.channel.Channel`` without a socket: it keeps what is written to it."""
+"""A ``remoting.channel.Channel`` without a socket, which keeps the frames written to it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rmqpy.remoting.frame_decoder import FrameDecoder
 
 @define(slots=True, eq=False, repr=False)
 class MemoryChannel:
-    """A channel whose ``written`` holds all frames in order; ``take()`` returns the commands
-    not yet taken.
+    """A channel that keeps written frames.
 
-    A write that does not consist of complete frames is an error of the writer and fails at once.
+    ``written`` has all frames in order; ``take()`` returns the commands since its last call. A
+    write that does not consist of complete frames is an error of the writer and fails at once.
     """
 
     peer: tuple[str, int] = ("127.0.0.1", 50000)

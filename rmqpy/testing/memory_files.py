@@ -1,12 +1,12 @@
-"""A file layer in memory (``model.files.FileSystem``) that knows which bytes survive a crash.
+"""A file layer in memory (``model.files.FileSystem``) that tracks which bytes survive a crash.
 
-``kill()`` returns what a killed process leaves: everything written. ``crash()`` returns what a
-power loss leaves at its worst: of every file only what was synced; of every folder only the names
-that existed at its last sync (a file removed since is back). ``fail_write`` and ``fail_sync`` plant
-faults; a subclass may override ``touched``, which is called before every operation that changes
-something, and may raise there.
+``kill()`` returns the files after the end of a process: everything that was written. ``crash()``
+returns the files after the worst power loss: every file has only its synced bytes, and every folder
+only the names that existed at its last sync (a file that was removed since is back). ``fail_write``
+and ``fail_sync`` inject faults; a subclass may override ``touched``, which is called before every
+operation that changes something, and may raise an error.
 
-Files may be large as long as little of them is written: bytes after the last written one are
+Files may be large as long as little is written to them: bytes after the last written one are
 neither copied nor touched.
 """
 
@@ -20,12 +20,12 @@ from attrs import define, field
 from rmqpy.model.errors import StoreError
 
 LARGE_BYTES = 256 * 1024
-"""A file of this size or more is anonymous memory, which the system allocates on first use."""
+"""The size from which a file is anonymous memory, which the system allocates on first use."""
 
 
 @define(slots=True, eq=False, repr=False)
 class MemoryNode:
-    """One file: its present bytes, its bytes at the last sync, and the time of the last write.
+    """One file: its current bytes, its bytes at the last sync, and the time of its last write.
 
     All bytes from ``extent`` on are zero.
     """
@@ -35,10 +35,10 @@ class MemoryNode:
     durable: bytes = b""
     mtime_ms: int = 0
     mapped: bool = False
-    """Whether the file is also written in place."""
+    """True if the file was also opened for writing in place."""
 
     synced_to: int = 0
-    """How many bytes a sync has reached; more may have become durable without one."""
+    """The number of bytes that were synced; more may have become durable without a sync."""
 
     @classmethod
     def of(cls, size: int, content: bytes, durable: bytes, mtime_ms: int) -> MemoryNode:
@@ -50,7 +50,7 @@ class MemoryNode:
         return bytes(memoryview(self.data)[: self.extent])
 
     def keep(self, content: bytes) -> None:
-        """Make this content durable."""
+        """Make ``content`` durable."""
         self.durable = content
         self.synced_to = len(content)
 
@@ -82,7 +82,7 @@ class MemoryFile:
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         assert not self._closed and not self._readonly
-        assert position + len(data) <= self.size, "write behind the end of a file of fixed size"
+        assert position + len(data) <= self.size, "write after the end of a file of fixed size"
         self._layer.touched("write", self.path)
         self._node.data[position : position + len(data)] = data
         self._node.extent = max(self._node.extent, position + len(data))
@@ -124,7 +124,7 @@ class MemoryFiles:
     nodes: dict[str, MemoryNode] = field(factory=dict)
     folders: set[str] = field(factory=set)
     open_paths: set[str] = field(factory=set)
-    """The files that other users of the machine can read."""
+    """The paths that other users of the machine can read."""
 
     locks: set[str] = field(factory=set)
     now_ms: int = 0
@@ -134,30 +134,33 @@ class MemoryFiles:
     _faults: dict[tuple[str, str], int] = field(factory=dict)
 
     def fail_write(self, path_part: str, code: int = errno.EIO) -> None:
-        """Let writes to paths that contain ``path_part``, and reservations of space there, fail."""
+        """Make writes and reservations of space fail for paths that contain ``path_part``."""
         self._faults["write", path_part] = self._faults["reserve", path_part] = code
 
     def fail_sync(self, path_part: str, code: int = errno.EIO) -> None:
-        """Let syncs of paths that contain ``path_part`` fail."""
+        """Make syncs fail for paths that contain ``path_part``."""
         self._faults["sync", path_part] = code
 
     def heal(self) -> None:
-        """Remove all planted faults."""
+        """Remove all injected faults."""
         self._faults.clear()
 
     def touched(self, operation: str, path: str) -> None:
-        """Run before each operation that changes something: ``write`` (also a creation),
-        ``reserve``, ``sync`` (also of a folder), ``remove``; not before writes through a mapping.
+        """Raise OSError if a fault is injected for this operation.
+
+        This is called before each operation that changes something: ``write`` (also a creation),
+        ``reserve``, ``sync`` (also of a folder), ``remove``; but not before writes through a
+        mapping.
         """
         for (kind, part), code in self._faults.items():
             if kind == operation and part in path:
                 raise OSError(code, "planted fault", path)
 
     def wrote(self, path: str, position: int, length: int) -> None:
-        """Run after ``length`` bytes of a file were written at ``position``."""
+        """Do nothing. This is called after ``length`` bytes were written at ``position``."""
 
     def synced(self, node: MemoryNode) -> None:
-        """Run after a file was synced; its present content is durable."""
+        """Make the content of a file durable. This is called when the file is synced."""
         node.keep(node.content())
 
     def put(self, path: str, data: bytes) -> None:
@@ -169,7 +172,7 @@ class MemoryFiles:
         self.nodes[path] = self._durable_names[path] = node
 
     def kill(self) -> MemoryFiles:
-        """Return what the next process finds after this one was killed."""
+        """Return the files that the next process finds after this process was killed."""
         after = MemoryFiles(folders=set(self.folders), now_ms=self.now_ms)
         copies = {}
         for path, node in self.nodes.items():
@@ -180,7 +183,7 @@ class MemoryFiles:
         return after
 
     def crash(self) -> MemoryFiles:
-        """Return what is found after a power loss."""
+        """Return the files that are found after a power loss."""
         after = MemoryFiles(now_ms=self.now_ms)
         for path, node in self._durable_names.items():
             copy = MemoryNode.of(len(node.data), node.durable, node.durable, node.mtime_ms)

@@ -1,5 +1,6 @@
-"""The pytest plug-in: options and fixtures. It imports no other module of rmqpy until a fixture is
-used.
+"""The pytest plug-in: options and fixtures.
+
+It does not import other modules of rmqpy until a fixture is used.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rmqpy")
     group.addoption("--rmq-store", metavar="DIR", help="a broker's storePathRootDir; it is copied")
-    group.addoption("--rmq-config", metavar="FILE", help="broker.conf that it was written with")
-    group.addoption("--rmq-java", metavar="VERSION", help="also with the Java broker, as 4.9.7")
+    group.addoption(
+        "--rmq-config", metavar="FILE", help="broker.conf with which the store was written"
+    )
+    group.addoption(
+        "--rmq-java", metavar="VERSION", help="run with this Java broker as well, such as 4.9.7"
+    )
 
 
 @pytest.fixture
@@ -43,7 +48,7 @@ def rmq_memory_broker() -> BuildBroker:
 
 @pytest.fixture
 def rmq_namesrv(rmq_ground: UpgradeFixture) -> ServerProcess:
-    """A running name server on a random port; ``.address`` is where clients reach it."""
+    """A running name server on a random port; its address is ``.address``."""
     return rmq_ground.namesrv()
 
 

@@ -1,10 +1,10 @@
 """Free port ranges for servers that tests start as processes.
 
-A RocketMQ broker on port P also takes P-2 (fast port) and P+1 (HA), so neighbours are needed, not
-single ports. The ranges lie below the ephemeral ports: there no outgoing connection can take a port
-between the search and the start of the server. A range stays reserved against other test processes
-of this machine until it is released: each of its ports holds an abstract Unix socket, which the
-kernel frees with the process.
+A RocketMQ broker on port P also uses P-2 (fast port) and P+1 (HA), so consecutive ports are needed.
+The ranges are below the ephemeral ports, so that no outgoing connection can take a port between the
+search and the start of the server. A range stays reserved against other test processes of this
+machine until it is released: each of its ports has an abstract Unix socket, which the kernel
+releases when the process ends.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ MAX_TRIES = 500
 
 @define(frozen=True)
 class PortBlock:
-    """``count`` neighbouring free ports from ``first``; reserved until :meth:`release` or the end
-    of the object.
+    """``count`` consecutive free ports from ``first`` on.
+
+    They are reserved until :meth:`release`, or until the object is deleted.
     """
 
     first: int
@@ -53,7 +54,7 @@ class PortBlock:
 
 
 def free_port_block(count: int = 1) -> PortBlock:
-    """Return ``count`` neighbouring ports that no process listens on and no other caller holds."""
+    """Return ``count`` consecutive ports on which no process listens and that no caller holds."""
     assert 0 < count <= 100
     end = _ephemeral_start() - count
     rng = random.Random(os.urandom(8))
@@ -62,7 +63,7 @@ def free_port_block(count: int = 1) -> PortBlock:
         guards = _reserve(range(first, first + count))
         if guards is not None:
             return PortBlock(first, count, guards)
-    raise OSError(f"no {count} neighbouring free ports between {LOWEST_PORT} and {end}")
+    raise OSError(f"no {count} consecutive free ports between {LOWEST_PORT} and {end}")
 
 
 def _ephemeral_start() -> int:

@@ -1,12 +1,12 @@
-"""Servers as processes, for tests: started until ready, stopped cleanly or killed, started again on
-the same files.
+"""Run servers as processes in tests: start them until they are ready, stop or kill them, and start
+them again on the same files.
 
-:class:`ServerProcess` is any server; a :class:`Site` makes name servers and brokers of one
+:class:`ServerProcess` is any server; a :class:`Site` creates name servers and brokers of one
 implementation in one directory. :class:`RmqpySite` is ours, :class:`rmqpy.testing.java.JavaSite`
 the Java one; both take the same :class:`BrokerSpec` with the keys of ``broker.conf``, so that a
 test can be written once for both.
 
-Children stay in the process group of the test run: Ctrl-C and ``timeout`` reach them too.
+Children stay in the process group of the test run, so that Ctrl-C and ``timeout`` also reach them.
 """
 
 from __future__ import annotations
@@ -42,20 +42,19 @@ SMALL_STORE: Mapping[str, str] = {
     "diskMaxUsedSpaceRatio": "95",
     "fileReservedTime": "480",
 }
-"""broker.conf keys of a store whose files roll over after a few hundred messages."""
+"""The broker.conf keys of a store whose files roll over after a few hundred messages."""
 
 
 class ProcessError(RmqError):
-    """A server process did not start, did not stop, or ended on its own. The text ends with what it
-    printed last.
+    """A server process did not start, did not stop, or ended unexpectedly.
+
+    The text ends with the last lines of its output.
     """
 
 
 @define
 class ServerProcess:
-    """One server: a command line, the port it listens on, and the pattern of the line that says it
-    is ready.
-    """
+    """One server: a command line, its port, and the pattern of the line that reports readiness."""
 
     name: str
     argv: list[str]
@@ -73,7 +72,7 @@ class ServerProcess:
 
     @property
     def output(self) -> Path:
-        """The file with what the process printed, over all its starts."""
+        """The file with the output of the process, over all its starts."""
         return self.directory / "stdout.log"
 
     @property
@@ -101,7 +100,10 @@ class ServerProcess:
         return self
 
     def start(self) -> Self:
-        """Start the process and return when it has printed that it is ready."""
+        """Start the process and return when it reports that it is ready.
+
+        Raise ProcessError if it ends or is not ready after ``ready_timeout_s``.
+        """
         seen = self.output.stat().st_size if self.output.exists() else 0
         self.launch()
         deadline = time.monotonic() + self.ready_timeout_s
@@ -117,8 +119,9 @@ class ServerProcess:
         return self
 
     def stop(self, timeout_s: float = 60.0) -> int:
-        """End the process with SIGTERM and return its exit code. A process that does not end is
-        killed, and ProcessError is raised.
+        """End the process with SIGTERM and return its exit code.
+
+        If the process does not end, kill it and raise ProcessError.
         """
         if self._process is None:
             return 0
@@ -128,7 +131,7 @@ class ServerProcess:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise self._fault(f"still there {timeout_s:.0f} s after SIGTERM") from None
+            raise self._fault(f"still running {timeout_s:.0f} s after SIGTERM") from None
 
     def kill(self) -> None:
         """End the process with SIGKILL, as a crash would."""
@@ -164,8 +167,9 @@ class ServerProcess:
 
 @define(frozen=True, kw_only=True)
 class BrokerSpec:
-    """The broker that a test needs. ``settings`` are further keys of broker.conf and override the
-    defaults.
+    """The specification of a broker for a test.
+
+    ``settings`` has further keys of broker.conf; they override the defaults.
     """
 
     port: int
@@ -240,7 +244,7 @@ class RmqpySite:
 
 
 def dledger_settings(group: str, port: int, member: str = "n0") -> dict[str, str]:
-    """Return the broker.conf keys of a DLedger group whose one member listens on ``port``."""
+    """Return the broker.conf keys of a DLedger group whose only member listens on ``port``."""
     return {
         "enableDLegerCommitLog": "true",
         "dLegerGroup": group,
@@ -278,7 +282,7 @@ def write_properties(path: Path, lines: Mapping[str, str]) -> Path:
 def wait_until_accepting(port: int, timeout_s: float = 60.0) -> float:
     """Wait until ``port`` accepts connections, and return the seconds that this took.
 
-    Raises :class:`ProcessError` after ``timeout_s``.
+    Raise :class:`ProcessError` after ``timeout_s``.
     """
     begin = time.monotonic()
     while True:
@@ -293,8 +297,8 @@ def wait_until_accepting(port: int, timeout_s: float = 60.0) -> float:
 
 
 def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return an environment in which a child imports the same rmqpy as this process, whatever its
-    working directory is.
+    """Return an environment in which a child imports the same rmqpy as this process, from any
+    working directory.
     """
     environment = {**os.environ, **(extra or {})}
     here = str(Path(rmqpy.__file__).resolve().parents[1])

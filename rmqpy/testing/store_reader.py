@@ -1,11 +1,11 @@
-"""An independent check of a store directory: it reads every file with nothing but ``struct`` and
-reports what does not fit.
+"""An independent check of a store directory: it reads every file only with ``struct`` and reports
+contradictions.
 
-It shares no code with :mod:`rmqpy.codec` and :mod:`rmqpy.store`, so that a mistake there is not
-repeated here. It is meant for a store whose broker was stopped cleanly, written by Java or by
-rmqpy. It checks that
+The check shares no code with :mod:`rmqpy.codec` and :mod:`rmqpy.store`, so that a mistake there is
+not repeated here. It is meant for stores of Java or rmqpy whose broker was stopped cleanly. It
+checks that
 
-* every record parses, its CRC is right, and its physical offset is its position (DLedger: entry
+* every record parses, its CRC is correct, and its physical offset is its position (DLedger: entry
   position + 48);
 * a file ends with records, then a filler of exactly the rest, or zeros (only the last file);
 * DLedger entries are at the positions in their headers and have consecutive indexes;
@@ -52,13 +52,13 @@ class FoundMessage:
 
     @property
     def queued(self) -> bool:
-        """Whether the message belongs in a queue: half and rolled-back messages do not."""
+        """True if the message belongs in a queue; half and rolled-back messages do not."""
         return self.sys_flag & TRANSACTION_TYPE not in (PREPARED, ROLLBACK)
 
 
 @define
 class StoreReading:
-    """All messages in log order, and each problem as one sentence."""
+    """The messages of a store in log order, and its problems, one sentence each."""
 
     messages: list[FoundMessage] = field(factory=list)
     problems: list[str] = field(factory=list)
@@ -105,9 +105,9 @@ def _read_classic(folder: Path, reading: StoreReading) -> None:
                 break
             else:
                 if ended_at is not None:
-                    reading.problems.append(f"record at {base + at} behind the end {ended_at}")
+                    reading.problems.append(f"record at {base + at} after the end {ended_at}")
                     return
-                record_end = _take_record(data, at, base + at, reading)
+                record_end = _add_record(data, at, base + at, reading)
                 if record_end is None:
                     return
                 at = record_end
@@ -130,7 +130,7 @@ def _read_entries(folder: Path, reading: StoreReading) -> None:
                 reading.problems.append(f"entry {index} follows {reading.entry_indexes[-1]}")
             reading.entry_indexes.append(index)
             start = at + ENTRY_HEADER_BYTES
-            end = _take_record(data, start, base + start, reading)
+            end = _add_record(data, start, base + start, reading)
             if end is None:
                 return
             if end != at + size:
@@ -138,8 +138,8 @@ def _read_entries(folder: Path, reading: StoreReading) -> None:
             at += size
 
 
-def _take_record(data: bytes, at: int, offset: int, reading: StoreReading) -> int | None:
-    """Append the record to the reading and return its end; None if it cannot be read."""
+def _add_record(data: bytes, at: int, offset: int, reading: StoreReading) -> int | None:
+    """Append the record to the reading and return its end, or None if it cannot be read."""
     try:
         message, physical_offset = _parse_record(data, at)
     except (_UnreadableError, struct.error, UnicodeDecodeError, IndexError) as fault:
@@ -197,13 +197,13 @@ def _check_queues(folder: Path, reading: StoreReading) -> None:
             queue = expected[message.topic, message.queue_id]
             if message.queue_offset in queue:
                 reading.problems.append(
-                    f"{message.topic}/{message.queue_id}@{message.queue_offset} stands twice: "
+                    f"{message.topic}/{message.queue_id}@{message.queue_offset} occurs twice: "
                     f"{queue[message.queue_offset]} and {message.physical_offset}"
                 )
             queue[message.queue_offset] = message.physical_offset
     for (topic, queue_id), queue in expected.items():
         if max(queue) - min(queue) + 1 != len(queue):
-            reading.problems.append(f"{topic}/{queue_id}: holes between its queue offsets")
+            reading.problems.append(f"{topic}/{queue_id}: its queue offsets have gaps")
         slots = dict(_slots(folder / topic / str(queue_id)))
         for queue_offset, physical_offset in queue.items():
             found = slots.pop(queue_offset, None)

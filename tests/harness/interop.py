@@ -126,7 +126,7 @@ class InteropCluster:
     ) -> list[Event]:
         """Send messages and return the acknowledgements; a message never sent fails the test."""
         events = self.probe.run(
-            "send", timeout_s=timeout_s, heard=heard, topic=topic, retryMs=ROUTE_WAIT_MS, **options
+            "send", timeout_s=timeout_s, events=heard, topic=topic, retryMs=ROUTE_WAIT_MS, **options
         )
         failed = events_of(events, "failed")
         # A broker refuses until the election of its group is over; the probe tries again.
@@ -144,7 +144,7 @@ class InteropCluster:
     ) -> list[Event]:
         """Return every message of the topic, in the order of the commit log."""
         events = events_of(
-            self.probe.run("dump", timeout_s=timeout_s, heard=heard, topic=topic, **options),
+            self.probe.run("dump", timeout_s=timeout_s, events=heard, topic=topic, **options),
             "message",
         )
         return sorted(events, key=lambda event: event["commitLogOffset"])

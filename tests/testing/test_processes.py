@@ -78,7 +78,7 @@ def test_a_server_that_is_never_ready_is_killed(make) -> None:
 
 def test_a_server_that_ignores_sigterm_is_killed_and_told(make) -> None:
     server = make(SERVER.replace("lambda *_: sys.exit(7)", "signal.SIG_IGN")).start()
-    with pytest.raises(ProcessError, match="still there"):
+    with pytest.raises(ProcessError, match="still running"):
         server.stop(timeout_s=0.05)
     assert not server.running
 

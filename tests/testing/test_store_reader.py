@@ -60,7 +60,7 @@ def test_a_wrong_upgrade_is_seen(golden: Callable[[str], Path]) -> None:
     ("position", "value", "problem"),
     [
         (4, b"\0\0\0\0", "magic"),
-        (27, b"\x77", "holes between its queue offsets"),
+        (27, b"\x77", "its queue offsets have gaps"),
         (35, b"\x77", "says physical offset 119"),
         (88, b"\xff\xff", "the body CRC is wrong"),
     ],

@@ -24,12 +24,12 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
 
 /**
- * Many mqadmin commands in one JVM.
+ * Runs many mqadmin commands in one JVM.
  *
  * Each line of standard input is one command: percent-encoded words with spaces between them. Each answer is one line
- * {"event":"command","output":"what the command printed","codes":["17=0"],"finished":true}: codes are the requests that
- * it sent and how they were answered. A command that does not end within the seconds given as the only argument, or as
- * a first word @SECONDS, is answered with finished=false and left behind in its daemon thread.
+ * {"event":"command","output":"the printed text","codes":["17=0"],"finished":true}: codes has the request codes that the
+ * command sent, each with its response code. If a command does not end within the seconds given as the only argument, or
+ * as a first word @SECONDS, the answer has finished=false and the command continues in its daemon thread.
  */
 public final class Admin {
     public static void main(String[] arguments) throws Exception {
@@ -70,7 +70,7 @@ public final class Admin {
             .with("finished", !worker.isAlive()).print();
     }
 
-    /** What MQAdminStartup.main0 does, with a hook: that one takes the hook it is given for none. */
+    /** Does the same as MQAdminStartup.main0, but passes the hook to the command, which main0 does not. */
     private static void execute(String[] words, RPCHook hook) throws Exception {
         MQAdminStartup.initCommand();
         Method find = MQAdminStartup.class.getDeclaredMethod("findSubCommand", String.class);
@@ -92,7 +92,7 @@ public final class Admin {
         }
     }
 
-    /** Made for one command a JVM, some commands keep their first client and with it its name server. */
+    /** Some commands are written for one command per JVM: they keep their first client and its name server. */
     private static void forgetCommands() throws Exception {
         for (Field field : MQAdminStartup.class.getDeclaredFields()) {
             if (Modifier.isStatic(field.getModifiers()) && List.class.isAssignableFrom(field.getType())) {
@@ -102,13 +102,13 @@ public final class Admin {
         }
     }
 
-    /** Which requests a command sends, and the codes of the answers. */
+    /** Records the request codes that a command sends, and the codes of the responses. */
     private static final class Codes implements RPCHook {
         private final Set<String> seen = new TreeSet<>();
-        /** What signs, where conf/tools.yml has an account: a hook of ours takes the place of it. */
+        /** Signs requests if conf/tools.yml has an account, because this hook replaces Java's own. */
         private final RPCHook account = account(System.getProperty("rocketmq.home.dir") + "/conf/tools.yml");
 
-        /** Java's own search complains of a file that is not there, into what the command prints. */
+        /** Java's own search for the file prints an error into the command's output if it is missing. */
         private static RPCHook account(String path) {
             return new File(path).exists() ? AclUtils.getAclRPCHook(path) : null;
         }

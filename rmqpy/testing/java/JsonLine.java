@@ -3,7 +3,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 
-/** One JSON object on one line of the real standard output; ASCII only, so that no locale can spoil it. */
+/** One JSON object on one line of the real standard output, in ASCII so that it is independent of the locale. */
 final class JsonLine {
     /** Kept from the start: commands may redirect System.out. */
     private static final PrintStream OUT = System.out;

@@ -6,7 +6,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** The name=value words of one probe command; names and values are percent-encoded, a name may stand many times. */
+/** The name=value words of one probe command; names and values are percent-encoded, and names may be repeated. */
 final class Options {
     private final Map<String, List<String>> values = new HashMap<>();
 

@@ -12,7 +12,7 @@ import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * A RocketMQ client that is told by lines what to do and prints what it saw as JSON lines.
+ * A RocketMQ client that reads commands as lines and prints the results as JSON lines.
  *
  * Each line of standard input is one command: its name, then name=value words. The answer is any number of lines
  * {"event":...} closed by {"event":"done"} or {"event":"fault","error":...}. Every command takes namesrv=HOST:PORT,
@@ -23,7 +23,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  *              [property=NAME:VALUE]... [flag=0] [delay=LEVEL] [queue=ID] [batch=8] [outcomes=cru] [checks=u] [warmMs=0] [lingerMs=0] [retryMs=0]
  *              [paceMs=0] [until=FILE: not after it exists] [auto=true: sync only, the topic need not exist] [traced=true]
  * consume      topic group [expression=*] [type=TAG|SQL92] [mode=concurrently|orderly] [idleMs=1500] [max] [refuse=0]
- *              [maxTimes] [model=clustering|broadcasting] [traced=true] [pollMs: how often to ask for routes]
+ *              [maxTimes] [model=clustering|broadcasting] [traced=true] [pollMs: interval of route requests]
  *              [until=FILE: idleMs count from when it exists]
  * dump         topic [from=OFFSET] [via=TOPIC queues=0,1]   every message of every queue, from its minimum offset
  * offsets      topic [group]                                minimum, maximum, earliest store time (consumer offset)
@@ -95,12 +95,12 @@ public final class Probe {
         }
     }
 
-    /** Whether the file of until=FILE exists. */
+    /** Returns whether the file of until=FILE exists. */
     static boolean isOver(Options options) {
         return options.has("until") && Files.exists(Paths.get(options.need("until")));
     }
 
-    /** Signs with accessKey and secretKey, where they are given. */
+    /** Returns a hook that signs with accessKey and secretKey, or null if they are not given. */
     static RPCHook hook(Options options) {
         if (!options.has("accessKey")) {
             return null;
@@ -108,7 +108,7 @@ public final class Probe {
         return new AclClientRPCHook(new SessionCredentials(options.need("accessKey"), options.need("secretKey")));
     }
 
-    /** Clients of one JVM share a connection by instance name; a fresh one keeps name servers apart. */
+    /** Returns an unused instance name: clients of one JVM with the same instance name share a connection. */
     static String freshName(String kind) {
         return kind + Long.toString(System.nanoTime(), 36);
     }

@@ -21,7 +21,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 
-/** The consumer side of the probe: prints every field of what the broker hands out. */
+/** The consumer side of the probe: prints every field of the messages that the broker returns. */
 final class Reading {
     private static final int PULL_SIZE = 32;
     private static final int MAX_EMPTY_PULLS = 20;
@@ -100,7 +100,7 @@ final class Reading {
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
         consumer.setPersistConsumerOffsetInterval(500);
-        consumer.setAwaitTerminationMillisWhenShutdown(5000);  // the offset of the last message is kept, too
+        consumer.setAwaitTerminationMillisWhenShutdown(5000);  // the offset of the last message is stored as well
         String expression = options.text("expression", "*");
         if (options.text("type", "TAG").equals("SQL92")) {
             consumer.subscribe(options.need("topic"), MessageSelector.bySql(expression));
@@ -137,7 +137,7 @@ final class Reading {
         JsonLine.event("consumed").with("count", count.get()).print();
     }
 
-    /** Prints what came; true if the consumer takes it, false for the first {@code refuse} deliveries of a message. */
+    /** Prints the messages; returns false for the first {@code refuse} deliveries of a message, then true. */
     private static boolean received(List<MessageExt> messages, int refuse, AtomicInteger count, AtomicLong last) {
         boolean taken = true;
         for (MessageExt message : messages) {
@@ -163,7 +163,7 @@ final class Reading {
         }
     }
 
-    /** A system topic has no route of its own: its queues are named and asked from the brokers of the topic "via". */
+    /** A system topic has no route: its queues are given, and requested from the broker of the topic "via". */
     private static List<MessageQueue> queues(DefaultMQPullConsumer consumer, Options options) throws Exception {
         List<MessageQueue> queues = new ArrayList<>();
         if (options.has("via")) {

@@ -34,7 +34,7 @@ final class Sending {
         producer.start();
         try {
             List<MessageQueue> queues = queues(producer, options);
-            Thread.sleep(options.longNumber("warmMs", 0));  // the first heartbeat comes a second after the start
+            Thread.sleep(options.longNumber("warmMs", 0));  // the first heartbeat is sent a second after the start
             switch (options.text("mode", "sync")) {
                 case "sync":
                     one(options, queues, (m, q, i) -> sent(m, i, q == null ? producer.send(m) : producer.send(m, q)));
@@ -44,7 +44,7 @@ final class Sending {
                         producer.sendOneway(m, q);
                         sent(m, i, null);
                     });
-                    Thread.sleep(300);  // nothing tells when the last one has left
+                    Thread.sleep(300);  // nothing reports when the last message has been sent
                     break;
                 case "async":
                     async(options, queues, producer);
@@ -58,13 +58,13 @@ final class Sending {
                 default:
                     throw new IllegalArgumentException("no such mode: " + options.need("mode"));
             }
-            Thread.sleep(options.longNumber("lingerMs", 0));  // for questions of the broker
+            Thread.sleep(options.longNumber("lingerMs", 0));  // for requests of the broker
         } finally {
             producer.shutdown();
         }
     }
 
-    /** Byte j of message i is (31 i + 7 j) mod 256: every reader can make it again. */
+    /** Returns a body whose byte j is (31 i + 7 j) mod 256 for message i, so that readers can compute it. */
     static byte[] body(int index, int size) {
         byte[] bytes = new byte[size];
         for (int j = 0; j < size; j++) {
@@ -209,7 +209,7 @@ final class Sending {
 
     private static List<MessageQueue> queues(DefaultMQProducer producer, Options options) throws Exception {
         if (options.has("auto")) {
-            return Collections.singletonList(null);  // the client chooses, by the route of the default topic at first
+            return Collections.singletonList(null);  // the client chooses, at first from the route of the default topic
         }
         long giveUp = System.currentTimeMillis() + options.longNumber("retryMs", 0);
         while (true) {

@@ -5,7 +5,7 @@ client and mqadmin.
 
     home = JavaHome("4.9.7")
     if reason := home.missing():
-        ...                                 # no Java here, say why
+        ...                                 # Java is not available; report the reason
     site = JavaSite(directory, home)
     with site.namesrv("ns", port) as namesrv, site.broker("a", BrokerSpec(...)) as broker:
         with site.probe(namesrv.address) as probe:

@@ -1,6 +1,7 @@
-"""The probe client and mqadmin: one JVM each, told by lines what to do, answering with JSON lines.
+"""The probe client and mqadmin: one JVM each, which reads commands as lines and answers with JSON
+lines.
 
-A JVM takes a second to start; a command in a running one takes some 0.1 s. See Probe.java for the
+A JVM takes a second to start; a command in a running JVM takes some 0.1 s. See Probe.java for the
 commands.
 """
 
@@ -22,7 +23,7 @@ from attrs import define, field
 from rmqpy.model.errors import RmqError
 
 Event = dict[str, Any]
-"""One line of the probe; ``event`` names what it is."""
+"""One line of the probe; ``event`` is its kind."""
 
 READ_BYTES = 1 << 16
 START_SECONDS_MAX = 60.0
@@ -36,7 +37,7 @@ class ClientError(RmqError):
 
 @define
 class LineClient:
-    """A child process with a line in and JSON lines out."""
+    """A child process that reads lines and writes JSON lines."""
 
     argv: list[str]
     directory: Path
@@ -45,18 +46,20 @@ class LineClient:
     _pending: bytearray = field(factory=bytearray, init=False)
 
     def ask(
-        self, line: str, last: frozenset[str], timeout_s: float, heard: list[Event] | None = None
+        self, line: str, last: frozenset[str], timeout_s: float, events: list[Event] | None = None
     ) -> list[Event]:
-        """Send one line and return the answer up to and with the first event of a name in
-        ``last``. ``heard``: a list that grows meanwhile, for other threads to look at.
+        """Send one line and return the events up to and including the first one whose name is in
+        ``last``.
+
+        If ``events`` is given, that list is filled and returned, so that other threads can read it
+        meanwhile. Raise ClientError after ``timeout_s``, or if the process ends.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
         assert self._process is not None and self._process.stdin is not None
         self._process.stdin.write(line.encode("ascii") + b"\n")
         self._process.stdin.flush()
-        events = [] if heard is None else heard
-        return self._answer(last, time.monotonic() + timeout_s, events)
+        return self._answer(last, time.monotonic() + timeout_s, [] if events is None else events)
 
     def close(self) -> None:
         if self._process is None:
@@ -121,7 +124,7 @@ class LineClient:
 
 @define
 class Probe:
-    """A Java client at one name server. Started by its first command."""
+    """A Java client of one name server. Its first command starts it."""
 
     client: LineClient
     namesrv: str
@@ -131,24 +134,26 @@ class Probe:
         command: str,
         *,
         timeout_s: float = 60.0,
-        heard: list[Event] | None = None,
+        events: list[Event] | None = None,
         **options: object,
     ) -> list[Event]:
-        """The events of one command, without the closing one; an option may be a sequence of
-        values. ``heard`` grows while the command runs.
+        """Run a command and return its events without the closing one.
+
+        An option may be a sequence of values. If ``events`` is given, it is filled while the
+        command runs. Raise ClientError if the command fails.
         """
         words = [command, f"namesrv={_word(self.namesrv)}"]
         for name, value in options.items():
             many = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
             words += [f"{name}={_word(str(one))}" for one in many]
         last = frozenset({"done", "fault"})
-        answer = self.client.ask(" ".join(words), last, timeout_s, heard)
+        answer = self.client.ask(" ".join(words), last, timeout_s, events)
         if answer[-1]["event"] == "fault":
             raise ClientError(f"{command} {options}: {answer[-1]['error']}")
         return answer[:-1]
 
     def at(self, namesrv: str) -> Probe:
-        """The same JVM at another name server."""
+        """Return a client of another name server in the same JVM."""
         return Probe(self.client, namesrv)
 
     def close(self) -> None:
@@ -168,13 +173,16 @@ class Probe:
 
 @define
 class MqAdmin:
-    """mqadmin at one name server."""
+    """A client that runs mqadmin commands against one name server."""
 
     client: LineClient
     namesrv: str
 
     def run(self, *words: str) -> str:
-        """What ``mqadmin words... -n NAMESRV`` prints."""
+        """Return the text that ``mqadmin words... -n NAMESRV`` prints.
+
+        Raise ClientError if the command does not end in time.
+        """
         answer = self.call(*words)
         output: str = answer["output"]
         if not answer["finished"]:
@@ -182,12 +190,15 @@ class MqAdmin:
         return output
 
     def call(self, *words: str, seconds: int = ADMIN_SECONDS_MAX) -> Event:
-        """The same with the requests that it sent; a command that does not end is left behind."""
+        """Run a command and return its event, which has the printed text and the request codes.
+
+        A command that does not end within ``seconds`` continues in the JVM.
+        """
         line = " ".join(_word(word) for word in (f"@{seconds}", *words, "-n", self.namesrv))
         return self.client.ask(line, frozenset({"command"}), seconds + 10.0)[-1]
 
     def at(self, namesrv: str) -> MqAdmin:
-        """The same JVM at another name server."""
+        """Return a client of another name server in the same JVM."""
         return MqAdmin(self.client, namesrv)
 
     def close(self) -> None:
@@ -195,7 +206,7 @@ class MqAdmin:
 
 
 def probe_body(index: int, size: int) -> bytes:
-    """The body that the probe gives its message number ``index``."""
+    """Return the body of the probe's message number ``index``."""
     return bytes((31 * index + 7 * j) & 0xFF for j in range(size))
 
 

@@ -1,12 +1,12 @@
-"""Where Java is, and the jars of one RocketMQ version.
+"""Find Java, and install the jars of one RocketMQ version.
 
-Cache, below ``RMQPY_JAVA_CACHE`` or ``~/.cache/rmqpy/java``::
+The cache is below ``RMQPY_JAVA_CACHE`` or ``~/.cache/rmqpy/java``::
 
-    <version>/lib/*.jar              what Maven resolved for broker, namesrv and tools
-    <version>/classes-<hash>/        the probe, compiled against these jars; hash over its sources
-    <version>.lock                   held while one of them is made
+    <version>/lib/*.jar              the jars that Maven resolved for broker, namesrv, and tools
+    <version>/classes-<hash>/        the probe, compiled against these jars; hash of its sources
+    <version>.lock                   held while one of the folders is created
 
-Both folders appear by rename: they are whole or not there.
+Both folders are created by a rename, so they are complete or do not exist.
 """
 
 from __future__ import annotations
@@ -41,11 +41,13 @@ OPENED_PACKAGES = (
     "jdk.internal.ref",
     "jdk.internal.misc",
 )
-"""Unmapping a file from Java 9 on needs these; without them a broker cannot delete its files."""
+"""The packages that Java 9 and later need opened to unmap a file; otherwise a broker cannot delete
+its files.
+"""
 
 
 class JavaUnavailableError(RmqError):
-    """Java, Maven or the jars are not to be had here; the text says which and why."""
+    """Java, Maven, or the jars are not available; the text says which, and why."""
 
 
 def default_cache() -> Path:
@@ -55,14 +57,15 @@ def default_cache() -> Path:
 
 @define(frozen=True)
 class JavaHome:
-    """One RocketMQ version and the Java that runs it."""
+    """One RocketMQ version and the Java runtime for it."""
 
     version: str = DEFAULT_VERSION
     cache: Path = field(factory=default_cache)
 
     def missing(self) -> str | None:
-        """Why Java RocketMQ cannot run here; None if it can (the jars may still have to be
-        fetched).
+        """Return the reason why Java RocketMQ cannot run here, or None if it can.
+
+        The jars need not be installed yet.
         """
         for tool in ("java", "javac"):
             if _find(tool) is None:
@@ -72,7 +75,7 @@ class JavaHome:
         return None
 
     def libraries(self) -> Path:
-        """The folder with all jars; fetched with Maven the first time."""
+        """Return the folder with all jars, which Maven fetches on first use."""
         self._need()
         if not self._lib.is_dir():
             with self._locked():
@@ -81,8 +84,9 @@ class JavaHome:
         return self._lib
 
     def classes(self) -> Path:
-        """The folder with the compiled probe; compiled the first time and after a change of its
-        sources.
+        """Return the folder with the compiled probe.
+
+        It is compiled on first use and after a change of its sources.
         """
         lib = self.libraries()
         sources = sorted(SOURCES.glob("*.java"))
@@ -95,7 +99,7 @@ class JavaHome:
         return classes
 
     def java(self) -> list[str]:
-        """The start of every command line: the program and what its module system needs."""
+        """Return the start of every command line: the program and the options to open packages."""
         self._need()
         java = _find("java")
         assert java is not None
@@ -153,7 +157,7 @@ def _find(tool: str) -> str | None:
 
 
 def _java_major(java: str) -> int:
-    """8 for "1.8.0_292", 17 for "17.0.15"."""
+    """Return the major version of a runtime: 8 for "1.8.0_292", 17 for "17.0.15"."""
     printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     found = re.search(r'version "(?:1\.)?(\d+)', printed)
     if found is None:

@@ -1,4 +1,4 @@
-"""The same scenario against a Java and an rmqpy cluster, and what of a message must be the same.
+"""Run the same scenario against a Java and an rmqpy cluster, and compare the messages.
 
 Events are those of the probe (Probe.java).
 """
@@ -24,13 +24,13 @@ OF_A_RUN: Final = (
     "ORIGIN_MESSAGE_ID",
     "__transactionId__",
 )
-"""Properties whose values differ from run to run."""
+"""The properties whose values differ from run to run."""
 NOT_STORED: Final = ("MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME")
 ROUTE_WAIT_S: Final = 15
 
 
 def both(clusters: Mapping[str, C], scenario: Callable[[C], Any]) -> Any:
-    """Run ``scenario`` against each and compare: what rmqpy gave, which is what Java gave."""
+    """Run ``scenario`` against each cluster, assert that the results are equal, and return one."""
     results = {}
     for kind in KINDS:
         try:
@@ -45,7 +45,7 @@ def both(clusters: Mapping[str, C], scenario: Callable[[C], Any]) -> Any:
 
 
 def seen(message: Event, *more: str) -> dict[str, Any]:
-    """What must be the same on both sides; ``more`` fields of the event too."""
+    """Return the fields of a message that must be the same on both sides, and ``more`` fields."""
     names = ("topic", "queueId", "flag", "sysFlag", "reconsumeTimes", "crc", "bodyLength", *more)
     properties = {
         name: (value if name not in OF_A_RUN else "present")
@@ -56,17 +56,17 @@ def seen(message: Event, *more: str) -> dict[str, Any]:
 
 
 def received(events: Iterable[Event], *more: str) -> list[dict[str, Any]]:
-    """What a consumer was given."""
+    """Return the messages that a consumer received, as :func:`seen` does."""
     return [seen(event, *more) for event in events if event["event"] == "received"]
 
 
 def in_order(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """An order that does not hang on when each was given."""
+    """Return the messages in an order that does not depend on the time of their delivery."""
     return sorted(messages, key=lambda m: (m["topic"], m["queueId"], m["reconsumeTimes"], m["crc"]))
 
 
 def when_known(dump: Callable[[], list[Event]]) -> list[Event]:
-    """The messages of a topic that the name server hears of at about this time."""
+    """Return the result of ``dump``; repeat it while the topic's route is not yet registered."""
     give_up = time.monotonic() + ROUTE_WAIT_S
     while True:
         try:

@@ -1,10 +1,10 @@
-"""Java name servers, brokers and clients below one directory.
+"""Java name servers, brokers, and clients below one directory.
 
 Each server has a folder: ``conf/`` (its configuration and that of its log), ``logs/``, ``store/``.
-``user.home``, ``ROCKETMQ_HOME`` and ``java.io.tmpdir`` lie in it, so nothing is written elsewhere.
+``user.home``, ``ROCKETMQ_HOME``, and ``java.io.tmpdir`` are in it, so nothing is written elsewhere.
 RocketMQ 4.x reads ``conf/logback_{broker,namesrv,tools}.xml`` and ends if they are missing; 5.x
-takes the file named by ``rmq.logback.configurationFile`` and has its logback under another package
-name. Both are written.
+reads the file named by ``rmq.logback.configurationFile`` and has its logback under another package
+name. The files for both are written.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ BUSY_MACHINE = {
     "osPageCacheBusyTimeOutMills": "60000",
     "warmMapedFileEnable": "false",
 }
-"""Java settings that keep a broker from refusing work only because the machine is slow."""
+"""Settings with which a Java broker does not refuse requests only because the machine is slow."""
 
 
 @define(frozen=True, kw_only=True)
 class JvmSettings:
-    """Memory and compilers of a JVM. The default starts fast; a benchmark wants another one."""
+    """The memory and options of a JVM. The default starts fast; benchmarks need other values."""
 
     heap_min_mb: int = 64
     heap_max_mb: int = 384
@@ -54,7 +54,7 @@ class JvmSettings:
 
 @define(frozen=True)
 class JavaSite:
-    """Makes Java servers and clients; each in its own directory below ``root``."""
+    """A factory of Java servers and clients, each with its own directory below ``root``."""
 
     root: Path
     home: JavaHome
@@ -79,7 +79,7 @@ class JavaSite:
         return server
 
     def probe(self, namesrv: str, name: str = "probe") -> Probe:
-        """``name``: of its folder; probes that work at the same time need different ones."""
+        """Return a probe with the folder ``name``; concurrent probes need different folders."""
         return Probe(self._client(name, ["Probe"]), namesrv)
 
     def admin(self, namesrv: str) -> MqAdmin:
@@ -128,6 +128,6 @@ class JavaSite:
                 (conf / file).write_text(text, encoding="utf-8")
 
     def _environment(self, directory: Path) -> dict[str, str]:
-        """Without the settings of a user's own RocketMQ."""
+        """Return an environment without the settings of a user's own RocketMQ."""
         kept = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
         return {**kept, "ROCKETMQ_HOME": str(directory)}

@@ -1,4 +1,7 @@
-"""The suite: one store there and back, each stage certified. In order; one failure ends it."""
+"""The suite: switch one store to DLedger and back, and certify each stage.
+
+The tests depend on their order.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def journey(store: Path, tmp_path_factory: pytest.TempPathFactory) -> UpgradeRun
 
 @pytest.fixture(scope="module")
 def before(journey: UpgradeRun) -> Manifest:
-    """What was there; taken before anything is changed."""
+    """The manifest of the store before anything is changed."""
     return journey.situation().group.survey("n0").manifest
 
 
