@@ -1,7 +1,7 @@
 """The steps of an upgrade: a path between *detected* states, not a history of versions.
 
 The path is ``diverged → aligned → sealed → joined → dledger_only``, and back to ``aligned`` by
-leaving. Each module holds the code of its step and has
+leaving. Each module contains the code of one step and has
 
 - ``FROM`` and ``TO``: states of :class:`rmqpy.upgrade.steps.states.GroupState`,
 - ``REASON``: why the step is needed,

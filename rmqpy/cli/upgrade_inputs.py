@@ -180,7 +180,7 @@ def copied(options: argparse.Namespace) -> str:
     from rmqpy.upgrade.plan.copying import copy_tree
 
     if len(options.replica) != 1:
-        raise RmqError("--into takes one replica at a time")
+        raise RmqError("--into works with one replica at a time")
     name, root = name_of(options.replica[0]), options.replica[0].rpartition("=")[2]
     copy_tree(OsFileSystem(), absolute(root), options.into, frozenset(("rmqpy", "lock")))
     return f"{name}={options.into}"

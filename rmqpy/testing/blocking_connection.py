@@ -121,7 +121,7 @@ class BlockingConnection:
         return response
 
     def close(self) -> None:
-        """Close the connection. A thread that waits for a command gets a NetworkError."""
+        """Close the connection. NetworkError is raised in a thread that waits for a command."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 TIME_MS_MAX: Final = (1 << 63) // 1000 - 1
-"""The largest distance from 1970 that a timestamp in microseconds can hold, in ms."""
+"""The largest distance from 1970 of a timestamp in microseconds, in ms."""
 
 Longs = Sequence[int]
 

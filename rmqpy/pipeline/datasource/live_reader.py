@@ -130,7 +130,7 @@ class _RawConsumer(PullConsumer):
         return PulledRecords(ResponseCode(response.code), response.body, header.next_begin_offset)
 
     async def topics(self) -> list[str]:
-        """Return all topics that the name server knows."""
+        """Return all topics of the name server."""
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
         response = await self._open().invoke_namesrv(code)
         if response.code != ResponseCode.SUCCESS:

@@ -7,7 +7,7 @@ batch once handles each message once. Failures and their handling:
 ==================================  ==============================================================
 no answer, no leader, a temporary   repeated until ``brokerTimeoutMs`` has passed, with a new
 refusal                             route
-a broker that lags behind           the same: another member of the group has the messages
+a broker that lags                  the same: another member of the group has the messages
 offsets below the queue's first     lost: the query fails, or (failOnDataLoss=false) continues at
                                     the first
 a queue's end before the start      no new messages; after brokerTimeoutMs the query fails, or

@@ -109,7 +109,7 @@ def read_boundary(name: str, text: str, other: int) -> Boundary:
 def limited(begin: Position, end: Position, count: int) -> Position:
     """Return the position that is ``count`` offsets in total after ``begin``, at most ``end``.
 
-    Each queue gets a share proportional to its waiting messages, at least one. With fewer offsets
+    Each queue receives a share proportional to its waiting messages, at least 1. With fewer offsets
     than queues the shares rotate: they start at another queue as the whole position advances.
     """
     waiting = {queue: end[queue] - begin[queue] for queue in sorted(end)}

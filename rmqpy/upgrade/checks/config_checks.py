@@ -27,7 +27,7 @@ def _is_on(survey: Survey) -> bool:
 
 
 def config_shown(group: Group) -> Iterator[CheckFinding]:
-    """The configuration of every replica was passed."""
+    """Check that the configuration of every replica was passed."""
     for survey in group.surveys:
         if survey.config is None:
             yield note(
@@ -39,7 +39,7 @@ def config_shown(group: Group) -> Iterator[CheckFinding]:
 
 
 def same_sizes(group: Group) -> Iterator[CheckFinding]:
-    """mappedFileSizeCommitLog is the same on all nodes (H7)."""
+    """Check that mappedFileSizeCommitLog is the same on all nodes (H7)."""
     sizes = {survey.name: survey.file_size for survey in group.surveys if survey.spans}
     sizes |= {survey.name: survey.file_size for survey in _with_config(group)}
     if len(set(sizes.values())) > 1:
@@ -53,7 +53,7 @@ def same_sizes(group: Group) -> Iterator[CheckFinding]:
 
 
 def same_group(group: Group) -> Iterator[CheckFinding]:
-    """brokerName, dLegerGroup, dLegerPeers and the cluster are the same on all nodes (H19)."""
+    """Check that cluster, brokerName, dLegerGroup, and dLegerPeers do not differ (H19)."""
     for key in ("brokerClusterName", "brokerName", "dLegerGroup", "dLegerPeers"):
         values = {each.name: each.setting(key) for each in _with_config(group)}
         if key.startswith("dLeger"):
@@ -66,7 +66,7 @@ def same_group(group: Group) -> Iterator[CheckFinding]:
 
 
 def self_ids(group: Group) -> Iterator[CheckFinding]:
-    """Every self id is a letter and a number, is a peer's, and belongs to one node only (H18)."""
+    """Check that every self id is a letter and a number, is in dLegerPeers, and is unique (H18)."""
     seen: dict[str, str] = {}
     for survey in _with_config(group):
         self_id = survey.setting("dLegerSelfId")
@@ -96,7 +96,7 @@ def self_ids(group: Group) -> Iterator[CheckFinding]:
 
 
 def peers(group: Group) -> Iterator[CheckFinding]:
-    """dLegerPeers can be parsed, names a group that survives a loss, its ports are free (H19)."""
+    """Check that dLegerPeers is valid, survives the loss of a member, and has free ports (H19)."""
     for survey in _with_config(group):
         text = survey.setting("dLegerPeers")
         if not text:
@@ -160,7 +160,7 @@ def ephemeral_ports() -> tuple[int, int]:
 
 
 def flags_together(group: Group) -> Iterator[CheckFinding]:
-    """The flag is the same on all nodes: no switch node by node (H11)."""
+    """Check that the flag is the same on all nodes: nodes cannot switch separately (H11)."""
     on = [survey.name for survey in _with_config(group) if _is_on(survey)]
     off = [survey.name for survey in _with_config(group) if not _is_on(survey)]
     if on and off:
@@ -174,7 +174,7 @@ def flags_together(group: Group) -> Iterator[CheckFinding]:
 
 
 def batch_push(group: Group) -> Iterator[CheckFinding]:
-    """Batch push is off while versions are mixed (H28)."""
+    """Check that batch push is off while versions are mixed (H28)."""
     for survey in _with_config(group):
         if survey.setting("isEnableBatchPush", "false").lower() == "true":
             yield note(

@@ -32,7 +32,7 @@ Check = Callable[[Group], Iterator[CheckFinding]]
 
 
 def same_log(group: Group) -> Iterator[CheckFinding]:
-    """Every replica has the same old log, up to the last message (H1, H2, H3, H4, H15)."""
+    """Check that all replicas have the same old log, to the last message (H1, H2, H3, H4, H15)."""
     for one, two in combinations(group.replicas, 2):
         yield from _compare_pair(group, one.name, two.name, compare_logs(one, two))
 
@@ -84,7 +84,7 @@ def _begins(log: LogDigest | None) -> int:
 
 
 def same_divide(group: Group) -> Iterator[CheckFinding]:
-    """Every replica would set, or has set, the same divided offset (H1, H3, H6, H7)."""
+    """Check that all replicas have, or would set, the same divided offset (H1, H3, H6, H7)."""
     divides: dict[int, list[str]] = {}
     for replica in group.replicas:
         divide = group.divide(replica)
@@ -101,7 +101,7 @@ def same_divide(group: Group) -> Iterator[CheckFinding]:
 
 
 def tail_bytes(group: Group) -> Iterator[CheckFinding]:
-    """The bytes after the last message are the same (H8).
+    """Check that the bytes after the last message are the same (H8).
 
     If not, the md5 of the last file differs although the logs are equal.
     """
@@ -122,7 +122,7 @@ def tail_bytes(group: Group) -> Iterator[CheckFinding]:
 
 
 def tables_agree(group: Group) -> Iterator[CheckFinding]:
-    """Topics, groups, consumer and delay offsets are the same on all replicas (H12)."""
+    """Check that topics, groups, consumer and delay offsets are the same on all replicas (H12)."""
     for one, two in combinations(group.replicas, 2):
         tables_one, tables_two = (group.survey(each.name).tables for each in (one, two))
         for difference in table_differences(tables_one, tables_two):
@@ -136,7 +136,7 @@ def tables_agree(group: Group) -> Iterator[CheckFinding]:
 
 
 def clocks(group: Group) -> Iterator[CheckFinding]:
-    """The clocks of the hosts agree: store times, delays and retention depend on them."""
+    """Check that the hosts' clocks agree: store times, delays, and retention depend on them."""
     times = {each.name: each.clock_skew_ms() for each in group.replicas}
     skew = max(times.values()) - min(times.values())
     if skew > CLOCK_SKEW_NOTE_MS:

@@ -48,7 +48,7 @@ class EntryFile:
 class Ledger:
     """The entries of one member.
 
-    ``end_index`` is -1 without entries. ``committed_index`` comes from the checkpoint. ``too_long``
+    ``end_index`` is -1 without entries. ``committed_index`` is that of the checkpoint. ``too_long``
     has the offsets of messages whose properties are too long for the way back. ``version`` is the
     highest version of the records (4.9 reads version 1 only).
     """
@@ -87,7 +87,7 @@ def read_ledger(files: FileSystem, settings: StoreSettings) -> Ledger:
 
 
 def position_after(files: FileSystem, ledger: Ledger, index: int) -> tuple[int, int]:
-    """Return the number of the file that holds entry ``index``, and the position after that entry.
+    """Return the number of the file with entry ``index``, and the position after that entry.
 
     Raise UpgradeRefusedError if this member does not have the entry.
     """
@@ -113,7 +113,7 @@ def agreed_index(ledgers: Sequence[Ledger], group_size: int) -> int:
     """
     if not is_quorum(len(ledgers), group_size):
         raise UpgradeRefusedError(
-            f"{len(ledgers)} of {group_size} members are given, too few to know what was"
+            f"{len(ledgers)} of {group_size} members are given, too few to decide what was"
             " acknowledged; give more members, or --cut-index"
         )
     committed = max(ledger.committed_index for ledger in ledgers)

@@ -36,7 +36,7 @@ class Relation(Enum):
 class LogComparison:
     """The result for two logs.
 
-    Both hold the same records up to ``common_end``. ``difference`` is the first differing byte of a
+    Both have the same records up to ``common_end``. ``difference`` is the first differing byte of a
     divergence, else -1. ``lacks_front`` means that the first log begins after the second.
     """
 

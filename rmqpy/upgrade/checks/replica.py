@@ -96,7 +96,7 @@ class LocalReplica:
         return range_digest(self.files, self.absolute(path), start, end)
 
     def messages(self) -> QueueMessages:
-        """Return a reader of the messages that the directory holds now."""
+        """Return a reader of the messages that are in the directory now."""
         directory = read_directory(self.files, self.root, self.plan.settings)
         return QueueMessages(self.files, directory)
 

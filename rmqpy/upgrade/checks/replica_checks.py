@@ -14,13 +14,13 @@ from rmqpy.upgrade.plan.survey import Survey
 HOUR_MS = 3_600_000
 DEFAULT_RESERVED_HOURS = 72
 RETENTION_ROUNDS = 2
-"""Old files block the cleaning of new ones, so the disk holds two retention periods."""
+"""Old files block the cleaning of new ones, so the disk needs space for two periods."""
 
 SurveyCheck = Callable[[Survey], Iterator[CheckFinding]]
 
 
 def clean_stop(survey: Survey) -> Iterator[CheckFinding]:
-    """The last stop was clean (H5)."""
+    """Check that the last stop was clean (H5)."""
     if survey.manifest.running:
         yield note(
             "clean-stop",
@@ -38,7 +38,10 @@ def clean_stop(survey: Survey) -> Iterator[CheckFinding]:
         )
 
 
-def _from_audit(name: str, codes: Iterable[str], is_note: bool = False) -> SurveyCheck:
+def _from_audit(
+    name: str, summary: str, codes: Iterable[str], is_note: bool = False
+) -> SurveyCheck:
+    """Return a check that reports the audit's findings with these codes."""
     wanted = frozenset(codes)
 
     def check(survey: Survey) -> Iterator[CheckFinding]:
@@ -55,6 +58,7 @@ def _from_audit(name: str, codes: Iterable[str], is_note: bool = False) -> Surve
                     _remedy(each["code"]),
                 )
 
+    check.__doc__ = summary
     return check
 
 
@@ -64,54 +68,60 @@ def _remedy(code: str) -> str:
     return FindingCode[code].remedy
 
 
-def _explained(text: str) -> Callable[[SurveyCheck], SurveyCheck]:
-    def named(check: SurveyCheck) -> SurveyCheck:
-        check.__doc__ = text
-        return check
-
-    return named
-
-
-file_sizes = _explained("Every log file has the configured length (H7).")(
-    _from_audit("file-sizes", ["FILE_SIZE"])
+file_sizes = _from_audit(
+    "file-sizes", "Check that every log file has the configured length (H7).", ["FILE_SIZE"]
 )
-strays = _explained("The folders of the log hold nothing foreign (H24).")(
-    _from_audit("strays", ["FILE_STRAY", "FILE_EMPTY"])
+strays = _from_audit(
+    "strays",
+    "Check that the folders of the log have no foreign files (H24).",
+    ["FILE_STRAY", "FILE_EMPTY"],
 )
-gaps = _explained("No file is missing between two others.")(_from_audit("gaps", ["FILE_MISSING"]))
-tail = _explained("The log ends with a complete message (Java would accept a torn one).")(
-    _from_audit("tail", ["TAIL_PARTIAL", "TAIL_JUNK"])
+gaps = _from_audit("gaps", "Check that no file is missing between two others.", ["FILE_MISSING"])
+tail = _from_audit(
+    "tail",
+    "Check that the log ends with a complete message (Java would accept a torn one).",
+    ["TAIL_PARTIAL", "TAIL_JUNK"],
 )
-file_ahead = _explained("No empty file allocated ahead follows a closed one (H6).")(
-    _from_audit("file-ahead", ["FILE_AHEAD_SEALED"])
+file_ahead = _from_audit(
+    "file-ahead",
+    "Check that no empty file allocated ahead follows a closed one (H6).",
+    ["FILE_AHEAD_SEALED"],
 )
-log_sound = _explained("Every message is complete and in its place (H27).")(
-    _from_audit(
-        "log-sound",
-        [
-            *("RECORD_MAGIC", "RECORD_SIZE", "RECORD_FIELDS", "RECORD_ZEROED", "RECORD_BODY_CRC"),
-            *("RECORD_CHECKSUM", "RECORD_PROPERTIES", "RECORD_TOPIC", "RECORD_PLACE"),
-            *("FILLER_SIZE", "FILLER_MISSING", "QUEUE_STEP", "ENTRY_MAGIC", "ENTRY_SIZE"),
-            *("ENTRY_FIELDS", "ENTRY_PLACE", "ENTRY_INDEX", "ENTRY_TERM", "ENTRY_RESERVED"),
-        ],
-    )
+log_sound = _from_audit(
+    "log-sound",
+    "Check that every message is complete and in its place (H27).",
+    [
+        *("RECORD_MAGIC", "RECORD_SIZE", "RECORD_FIELDS", "RECORD_ZEROED", "RECORD_BODY_CRC"),
+        *("RECORD_CHECKSUM", "RECORD_PROPERTIES", "RECORD_TOPIC", "RECORD_PLACE"),
+        *("FILLER_SIZE", "FILLER_MISSING", "QUEUE_STEP", "ENTRY_MAGIC", "ENTRY_SIZE"),
+        *("ENTRY_FIELDS", "ENTRY_PLACE", "ENTRY_INDEX", "ENTRY_TERM", "ENTRY_RESERVED"),
+    ],
 )
-queues_match = _explained("Consume queues lead to the messages of the log, all of them (H2, H5).")(
-    _from_audit("queues-match", ["UNIT_MISSING", "UNIT_WRONG", "UNIT_SURPLUS", "ENTRY_UNIT"])
+queues_match = _from_audit(
+    "queues-match",
+    "Check that the consume queues lead to all messages of the log (H2, H5).",
+    ["UNIT_MISSING", "UNIT_WRONG", "UNIT_SURPLUS", "ENTRY_UNIT"],
 )
-index_match = _explained("Messages are found by their keys.")(
-    _from_audit("index-match", ["KEY_MISSING", "KEY_SURPLUS", "KEY_CHAIN", "INDEX_HEADER"], True)
+index_match = _from_audit(
+    "index-match",
+    "Check that messages are found by their keys.",
+    ["KEY_MISSING", "KEY_SURPLUS", "KEY_CHAIN", "INDEX_HEADER"],
+    True,
 )
-divide_fits = _explained("An old log ends where the DLedger log starts (H1, H3, H9).")(
-    _from_audit("divide-fits", ["DIVIDE_MISMATCH", "DIVIDE_OPEN", "LEDGER_SEVERAL"])
+divide_fits = _from_audit(
+    "divide-fits",
+    "Check that an old log ends where the DLedger log starts (H1, H3, H9).",
+    ["DIVIDE_MISMATCH", "DIVIDE_OPEN", "LEDGER_SEVERAL"],
 )
-tables_readable = _explained("Every configuration table can be read (H12).")(
-    _from_audit("tables-readable", ["CONFIG_UNREADABLE", "FORMAT_NEWER", "CHECKPOINT"])
+tables_readable = _from_audit(
+    "tables-readable",
+    "Check that every configuration table can be read (H12).",
+    ["CONFIG_UNREADABLE", "FORMAT_NEWER", "CHECKPOINT"],
 )
 
 
 def offsets_in_range(survey: Survey) -> Iterator[CheckFinding]:
-    """No consumer offset is beyond the end of its queue (H13)."""
+    """Check that no consumer offset is after the end of its queue (H13)."""
     ends = {(each.topic, each.queue_id): each.max_offset for each in survey.manifest.queues}
     for topic, group, queue_id, offset in consumer_offsets(survey.tables):
         end = ends.get((topic, queue_id))
@@ -126,7 +136,7 @@ def offsets_in_range(survey: Survey) -> Iterator[CheckFinding]:
 
 
 def tables_there(survey: Survey) -> Iterator[CheckFinding]:
-    """A replica that has messages also has topics, groups and offsets (H12)."""
+    """Check that a replica with messages also has topics, groups, and offsets (H12)."""
     missing = [
         name
         for name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json")
@@ -143,7 +153,7 @@ def tables_there(survey: Survey) -> Iterator[CheckFinding]:
 
 
 def message_size(survey: Survey) -> Iterator[CheckFinding]:
-    """Every message fits into a DLedger entry (H16)."""
+    """Check that every message fits into a DLedger entry (H16)."""
     limit = ENTRY_SIZE_MAX - ENTRY_HEADER_SIZE
     configured = survey.setting("maxMessageSize")
     if survey.largest_record > limit:
@@ -163,7 +173,7 @@ def message_size(survey: Survey) -> Iterator[CheckFinding]:
 
 
 def way_back(survey: Survey) -> Iterator[CheckFinding]:
-    """Messages whose properties are too long for the way back are known."""
+    """Report properties that are too long for the way back."""
     longest = survey.longest_properties
     if longest > PROPERTIES_MAX_BEFORE_FIRST:
         limit = (
@@ -182,7 +192,7 @@ def way_back(survey: Survey) -> Iterator[CheckFinding]:
 
 
 def versions(survey: Survey) -> Iterator[CheckFinding]:
-    """The programs that can open the directory are known."""
+    """Report the programs that cannot open the directory."""
     for opener in survey.manifest.facts.get("openers", ()):
         if not opener["able"]:
             yield note(
@@ -200,7 +210,7 @@ def versions(survey: Survey) -> Iterator[CheckFinding]:
 
 
 def retention(survey: Survey) -> Iterator[CheckFinding]:
-    """The disk can hold old and new files while the old ones block cleaning (H14)."""
+    """Check that the disk has space for new files while the old ones block cleaning (H14)."""
     first = [each.first_stored_ms for each in survey.spans if each.first_stored_ms > 0]
     last = survey.manifest.facts.get("classic") or {}
     last_ms = ((last.get("last") or {}) if last else {}).get("store_timestamp_ms", 0)
@@ -222,7 +232,7 @@ def retention(survey: Survey) -> Iterator[CheckFinding]:
 
 
 def times(survey: Survey) -> Iterator[CheckFinding]:
-    """Files still have the modification time of their last write (H23)."""
+    """Check that files still have the modification time of their last write (H23)."""
     for span in survey.spans:
         following = span.first_stored_of_next_ms
         if following > 0 and span.mtime_ms > following + HOUR_MS:
@@ -238,7 +248,7 @@ def times(survey: Survey) -> Iterator[CheckFinding]:
 
 
 def committed(survey: Survey) -> Iterator[CheckFinding]:
-    """No committed entry was lost (H22), and none is unknown to be committed (H21)."""
+    """Check that no committed entry was lost (H22), and that all entries are committed (H21)."""
     state = survey.manifest.facts.get("ledger_state")
     last = ((survey.manifest.facts.get("ledger") or {}).get("last") or {}).get("index", -1)
     if not state:
@@ -260,7 +270,7 @@ def committed(survey: Survey) -> Iterator[CheckFinding]:
 
 
 def half_messages(survey: Survey) -> Iterator[CheckFinding]:
-    """Pending transactions are resolved by any leader, from its own old log (H17)."""
+    """Report pending transactions, which the leader resolves from its own old log (H17)."""
     queues = [q for q in survey.manifest.queues if q.topic == "RMQ_SYS_TRANS_HALF_TOPIC"]
     count = sum(queue.unqueued + queue.count for queue in queues)
     if count:
@@ -273,7 +283,7 @@ def half_messages(survey: Survey) -> Iterator[CheckFinding]:
 
 
 def switched(survey: Survey) -> Iterator[CheckFinding]:
-    """No DLedger data exists while the flag is off: a start would hide it (H9, H10)."""
+    """Check that no DLedger data exists while the flag is off: a start would hide it (H9, H10)."""
     flag = survey.setting("enableDLegerCommitLog", "false").lower() == "true"
     has_data = survey.manifest.mode in (Mode.JOINED, Mode.DLEDGER)
     if survey.config is not None and has_data and not flag:

@@ -46,7 +46,7 @@ class DivergedError(UpgradeRefusedError):
 def choose_reference(group: Group, chosen: str | None = None) -> Reference:
     """Return the reference; ``chosen`` names the replica that the operator chose, if any.
 
-    Raise DivergedError if a choice is needed and none was made.
+    Raise DivergedError if a choice is needed and ``chosen`` is None.
     """
     candidates = [group.replica(chosen)] if chosen else list(group.replicas)
     candidates.sort(key=lambda each: -classic_log(each).end)
