@@ -273,10 +273,10 @@ class _AlignPlanner:
             config=f"{self.root}/config",
             from_offset=0 if compared.lacks_front else compared.common_end,
         )
-        for name, place in paths.items():
+        for name, folder in paths.items():
             if name in existing:
-                yield MoveAside(path=place, to=f"{self.keep}/{name}")
-            yield Move(path=f"{built}/{name}", to=place)
+                yield MoveAside(path=folder, to=f"{self.keep}/{name}")
+            yield Move(path=f"{built}/{name}", to=folder)
 
     def _derived_at_start(self) -> Iterator[Op]:
         """Leave the queues to the broker: it dispatches both logs when it finds none."""

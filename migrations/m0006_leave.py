@@ -95,8 +95,8 @@ def plan(context: PlanContext) -> list[NodePlan]:
     cut_index = context.options.cut_index
     if cut_index is None:
         others = [each for each in context.group.replicas if each not in local]
-        known = [*ledgers, *map(_surveyed_ledger, others)]
-        cut_index = agreed_index(known, _group_size(context, local))
+        all_ledgers = [*ledgers, *map(_surveyed_ledger, others)]
+        cut_index = agreed_index(all_ledgers, _group_size(context, local))
     parts = []
     for replica in local:
         survey = replica.survey()
@@ -289,14 +289,14 @@ class _LeavePlanner:
             moved_to=data.moved_to,
         )
 
-    def _move_files(self, kept: list[EntryFile]) -> list[Op]:
+    def _move_files(self, kept_files: list[EntryFile]) -> list[Op]:
         files, paths = self.context.files, self._paths
         ops: list[Op] = []
         if not files.is_dir(paths.commit_log):
             ops.append(MakeDir(path=paths.commit_log))
         ops += [
             Move(path=each.path, to=f"{paths.commit_log}/{file_name(each.base_offset)}")
-            for each in kept
+            for each in kept_files
         ]
         self_id = self.context.settings.dledger_self_id
         assert self_id is not None
@@ -322,21 +322,21 @@ class _LeavePlanner:
                 from_offset=self.ledger.base_offset,
             )
         ]
-        for name, place in (("consumequeue", paths.consume_queue), ("index", paths.index)):
-            if files.is_dir(place):
-                ops.append(MoveAside(path=place, to=f"{keep}/{name}"))
-            ops.append(Move(path=f"{built}/{name}", to=place))
+        for name, folder in (("consumequeue", paths.consume_queue), ("index", paths.index)):
+            if files.is_dir(folder):
+                ops.append(MoveAside(path=folder, to=f"{keep}/{name}"))
+            ops.append(Move(path=f"{built}/{name}", to=folder))
         return ops
 
-    def _checkpoint(self, kept: list[EntryFile]) -> Op | None:
+    def _checkpoint(self, kept_files: list[EntryFile]) -> Op | None:
         """Return a checkpoint that declares all messages durable, as they are after this plan."""
-        if not kept:
+        if not kept_files:
             return None
         files, path = self.context.files, self._paths.checkpoint
         raw = files.read_bytes(path) if files.exists(path) else bytes(CHECKPOINT_SIZE)
         if len(raw) != CHECKPOINT_SIZE:
             raise StoreError(path, f"{len(raw)} bytes", f"{CHECKPOINT_SIZE} bytes", "delete it")
-        stored_ms = self._last_stored_ms(kept[-1])
+        stored_ms = self._last_stored_ms(kept_files[-1])
         data = _TIMES.pack(stored_ms, stored_ms, stored_ms) + raw[_TIMES.size :]
         before = range_digest(files, path)
         return Write.of(path, before, data, f"all up to store time {stored_ms} is durable")
@@ -363,8 +363,8 @@ class _LeavePlanner:
         data = self.options.config_text.encode()
         return [Write.of(path, before, data, "this node's configuration for the classic log")]
 
-    def _notes(self, kept: list[EntryFile]) -> list[str]:
-        first = [str(each.base_offset + 48) for each in kept if each.first_index >= 0]
+    def _notes(self, kept_files: list[EntryFile]) -> list[str]:
+        first = [str(each.base_offset + 48) for each in kept_files if each.first_index >= 0]
         cut = self.ledger.end_index - max(self.options.cut_index, -1)
         notes = [
             f"entries up to {self.options.cut_index} are kept"

@@ -214,9 +214,10 @@ def _export(options: argparse.Namespace) -> int:
         )
         export = Export(plan, run)
         export.run()
-    for passed in export.skipped:
+    for skipped in export.skipped:
         print(
-            f"{passed.file} at offset {passed.offset}: {passed.size} bytes that are not a message",
+            f"{skipped.file} at offset {skipped.offset}: {skipped.size} bytes that are not a"
+            " message",
             file=sys.stderr,
         )
     print(f"{export.rows} messages in {len(export.files)} files")

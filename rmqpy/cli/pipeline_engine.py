@@ -97,6 +97,6 @@ def takes_spark(options: argparse.Namespace, roots: list[str]) -> bool:
         return bool(options.engine == "spark")
     if options.master is not None:
         return True
-    rows = [row for root in roots for row in read_directory(OsFileSystem(), root).logs]
-    total = sum(file.size for row in rows for file in row.files)
+    logs = [log for root in roots for log in read_directory(OsFileSystem(), root).logs]
+    total = sum(file.size for log in logs for file in log.files)
     return total >= AUTO_SPARK_BYTES and is_installed()

@@ -111,7 +111,7 @@ def _node_context(replica: LocalReplica) -> tuple[NodeContext, StoreFacts]:
     return node_context, facts
 
 
-def _build(options: argparse.Namespace, node_context: NodeContext, made: str) -> Rebuild:
+def _build(options: argparse.Namespace, node_context: NodeContext, target: str) -> Rebuild:
     from functools import partial
 
     from rmqpy.cli.progress import ProgressLine
@@ -126,7 +126,7 @@ def _build(options: argparse.Namespace, node_context: NodeContext, made: str) ->
         lines = [stack.enter_context(ProgressLine(verb)) for verb in ("packed", "written")]
         plan = RebuildPlan(
             root=root,
-            target=made,
+            target=target,
             settings=node_context.settings,
             range_bytes=options.range_bytes,
             packing=lines[0],

@@ -180,18 +180,18 @@ def _dump(options: argparse.Namespace) -> int:
     from rmqpy.store.files.disk import OsFileSystem
 
     files, root, settings = OsFileSystem(), _root(options), _settings(options)
-    passed = 0
+    skipped_count = 0
 
     def report(file: str, offset: int, size: int) -> None:
-        nonlocal passed
-        passed += 1
+        nonlocal skipped_count
+        skipped_count += 1
         print(f"{file} at offset {offset}: {size} bytes that are not a message", file=sys.stderr)
 
     limit = read_facts(files, root, settings).confirmed_end
     directory = read_directory(files, root, settings)
     for found in each_message(files, directory, _selection(options), report, limit):
         print(json.dumps(message_json(found, options.body), ensure_ascii=False))
-    return EXIT_NO if passed else EXIT_DONE
+    return EXIT_NO if skipped_count else EXIT_DONE
 
 
 def _selection(options: argparse.Namespace) -> MessageSelection:

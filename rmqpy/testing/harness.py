@@ -73,8 +73,8 @@ class MemoryNetwork:
 
     def take(self) -> list[tuple[str, RemotingCommand, Reply]]:
         """Return the requests sent since the last call."""
-        taken, self.requests = self.requests, []
-        return taken
+        requests, self.requests = self.requests, []
+        return requests
 
 
 @define

@@ -86,7 +86,7 @@ def _reserve(ports: range) -> tuple[socket.socket, ...] | None:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("0.0.0.0", port))
         except OSError:
-            for taken in guards:
-                taken.close()
+            for each in guards:
+                each.close()
             return None
     return tuple(guards)

@@ -97,11 +97,11 @@ async def acl_versions(call: CommandContext) -> CommandResult:
     return CommandResult(data, "\n".join(lines))
 
 
-def _versions(all_files: str | None, whole: str) -> dict[str, DataVersion]:
+def _versions(all_files: str | None, common_version: str) -> dict[str, DataVersion]:
     """Return the versions by file; brokers before 4.9.3 report one version for all files."""
     table = loads(all_files) if all_files else None
     if not isinstance(table, dict) or not table:
-        return {"": DataVersion.decode(whole)}
+        return {"": DataVersion.decode(common_version)}
     return {str(path): DataVersion.from_json(version) for path, version in table.items()}
 
 

@@ -166,20 +166,20 @@ async def consume_stats(call: CommandContext, group: str, topic: str | None = No
     Raise RequestRejectedError if the group has no offsets.
     """
     route = await call.admin.route(retry_topic(group))
-    whole = ConsumeStats()
+    merged = ConsumeStats()
     for broker in route.broker_datas:
         part = await call.admin.consume_stats(
             broker.broker_addrs[min(broker.broker_addrs)], group, topic
         )
-        whole.offset_table.update(part.offset_table)
-        whole.consume_tps += part.consume_tps
-    if not whole.offset_table:
+        merged.offset_table.update(part.offset_table)
+        merged.consume_tps += part.consume_tps
+    if not merged.offset_table:
         raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR,
             f"Not found the consumer group consume stats, because return offset table is empty,"
             f" maybe the consumer {group} not consume any message",
         )
-    return whole
+    return merged
 
 
 async def _owners(call: CommandContext, group: str) -> dict[MessageQueue, str]:

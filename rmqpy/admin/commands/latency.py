@@ -54,9 +54,9 @@ async def check_send_rt(call: CommandContext) -> CommandResult:
             raise UsageError(f"no broker accepts messages of {topic}")
         for number in range(amount):
             queue = queues[number % len(queues)]
-            good, time_ms = await _timed(call, producer, message, queue)
-            rows.append([queue.broker_name, queue.queue_id, java_bool(good), time_ms])
-            data.append({"queue": queue, "ok": good, "ms": time_ms})
+            succeeded, time_ms = await _timed(call, producer, message, queue)
+            rows.append([queue.broker_name, queue.queue_id, java_bool(succeeded), time_ms])
+            data.append({"queue": queue, "ok": succeeded, "ms": time_ms})
             spent.append(time_ms)
     text = f"{_SEND.text(rows)}\nAvg RT: {_mean(spent)}"
     return CommandResult(data, text, says_no=not all(row["ok"] for row in data))
@@ -117,8 +117,8 @@ async def _round(
     message = Message(topic=broker, body=FILLING * call.args.number("size", 128))
     spent, failed = [], 0
     for _ in range(amount):
-        good, time_ms = await _timed(call, producer, message, None)
-        failed += not good
+        succeeded, time_ms = await _timed(call, producer, message, None)
+        failed += not succeeded
         spent.append(time_ms)
     return {"rt": _mean(spent), "ok": amount - failed, "failed": failed}
 

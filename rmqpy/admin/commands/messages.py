@@ -353,9 +353,9 @@ def message_data(message: MessageExt) -> dict[str, object]:
     """Return a message as plain values. The body is text if it is UTF-8, else it is in hex."""
     stored, body = message.stored, _body(message)
     try:
-        shown: dict[str, object] = {"body": body.decode()}
+        body_field: dict[str, object] = {"body": body.decode()}
     except UnicodeDecodeError:
-        shown = {"bodyHex": body.hex()}
+        body_field = {"bodyHex": body.hex()}
     return {
         "topic": stored.topic,
         "brokerName": message.queue.broker_name,
@@ -369,7 +369,7 @@ def message_data(message: MessageExt) -> dict[str, object]:
         "reconsumeTimes": stored.reconsume_times,
         "sysFlag": stored.sys_flag,
         "properties": dict(message.properties),
-        **shown,
+        **body_field,
     }
 
 

@@ -68,8 +68,8 @@ class IndexTable:
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """Return (key hash, physical offset, seconds, number of the slot's previous entry)."""
-        place = index_entry_position(number, self.slot_count)
-        key_hash, offset, seconds, previous = INDEX_ENTRY.unpack_from(self.view, place)
+        position = index_entry_position(number, self.slot_count)
+        key_hash, offset, seconds, previous = INDEX_ENTRY.unpack_from(self.view, position)
         return key_hash, offset, seconds, previous
 
     def entries(self) -> Iterator[tuple[int, int, int, int]]:
@@ -141,10 +141,10 @@ def _find_slot_count(view: memoryview, header: IndexHeader) -> int | None:
     data = bytes(view)
     at = layout.INDEX_HEADER_SIZE - 1
     while (at := data.find(needle, at + 1)) >= 0:
-        slots, odd = divmod(
+        slots, remainder = divmod(
             at - _OFFSET_IN_ENTRY - layout.INDEX_ENTRY_SIZE - layout.INDEX_HEADER_SIZE, 4
         )
-        if odd or slots < 1 or (len(data) - layout.INDEX_HEADER_SIZE - 4 * slots) % 20:
+        if remainder or slots < 1 or (len(data) - layout.INDEX_HEADER_SIZE - 4 * slots) % 20:
             continue
         table = IndexTable("", view, header, slots)
         _, offset, _, previous = table.entry(1)
@@ -152,8 +152,8 @@ def _find_slot_count(view: memoryview, header: IndexHeader) -> int | None:
             continue
         last = table.entry_end - 1
         key_hash, *_ = table.entry(last)
-        place = layout.INDEX_HEADER_SIZE + key_hash % slots * layout.INDEX_SLOT_SIZE
-        if INDEX_SLOT.unpack_from(view, place)[0] == last:
+        position = layout.INDEX_HEADER_SIZE + key_hash % slots * layout.INDEX_SLOT_SIZE
+        if INDEX_SLOT.unpack_from(view, position)[0] == last:
             return slots
     return None
 

@@ -85,9 +85,9 @@ class MessageSelection:
             return True
         properties = message.properties
         keys = properties.get(PROPERTY_KEYS, "").split(" ")
-        own = properties.get(PROPERTY_UNIQ_KEY)
-        place = offset_msg_id(message.store_host, message.physical_offset)
-        return self.key in (*keys, own, place)
+        unique_key = properties.get(PROPERTY_UNIQ_KEY)
+        offset_id = offset_msg_id(message.store_host, message.physical_offset)
+        return self.key in (*keys, unique_key, offset_id)
 
 
 def _within(value: int, first: int | None, end: int | None) -> bool:
@@ -242,15 +242,15 @@ def message_json(found: LogMessage, body: str = "auto") -> dict[str, Any]:
     ``body`` is "text", "base64", "auto" (text if it is UTF-8), or "none".
     """
     message = found.message
-    place = offset_msg_id(message.store_host, message.physical_offset)
+    offset_id = offset_msg_id(message.store_host, message.physical_offset)
     tree: dict[str, Any] = {
         "topic": message.topic,
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,
         "physical_offset": message.physical_offset,
         "size": message.size,
-        "message_id": message.properties.get(PROPERTY_UNIQ_KEY, place),
-        "offset_message_id": place,
+        "message_id": message.properties.get(PROPERTY_UNIQ_KEY, offset_id),
+        "offset_message_id": offset_id,
         "keys": message.properties.get(PROPERTY_KEYS, "").split(),
         "tags": message.properties.get(PROPERTY_TAGS),
         "flag": message.flag,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from attrs import define, field
+from attrs import define
 
 from rmqpy.audit.facts.log_reader import LogReader, Slot
 from rmqpy.audit.scan.directory import QueueFolder, StoreDirectory
@@ -44,13 +44,11 @@ class QueueCheck:
     stretches: list[tuple[int, int]]
     log: tuple[int, int]
     limit: int | None = None
-    known: set[tuple[bytes, int]] = field(factory=set)
 
     def run(self) -> Iterator[list[Finding]]:
         """Yield the findings of each queue."""
         for queue in self.directory.queues:
             key = queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id
-            self.known.add(key)
             yield list(self._queue(queue, self.queues.get(key)))
         yield list(self._without_files())
 
@@ -94,8 +92,8 @@ class QueueCheck:
             multi = queue.topic.startswith(MULTI_DISPATCH_PREFIX)
             if identity == slot or (multi and identity is not None):
                 continue
-            place = queue_offset * layout.QUEUE_UNIT_SIZE
-            file = queue.segments.file_at(place)
+            position = queue_offset * layout.QUEUE_UNIT_SIZE
+            file = queue.segments.file_at(position)
             yield Finding(
                 code=FindingCode.UNIT_SURPLUS,
                 file=self.directory.relative(file.path) if file else queue.segments.name,
@@ -109,9 +107,9 @@ class QueueCheck:
 
     def _may_continue(self, units: UnitRow, end: int) -> bool:
         """Return whether bytes other than zero follow shortly after the last unit."""
-        place = end * layout.QUEUE_UNIT_SIZE
-        size = min(LOOK_AHEAD_BYTES, units.file_size - place % units.file_size)
-        following = units.read(place, size)
+        position = end * layout.QUEUE_UNIT_SIZE
+        size = min(LOOK_AHEAD_BYTES, units.file_size - position % units.file_size)
+        following = units.read(position, size)
         return following is not None and any(following)
 
     def _is_inside(self, tally: QueueTally | None, queue_offset: int) -> bool:

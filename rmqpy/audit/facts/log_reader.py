@@ -116,10 +116,10 @@ class LogReader:
         if found is None or found[1] + layout.RECORD_SIZE_MIN > len(found[0]):
             return None
         view, position = found
-        places = measure_record(view, position, len(view) - position)
-        if isinstance(places, StopReason):
+        measured = measure_record(view, position, len(view) - position)
+        if isinstance(measured, StopReason):
             return None
-        fields, _, topic, properties = places
+        fields, _, topic, properties = measured
         if fields[6] != offset or fields[0] != size:
             return None
         return java_text(bytes(view[topic : properties - 2])), fields[3], fields[5]

@@ -152,7 +152,7 @@ class Certificate:
         """True if every message of the reference is in all other stores, and in all stores every
         message is intact and reachable through its queue and by its id.
         """
-        whole = not any(
+        intact = not any(
             name.startswith(("RECORD_", "ENTRY_"))
             and name in FindingCode.__members__
             and FindingCode[name].severity is Severity.DAMAGE
@@ -163,7 +163,7 @@ class Certificate:
             subject.by_queue == subject.queued and subject.by_id == subject.messages
             for subject in self.subjects
         )
-        return whole and reached and all(comparison.is_equal for comparison in self.comparisons)
+        return intact and reached and all(comparison.is_equal for comparison in self.comparisons)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of a report."""
@@ -346,10 +346,10 @@ class _Compare:
     def _bucket(
         self, mine: QueueDigest, theirs: QueueDigest, bucket: Bucket, other: Bucket
     ) -> None:
-        number, count, _, place = bucket
+        number, count, _, positions = bucket
         if bucket[:3] == other[:3]:
             self.same += count
-            if place != other[3]:
+            if positions != other[3]:
                 self._places(mine, number)
             return
         if number < 0:
@@ -402,8 +402,8 @@ class _Compare:
         """Compare by sums: one of the stores is known only by the sums of its messages."""
         span = queue.topic, queue.queue_id, first, end
         one, two = self.available.get(self.reference.name), self.available.get(self.other.name)
-        whole = end - first == bucket[1]
-        mine = bucket[1:] if whole else one.sums(*span) if one is not None else None
+        is_complete = end - first == bucket[1]
+        mine = bucket[1:] if is_complete else one.sums(*span) if one is not None else None
         if mine is None or two is None:
             self.undecided += end - first
             self._add_difference(

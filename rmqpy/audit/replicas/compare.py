@@ -317,8 +317,8 @@ def first_block(one: LogFileDigest, two: LogFileDigest) -> tuple[int, int, bool]
         if begin >= end:
             return None
         stop = min(begin + BLOCK_SIZE, end)
-        whole = one.end == two.end or begin + BLOCK_SIZE <= end
-        if not whole:
+        is_complete = one.end == two.end or begin + BLOCK_SIZE <= end
+        if not is_complete:
             return begin, stop, False
         if left != right:
             return begin, stop, True

@@ -247,8 +247,8 @@ def _manifest_of(tree: dict[str, Any]) -> Manifest:
 
 
 def _bucket_of(numbers: list[int]) -> Bucket:
-    number, count, content, place = numbers
-    return number, count, content, place
+    number, count, content, positions = numbers
+    return number, count, content, positions
 
 
 def _log_file_tree(file: LogFileDigest) -> dict[str, Any]:

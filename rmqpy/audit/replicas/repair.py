@@ -285,8 +285,10 @@ class _Planner:
             data = _empty_message(tile, stored_ms)
             yield self._write(damaged, tile.offset - damaged.first_offset, data)
             if tile.unit is not None:
-                file, place = tile.unit
-                yield Action(kind=ActionKind.WRITE, file=file, position=place + 12, length=8)
+                file, unit_position = tile.unit
+                yield Action(
+                    kind=ActionKind.WRITE, file=file, position=unit_position + 12, length=8
+                )
         tiles_end = tiles[-1].offset + tiles[-1].size if tiles else finding.offset
         if to_end:
             left = damaged.end_offset - tiles_end
@@ -332,11 +334,11 @@ class _Planner:
             if units is None:
                 continue
             for queue_offset, unit in units_within(units, begin, end):
-                place = queue_offset * layout.QUEUE_UNIT_SIZE
-                file = queue.segments.file_at(place)
+                position = queue_offset * layout.QUEUE_UNIT_SIZE
+                file = queue.segments.file_at(position)
                 if file is None:
                     continue
-                where = self._directory.relative(file.path), place - file.first_offset
+                where = self._directory.relative(file.path), position - file.first_offset
                 yield _Tile(unit[0], unit[1], topic, queue.queue_id, queue_offset, where)
 
 

@@ -106,16 +106,16 @@ def next_frame(file: FileView, position: int) -> int | None:
         if _states_its_position(file, end):
             return end
     best: tuple[int, int] | None = None
-    passed = position
+    chain_end = position
     stop = file.data.content_end(position)
     for start in find_frames(file.view, file.base_offset, position + 1, stop, dledger=file.dledger):
-        if start < passed:
+        if start < chain_end:
             continue
         end, proven = _run(file, start)
         if proven:
             return start
         # Frames of the same chain would only lead to the same end.
-        passed = end
+        chain_end = end
         if best is None or end > best[1]:
             best = start, end
     if best is not None:
@@ -132,9 +132,9 @@ def _closing_filler(file: FileView, position: int) -> int | None:
     start = position + 1
     while start < len(file.view):
         chunk = bytes(file.view[start : start + step + 3])
-        place = -1
-        while (place := chunk.find(needle, place + 1)) >= 0:
-            filler = start + place - head
+        found = -1
+        while (found := chunk.find(needle, found + 1)) >= 0:
+            filler = start + found - head
             if filler > position and file.is_closed_at(filler):
                 return filler
         start += step
@@ -218,8 +218,8 @@ def _states_its_position(file: FileView, position: int) -> bool:
     if file.base_offset + position == 0:
         return False  # Zeros read as position 0.
     pos = file.long_at(position + layout.ENTRY_POS_POSITION) if file.dledger else -1
-    place = file.long_at(record + layout.PHYSICAL_OFFSET_POSITION)
-    return pos == file.base_offset + position or place == file.base_offset + record
+    physical_offset = file.long_at(record + layout.PHYSICAL_OFFSET_POSITION)
+    return pos == file.base_offset + position or physical_offset == file.base_offset + record
 
 
 def diagnose(file: FileView, position: int, stop: StopReason, length: int) -> Diagnosis:

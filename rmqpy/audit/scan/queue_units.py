@@ -72,8 +72,8 @@ def map_units(files: FileSystem, segments: LogSegments, any_tags: bool = False) 
         (segments.end_offset - segments.first_offset) // size
     )
     for file in segments.files:
-        number, odd = divmod(file.first_offset - segments.first_offset, size)
-        if not odd and file.size == size and number < len(views):
+        number, remainder = divmod(file.first_offset - segments.first_offset, size)
+        if not remainder and file.size == size and number < len(views):
             views[number] = map_file(files, file.path)
     return UnitRow(tuple(views), segments.first_offset, size, any_tags)
 
@@ -163,8 +163,8 @@ def _written(units: UnitRow, thorough: bool) -> tuple[int, int]:
         view = units.views[number]
         stop = 0 if view is None else content_end(view) if thorough else _units_end(view)
         if stop:
-            place = units.first + number * units.file_size + stop
-            end = -(-place // QUEUE_UNIT_SIZE)
+            position = units.first + number * units.file_size + stop
+            end = -(-position // QUEUE_UNIT_SIZE)
             break
     first = begin
     while first < end:
@@ -183,8 +183,8 @@ def _units_end(view: memoryview) -> int:
     low, high = 0, len(view) // QUEUE_UNIT_SIZE
     while low < high:
         middle = (low + high) // 2
-        place = middle * QUEUE_UNIT_SIZE
-        if any(view[place : place + QUEUE_UNIT_SIZE]):
+        position = middle * QUEUE_UNIT_SIZE
+        if any(view[position : position + QUEUE_UNIT_SIZE]):
             low = middle + 1
         else:
             high = middle

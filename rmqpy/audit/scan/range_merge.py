@@ -181,10 +181,10 @@ class LogMerge:
         ended = next((r for r in self._waiting if r.ending is not Ending.CONTINUES), first)
         found: list[Finding] = []
         if ended.ending in (Ending.ZEROS, Ending.LOST) and first.last_doubtful:
-            whole = self._without_last(first)
-            length = max(ended.end + ended.lost_bytes, first.end) - whole.end
-            found.append(_at_end(FindingCode.TAIL_PARTIAL, whole, length))
-            self._waiting = [whole, *rest]
+            shortened = self._without_last(first)
+            length = max(ended.end + ended.lost_bytes, first.end) - shortened.end
+            found.append(_at_end(FindingCode.TAIL_PARTIAL, shortened, length))
+            self._waiting = [shortened, *rest]
         elif ended.ending is Ending.LOST:
             code = FindingCode.TAIL_PARTIAL if ended.lost_a_frame else FindingCode.TAIL_JUNK
             found.append(_at_end(code, ended, ended.lost_bytes))
@@ -194,12 +194,12 @@ class LogMerge:
     def _without_last(self, result: RangeResult) -> RangeResult:
         """Return the result of the range without its last frame."""
         limit = result.tally.last_frame
-        whole = self._rerun(evolve(result.work, limit=limit), result.begin)
-        whole.ending = Ending.LOST
+        shortened = self._rerun(evolve(result.work, limit=limit), result.begin)
+        shortened.ending = Ending.LOST
         for file in self._result.files:
             if file.first_offset == result.work.first_offset:
-                file.end, file.ending = whole.end, Ending.LOST
-        return whole
+                file.end, file.ending = shortened.end, Ending.LOST
+        return shortened
 
     def _files_ahead(self, first: RangeResult, ended: RangeResult) -> list[Finding]:
         """Return findings for the files after the one in which the log ends."""

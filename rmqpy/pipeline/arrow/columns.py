@@ -83,9 +83,9 @@ class _Plain:
         import pyarrow.compute as pc
 
         ends = pc.cumulative_sum(longs(lengths))
-        places = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
+        offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
         data = pa.py_buffer(gather(view, positions, lengths))
-        return pa.Array.from_buffers(kind, len(lengths), [None, places.buffers()[1], data])
+        return pa.Array.from_buffers(kind, len(lengths), [None, offsets.buffers()[1], data])
 
 
 class _Packed:

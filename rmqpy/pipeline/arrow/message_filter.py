@@ -50,18 +50,18 @@ class MessageFilter:
     def rows(self, scan: Scan, count: int) -> Sequence[int]:
         """Return the numbers of the selected rows among the first ``count``."""
         names = set(scan.topic)
-        taken = set(filter(self.selects_topic, names))
+        selected = set(filter(self.selects_topic, names))
         bounds: list[tuple[array[int], int, int]] = []
         for column, (least, most) in self.bounds.items():
             values: array[int] = getattr(scan, BOUNDED[column])[:count]
             if values and (min(values) < least or max(values) > most):
                 bounds.append((values, least, most))
-        if taken == names and not bounds:
+        if selected == names and not bounds:
             return range(count)
         return [
             row
             for row in range(count)
-            if scan.topic[row] in taken
+            if scan.topic[row] in selected
             and all(least <= values[row] <= most for values, least, most in bounds)
         ]
 

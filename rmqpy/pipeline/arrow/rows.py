@@ -260,8 +260,8 @@ class _Builder:
 
     def _keys(self) -> pyarrow.Array:
         rows = self._rows
-        places = rows.numbers("keys_position"), rows.numbers("keys_length")
-        return texts(self._form, rows.view, *places, with_null=True)
+        ranges = rows.numbers("keys_position"), rows.numbers("keys_length")
+        return texts(self._form, rows.view, *ranges, with_null=True)
 
     def _few(
         self,
@@ -293,8 +293,8 @@ class _Builder:
         import pyarrow as pa
 
         parts, kind = self._parts, self._form.binary()
-        places = parts.body_position, parts.body_length
-        stored = self._form.parts(kind, self._rows.view, *places)
+        ranges = parts.body_position, parts.body_length
+        stored = self._form.parts(kind, self._rows.view, *ranges)
         flags = self._rows.numbers("sys_flag")
         if not any(flag & COMPRESSED for flag in set(flags)):
             return stored
@@ -318,8 +318,8 @@ class _Builder:
         found = property_parts(self._rows.view, positions, lengths)
         if found is None:
             return None
-        form, places = self._form, (found.value_position, found.value_length)
-        values = form.parts(form.string(), self._rows.view, *places)
+        form, ranges = self._form, (found.value_position, found.value_length)
+        values = form.parts(form.string(), self._rows.view, *ranges)
         if not is_utf8(values):
             return None
         names = self._few(found.name_position, found.name_length)

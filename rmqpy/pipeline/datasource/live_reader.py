@@ -347,8 +347,8 @@ class LiveQueueReader(Blocking[_RawConsumer]):
         ]
         if self._tags is not None and rows:
             parts = ScanRows(scan, view, range(len(scan)), 0).parts(check_crc=False)
-            places = list(zip(parts.tags_position, parts.tags_length, strict=True))
-            texts = [java_text(records[at : at + length]) for at, length in places]
+            ranges = list(zip(parts.tags_position, parts.tags_length, strict=True))
+            texts = [java_text(records[at : at + length]) for at, length in ranges]
             rows = [row for row in rows if texts[row] in self._tags]
         found = ScanRows(scan, view, rows, 0)
         for first, end in slices(found.numbers("size")):

@@ -234,7 +234,7 @@ class Export:
             "root": self.plan.root,
             "rows": self.rows,
             "files": self.files,
-            "passed": [asdict(passed) for passed in self.skipped],
+            "passed": [asdict(each) for each in self.skipped],
         }
         _write_synced(target / MANIFEST, json.dumps(manifest, indent=2) + "\n")
         _write_synced(target / SUCCESS, "")

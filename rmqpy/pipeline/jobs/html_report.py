@@ -224,12 +224,12 @@ def _blocks(audit: StoreAudit) -> Iterator[tuple[tuple[str, int], str]]:
 
 
 def _agreement(
-    places: tuple[int, int], stores: Sequence[Mapping[tuple[str, int], str]]
+    bounds: tuple[int, int], stores: Sequence[Mapping[tuple[str, int], str]]
 ) -> tuple[str, str]:
     """Return (kind, text) of the agreement of a cell's blocks, or empty texts without blocks."""
-    first = places[0] // BLOCK_SIZE * BLOCK_SIZE
+    first = bounds[0] // BLOCK_SIZE * BLOCK_SIZE
     equal = different = missing = 0
-    for offset in range(first, max(places[1], first + 1), BLOCK_SIZE):
+    for offset in range(first, max(bounds[1], first + 1), BLOCK_SIZE):
         for kind in ("classic", "ledger"):
             found = [store.get((kind, offset)) for store in stores]
             present = [digest for digest in found if digest is not None]

@@ -65,8 +65,8 @@ def _run_wave(session: SparkSession, do: Callable[[T], R], wave: tuple[T, ...]) 
     from pyspark.errors import PySparkException
 
     tasks = _tasks(session, len(wave))
-    unit_numbers = [place for first in range(tasks) for place in range(first, len(wave), tasks)]
-    task = _task(do, tuple(wave[place] for place in unit_numbers), __version__)
+    unit_numbers = [unit for first in range(tasks) for unit in range(first, len(wave), tasks)]
+    task = _task(do, tuple(wave[unit] for unit in unit_numbers), __version__)
     numbers = session.range(0, len(wave), 1, numPartitions=tasks)
     try:
         rows = numbers.mapInArrow(task, ANSWER_SCHEMA).collect()

@@ -127,8 +127,8 @@ class JavaHome:
     def _install(self) -> None:
         maven = _find("mvn")
         assert maven is not None
-        with tempfile.TemporaryDirectory(dir=self.cache, prefix="install-") as made:
-            work = Path(made)
+        with tempfile.TemporaryDirectory(dir=self.cache, prefix="install-") as folder:
+            work = Path(folder)
             (work / "pom.xml").write_text(_project(self.version), encoding="utf-8")
             goal = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
             command = [maven, "-B", "-q", "-f", str(work / "pom.xml"), *goal]
@@ -139,8 +139,8 @@ class JavaHome:
     def _compile(self, lib: Path, sources: list[Path], classes: Path) -> None:
         javac = _find("javac")
         assert javac is not None
-        with tempfile.TemporaryDirectory(dir=classes.parent, prefix="compile-") as made:
-            output = Path(made) / "classes"
+        with tempfile.TemporaryDirectory(dir=classes.parent, prefix="compile-") as folder:
+            output = Path(folder) / "classes"
             output.mkdir()
             command = [javac, "-nowarn", "-encoding", "UTF-8", "-cp", f"{lib}/*", "-d", str(output)]
             _run([*command, *map(str, sources)], COMPILE_SECONDS_MAX)

@@ -32,16 +32,16 @@ def store(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpgradeFixture]:
-    made = UpgradeFixture(tmp_path_factory.mktemp("servers"))
-    yield made
-    made.close()
+    fixture = UpgradeFixture(tmp_path_factory.mktemp("servers"))
+    yield fixture
+    fixture.close()
 
 
 @pytest.fixture(scope="module")
 def journey(store: Path, tmp_path_factory: pytest.TempPathFactory) -> UpgradeRun:
-    made = UpgradeRun(tmp_path_factory.mktemp("replicas"))
-    made.begin(store)
-    return made
+    run = UpgradeRun(tmp_path_factory.mktemp("replicas"))
+    run.begin(store)
+    return run
 
 
 @pytest.fixture(scope="module")

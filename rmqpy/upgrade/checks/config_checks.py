@@ -120,17 +120,17 @@ def peers(group: Group) -> Iterator[CheckFinding]:
 
 def _port_findings(survey: Survey, members: dict[str, int]) -> Iterator[CheckFinding]:
     listen = int(survey.setting("listenPort") or DEFAULT_LISTEN_PORT)
-    taken = {
+    used = {
         listen: "listenPort",
         listen - 2: "the fast port, listenPort - 2",
         listen + 1: "the HA port, listenPort + 1",
     }
     own = members.get(survey.setting("dLegerSelfId"), -1)
-    if own in taken:
+    if own in used:
         yield finding(
             "peers",
             survey.name,
-            f"its DLedger port {own} is also {taken[own]}",
+            f"its DLedger port {own} is also {used[own]}",
             "choose another port in dLegerPeers of all members",
         )
     low, high = ephemeral_ports()

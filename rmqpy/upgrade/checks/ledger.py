@@ -196,6 +196,6 @@ def _add_scan(ledger: Ledger, file: MappedFile, scan: Scan) -> None:
         first = position == layout.ENTRY_HEADER_SIZE
         if length > (PROPERTIES_MAX_BEFORE_FIRST if first else PROPERTIES_MAX_BEFORE):
             ledger.too_long.append(offset)
-        place = position + layout.MAGIC_POSITION
-        if file.view[place + 3] == layout.MESSAGE_MAGIC_V2 & 0xFF:
+        magic_position = position + layout.MAGIC_POSITION
+        if file.view[magic_position + 3] == layout.MESSAGE_MAGIC_V2 & 0xFF:
             ledger.version = 2

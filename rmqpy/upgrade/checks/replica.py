@@ -153,8 +153,8 @@ class RemoteReplica:
 
     def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
         query = {"topic": topic, "queue": queue_id, "first": first, "end": end}
-        count, content, place = json.loads(self._get("sums", query))
-        return int(count), int(content), int(place)
+        count, content, positions = json.loads(self._get("sums", query))
+        return int(count), int(content), int(positions)
 
     def status(self) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(self._get("status", {}))

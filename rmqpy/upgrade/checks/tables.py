@@ -75,8 +75,8 @@ def table_differences(one: Mapping[str, str], two: Mapping[str, str]) -> Iterato
             if content_one.get(key) != content_two.get(key)
         )
         listed = ", ".join(map(str, keys[:5])) + (f" and {len(keys) - 5} more" if keys[5:] else "")
-        known = name in MEMBERS
-        yield TableDifference(name, f"{len(keys)} entries differ: {listed}", not known)
+        is_known = name in MEMBERS
+        yield TableDifference(name, f"{len(keys)} entries differ: {listed}", not is_known)
 
 
 def merge_tables(
@@ -115,8 +115,8 @@ def merge_tables(
 def consumer_offsets(tables: Mapping[str, str]) -> Iterator[tuple[str, str, int, int]]:
     """Yield (topic, group, queue id, offset) of every consumer group."""
     for key, offset in _content(OFFSETS, tables.get(OFFSETS)).items():
-        place, _, queue = key.rpartition(" ")
-        topic, _, group = place.partition("@")
+        topic_and_group, _, queue = key.rpartition(" ")
+        topic, _, group = topic_and_group.partition("@")
         yield topic, group, int(queue), offset
 
 
@@ -158,12 +158,12 @@ def _merge_offsets(
             result[key] = max(offset, result.get(key, 0))
     if name == OFFSETS:
         for key, offset in result.items():
-            place, _, queue = key.rpartition(" ")
-            end = ends.get((place.partition("@")[0], int(queue)))
+            topic_and_group, _, queue = key.rpartition(" ")
+            end = ends.get((topic_and_group.partition("@")[0], int(queue)))
             if end is not None and offset > end:
                 conflicts.append(
-                    f"{name}: {place} queue {queue} is at {offset}, the queue ends at {end}: set to"
-                    f" {end}"
+                    f"{name}: {topic_and_group} queue {queue} is at {offset}, the queue ends at"
+                    f" {end}: set to {end}"
                 )
                 result[key] = end
     return result
@@ -211,8 +211,8 @@ def _encode(name: str, result: dict[str, Any], replicas: Mapping[str, Mapping[st
     table: dict[Any, Any] = {}
     if name == OFFSETS:
         for key, offset in result.items():
-            place, _, queue = key.rpartition(" ")
-            table.setdefault(place, {})[int(queue)] = offset
+            topic_and_group, _, queue = key.rpartition(" ")
+            table.setdefault(topic_and_group, {})[int(queue)] = offset
     elif name == DELAYS:
         table = {int(level): offset for level, offset in result.items()}
     else:

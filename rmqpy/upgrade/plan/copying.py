@@ -11,10 +11,10 @@ def copy_file(files: FileSystem, source: str, target: str) -> None:
     files.unlink(target)
     copy = files.open(target, size=original.size)
     try:
-        for place in range(0, original.size, CHUNK):
-            data = bytes(original.view[place : place + CHUNK])
+        for position in range(0, original.size, CHUNK):
+            data = bytes(original.view[position : position + CHUNK])
             if any(data):
-                copy.write(place, data)
+                copy.write(position, data)
         copy.sync()
     finally:
         copy.close()

@@ -47,16 +47,16 @@ def is_finished(files: FileSystem, target: str) -> bool:
     return files.exists(f"{target}/{FINISHED}")
 
 
-def build(context: NodeContext, places: DerivedPaths, from_offset: int) -> None:
+def build(context: NodeContext, folders: DerivedPaths, from_offset: int) -> None:
     """Build both folders. On return they are durable and the file ``finished`` exists."""
     files, settings = context.files, context.settings
-    target = places.target
+    target = folders.target
     files.make_dirs(f"{target}/{QUEUES}")
     files.make_dirs(f"{target}/{INDEX}")
     if from_offset > 0:
-        copy_tree(files, places.queues, f"{target}/{QUEUES}")
-    _copy_index(files, places.index, f"{target}/{INDEX}", from_offset)
-    log_files = MappedFiles(files, (places.commit_log,), settings.mapped_file_size_commit_log)
+        copy_tree(files, folders.queues, f"{target}/{QUEUES}")
+    _copy_index(files, folders.index, f"{target}/{INDEX}", from_offset)
+    log_files = MappedFiles(files, (folders.commit_log,), settings.mapped_file_size_commit_log)
     log_files.load(COMMIT_LOG_SIZE_KEY)
     queues = ConsumeQueueTable(files, f"{target}/{QUEUES}", settings.mapped_file_size_consume_queue)
     index = KeyIndex(
@@ -71,13 +71,13 @@ def build(context: NodeContext, places: DerivedPaths, from_offset: int) -> None:
             LogRecovery(files, log_files, Framing.CLASSIC, f"{context.work}/quarantine").recover(0)
         log = ClassicCommitLog(log_files)
         _dispatch(context, log, (queues, index), from_offset)
-        _drop_deleted(files, queues, places)
+        _drop_deleted(files, queues, folders)
         stored_ms = _make_durable(files, queues, index, target)
     finally:
         queues.close()
         index.close()
         log_files.close()
-    _keep_times(files, places.queues, f"{target}/{QUEUES}")
+    _keep_times(files, folders.queues, f"{target}/{QUEUES}")
     files.replace_bytes(f"{target}/{FINISHED}", json.dumps({"at_ms": stored_ms}).encode())
 
 
@@ -109,8 +109,8 @@ def _dispatch(
     queues.correct_min_offsets(PhysicalOffset(log.min_offset))
 
 
-def _drop_deleted(files: FileSystem, queues: ConsumeQueueTable, places: DerivedPaths) -> None:
-    kept = existing_topics(files, places.config, places.queues)
+def _drop_deleted(files: FileSystem, queues: ConsumeQueueTable, folders: DerivedPaths) -> None:
+    kept = existing_topics(files, folders.config, folders.queues)
     if kept is None:
         return
     for topic in {name[0] for name, _ in queues.items()} - kept:

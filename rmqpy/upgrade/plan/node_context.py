@@ -69,8 +69,8 @@ def range_digest(files: FileSystem, path: str, start: int = 0, end: int | None =
             return ABSENT
         digest = hashlib.md5(usedforsecurity=False)
         view = file.view
-        for place in range(start, stop, CHUNK):
-            digest.update(view[place : min(place + CHUNK, stop)])
+        for position in range(start, stop, CHUNK):
+            digest.update(view[position : min(position + CHUNK, stop)])
         return digest.hexdigest()
     finally:
         file.close()

@@ -181,8 +181,8 @@ class Cut(Patch):
 
     def edits(self, context: NodeContext) -> Iterable[Edit]:
         return [
-            Edit(place, bytes(min(CHUNK, self.end - place)))
-            for place in range(self.start, self.end, CHUNK)
+            Edit(position, bytes(min(CHUNK, self.end - position)))
+            for position in range(self.start, self.end, CHUNK)
         ]
 
     def prepare(self, context: NodeContext, undo_path: str) -> None:
@@ -191,8 +191,10 @@ class Cut(Patch):
         source = files.open_readonly(self.path)
         kept = files.open(self.kept, size=self.end - self.start)
         try:
-            for place in range(self.start, self.end, CHUNK):
-                kept.write(place - self.start, source.view[place : min(place + CHUNK, self.end)])
+            for position in range(self.start, self.end, CHUNK):
+                kept.write(
+                    position - self.start, source.view[position : min(position + CHUNK, self.end)]
+                )
             kept.sync()
         finally:
             kept.close()
@@ -263,11 +265,11 @@ class Create(Op):
         files.unlink(incoming)
         file = files.open(incoming, size=self.size)
         try:
-            for place in range(0, self.size, CHUNK):
-                stop = min(place + CHUNK, self.size)
-                data = context.source.read(self.replica, self.source_path, place, stop)
+            for position in range(0, self.size, CHUNK):
+                stop = min(position + CHUNK, self.size)
+                data = context.source.read(self.replica, self.source_path, position, stop)
                 if any(data):
-                    file.write(place, data)
+                    file.write(position, data)
             file.sync()
         finally:
             file.close()
@@ -302,10 +304,10 @@ class Move(Op):
     to: str
 
     def state(self, context: NodeContext) -> OpState:
-        here, there = context.files.exists(self.path), context.files.exists(self.to)
-        if here == there:
+        at_source, at_target = context.files.exists(self.path), context.files.exists(self.to)
+        if at_source == at_target:
             return OpState.OTHER
-        return OpState.BEFORE if here else OpState.AFTER
+        return OpState.BEFORE if at_source else OpState.AFTER
 
     def perform(self, context: NodeContext) -> None:
         _move(context, self.path, self.to)

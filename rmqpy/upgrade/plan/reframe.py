@@ -233,7 +233,7 @@ def _edits_of_scan(
         scan.prepared_transaction_offset,
         strict=True,
     )
-    for row, (offset, size, place, length, prepared) in enumerate(columns):
+    for row, (offset, size, properties_position, length, prepared) in enumerate(columns):
         start = offset - file.base_offset
         if scan.physical_offset[row] != offset:
             raise StoreError(
@@ -248,10 +248,10 @@ def _edits_of_scan(
         if not first and not back and new_prepared == prepared:
             continue
         headers = ([0] if first else []) + ([start + size] if back else [])
-        properties = bytes(view[place : place + length])
+        properties = bytes(view[properties_position : properties_position + length])
         extended = _extend(file, properties, headers, offset)
         checksum = _has_checksum(properties)
-        properties_at = begin + place
+        properties_at = begin + properties_position
         if first or checksum or new_prepared != prepared:
             record = bytearray(file.view[start : properties_at - 2])
             record += len(extended).to_bytes(2) + extended
@@ -271,10 +271,11 @@ def _patch(file: DataFile, record: bytearray, scan: Scan, row: int, prepared: in
     record[0:4] = len(record).to_bytes(4)
     offset = scan.offset[row]
     if offset - file.base_offset == _HEADER:
-        place = layout.PHYSICAL_OFFSET_POSITION
-        record[place : place + 8] = (offset - _HEADER).to_bytes(8)
-    place = layout.BODY_POSITIONS[scan.sys_flag[row] & layout.HOSTS_V6] - _PREPARED_BEFORE_BODY
-    record[place : place + 8] = prepared.to_bytes(8, signed=True)
+        position = layout.PHYSICAL_OFFSET_POSITION
+        record[position : position + 8] = (offset - _HEADER).to_bytes(8)
+    body_position = layout.BODY_POSITIONS[scan.sys_flag[row] & layout.HOSTS_V6]
+    position = body_position - _PREPARED_BEFORE_BODY
+    record[position : position + 8] = prepared.to_bytes(8, signed=True)
 
 
 def _extend(file: DataFile, properties: bytes, headers: list[int], offset: int) -> bytes:
