@@ -66,7 +66,9 @@ def add_commands(commands: Commands) -> None:
         metavar="WHEN",
         help="from this queue offset or store time (2024-05-31T12:00:00Z) on",
     )
-    dump.add_argument("--to", dest="end", metavar="WHEN", help="up to before this offset or time")
+    dump.add_argument(
+        "--to", dest="end", metavar="WHEN", help="end before this queue offset or store time"
+    )
     dump.add_argument("--key", help="only this key (KEYS, UNIQ_KEY) or message id")
     dump.add_argument("--limit", type=int, metavar="N", help="maximum number of messages")
     dump.add_argument(
