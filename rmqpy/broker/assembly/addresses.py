@@ -1,13 +1,13 @@
-"""Where a broker listens and what it tells clients to connect to. Pure: the host's addresses are
-arguments.
+"""The choice of the address that a broker listens on and of the one that it reports to clients.
+Pure: the host's addresses are arguments.
 
 ================  ==========================================================================
-told to clients   ``brokerIP1``; absent: the address that is listened on (all: 127.0.0.1)
+reported          ``brokerIP1``; absent: the address listened on (127.0.0.1 if that is all)
 listened on       ``bindAddress``; absent: ``brokerIP1`` if this host has it; else 127.0.0.1
 ================  ==========================================================================
 
-A broker that nobody told where to listen listens on the loopback alone: safe, but useless to other
-hosts. When a name server on another host shows that other hosts are meant, ``warning`` says so.
+Without settings a broker listens on the loopback address only: safe, but useless to other hosts. If
+a name server is on another host, other hosts are meant to connect, and ``warning`` says so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ANY = ("0.0.0.0", "::")
 
 @define(slots=True, frozen=True, kw_only=True)
 class AddressSettings:
-    """The settings that decide, and the addresses of this host."""
+    """The settings that determine the addresses, and the addresses of this host."""
 
     broker_ip1: str | None
     bind_address: str | None
@@ -35,7 +35,7 @@ class AddressSettings:
 
 @define(slots=True, frozen=True, kw_only=True)
 class Addresses:
-    """``told`` is what clients connect to, ``bind`` what the ports listen on."""
+    """The chosen addresses: clients connect to ``told``, and the ports listen on ``bind``."""
 
     told: str
     bind: str
@@ -43,7 +43,7 @@ class Addresses:
 
 
 def choose_addresses(settings: AddressSettings) -> Addresses:
-    """Apply the table above."""
+    """Return the addresses that follow from the module's table."""
     told = settings.broker_ip1
     if settings.bind_address:
         bind = settings.bind_address
@@ -72,7 +72,7 @@ def _warning(settings: AddressSettings, told: str, bind: str) -> str | None:
     return (
         f"name server {remote[0]} is on another host, but neither brokerIP1 nor bindAddress is "
         f"set: listening on {LOOPBACK} only, where no other host can connect; set brokerIP1 to the "
-        "address that clients shall use"
+        "address that clients should use"
     )
 
 

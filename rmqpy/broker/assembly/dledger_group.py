@@ -1,8 +1,9 @@
-"""A broker as a member of a DLedger group: its settings as the core's, its role as the core finds
-it.
+"""A broker as a member of a DLedger group: its settings become those of the core, and the core
+determines its role.
 
-Everything is given: a simulator makes a member on virtual time, memory files and a network of its
-own with the same :func:`start_dledger_member` as :mod:`rmqpy.broker.assembly.process`.
+All dependencies are arguments: a simulator creates a member with virtual time, memory files and a
+network of its own through the same :func:`start_dledger_member` as
+:mod:`rmqpy.broker.assembly.process`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from rmqpy.store.message_store import MessageStore
 
 @define(slots=True, frozen=True, kw_only=True)
 class DLedgerDependencies:
-    """``network`` carries the requests to other members, ``rng(n)`` gives any of 0 … n - 1.
-    ``tick_ms`` is the period of the state loop.
+    """What a member receives from outside. ``network`` carries the requests to other members,
+    ``rng(n)`` returns a random number below n, and ``tick_ms`` is the period of the state loop.
     """
 
     scheduler: Scheduler
@@ -38,8 +39,9 @@ class DLedgerDependencies:
 def start_dledger_member(
     broker: Broker, store: MessageStore, deps: DLedgerDependencies
 ) -> DLedgerDriver | None:
-    """The driver of this member, not started; None for a broker without a DLedger log. It answers
-    the peers' port. The broker takes no messages until the driver says that it leads.
+    """Return the driver of this member, not started, or None for a broker without a DLedger log.
+    The driver answers the requests at the peers' port. The broker accepts no messages until the
+    driver reports that it leads.
     """
     log = store.opened.dledger
     if log is None:
@@ -76,19 +78,19 @@ def start_dledger_member(
 
 
 def membership_of(settings: StoreSettings) -> Membership:
-    """Group, own id and the ids of all members."""
+    """Return the membership in the settings: group, own id and the ids of all members."""
     assert settings.dledger_self_id is not None and settings.dledger_group is not None
     peers = tuple(peer.peer_id for peer in settings.dledger_members)
     return Membership(settings.dledger_group, settings.dledger_self_id, peers)
 
 
 def slave_id_of(self_id: str) -> int:
-    """Broker id of a member that does not lead: its number plus 1, as in Java."""
+    """Return the broker id of a member that does not lead: its number plus 1, as in Java."""
     return int(self_id[1:]) + 1
 
 
 def options_of(configuration: BrokerConfiguration, rng: RandomBelow) -> RaftOptions:
-    """The settings as the core wants them."""
+    """Return the settings as options of the core."""
     store, timers = configuration.store, configuration.dledger
     preferred = store.preferred_leader_id or ""
     return RaftOptions(

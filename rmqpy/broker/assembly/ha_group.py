@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # imported only on a slave
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class HaTransport:
-    """Outgoing requests, and the TLS of this process."""
+    """The client for outgoing requests, and the TLS contexts of this process."""
 
     network: Network
     tls: Tls = Tls()  # noqa: RUF009 - a frozen value
@@ -42,7 +42,7 @@ class HaGroup:
     follower: HaFollower | None
 
     async def listen(self, host: str) -> None:
-        """Raises ConfigError if the port cannot be opened."""
+        """Open the replication port. Raises ConfigError if that fails."""
         await self.server.listen(host, self.port)
 
     def start(self) -> None:
@@ -58,7 +58,9 @@ class HaGroup:
 def build_ha_group(
     broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, transport: HaTransport
 ) -> HaGroup | None:
-    """Return the group part of ``broker``; None with DLedger, which replicates on its own."""
+    """Return the replication port and follower of ``broker``, or None with DLedger, which has its
+    own replication.
+    """
     identity = broker.identity
     log = store.opened.classic
     if identity.store.enable_dledger_commit_log:
@@ -80,7 +82,7 @@ def build_ha_group(
 def _follower(
     broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, transport: HaTransport
 ) -> HaFollower:
-    from rmqpy.broker.replication.ha_follower import HaFollower  # a master never needs it
+    from rmqpy.broker.replication.ha_follower import HaFollower  # A master never needs it.
 
     return HaFollower(
         identity=broker.identity,

@@ -1,16 +1,17 @@
-"""Whether a member with an old log in front of its DLedger log is fit to join Java members, and to
-lead.
+"""The checks of a member with an old log before its DLedger log: whether it may join Java members,
+and whether it may lead.
 
 =========================  ======================================================================
-a member                   then
+a member                   rule
 =========================  ======================================================================
-of Java                    cannot say what its old log holds. A certificate of ``rmqpy upgrade
-                           verify`` must: equal, with that member by its id among its subjects,
-                           and the same old log as ours; or ``rmqpyAcceptUnverifiedPeers=true``
+of Java                    cannot report the content of its old log. A certificate of ``rmqpy
+                           upgrade verify`` must do that: EQUAL, with the id of that member among
+                           its subjects, and with the same old log as ours. Or set
+                           ``rmqpyAcceptUnverifiedPeers=true``
 without config/            does not lead before it has fetched topics, groups, consumer and delay
                            offsets from a leader: the others would take over its empty tables,
-                           and deliver and check again what was done. Until then it writes no
-                           topics.json either: after a restart it is still one without tables
+                           and repeat deliveries and checks. Until then it does not write
+                           topics.json either, so that a restart finds it still missing
 =========================  ======================================================================
 """
 
@@ -37,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True)
 class PeerCertificateCheck:
-    """Says why a Java member may not be joined. ``introduce`` tells of this member."""
+    """The check of a Java member by certificate. ``introduce`` returns the data of this member."""
 
     files: FileSystem
     settings: StoreSettings
@@ -45,15 +46,15 @@ class PeerCertificateCheck:
 
     @classmethod
     def of(cls, store: MessageStore, introduce: Callable[[], PeerHello]) -> Callable[[str], str]:
-        """For a store; one that never had an old log, or whose entries in front have expired like
-        it, has nothing to compare.
+        """Return the check for a store. It accepts every member if the store has no old log to
+        compare: it never had one, or the old log and the first entries have expired.
         """
         if store.opened.old_log is None or store.opened.old_log.mark.end < 0:
             return lambda _member: ""
         return cls(store.opened.old_log.files, store.settings, introduce).reason_not_trusted
 
     def reason_not_trusted(self, member: str) -> str:
-        """ "" when it may be joined."""
+        """Return why this member may not join a Java ``member``, or an empty text if it may."""
         if self.settings.rmqpy_accept_unverified_peers:
             return ""
         try:
@@ -69,15 +70,15 @@ class PeerCertificateCheck:
             return self._remedy(member, f"the certificate is about {named}")
         for subject in subjects:
             if not subject.old_log_digest:
-                return self._remedy(member, "the certificate does not tell of its old log")
-            told = evolve(
+                return self._remedy(member, "the certificate does not describe its old log")
+            certified = evolve(
                 own,
                 member=member,
                 divided_offset=subject.divided_offset,
                 old_log_end=subject.old_log_end,
                 old_log_digest=subject.old_log_digest,
             )
-            differences = compare_old_logs(own, told)
+            differences = compare_old_logs(own, certified)
             if differences:
                 return "; ".join(differences)
         return ""
@@ -99,18 +100,18 @@ class PeerCertificateCheck:
 
     def _remedy(self, member: str, why: str) -> str:
         return (
-            f"{member} is a Java member and cannot say what its old commit log holds, and {why}:"
-            " run rmqpy upgrade verify on all members, each named by its id, and give the result"
-            " as rmqpyCertificate; or set rmqpyAcceptUnverifiedPeers=true"
+            f"{member} is a Java member and cannot report the content of its old commit log, and"
+            f" {why}: run rmqpy upgrade verify on all members, each named by its id, and give the"
+            " result as rmqpyCertificate; or set rmqpyAcceptUnverifiedPeers=true"
         )
 
 
 @define(slots=True, eq=False, repr=False)
 class MetadataReadyCheck:
-    """Says whether this member would lead without tables.
+    """The check that a member does not lead before it has tables.
 
-    Until it has fetched them, a member that started without topics.json next to an old commit log
-    does not write that file either.
+    A member that started with an old commit log but without topics.json does not write that file
+    before it has fetched the tables.
     """
 
     _sync: MetadataSync
@@ -118,7 +119,7 @@ class MetadataReadyCheck:
     _is_missing: bool = field(default=False, init=False)
 
     def start(self, store: MessageStore) -> None:
-        """Look for the tables next to the log of ``store``."""
+        """Check whether the tables exist next to the old log of ``store``; log a warning if not."""
         old_log = store.opened.old_log
         if store.opened.divided_offset is None or old_log is None:
             return
@@ -127,8 +128,8 @@ class MetadataReadyCheck:
             self._is_missing = True
             self._topics.suspend()
             logger.warning(
-                "%s is missing beside an old commit log: this member does not lead before it has"
-                " fetched topics, groups and offsets from a leader; where no member has them, copy"
+                "%s is missing next to an old commit log: this member does not lead before it has"
+                " fetched topics, groups and offsets from a leader; if no member has them, copy"
                 " config/ of the last master",
                 topics,
             )

@@ -1,5 +1,5 @@
-"""What the broker counts, as text for Prometheus: names and labels of rocketmq-exporter, and a few
-series of our own.
+"""The metrics of a broker as text for Prometheus: the names and labels of rocketmq-exporter, and a
+few series of our own.
 
 ===============================  ===============================================================
 name                             labels
@@ -12,12 +12,12 @@ rocketmq_send_back_nums
 rocketmq_group_diff, _retrydiff, group, topic, countOfOnlineConsumers, msgModel
 _dlqdiff
 rocketmq_group_count             caddr, localaddr, group
-rmqpy_*                          broker; role, peer or slave where there are several
+rmqpy_*                          broker; role, peer or slave for some
 ===============================  ===============================================================
 
-Everything is read off the tables when it is asked for. Bound: ``SERIES_MAX`` lines; what does not
-fit is counted in ``rmqpy_series_left_out``. The module imports aiohttp, and is itself imported only
-if ``metricsListenAddress`` is set.
+All values are read from the tables for each request. Bound: ``SERIES_MAX`` lines; the lines left
+out are counted in ``rmqpy_series_left_out``. The module imports aiohttp, and is itself imported
+only if ``metricsListenAddress`` is set.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _RUNTIME: Final[Mapping[str, str]] = {
     "commitLogMaxOffset": "commitlog_maxoffset",
     "commitLogMinOffset": "commitlog_minoffset",
 }
-"""Key of the runtime information to what stands behind ``rocketmq_brokeruntime_``."""
+"""Key of the runtime information to the name that follows ``rocketmq_brokeruntime_``."""
 _RATES: Final = ("getFoundTps", "getMissTps", "getTotalTps", "getTransferedTps", "putTps")
 _WINDOWS: Final = ("10", "60", "600")
 _PUT_TIMES: Final = (
@@ -101,7 +101,7 @@ _PUT_TIMES: Final = (
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class Metrics:
-    """Reads the metrics off the tables of a broker."""
+    """The metrics of a broker, read from its tables."""
 
     identity: BrokerContext
     store: MessageReader
@@ -113,7 +113,7 @@ class Metrics:
     gate: SendGate
     replication: ReplicationStatus
     member_status: Callable[[], Mapping[str, object]] | None
-    """The status of a member of a DLedger group; None outside of one."""
+    """Returns the status of a member of a DLedger group; None outside of a group."""
 
     def text(self) -> str:
         """Return the page: one ``# TYPE`` line per name, then its samples."""
@@ -174,7 +174,7 @@ class Metrics:
             yield name, labels, self._rate(item, identity.cluster)
 
     def _rate(self, name: str, key: str) -> float:
-        """Of the last minute."""
+        """Return the rate per second of an item during the last minute."""
         item = self.item_statistics.find(name, key)
         minute = item.data().stats_minute if item is not None else None
         return minute.tps if minute is not None else 0.0
@@ -242,7 +242,7 @@ class Metrics:
             yield "rocketmq_producer_count", labels, float(len(members))
 
     def _own(self, runtime: Mapping[str, str]) -> Iterator[Sample]:
-        """Role, term, commit, lag, divided offset."""
+        """Yield rmqpy's own series: role, term, commit, lag, divided offset."""
         labels = {"broker": self.identity.name}
         role = "slave" if self.identity.is_slave else "master"
         status = self.member_status() if self.member_status is not None else {}
@@ -264,14 +264,18 @@ class Metrics:
 
 
 class MetricsPage:
-    """Serves until it is closed. There is no access control: whoever reaches the port may read."""
+    """The HTTP page of the metrics. It has no access control: any host that can connect may read
+    it.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         self._source = metrics
         self._runner: web.AppRunner | None = None
 
     async def listen(self, host: str, port: int) -> str:
-        """Raises OSError for a port that is in use; returns where it listens."""
+        """Serve ``/metrics`` and return the address that is listened on. Raises OSError if the port
+        is in use.
+        """
         application = web.Application()
         application.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(application, access_log=None)

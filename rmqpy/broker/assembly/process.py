@@ -1,8 +1,8 @@
-"""A broker as a process or inside one: the store, the sockets, the DLedger driver and the broker,
-put together.
+"""A running broker, as a process of its own or inside another one: the store, the sockets, the
+DLedger driver and the broker.
 
 Order of a start: settings are checked, the store is opened (locked, recovered, dispatched), the
-ports listen, the broker registers; with DLedger the member then takes its role. A stop is the
+ports are opened, the broker registers; with DLedger the member then takes its role. A stop is the
 reverse; the store is closed last.
 """
 
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from rmqpy.net.dledger.driver import DLedgerDriver
 
 PUSHES_WAITING_MAX = 64 * 1024 * 1024
-"""Bytes that may wait for one member of the group."""
+"""The limit on the bytes that wait to be sent to one member of the group."""
 
 PUSH_BYTES = 768 * 1024
-"""As large as the frame of a full push: it is read at once, not in pieces that are put together."""
+"""The read buffer of the peers' port: the frame of a full push fits and is read in one piece."""
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ async def _run_until_stopped(
 
 
 class BrokerRuntime:
-    """A running broker. ``address`` and ``store`` are there after :meth:`start`."""
+    """A running broker. The properties are available after :meth:`start`."""
 
     def __init__(
         self,
@@ -117,7 +117,9 @@ class BrokerRuntime:
         return self._parts.broker
 
     async def start(self) -> None:
-        """Raises ConfigError, StoreError or OSError (a port that is in use); nothing runs then."""
+        """Start the broker. Raises ConfigError, StoreError or OSError (a port is in use); nothing
+        runs after an error.
+        """
         assert self._running is None
         configuration = self._configuration
         if backend.implementation != "c":
@@ -147,7 +149,7 @@ class BrokerRuntime:
             raise
 
     async def stop(self) -> None:
-        """Sign off, let replies leave, make everything durable. Harmless twice."""
+        """Unregister, send or fail pending replies, flush and close the store. Idempotent."""
         if self._running is None:
             return
         parts, self._running = self._running, None
@@ -251,7 +253,7 @@ class _Running:
     broker: Broker
     network: RemotingClient
     servers: tuple[RemotingServer, RemotingServer]
-    """The ordinary one and that of the fast port."""
+    """The servers of the main port and of the fast port."""
     member: _GroupMember | None
     group: HaGroup | None
     page: MetricsPage | None
@@ -291,8 +293,8 @@ class _GroupMember:
     status: Callable[[], Mapping[str, object]]
 
     async def listen(self, configuration: BrokerConfiguration, bind: str) -> None:
-        """On the own address in ``dLegerPeers``; where ``bindAddress`` is set or that address is
-        none of this host, where the other ports listen.
+        """Listen on the member's own address in ``dLegerPeers``, or on the address of the other
+        ports if ``bindAddress`` is set or the member's address does not belong to this host.
         """
         settings = configuration.store
         members = settings.dledger_members
@@ -308,8 +310,8 @@ def _main_server(
     scheduler: AsyncioScheduler,
     bounds: tuple[ConnectionLimits, ListenerSecurity],
 ) -> RemotingServer:
-    """The server of the hot path where there is one, the ordinary one otherwise (or with
-    ``RMQPY_FAST=0`` in the environment).
+    """Return a server with the fast path if that is available, and otherwise, or with
+    ``RMQPY_FAST=0`` in the environment, one without it.
     """
     if os.environ.get("RMQPY_FAST") == "0":
         return RemotingServer(broker.server, scheduler, *bounds)
@@ -318,21 +320,24 @@ def _main_server(
     feed = install_fast_path(broker, store, scheduler)
     if feed is None:
         return RemotingServer(broker.server, scheduler, *bounds)
-    limits, doors = bounds
-    # A commit is written, flushed and, in a group, sent to every other member: share it.
-    return FastServer(broker.server, scheduler, limits, feed, doors, patient=True)
+    limits, security = bounds
+    # A commit is written, flushed and, in a group, sent to every other member, so a turn waits for
+    # more requests that can share it.
+    return FastServer(broker.server, scheduler, limits, feed, security, patient=True)
 
 
 def _member(
     broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, tls: Tls
 ) -> _GroupMember | None:
-    """The DLedger side of the broker with its sockets; its rooms are for brokers that have one."""
+    """Return the DLedger side of the broker with its sockets, or None without a DLedger log. Only
+    brokers with such a log import the modules that it needs.
+    """
     if store.opened.dledger is None:
         return None
     from rmqpy.broker.assembly.dledger_group import DLedgerDependencies, start_dledger_member
     from rmqpy.broker.replication.group_status import status_of
 
-    # What is pushed in one turn to a follower that has fallen behind may be much.
+    # The pushes of one turn to a follower that lags may be large.
     limits = ConnectionLimits(high_water=PUSHES_WAITING_MAX)
     network = RemotingClient(scheduler, ClientLimits(connection=limits), tls=tls.client)
     rng = random.SystemRandom().randrange
@@ -374,8 +379,8 @@ def _addresses(configuration: BrokerConfiguration) -> Addresses:
 
 
 def _replication_host(configuration: BrokerConfiguration, addresses: Addresses) -> str:
-    """Where slaves connect: ``brokerIP2``, if that is an address of this host and nobody said where
-    to listen.
+    """Return the address that the replication port listens on: ``brokerIP2``, if that is an address
+    of this host and ``bindAddress`` is not set; otherwise that of the other ports.
     """
     told = configuration.broker.broker_ip2
     if told and not configuration.remoting.bind_address and _is_local(told):
@@ -384,7 +389,7 @@ def _replication_host(configuration: BrokerConfiguration, addresses: Addresses) 
 
 
 def _is_local(host: str, *, numeric: bool = True) -> bool:
-    """Whether a socket can be bound to ``host``: true for this machine's own addresses only."""
+    """Return whether a socket can be bound to ``host``, which is so for this host's addresses."""
     try:
         (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
             host, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST if numeric else 0
@@ -397,8 +402,8 @@ def _is_local(host: str, *, numeric: bool = True) -> bool:
 
 
 def _freeze_gc() -> None:
-    """What the start has made stays as long as the broker: later collections need not look at it.
-    (The command line put collecting off until now.)
+    """Exclude the objects that exist now, which live as long as the broker, from later collections.
+    Enable garbage collection, which the command line has disabled until now.
     """
     gc.collect()
     gc.freeze()
@@ -406,7 +411,7 @@ def _freeze_gc() -> None:
 
 
 def _raise_open_files_limit() -> None:
-    """Every mapped file and every connection is an open file: take what the system allows."""
+    """Raise the limit of open files to the hard limit: mapped files and connections need many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -416,7 +421,7 @@ def _raise_open_files_limit() -> None:
 
 
 def _own_credentials(configuration: BrokerConfiguration) -> Credentials | None:
-    """What this broker signs its own requests with."""
+    """Return the credentials with which this broker signs its own requests, or None."""
     text = configuration.security.inner_client_authentication_credentials
     if text is None:
         return None

@@ -1,8 +1,9 @@
 """The requests of a broker, and the commit at the end of each turn of the loop.
 
-``handle`` answers every request by one table (request code to handler); sends are collected and put
-together at its end. ``turn_ended`` is the moment of commit: write what was staged, release the
-replies that waited for it, dispatch what has become readable, wake the readers that wait for it::
+``handle`` answers every request through one table (request code to handler); sends are collected
+and put together at its end. ``turn_ended`` commits: it writes the staged records, releases the
+replies that waited for them, dispatches the records that have become readable, and wakes the
+readers that wait for them::
 
     handle*  ──►  commit  ──►  gate.release  ──►  dispatch  ──►  hold.resume_ready
 
@@ -40,26 +41,28 @@ from rmqpy.remoting.frame import encode_command
 from rmqpy.store.message_store import MessageStore
 
 UNAWAITED_DISPATCH_MS: Final = 5
-"""A slave without waiting readers dispatches at once what its log received in this time."""
+"""The period in which a slave without waiting readers dispatches the records that it received."""
 WRITE_AT: Final = 256 * 1024
-"""Bytes of replies at which a channel receives them before all requests of a read are answered."""
+"""The size of collected replies, in bytes, at which they are written before the remaining requests
+of a read are answered.
+"""
 _PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 logger = logging.getLogger(__name__)
 
 
 class FastPathReplies(Protocol):
-    """The fast path at the end of a turn."""
+    """The parts of the fast path that the server calls."""
 
     def request_refresh(self) -> None:
-        """Frames were handled in Python: share the tables again before the next frame."""
+        """Share the tables again before the next frame, because frames were handled in Python."""
 
     def flush_replies(self) -> None:
-        """What was appended is committed: send the replies that may leave."""
+        """Send the replies that may leave after the commit."""
 
 
 class RequestCheck(Protocol):
-    """Access control."""
+    """The access control of a broker."""
 
     def check(self, channel: Channel, request: RemotingCommand) -> None:
         """Raise RequestRejectedError unless the peer may send this request."""
@@ -81,7 +84,7 @@ class BrokerServer:
     _resume_pull: Handler
     _handlers: dict[int, Handler]
     _immediate_codes: Collection[int]
-    """Request codes of producers and consumers, which are answered in the turn they arrive in."""
+    """Request codes of producers and consumers, which are answered in the turn of their arrival."""
     _access: RequestCheck | None
     _log_flusher: LogFlusher
     _queue_flusher: QueueFlusher
@@ -137,7 +140,7 @@ class BrokerServer:
                 channel.write(b"".join(answers))
                 answers.clear()
                 collected = 0
-                if channel.closed:  # cut off: it requests more than it reads
+                if channel.closed:  # The client requests more than it reads and was disconnected.
                     break
         try:
             if self._sends.collected or self._sends.answers:
@@ -192,9 +195,9 @@ class BrokerServer:
         self._calls.channel_closed(channel)
 
     def leadership_lost(self) -> None:
-        """Refuse the senders that wait: messages that no quorum has confirmed may be lost."""
+        """Refuse the senders that wait, because messages without a quorum may be lost."""
         if self._fast_path is not None:
-            # Its replies of this turn wait for the quorum too.
+            # The replies of the fast path in this turn wait for the quorum too.
             self._fast_path.flush_replies()
         self._gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
 
@@ -235,7 +238,7 @@ class BrokerServer:
     # ---------------------------------------------------------------------------------- dispatch
 
     def dispatch(self) -> None:
-        """Make readable what is confirmed, and wake the readers that wait for it."""
+        """Dispatch the confirmed records, and wake the readers that wait for them."""
         self._dispatch_planned = False
         try:
             self._store.dispatch()
@@ -274,7 +277,7 @@ class BrokerServer:
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class FastPort:
-    """The second port: a ``RequestHandler`` that refuses pulls and hands on everything else."""
+    """The second port: a ``RequestHandler`` that refuses pulls and passes on other requests."""
 
     _server: RequestHandler
 

@@ -82,7 +82,7 @@ if TYPE_CHECKING:  # imported only where the feature is switched on
 
 INDEX_STEP_PERIOD_MS: Final = 10
 ROOM_PERIOD_MS: Final = 1000
-"""How often a full disk is tried again."""
+"""The period in which writes to a full disk are retried."""
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
@@ -99,7 +99,7 @@ class BrokerDependencies:
     """Returns a random number below its argument."""
 
     settings_file: SettingsFile | None = None
-    """Where changed settings are kept; None: in memory only."""
+    """The file for changed settings; None keeps them in memory only."""
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
@@ -152,7 +152,7 @@ class Broker:
         self.registration.start()
 
     def stop(self, done: Callable[[], None]) -> None:
-        """Unregister, let a running flush end, answer the senders that wait and save the tables;
+        """Unregister, wait for a running flush, answer the waiting senders and save the tables;
         then call ``done``.
 
         The ports may be open until then. The owner of the store shuts it down afterwards.
@@ -172,7 +172,9 @@ class Broker:
         self.registration.stop(lambda: self.log_flusher.stop(flushed))
 
     def _start_periodic_work(self) -> None:
-        """Periods are read before each round, so that changed settings take effect."""
+        """Start the periodic work. Periods are read before each round, so that changed settings
+        take effect.
+        """
         identity, tables, each = self.identity, self.tables, self.periodic.every
         each("flush", lambda: identity.store.flush_interval_commit_log, self.log_flusher.begin)
         each(
@@ -211,7 +213,7 @@ class Broker:
             self.periodic.once("index", INDEX_STEP_PERIOD_MS, self._catch_up_index)
 
     def _retry_full_disk(self) -> None:
-        """Write what found no space on the disk as soon as there is some."""
+        """Commit again if the disk was full; otherwise report that space is available."""
         if self.store.health.disk_full_reason is not None:
             self.server.turn_ended()
         else:
@@ -219,7 +221,7 @@ class Broker:
 
 
 def build_broker(deps: BrokerDependencies) -> Broker:
-    """Construct a broker over an open store; it does nothing before ``start``.
+    """Construct a broker on an open store; it does nothing before ``start``.
 
     Raises ConfigError for settings that contradict each other, and StoreError for a table in
     ``config/`` that cannot be read.
@@ -523,7 +525,7 @@ def _build_access_control(
 
 
 def _ack_timeouts(configuration: BrokerConfiguration) -> dict[str, AckTimeout]:
-    """How long a reply waits for each watermark, and its status afterwards."""
+    """Return how long a reply waits for each watermark, and its status after that time."""
     store = configuration.store
     return {
         "written": AckTimeout(store.sync_flush_timeout, PutMessageStatus.UNKNOWN_ERROR),
@@ -538,7 +540,7 @@ def _ack_timeouts(configuration: BrokerConfiguration) -> dict[str, AckTimeout]:
 def build_metrics(
     broker: Broker, member_status: Callable[[], Mapping[str, object]] | None
 ) -> Metrics:
-    """Return the metrics of ``broker``; ``member_status`` is that of a member of a DLedger group.
+    """Return the metrics of ``broker``. ``member_status`` returns the status of a group member.
 
     Raises ModuleNotFoundError without aiohttp.
     """
@@ -559,8 +561,8 @@ def build_metrics(
 
 
 def install_fast_path(broker: Broker, store: MessageStore, clock: Clock) -> Feed | None:
-    """Let the C core answer the sends, pulls and dispatch of ``broker`` that it can. Without the C
-    core return None: the broker handles every request in Python.
+    """Let the C core answer sends and pulls of ``broker`` and dispatch records, as far as it can.
+    Without the C core, return None; the broker then handles every request in Python.
     """
     if backend.implementation != "c":
         return None

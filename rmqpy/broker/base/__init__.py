@@ -1,4 +1,4 @@
-"""What every part of the broker shares: its context, the store API, scheduling helpers.
+"""The parts that the whole broker shares: its context, the store API, scheduling.
 
 Imports nothing else of ``rmqpy.broker``. Start reading in :mod:`~rmqpy.broker.base.context`.
 """

@@ -1,7 +1,7 @@
-"""Who this broker is: its settings, its addresses, its role. The only object that a change of role
-or settings writes.
+"""The context of a broker: its settings, addresses and role. A change of role or settings writes
+only this object.
 
-Processors keep a reference and read it for each request, so that a change is seen at once.
+Processors keep a reference and read it for each request, so that a change takes effect at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ HA_PORT_DISTANCE = 1
 
 @define(slots=True)
 class BrokerContext:
-    """``host`` is the address that clients are told (brokerIP1)."""
+    """The settings, addresses and role of a broker. ``host`` is the address that clients connect to
+    (``brokerIP1``).
+    """
 
     configuration: BrokerConfiguration
     host: str
@@ -41,7 +43,9 @@ class BrokerContext:
 
     @classmethod
     def from_configuration(cls, configuration: BrokerConfiguration, host: str) -> BrokerContext:
-        """The identity that the settings give; with DLedger a member begins without a role."""
+        """Return the context of a broker with these settings. A member of a DLedger group starts
+        as a slave without an id (-1). Raises ValueError if ``host`` is not an IP address.
+        """
         store = configuration.store
         role, broker_id = store.broker_role, configuration.broker.broker_id
         if store.enable_dledger_commit_log:
@@ -55,7 +59,7 @@ class BrokerContext:
         self.change_configuration(self.configuration)
 
     def change_configuration(self, configuration: BrokerConfiguration) -> None:
-        """Apply new settings; role and addresses stay."""
+        """Apply new settings; role, id and host remain."""
         self.configuration = configuration
         self.broker_settings = configuration.broker
         self.store = configuration.store
@@ -65,7 +69,7 @@ class BrokerContext:
         self.is_writeable = configuration.broker.broker_permission & PERM_WRITE != 0
 
     def change_role(self, role: BrokerRole, broker_id: int) -> None:
-        """Take a role, under the id that the name servers know."""
+        """Set the role, and the id under which the broker registers with the name servers."""
         self.role, self.broker_id = role, broker_id
 
     @property
@@ -78,12 +82,12 @@ class BrokerContext:
 
     @property
     def address(self) -> str:
-        """What clients connect to and name servers know the broker by."""
+        """The address that clients connect to and that is registered with the name servers."""
         return host_and_port(self.host, self.listen_port)
 
     @property
     def ha_address(self) -> str:
-        """Where slaves replicate from."""
+        """The address that slaves replicate from."""
         return host_and_port(
             self.broker_settings.broker_ip2 or self.host, self.listen_port + HA_PORT_DISTANCE
         )
@@ -98,12 +102,14 @@ CACHED_PEERS = 4096
 
 @lru_cache(maxsize=CACHED_PEERS)
 def born_host(peer: tuple[str, int]) -> Host:
-    """The remote end of a connection; an IPv4 address inside an IPv6 one is the IPv4 address."""
+    """Return the remote end of a connection as a host; see :func:`host_of`."""
     return host_of(*peer)
 
 
 def host_of(address: str, port: int) -> Host:
-    """A textual IP address; a name is refused with ValueError."""
+    """Return the host of a textual IP address; an IPv4-mapped IPv6 address becomes the IPv4
+    address. Raises ValueError for a host name.
+    """
     parsed = ipaddress.ip_address(address)
     if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
         parsed = parsed.ipv4_mapped

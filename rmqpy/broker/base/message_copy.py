@@ -1,7 +1,7 @@
-"""Stored messages that go into the log once more: under another topic, with other properties.
+"""Copies of stored messages that are appended to the log with another topic and other properties.
 
-The copy keeps what the producer said (body, flag, born time and hosts) and the store host of the
-first message, as Java's does; queue offset, position and store time are given by the log.
+A copy keeps the producer's data (body, flag, born time and host) and the store host of the first
+message, as in Java; the log assigns queue offset, position and store time.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from rmqpy.remoting.java_values import hashmap_ordered
 
 
 def encode_java_properties(properties: Mapping[str, str]) -> bytes:
-    """The property string of Java's map."""
+    """Return the property string, in the order of Java's ``HashMap``."""
     return encode_properties(dict(hashmap_ordered(properties)))
 
 
 def copy_of(
     message: StoredMessage, topic: str, queue_id: int, properties: Mapping[str, str]
 ) -> OutgoingMessage:
-    """A draft of the same message for another queue. It does not wait for flush or replica."""
+    """Return a draft of the message for another queue, which waits for no flush and no replica."""
     return OutgoingMessage(
         topic=topic.encode(),
         queue_id=queue_id,
@@ -38,6 +38,8 @@ def copy_of(
 
 
 def wait_store_msg_ok(properties: Mapping[str, str]) -> bool:
-    """Whether the put of a message waits for flush and replica: unless it says ``WAIT=false``."""
+    """Return whether the put of a message waits for flush and replica: only ``WAIT`` with a value
+    other than "true" prevents that.
+    """
     wait = properties.get(PROPERTY_WAIT)
     return wait is None or wait.lower() == "true"

@@ -1,4 +1,4 @@
-"""Work that a broker does again and again: each under a name, with a period of its own."""
+"""Periodic work of a broker, and bounds on the time that work may take."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, eq=False, repr=False)
 class PeriodicWork:
-    """A round that fails is logged; the next one comes all the same."""
+    """Timers for periodic work, by name. A failure of the work is logged, and the work is run
+    again after its period.
+    """
 
     _scheduler: Scheduler
     _timers: dict[str, Timer] = field(factory=dict, init=False)
 
     def every(self, name: str, period_ms: Callable[[], int], work: Callable[[], None]) -> None:
-        """Work again and again; the period may change while the broker runs."""
+        """Run ``work`` periodically. The period is read before each run, so it may change."""
 
         def run() -> None:
             self.once(name, period_ms(), run)
@@ -33,11 +35,11 @@ class PeriodicWork:
         self.once(name, period_ms(), run)
 
     def once(self, name: str, delay_ms: int, work: Callable[[], None]) -> None:
-        """Work once, a while from now."""
+        """Run ``work`` once, after ``delay_ms``."""
         self._timers[name] = self._scheduler.call_later(delay_ms, work)
 
     def stop(self) -> None:
-        """No round begins any more."""
+        """Cancel all timers."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -45,40 +47,40 @@ class PeriodicWork:
 
 REST_TIMES: Final = 10
 REST_LONGEST_MS: Final = 1_000
-"""No change waits longer for its turn."""
+"""The maximum pause between two runs of throttled work."""
 
 
 @define(slots=True, eq=False, repr=False)
 class Throttled:
-    """Work that grows with a table, kept from taking the whole loop however often it is requested.
+    """A limit on the share of time that repeated work may take, such as encoding a large table.
 
-    A client that creates topic after topic makes the broker encode all of them again and again.
-    After each run the work rests for ``REST_TIMES`` as long as it took, so it takes at most a tenth
-    of the time; the work of a small table costs nothing and is not delayed. A request during the
-    rest leads to one run when the rest is over.
+    A client that creates topic after topic makes the broker encode all of them repeatedly. After
+    each run the work pauses for ``REST_TIMES`` as long as it took, so it takes at most a tenth of
+    the time; work that takes less than a millisecond is not delayed. Requests during the pause lead
+    to one run after it.
     """
 
     _scheduler: Scheduler
     _work: Callable[[], None]
-    _rested_ms: int | None = field(default=None, init=False)
+    _next_ms: int | None = field(default=None, init=False)
     _timer: Timer | None = field(default=None, init=False)
 
     def request(self) -> None:
         if self._timer is not None:
             return
         now_ms = self._scheduler.monotonic_ms()
-        if self._rested_ms is None or now_ms >= self._rested_ms:
+        if self._next_ms is None or now_ms >= self._next_ms:
             self._run()
         else:
-            self._timer = self._scheduler.call_later(self._rested_ms - now_ms, self._rested)
+            self._timer = self._scheduler.call_later(self._next_ms - now_ms, self._on_timer)
 
     def cancel(self) -> None:
-        """What waits will not run."""
+        """Cancel a run that is pending."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _rested(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self._run()
 
@@ -86,7 +88,7 @@ class Throttled:
         began_ms = self._scheduler.monotonic_ms()
         self._work()
         now_ms = self._scheduler.monotonic_ms()
-        self._rested_ms = now_ms + min((now_ms - began_ms) * REST_TIMES, REST_LONGEST_MS)
+        self._next_ms = now_ms + min((now_ms - began_ms) * REST_TIMES, REST_LONGEST_MS)
 
 
 SLICE_MS: Final = 2
@@ -96,8 +98,8 @@ SLICE_MS: Final = 2
 class AdminTimeBudget:
     """The time that requests of tools may take in one turn of the loop.
 
-    Each may cost milliseconds (the topic table of a large broker), and one connection can have
-    hundreds of them under way. A request that has not begun within ``SLICE_MS`` waits for the next
+    Each may cost milliseconds (the topic table of a large broker), and one connection can send
+    hundreds of them at once. A request that has not started within ``SLICE_MS`` waits for the next
     turn, so producers and consumers wait for at most one such request.
     """
 

@@ -3,7 +3,7 @@ request handler.
 
 ``rmqpy.store.message_store.MessageStore`` and its parts implement the protocols: its ``reader`` is
 a MessageReader, its ``appender`` a StoreWriter, its ``flush_tracker`` a StoreFlush, and the store
-itself a StoreAdmin. Each user takes the smallest one.
+itself a StoreAdmin. Each user receives the smallest one.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ HandlerTable = Mapping[int, Handler]
 """Handlers by request code."""
 
 Matcher = Callable[[int], bool]
-"""Whether a message with this tags code may interest the reader."""
+"""Returns whether a message with this tags code may match the reader's filter."""
 
 RecordFilter = Callable[[memoryview], bool]
-"""Whether a reader wants the message of this record."""
+"""Returns whether the message of this record matches the reader's filter."""
 
 
 class MessageReader(Protocol):
-    """The messages of the queues, and their offsets: for processors that answer from the store."""
+    """The messages of the queues and their offsets, for processors that answer from the store."""
 
     def get_message(
         self,
@@ -80,7 +80,7 @@ class MessageReader(Protocol):
 
 
 class StoreWriter(Protocol):
-    """The write side: for senders, internal or external."""
+    """The write side, for messages of producers and of the broker itself."""
 
     def put(self, drafts: Sequence[OutgoingMessage], batch: bool = False) -> list[PutResult]: ...
 
@@ -91,7 +91,7 @@ class StoreWriter(Protocol):
 
 
 class StoreFlush(Protocol):
-    """What must be made durable: for the services that flush."""
+    """The flush tasks of the store, for the services that flush."""
 
     @property
     def log(self) -> CommitLog: ...

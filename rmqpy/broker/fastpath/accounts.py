@@ -1,10 +1,10 @@
-"""Accounts of access control as the C core knows them: keys, hashed secrets, and a number for each.
+"""The accounts of access control in the C core: a key, a hashed secret and a number for each.
 
-An account gets its number when Python has answered a plain send or pull that it signed; its bit is
-then set in the entry of that topic or reader (:mod:`.tables`). Everything is discarded when the
-access files change. C accepts a request that is signed by an account with the bit. Python checks
-all others: unsigned requests, requests from a white address or with a security token, and those of
-an account beyond ``ACCOUNTS_MAX``.
+An account receives its number when Python has answered a plain send or pull that it signed; its bit
+is then set in the entry of that topic or reader (:mod:`.tables`). All of this is discarded when the
+access files change. C accepts a request if the bit of the account that signed it is set. Python
+checks all others: unsigned requests, requests from a white address or with a security token, and
+those of an account beyond ``ACCOUNTS_MAX``.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class FastPathAccounts:
         account = self._accounts + number
         account.key = kept
         account.key_length = len(kept)
-        hidden = secret.encode()
-        lib.rmq_set_secret(account, ffi.from_buffer("uint8_t[]", hidden), len(hidden))
+        secret_bytes = secret.encode()
+        lib.rmq_set_secret(account, ffi.from_buffer("uint8_t[]", secret_bytes), len(secret_bytes))
         self._numbers[key] = number
         self._core.account_count = number + 1
         return number

@@ -20,7 +20,7 @@ ARRIVALS_MAX: Final = 1024
 
 
 class FastPathDispatcher:
-    """The C step of dispatch, with its memory. The store handles what it leaves."""
+    """The C step of dispatch, with its memory. The store dispatches the remaining records."""
 
     def __init__(self, core: Cdata, tables: FastPathTables, store: Any) -> None:
         self._core = core
@@ -48,14 +48,14 @@ class FastPathDispatcher:
             self._file.changed_by_c()
         if listener is not None:
             for i in range(state.arrival_count):
-                row = state.arrivals[i]
+                arrival = state.arrivals[i]
                 listener(
                     Arrival(
-                        *self._tables.queue_name(row.queue),
-                        row.queue_offset,
-                        row.tags_code,
-                        row.physical_offset,
-                        row.store_timestamp,
+                        *self._tables.queue_name(arrival.queue),
+                        arrival.queue_offset,
+                        arrival.tags_code,
+                        arrival.physical_offset,
+                        arrival.store_timestamp,
                     )
                 )
         return piece.offset + state.position, state.store_timestamp

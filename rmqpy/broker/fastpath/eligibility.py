@@ -1,7 +1,7 @@
-"""The conditions under which the fast path may answer sends, and what ends the validity of its
+"""The conditions under which the fast path may answer sends, and the changes that invalidate its
 tables.
 
-What the fast path has learned from a request that the processors answered holds until
+The entries that the fast path has learned from requests of the processors are valid until
 :meth:`FastPathEligibility.changed` reports a change of the topic table, the group table, the
 settings, the role, the members of groups, the consume queues (some may have been removed), the
 table of next queue offsets, or the rules of access control.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rmqpy.broker.processors.access_control import BrokerAccessControl
 
 REPLIES_AT_ONCE: Final = 8192
-"""The fast path accepts no sends while the gate has no room for this many replies."""
+"""The fast path accepts no sends unless the gate can hold this many more replies."""
 
 SENDS: Final = frozenset(
     {
@@ -48,7 +48,7 @@ _NEVER_MS: Final = 1 << 62
 
 @define(slots=True, frozen=True, kw_only=True)
 class FastPathInputs:
-    """The tables that the fast path consults."""
+    """The tables that the fast path reads."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -70,8 +70,8 @@ class FastPathDependencies:
 
 
 class FastPathEligibility:
-    """Decides whether the fast path may answer sends, and notices when its
-    tables are out of date.
+    """The decision whether the fast path may answer sends and whether its tables
+    are still valid.
     """
 
     def __init__(self, sources: FastPathInputs, deps: FastPathDependencies) -> None:
@@ -86,14 +86,14 @@ class FastPathEligibility:
         self.marks: Sequence[Watermark] = ()
         """The watermarks that the reply to a send waits for."""
         self.paused = False
-        """Whether requests have waited too long: the processors answer them then."""
-        self.wait_false_is_eligible = False
-        """Whether the reply to a message with ``WAIT=false`` waits for the same watermarks as the
-        others.
+        """True while requests have waited too long, so that the processors answer them."""
+        self.allows_wait_false = False
+        """True if the reply to a message with ``WAIT=false`` waits for the same watermarks as other
+        replies.
         """
 
     def changed(self) -> bool:
-        """Return whether everything learned must be discarded; each change is reported once."""
+        """Return whether all learned entries must be discarded; each change is reported once."""
         sources = self._sources
         identity = sources.identity
         topics, groups, configuration, role, clients, removals, generation, rules = self._stamp
@@ -133,7 +133,7 @@ class FastPathEligibility:
         self.paused = is_paused
 
     def may_handle_sends(self, now_ms: int) -> bool:
-        """Whether plain sends are stored and answered as usual now."""
+        """Return whether plain sends can be stored and answered as usual now."""
         store, deps = self._sources.store, self._deps
         return (
             now_ms >= self._sends_from_ms

@@ -1,5 +1,5 @@
-"""The fast path: the C ``feed``, the memory it works on, and the rules by which both sides share
-it.
+"""The fast path: the C ``feed``, its memory, and the rules by which Python and C share that
+memory.
 
 C answers the frames of a receive buffer that are plain sends and pulls and hands back all others
 (docs/explanation/fast-path.md). The state stays in Python: records that C appends are in the log's
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 OUT_BYTES: Final = 4 * 1024 * 1024
 OUTGOING_MAX: Final = 4096
-"""Bounds of the replies of a turn, in bytes and in pieces; a turn that would exceed them ends
+"""The limits on the replies of a turn, in bytes and in pieces; a turn that would exceed them ends
 early.
 """
 FALLBACK_MAX: Final = 32
@@ -80,7 +80,7 @@ class FastPath:
         self._deps = deps
         self._store = sources.store
         self.needs_refresh = True
-        """Whether Python has handled other frames since the last refresh."""
+        """True if Python has handled other frames since the last refresh."""
         self._alive: dict[str, Cdata] = {}
         self.core: Cdata = ffi.new("rmq_core *")
         self._channels: list[FeedChannel | None] = []
@@ -95,8 +95,8 @@ class FastPath:
         self._dledger = dledger
         self._proposer: Proposer | None = None
         self._grants = -1
-        """The proposer that granted the entries which C may append, and the
-        number of that grant.
+        """The number of the grant under which C may append entries, given by
+        ``_proposer``.
         """
         self._log = log
         if dledger is not None:
@@ -126,12 +126,12 @@ class FastPath:
     # Turns
 
     def request_refresh(self) -> None:
-        """Frames were handled in Python: refresh before the next frame."""
+        """Refresh before the next frame, because frames were handled in Python."""
         self.needs_refresh = True
 
     def refresh(self) -> None:
-        """Update what C knows, before the first frame of a turn and after Python may have changed
-        something.
+        """Update the data that C reads, before the first frame of a turn and after Python may have
+        changed it.
         """
         core = self.core
         self._check_tables()
@@ -175,8 +175,8 @@ class FastPath:
         return True
 
     def close(self) -> None:
-        """Release all memory that belongs to others. Nothing may be fed afterwards; closing twice
-        is harmless.
+        """Release all memory that belongs to other parts. Nothing may be fed afterwards.
+        Idempotent.
         """
         if self.core is None:
             return
@@ -209,7 +209,7 @@ class FastPath:
         return number
 
     def detach(self, number: int) -> None:
-        """Forget a connection that has ended; nothing is sent to it any more."""
+        """Release the number of a connection that has ended; nothing more is sent to it."""
         if self.core is None:
             return
         self._alive["peers"][number].fd = -1
@@ -227,7 +227,7 @@ class FastPath:
             self._alive["peers"][number].queued = queued
 
     def flush_now(self, number: int) -> None:
-        """Send the replies that wait for nothing, because the connection is about to close."""
+        """Send the replies that wait for no watermark, because the connection is about to close."""
         core, channel = self.core, self._channels[number]
         for i in range(core.outgoing_count):
             entry = core.outgoing[i]
@@ -238,7 +238,7 @@ class FastPath:
     # Frames
 
     def feed(self, data: bytes | memoryview, have: int = 0) -> None:
-        """Take data as if ``receive`` had read it from a socket; ``resume`` feeds it."""
+        """Store data as if ``receive`` had read it from a socket; ``resume`` feeds it."""
         self._in[have : have + len(data)] = data
         self.core.in_position = 0
         self.core.in_length = have + len(data)
@@ -256,12 +256,12 @@ class FastPath:
         return [view[start : start + length] for start, length in spans]
 
     def before_fallback(self) -> None:
-        """Collect what C has done, because Python is about to handle frames."""
+        """Collect the counters of C, because Python is about to handle frames."""
         self._staging.forget_recent()
         self._collect_counters()
 
     def after_fallback(self, commands: Sequence[RemotingCommand]) -> None:
-        """Learn what can be learned from the commands that Python has handled."""
+        """Refresh, and learn from the sends and pulls that Python has handled."""
         self.refresh()
         for command in commands:
             if command.code in SENDS:
@@ -280,16 +280,17 @@ class FastPath:
             self._store.health.write_failed(Writer.LOG, error)
         self.refresh()
         if self._dledger is not None and not self.core.send_enabled:
-            self._dledger.entries.rewind()  # the message that needed the new file will not arrive
+            # The message that needed the new file will not arrive.
+            self._dledger.entries.rewind()
 
     @property
     def advanced(self) -> bool:
-        """Whether the buffer held a complete frame."""
+        """True if the buffer held a complete frame."""
         return bool(self.core.in_position)
 
     @property
     def full(self) -> bool:
-        """Whether the last receive filled the buffer."""
+        """True if the last receive filled the buffer."""
         return bool(self.core.in_length == FEED_BYTES)
 
     def rest(self) -> bytes:
@@ -343,8 +344,8 @@ class FastPath:
         return status
 
     def _take_grant(self) -> int:
-        """Set how many entries may be appended now, and in which term; return the index of the next
-        one.
+        """Set the number of entries that C may append now, and their term. Return the index of the
+        next entry.
         """
         assert self._dledger is not None
         index, proposer = self._staging.state[INDEX], self._dledger.proposer
@@ -363,7 +364,7 @@ class FastPath:
             self._proposer.consume_grant(count)
 
     def _collect_counters(self) -> None:
-        """What C has counted and noted since the last time."""
+        """Add the counts and offsets that C has recorded since the last time to the tables."""
         core, statistics = self.core, self._deps.statistics
         if core.put_messages:
             statistics.messages_put(core.put_messages, core.put_bytes, 0)
@@ -393,7 +394,7 @@ class FastPath:
             self._set_constants()
 
     def _share_log(self) -> None:
-        """Addresses that may have moved."""
+        """Share the addresses of buffers that may have been reallocated."""
         core, tails, staging = self.core, self._store.appender.tails, self._staging
         staging.forget_recent()
         if self._cells is not tails.cells:
@@ -460,7 +461,7 @@ class FastPath:
             self._tables.learn_pull((group, topic), int(queue_id), int(offset), accounts)
 
     def _set_constants(self) -> None:
-        """Set what follows from settings and identity."""
+        """Set the fields of the core that follow from settings and identity."""
         core, identity, settings = self.core, self._sources.identity, self._sources.identity.store
         cluster = identity.cluster.encode()
         core.cluster = self._keep("cluster", ffi.from_buffer("uint8_t[]", cluster))

@@ -16,7 +16,7 @@ from rmqpy.broker.fastpath.tables import Cdata
 from rmqpy.codec.native.binding import ffi, lib
 
 CAN_WATCH: Final = sys.platform == "linux"
-"""Whether the system has epoll."""
+"""True if the system has epoll."""
 
 
 class EpollSet:
@@ -47,9 +47,11 @@ class EpollSet:
         if code:
             raise OSError(code, os.strerror(code))
 
-    def exclude(self, number: int, apart: bool) -> None:
-        """Set whether Python reads this connection, because bytes are kept for its next read."""
-        self._core.peers[number].excluded = apart
+    def exclude(self, number: int, is_excluded: bool) -> None:
+        """Set whether Python reads this connection, which it does while bytes are kept for its next
+        read.
+        """
+        self._core.peers[number].excluded = is_excluded
 
     @property
     def stopped_at(self) -> int:
@@ -58,10 +60,10 @@ class EpollSet:
         return number
 
     def drained(self) -> list[int]:
-        """Return the connections that ``receive`` has handled since the start."""
+        """Return the connections that ``receive`` has handled since its last start."""
         numbers: list[int] = ffi.unpack(self._core.ready, self._core.ready_next)
         return numbers
 
     def close(self) -> None:
-        """Stop watching all connections. Harmless when repeated."""
+        """Stop watching all connections. Idempotent."""
         lib.rmq_watch_none(self._core)

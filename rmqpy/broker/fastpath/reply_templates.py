@@ -1,8 +1,8 @@
 """Templates of the replies to sends and pulls, cut from frames that the encoder produced.
 
-A reply is encoded once with marks in place of its numbers; the pieces between the marks are what
-the C core copies. The order of the fields, the region and the trace flag are therefore the
-encoder's, in both serialize types.
+A reply is encoded once with marks in place of its numbers; the C core copies the pieces between the
+marks. The order of the fields, the region and the trace flag are therefore those of the encoder, in
+both serialize types.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ HEADER_START: Final = LENGTH_BYTES + WORD_BYTES
 BINARY_OPAQUE: Final = 5
 BINARY_REMARK_LENGTH: Final = 13
 TEMPLATE_BYTES_MAX: Final = 1024
-"""Far below RMQ_REPLY_MAX, which must hold the numbers too."""
+"""The limit on the text of a template, far below RMQ_REPLY_MAX, which includes the numbers."""
 
 _MARK: Final = 1_987_600_000
-"""A field is marked by this plus its own number: ten digits that occur nowhere else."""
+"""The mark of a field is this plus the number of the field: ten digits that occur nowhere else."""
 
 
 class ReplyField(IntEnum):
@@ -60,7 +60,7 @@ class ReplyTemplate:
 
 def set_reply_templates(core: Cdata, identity: BrokerContext) -> list[Cdata] | None:
     """Fill ``core.replies`` and return the buffers that must be kept alive, or None if a setting is
-    so long that C has no room for the replies.
+    so long that the replies exceed C's buffers.
     """
     alive = []
     for kind, template in (
@@ -115,18 +115,18 @@ def _mark(field: int) -> int:
 def _cut(reply: RemotingCommand) -> ReplyTemplate:
     header = encode_command(reply)[HEADER_START:]
     binary = reply.serialize_type == SERIALIZE_ROCKETMQ
-    places = sorted(_places(header, binary))
+    marks = sorted(_find_marks(header, binary))
     literals = []
     end = 0
-    for start, length, _ in places:
+    for start, length, _ in marks:
         literals.append(header[end:start])
         end = start + length
     literals.append(header[end:])
-    return ReplyTemplate(tuple(literals), tuple(field for _, _, field in places), binary)
+    return ReplyTemplate(tuple(literals), tuple(field for _, _, field in marks), binary)
 
 
-def _places(header: bytes, binary: bool) -> list[tuple[int, int, ReplyField]]:
-    """Return position, length and field of each mark."""
+def _find_marks(header: bytes, binary: bool) -> list[tuple[int, int, ReplyField]]:
+    """Return the position, length and field of each mark in an encoded header."""
     found: list[tuple[int, int, ReplyField]] = []
     for field in ReplyField:
         if binary and field is ReplyField.OPAQUE:
@@ -150,7 +150,7 @@ def _fill(reply: Cdata, template: ReplyTemplate, text: bytes) -> Cdata:
     reply.text_length = len(text)
     reply.binary = template.binary
     if template.binary:
-        # Up to the end of the remark, positions are those of the whole header minus the opaque.
+        # Up to the end of the remark, positions are those in the whole header minus the opaque.
         remark_at = BINARY_REMARK_LENGTH
         remark = int.from_bytes(text[remark_at - 4 : remark_at])
         reply.ext_length_at = remark_at + 4 + remark

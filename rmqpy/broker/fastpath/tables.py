@@ -1,7 +1,7 @@
-"""The names that the C core knows: topics to send to, queues, groups that may read, and files.
+"""The tables of the C core: topics to send to, queues, groups that may read, and files.
 
 Nothing is decided here. An entry is *learned* after Python has handled a request of its kind, from
-the tables that Python consulted, and all entries are discarded when one of those tables has changed
+the tables that Python has used, and all entries are discarded when one of those tables has changed
 (:meth:`.eligibility.FastPathEligibility.changed`). C therefore answers only requests of a kind that
 Python has answered in the same way before.
 
@@ -9,8 +9,8 @@ Python has answered in the same way before.
 entry                 valid as long as
 ====================  =====================================================================
 topic                 the topic table, the settings and the role are the same
-queue of a topic      its topic is; the store has removed no units
-reader (group#topic)  its topic is; the group table and the members of the groups are the same
+queue of a topic      its topic is valid, and the store has removed no units
+reader (group#topic)  its topic is valid; the group table and the members of groups are the same
 file                  the first segment of its log or queue is the same
 ====================  =====================================================================
 """
@@ -38,8 +38,8 @@ QUEUES_MAX: Final = 16384
 QUEUES_OF_TOPIC_MAX: Final = 4096
 """Queues with a larger number are handled in Python."""
 QUEUES_OF_NEW_TOPIC: Final = 16
-"""The number of queues assumed for an unknown topic: a follower receives
-messages before the topic.
+"""The number of queues assumed for an unknown topic, because a follower
+receives messages before their topic.
 """
 LOG_ROWS: Final = 2
 
@@ -73,18 +73,18 @@ class CFiles:
 
     def renew(self, target: Cdata) -> None:
         """Describe the current segments in an ``rmq_files``; those that still exist stay mapped."""
-        row = self.segments
-        self._seen = row.changes
+        segments = self.segments
+        self._seen = segments.changes
         known = self._mapped
-        self._mapped = {file: known[file] for file in row if file in known}
-        self.views = ffi.new("const uint8_t *[]", max(1, len(row)))
-        for number, file in enumerate(row):
+        self._mapped = {file: known[file] for file in segments if file in known}
+        self.views = ffi.new("const uint8_t *[]", max(1, len(segments)))
+        for number, file in enumerate(segments):
             self.views[number] = self._mapped.get(file, ffi.NULL)
-        self._first_offset = row.min_offset
+        self._first_offset = segments.min_offset
         target.views = self.views
-        target.first_offset = row.min_offset
-        target.file_size = row.file_size
-        target.count = len(row)
+        target.first_offset = segments.min_offset
+        target.file_size = segments.file_size
+        target.count = len(segments)
 
     def learn(self, offset: int) -> None:
         """Map the segment that holds ``offset``."""
@@ -115,7 +115,7 @@ class _TopicSlot:
 
 
 class FastPathTables:
-    """The tables of topics, queues, readers and files that C reads, and what keeps them alive."""
+    """The tables of topics, queues, readers and files that C reads; keeps their memory alive."""
 
     def __init__(self, core: Cdata, sources: FastPathInputs) -> None:
         self._core = core
@@ -136,7 +136,7 @@ class FastPathTables:
         self.clear()
 
     def clear(self) -> None:
-        """Discard all entries, because something they were derived from has changed."""
+        """Discard all entries, because a table from which they were derived has changed."""
         core = self._core
         self._topics: dict[str, _TopicSlot] = {}
         self._queues: dict[QueueName, _Queue] = {}
@@ -150,7 +150,7 @@ class FastPathTables:
         core.touched_count = 0
 
     def renew_files(self) -> None:
-        """Follow changes of the log's segments."""
+        """Update the files of the log if its segments have changed."""
         for number, files in enumerate(self._log_files):
             if files.changed():
                 files.renew(self._core.logs[number])
@@ -171,15 +171,15 @@ class FastPathTables:
         config = self._sources.topics.get(topic)
         if config is None or not may_send(topic):
             return
-        line = self._topic(topic)
-        if line is None:
+        slot = self._topic(topic)
+        if slot is None:
             return
-        target = self._core.topics[line.number]
+        target = self._core.topics[slot.number]
         target.send_queues = target.queue_count
         target.sys_flag = MULTI_TAGS if config.topic_filter_type == MULTI_TAG else 0
         target.accounts |= accounts
         if 0 <= queue_id < target.send_queues:
-            line.cells[queue_id] = self._sources.store.appender.tails.index_of(
+            slot.cells[queue_id] = self._sources.store.appender.tails.index_of(
                 (topic.encode(), queue_id)
             )
 
@@ -205,10 +205,12 @@ class FastPathTables:
                 files.learn(unit[0])
 
     def learn_queue(self, topic: str, queue_id: int) -> bool:
-        """A queue of the store, and the file that takes its next unit."""
+        """Learn a queue of the store and the file to which its next unit is written. Return whether
+        C has an entry for the queue.
+        """
         queue = self._sources.store.queues.find(topic, queue_id)
-        line = self._topic(topic) if queue is not None else None
-        if queue is None or line is None or not 0 <= queue_id < len(line.queues):
+        slot = self._topic(topic) if queue is not None else None
+        if queue is None or slot is None or not 0 <= queue_id < len(slot.queues):
             return False
         known = self._queues.get((topic, queue_id))
         if known is None:
@@ -221,9 +223,9 @@ class FastPathTables:
             self._queue_names.append((topic, queue_id))
             self._core.queues[number].state = state
             known.files.renew(self._core.queues[number].files)
-            line.queues[queue_id] = number
+            slot.queues[queue_id] = number
             queue.state[WATCHED_STATE] = (topic, queue_id) in self._watched
-        target = self._core.queues[line.queues[queue_id]]
+        target = self._core.queues[slot.queues[queue_id]]
         file = queue.segments.find(queue.state[END_STATE])
         if file is None:
             target.tail = ffi.NULL
@@ -252,7 +254,7 @@ class FastPathTables:
     # Inside
 
     def _slot(self, table: Cdata, key: bytes) -> Cdata:
-        """Return the place of a new entry in a table of names."""
+        """Return the slot of a new entry in a table of names."""
         kept = ffi.from_buffer("uint8_t[]", key)
         self._keys.append(kept)
         slot = lib.rmq_find_slot(ffi.addressof(table), kept, len(key))
@@ -261,9 +263,9 @@ class FastPathTables:
         return slot
 
     def _topic(self, topic: str) -> _TopicSlot | None:
-        line = self._topics.get(topic)
-        if line is not None:
-            return line
+        slot = self._topics.get(topic)
+        if slot is not None:
+            return slot
         name = topic.encode()
         if topic == names.SCHEDULE_TOPIC or not topic.isascii() or len(name) > TOPIC_BYTES_MAX:
             return None
@@ -276,23 +278,23 @@ class FastPathTables:
             count = max(config.read_queue_nums, config.write_queue_nums)
         unknown = [-1] * min(max(1, count), QUEUES_OF_TOPIC_MAX)
         count = len(unknown)
-        line = _TopicSlot(
+        slot = _TopicSlot(
             len(self._topics), ffi.new("int32_t[]", unknown), ffi.new("int32_t[]", unknown)
         )
-        self._topics[topic] = line
-        self._core.topics[line.number] = (line.cells, line.queues, 0, count, 0, 0, 0)
-        self._slot(self._core.topic_table, name).item = line.number
-        return line
+        self._topics[topic] = slot
+        self._core.topics[slot.number] = (slot.cells, slot.queues, 0, count, 0, 0, 0)
+        self._slot(self._core.topic_table, name).item = slot.number
+        return slot
 
     def _reader(self, group: str, topic: str) -> Cdata | None:
         """Return the entry of a group that may read a topic according to the current tables, or
-        None if anything about the pair needs Python.
+        None if Python must handle pulls of this pair.
         """
         sources = self._sources
         settings = sources.groups.groups.get(group)
         config = sources.topics.get(topic)
-        line = self._topic(topic) if config is not None else None
-        if settings is None or not settings.consume_enable or config is None or line is None:
+        slot = self._topic(topic) if config is not None else None
+        if settings is None or not settings.consume_enable or config is None or slot is None:
             return None
         if not config.perm & PERM_READ or not group.isascii():
             return None
@@ -307,7 +309,7 @@ class FastPathTables:
             target = self._core.readers[number]
             target.found = target.messages = target.accounts = 0
         reader = self._core.readers[number]
-        reader.topic = line.number
+        reader.topic = slot.number
         reader.read_queues = config.read_queue_nums
         reader.commits = 1
         reader.subscribed = 0

@@ -1,6 +1,6 @@
 """Evaluation of the parts of an SQL92 expression, given the properties of a message.
 
-The parser (:mod:`.sql_parser`, whose table has the rules) combines nodes; each node carries a
+The parser (:mod:`.sql_parser`, whose table contains the rules) combines nodes; each node compares a
 closure over its parts, so that an expression is compiled once and evaluated often.
 """
 
@@ -33,7 +33,7 @@ Evaluate = Callable[[Mapping[str, str]], Value]
 
 @define(slots=True, frozen=True)
 class SqlNode:
-    """A part of an expression. ``is_boolean`` says that its value is true, false or unknown."""
+    """A part of an expression. ``is_boolean`` means that its value is true, false or unknown."""
 
     evaluate: Evaluate
     is_boolean: bool = False
@@ -121,7 +121,7 @@ def membership(value_of: Evaluate, texts: frozenset[str], negated: bool) -> Eval
 
 
 def is_null(node: SqlNode) -> SqlNode:
-    """Return the test for null: true for null, false for any known value."""
+    """Return the test for null: true for null, false for any other value."""
     inner = node.evaluate
     return SqlNode(lambda properties: inner(properties) is None, is_boolean=True)
 
@@ -159,7 +159,7 @@ def ordered(left: SqlNode, sign: str, right: SqlNode) -> SqlNode:
         is_number = isinstance(node.constant, int | float) and not node.is_boolean
         if node.is_boolean or (node.is_constant and not is_number):
             raise FilterSyntaxError(f"only numbers can be compared with {sign}")
-    left_of, right_of, holds = left.evaluate, right.evaluate, ORDERS[sign]
+    left_of, right_of, compares = left.evaluate, right.evaluate, ORDERS[sign]
 
     def evaluate(properties: Mapping[str, str]) -> Value:
         one = left_of(properties)
@@ -169,8 +169,8 @@ def ordered(left: SqlNode, sign: str, right: SqlNode) -> SqlNode:
         if other is None:
             return None
         if isinstance(one, str) and isinstance(other, str):
-            return holds(_compare(_to_double(one), _to_double(other)))
-        return holds(_compare(one, other))
+            return compares(_compare(_to_double(one), _to_double(other)))
+        return compares(_compare(one, other))
 
     return SqlNode(evaluate, is_boolean=True)
 
@@ -181,10 +181,10 @@ def check_range(low: SqlNode, high: SqlNode) -> None:
     if low.constant is None or high.constant is None:
         raise FilterSyntaxError("Illegal values of between, values can not be null!")
     try:
-        upside_down = _compare(high.constant, low.constant) < 0
+        is_reversed = _compare(high.constant, low.constant) < 0
     except FilterEvaluationError as fault:
         raise FilterSyntaxError(str(fault)) from fault
-    if upside_down:
+    if is_reversed:
         raise FilterSyntaxError(
             f"Illegal values of between, left value({low.constant}) must less than or equal to "
             f"right value({high.constant})"

@@ -23,8 +23,8 @@ IN                    texts only; null is unknown
 AND, OR, NOT          three-valued
 ====================  =============================================================
 
-A text that cannot be converted makes the whole evaluation fail: the message is not matched. An
-expression matches where it is true; unknown is not true.
+If a text cannot be converted, the whole evaluation fails, and the message does not match. An
+expression matches if it is true; unknown is not true.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Expression:
     evaluate: Evaluate
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Return whether the expression is true of these properties; a failed evaluation does not
+        """Return whether the expression is true for these properties; a failed evaluation does not
         match.
         """
         try:
@@ -108,22 +108,22 @@ class _Token(NamedTuple):
     kind: str
     """The kind of the token. For a ``sign`` and a ``word`` of the grammar it is the text itself."""
     text: str
-    place: int
+    position: int
 
 
 def _tokens(text: str) -> Iterator[_Token]:
-    place = 0
-    while place < len(text):
-        found = _TOKENS.match(text, place)
+    position = 0
+    while position < len(text):
+        found = _TOKENS.match(text, position)
         if found is None:
-            raise FilterSyntaxError(f"{text[place]!r} at character {place} is not recognized")
+            raise FilterSyntaxError(f"{text[position]!r} at character {position} is not recognized")
         kind, content = found.lastgroup or "", found.group()
         if kind == "sign" or (kind == "word" and content.upper() in _WORDS):
             kind = content.upper()
         if kind != "space":
-            yield _Token(kind, content, place)
-        place = found.end()
-    yield _Token(_END, "", place)
+            yield _Token(kind, content, position)
+        position = found.end()
+    yield _Token(_END, "", position)
 
 
 class _Parser:
@@ -295,4 +295,4 @@ class _Parser:
 
     def _unexpected(self) -> FilterSyntaxError:
         what = repr(self._token.text) if self._token.kind != _END else "the end"
-        return FilterSyntaxError(f"{what} at character {self._token.place} is unexpected")
+        return FilterSyntaxError(f"{what} at character {self._token.position} is unexpected")

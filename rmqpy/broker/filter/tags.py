@@ -27,8 +27,8 @@ def is_tag_expression(expression_type: str | None) -> bool:
 
 
 def tags_of(expression: str | None) -> list[str]:
-    """Return the tags that ``expression`` names, or none if it selects everything. Raises
-    ValueError if it names no tag or too many.
+    """Return the tags that ``expression`` names, or an empty list if it selects everything. Raises
+    ValueError if it names no tag, or more than ``TAGS_LIMIT``.
     """
     if not expression or expression == EVERYTHING:
         return []

@@ -2,8 +2,8 @@
 administration of accounts.
 
 Every request at both client ports is checked before its handler runs. The C core checks the
-signatures of plain sends and pulls itself (:mod:`rmqpy.broker.fastpath.accounts`) and refuses none:
-what it cannot verify is checked here.
+signatures of plain sends and pulls itself (:mod:`rmqpy.broker.fastpath.accounts`) and refuses none;
+every request that it cannot verify is checked here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 
 LOG_PERIOD_MS: Final = 10_000
-"""Refused requests are logged at most once in this time, with the number refused since the last
-line.
+"""The minimum time between two log lines about refused requests. Each line contains the number of
+requests refused since the last one.
 """
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, eq=False, repr=False)
 class BrokerAccessControl:
-    """Checks requests, and counts and logs those that it refuses."""
+    """The check of every request, which counts and logs refusals."""
 
     _checker: AccessChecker
     _files: AccessFiles
@@ -49,7 +49,7 @@ class BrokerAccessControl:
 
     @property
     def rules(self) -> AccessRules:
-        """As the files say now; others when one of them has changed."""
+        """The rules in effect: another object after one of the files has changed."""
         return self._checker.rules
 
     def account_of(self, request: RemotingCommand) -> str | None:
@@ -86,5 +86,5 @@ class BrokerAccessControl:
             request.code,
             channel.peer[0],
             refusal.remark,
-            f" ({more} more before it)" if more > 0 else "",
+            f" ({more} more since the last line)" if more > 0 else "",
         )

@@ -53,7 +53,7 @@ from rmqpy.remoting.headers import (
     ViewMessageRequestHeader,
 )
 
-_OF_OTHERS: Final = frozenset(
+_INTERNAL_TOPICS: Final = frozenset(
     {
         SCHEDULE_TOPIC,
         TRANSACTION_HALF_TOPIC,
@@ -62,8 +62,8 @@ _OF_OTHERS: Final = frozenset(
     }
 )
 
-_NOBODY: Final = 0
-"""A right that no entry grants; an administrator without entries passes."""
+_UNGRANTED: Final = 0
+"""A right that no entry grants, so that only an administrator without entries passes."""
 
 ADMINISTRATION: Final = (
     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -101,7 +101,7 @@ ADMINISTRATION: Final = (
     RequestCode.RMQPY_COMPARE_LOG,
     RequestCode.RMQPY_DLEDGER_STATUS,
 )
-"""Settings, tables, and data of other clients: for administrators."""
+"""Codes for settings, tables, and the data of other clients: for administrators."""
 
 SECRETS: Final = (
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
@@ -110,11 +110,13 @@ SECRETS: Final = (
     RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
     RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
 )
-"""Accounts: only for administrators who have signed, even from a white address."""
+"""Codes for accounts: only for administrators that have signed the request, even from a white
+address.
+"""
 
 ELSEWHERE: Final = frozenset(
     {
-        # not implemented
+        # Not implemented.
         RequestCode.QUERY_BROKER_OFFSET,
         RequestCode.GET_TOPIC_CONFIG_LIST,
         RequestCode.GET_TOPIC_NAME_LIST,
@@ -127,13 +129,13 @@ ELSEWHERE: Final = frozenset(
         RequestCode.WHO_CONSUME_THE_MESSAGE,
         RequestCode.REGISTER_FILTER_SERVER,
         RequestCode.REGISTER_MESSAGE_FILTER_CLASS,
-        # from a broker to its clients
+        # Sent by a broker to its clients.
         RequestCode.CHECK_TRANSACTION_STATE,
         RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
         RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-        # at the port of a DLedger member
+        # Answered at the port of a DLedger member.
         RequestCode.METADATA,
         RequestCode.APPEND,
         RequestCode.GET,
@@ -151,7 +153,7 @@ ELSEWHERE: Final = frozenset(
 
 def broker_demands(queues: MessageReader) -> Mapping[int, AccessDemand]:
     """Return the table for a broker with these queues."""
-    placed = _Placed(queues)
+    by_offset = _PermissionsByOffset(queues)
     open_to_accounts: dict[int, Callable[[RemotingCommand], Sequence[RequiredPermission]]] = {
         RequestCode.SEND_MESSAGE: _send_v1,
         RequestCode.SEND_MESSAGE_V2: _send_v2,
@@ -167,11 +169,11 @@ def broker_demands(queues: MessageReader) -> Mapping[int, AccessDemand]:
         RequestCode.GET_MAX_OFFSET: _queue(GetMaxOffsetRequestHeader),
         RequestCode.GET_MIN_OFFSET: _queue(GetMinOffsetRequestHeader),
         RequestCode.GET_EARLIEST_MSG_STORETIME: _queue(GetEarliestMsgStoretimeRequestHeader),
-        RequestCode.VIEW_MESSAGE_BY_ID: placed.view,
+        RequestCode.VIEW_MESSAGE_BY_ID: by_offset.view,
         RequestCode.HEART_BEAT: _heartbeat,
         RequestCode.UNREGISTER_CLIENT: _unregister,
-        RequestCode.CONSUMER_SEND_MSG_BACK: placed.send_back,
-        RequestCode.END_TRANSACTION: placed.end_transaction,
+        RequestCode.CONSUMER_SEND_MSG_BACK: by_offset.send_back,
+        RequestCode.END_TRANSACTION: by_offset.end_transaction,
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: _consumer_list,
         RequestCode.LOCK_BATCH_MQ: _lock,
         RequestCode.UNLOCK_BATCH_MQ: _unlock,
@@ -188,7 +190,9 @@ def broker_demands(queues: MessageReader) -> Mapping[int, AccessDemand]:
 
 
 def _topic(name: str, right: int) -> RequiredPermission:
-    return RequiredPermission(name, _NOBODY if name in _OF_OTHERS and right == SUB else right)
+    return RequiredPermission(
+        name, _UNGRANTED if name in _INTERNAL_TOPICS and right == SUB else right
+    )
 
 
 def _group(name: str) -> RequiredPermission:
@@ -269,22 +273,22 @@ def _consumer_list(request: RemotingCommand) -> Sequence[RequiredPermission]:
 
 
 def _lock(request: RemotingCommand) -> Sequence[RequiredPermission]:
-    wish = LockBatchRequestBody.decode(request.body)
-    return [_group(wish.consumer_group), *(_topic(each.topic, SUB) for each in wish.mq_set)]
+    body = LockBatchRequestBody.decode(request.body)
+    return [_group(body.consumer_group), *(_topic(each.topic, SUB) for each in body.mq_set)]
 
 
 def _unlock(request: RemotingCommand) -> Sequence[RequiredPermission]:
-    wish = UnlockBatchRequestBody.decode(request.body)
-    return [_group(wish.consumer_group), *(_topic(each.topic, SUB) for each in wish.mq_set)]
+    body = UnlockBatchRequestBody.decode(request.body)
+    return [_group(body.consumer_group), *(_topic(each.topic, SUB) for each in body.mq_set)]
 
 
 def _check_client(request: RemotingCommand) -> Sequence[RequiredPermission]:
-    wish = CheckClientRequestBody.decode(request.body)
-    return [_group(wish.group), _topic(wish.subscription_data.topic, SUB)]
+    body = CheckClientRequestBody.decode(request.body)
+    return [_group(body.group), _topic(body.subscription_data.topic, SUB)]
 
 
 @define(slots=True, frozen=True)
-class _Placed:
+class _PermissionsByOffset:
     """Permissions of requests that name a message by its place in the log."""
 
     queues: MessageReader
@@ -301,8 +305,8 @@ class _Placed:
         return self._at(header.commit_log_offset, PUB)
 
     def _at(self, offset: int, right: int) -> Sequence[RequiredPermission]:
-        """Return the permission on the topic of the message at ``offset``, or none if there is no
-        message, which the answer will report.
+        """Return the permission on the topic of the message at ``offset``, or an empty list if
+        there is no message; the handler then reports that.
         """
         try:
             record = self.queues.message_at(offset)
@@ -312,7 +316,7 @@ class _Placed:
         except InvalidRecordError:
             return []
         topic = message.topic
-        if topic in _OF_OTHERS:
+        if topic in _INTERNAL_TOPICS:
             topic = message.properties.get(PROPERTY_REAL_TOPIC, topic)
         if topic.startswith(RETRY_PREFIX):
             return [_group(topic)]

@@ -1,5 +1,5 @@
-"""Heartbeats and group membership: codes 34, 35, 38, 41, 42 and 46; the notice 40 to the members of
-a group.
+"""Heartbeats and group membership: codes 34, 35, 38, 41, 42 and 46, and the notice 40 to the
+members of a group.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION = 2
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class HeartbeatProcessor:
-    """Answers heartbeats, membership queries and queue locks, and notifies groups of changes."""
+    """The processor of heartbeats, membership queries and queue locks, which also notifies groups
+    of changes.
+    """
 
     clock: Clock
     clients: ClientTable
@@ -102,19 +104,19 @@ class HeartbeatProcessor:
         )
 
     def lock(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        wish = LockBatchRequestBody.decode(request.body)
-        check_client_id(wish.client_id)
-        names.check_group(wish.consumer_group)
-        for queue in wish.mq_set:
+        requested = LockBatchRequestBody.decode(request.body)
+        check_client_id(requested.client_id)
+        names.check_group(requested.consumer_group)
+        for queue in requested.mq_set:
             names.check_topic(queue.topic)
             _check_broker_name(queue.broker_name)
-        granted = self.locks.lock(wish.consumer_group, wish.client_id, wish.mq_set)
+        granted = self.locks.lock(requested.consumer_group, requested.client_id, requested.mq_set)
         body = LockBatchResponseBody(lock_ok_mq_set=granted)
         return RemotingCommand.response_to(request, body=body.encode())
 
     def unlock(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        wish = UnlockBatchRequestBody.decode(request.body)
-        self.locks.unlock(wish.consumer_group, wish.client_id, wish.mq_set)
+        requested = UnlockBatchRequestBody.decode(request.body)
+        self.locks.unlock(requested.consumer_group, requested.client_id, requested.mq_set)
         return RemotingCommand.response_to(request)
 
     def check_client(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -135,7 +137,9 @@ class HeartbeatProcessor:
         return RemotingCommand.response_to(request)
 
     def notify(self, group: ConsumerGroup) -> None:
-        """Notify every member that the group has changed."""
+        """Notify every member that the group has changed, unless the group or the broker has
+        switched this off (``notifyConsumerIdsChangedEnable``).
+        """
         if not group.members:
             self.filters.mark_dead(group.name)
         config = self.groups.get(group.name)
@@ -171,8 +175,8 @@ class HeartbeatProcessor:
 
 
 def _check_broker_name(name: str) -> None:
-    """Check a broker name. It is often a host name, so dots are allowed; it is a key of the lock
-    table, which must stay small.
+    """Raise RequestRejectedError if a broker name is too long: it is a key of the lock table, which
+    must stay small. Dots are allowed, because the name is often a host name.
     """
     if len(name) > names.GROUP_LENGTH_MAX:
         raise RequestRejectedError(

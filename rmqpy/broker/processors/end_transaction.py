@@ -4,12 +4,12 @@
 ============  ================================================================================
 commit        the final message, directly followed by the op message
 rollback      the op message alone
-unknown       nothing: a later check asks again (:mod:`rmqpy.broker.services.transaction_check`)
+unknown       nothing; a later check follows (:mod:`rmqpy.broker.services.transaction_check`)
 ============  ================================================================================
 
 The producer names the half message by its physical offset; its queue offset and producer group must
-agree. If the op message is lost (a crash between the two), the producer is asked once more, and the
-message may be delivered twice, but is never lost.
+agree. If the op message is lost (a crash between the two), the transaction is checked once more,
+and the message may be delivered twice, but is never lost.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NOT_FOUND: Final = "Find prepared transaction message failed"
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class TransactionProcessor:
-    """Answers requests that end a transaction or resume its check."""
+    """The processor of requests that end a transaction or resume its check."""
 
     identity: BrokerContext
     queues: MessageReader

@@ -1,4 +1,4 @@
-"""Requests that have waited too long are refused instead of handled (``brokerFastFailureEnable``).
+"""Refusal of requests that have waited too long (``brokerFastFailureEnable``).
 
 ==================  ================================  ========
 code                key                               default
@@ -11,7 +11,7 @@ code                key                               default
 
 Sends that follow a write of the log which took longer than ``osPageCacheBusyTimeOutMills`` are
 refused too, whatever their age: with ``[PCBUSY_CLEAN_QUEUE]`` if they are known to have waited,
-with ``[REJECTREQUEST]`` otherwise and without ``brokerFastFailureEnable``.
+and with ``[REJECTREQUEST]`` otherwise or if ``brokerFastFailureEnable`` is off.
 
 All these senders receive SYSTEM_BUSY, which Java clients do not retry. How long a request has
 waited is known when many wait (:mod:`rmqpy.net.server.stall_detector`). Refusing one request takes
@@ -46,7 +46,7 @@ PUTS: Final = frozenset(
         RequestCode.CONSUMER_SEND_MSG_BACK,
     }
 )
-"""What Java's SendMessageProcessor handles."""
+"""The codes that Java's ``SendMessageProcessor`` handles."""
 _NEED_WHOLE_QUEUES: Final = frozenset(
     {
         RequestCode.QUERY_CONSUMER_OFFSET,
@@ -74,7 +74,7 @@ def reject_if_unavailable(writer: StoreWriter, dispatcher: Dispatcher, code: int
 
 @define(slots=True, eq=False, repr=False)
 class FastFailure:
-    """Refuses requests that have waited too long; the ``OverloadFilter`` of the server."""
+    """The ``OverloadFilter`` of the server, which refuses requests that have waited too long."""
 
     _identity: BrokerContext
     _writer: StoreWriter
@@ -97,7 +97,7 @@ class FastFailure:
     ) -> list[RemotingCommand]:
         """Refuse the requests that are too old and return the others in their order."""
         limits = self._limits()
-        behind_slow_write = bool(limits) and self._writer.page_cache_busy
+        after_slow_write = bool(limits) and self._writer.page_cache_busy
         kept: list[RemotingCommand] = []
         answers: list[bytes] = []
         for command in commands:
@@ -105,7 +105,7 @@ class FastFailure:
             reason = ""
             if waited_ms >= limit_ms:
                 reason = "TIMEOUT_CLEAN_QUEUE"
-            elif behind_slow_write and command.code in PUTS and not command.is_response:
+            elif after_slow_write and command.code in PUTS and not command.is_response:
                 reason = "PCBUSY_CLEAN_QUEUE"
             if not reason or not self._slice.begin(turn):
                 kept.append(command)
@@ -144,13 +144,13 @@ def _busy(request: RemotingCommand, reason: str, age: str) -> RemotingCommand:
 def _reject_while_rebuilding(dispatcher: Dispatcher) -> None:
     """Raise RequestRejectedError while the consume queues lag behind the log after a restart.
 
-    A pull gets the messages that its queue already has, and waits where there is none
-    (:mod:`rmqpy.store.reader`). Requests that decide on offsets are refused: an answer from half a
-    queue would send a consumer to the wrong place.
+    A pull returns the messages that its queue already contains, and waits if there are none
+    (:mod:`rmqpy.store.reader`). Requests for offsets are refused: an answer from an incomplete
+    queue would send a consumer to the wrong offset.
     """
     if dispatcher.is_rebuilding_queues:
         raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR,
-            "the consume queues are being brought in line with the log,"
-            f" {dispatcher.behind_bytes} bytes to go",
+            "the consume queues are being rebuilt from the log,"
+            f" {dispatcher.behind_bytes} bytes remain",
         )

@@ -81,8 +81,8 @@ _CODES: Final[dict[GetMessageStatus, ResponseCode]] = {
 }
 
 _EMPTY: Final = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
-"""Results of a queue that never held a message: the consumer starts at 0, and
-no offset has moved.
+"""Results for a queue that has never held a message: the consumer starts at 0,
+and no offset has moved.
 """
 
 
@@ -109,7 +109,7 @@ class PullFilter:
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class PullProcessor:
-    """See the module's text."""
+    """The processor of pulls; the module describes its checks."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -128,13 +128,15 @@ class PullProcessor:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def resume(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """The second pass of a pull that waited."""
+        """Answer a pull that has waited (the second pass)."""
         return self.pull(channel, request, first=False)
 
     def pull(
         self, channel: Channel, request: RemotingCommand, first: bool = True
     ) -> RemotingCommand | None:
-        """The first pass may commit an offset, and may wait."""
+        """Answer a pull, or hold it and return None. Only the first pass may commit an offset or
+        hold the pull.
+        """
         header = PullMessageRequestHeader.decode(request.ext_fields)
         group = self._check(header)
         selection = self._selection(header, group)
@@ -267,7 +269,7 @@ class PullProcessor:
     def _registered(
         self, header: PullMessageRequestHeader, expression_type: str | None
     ) -> PullFilter:
-        """The filter that the last heartbeat registered."""
+        """Return the filter that the last heartbeat registered."""
         found = self.filters.get(header.consumer_group, header.topic)
         if found is None:
             raise RequestRejectedError(
@@ -359,7 +361,9 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class OffsetMovedEvents:
-    """Records that a consumer asked for an offset which its queue does not have."""
+    """The writer of events about consumers that requested an offset which the queue does not
+    have.
+    """
 
     identity: BrokerContext
     messages: InternalMessageWriter

@@ -12,8 +12,8 @@ from rmqpy.model.errors import RequestRejectedError
 
 @define(slots=True, frozen=True)
 class PutResponse:
-    """The response to a put. With ``stored`` the message is in the log anyway, and the reply says
-    where.
+    """The response to a put. ``stored`` means that the message is in the log, and the reply
+    contains its offset.
     """
 
     code: ResponseCode
@@ -55,12 +55,12 @@ _ANSWERS: Final[dict[PutMessageStatus, PutResponse]] = {
 
 
 def response_for(status: PutMessageStatus) -> PutResponse:
-    """Return the response of the table."""
+    """Return the response to a put with this status."""
     return _ANSWERS[status]
 
 
 def remark_of(status: PutMessageStatus, max_message_size: int) -> str | None:
-    """Return the remark, with the limit of this broker if it names one."""
+    """Return the remark, which may contain the broker's ``max_message_size`` in bytes."""
     remark = _ANSWERS[status].remark
     return remark % max_message_size if remark is not None and "%d" in remark else remark
 

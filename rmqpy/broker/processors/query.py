@@ -29,14 +29,16 @@ from rmqpy.remoting.headers import (
 from rmqpy.store.results import QueryMessageResult
 
 FOUND_LIMIT: Final = 64
-"""The number of messages in one answer to a query by key."""
+"""The maximum number of messages in one answer to a query by key."""
 BODY_LIMIT: Final = 8 << 20
-"""The bytes of messages in such an answer; the first message is included whatever its size."""
+"""The maximum size of the messages in such an answer, in bytes; the first message is included
+whatever its size.
+"""
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class QueryProcessor:
-    """Answers queries of offsets, times and messages."""
+    """The processor of queries of offsets, times and messages."""
 
     identity: BrokerContext
     queues: MessageReader

@@ -43,7 +43,7 @@ from rmqpy.remoting.headers import (
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class ReplyMessageProcessor:
-    """Passes replies on to the producers that requested them."""
+    """The processor that pushes replies to the producers that requested them."""
 
     identity: BrokerContext
     clients: ClientTable
@@ -71,13 +71,13 @@ class ReplyMessageProcessor:
     ) -> RemotingCommand | None:
         draft = self.drafts.reply(channel, request, header)
         properties = decode_properties(draft.properties)
-        asker = properties.get(PROPERTY_MESSAGE_REPLY_TO_CLIENT)
-        waiting = self._producer(asker) if asker is not None else None
+        requester = properties.get(PROPERTY_MESSAGE_REPLY_TO_CLIENT)
+        waiting = self._producer(requester) if requester is not None else None
         place = self._stored(draft)
-        if asker is None:
+        if requester is None:
             return self._failed(request, "reply message properties[REPLY_TO_CLIENT] is null", place)
         if waiting is None:
-            remark = f"push reply message fail, channel of <{asker}> not found."
+            remark = f"push reply message fail, channel of <{requester}> not found."
             return self._failed(request, remark, place)
         properties[PROPERTY_PUSH_REPLY_TIME] = str(self.clock.now_ms())
         push = self._push(channel, header, draft, properties)
@@ -89,7 +89,7 @@ class ReplyMessageProcessor:
                     request, header=place or self._place("0", draft.queue_id, 0)
                 )
                 if pushed
-                else self._failed(request, f"push reply message to {asker}fail.", place)
+                else self._failed(request, f"push reply message to {requester}fail.", place)
             )
             if not request.is_oneway:
                 channel.write(encode_command(response))
@@ -125,7 +125,7 @@ class ReplyMessageProcessor:
         )
 
     def _producer(self, client_id: str) -> Channel | None:
-        """Return the connection of a producer by its client id."""
+        """Return the open connection of the producer with this client id, or None."""
         for members in self.clients.producer_groups.values():
             for channel, client in members.items():
                 if client.client_id == client_id and not channel.closed:

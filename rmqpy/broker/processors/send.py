@@ -1,8 +1,8 @@
 """Sending: codes 10, 310 and 320, with and without a reply.
 
 The sends of one ``handle`` call are collected and put together (a batch message is put separately,
-in its place); their replies wait at the gate until the watermarks of the mode have passed them.
-:mod:`rmqpy.broker.processors.send_request` describes what is checked and what is stored.
+in order); their replies wait at the gate until the watermarks of the mode have passed them.
+:mod:`rmqpy.broker.processors.send_request` describes the checks and the stored message.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _PendingSend:
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class SendReplies:
-    """Builds the replies to sends that are refused, and to those that waited in vain."""
+    """The replies to sends that are refused or whose acknowledgement does not arrive."""
 
     identity: BrokerContext
 
@@ -64,8 +64,8 @@ class SendReplies:
         return response
 
     def on_ack_timeout(self, ticket: RemotingCommand | bytes, status: PutMessageStatus) -> bytes:
-        """Return the frames for replies that may not leave as they are: one reply, or the whole
-        frames of several that waited together.
+        """Return the frames that replace replies which were not acknowledged. ``ticket`` is one
+        reply, or the complete frames of several replies that waited together.
         """
         if not isinstance(ticket, bytes):
             return self._late_frame(ticket, status)
@@ -90,14 +90,16 @@ class SendReplies:
         return encode_command(response)
 
     def _fields(self) -> dict[str, str]:
-        """A Java client reads these from every reply to a send."""
+        """Return the fields that a Java client reads from every reply to a send."""
         broker = self.identity.broker_settings
         return {MSG_REGION: broker.region_id, TRACE_ON: "true" if broker.trace_on else "false"}
 
 
 @define(slots=True, kw_only=True, eq=False, repr=False)
 class SendProcessor:
-    """Handles sends: ``receive`` each send of a ``handle`` call, then ``put_collected`` once."""
+    """The processor of sends. Call ``receive_v1`` or ``receive_v2`` for each send of a ``handle``
+    call, then ``put_collected`` once.
+    """
 
     identity: BrokerContext
     drafts: SendRequestParser
@@ -126,7 +128,7 @@ class SendProcessor:
         return self._receive(channel, request, SendMessageRequestHeaderV2)
 
     def put_collected(self, channel: Channel) -> list[bytes]:
-        """Put what was collected; the frames to be sent to ``channel`` at once."""
+        """Put the collected messages and return the frames to send to ``channel`` at once."""
         if self.collected:
             self._put_pending(channel)
         answers, self.answers = self.answers, []
@@ -190,7 +192,9 @@ class SendProcessor:
             self.gate.hold(self._marks(drafts[0].wait_store_ok), (held,))
 
     def _marks(self, wait_store_ok: bool) -> Sequence[Watermark]:
-        """What replies wait for. Slaves that are lacking are not waited for: the reply says so."""
+        """Return the watermarks that replies wait for. Missing slaves are not waited for; the reply
+        reports them.
+        """
         marks = self.sink.acknowledged(wait_store_ok)
         if wait_store_ok and self.replication.waits:
             return (*marks, *self.replication.required_marks())

@@ -5,7 +5,7 @@ Checks in order; the first that fails determines the answer:
 === ============================================================ ====
 1   group unknown and not to be created                            26
 2   broker without W                                               16
-3   group without retry queues: answered as done, dropped           0
+3   group without retry queues: dropped, answered as successful     0
 4   retry topic without W                                          16
 5   no message at the physical offset                               1
 === ============================================================ ====
@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class SendBackProcessor:
-    """Answers messages that consumers send back."""
+    """The processor of messages that consumers send back."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -125,7 +125,7 @@ class SendBackProcessor:
         return group
 
     def _retry_queue(self, group: SubscriptionGroupConfig, unit_mode: bool) -> int:
-        """Return a queue of the group's retry topic, which is created if it does not exist."""
+        """Return a queue id of the group's retry topic, which is created if it does not exist."""
         name = names.retry_topic(group.group_name)
         sys_flag = TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION if unit_mode else 0
         topic = self.topics.create_for_group(name, group.retry_queue_nums, sys_flag)
@@ -167,7 +167,7 @@ class SendBackProcessor:
 def _sent_back(
     message: StoredMessage, topic: str, queue_id: int, level: int
 ) -> tuple[OutgoingMessage, dict[str, str]]:
-    """Return the message for its next round, and its properties."""
+    """Return the draft of the message to write again, and its properties."""
     properties = dict(message.properties)
     properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
     properties[PROPERTY_WAIT] = "false"

@@ -1,5 +1,5 @@
-"""From a send request to the message that is stored, with the checks of codes 10, 310, 320, 324 and
-325.
+"""The checks of send requests (codes 10, 310, 320, 324 and 325) and the messages that are stored
+for them.
 
 Checks in order; the first that fails determines the answer:
 
@@ -77,7 +77,7 @@ TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION: Final = 2
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class SendRequestParser:
-    """Builds the message that is stored from a send request. Methods raise RequestRejectedError."""
+    """The parser from send requests to stored messages. Methods raise RequestRejectedError."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -89,12 +89,12 @@ class SendRequestParser:
     def single(
         self, channel: Channel, request: RemotingCommand, header: AnySendHeader
     ) -> tuple[OutgoingMessage, int]:
-        """Return the message, and the queue that the reply names; the message may wait in
-        another one.
+        """Return the message and the queue id for the reply. A delayed or half message waits in
+        another queue.
         """
         draft = self._draft(channel, header, self._check(header))
         queue_id = draft.queue_id
-        self._bury_if_exhausted(header, draft)
+        self._dead_letter_if_exhausted(header, draft)
         properties = decode_properties(_raw(header))
         properties[PROPERTY_CLUSTER] = self.identity.cluster
         if PROPERTY_WAIT in properties:
@@ -146,7 +146,7 @@ class SendRequestParser:
     def reply(
         self, channel: Channel, request: RemotingCommand, header: AnySendHeader
     ) -> OutgoingMessage:
-        """Return the message of a reply (:mod:`.reply`), checked as a send is; its properties stay
+        """Return the message of a reply (:mod:`.reply`), checked like a send. Its properties remain
         as received.
         """
         draft = self._draft(channel, header, self._check(header))
@@ -219,13 +219,13 @@ class SendRequestParser:
             )
 
     def _check_type(self, draft: OutgoingMessage) -> None:
-        """Refuse a prepared message that is not a half message: no queue would
-        have a place for it.
+        """Refuse a prepared message that is not a half message: no consume queue
+        would contain it.
         """
         if not has_queue_unit(draft.sys_flag):
             raise RequestRejectedError(
                 ResponseCode.MESSAGE_ILLEGAL,
-                "the sysFlag says that the message is part of a transaction, its properties do not",
+                "the sysFlag marks the message as part of a transaction, its properties do not",
             )
 
     def _check_sizes(self, body_bytes: int, properties_bytes: int) -> None:
@@ -236,10 +236,8 @@ class SendRequestParser:
 
     # Drafts
 
-    def _bury_if_exhausted(self, header: AnySendHeader, draft: OutgoingMessage) -> None:
-        """Turn a message that a consumer has sent to its retry topic once too often into a dead
-        letter.
-        """
+    def _dead_letter_if_exhausted(self, header: AnySendHeader, draft: OutgoingMessage) -> None:
+        """Turn a message that has used up the retries of its group into a dead letter."""
         if not names.is_retry_topic(header.topic):
             return
         group = names.group_of_retry_topic(header.topic)
@@ -282,7 +280,9 @@ class SendRequestParser:
     def _draft(
         self, channel: Channel, header: AnySendHeader, topic: TopicConfig
     ) -> OutgoingMessage:
-        """Return a draft without flag, body, properties and waiting."""
+        """Return a draft; the caller sets ``flag``, ``body``, ``properties`` and
+        ``wait_store_ok``.
+        """
         store_host = self.identity.store_host
         born = born_host(channel.peer)
         sys_flag = stored_sys_flag(header.sys_flag, topic, born, store_host)
@@ -310,8 +310,8 @@ class SendRequestParser:
 
 
 def stored_sys_flag(sys_flag: int, topic: TopicConfig, born: Host, stored: Host) -> int:
-    """Return SYSFLAG of a record: the sender's, plus what follows from the
-    topic and the two hosts.
+    """Return SYSFLAG of a record: the sender's flags, and those that follow from
+    the topic and the two hosts.
     """
     sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
     if len(born[0]) == IPV6_BYTES:

@@ -1,4 +1,4 @@
-"""Groups that read too slowly lose the right to consume (``disableConsumeIfConsumerReadSlowly``).
+"""Disabling of groups that read too slowly (``disableConsumeIfConsumerReadSlowly``).
 
 Each ``PERIOD_MS`` a master checks the last read of every group in every queue since the previous
 check. If the last message read was more than ``consumerFallbehindThreshold`` bytes before the end
@@ -6,8 +6,7 @@ of the log, ``consumeEnable`` of the group becomes false. The next pull is refus
 an administrator enables the group again.
 
 Queues that a group has read to the end do not count, nor do reads before the previous check. Java
-keeps the last distance for good, and takes the right away again from a group that has just been
-enabled.
+keeps the last distance forever, and disables again a group that has just been enabled.
 
 Invariant: at most ``QUEUES_MAX`` reads are remembered.
 """
@@ -30,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, eq=False, repr=False)
 class SlowConsumerGuard:
-    """Disables groups that read too slowly. The fast path leaves all pulls to Python while this is
-    on.
+    """The check for groups that read too slowly. While it is enabled, the fast path leaves all
+    pulls to Python.
     """
 
     identity: BrokerContext

@@ -1,9 +1,9 @@
 """The addresses that may fetch the log: at the port of classic replication and at that of a DLedger
 member.
 
-Java sends it to every peer that sends eight zero bytes. Here the addresses in
-``replicationAddresses`` are known, and at a member's port those of the other members. Any other
-address is treated by security mode:
+Java sends the log to every peer that sends eight zero bytes. Here the known addresses are those in
+``replicationAddresses`` and, at a member's port, those of the other members. The treatment of any
+other address depends on the security mode:
 
 ==========  =======================================================================
 compatible  a warning, once per address; counted; allowed (so that upgrades continue)
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, eq=False, repr=False)
 class ReplicationAllowList:
-    """Decides which peers may fetch the log; ``allows`` is called for each new connection."""
+    """The peers that may fetch the log; ``allows`` is called for each new connection."""
 
     known: tuple[AddressPattern, ...]
     strict: bool

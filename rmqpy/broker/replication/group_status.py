@@ -38,20 +38,20 @@ def status_of(driver: DLedgerDriver) -> dict[str, object]:
 
 
 def _peer(driver: DLedgerDriver, name: str) -> dict[str, object]:
-    row: dict[str, object] = {"id": name, "address": driver.options.addresses[name]}
+    status: dict[str, object] = {"id": name, "address": driver.options.addresses[name]}
     way = driver.peers.ways.get(name)
     if way is not None:
-        row |= {"handshake": way.standing.value, "reason": way.reason}
+        status |= {"handshake": way.standing.value, "reason": way.reason}
     progress = driver.node.progress.get(name)
     if progress is not None:
         state, match, following = progress
         lag = driver.node.lags[name]
-        row |= {"state": state, "match": match, "next": following, "lag": lag}
-    return row
+        status |= {"state": state, "match": match, "next": following, "lag": lag}
+    return status
 
 
 class GroupStatusProcessor:
-    """Answers with the status of the member."""
+    """The processor of requests for the status of the member."""
 
     def __init__(self, driver: DLedgerDriver) -> None:
         self._driver = driver

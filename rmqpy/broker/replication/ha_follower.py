@@ -1,4 +1,4 @@
-"""A slave's side of classic replication: which master it follows, and what happens when that fails.
+"""A slave's side of classic replication: the choice of a master, and the retries after failures.
 
 ::
 
@@ -6,11 +6,11 @@
        ▲                                │                             │             │
        └──── refused, none, several ────┴───────── failed ────────────┴─── ended ───┘
 
-The slave asks the master that it followed last; after ``FAILURES_MAX`` failures in a row, all
-masters that a name server names. If several of them are good, none is chosen, unless one is the
-followed master: two masters with one name are for the operator to resolve. Nothing is streamed from
-a broker that has not passed the check (:mod:`.master_log_check`), and a refused broker is retried
-with growing intervals.
+The slave checks the master that it followed last; after ``FAILURES_MAX`` failures in a row, it
+checks all masters that a name server names. If several of them pass, none is chosen, unless one is
+the followed master: the operator must resolve a conflict of two masters with one name. Nothing is
+streamed from a broker that has not passed the check (:mod:`.master_log_check`), and a refused
+broker is retried at growing intervals.
 
 Invariant: at most one check or connection is in progress.
 """
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class SlaveStore(Protocol):
-    """The parts of the store that following changes."""
+    """The parts of the store that a follower reads and changes."""
 
     @property
     def log(self) -> CommitLog: ...
@@ -58,7 +58,7 @@ class SlaveStore(Protocol):
 
 @define(slots=True, kw_only=True, eq=False, repr=False)
 class HaFollower:
-    """See the module's text. A ``net.ha_driver.HaClientHandler``."""
+    """The follower of a slave: an ``rmqpy.net.ha.HaClientHandler``."""
 
     identity: BrokerContext
     _store: SlaveStore
@@ -85,7 +85,7 @@ class HaFollower:
         self._wait(FIRST_TRY_MS, "waiting for a master's address")
 
     def stop(self) -> None:
-        """Disconnect from the master; nothing is stored any more."""
+        """Disconnect from the master and store nothing more."""
         self._stopped = True
         self._state = "stopped"
         if self._timer is not None:
@@ -99,13 +99,15 @@ class HaFollower:
             self._connection = None
 
     def _named(self) -> None:
-        """Try a newly named master at once if none is followed now."""
+        """Check a newly named master at once if the slave is waiting."""
         if self._timer is not None:
             self._timer.cancel()
             self._try()
 
     def runtime_info(self) -> dict[str, str]:
-        """Whom this slave follows, and why not."""
+        """Return the lines of the runtime information about the master, the state of the
+        connection, and the last failure.
+        """
         followed = self.choice.followed
         info = {
             "haMaster": followed.address if followed is not None else "",
@@ -114,9 +116,9 @@ class HaFollower:
         }
         if self._last_fault:
             info["haLastFault"] = self._last_fault
-        told = self.choice.current_master(self.scheduler.monotonic_ms())
-        if told:
-            info["haNameServersDisagree"] = told
+        disagreement = self.choice.current_master(self.scheduler.monotonic_ms())
+        if disagreement:
+            info["haNameServersDisagree"] = disagreement
         return info
 
     # Candidates
@@ -130,25 +132,25 @@ class HaFollower:
             return
         if candidates[0] == choice.followed and self._failures < FAILURES_MAX:
             candidates = candidates[:1]
-        self._ask(candidates, [])
+        self._check_next(candidates, [])
 
-    def _ask(self, rest: list[MasterAddress], heard: list[LogCheckResult]) -> None:
-        """Ask the brokers one after the other, then :meth:`_choose`."""
+    def _check_next(self, rest: list[MasterAddress], results: list[LogCheckResult]) -> None:
+        """Check the brokers one after the other, then call :meth:`_choose`."""
         if not rest:
-            self._choose(heard)
+            self._choose(results)
             return
 
         def done(verdict: LogCheckResult) -> None:
             self._check = None
             if not self._stopped:
-                self._ask(rest[1:], [*heard, verdict])
+                self._check_next(rest[1:], [*results, verdict])
 
         self._state = f"asking {rest[0].address}"
         self._check = MasterLogCheck(self.identity, self._store.log, self.network, rest[0], done)
         self._check.start()
 
-    def _choose(self, heard: list[LogCheckResult]) -> None:
-        good = [verdict for verdict in heard if verdict.good]
+    def _choose(self, results: list[LogCheckResult]) -> None:
+        good = [verdict for verdict in results if verdict.good]
         followed = [verdict for verdict in good if verdict.master == self.choice.followed]
         if followed:
             good = followed
@@ -159,7 +161,7 @@ class HaFollower:
             names = ", ".join(verdict.master.address for verdict in good)
             reason = f"several masters are named {self.identity.name}: {names}; stop all but one"
         else:
-            reason = "; ".join(verdict.refused for verdict in heard)
+            reason = "; ".join(verdict.refused for verdict in results)
         self._failed(reason)
 
     # Connection
@@ -212,7 +214,9 @@ class HaFollower:
         self._wait(self._redial.after(link), reason)
 
     def _begin_at(self, verdict: LogCheckResult, settings: LinkSettings) -> PhysicalOffset | None:
-        """Where an empty slave begins that is to have everything; None: the last file will do."""
+        """Return the offset from which an empty slave fetches the whole log, or None if it starts
+        with the last file.
+        """
         if not self.identity.store.ha_fetch_from_beginning:
             return None
         begin = settings.file_start(verdict.begin)

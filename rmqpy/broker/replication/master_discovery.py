@@ -1,10 +1,10 @@
 """Discovery of the master from several name servers, which may be wrong.
 
 The newest answer of each name server counts for ``FRESH_PERIODS`` registration periods (longer only
-if no other has answered); one that knows no master has no vote. The candidates are the followed
+if no other has answered); one that names no master has no vote. The candidates are the followed
 master, then the named masters, the most often named first, then the most recently named. A dead
-name server therefore changes nothing, and one with an old or a foreign answer has an effect only
-when the followed master does not answer. The candidates are then asked whether they really are
+name server therefore changes nothing, and one with an old or a wrong answer has an effect only
+when the followed master does not answer. The slave then checks that the candidates really are
 masters (:mod:`.master_log_check`).
 
 ``haMasterAddress`` excludes all other brokers; the broker's port is then the one below it.
@@ -40,7 +40,9 @@ class _Answer:
 
 @define(slots=True, eq=False, repr=False)
 class MasterDiscovery:
-    """See the module's text. ``followed`` is the master that the slave replicates from."""
+    """The masters that name servers name. ``followed`` is the one that the slave replicates
+    from.
+    """
 
     identity: BrokerContext
     followed: MasterAddress | None = None
@@ -48,15 +50,15 @@ class MasterDiscovery:
     _listeners: list[Callable[[], None]] = field(factory=list, init=False)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` whenever a master is named that was no candidate before."""
+        """Call ``listener`` whenever a master becomes a candidate."""
         self._listeners.append(listener)
 
     def follow(self, master: MasterAddress) -> None:
-        """Make ``master`` the one that the slave replicates from."""
+        """Record that the slave replicates from ``master``."""
         self.followed = master
 
     def on_registration_answer(self, server: str, answer: RegistrationAnswer, now_ms: int) -> None:
-        """Take the answer of a name server; invalid addresses count as no answer."""
+        """Record the answer of a name server; invalid addresses count as no answer."""
         before = set(self.candidates(now_ms))
         self._take(server, _master_of(answer), now_ms)
         if set(self.candidates(now_ms)) - before:
@@ -70,7 +72,7 @@ class MasterDiscovery:
             self._answers[server] = _Answer(master, now_ms)
 
     def candidates(self, now_ms: int) -> list[MasterAddress]:
-        """Return the brokers to ask, in this order; empty if none is known."""
+        """Return the brokers to check, in this order; empty if none is known."""
         named = self._named(now_ms)
         fixed = self.identity.store.ha_master_address
         if fixed:
@@ -86,7 +88,9 @@ class MasterDiscovery:
         return [followed, *(master for master in others if master != followed)]
 
     def current_master(self, now_ms: int) -> str:
-        """Return which name server names which master if they disagree, otherwise an empty text."""
+        """Return the master that each name server names, as text, if they disagree; otherwise an
+        empty text.
+        """
         if len(set(self._named(now_ms))) < 2:
             return ""
         return "; ".join(

@@ -10,8 +10,8 @@ The requests go to the broker's port, never to the replication stream, one after
     name, file size;   after the master's, or       differing offset
     no master          before its start
 
-A Java master answers the first two but not COMPARE_LOG (code 3). Then it cannot be checked whether
-the logs agree, and the slave says so.
+A Java master answers the first two but not COMPARE_LOG (code 3). The slave then reports that the
+logs were not compared.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from rmqpy.store.commitlog.interface import CommitLog, read_span
 
 TIMEOUT_MS: Final = 5_000
 LOOK_BACK_BYTES: Final = 5 << 20
-"""The distance in which the start of a record is searched: records of the default settings are
+"""The distance in which the start of a record is searched; with the default settings, records are
 shorter.
 """
 
 
 @define(slots=True, frozen=True)
 class LogCheckResult:
-    """The result of a check. ``refused``: why this broker may not be followed, or empty.
-    ``unreachable``: it has not answered, and nothing is known. ``compared``: what is known of the
-    two logs, in words.
+    """The result of a check. ``refused`` is the reason not to follow this broker, or empty.
+    ``unreachable`` means that the broker has not answered. ``compared`` is the result of the
+    comparison of the two logs, as text.
     """
 
     master: MasterAddress
@@ -163,7 +163,7 @@ class MasterLogCheck:
     def _search(self, search: DivergenceSearch) -> None:
         span = search.requested
         if span is None:
-            self._judge(search)
+            self._conclude(search)
             return
 
         def answered(response: RemotingCommand) -> None:
@@ -181,7 +181,7 @@ class MasterLogCheck:
         )
         self._ask(RemotingCommand.request(RequestCode.RMQPY_COMPARE_LOG, header), answered)
 
-    def _judge(self, search: DivergenceSearch) -> None:
+    def _conclude(self, search: DivergenceSearch) -> None:
         if search.parted is None:
             self._accept(f"the same up to {search.end}")
         else:
@@ -201,21 +201,21 @@ class MasterLogCheck:
 
 
 def frame_start(log: CommitLog, offset: int) -> int:
-    """Where the record begins that ``offset`` is in; ``offset`` itself where none is found."""
+    """Return the start of the record that contains ``offset``, or ``offset`` if none is found."""
     low = max(log.min_offset, offset - LOOK_BACK_BYTES)
     high = min(offset + PHYSICAL_OFFSET_POSITION + 8, log.max_offset)
     data = read_span(log, low, high - low)
     last = offset - low + MAGIC_POSITION + len(MAGIC_BYTES[0])
     while last > 0:
-        place = max(data.rfind(magic, 0, last) for magic in MAGIC_BYTES)
-        start = place - MAGIC_POSITION
+        position = max(data.rfind(magic, 0, last) for magic in MAGIC_BYTES)
+        start = position - MAGIC_POSITION
         if start < 0:
             break
         size = int.from_bytes(data[start : start + 4])
-        told = int.from_bytes(data[start + PHYSICAL_OFFSET_POSITION :][:8])
-        if told == low + start and told <= offset < told + size:
-            return told
-        last = place + len(MAGIC_BYTES[0]) - 1
+        recorded = int.from_bytes(data[start + PHYSICAL_OFFSET_POSITION :][:8])
+        if recorded == low + start and recorded <= offset < recorded + size:
+            return recorded
+        last = position + len(MAGIC_BYTES[0]) - 1
     return offset
 
 

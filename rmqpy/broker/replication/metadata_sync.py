@@ -4,24 +4,25 @@ in classic groups and DLedger groups alike:
 ====  ======================  =======  ========================================================
 code  table                   port     handling
 ====  ======================  =======  ========================================================
-21    topics                  fast     another data version: taken over
+21    topics                  fast     another data version: merged over
 43    consumer offsets        main     the master's value for every queue that it names
 45    delay offsets           main     the larger of both, level by level
-201   subscription groups     main     another data version: taken over
+201   subscription groups     main     another data version: merged over
 ====  ======================  =======  ========================================================
 
-First ``FIRST_MS`` after the start and as soon as a new master is named (a change of role registers,
-and the name servers' answers name it), then each ``PERIOD_MS``. A master of ours is asked each
-``LOOK_MS`` besides whether topics or groups have changed (:func:`answer_with_table`), so that one
-which is killed takes with it what was made in its last second, not in its last ten. Each request
-stands alone: one that fails is tried again with the next round, and then, or while no master is
-known, the name servers are asked again with every round (Java waits for the next registration).
+The tables are fetched ``FIRST_MS`` after the start, as soon as a new master is named (a change of
+role registers, and the name servers' answers name it), and each ``PERIOD_MS``. In addition, an
+rmqpy master is queried each ``LOOK_MS`` for changes of topics or groups
+(:func:`answer_with_table`), so that at most the changes of one second, instead of ten, are lost
+when the master is killed. Requests are independent: one that fails is repeated in the next round.
+After a failure, and while no master is known, each round also registers with the name servers
+again (Java waits for the next registration).
 
 A topic or group that the master does not have is removed only if the master is known to have had
-it: it was in a table that this master sent before; in a classic group, also if the master's version
-is later than ours. Otherwise it is kept: a leader that has just been set up knows little, and would
-remove from the others what only they know. What is kept counts as a change of our own, so that the
-difference is not mistaken for a change by the master later on.
+it: if it was in a table that this master sent before or, in a classic group, if the master's
+version is later than ours. Otherwise it is kept: a leader that has just been set up has few
+entries, and would remove those that only the others have. Keeping entries counts as a change of our
+own, so that the difference is not mistaken for a change by the master later.
 """
 
 from __future__ import annotations
@@ -85,11 +86,11 @@ class TableMerge:
 
 @define(slots=True, eq=False, repr=False)
 class TableHistory:
-    """The history of one kind of table: which names a master is known to have had."""
+    """The history of one kind of table: the names that a master is known to have had."""
 
     strict: bool
-    """Whether only names that were seen may be removed; otherwise also any name if the master's
-    version is later.
+    """True if only names that were seen may be removed. Otherwise any name may be removed if the
+    master's version is later.
     """
     _master: str = field(default="", init=False)
     _seen: set[str] = field(factory=set, init=False)
@@ -101,8 +102,8 @@ class TableHistory:
         theirs: tuple[Mapping[str, object], DataVersion],
         expendable: frozenset[str],
     ) -> TableMerge:
-        """Return the table to have from now on. ``expendable`` names are created at each start
-        anyway.
+        """Return the result of merging the table of ``master`` into our own. ``expendable`` names
+        are created at each start anyway.
         """
         if master != self._master:
             self._master, self._seen = master, set()
@@ -140,7 +141,7 @@ class LastMasterTable:
 
 @define(slots=True, kw_only=True, eq=False, repr=False)
 class MetadataSync:
-    """Fetches the tables of the master periodically."""
+    """The periodic fetching of the tables of the master."""
 
     identity: BrokerContext
     choice: MasterDiscovery
@@ -151,12 +152,12 @@ class MetadataSync:
     scheduler: Scheduler
     network: Network
     register: Callable[[], None]
-    """Asks all name servers again, by registering."""
+    """Registers with all name servers, whose answers name the master."""
     _topic_history: TableHistory = field(init=False)
     _group_history: TableHistory = field(init=False)
     _timer: Timer | None = field(default=None, init=False)
-    _look_timer: Timer | None = field(default=None, init=False)
-    _told: dict[int, LastMasterTable] = field(factory=dict, init=False)
+    _query_timer: Timer | None = field(default=None, init=False)
+    _last_tables: dict[int, LastMasterTable] = field(factory=dict, init=False)
     _faults: dict[int, str] = field(factory=dict, init=False)
     _kept: dict[int, frozenset[str]] = field(factory=dict, init=False)
     _done_ms: int | None = field(default=None, init=False)
@@ -171,18 +172,20 @@ class MetadataSync:
         self._plan(FIRST_MS)
 
     def stop(self) -> None:
-        for timer in (self._timer, self._look_timer):
+        for timer in (self._timer, self._query_timer):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._look_timer = None
+        self._timer = self._query_timer = None
 
     @property
     def is_synchronized(self) -> bool:
-        """Whether every table was fetched from a master since the start."""
+        """True if every table was fetched from a master since the start."""
         return self._fetched >= _ALL
 
     def runtime_info(self) -> dict[str, str]:
-        """When a slave last fetched something, and what is wrong."""
+        """Return the lines of the runtime information about a slave's last fetch and its faults;
+        none for a master.
+        """
         if not self.identity.is_slave:
             return {}
         info = {"slaveSync": "nothing fetched yet"}
@@ -193,11 +196,11 @@ class MetadataSync:
             info[f"slaveSyncFault_{code}"] = fault
         for code, kept in sorted(self._kept.items()):
             if kept:
-                info[f"slaveSyncKept_{code}"] = _shown(kept)
+                info[f"slaveSyncKept_{code}"] = _listed(kept)
         return info
 
     def _named(self) -> None:
-        """Fetch at once, because a master is named that was not named before."""
+        """Fetch at once, because a new master was named."""
         if self._timer is not None:
             self._timer.cancel()
             self._plan(0)
@@ -215,49 +218,53 @@ class MetadataSync:
         if not masters:
             return
         master = masters[0]
-        self._ask_topics(master, "")
+        self._fetch_topics(master, "")
         for code, take in (
             (RequestCode.GET_ALL_CONSUMER_OFFSET, self._take_offsets),
             (RequestCode.GET_ALL_DELAY_OFFSET, self._take_delays),
         ):
-            self._ask(RemotingCommand.request(code), master.address, master, take)
-        self._ask_groups(master, "")
+            self._fetch(RemotingCommand.request(code), master.address, master, take)
+        self._fetch_groups(master, "")
 
-    def _plan_look(self) -> None:
+    def _plan_version_query(self) -> None:
         """Plan a version query for a master that reports versions."""
-        if self._look_timer is None:
-            self._look_timer = self.scheduler.call_later(LOOK_MS, self._look)
+        if self._query_timer is None:
+            self._query_timer = self.scheduler.call_later(LOOK_MS, self._query_versions)
 
-    def _look(self) -> None:
-        self._look_timer = None
+    def _query_versions(self) -> None:
+        self._query_timer = None
         masters = self.choice.candidates(self.scheduler.monotonic_ms())
         if self.identity.is_slave and masters:
             master = masters[0]
-            self._ask_topics(master, self._known(RequestCode.GET_ALL_TOPIC_CONFIG, master))
+            self._fetch_topics(master, self._known(RequestCode.GET_ALL_TOPIC_CONFIG, master))
             groups = self._known(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, master)
-            self._ask_groups(master, groups)
+            self._fetch_groups(master, groups)
 
     def _known(self, code: int, master: MasterAddress) -> str:
         """Return the version of the master's table from which ours resulted, if ours has not
         changed since.
         """
-        told = self._told.get(code)
-        current = told is not None and told.master == master.address and told.own is self._own(code)
-        return told.version if told is not None and current else ""
+        received = self._last_tables.get(code)
+        current = (
+            received is not None
+            and received.master == master.address
+            and received.own is self._own(code)
+        )
+        return received.version if received is not None and current else ""
 
     def _own(self, code: int) -> DataVersion:
         topics = code == RequestCode.GET_ALL_TOPIC_CONFIG
         return self.topics.data_version if topics else self.groups.data_version
 
-    def _ask_topics(self, master: MasterAddress, known: str) -> None:
+    def _fetch_topics(self, master: MasterAddress, known: str) -> None:
         request = _table_request(RequestCode.GET_ALL_TOPIC_CONFIG, known)
-        self._ask(request, _fast_address(master), master, self._take_topics)
+        self._fetch(request, _fast_address(master), master, self._take_topics)
 
-    def _ask_groups(self, master: MasterAddress, known: str) -> None:
+    def _fetch_groups(self, master: MasterAddress, known: str) -> None:
         request = _table_request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, known)
-        self._ask(request, master.address, master, self._take_groups)
+        self._fetch(request, master.address, master, self._take_groups)
 
-    def _ask(
+    def _fetch(
         self,
         request: RemotingCommand,
         address: str,
@@ -278,8 +285,10 @@ class MetadataSync:
                 if response.body or not version:
                     take(master, response.body)
                 if version:
-                    self._told[code] = LastMasterTable(master.address, version, self._own(code))
-                    self._plan_look()
+                    self._last_tables[code] = LastMasterTable(
+                        master.address, version, self._own(code)
+                    )
+                    self._plan_version_query()
             except RmqError as fault:
                 self._failed(code, f"{address}: {fault}")
             else:
@@ -295,34 +304,34 @@ class MetadataSync:
         self._faults[code] = fault
 
     def _take_topics(self, master: MasterAddress, body: bytes) -> None:
-        told = TopicConfigSerializeWrapper.decode(body)
+        received = TopicConfigSerializeWrapper.decode(body)
         topics = self.topics
-        if told.data_version.same_as(topics.data_version):
+        if received.data_version.same_as(topics.data_version):
             return
-        taken = self._topic_history.merge(
+        merged = self._topic_history.merge(
             master.address,
             (topics.topics, topics.data_version),
-            (told.topic_config_table, told.data_version),
+            (received.topic_config_table, received.data_version),
             frozenset(topics.system_topics),
         )
-        self._note_kept(RequestCode.GET_ALL_TOPIC_CONFIG, "topics", taken.kept)
-        if not taken.version.same_as(topics.data_version):
-            topics.replace(told, taken.kept, taken.version)
+        self._note_kept(RequestCode.GET_ALL_TOPIC_CONFIG, "topics", merged.kept)
+        if not merged.version.same_as(topics.data_version):
+            topics.replace(received, merged.kept, merged.version)
 
     def _take_groups(self, master: MasterAddress, body: bytes) -> None:
-        told = SubscriptionGroupWrapper.decode(body)
+        received = SubscriptionGroupWrapper.decode(body)
         groups = self.groups
-        if told.data_version.same_as(groups.data_version):
+        if received.data_version.same_as(groups.data_version):
             return
-        taken = self._group_history.merge(
+        merged = self._group_history.merge(
             master.address,
             (groups.groups, groups.data_version),
-            (told.subscription_group_table, told.data_version),
+            (received.subscription_group_table, received.data_version),
             frozenset(names.INITIAL_GROUPS),
         )
-        self._note_kept(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "groups", taken.kept)
-        if not taken.version.same_as(groups.data_version):
-            groups.replace(told, taken.kept, taken.version)
+        self._note_kept(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "groups", merged.kept)
+        if not merged.version.same_as(groups.data_version):
+            groups.replace(received, merged.kept, merged.version)
 
     def _take_offsets(self, _master: MasterAddress, body: bytes) -> None:
         self.offsets.merge(ConsumerOffsetSerializeWrapper.decode(body))
@@ -334,7 +343,7 @@ class MetadataSync:
     def _note_kept(self, code: int, what: str, kept: frozenset[str]) -> None:
         if kept != self._kept.get(code, frozenset()):
             if kept:
-                logger.warning("kept %s that the master does not have: %s", what, _shown(kept))
+                logger.warning("kept %s that the master does not have: %s", what, _listed(kept))
             self._kept[code] = kept
 
 
@@ -349,7 +358,7 @@ def _fast_address(master: MasterAddress) -> str:
     return host_and_port(host, port - FAST_PORT_DISTANCE)
 
 
-def _shown(kept: frozenset[str]) -> str:
+def _listed(kept: frozenset[str]) -> str:
     listed = sorted(kept)
     more = f" and {len(listed) - NAMES_SHOWN} more" if len(listed) > NAMES_SHOWN else ""
     return ", ".join(listed[:NAMES_SHOWN]) + more
@@ -361,17 +370,18 @@ def answer_with_table(
     table: Callable[[], bytes],
     header: CommandHeader | None = None,
 ) -> RemotingCommand:
-    """Answer a request for a table; without a body if the peer already knows this version.
+    """Answer a request for a table, without a body if the peer already has this version.
 
     ==========================  ==============================================================
     ext field                   meaning
     ==========================  ==============================================================
-    rmqpyKnownVersion (asked)   the version that the slave received last; empty: send the table
-    rmqpyVersion (answered)     the version of the table; no body follows when it is the known
+    rmqpyKnownVersion, request  the version that the slave received last; empty: send the table
+    rmqpyVersion, answer        the version of the table; no body follows if it is the known one
     ==========================  ==============================================================
 
-    Java knows neither field: it sends the whole table, and the slave asks it no more often than
-    Java does. Versions are compared as text, and only with those of the same master.
+    Java ignores the request's field and sends the whole table without a version; the slave then
+    fetches no more often than Java does. Versions are compared as text, and only with those of the
+    same master.
     """
     response = RemotingCommand.response_to(request, header=header)
     known = request.ext_fields.get(KNOWN_VERSION)

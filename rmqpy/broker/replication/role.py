@@ -1,9 +1,9 @@
-"""What a role means for a broker: which id it registers with, and whether it accepts messages (Java
+"""The role of a broker: the id that it registers, and whether it accepts messages (Java
 DLedgerRoleChangeHandler).
 
-A member becomes master only when every entry that it has is committed and dispatched: from then on
-its queue offsets go on from what its consume queues say. What only a master does by itself starts
-and stops here (:class:`MasterServices`).
+A member becomes master only when every entry that it has is committed and dispatched, so that its
+next queue offsets follow from its consume queues. The services that only a master runs are started
+and stopped here (:class:`MasterServices`).
 
 ===========  ==========================================================================
 core         broker
@@ -41,9 +41,9 @@ class MasterService(Protocol):
 class MasterServices:
     """The services that only a master runs: delayed messages and transaction checks.
 
-    The role decides: ``start`` when this broker has become master and its queue offsets are known,
-    ``stop`` before it gives the role up. Both are harmless when repeated. Services start in their
-    order and stop in the reverse order.
+    ``start`` is called when this broker has become master and its queue offsets are known, ``stop``
+    before it gives up the role. Both are idempotent. Services start in their order and stop in the
+    reverse order.
     """
 
     _services: Sequence[MasterService]
@@ -82,14 +82,14 @@ class RoleStore(Protocol):
 
 @define(slots=True, frozen=True)
 class RoleChange:
-    """Applies a role to the broker's parts, in the order that keeps queue offsets dense."""
+    """The steps of a role change, in the order that keeps queue offsets dense."""
 
     identity: BrokerContext
     store: RoleStore
     registration: RegistrationService
     services: MasterServices
     leadership_lost: Callable[[], None]
-    """Notifies senders whose messages no quorum has confirmed."""
+    """Refuses the senders whose messages no quorum has confirmed."""
 
     def become_master(self) -> None:
         """Dispatch the readable log, then accept puts, then register with the name servers."""
@@ -113,7 +113,7 @@ class RoleChange:
 
 
 class GroupRole:
-    """Follows the role of the core, as the table above describes."""
+    """The role of a group member, which follows the role of the core as in the module's table."""
 
     def __init__(
         self, change: RoleChange, entries: EntryStore, scheduler: Scheduler, slave_id: int
@@ -123,12 +123,12 @@ class GroupRole:
         self._scheduler = scheduler
         self._slave_id = slave_id
         self._waiting = False
-        """Whether the core leads and the log is not yet committed to its end."""
+        """True while the core leads and the log is not yet committed to its end."""
         entries.committed.subscribe(self._committed)
 
     def changed(self, role: Role) -> None:
-        """The core has this role now."""
-        from rmqpy.dledger.state import Role  # a classic broker never needs it
+        """Handle a change of the core's role."""
+        from rmqpy.dledger.state import Role  # A classic broker never needs it.
 
         self._waiting = role is Role.LEADER
         if self._waiting:

@@ -5,8 +5,8 @@ time. A flush of the log serves all replies that waited when it started; later o
 the next flush, which waits a moment for more of them (:class:`GroupCommitDelay`). No reply waits
 for a flush of the derived files.
 
-A failed flush is final: what is lost is unknown, so the store accepts nothing more and every
-waiting sender learns that its message is not safe.
+A failed flush is final: it is unknown which data was lost, so the store accepts nothing more, and
+every waiting sender is refused.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ from rmqpy.store.flush_tracker import QueueFlush
 from rmqpy.store.health import StoreHealth
 
 FLUSHED = "flushed"
-"""Name of the watermark that a flush raises."""
+"""The name of the watermark that a flush advances."""
 
 COMPANY_MS: Final = 1
 ALONE_FIRST: Final = 8
 ALONE_MAX: Final = 512
-"""The maximum number of flushes that start at once after one that waited in vain."""
+"""The maximum number of flushes that start without a delay after one whose delay was useless."""
 
 logger = logging.getLogger(__name__)
 
 
 @define(slots=True, eq=False, repr=False)
 class StoreFailureHandler:
-    """Refuses the senders that wait when the store fails or the disk is full, and logs why once."""
+    """The reaction to a failed store or a full disk: waiting senders are refused, and the reason is
+    logged once.
+    """
 
     _health: StoreHealth
     _gate: SendGate
@@ -48,7 +50,7 @@ class StoreFailureHandler:
     _reported: str | None = field(default=None, init=False)
 
     def on_failure(self) -> None:
-        """Fail everything that waits: what was not acknowledged never will be."""
+        """Fail all waiting replies and messages, which will never be acknowledged."""
         reason = self._health.failure or self._health.disk_full_reason
         if reason != self._reported:
             self._reported = reason
@@ -71,8 +73,8 @@ T = TypeVar("T", bound=_Task)
 
 
 class _Flushing(ABC, Generic[T]):
-    """Runs tasks one after the other. ``on_failure`` is called after the store has learned of a
-    failure.
+    """A runner of flush tasks, one at a time. ``on_failure`` is called after a failure has been
+    reported to the store.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class _Flushing(ABC, Generic[T]):
         return self._running
 
     def begin(self) -> None:
-        """Flush what there is to flush, unless a flush is in progress."""
+        """Start a flush if there is something to flush and no flush is in progress."""
         if self._running or self._stopped is not None:
             return
         task = self._take()
@@ -114,7 +116,7 @@ class _Flushing(ABC, Generic[T]):
         if self._stopped is not None:
             self._stopped()
         elif error is None:
-            self._go_on()
+            self._continue()
 
     @abstractmethod
     def _take(self) -> T | None:
@@ -128,31 +130,31 @@ class _Flushing(ABC, Generic[T]):
     def _failed(self, error: BaseException) -> None:
         """Handle the failure of a task."""
 
-    def _go_on(self) -> None:
-        """Start another flush if one is wanted already."""
+    def _continue(self) -> None:
+        """Start another flush if a reply already waits for one."""
 
 
 @define(slots=True, eq=False, repr=False)
 class GroupCommitDelay:
-    """Decides whether a flush should wait for more replies that need it.
+    """The rule by which a flush is delayed until more replies need it.
 
-    A sync costs the same for one message as for a thousand. Senders that wait for their answers
-    would fall into two halves, one of which waits while the other is synced. After a flush, the
-    next one therefore waits until as many replies wait as were in flight when it ended, for
+    A sync costs the same for one message as for a thousand. Without a delay, the senders would
+    split into two halves, one of which waits while the other is synced. After a flush, the next one
+    therefore waits until as many replies wait as were in flight when the first one ended, for
     ``COMPANY_MS`` at most. If they do not arrive, the following flushes start at once, more of them
     each time.
     """
 
     _expected: int = 0
     _alone: int = 0
-    """The number of flushes that still start at once."""
+    """The number of coming flushes that start at once."""
     _alone_next: int = ALONE_FIRST
 
-    def flushed(self, on_the_way: int) -> None:
-        """Record the end of a flush and how many replies waited then, for it or
-        for the next one.
+    def flushed(self, in_flight: int) -> None:
+        """Record the end of a flush, and the number of replies that waited then for
+        this flush or the next one.
         """
-        self._expected = 0 if self._alone else on_the_way
+        self._expected = 0 if self._alone else in_flight
         self._alone = max(0, self._alone - 1)
 
     def is_batch_full(self, waiting: int) -> bool:
@@ -163,14 +165,14 @@ class GroupCommitDelay:
         return True
 
     def on_timeout(self) -> None:
-        """Record that a flush waited in vain."""
+        """Record that the expected replies did not arrive in time."""
         self._expected = 0
         self._alone = self._alone_next
         self._alone_next = min(2 * self._alone_next, ALONE_MAX)
 
 
 class LogFlusher(_Flushing[FlushTask]):
-    """Flushes the commit log."""
+    """The flushes of the commit log."""
 
     def __init__(
         self,
@@ -181,27 +183,27 @@ class LogFlusher(_Flushing[FlushTask]):
     ) -> None:
         super().__init__(store, scheduler, on_failure)
         self._gate = gate
-        self._company = GroupCommitDelay()
+        self._delay = GroupCommitDelay()
         self._timer: Timer | None = None
 
     def begin_if_awaited(self) -> None:
         """Start a flush if a reply waits for it and the expected replies have arrived."""
         if self._running or not self._awaited():
             return
-        if self._company.is_batch_full(self._gate.waiting):
+        if self._delay.is_batch_full(self._gate.waiting):
             self._begin_now()
         elif self._timer is None:
-            self._timer = self._scheduler.call_later(COMPANY_MS, self._waited)
+            self._timer = self._scheduler.call_later(COMPANY_MS, self._on_timer)
 
     def stop(self, done: Callable[[], None]) -> None:
         if self._timer is not None:  # A flush waits for more replies, and no more will arrive.
             self._begin_now()
         super().stop(done)
 
-    def _waited(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         if not self._running and self._awaited():
-            self._company.on_timeout()
+            self._delay.on_timeout()
             self._begin_now()
 
     def _begin_now(self) -> None:
@@ -220,19 +222,19 @@ class LogFlusher(_Flushing[FlushTask]):
         return self._store.flush_task()
 
     def _flushed(self, task: FlushTask) -> None:
-        self._company.flushed(self._gate.waiting)
+        self._delay.flushed(self._gate.waiting)
         self._store.flushed(task.offset)
 
     def _failed(self, error: BaseException) -> None:
-        logger.error("making the commit log durable failed: %s", error)
+        logger.error("flushing the commit log failed: %s", error)
         self._store.flush_failed(error)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self.begin_if_awaited()
 
 
 class QueueFlusher(_Flushing[QueueFlush]):
-    """Flushes consume queues, key index and checkpoint."""
+    """The flushes of consume queues, key index and checkpoint."""
 
     def _take(self) -> QueueFlush | None:
         return self._store.queue_flush_task()
@@ -241,5 +243,5 @@ class QueueFlusher(_Flushing[QueueFlush]):
         self._store.queues_flushed(task)
 
     def _failed(self, error: BaseException) -> None:
-        logger.error("making the consume queues durable failed: %s", error)
+        logger.error("flushing the consume queues failed: %s", error)
         self._store.queue_flush_failed(error)

@@ -5,8 +5,8 @@ message             topic, queue                   differences from what was sen
 ==================  =============================  ==============================================
 half message        RMQ_SYS_TRANS_HALF_TOPIC, 0    REAL_TOPIC, REAL_QID; no transaction bits
 op message          RMQ_SYS_TRANS_OP_HALF_TOPIC    tag ``d``; body: decimal queue offset of the half
-final message       its own                        transaction bits say commit; the physical offset
-                                                   of the half is in preparedTransactionOffset
+final message       its own                        transaction bits: commit; the physical offset of
+                                                   the half is in preparedTransactionOffset
 discarded           TRANS_CHECK_MAX_TIME_TOPIC     none
 ==================  =============================  ==============================================
 
@@ -47,7 +47,7 @@ IPV6_BYTES: Final = 16
 
 
 def is_half(properties: dict[str, str]) -> bool:
-    """Return whether a producer marks this message as the first half of a transaction."""
+    """Return whether the producer has marked this message as a half message."""
     return properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() == "true"
 
 
@@ -62,8 +62,8 @@ def make_half(draft: OutgoingMessage, properties: dict[str, str]) -> None:
 
 
 def final_message(half: StoredMessage, level_max: int) -> OutgoingMessage:
-    """Return what consumers get of a committed transaction. Raises ValueError if the half message
-    does not name its real topic and queue.
+    """Return the message that consumers receive after a commit. Raises ValueError if the half
+    message does not name its real topic and queue.
     """
     properties = dict(half.properties)
     topic = properties.get(PROPERTY_REAL_TOPIC, "")
@@ -101,5 +101,5 @@ def renew_half_message(half: StoredMessage, properties: dict[str, str]) -> Outgo
 
 
 def discarded_message(half: StoredMessage) -> OutgoingMessage:
-    """Return the half message for the topic of messages that are not checked any more."""
+    """Return a copy of the half message for the topic of messages that are no longer checked."""
     return copy_of(half, TRANSACTION_CHECK_MAX_TIME_TOPIC, 0, half.properties)

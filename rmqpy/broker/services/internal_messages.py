@@ -31,7 +31,7 @@ from rmqpy.store.results import PutResult
 
 WAITING_LIMIT: Final = 50_000
 PATIENCE_MS: Final = 10_000
-"""How long a message may wait for its watermarks (a quorum needs 2.5 s at most)."""
+"""The maximum time that a message waits for its watermarks (a quorum needs 2.5 s at most)."""
 
 Done = Callable[[PutMessageStatus], None]
 
@@ -45,7 +45,7 @@ class _WaitingMessage:
 
 @define(slots=True, eq=False, repr=False)
 class InternalMessageWriter:
-    """Writes the broker's own messages and reports when they are stored."""
+    """The writer of the broker's own messages, which reports when they are stored."""
 
     sink: StoreWriter
     scheduler: Scheduler
@@ -66,9 +66,9 @@ class InternalMessageWriter:
         """Stage ``drafts``, in their order, for the commit of this turn, and return one result for
         each.
 
-        They are stored when they are written, or confirmed by a quorum; they wait for no flush and
-        no replica. If one is refused, ``done`` receives its status at once, and the ones before it
-        are stored nevertheless.
+        They count as stored when they are written or, with DLedger, confirmed by a quorum; they
+        wait for no flush and no replica. If one is refused, ``done`` receives its status at once,
+        and the ones before it are stored nevertheless.
         """
         began_ms = self.scheduler.monotonic_ms()
         results: list[PutResult] = []
@@ -86,8 +86,8 @@ class InternalMessageWriter:
         return results
 
     def fail(self) -> None:
-        """Fail all waiting messages with ``SERVICE_NOT_AVAILABLE``: nothing will be confirmed here
-        any more.
+        """Fail all waiting messages with ``SERVICE_NOT_AVAILABLE``, because this broker can confirm
+        nothing any more.
         """
         lanes = list(self._lanes.values())
         self._lanes.clear()
@@ -102,17 +102,17 @@ class InternalMessageWriter:
         for mark in marks:
             if mark not in self._subscribed:
                 self._subscribed.add(mark)
-                mark.subscribe(self._grown)
+                mark.subscribe(self._on_advance)
         if self._timer is None:
-            self._timer = self.scheduler.call_later(PATIENCE_MS, self._look_at_clock)
+            self._timer = self.scheduler.call_later(PATIENCE_MS, self._expire)
 
-    def _grown(self, _offset: int) -> None:
+    def _on_advance(self, _offset: int) -> None:
         for marks, lane in list(self._lanes.items()):
             passed = min(mark.value for mark in marks)
             while lane and lane[0].end <= passed:
                 lane.popleft().done(PutMessageStatus.PUT_OK)
 
-    def _look_at_clock(self) -> None:
+    def _expire(self) -> None:
         self._timer = None
         now_ms = self.scheduler.monotonic_ms()
         for lane in list(self._lanes.values()):
@@ -121,4 +121,4 @@ class InternalMessageWriter:
         heads = [lane[0].deadline_ms for lane in self._lanes.values() if lane]
         if heads:
             wait_ms = max(0, min(heads) - now_ms)
-            self._timer = self.scheduler.call_later(wait_ms, self._look_at_clock)
+            self._timer = self.scheduler.call_later(wait_ms, self._expire)

@@ -1,4 +1,4 @@
-"""Long polling: pulls that found nothing new wait here for a message or for their time to end.
+"""Long polling: pulls that found nothing new wait until a message arrives or their time is over.
 
 ::
 
@@ -6,14 +6,14 @@
                  │        ▲
                  │        ├── arrival of a message that may interest the reader
                  │        ├── sweep: its time is over, or the queue has grown unnoticed
-                 └────────┴── its connection is closed: forgotten
+                 └────────┴── its connection is closed: dropped
 
 An arrival is matched by tags code, and by its record if the reader filters by properties; the
-resumed pull decides again, this time without the right to wait. Messages that arrive in one
+resumed pull reads the queue again and may not wait a second time. Messages that arrive in one
 dispatch wake a reader once.
 
-Invariants: a held pull is resumed exactly once or forgotten with its connection; at most ``limit``
-wait.
+Invariants: a held pull is resumed exactly once or dropped with its connection; at most ``limit``
+pulls wait.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHORT_SWEEP_PERIOD_MS: Final = 1_000
 HELD_LIMIT: Final = 100_000
 
 QueueWatch = Callable[[str, int, bool], None]
-"""Called with a topic, a queue id and whether a reader waits for that queue."""
+"""Called with a topic, a queue id, and True if a reader now waits for that queue."""
 
 Resume = Callable[["HeldPullRequest"], None]
 """Answers a pull that no longer waits."""
@@ -54,9 +54,7 @@ class HeldPullRequest:
     matcher: Matcher | None
     deadline_ms: int
     wants: Callable[[int], bool] | None = None
-    """Returns whether the reader wants the message at a physical offset, if tags do not decide
-    that.
-    """
+    """Returns whether the message at a physical offset matches, if tags do not decide that."""
 
 
 class PullRequestHold:
@@ -72,8 +70,8 @@ class PullRequestHold:
         self._count = 0
 
     def watch_queues(self, watch: QueueWatch) -> None:
-        """Call ``watch`` when the first reader of a queue begins to wait, and when none waits any
-        more.
+        """Call ``watch`` when the first reader of a queue starts to wait, and when the last one
+        stops.
         """
         self._on_watch = watch
 
@@ -94,7 +92,7 @@ class PullRequestHold:
         return True
 
     def notify_message_arriving(self, arrival: Arrival) -> None:
-        """Mark the pulls as due that a message which has become readable may interest."""
+        """Mark as due the pulls that a newly readable message matches."""
         key = (arrival.topic, arrival.queue_id)
         waiting = self._waiting.get(key)
         if waiting is not None:
@@ -109,7 +107,7 @@ class PullRequestHold:
             )
 
     def resume_ready(self, resume: Resume) -> None:
-        """Resume all that are due."""
+        """Resume all pulls that are due."""
         while self.due:
             due, self.due = self.due, []
             for pull in due:
@@ -117,7 +115,7 @@ class PullRequestHold:
                     resume(pull)
 
     def sweep(self, max_queue_offset: Callable[[str, int], int]) -> None:
-        """Make the pulls due whose time is over, whose queue is ahead or whose connection is
+        """Mark as due the pulls whose time is over, whose queue has grown, or whose connection is
         closed.
         """
         now_ms = self._clock.monotonic_ms()

@@ -4,13 +4,13 @@
 at the start (with an id)    REGISTER_BROKER, the first of many
 after ``FIRST_REPEAT_MS``    again, then each ``registerNameServerPeriod``
 when the topic table grows   one-way, once a loop turn; rarer with a large table (``Throttled``);
-                             with answers when somebody waits for them, as whoever makes a topic
+                             with answers when a caller waits for them, as after creating a topic
 at the stop                  UNREGISTER_BROKER
 ===========================  ==================================================
 
-With ``forceRegister=false`` a name server is asked first (QUERY_DATA_VERSION) whether it needs the
-table (not by a slave, which needs the answer). The first answer of a round determines the ordered
-topics, as in Java; all answers determine the master
+With ``forceRegister=false``, QUERY_DATA_VERSION is sent first, to find out whether a name server
+needs the table. A slave always registers, because it needs the answer. The first answer of a round
+determines the ordered topics, as in Java; all answers determine the master
 (:mod:`rmqpy.broker.replication.master_discovery`). A member of a DLedger group has no id before its
 first role and does not register.
 """
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True)
 class RegistrationAnswer:
-    """The addresses of the group's master that a name server knows; empty if it knows none."""
+    """The addresses of the group's master in the answer of a name server; empty if it has none."""
 
     ha_address: str
     master_address: str
@@ -70,7 +70,7 @@ class _RegistrationRound:
 
 @define(slots=True, eq=False, kw_only=True, repr=False)
 class RegistrationService:
-    """Registers the broker with its name servers, periodically and after changes."""
+    """The registration of the broker with its name servers, periodically and after changes."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -81,7 +81,7 @@ class RegistrationService:
     _timer: Timer | None = field(default=None, init=False)
     _announcing: bool = field(default=False, init=False)
     _awaited: list[Callable[[], None]] = field(factory=list, init=False)
-    """Callbacks that wait until the name servers know the current table."""
+    """Callbacks that wait until the name servers have the current table."""
     _pace: Throttled = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -102,11 +102,11 @@ class RegistrationService:
             self._timer.cancel()
             self._timer = None
         self._pace.cancel()
-        self._tell_waiting()
+        self._call_waiting()
         if self.identity.broker_id < 0:
             self.scheduler.call_soon(done)
         else:
-            self._ask_all(self._unregister_command(), UNREGISTER_TIMEOUT_MS, "sign-off", done)
+            self._request_all(self._unregister_command(), UNREGISTER_TIMEOUT_MS, "sign-off", done)
 
     def register(self) -> None:
         """Start a round: register with every name server and read the answers."""
@@ -119,7 +119,7 @@ class RegistrationService:
                 command = command or self._register_command()
                 self._send(server, evolve(command), this_round)
             else:
-                self._ask(server, this_round)
+                self._query_version(server, this_round)
 
     def announce(self) -> None:
         """Send the changed topic table to all name servers, at most once per turn, without waiting
@@ -131,8 +131,8 @@ class RegistrationService:
         self.scheduler.call_soon(self._announce)
 
     def tell(self, done: Callable[[], None]) -> None:
-        """Announce the table and call ``done`` when every name server has answered or timed out; at
-        once if there is no name server or the broker does not register.
+        """Announce the table and call ``done`` when every name server has answered or timed out, or
+        at once if the broker does not register.
         """
         if self._timer is None or self.identity.broker_id < 0:
             done()
@@ -146,21 +146,21 @@ class RegistrationService:
 
     def _send_announcement(self) -> None:
         if self.identity.broker_id < 0 or self._timer is None:
-            self._tell_waiting()
+            self._call_waiting()
             return
         command = self._register_command()
         if self._awaited:
             awaited, self._awaited = self._awaited, []
-            self._ask_all(command, self._timeout_ms, "announcement", lambda: _call_all(awaited))
+            self._request_all(command, self._timeout_ms, "announcement", lambda: _call_all(awaited))
             return
         for server in self.identity.broker_settings.name_servers:
             self.network.oneway(server, evolve(command))
 
-    def _tell_waiting(self) -> None:
+    def _call_waiting(self) -> None:
         awaited, self._awaited = self._awaited, []
         _call_all(awaited)
 
-    def _ask_all(
+    def _request_all(
         self, command: RemotingCommand, timeout_ms: int, purpose: str, done: Callable[[], None]
     ) -> None:
         """Send a command to every name server; ``done`` is called when each has answered or timed
@@ -185,7 +185,7 @@ class RegistrationService:
         period_ms = self.identity.broker_settings.register_period_ms
         self._timer = self.scheduler.call_later(period_ms, self._repeat)
 
-    def _ask(self, server: str, this_round: _RegistrationRound) -> None:
+    def _query_version(self, server: str, this_round: _RegistrationRound) -> None:
         def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
             if response is not None and response.code == ResponseCode.SUCCESS:
                 try:
@@ -199,7 +199,7 @@ class RegistrationService:
                 logger.warning("name server %s did not answer: %s", server, error)
             self._send(server, self._register_command(), this_round)
 
-        self.network.request(server, self._ask_command(), self._timeout_ms, answered)
+        self.network.request(server, self._query_command(), self._timeout_ms, answered)
 
     def _send(self, server: str, command: RemotingCommand, this_round: _RegistrationRound) -> None:
         def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
@@ -256,7 +256,7 @@ class RegistrationService:
         )
         return RemotingCommand.request(RequestCode.REGISTER_BROKER, header, body)
 
-    def _ask_command(self) -> RemotingCommand:
+    def _query_command(self) -> RemotingCommand:
         identity = self.identity
         header = QueryDataVersionRequestHeader(
             broker_name=identity.name,

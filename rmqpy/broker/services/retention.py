@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class StoreCleaning:
-    """Runs the rounds of cleaning and answers the requests for it."""
+    """The rounds of cleaning, and the requests that trigger it."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class StoreCleaning:
         scheduler: Scheduler,
         flush_queues: Callable[[], None],
     ) -> None:
-        """Keep the parts that a round uses; ``flush_queues`` starts a flush of
+        """Store the parts that a round uses; ``flush_queues`` starts a flush of
         the consume queues.
         """
         self._identity = identity
@@ -57,7 +57,7 @@ class StoreCleaning:
         if self._round is None:
             settings = self._identity.store
             self._round = self._store.retention.round(settings, self._scheduler.now_ms())
-            self._go_on(None)
+            self._continue(None)
 
     def stop(self) -> None:
         """Start no further step."""
@@ -71,7 +71,7 @@ class StoreCleaning:
         return RemotingCommand.response_to(request)
 
     def delete_unused_topics(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Queues of topics that have no configuration; the system's own stay."""
+        """Delete the consume queues of topics that are not configured, except system topics."""
         for topic in {topic for (topic, _), _ in self._store.queues.items()}:
             if self._topics.get(topic) is None and topic not in _KEPT:
                 self._store.delete_topic_queues(topic)
@@ -84,7 +84,7 @@ class StoreCleaning:
         self._store.retention.delete_manually()
         return RemotingCommand.response_to(request)
 
-    def _go_on(self, error: BaseException | None) -> None:
+    def _continue(self, error: BaseException | None) -> None:
         """Run the next step of the round; ``error`` is the failure of the last one."""
         self._timer = None
         if self._round is None:
@@ -101,9 +101,9 @@ class StoreCleaning:
             self._round = None
             raise
         if isinstance(step, CleaningPause):
-            self._timer = self._scheduler.call_later(step.delay_ms, lambda: self._go_on(None))
+            self._timer = self._scheduler.call_later(step.delay_ms, lambda: self._continue(None))
         else:
-            self._scheduler.run_blocking(step.run, lambda _none, failed: self._go_on(failed))
+            self._scheduler.run_blocking(step.run, lambda _none, failed: self._continue(failed))
 
     def _report(self) -> None:
         failure = self._store.retention.failure

@@ -6,14 +6,14 @@ Runs on masters only: ``start`` and ``stop`` follow the role. Each level is a qu
         │ yes
         ├─ delivered by a former master (``DeliveryDeduplicator``) ───► done
         └─ copy to the real topic, staged in the log ─► waiting ─► acknowledged ─► done
-                                                           └─► refused, late: again from here
+                                                           └─► refused, timed out: retried
 
 The offset of a level (:mod:`rmqpy.broker.state.delay_levels`) passes a message when it and all
 before it are done. An acknowledged message is not delivered again, unless the process dies before
 the offset is saved and the copy can no longer be found.
 
-Bounds: ``STEP_MESSAGES`` copies per step, then other work has its turn; ``IN_FLIGHT_MAX`` copies of
-a level wait for their acknowledgement.
+Bounds: ``STEP_MESSAGES`` copies per step, so that other work can run; ``IN_FLIGHT_MAX`` copies of a
+level wait for their acknowledgement.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ UNITS_AT_ONCE: Final = 1024
 
 @define(slots=True, frozen=True)
 class ExpectedCopy:
-    """A delayed message, the queue that it is for, and when it is due."""
+    """A delayed message, the queue to which it is delivered, and when it is due."""
 
     message: StoredMessage
     topic: str
@@ -54,9 +54,9 @@ class ExpectedCopy:
 
 @define(slots=True, eq=False, repr=False)
 class DeliveryDeduplicator:
-    """Finds out whether delayed messages were delivered before; one search per level.
+    """The search for copies of delayed messages that were delivered before; one per level.
 
-    A new master may know less of the progress than its log: offsets are saved each
+    The progress that a new master has read may be older than its log: offsets are saved each
     ``flushDelayOffsetInterval`` and reach slaves later still. A delivered copy is in the queue that
     the message names, after the message and not before it was due, and equals it in everything that
     the producer set. A level is delivered in order: once a message turns out not to be delivered,
@@ -68,7 +68,7 @@ class DeliveryDeduplicator:
     _cursors: dict[tuple[str, int], int] = field(factory=dict, init=False)
 
     def step(self, awaited: ExpectedCopy) -> bool | None:
-        """Whether the copy is there; None when the search has to go on (call again)."""
+        """Return whether the copy exists, or None if the search is not finished (call again)."""
         target = (awaited.topic, awaited.queue_id)
         cursor = self._cursors.get(target)
         if cursor is None:
@@ -121,7 +121,7 @@ BUSY_MS: Final = 1
 logger = logging.getLogger(__name__)
 
 Turn = Callable[[Callable[[], None]], None]
-"""Runs work that writes messages as one turn of the broker: it is committed at its end."""
+"""Runs work that writes messages as one turn of the broker, at whose end they are committed."""
 
 
 @define(slots=True, eq=False, repr=False)
@@ -148,7 +148,7 @@ class _Level:
 
 @define(slots=True, kw_only=True, eq=False, repr=False)
 class ScheduleMessageService:
-    """See the module's text."""
+    """The delivery of delayed messages, level by level."""
 
     delays_ms: tuple[int, ...]
     """The delay of level n at index n - 1."""
@@ -161,7 +161,7 @@ class ScheduleMessageService:
     _timer: Timer | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """Start delivering, because this broker is a master now. Harmless if already started."""
+        """Start delivering, because this broker is a master now. Has no effect if started."""
         if self._timer is not None:
             return
         self._levels = [
@@ -185,20 +185,20 @@ class ScheduleMessageService:
     def _run(self) -> None:
         wait_ms = POLL_MS
         try:
-            if any(self._has_news(level) for level in self._levels):
+            if any(self._has_messages(level) for level in self._levels):
                 self.turn(self._step)
                 wait_ms = self._wait_ms()
         finally:
             self._plan(wait_ms)
 
-    def _has_news(self, level: _Level) -> bool:
+    def _has_messages(self, level: _Level) -> bool:
         queues = self.queues
         return level.next != queues.max_queue_offset(SCHEDULE_TOPIC, level.queue_id)
 
     def _wait_ms(self) -> int:
-        """Until the first level wants to be looked at again."""
+        """Return the time until the next check of a level."""
         now_ms = self.scheduler.monotonic_ms()
-        times = [level.not_before_ms for level in self._levels if self._has_news(level)]
+        times = [level.not_before_ms for level in self._levels if self._has_messages(level)]
         return min(max(BUSY_MS, min(times) - now_ms), POLL_MS) if times else POLL_MS
 
     def _step(self) -> None:
@@ -214,30 +214,30 @@ class ScheduleMessageService:
         now_ms = self.scheduler.now_ms()
         count = min(budget, IN_FLIGHT_MAX - len(level.pending))
         if count <= 0 or not self.messages.has_room:
-            self._rest(level, POLL_MS)
+            self._postpone(level, POLL_MS)
             return 0
         units = self.queues.queue_units(SCHEDULE_TOPIC, level.queue_id, level.next, count)
-        looked = 0
+        examined = 0
         for physical_offset, _, due_ms in units:
             if due_ms > now_ms + level.delay_ms:
                 due_ms = now_ms  # the clock was set back, or the delay of the level was shortened
             if due_ms > now_ms:
-                self._rest(level, due_ms - now_ms)
+                self._postpone(level, due_ms - now_ms)
                 break
-            looked += 1
+            examined += 1
             if not self._deliver_one(level, physical_offset, due_ms):
                 break
         if not units:
-            self._rest(level, POLL_MS)
-        return looked
+            self._postpone(level, POLL_MS)
+        return examined
 
-    def _rest(self, level: _Level, wait_ms: int) -> None:
-        """Do not look at a level for some time."""
+    def _postpone(self, level: _Level, wait_ms: int) -> None:
+        """Postpone the next check of a level."""
         now_ms = self.scheduler.monotonic_ms()
         level.not_before_ms = now_ms + min(wait_ms, POLL_MS)
 
     def _settle_offset(self, level: _Level) -> None:
-        """A queue that was cut or expired, or a table that was merged, moves the level."""
+        """Move the level if its queue was cut or has expired, or if the offsets were merged."""
         level.next = max(level.next, self.offsets.get(level.number))
         if level.pending:
             return
@@ -271,7 +271,7 @@ class ScheduleMessageService:
         return level.next > delivery.offset
 
     def _awaited(self, physical_offset: int, due_ms: int) -> ExpectedCopy | None:
-        """What is to be delivered; None when that cannot be, which is logged."""
+        """Return the message to deliver, or None (logged) if it cannot be delivered."""
         record = self.queues.message_at(physical_offset)
         if record is None:
             logger.warning("delayed message at %d skipped: no longer in the log", physical_offset)
@@ -301,12 +301,12 @@ class ScheduleMessageService:
                 delivery.done = True
                 self._settle(level)
             else:
-                self._again(level, delivery, status)
+                self._retry(level, delivery, status)
 
         self.messages.submit([delivery_of(awaited)], done)
 
-    def _again(self, level: _Level, failed: _Delivery, status: PutMessageStatus) -> None:
-        """Start again with the first message that is not delivered."""
+    def _retry(self, level: _Level, failed: _Delivery, status: PutMessageStatus) -> None:
+        """Continue the level at ``failed``, dropping the deliveries after it."""
         logger.warning(
             "delay level %d: delivery of queue offset %d failed, retrying: %s",
             level.number,
@@ -316,7 +316,7 @@ class ScheduleMessageService:
         while level.pending and level.pending[-1].offset >= failed.offset:
             level.pending.pop()
         level.next = min(level.next, failed.offset)
-        self._rest(level, POLL_MS)
+        self._postpone(level, POLL_MS)
 
     def _settle(self, level: _Level) -> None:
         while level.pending and level.pending[0].done:
@@ -335,7 +335,7 @@ def delay_progress(
 
 
 def delivery_of(awaited: ExpectedCopy) -> OutgoingMessage:
-    """Return the copy that consumers get: unchanged, including DELAY and
+    """Return the copy that consumers receive: unchanged, including DELAY and
     REAL_TOPIC (as in Java).
     """
     message = awaited.message

@@ -1,5 +1,4 @@
-"""Checks of half messages that have not been ended, with the producers: CHECK_TRANSACTION_STATE
-(39).
+"""Checks of transactions that have not ended, with their producers: CHECK_TRANSACTION_STATE (39).
 
 Runs on masters only, each ``transactionCheckInterval``. A round reads the half queue from the
 offset of CID_RMQ_SYS_TRANS, together with all op messages::
@@ -8,8 +7,8 @@ offset of CID_RMQ_SYS_TRANS, together with all op messages::
         ├─ checked transactionCheckMax times, or older
         │  than fileReservedTime ────────────────────────► copy to TRANS_CHECK_MAX_TIME_TOPIC, done
         ├─ stored after the round started ───────────────► end of the round
-        ├─ put back while immune, its first place is named
-        │  by an op message ─────────────────────────────► done
+        ├─ put back while immune, its first offset is
+        │  named by an op message ───────────────────────► done
         ├─ younger than transactionTimeOut ──────────────► end of the round
         ├─ younger than its own immunity (CHECK_
         │  IMMUNITY_TIME_IN_SECONDS) ────────────────────► again at the end of the queue, done
@@ -82,7 +81,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, kw_only=True, eq=False, repr=False)
 class TransactionCheckService:
-    """See the module's text."""
+    """The rounds of checks, one at a time for each half queue."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -95,7 +94,7 @@ class TransactionCheckService:
     _timer: Timer | None = field(default=None, init=False)
     _rounds: dict[int, _CheckRound] = field(factory=dict, init=False)
     """The round in progress, by the id of the half queue."""
-    _asked: int = field(default=0, init=False)
+    _checks_sent: int = field(default=0, init=False)
 
     def start(self) -> None:
         """Start, because this broker is a master now: the first round starts after one interval."""
@@ -127,19 +126,19 @@ class TransactionCheckService:
         self._rounds.pop(queue_id, None)
 
     def ask_producer(self, half: StoredMessage) -> None:
-        """Ask one of the producers that are online, each in its turn."""
+        """Send a check request to one of the producers that are online, in rotation."""
         group = half.properties.get(PROPERTY_PRODUCER_GROUP, "")
         channels = [each for each in self.clients.producers(group) if not each.closed]
         if not channels:
             logger.info("transaction check: no producer of group %s is online", group)
             return
-        self._asked += 1
-        channels[self._asked % len(channels)].write(encode_command(check_request(half)))
+        self._checks_sent += 1
+        channels[self._checks_sent % len(channels)].write(encode_command(check_request(half)))
 
 
 def check_request(half: StoredMessage) -> RemotingCommand:
-    """Return the one-way request that asks about ``half``. Its body is the message as it will be
-    delivered, not as it waits.
+    """Return the one-way check request for ``half``. Its body is the message as it will be
+    delivered, not as it is stored.
     """
     unique_id = half.properties.get(PROPERTY_UNIQ_KEY)
     header = CheckTransactionStateRequestHeader(
@@ -178,11 +177,11 @@ class _CheckRound:
         self._named_before: set[int] = set()
         """Half offsets before the start of the round that op messages name."""
         self._op_names: dict[int, int] = {}
-        """Op offset to how many half messages it names that were not reached yet."""
+        """Op offset to the number of half messages that it names and that are not reached yet."""
         self._ops_done: set[int] = set()
         self._ops_read = False
         self._all_ops = True
-        self._walked = False
+        self._scanned = False
         self._writing = 0
         self._failed_at: int | None = None
         self._abandoned = False
@@ -201,15 +200,15 @@ class _CheckRound:
         if self._abandoned:
             return
         if self._service.scheduler.monotonic_ms() > self._deadline_ms:
-            self._walked = True
+            self._scanned = True
         for _ in range(STEP_MESSAGES):
-            if self._walked:
+            if self._scanned:
                 break
             if not self._ops_read:
                 self._read_ops()
                 break
-            self._walked = not self._take_one() or self._failed_at is not None
-        if self._walked:
+            self._scanned = not self._take_one() or self._failed_at is not None
+        if self._scanned:
             self._end_if_written()
         else:
             self._service.scheduler.call_later(STEP_PAUSE_MS, self.step)
@@ -233,7 +232,7 @@ class _CheckRound:
         self._all_ops = not full
 
     def _take_op(self, physical_offset: int) -> None:
-        """Remember the half offsets that an op message names: one, or many in those of 5.x."""
+        """Record the half offsets that an op message names: one, or several with RocketMQ 5.x."""
         op = self._message(physical_offset)
         named: list[int] = []
         if op is not None and op.properties.get(PROPERTY_TAGS) == REMOVE_TAG:
@@ -253,7 +252,7 @@ class _CheckRound:
         """Handle the half message at ``_next``; return False if the round ends before it."""
         op_offset = self._named.pop(self._next, None)
         if op_offset is not None:
-            self._op_has_spoken(op_offset)
+            self._use_op(op_offset)
             self._next += 1
             return True
         units = self._service.queues.queue_units(
@@ -265,17 +264,17 @@ class _CheckRound:
         if half is None or half.topic != TRANSACTION_HALF_TOPIC:
             self._next += 1
             return True
-        return self._judge(half)
+        return self._decide(half)
 
-    def _judge(self, half: StoredMessage) -> bool:
+    def _decide(self, half: StoredMessage) -> bool:
         now_ms = self._service.scheduler.now_ms()
         age_ms = now_ms - half.born_timestamp_ms
         times = _number(half.properties.get(PROPERTY_TRANSACTION_CHECK_TIMES), 0)
-        if self._is_hopeless(times, age_ms):
+        if self._is_expired(times, age_ms):
             return self._give_up(half)
         if half.store_timestamp_ms >= self._began_ms:
             return False
-        if self._is_first_form_named(half):
+        if self._is_first_offset_named(half):
             self._next += 1
             return True
         own_immunity_ms = self._own_immunity_ms(half)
@@ -285,10 +284,10 @@ class _CheckRound:
         elif age_ms < own_immunity_ms:
             return self._write_again(half, immune=True)
         if not self._all_ops:
-            return False  # an op message that was not read may name it
+            return False  # An op message that was not read may name it.
         return self._write_again(half, immune=False)
 
-    def _is_hopeless(self, times: int, age_ms: int) -> bool:
+    def _is_expired(self, times: int, age_ms: int) -> bool:
         identity = self._service.identity
         too_often = times >= identity.broker_settings.transaction_check_max
         return too_often or age_ms > identity.store.file_reserved_time * HOUR_MS
@@ -302,19 +301,19 @@ class _CheckRound:
             return self._service.identity.broker_settings.transaction_time_out
         return seconds * 1000
 
-    def _is_first_form_named(self, half: StoredMessage) -> bool:
-        """Return whether an op message names the first place of an immune message that was put
-        back.
+    def _is_first_offset_named(self, half: StoredMessage) -> bool:
+        """Return whether an op message names the first queue offset of an immune message that was
+        put back.
         """
         text = half.properties.get(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET)
         first = _number(text, -1)
         op_offset = self._named.pop(first, None)
         if op_offset is not None:
-            self._op_has_spoken(op_offset)
+            self._use_op(op_offset)
         return op_offset is not None or (first >= 0 and first in self._named_before)
 
-    def _op_has_spoken(self, op_offset: int) -> None:
-        """Record that one of the half messages that an op message names was reached."""
+    def _use_op(self, op_offset: int) -> None:
+        """Record that the round has reached one of the half messages that an op message names."""
         self._op_names[op_offset] -= 1
         if not self._op_names[op_offset]:
             del self._op_names[op_offset]
@@ -355,7 +354,9 @@ class _CheckRound:
     def _write(
         self, draft: OutgoingMessage, stored: Callable[[], None], placed: list[PutResult]
     ) -> bool:
-        """Write a message for the half message at ``_next``, which is done then."""
+        """Write ``draft``, which completes the half message at ``_next``. Return False if the round
+        ends before it.
+        """
         offset = self._next
         if not self._service.messages.has_room:
             return False
@@ -373,7 +374,7 @@ class _CheckRound:
                 )
                 failed_at = self._failed_at
                 self._failed_at = offset if failed_at is None else min(offset, failed_at)
-            if self._walked:
+            if self._scanned:
                 self._end_if_written()
 
         placed += self._service.messages.submit([draft], done)
@@ -397,7 +398,7 @@ class _CheckRound:
         self._service.round_ended(self._queue_id)
 
     def _committed(self, topic: str) -> int:
-        """Where the group stands; where the queue begins, if that is later."""
+        """Return the committed offset of the group, or the start of the queue if that is later."""
         committed = self._service.offsets.get(TRANSACTION_GROUP, topic, self._queue_id)
         return max(committed, self._service.queues.min_queue_offset(topic, self._queue_id))
 
@@ -414,8 +415,8 @@ class _CheckRound:
             return None
 
 
-def _number(text: str | None, otherwise: int) -> int:
+def _number(text: str | None, default: int) -> int:
     try:
-        return int(text) if text is not None else otherwise
+        return int(text) if text is not None else default
     except ValueError:
-        return otherwise
+        return default

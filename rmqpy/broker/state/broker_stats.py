@@ -17,8 +17,8 @@ BROKER_GET_NUMS     cluster               messages read
 
 Nothing is counted per message: every ``SECONDS_PERIOD_MS`` the figures are derived from data that
 exists anyway. An item starts with its first message after the start of the broker. Each item keeps
-three series of samples (``_ROWS``); a series reports the difference of its last and its first
-sample.
+three series of samples (``_SERIES``); a series reports the difference between its last and its
+first sample.
 
 Bounds: ``ITEMS_MAX`` items; ``STEP_UNITS`` consume queue units per step.
 """
@@ -45,7 +45,7 @@ SECONDS_PERIOD_MS: Final = 10_000
 MINUTES_PERIOD_MS: Final = 600_000
 HOURS_PERIOD_MS: Final = 3_600_000
 _ROWS: Final = ((SECONDS_PERIOD_MS, 7), (MINUTES_PERIOD_MS, 7), (HOURS_PERIOD_MS, 25))
-"""Interval of the samples and how many are kept, for a minute, an hour and a day."""
+"""The interval of the samples in ms and the number kept, for a minute, an hour and a day."""
 
 ITEMS_MAX: Final = 50_000
 STEP_UNITS: Final = 8_192
@@ -63,7 +63,7 @@ BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 
 _Sample = tuple[int, int, int]
-"""Time in ms, value, and how often something was added."""
+"""Time in ms, value, and number of additions."""
 
 
 @define(slots=True, eq=False, repr=False)
@@ -111,15 +111,15 @@ class ItemStatistics:
     _items: dict[tuple[str, str], Item] = field(factory=dict, init=False)
     _ends: dict[tuple[str, int], int] = field(factory=dict, init=False)
     """Queue to the queue offset up to which its units are counted."""
-    _behind: deque[tuple[str, int]] = field(factory=deque, init=False)
-    """Queues that have units which are not counted yet."""
+    _uncounted: deque[tuple[str, int]] = field(factory=deque, init=False)
+    """Queues with units that are not counted yet."""
     _counted: dict[tuple[str, str], tuple[int, int]] = field(factory=dict, init=False)
     """Item to the value and times of its source when it was last read."""
     _rounds: int = field(default=0, init=False)
     _timer: Timer | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """Start counting; messages that exist already do not count."""
+        """Start counting; existing messages do not count."""
         self._ends = {
             (topic, queue_id): self.reader.max_queue_offset(topic, queue_id)
             for topic, queue_id in self.reader.queue_names()
@@ -148,7 +148,7 @@ class ItemStatistics:
         return RemotingCommand.response_to(request, body=item.data().encode())
 
     def add(self, name: str, key: str, value: int, times: int) -> None:
-        """Add to an item, which is created if there is room."""
+        """Add to an item, which is created unless ``ITEMS_MAX`` items exist."""
         item = self._items.get((name, key))
         if item is None:
             if len(self._items) >= ITEMS_MAX:
@@ -161,36 +161,36 @@ class ItemStatistics:
 
     def _run(self) -> None:
         """Run one step; the sample is taken when every queue has been counted."""
-        if not self._behind:
-            self._look_at_queues()
+        if not self._uncounted:
+            self._find_uncounted()
         self._count_units()
-        if self._behind:
+        if self._uncounted:
             self._plan(STEP_PAUSE_MS)
             return
         self._count_reads()
         self._sample()
         self._plan(SECONDS_PERIOD_MS)
 
-    def _look_at_queues(self) -> None:
+    def _find_uncounted(self) -> None:
         for topic, queue_id in self.reader.queue_names():
             end = self.reader.max_queue_offset(topic, queue_id)
             known = self._ends.setdefault((topic, queue_id), 0)
             if end < known:
                 self._ends[topic, queue_id] = end
             elif end > known:
-                self._behind.append((topic, queue_id))
+                self._uncounted.append((topic, queue_id))
 
     def _count_units(self) -> None:
         left = STEP_UNITS
-        while self._behind and left > 0:
-            topic, queue_id = self._behind[0]
+        while self._uncounted and left > 0:
+            topic, queue_id = self._uncounted[0]
             first = self._ends[topic, queue_id]
             first = max(first, self.reader.min_queue_offset(topic, queue_id))
             count, size = self.reader.queue_bytes(topic, queue_id, first, left)
             self._ends[topic, queue_id] = first + count
             left -= max(1, count)
             if not count:
-                self._behind.popleft()
+                self._uncounted.popleft()
                 continue
             queue = f"{topic}@{queue_id}"
             self.add(TOPIC_PUT_NUMS, topic, count, count)
@@ -201,21 +201,21 @@ class ItemStatistics:
     def _count_reads(self) -> None:
         statistics, cluster = self.statistics, self.identity.cluster
         counters = statistics.counters
-        self._follow(BROKER_PUT_NUMS, cluster, counters.put_messages, counters.put_messages)
-        self._follow(BROKER_GET_NUMS, cluster, counters.get_messages, counters.get_found)
+        self._add_growth(BROKER_PUT_NUMS, cluster, counters.put_messages, counters.put_messages)
+        self._add_growth(BROKER_GET_NUMS, cluster, counters.get_messages, counters.get_found)
         for (group, topic), (messages, reads) in statistics.group_reads().items():
             key = f"{topic}@{group}"
-            grown = self._follow(GROUP_GET_NUMS, key, messages, reads)
+            grown = self._add_growth(GROUP_GET_NUMS, key, messages, reads)
             if grown:
                 size = round(grown * self._mean_size(topic))
                 self.add(GROUP_GET_SIZE, key, size, grown)
         for (queue_id, topic, group), latency in statistics.read_latency.items():
-            self._follow(GROUP_GET_LATENCY, f"{queue_id}@{topic}@{group}", *latency)
+            self._add_growth(GROUP_GET_LATENCY, f"{queue_id}@{topic}@{group}", *latency)
         for (group, topic), messages in statistics.messages_sent_back.items():
-            self._follow(SNDBCK_PUT_NUMS, f"{topic}@{group}", messages, messages)
+            self._add_growth(SNDBCK_PUT_NUMS, f"{topic}@{group}", messages, messages)
 
-    def _follow(self, name: str, key: str, value: int, times: int) -> int:
-        """Add what a source has grown by since it was last read, and return the growth."""
+    def _add_growth(self, name: str, key: str, value: int, times: int) -> int:
+        """Add the growth of a source since it was last read, and return it."""
         former, former_times = self._counted.get((name, key), (0, 0))
         if times > former_times:
             self.add(name, key, value - former, times - former_times)

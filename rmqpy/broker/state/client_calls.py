@@ -1,7 +1,7 @@
 """Requests from the broker to its clients, over the connections that the clients opened.
 
-``call`` sends a request under a number of the broker's own; the answer arrives as any frame of that
-connection and is passed to ``answered``::
+``call`` sends a request with an opaque number that the broker chooses; the answer arrives like any
+other frame of that connection and is passed to ``answered``::
 
     call ──► waiting ──► answered ────────► done(response)
                    ├───► timed out ───────► done(None)
@@ -54,7 +54,9 @@ class ClientRequests:
         done: Answered,
         timeout_ms: int = CALL_TIMEOUT_MS,
     ) -> None:
-        """Send a request; ``done`` receives the answer, or None if none arrives in time."""
+        """Send a request; ``done`` receives the answer, or None if none arrives in time. Raises
+        RequestRejectedError if ``CALLS_MAX`` calls wait already.
+        """
         if len(self._calls) >= CALLS_MAX:
             raise RequestRejectedError(
                 ResponseCode.SYSTEM_BUSY, f"{CALLS_MAX} requests to clients are already waiting"
@@ -65,20 +67,20 @@ class ClientRequests:
         channel.write(encode_command(request))
 
     def tell(self, channel: Channel, request: RemotingCommand) -> None:
-        """Send a request and expect no answer."""
+        """Send a one-way request."""
         request.opaque = self._next_opaque()
         request.flag |= FLAG_ONEWAY
         channel.write(encode_command(request))
 
     def answered(self, channel: Channel, response: RemotingCommand) -> None:
-        """Take a response frame; one that belongs to no pending request is ignored."""
+        """Complete the pending call that a response frame answers; ignore other frames."""
         call = self._calls.get(response.opaque)
         if call is not None and call.channel is channel:
             self._end(response.opaque, response)
 
     def channel_closed(self, channel: Channel) -> None:
-        gone = [opaque for opaque, call in self._calls.items() if call.channel is channel]
-        for opaque in gone:
+        pending = [opaque for opaque, call in self._calls.items() if call.channel is channel]
+        for opaque in pending:
             self._end(opaque, None)
 
     def _next_opaque(self) -> int:

@@ -32,7 +32,7 @@ from rmqpy.remoting.channel import Channel
 CLIENT_LIVE_MS: Final = 120_000
 SCAN_PERIOD_MS: Final = 10_000
 GROUPS_LIMIT: Final = 20_000
-"""The number of groups that may be online at once, producers and consumers each."""
+"""The maximum number of producer groups, and of consumer groups, that are online at once."""
 
 CLIENT_ID_LENGTH_MAX: Final = 512
 
@@ -79,8 +79,8 @@ class ConsumerGroup:
         self.consume_from_where = data.consume_from_where or self.consume_from_where
 
     def take_subscriptions(self, named: Iterable[SubscriptionData]) -> bool:
-        """Replace older subscriptions and remove those no longer named; return whether the topics
-        changed.
+        """Replace older subscriptions and remove those that are no longer named. Return whether the
+        topics have changed.
         """
         now = {subscription.topic: subscription for subscription in named}
         changed = now.keys() != self.subscriptions.keys()
@@ -93,7 +93,7 @@ class ConsumerGroup:
 
 
 def check_client_id(client_id: str) -> None:
-    """Refuse a client id that is too long (``ip@instance[@unit]``)."""
+    """Raise RequestRejectedError if a client id (``ip@instance[@unit]``) is too long."""
     if len(client_id) > CLIENT_ID_LENGTH_MAX:
         raise RequestRejectedError(
             ResponseCode.SYSTEM_ERROR,
@@ -107,13 +107,11 @@ ChangeListener = Callable[[ConsumerGroup], None]
 
 @define(slots=True, eq=False, repr=False)
 class ClientTable:
-    """The members of all groups. ``on_change`` is called for each change that concerns other
-    members.
-    """
+    """The members of all groups."""
 
     clock: Clock
     changes: int = field(default=0, init=False)
-    """Grows whenever what a consumer group may read has changed, or might have changed."""
+    """A counter of the changes that may affect what a consumer group reads."""
     _consumers: dict[str, ConsumerGroup] = field(factory=dict, init=False)
     _producers: dict[str, dict[Channel, Client]] = field(factory=dict, init=False)
     _groups_of: dict[Channel, tuple[set[str], set[str]]] = field(factory=dict, init=False)

@@ -60,8 +60,8 @@ def compile_filter(expression_type: str | None, expression: str | None) -> Expre
 
 
 def record_filter(expression: Expression) -> RecordFilter:
-    """Return a filter that reads the properties of a record; an unreadable
-    record is not selected.
+    """Return a filter that applies the expression to the properties of a record. It
+    does not select unreadable records.
     """
 
     def wanted(record: memoryview) -> bool:
@@ -93,7 +93,6 @@ class ConsumerFilterTable:
 
     clock: Clock
     _filters: dict[tuple[str, str], ConsumerFilter] = field(factory=dict, init=False)
-    """By group and topic."""
     _on_change: Callable[[], None] = field(default=lambda: None, init=False)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
@@ -107,8 +106,8 @@ class ConsumerFilterTable:
         return len(self._filters)
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Register the filters that a heartbeat of ``group`` names; those of topics that it omits
-        die.
+        """Register the filters that a heartbeat of ``group`` names, and mark those of the topics
+        that it omits as dead.
         """
         named = list(subscriptions)
         for subscription in named:
@@ -116,12 +115,12 @@ class ConsumerFilterTable:
                 self._register(group, subscription)
         topics = {subscription.topic for subscription in named}
         if self._filters:
-            self._bury(group, keeping=topics)
+            self._mark_dead(group, keeping=topics)
 
     def mark_dead(self, group: str) -> None:
         """Mark the filters of ``group`` as dead, because no member is online any more."""
         if self._filters:
-            self._bury(group, keeping=set())
+            self._mark_dead(group, keeping=set())
 
     def expire(self, keep_ms: int) -> None:
         """Remove filters that have been dead for more than ``keep_ms``."""
@@ -178,7 +177,7 @@ class ConsumerFilterTable:
         self._filters[key] = new
         self._on_change()
 
-    def _bury(self, group: str, keeping: set[str]) -> None:
+    def _mark_dead(self, group: str, keeping: set[str]) -> None:
         now_ms = self.clock.now_ms()
         for key, found in list(self._filters.items()):
             if found.group == group and found.topic not in keeping and not found.dead_ms:
@@ -208,19 +207,19 @@ class ConsumerFilterTable:
         """
         now_ms = self.clock.now_ms()
         for of_topic in saved.filter_data_by_topic.values():
-            for line in of_topic.group_filter_data.values():
+            for entry in of_topic.group_filter_data.values():
                 try:
-                    names.check_topic(line.topic)
-                    names.check_group(line.consumer_group)
-                    expression = compile_filter(line.expression_type, line.expression)
+                    names.check_topic(entry.topic)
+                    names.check_group(entry.consumer_group)
+                    expression = compile_filter(entry.expression_type, entry.expression)
                 except (ValueError, RequestRejectedError) as fault:
-                    logger.error("saved filter %s skipped: %s", line, fault)
+                    logger.error("saved filter %s skipped: %s", entry, fault)
                     continue
-                self._filters[line.consumer_group, line.topic] = ConsumerFilter(
-                    line.consumer_group,
-                    line.topic,
+                self._filters[entry.consumer_group, entry.topic] = ConsumerFilter(
+                    entry.consumer_group,
+                    entry.topic,
                     expression,
-                    line.client_version,
-                    line.born_time,
-                    line.dead_time or now_ms,
+                    entry.client_version,
+                    entry.born_time,
+                    entry.dead_time or now_ms,
                 )

@@ -57,8 +57,8 @@ class ConsumerOffsetTable:
         return self._table.get(f"{topic}{KEY_SEPARATOR}{group}", _NOTHING)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store an offset that a consumer reports. Refuses names or numbers
-        that cannot be right.
+        """Store an offset that a consumer reports. Raises RequestRejectedError for
+        an invalid name or queue id.
         """
         if not 0 <= queue_id < QUEUE_ID_LIMIT:
             raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, f"queueId {queue_id} is illegal")
@@ -92,10 +92,10 @@ class ConsumerOffsetTable:
                 continue
             self._table[key] = dict(queues)
 
-    def merge(self, told: ConsumerOffsetSerializeWrapper) -> None:
+    def merge(self, received: ConsumerOffsetSerializeWrapper) -> None:
         """Take over a master's offset for each queue that the master names; nothing is removed."""
         changed = False
-        for key, queues in told.offset_table.items():
+        for key, queues in received.offset_table.items():
             if KEY_SEPARATOR not in key:
                 logger.error("offsets of %r skipped: key is not topic@group", key)
                 continue
@@ -124,10 +124,10 @@ class ConsumerOffsetTable:
         return queues
 
     def _remove(self, keys: Iterable[str]) -> None:
-        gone = list(keys)
-        for key in gone:
+        removed = list(keys)
+        for key in removed:
             del self._table[key]
-        if gone:
+        if removed:
             self._on_change()
 
 
@@ -136,7 +136,7 @@ _NOTHING: Final[Mapping[int, int]] = {}
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class OffsetProcessor:
-    """Answers codes 14, 15 and 43."""
+    """The processor of the codes 14, 15 and 43."""
 
     offsets: ConsumerOffsetTable
     queues: MessageReader

@@ -31,14 +31,14 @@ from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 
 LEVELS_MAX: Final = 1024
-"""The number of levels that a saved table may name."""
+"""The highest level that is accepted from a saved or received table."""
 
 logger = logging.getLogger(__name__)
 
 
 def delay_level(properties: dict[str, str]) -> int:
-    """Return the delay level that a message requests, or 0. Refuses a level
-    that is not a number.
+    """Return the delay level that a message requests, or 0. Raises
+    RequestRejectedError if it is not a number.
     """
     text = properties.get(PROPERTY_DELAY)
     if text is None:
@@ -71,7 +71,7 @@ def redirect(draft: OutgoingMessage, properties: dict[str, str], level_max: int)
 
 @define(slots=True, eq=False, repr=False)
 class DelayOffsetTable:
-    """Delay level to the queue offset of the first message that is not delivered yet."""
+    """The queue offset of the first undelivered message of each delay level."""
 
     _table: dict[int, int] = field(factory=dict, init=False)
     _on_change: Callable[[], None] = field(default=lambda: None, init=False)
@@ -84,16 +84,16 @@ class DelayOffsetTable:
         return self._table.get(level, 0)
 
     def advance(self, level: int, offset: int) -> None:
-        """Record that everything below ``offset`` is delivered; a smaller offset than the known one
-        is ignored.
+        """Record that everything below ``offset`` is delivered; an offset smaller than the current
+        one is ignored.
         """
         if offset > self._table.get(level, 0):
             self._table[level] = offset
             self._on_change()
 
     def correct_delay_offset(self, level: int, offset: int) -> None:
-        """Set a level to ``offset``, which may be smaller, because its queue does not hold the
-        known offset.
+        """Set a level to ``offset``, which may be smaller, because its queue does not contain the
+        current offset.
         """
         logger.warning(
             "delay level %d: offset %d not in queue, set to %d", level, self.get(level), offset
@@ -102,7 +102,7 @@ class DelayOffsetTable:
         self._on_change()
 
     def merge(self, other: DelayOffsetSerializeWrapper) -> None:
-        """Take over the offsets of another member for the levels in which it is further."""
+        """Take over the offsets of another member that are larger than our own."""
         for level, offset in other.offset_table.items():
             own = self._table.get(level)
             if own is not None and own != offset:

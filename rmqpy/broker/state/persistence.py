@@ -13,9 +13,9 @@ consumerFilter.json      filters of consumers                    each ten second
 All tables are written a last time when the broker stops.
 
 Reading: a file that is missing, empty or unreadable falls back to its ``.bak``. Without either, the
-table is empty. If the file exists and its ``.bak`` does not help, nothing is guessed: a StoreError
-stops the start. The exception is topics.json, because the consume queues show which topics existed
-and with how many queues; what was unreadable is kept in ``rmqpy/quarantine/``.
+table is empty. If files exist but neither is readable, a StoreError stops the start. The exception
+is topics.json, because the consume queues show which topics existed and with how many queues; the
+unreadable files are kept in ``rmqpy/quarantine/``.
 
 Writing: the previous content becomes ``X.bak``, then ``X`` is replaced in one step. A table is
 encoded on the loop and written in a worker thread, one write per file at a time; changes during a
@@ -73,7 +73,7 @@ class PersistentTable(Protocol[W]):
 
 @define(slots=True, frozen=True)
 class TableFile:
-    """The file of one table, and its backup."""
+    """The file of one table and its backup."""
 
     files: FileSystem
     path: str
@@ -88,7 +88,7 @@ class TableFile:
 
 
 class TableWriter:
-    """Writes one table after it was marked as changed."""
+    """The writer of one table, which writes after the table was marked as changed."""
 
     def __init__(self, file: TableFile, scheduler: Scheduler, encode: Callable[[], bytes]) -> None:
         self._file = file
@@ -105,7 +105,7 @@ class TableWriter:
         self._suspended = True
 
     def resume(self) -> None:
-        """Write again, and now if the writer is free."""
+        """Allow writes again, and write as soon as the writer is free."""
         self._suspended = False
         self.changed()
 
@@ -133,7 +133,7 @@ class TableWriter:
 
     def close(self, done: Callable[[], None]) -> None:
         """Write the last state after the write in progress, then call ``done``. Nothing is written
-        later.
+        after that.
         """
         self._closed = done
         self._pace.cancel()
@@ -191,10 +191,10 @@ class PersistentTables:
         announce: Callable[[], None],
         queues: Iterable[QueueName] = (),
     ) -> Self:
-        """Restore ``tables`` from below ``root`` and have their changes written there.
+        """Restore ``tables`` from ``<root>/config`` and return the writers of their changes.
 
-        ``announce`` registers changed topics with the name servers. Raises StoreError for a file
-        that cannot be read.
+        ``announce`` registers changed topics with the name servers. Without a readable topics.json,
+        the topics of ``queues`` are created. Raises StoreError for another unreadable file.
         """
         folder = f"{root}/config"
 

@@ -1,11 +1,11 @@
-"""Classic replication as the broker sees it: what a synchronous master waits for, and what both
-sides report in the runtime information.
+"""The state of classic replication: the slaves that a synchronous master waits for, and the lines
+of both sides in the runtime information.
 
 ============================================  =====================================================
 a synchronous master, a send with WAIT        result
 ============================================  =====================================================
-no slave has reported, or none is nearer      stored, SLAVE_NOT_AVAILABLE (11) at once
-than ``haSlaveFallbehindMax``
+no slave has reported, or all of them lag     stored, SLAVE_NOT_AVAILABLE (11) at once
+by ``haSlaveFallbehindMax`` or more
 a slave has it within ``slaveTimeout``        0
 otherwise                                     stored, FLUSH_SLAVE_TIMEOUT (12)
 ============================================  =====================================================
@@ -43,7 +43,7 @@ class ConnectedSlaves(Protocol):
 
 @define(slots=True, eq=False, repr=False)
 class ReplicationStatus:
-    """See the module's text. ``slaves`` is None where there is no HA port."""
+    """The state of classic replication. ``slaves`` is None without an HA port."""
 
     identity: BrokerContext
     log_end: Callable[[], int]
@@ -59,7 +59,7 @@ class ReplicationStatus:
         )
 
     def serve(self, slaves: ConnectedSlaves) -> None:
-        """Count ``slaves``, the connections of the HA port, from now on."""
+        """Use ``slaves``, the connections of the HA port, from now on."""
         self.slaves = slaves
 
     def register_report(self, report: Callable[[], Mapping[str, str]]) -> None:
@@ -68,7 +68,7 @@ class ReplicationStatus:
 
     @property
     def not_enough_replicas(self) -> bool:
-        """Whether this is a synchronous master with no slave that is near enough to wait for."""
+        """True for a synchronous master without a slave that is close enough to wait for."""
         if not self.waits:
             return False
         slaves = self.slaves
@@ -87,7 +87,7 @@ class ReplicationStatus:
         return (self.slaves.replicated if self.slaves is not None else ALONE,)
 
     def required_marks(self) -> tuple[Watermark, ...]:
-        """What a send waits for besides the store now: nothing where slaves are lacking."""
+        """Return the ``marks`` that a send waits for now: none if slaves are missing."""
         return () if not self.waits or self.not_enough_replicas else self.marks
 
     def lags(self) -> list[tuple[str, int]]:

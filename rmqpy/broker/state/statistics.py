@@ -30,7 +30,7 @@ PUT_TIME_BOUNDS_MS: Final = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_00
 
 @define(slots=True, eq=False, repr=False)
 class Counters:
-    """All counts since the start."""
+    """The counts since the start of the broker."""
 
     put_messages: int = 0
     put_bytes: int = 0
@@ -132,7 +132,7 @@ class Statistics:
             self._group_reads[key] = self._group_reads.get(key, 0) + reads
 
     def group_reads(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Return group and topic to messages read and reads that found some."""
+        """Return (messages read, reads that found some) by (group, topic)."""
         reads = self._group_reads
         return {key: (count, reads[key]) for key, count in self._group_counts.items()}
 

@@ -4,7 +4,7 @@ An unknown group is created with the defaults on its first request if
 ``autoCreateSubscriptionGroup`` is set.
 
 Invariants: every name obeys the rule of :mod:`rmqpy.model.names`; every change gives a new data
-version and calls ``on_change``; clients cannot create more than ``CREATED_GROUPS_LIMIT``.
+version and calls the listener; clients cannot create more than ``CREATED_GROUPS_LIMIT``.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class SubscriptionGroupTable:
         return self._groups
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return the group, or None if it is unknown and may not be created. Refuses an invalid
-        name.
+        """Return the group, or None if it is unknown and may not be created. Raises
+        RequestRejectedError if the name of a new group is invalid.
         """
         found = self._groups.get(group)
         if found is not None:
@@ -74,7 +74,9 @@ class SubscriptionGroupTable:
         return created
 
     def put(self, config: SubscriptionGroupConfig) -> None:
-        """Create or replace a group for an administrator. Refuses an invalid name."""
+        """Create or replace a group for an administrator. Raises RequestRejectedError if its name
+        is invalid.
+        """
         names.check_group(config.group_name)
         self._groups[config.group_name] = config
         self._changed()
@@ -105,12 +107,12 @@ class SubscriptionGroupTable:
         self.data_version = saved.data_version
 
     def replace(
-        self, told: SubscriptionGroupWrapper, kept: Collection[str], version: DataVersion
+        self, received: SubscriptionGroupWrapper, kept: Collection[str], version: DataVersion
     ) -> None:
-        """Replace the table by the groups of a master and those of the own groups that are kept."""
+        """Replace the table by the groups of a master and the ``kept`` groups of our own."""
         own = {name: self._groups[name] for name in kept}
         self._groups.clear()
-        self.restore(told)
+        self.restore(received)
         self._groups.update(own)
         self.data_version = version
         self._on_change()

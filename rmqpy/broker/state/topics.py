@@ -1,12 +1,12 @@
 """The topic table: which topics exist and which ones clients may create, ``config/topics.json``.
 
-A topic exists if it has an entry here; its queues in the store follow. System topics are created at
-each start. An unknown topic of a send is created from a template that the producer names
-(``TBW102``), if the template may be inherited; the topic of a consumer group (``%RETRY%group``) is
-created with the number of queues that the group specifies.
+A topic exists if it has an entry here; its queues in the store are created by the first messages.
+System topics are created at each start. An unknown topic of a send is created from a template that
+the producer names (``TBW102``), if the template may be inherited; the topic of a consumer group
+(``%RETRY%group``) is created with the number of queues that the group specifies.
 
 Invariants: every name in the table obeys the rule of :mod:`rmqpy.model.names`; every change gives a
-new data version and is announced through ``on_change``; clients cannot create more than
+new data version and is passed to the listener; clients cannot create more than
 ``CREATED_TOPICS_LIMIT`` topics.
 """
 
@@ -34,16 +34,16 @@ SCHEDULE_QUEUES: Final = 18
 DLQ_QUEUES: Final = 1
 
 CREATED_TOPICS_LIMIT: Final = 10_000
-"""The number of topics that sends and heartbeats may create; an administrator may create more."""
+"""The limit on topics that sends and heartbeats create; an administrator may create more."""
 QUEUES_LIMIT: Final = 65_536
-"""The number of queues that a topic may have."""
+"""The maximum number of queues of a topic."""
 
 logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class NewTopic:
-    """The data of a send about a topic that does not exist."""
+    """The fields of a send from which a topic that does not exist is created."""
 
     topic: str
     pattern: str
@@ -53,7 +53,7 @@ class NewTopic:
 
 @define(slots=True, eq=False, repr=False)
 class TopicTable:
-    """The topics by name. ``on_change`` receives the changed topic, or None when many changed."""
+    """The topics by name."""
 
     identity: BrokerContext
     clock: Clock
@@ -66,7 +66,7 @@ class TopicTable:
     )
 
     def subscribe(self, listener: Callable[[TopicConfig | None], None]) -> None:
-        """Call ``listener`` with each changed topic, or with None when many changed."""
+        """Call ``listener`` with each changed topic, or with None when several changed."""
         self._on_change = listener
 
     def __attrs_post_init__(self) -> None:
@@ -145,7 +145,9 @@ class TopicTable:
         )
 
     def put(self, topic: TopicConfig) -> None:
-        """Create or replace a topic for an administrator. Refuses an invalid name."""
+        """Create or replace a topic for an administrator. Raises RequestRejectedError if its name
+        is invalid.
+        """
         names.check_topic(topic.topic_name)
         self._topics[topic.topic_name] = topic
         self._changed(topic)
@@ -178,8 +180,8 @@ class TopicTable:
         )
 
     def encoded(self) -> bytes:
-        """Return the table as bytes. They are cached until it changes, because a console requests
-        them again and again, and encoding 2,000 topics takes more than 10 ms.
+        """Return the encoded table. The bytes are cached until the table changes, because a console
+        requests it repeatedly, and encoding 2,000 topics takes more than 10 ms.
         """
         kept = self._encoded
         if kept is None or kept[0] is not self.data_version or kept[1] != len(self._topics):
@@ -200,8 +202,8 @@ class TopicTable:
         self.data_version = saved.data_version
 
     def add_known_queues(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Without a saved table, create each topic that has consume queues, with as many queues as
-        it had, readable and writable.
+        """Create a readable and writable topic for each of ``queues``, with as many queues as
+        exist. This is done if no table was saved.
         """
         counts: dict[str, int] = {}
         for topic, queue_id in queues:
@@ -215,14 +217,14 @@ class TopicTable:
 
     def replace(
         self,
-        told: TopicConfigSerializeWrapper,
+        received: TopicConfigSerializeWrapper,
         kept: Collection[str],
         version: DataVersion,
     ) -> None:
-        """Replace the table by the topics of a master and those of the own topics that are kept."""
+        """Replace the table by the topics of a master and the ``kept`` topics of our own."""
         own = {name: self._topics[name] for name in kept}
         self._topics.clear()
-        self.restore(told)
+        self.restore(received)
         self._topics.update(own)
         self.data_version = version
         self._on_change(None)

@@ -250,7 +250,7 @@ def subject(name: str, **changes: Any) -> Subject:
         ([subject("n0"), subject("n1")], ""),
         ([subject("n0"), subject("n1", old_log_digest="aa,bb,cc")], ""),
         ([subject("n0"), subject("n2")], "the certificate is about n0, n2"),
-        ([subject("n0"), subject("n1", old_log_digest="")], "does not tell of its old log"),
+        ([subject("n0"), subject("n1", old_log_digest="")], "does not describe its old log"),
         ([subject("n0"), subject("n1", old_log_digest="aa,xx")], "holds other messages"),
         ([subject("n0"), subject("n1", old_log_end=7000)], "differ from offset 7000 on"),
         ([subject("n0"), subject("n1", by_queue=8)], "says NOT EQUAL"),

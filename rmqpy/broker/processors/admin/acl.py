@@ -1,8 +1,8 @@
 """Administration of accounts over the wire: codes 50 to 54.
 
-A change is answered when it is in the access file that defines the account (for a new account: the
-main file), and is in effect then. The listing (54) has names and rights and never a secret. Without
-access control all five are answered as unknown codes, which Java does for none of them.
+A change is answered when it has been written to the access file that defines the account (the main
+file for a new account) and is in effect. The listing (54) contains names and rights, but no
+secrets. Without access control all five are answered as unknown codes, unlike in Java.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from rmqpy.remoting.headers import (
 )
 
 ACCOUNTS_MAX: Final = 10_000
-"""The number of accounts in all files above which no account is created over the wire."""
+"""The limit on the accounts of all files together; at the limit, no account is created over the
+wire.
+"""
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class AccessAdminProcessor:
-    """Answers the account requests."""
+    """The processor of the account requests."""
 
     identity: BrokerContext
     files: AccessFiles
@@ -59,7 +61,7 @@ class AccessAdminProcessor:
         if path is None:
             count = sum(len(file.accounts) for file in self.files.read_files.values())
             if count >= ACCOUNTS_MAX:
-                raise RequestRejectedError(failed, f"{count} accounts are there already, the limit")
+                raise RequestRejectedError(failed, f"the limit of {count} accounts is reached")
         now_ms = self.clock.now_ms()
 
         def change(file: AccessFile) -> AccessFile:
@@ -116,12 +118,12 @@ class AccessAdminProcessor:
         for file in self.files.read_files.values():
             white += file.white
             for account in file.accounts:
-                accounts.setdefault(account.access_key, _shown(account))
+                accounts.setdefault(account.access_key, _without_secret(account))
         body = AclConfig(global_white_addrs=white, plain_access_configs=list(accounts.values()))
         return RemotingCommand.response_to(request, body=body.encode())
 
     def _path_of(self, access_key: str) -> str | None:
-        """Return the first file that has the account: the one that counts."""
+        """Return the first file that defines the account, which is the one in effect, or None."""
         for path, file in self.files.read_files.items():
             if file.find(access_key) is not None:
                 return path
@@ -143,7 +145,7 @@ def _answer(
 
 
 def _updated(before: PlainAccount | None, header: CreateAccessConfigRequestHeader) -> PlainAccount:
-    """Return the changed account; what the request does not name stays as it was."""
+    """Return the changed account; fields that the request does not name keep their values."""
     account = before or PlainAccount(access_key=header.access_key)
     given: dict[str, Any] = {
         "secret_key": header.secret_key,
@@ -170,7 +172,7 @@ def _version(file: AccessFile) -> DataVersion:
     return DataVersion(timestamp, counter)
 
 
-def _shown(account: PlainAccount) -> PlainAccessConfig:
+def _without_secret(account: PlainAccount) -> PlainAccessConfig:
     return PlainAccessConfig(
         access_key=account.access_key,
         secret_key=None,

@@ -1,9 +1,9 @@
 """The settings of a running broker, for administrators: codes 25 (change) and 26 (read).
 
-Only the keys of an allow-list change at run time (``runtime`` in the tables of
-:mod:`rmqpy.config`): all keys of a request, or none if one of them is refused. A change is in
-effect at once; it is answered when it is in the configuration file too. A broker that was started
-without a file keeps changes in memory only, and says so.
+Only the keys of an allow-list can change at run time (``runtime`` in the tables of
+:mod:`rmqpy.config`). A request changes all of its keys, or none if one of them is refused. A change
+takes effect at once and is answered when it has been written to the configuration file. A broker
+that was started without a file keeps changes in memory only, and its answer says so.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from rmqpy.store.files.deferred_write import DeferredFileWriter
 logger = logging.getLogger(__name__)
 
 REGISTERED_KEY = "brokerPermission"
-"""The one key that the name servers must be notified of."""
+"""The one key whose changes are sent to the name servers."""
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class SettingsFile:
-    """The file of the settings. ``unknown`` are keys of the file that have no meaning here."""
+    """The configuration file. ``unknown`` contains the keys of the file that rmqpy does not use."""
 
     file: DeferredFileWriter
     unknown: Mapping[str, str]
@@ -48,8 +48,8 @@ class SettingsFile:
 
 @define(slots=True, eq=False, kw_only=True, repr=False)
 class BrokerConfigProcessor:
-    """Answers changes and reads. ``changed`` is called for each change, after
-    the identity has it.
+    """The processor of changes and reads. ``changed`` is called for each change,
+    after ``identity`` has received it.
     """
 
     identity: BrokerContext
@@ -57,9 +57,9 @@ class BrokerConfigProcessor:
     file: SettingsFile | None
     changed: Callable[[BrokerConfiguration], None]
     version: DataVersion
-    _told: tuple[BrokerConfiguration, bytes] | None = field(default=None, init=False)
-    """The last text and the configuration it was made from: encoding takes half a millisecond, for
-    which sends would wait.
+    _encoded: tuple[BrokerConfiguration, bytes] | None = field(default=None, init=False)
+    """The last text and the configuration it was encoded from, kept because encoding takes half a
+    millisecond, for which sends would wait.
     """
 
     def handlers(self) -> HandlerTable:
@@ -77,10 +77,10 @@ class BrokerConfigProcessor:
 
     def _text(self) -> bytes:
         configuration = self.identity.configuration
-        if self._told is None or self._told[0] is not configuration:
+        if self._encoded is None or self._encoded[0] is not configuration:
             lines = effective_lines(configuration)
-            self._told = configuration, "".join(f"{line}\n" for line in lines).encode()
-        return self._told[1]
+            self._encoded = configuration, "".join(f"{line}\n" for line in lines).encode()
+        return self._encoded[1]
 
     def update(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         if self.file is not None:

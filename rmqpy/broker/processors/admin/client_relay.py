@@ -6,7 +6,7 @@ code   to clients                  what the broker does
 222    220 RESET_CONSUMER_         calculates the new offsets and sends them to every member; its
        CLIENT_OFFSET, one-way      own table changes when the members commit
 223    221 GET_CONSUMER_STATUS     requests the tables of one member or all, and combines them
-307    307, as received            asks one member and returns its answer
+307    307, as received            relays it to one member and returns the answer
 309    309, with the message       the same
 =====  ==========================  =============================================================
 """
@@ -55,7 +55,7 @@ ASKED_SINCE_VERSION: Final = 62
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class ClientRelayProcessor:
-    """Relays requests of administrators to consumers and returns the answers."""
+    """The processor of requests of administrators to consumers."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -87,13 +87,13 @@ class ClientRelayProcessor:
         for client in members.values():
             _check_version(client, RESET_SINCE_VERSION)
         body = ResetOffsetBody(offset_table=offsets).encode()
-        told = body
+        notice_body = body
         if request.language == LANGUAGE_CPP:
             rows = [
                 MessageQueueForC(queue.topic, queue.broker_name, queue.queue_id, offset)
                 for queue, offset in offsets.items()
             ]
-            told = ResetOffsetBodyForC(offset_table=rows).encode()
+            notice_body = ResetOffsetBodyForC(offset_table=rows).encode()
         for channel in members:
             notice = RemotingCommand.request(
                 RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
@@ -103,7 +103,7 @@ class ClientRelayProcessor:
                     timestamp=header.timestamp,
                     is_force=False,
                 ),
-                told,
+                notice_body,
             )
             self.calls.tell(channel, notice)
         return RemotingCommand.response_to(request, body=body)
@@ -143,21 +143,21 @@ class ClientRelayProcessor:
                 f"No Any Consumer online in the consumer group: [{header.group}]",
             )
         wanted = (header.client_addr or "").strip()
-        asked = {
+        targets = {
             member: client
             for member, client in members.items()
             if not wanted or client.client_id == wanted
         }
-        for client in asked.values():
+        for client in targets.values():
             _check_version(client, RESET_SINCE_VERSION)
         found = GetConsumerStatusBody()
-        waiting = set(asked)
+        waiting = set(targets)
 
         def answered(member: Channel, answer: RemotingCommand | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS and answer.body:
                 try:
                     table = GetConsumerStatusBody.decode(answer.body).message_queue_table
-                    found.consumer_table[asked[member].client_id] = table
+                    found.consumer_table[targets[member].client_id] = table
                 except RequestRejectedError:
                     pass  # an unreadable answer is ignored, as in Java
             waiting.discard(member)
@@ -169,9 +169,9 @@ class ClientRelayProcessor:
             if not request.is_oneway:
                 channel.write(encode_command(response))
 
-        if not asked:
+        if not targets:
             reply()
-        for member in asked:
+        for member in targets:
             question = RemotingCommand.request(
                 RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
                 GetConsumerStatusRequestHeader(topic=header.topic, group=header.group),
@@ -205,10 +205,10 @@ class ClientRelayProcessor:
         channel: Channel,
         request: RemotingCommand,
         question: RemotingCommand,
-        whom: tuple[str, str],
+        target: tuple[str, str],
     ) -> None:
         """Send the request to the client (group, id) and return its answer to the administrator."""
-        group, client_id = whom
+        group, client_id = target
         member = self._member(group, client_id)
 
         def answered(answer: RemotingCommand | None) -> None:

@@ -20,7 +20,7 @@ from rmqpy.store.commitlog.interface import CommitLog, read_span
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class LogCompareProcessor:
-    """Answers with digests of the log."""
+    """The processor of the COMPARE_LOG request."""
 
     log: CommitLog
 

@@ -30,7 +30,7 @@ GIB = 1 << 30
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class RuntimeInfoProcessor:
-    """Answers with the runtime information."""
+    """The processor of the runtime information request."""
 
     identity: BrokerContext
     store: StoreAdmin

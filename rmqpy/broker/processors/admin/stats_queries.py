@@ -1,4 +1,4 @@
-"""Where topics, groups and clients stand, for tools: codes 202 to 204, 208, 300, 303, 314, 317,
+"""Queries of tools about topics, groups and clients: codes 202 to 204, 208, 300, 303, 314, 317,
 321 and 328.
 """
 
@@ -54,12 +54,12 @@ from rmqpy.remoting.headers import (
 )
 
 UNITS_MAX: Final = 1_000
-"""Units in one answer to QUERY_CONSUME_QUEUE; Java has no bound."""
+"""The limit on the units in one answer to QUERY_CONSUME_QUEUE; Java has no limit."""
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class StatsQueryProcessor:
-    """Answers queries about topics, groups and clients."""
+    """The processor of queries about topics, groups and clients."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -85,8 +85,8 @@ class StatsQueryProcessor:
         }
 
     def queue_units(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return units of a consume queue; with a consumer group, its subscription too, or the
-        remark that it is not online.
+        """Answer with units of a consume queue. If the request names a consumer group, the answer
+        also contains its subscription, or the remark that it is not online.
         """
         header = QueryConsumeQueueRequestHeader.decode(request.ext_fields)
         topic, queue_id = header.topic, header.queue_id
@@ -99,7 +99,7 @@ class StatsQueryProcessor:
             max_queue_index=end, min_queue_index=self.queues.min_queue_offset(topic, queue_id)
         )
         if header.consumer_group is not None:
-            self._tell_subscription(body, header.consumer_group, topic)
+            self._add_subscription(body, header.consumer_group, topic)
         if not body.min_queue_index <= header.index < end:
             return RemotingCommand.response_to(
                 request, remark=f"Index {header.index} of {queue_id}@{topic} is not exist!"
@@ -113,7 +113,7 @@ class StatsQueryProcessor:
         ]
         return RemotingCommand.response_to(request, body=body.encode())
 
-    def _tell_subscription(
+    def _add_subscription(
         self, body: QueryConsumeQueueResponseBody, group: str, topic: str
     ) -> None:
         online = self.clients.consumer_group(group)
@@ -246,8 +246,8 @@ class StatsQueryProcessor:
         return RemotingCommand.response_to(request, body=ProducerTableInfo(data).encode())
 
     def clone_offsets(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Copy the offsets of one group to another: of one topic, or of all topics that it has
-        read.
+        """Copy the offsets of one group to another, for one topic or for all topics that the group
+        has read.
         """
         header = CloneGroupOffsetRequestHeader.decode(request.ext_fields)
         source, target = header.src_group, header.dest_group
@@ -259,7 +259,7 @@ class StatsQueryProcessor:
         return RemotingCommand.response_to(request)
 
     def _subscribes(self, group: str, topic: str) -> bool:
-        """Return whether a group still reads a topic: one that is online must subscribe to it."""
+        """Return whether a group still reads a topic: if online, it must subscribe to it."""
         online = self.clients.consumer_group(group)
         return online is None or not online.subscriptions or topic in online.subscriptions
 

@@ -40,7 +40,7 @@ RETRY_QUEUES_LIMIT: Final = 1024
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class TopicAdminProcessor:
-    """Creates, changes, lists and deletes topics and groups."""
+    """The processor of requests that create, change, list and delete topics and groups."""
 
     identity: BrokerContext
     topics: TopicTable
@@ -49,7 +49,7 @@ class TopicAdminProcessor:
     statistics: Statistics
     store: StoreAdmin
     tell: Callable[[Callable[[], None]], None]
-    """Registers the topics and calls back when the name servers know them."""
+    """Registers the topics and calls its argument when the name servers have received them."""
 
     def handlers(self) -> HandlerTable:
         return {
@@ -63,8 +63,8 @@ class TopicAdminProcessor:
         }
 
     def update_topic(self, channel: Channel, request: RemotingCommand) -> None:
-        """Create or change a topic. As in Java, the answer is sent when the name servers know the
-        topic, so that a route requested next has it.
+        """Create or change a topic. As in Java, the answer is sent after the name servers have
+        received the topic, so that the next request for a route finds it.
         """
         header = CreateTopicRequestHeader.decode(request.ext_fields)
         self._refuse_on_slave()
@@ -90,11 +90,11 @@ class TopicAdminProcessor:
             )
         )
 
-        def told() -> None:
+        def registered() -> None:
             if not request.is_oneway:
                 channel.write(encode_command(RemotingCommand.response_to(request)))
 
-        self.tell(told)
+        self.tell(registered)
 
     def all_topics(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         topics, header = self.topics, GetAllTopicConfigResponseHeader()
