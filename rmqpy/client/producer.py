@@ -1,9 +1,9 @@
-"""Producer: send messages, and retry on another broker when one does not accept them.
+"""Producer: sends messages, and retries on another broker when one does not accept them.
 
 A synchronous send makes up to 1 + ``retries`` attempts within its overall timeout:
 
 ==========================================  ===================================================
-answer                                      what follows
+answer                                      reaction
 ==========================================  ===================================================
 0, 10, 11, 12 (stored)                      the result; a warning status is retried only with
                                             ``retry_warnings``
@@ -159,9 +159,8 @@ class Producer(GroupMember):
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues to which messages of ``topic`` are sent, in order of rotation.
 
-        For callers that choose the queue themselves. Raises RequestRejectedError with
-        TOPIC_NOT_EXIST if no name server knows the topic, and NetworkError if no name server
-        answers.
+        Callers that choose the queue use this method. Raises RequestRejectedError with
+        TOPIC_NOT_EXIST if no name server has the topic, and NetworkError if no name server answers.
         """
         return publish_queues(topic, await self._open().route(topic))
 
@@ -176,7 +175,7 @@ class Producer(GroupMember):
 
         Any returned status means that the message is stored; see :class:`SendStatus`. Raises
         RequestRejectedError if the message is illegal or the broker refuses it, and NetworkError if
-        no attempt got an answer in time.
+        no attempt was answered in time.
         """
         return await self._traced(message, self._encode(message), queue, timeout_ms)
 
@@ -297,8 +296,8 @@ class Producer(GroupMember):
     async def _attempt(
         self, encoded: _EncodedMessage, queue: MessageQueue, timeout_ms: int
     ) -> RmqError | SendResult:
-        """Return the result of one attempt, or the error after which another broker may be
-        tried.
+        """Return the result of one attempt, or the error after which another broker may be tried.
+        Raises RequestRejectedError if no other broker may be tried.
         """
         instance = self._open()
         try:
@@ -374,9 +373,7 @@ class Producer(GroupMember):
     # -- encoding
 
     def _encode(self, message: Message, half: bool = False) -> _EncodedMessage:
-        """Return the checked and encoded message; ``half`` makes it the first part of a
-        transaction.
-        """
+        """Check and encode a message; with ``half``, as the half message of a transaction."""
         check_message(message, self._settings.body_bytes_max)
         unique_id = self._open().unique_ids.next()
         body, sys_flag = bytes(message.body), 0

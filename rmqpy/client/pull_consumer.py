@@ -1,4 +1,4 @@
-"""PullConsumer: read queues at offsets that the caller keeps."""
+"""PullConsumer: reads queues at offsets that the caller keeps."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class PullConsumer(Consumer):
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the readable queues of ``topic``, sorted (Java: fetchSubscribeMessageQueues).
 
-        Raises RequestRejectedError with TOPIC_NOT_EXIST if no name server knows the topic.
+        Raises RequestRejectedError with TOPIC_NOT_EXIST if no name server has the topic.
         """
         self._subscribe(topic)
         return subscribe_queues(topic, await self._open().route(topic))
@@ -88,7 +88,7 @@ class PullConsumer(Consumer):
         SQL92, by properties. If there is no message at ``offset`` the broker holds the request for
         up to ``suspend_ms`` milliseconds; 0 returns at once.
 
-        The result's ``status`` says what to do next (:class:`PullStatus`). Raises
+        The result's ``status`` determines the next pull (:class:`PullStatus`). Raises
         RequestRejectedError if the broker refuses the request, and NetworkError if it does not
         answer within ``suspend_ms`` plus :attr:`PullSettings.pull_timeout_ms`.
         """

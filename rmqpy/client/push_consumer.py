@@ -1,4 +1,4 @@
-"""PushConsumer: deliver messages to a listener, with a topic's queues shared in the group.
+"""PushConsumer: delivers messages to a listener, with a topic's queues shared in the group.
 
 ===========================  ======================================================================
 every 20 s, and on request   rebalance: the members of the group and this client's share of the
@@ -9,7 +9,7 @@ every 5 s, and at the end    offsets of finished messages are committed to the b
 every 20 s, when ordered     the locks of this client's queues are renewed
 ===========================  ======================================================================
 
-A group resumes at its committed offset; where there is none, at the place that ``from_where``
+A group resumes at its committed offset or, if there is none, at the offset that ``from_where``
 selects. A message that the listener does not accept is delivered again through the group's retry
 topic, at most ``max_reconsume_times`` times, and then becomes a dead letter; with ``ordered`` its
 queue waits for it, and with ``broadcasting`` it is dropped with a log line.
@@ -86,7 +86,7 @@ the group's first heartbeat.
 """
 
 EARLY_RETRIES_MAX = 10
-"""The number of such early look-ups; after them the next regular rebalance looks the route up."""
+"""The number of such early lookups; after them the next regular rebalance looks up the route."""
 
 
 @define(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class PushSettings:
     * ``trace_topic``: the topic that receives the message trace (:mod:`rmqpy.client.trace`); None
       writes no trace.
     * ``offset_directory``: where a broadcasting consumer keeps its offsets.
-    * ``consuming``, ``pulling``: how messages reach the listener, and how they are pulled.
+    * ``consuming``, ``pulling``: the settings of the delivery to the listener, and of pulls.
     """
 
     ordered: bool = False
@@ -190,7 +190,7 @@ class PushConsumer(Consumer):
         """
         check_topic(topic)
         if expression_type == EXPRESSION_TAG:
-            exact_tags(expression)  # raises if the expression names no tag
+            exact_tags(expression)  # This raises if the expression names no tag.
         self._next_version += 1
         self.subscriptions[topic] = Subscription(expression, expression_type, self._next_version)
         for consuming in self.consuming.values():
@@ -211,7 +211,7 @@ class PushConsumer(Consumer):
                     allocated = await self._allocated_queues(topic)
                 except RmqError as fault:
                     logger.warning(
-                        "group %s keeps its queues of %s, rebalance failed: %s",
+                        "rebalance failed; group %s keeps its queues of %s: %s",
                         self.group,
                         topic,
                         fault,
@@ -228,7 +228,7 @@ class PushConsumer(Consumer):
         await self._persist(list(self.consuming))
 
     async def move(self, offsets: dict[MessageQueue, int]) -> None:
-        """Continue at other offsets, as an administrator's reset demands.
+        """Continue at other offsets, which an administrator has reset.
 
         The queues are dropped, their offsets are set, and the next rebalance takes them again.
         """
@@ -255,11 +255,11 @@ class PushConsumer(Consumer):
 
     @property
     def ordered(self) -> bool:
-        """Whether queues are consumed in order."""
+        """True if queues are consumed in order."""
         return self.settings.ordered
 
     def wake_rebalance(self) -> None:
-        """Rebalance now: the members of the group or its subscriptions have changed."""
+        """Rebalance now, because the members of the group or its subscriptions have changed."""
         self._early_retries = EARLY_RETRIES_MAX
         self._rebalance_due.set()
 
@@ -312,7 +312,7 @@ class PushConsumer(Consumer):
                 await work()
             except (RmqError, OSError) as fault:
                 logger.warning(
-                    "consumer group %s: a periodic task failed, it runs again: %s",
+                    "a periodic task of consumer group %s failed; it will run again: %s",
                     self.group,
                     fault,
                 )
@@ -326,7 +326,7 @@ class PushConsumer(Consumer):
             except TimeoutError:
                 pass
             self._rebalance_due.clear()
-            for topic in self._topics():  # heartbeats go to the brokers of known routes
+            for topic in self._topics():  # Heartbeats are sent to the brokers of known routes.
                 try:
                     await instance.route(topic)
                 except RmqError as fault:
@@ -368,7 +368,7 @@ class PushConsumer(Consumer):
         return topics
 
     async def _allocated_queues(self, topic: str) -> list[MessageQueue] | None:
-        """Return this client's queues of ``topic``, or None if its share is not known now."""
+        """Return this client's queues of ``topic``, or None if its share is not known yet."""
         instance = self._open()
         queues = subscribe_queues(topic, await instance.route(topic))
         if self.settings.broadcasting:
@@ -410,13 +410,13 @@ class PushConsumer(Consumer):
         if self._uses_locks:
             added = sorted(await self._queue_locks.lock(added))
             if len(added) < len(set(allocated) - current):
-                self._retry_rebalance_soon()  # another member still holds some locks
+                self._retry_rebalance_soon()  # Another member still holds some locks.
         for queue in added:
             try:
                 offset = await self._first_offset(queue)
             except RmqError as fault:
                 logger.warning(
-                    "group %s cannot start consuming %s, it is retried: %s",
+                    "group %s cannot start consuming %s; retrying: %s",
                     self.group,
                     queue,
                     fault,
@@ -471,7 +471,7 @@ class PushConsumer(Consumer):
             return 0 if is_retry_topic(queue.topic) else await self.max_offset(queue)
         if where != CONSUME_FROM_TIMESTAMP:
             raise ConfigError(
-                f"from_where={where!r} is not a place to start: use {CONSUME_FROM_LAST_OFFSET},"
+                f"from_where={where!r} is invalid: use {CONSUME_FROM_LAST_OFFSET},"
                 f" {CONSUME_FROM_FIRST_OFFSET}, or {CONSUME_FROM_TIMESTAMP}"
             )
         if is_retry_topic(queue.topic):
@@ -491,7 +491,7 @@ class PushConsumer(Consumer):
                 await self._store(queue, offset)
             except RmqError as fault:
                 logger.warning(
-                    "offset %d of %s was not committed, it is retried: %s", offset, queue, fault
+                    "offset %d of %s was not committed; retrying: %s", offset, queue, fault
                 )
             else:
                 consuming.stored_offset = offset
@@ -530,11 +530,11 @@ class PushConsumer(Consumer):
 
     def subscription_data(self) -> list[SubscriptionData]:
         """Return the subscriptions as heartbeats carry them."""
-        made = []
+        data = []
         for topic, subscription in sorted(self._topics().items()):
             by_tag = subscription.expression_type == EXPRESSION_TAG
             tags = sorted(exact_tags(subscription.expression) or ()) if by_tag else []
-            made.append(
+            data.append(
                 SubscriptionData(
                     topic=topic,
                     sub_string=subscription.expression,
@@ -544,12 +544,12 @@ class PushConsumer(Consumer):
                     expression_type=subscription.expression_type,
                 )
             )
-        return made
+        return data
 
 
 @define(slots=True, eq=False, repr=False)
 class _ConsumerAdapter(ConsumerContext):
-    """The consumer as its queues see it."""
+    """The services of the consumer for its queues."""
 
     consumer: PushConsumer
 

@@ -1,5 +1,5 @@
-"""Message trace in the format of Java's clients: when a message was sent and consumed, and by which
-client.
+"""The message trace, in the format of Java's clients: when and by which client a message was sent
+and consumed.
 
 Tracing is off unless the settings of a member name a ``trace_topic`` (Java: RMQ_SYS_TRACE_TOPIC,
 which a broker offers with ``traceTopicEnable``). A trace message consists of records, and a record
@@ -43,7 +43,7 @@ BODY_BYTES_MAX: Final = 128_000
 PAUSE_SECONDS: Final = 0.1
 REGION: Final = "DefaultRegion"
 NONE: Final = "null"
-"""Stands for missing tags and keys: Java's readers fail on a record whose last field is empty."""
+"""The text for missing tags and keys: Java's readers fail on a record whose last field is empty."""
 NORMAL, HALF, DELAYED = 0, 1, 3
 SUCCESS, FAULT, FAILED = 0, 2, 4
 
@@ -90,7 +90,7 @@ def _record(fields: Iterable[object], msg_id: str, keys: str) -> TraceRecord:
 
 @define(eq=False, repr=False)
 class Tracer:
-    """Collects trace records and sends them in batches until it is closed.
+    """A queue of trace records, which are sent in batches until it is closed.
 
     ``send`` delivers one message; ``ended`` is called after the last one.
     """
@@ -149,13 +149,13 @@ class Tracer:
     async def _send_forever(self) -> None:
         while True:
             await self._has_records.wait()
-            await asyncio.sleep(PAUSE_SECONDS)  # more records are collected into one message
+            await asyncio.sleep(PAUSE_SECONDS)  # The message then contains more records.
             self._has_records.clear()
             while self._waiting:
                 await self._send_some()
 
     async def _send_some(self) -> None:
-        """Send one trace message."""
+        """Send one message with as many waiting records as fit."""
         taken: list[TraceRecord] = []
         size = 0
         while self._waiting and len(taken) < RECORDS_MAX and size < BODY_BYTES_MAX:
@@ -168,7 +168,7 @@ class Tracer:
         except RmqError as fault:
             self.lost += len(taken)
             logger.warning(
-                "lost %d trace records, the trace message was not sent: %s", len(taken), fault
+                "lost %d trace records, because sending them failed: %s", len(taken), fault
             )
 
 

@@ -1,4 +1,4 @@
-"""TransactionalProducer: send messages that become visible only if a local transaction succeeds.
+"""TransactionalProducer: sends messages that become visible only if a local transaction succeeds.
 
 ::
 
@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 
 
 class TransactionState(Enum):
-    """The outcome of a local transaction (Java: LocalTransactionState); the values are those of the
-    wire.
+    """The outcome of a local transaction (Java: LocalTransactionState). The values are those of the
+    protocol.
     """
 
     COMMIT = TRANSACTION_COMMIT
@@ -78,7 +78,8 @@ class TransactionalProducer(Producer):
     """A producer of half messages that answers the broker's checks (Java: TransactionMQProducer).
 
     ``check`` is a coroutine function that takes a :class:`MessageExt` and returns the state of its
-    transaction; the broker calls it for half messages whose end it has not received::
+    transaction. It is called at the request of the broker, for half messages whose end the broker
+    has not received::
 
         async def check(message):
             committed = await is_order_committed(message.keys)
@@ -133,7 +134,7 @@ class TransactionalProducer(Producer):
             await self._end(await self._master(sent.queue), half, state, is_check=False)
         except NetworkError as fault:
             logger.warning(
-                "the end of transaction %s was not sent, the broker checks later: %s",
+                "the end of transaction %s was not sent; the broker will check it: %s",
                 sent.msg_id,
                 fault,
             )

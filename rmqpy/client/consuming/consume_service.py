@@ -1,5 +1,5 @@
-"""One queue of a push consumer: pulled ahead of the listener, consumed, finished (Java:
-ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService).
+"""One queue of a push consumer: its messages are pulled ahead of the listener, consumed and
+finished (Java: ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService).
 
 ::
 
@@ -32,13 +32,13 @@ from rmqpy.remoting.bodies import MessageQueue
 logger = logging.getLogger(__name__)
 
 LOCK_VALID_MS = 30_000
-"""How long a lock is relied upon after it was granted; the broker itself keeps it for 60 s."""
+"""The time for which a granted lock is considered valid; the broker itself keeps it for 60 s."""
 
 
 class ConsumeResult(Enum):
-    """The listener's verdict on a batch (Java: ConsumeConcurrentlyStatus, ConsumeOrderlyStatus).
+    """The listener's result for a batch (Java: ConsumeConcurrentlyStatus, ConsumeOrderlyStatus).
 
-    ``SUCCESS`` finishes the messages; ``RECONSUME_LATER`` has them delivered again after a delay.
+    ``SUCCESS`` finishes the messages; ``RECONSUME_LATER`` requests their redelivery after a delay.
     """
 
     SUCCESS = "SUCCESS"
@@ -51,15 +51,15 @@ Listener = Callable[[Sequence[MessageExt]], Awaitable[ConsumeResult | None]]
 
 @define(frozen=True, kw_only=True)
 class ConsumeSettings:
-    """How messages reach the listener.
+    """The settings of the delivery to the listener.
 
     * ``batch_max``: messages per listener call (Java: consumeMessageBatchMaxSize).
     * ``pull_max``: messages per pull (Java: pullBatchSize).
     * ``suspend_ms``: how long a broker may hold a pull that finds no message.
-    * ``timeout_ms``: the time for one listener call; later it is cancelled and counts as
+    * ``timeout_ms``: the limit for one listener call, which is then cancelled and counts as
       RECONSUME_LATER (Java: consumeTimeout).
-    * ``end_ms``: how long a running listener call may take to finish after its queue went to
-      another member.
+    * ``end_ms``: the time in which a running listener call may finish after its queue was assigned
+      to another member.
     * ``pause_ms``: the pause of an ordered queue after RECONSUME_LATER (Java:
       suspendCurrentQueueTimeMillis).
     * ``fault_pause_ms``: the pause before the next pull after an error.
@@ -77,7 +77,7 @@ class ConsumeSettings:
 
 
 class ConsumerContext(ABC):
-    """The services that a queue uses of its consumer."""
+    """The services of a consumer that its queues use."""
 
     @property
     @abstractmethod
@@ -93,16 +93,16 @@ class ConsumerContext(ABC):
 
     @abstractmethod
     async def send_back(self, message: MessageExt) -> bool:
-        """Have ``message`` delivered again later; return whether that was done."""
+        """Send ``message`` back for a later redelivery, and return whether that succeeded."""
 
     @abstractmethod
     def is_exhausted(self, message: MessageExt) -> bool:
-        """Return whether an ordered queue must not try ``message`` again."""
+        """Return whether an ordered queue must not deliver ``message`` again."""
 
 
 @define(slots=True, frozen=True)
 class Subscription:
-    """An expression as pulls carry it."""
+    """A filter expression as it is sent in pulls."""
 
     expression: str
     expression_type: str
@@ -111,9 +111,9 @@ class Subscription:
 
 @define(slots=True, eq=False, repr=False)
 class QueueConsumer:
-    """Pulls the messages of one queue and passes them to the listener.
+    """The consumer of one queue, which pulls its messages and passes them to the listener.
 
-    ``start`` begins, and ``drop`` ends it; what is held at that point belongs to another member.
+    It runs from ``start`` to ``drop``; messages that are still held then belong to another member.
     """
 
     queue: MessageQueue
@@ -135,7 +135,7 @@ class QueueConsumer:
     _tasks: list[asyncio.Task[None]] = field(factory=list)
 
     def start(self) -> None:
-        """Start to pull, and in ordered consumption to consume."""
+        """Start pulling and, in ordered consumption, consuming."""
         loops = [self._pull_forever()]
         if self.ordered:
             loops.append(self._consume_in_order())
@@ -143,13 +143,13 @@ class QueueConsumer:
 
     @property
     def ordered(self) -> bool:
-        """Whether the queue is consumed in order."""
+        """True if the queue is consumed in order."""
         return self.work is None
 
     async def drop(self) -> None:
         """Stop pulling and start no further listener call.
 
-        Running calls may finish for up to ``end_ms``; ``process_queue`` then has the offset to
+        Running calls may take up to ``end_ms`` to finish; ``process_queue`` then has the offset to
         commit.
         """
         self.process_queue.dropped = True
@@ -160,7 +160,7 @@ class QueueConsumer:
                     await self._idle.wait()
         except TimeoutError:
             logger.warning(
-                "%s was dropped while a listener runs; its messages will be delivered again",
+                "%s was dropped while a listener is running; its messages will be delivered again",
                 self.queue,
             )
         for task in self._tasks:
@@ -216,7 +216,7 @@ class QueueConsumer:
                 result = await self.listener(messages)
         except Exception:
             logger.exception(
-                "the listener failed on %s at offset %d; the messages are delivered again",
+                "the listener failed on %s at offset %d; its messages will be delivered again",
                 self.queue,
                 messages[0].queue_offset,
             )
@@ -265,7 +265,7 @@ class QueueConsumer:
             result = await self.deps.pull(self.queue, order)
         except RmqError as fault:
             logger.warning(
-                "pulling %s at offset %d failed, it is retried: %s",
+                "pulling %s at offset %d failed; retrying: %s",
                 self.queue,
                 process_queue.next_offset,
                 fault,
@@ -294,7 +294,7 @@ class QueueConsumer:
             self._has_messages.set()
             return
         for _ in range(-(-count // self.settings.batch_max)):
-            self.work.put_nowait(self)  # bounded by what the queues may hold
+            self.work.put_nowait(self)  # The flow control of the queues bounds the size.
 
     # -- in order
 

@@ -1,4 +1,4 @@
-"""The answers of a push consumer to broker requests: rebalance, reset offsets, report the
+"""The answers of a push consumer to requests of brokers: rebalance, reset offsets, report the
 status.
 """
 
@@ -117,7 +117,7 @@ class ConsumerCommands:
             stored = decode_message(memoryview(request.body))
         except InvalidRecordError as fault:
             raise RequestRejectedError(
-                ResponseCode.SYSTEM_ERROR, f"the body is no message: {fault}"
+                ResponseCode.SYSTEM_ERROR, f"the body is not a message: {fault}"
             ) from None
         queue = MessageQueue(stored.topic, header.broker_name or "", stored.queue_id)
         outcome = ConsumeMessageDirectlyResult(order=self.consumer.ordered)

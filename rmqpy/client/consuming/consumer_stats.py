@@ -36,7 +36,7 @@ class _TopicStats:
 
 
 class ConsumerStats:
-    """The totals and samples of all topics; ``sample`` is to be called every ``SAMPLE_MS``."""
+    """The totals and samples of all topics; ``sample`` must be called every ``SAMPLE_MS``."""
 
     def __init__(self) -> None:
         self._topics: dict[str, _TopicStats] = {}
@@ -59,7 +59,7 @@ class ConsumerStats:
         totals.consume_ms += spent_ms
 
     def sample(self, now_ms: int) -> None:
-        """Record the present totals of all topics."""
+        """Record a sample of the totals of all topics."""
         for topic in self._topics.values():
             topic.samples.append((now_ms, evolve(topic.totals)))
 

@@ -1,5 +1,5 @@
-"""The offsets of a broadcasting consumer, which each client keeps in a file as Java's does (Java:
-LocalFileOffsetStore).
+"""The offsets of a broadcasting consumer, which each client keeps in a file of its own, as in Java
+(LocalFileOffsetStore).
 
 The file is ``<directory>/<client id>/<group>/offsets.json``:
 ``{"offsetTable":{{queue}:offset,…}}``. It is replaced as a whole, with the previous version in
@@ -24,7 +24,7 @@ class LocalOffsets:
         self._files = OsFileSystem()
 
     def load(self) -> dict[MessageQueue, int]:
-        """Return the saved offsets, empty if there is no file.
+        """Return the saved offsets, or an empty table if there is no file.
 
         Raises StoreError if neither the file nor its backup can be read.
         """

@@ -26,8 +26,8 @@ from rmqpy.client.core.message import MessageExt
 
 @define(slots=True, frozen=True, kw_only=True)
 class FlowControlLimits:
-    """How much of a queue may be held before pulling pauses (Java: pullThresholdForQueue,
-    pullThresholdSizeForQueue, consumeConcurrentlyMaxSpan).
+    """The limits on the held messages of a queue, at which pulling pauses (Java:
+    pullThresholdForQueue, pullThresholdSizeForQueue, consumeConcurrentlyMaxSpan).
     """
 
     messages_max: int = 1_000
@@ -44,7 +44,7 @@ class ProcessQueue:
     next_offset: int
     dropped: bool = False
     locked_ms: int | None = None
-    """When the broker last granted the lock (ordered consumption), in ms of a monotonic clock."""
+    """The time of the last grant of the lock (ordered consumption), in ms of a monotonic clock."""
 
     last_pull_ms: int = 0
     last_consume_ms: int = 0
@@ -54,8 +54,8 @@ class ProcessQueue:
     _reached: int = -1
 
     def put(self, messages: Iterable[MessageExt]) -> int:
-        """Add pulled messages, without those that are held or were finished; return the number
-        added.
+        """Add pulled messages, except those that are held or finished. Return the number of added
+        messages.
         """
         count = 0
         for message in messages:
@@ -86,15 +86,15 @@ class ProcessQueue:
         self._waiting.extendleft(reversed(messages))
 
     def reset_to(self, offset: int) -> None:
-        """Continue at ``offset``, as the broker demands; messages from there on count as new."""
+        """Continue at ``offset``, as the broker demands; messages from that offset count as new."""
         self.next_offset = offset
         self._reached = min(self._reached, offset)
 
     @property
     def commit_offset(self) -> int:
         """The offset at which the group resumes."""
-        # The messages are held in the order of their offsets: pulls add them so, and removal keeps
-        # it.
+        # The messages are held in the order of their offsets: pulls add them in this order, and
+        # removal preserves it.
         return next(iter(self._held), self.next_offset)
 
     @property
@@ -117,8 +117,9 @@ class ProcessQueue:
     def is_full(self, limits: FlowControlLimits, ordered: bool) -> bool:
         """Return whether pulling must pause.
 
-        The span bounds how many messages one slow message makes the next start repeat. In ordered
-        consumption no message overtakes another, so there is no span limit.
+        The span limits how many messages are consumed again after a restart because one slow
+        message was unfinished. In ordered consumption no message overtakes another, so there is no
+        span limit.
         """
         if self.count >= limits.messages_max or self.byte_count >= limits.bytes_max:
             return True

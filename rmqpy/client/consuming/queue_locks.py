@@ -27,15 +27,15 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True)
 class QueueLocks:
-    """Locks and unlocks queues. ``instance`` returns the open client and raises while there is
-    none.
+    """The locks of a group's queues. ``instance`` returns the open client, or raises NetworkError
+    if there is none.
     """
 
     group: str
     instance: Callable[[], ClientInstance]
 
     async def lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        """Return those of ``queues`` whose lock the brokers grant or renew for this client."""
+        """Lock ``queues`` for this client, and return those whose lock was granted or renewed."""
         instance = self.instance()
         granted: set[MessageQueue] = set()
         for name, requested in _by_broker(queues).items():
@@ -46,7 +46,7 @@ class QueueLocks:
                     address, RequestCode.LOCK_BATCH_MQ, body=body.encode()
                 )
             except NetworkError as fault:
-                logger.warning("broker %s granted no queue locks, it is retried: %s", name, fault)
+                logger.warning("broker %s granted no queue locks; retrying: %s", name, fault)
                 continue
             if response.code == ResponseCode.SUCCESS:
                 granted.update(LockBatchResponseBody.decode(response.body).lock_ok_mq_set)
@@ -55,7 +55,7 @@ class QueueLocks:
         return granted.intersection(queues)
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
-        """Release the locks of ``queues``, so that another member can have them at once."""
+        """Release the locks of ``queues``, so that another member can lock them at once."""
         instance = self.instance()
         for name, locked in _by_broker(queues).items():
             body = UnlockBatchRequestBody(self.group, instance.client_id, locked)
@@ -64,7 +64,7 @@ class QueueLocks:
                 await instance.invoke(address, RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
             except NetworkError as fault:
                 logger.warning(
-                    "broker %s keeps the queue locks for up to a minute, unlocking failed: %s",
+                    "unlocking failed; broker %s keeps the queue locks for up to a minute: %s",
                     name,
                     fault,
                 )

@@ -1,9 +1,9 @@
-"""The share of the queues that each member gets: the same arithmetic in every member gives disjoint
-shares. Pure.
+"""The share of the queues that each member of a group consumes: all members compute disjoint shares
+with the same arithmetic. Pure.
 
 ===================  ============================================================================
-AVERAGELY            contiguous ranges; the first ``n mod k`` members get one queue more (default)
-AVERAGELY_BY_CIRCLE  round robin: member ``i`` gets queues ``i``, ``i + k``, ``i + 2k``, …
+AVERAGELY            contiguous ranges; the first ``n mod k`` members have one queue more (default)
+AVERAGELY_BY_CIRCLE  round robin: member ``i`` has queues ``i``, ``i + k``, ``i + 2k``, …
 ===================  ============================================================================
 
 Invariants: members that see the same queues and the same client ids assign every queue to exactly

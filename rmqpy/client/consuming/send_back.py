@@ -1,4 +1,4 @@
-"""Send a message back: the broker delivers it to the group again later, or makes it a dead letter.
+"""The return of a message to the broker, which delivers it again later or makes it a dead letter.
 
 ==================================  ===============================================================
 CONSUMER_SEND_MSG_BACK (36)         to the broker that has the message, identified by its offset
@@ -40,19 +40,19 @@ FIRST_RETRY_LEVEL = 3
 
 @define(slots=True, frozen=True)
 class SendBack:
-    """Sends messages of one consumer group back."""
+    """The return of messages of one consumer group."""
 
     instance: ClientInstance
     group: str
     max_reconsume_times: int
 
     async def send(self, message: MessageExt) -> bool:
-        """Return whether a broker has accepted the message."""
+        """Send the message back, and return whether a broker has accepted it."""
         try:
             await self._send_to_broker(message)
         except RmqError as fault:
             logger.warning(
-                "message %s was not sent back, a copy is sent to the retry topic: %s",
+                "message %s was not sent back; sending a copy to the retry topic: %s",
                 message.msg_id,
                 fault,
             )
@@ -62,7 +62,7 @@ class SendBack:
             await self._send_copy(message)
         except RmqError as fault:
             logger.warning(
-                "message %s was not sent to the retry topic either, it is consumed here again: %s",
+                "message %s was not sent to the retry topic either; consuming it again: %s",
                 message.msg_id,
                 fault,
             )

@@ -92,7 +92,7 @@ class PullResult:
     """The result of one pull (Java: PullResult).
 
     ``next_begin_offset`` is the offset to pull next, ``min_offset`` the offset of the queue's first
-    message, and ``max_offset`` the offset that its next message will get.
+    message, and ``max_offset`` the offset of its next message.
     """
 
     status: PullStatus
@@ -158,7 +158,7 @@ class Consumer(GroupMember):
         return GetMinOffsetResponseHeader.decode(response.ext_fields).offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message of the queue will get."""
+        """Return the offset of the next message that the queue will receive."""
         header = GetMaxOffsetRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
@@ -166,8 +166,8 @@ class Consumer(GroupMember):
         return GetMaxOffsetResponseHeader.decode(response.ext_fields).offset
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message that was stored at ``timestamp_ms``, or of the one next
-        to it.
+        """Return the offset of the message that was stored at ``timestamp_ms`` (ms since 1970), or
+        of a neighbour of that time.
         """
         header = SearchOffsetRequestHeader(
             topic=queue.topic,
@@ -179,7 +179,7 @@ class Consumer(GroupMember):
         return SearchOffsetResponseHeader.decode(response.ext_fields).offset
 
     async def earliest_time(self, queue: MessageQueue) -> int:
-        """Return when the first message of the queue was stored, in ms since 1970; -1 if there is
+        """Return the store time of the queue's first message, in ms since 1970, or -1 if there is
         none.
         """
         header = GetEarliestMsgStoretimeRequestHeader(
@@ -205,7 +205,7 @@ class Consumer(GroupMember):
         return QueryConsumerOffsetResponseHeader.decode(response.ext_fields).offset
 
     async def commit_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Commit ``offset`` for the group; it may be larger or smaller than the present one.
+        """Commit ``offset`` for the group; it may be larger or smaller than the current one.
 
         Returns after the broker has confirmed it. Raises RequestRejectedError if the broker refuses
         it, and NetworkError if the broker does not answer.
@@ -227,7 +227,9 @@ class Consumer(GroupMember):
         return self._pulled(queue, response, exact_tags(order.expression) if by_tag else None)
 
     async def _pull_response(self, queue: MessageQueue, order: PullOrder) -> RemotingCommand:
-        """Return the broker's response to a pull; its code is one that has a status."""
+        """Return the broker's response to a pull. Raises RequestRejectedError if its code has no
+        ``PullStatus``.
+        """
         instance = self._open()
         header = PullMessageRequestHeader(
             consumer_group=self.group,
@@ -263,10 +265,10 @@ class Consumer(GroupMember):
     ) -> MessageExt:
         """Return the message with an offset id (offsetMsgId).
 
-        The broker whose address is in the id is asked, and the queue of the result then has no
-        broker name. With ``queue`` the broker of that queue is asked: a store that has moved to
-        another address keeps the ids of its old one. Raises RequestRejectedError if the id is
-        malformed or the broker has no such message.
+        The request goes to the broker whose address is in the id, and the queue of the result then
+        has no broker name. With ``queue`` it goes to the broker of that queue: a store that has
+        moved to another address keeps the ids of its old one. Raises RequestRejectedError if the id
+        is malformed or the broker has no such message.
         """
         try:
             host, physical_offset = parse_offset_msg_id(offset_msg_id)
@@ -306,8 +308,8 @@ class Consumer(GroupMember):
 
         With ``unique`` the key is the unique id of a message (UNIQ_KEY). ``begin_ms`` and
         ``end_ms`` limit the store times, in ms since 1970; each broker returns at most
-        ``max_count`` messages, and so does the call. All brokers of the topic are asked; an error
-        is raised only if none of them answers.
+        ``max_count`` messages, and so does the call. The request goes to all brokers of the topic;
+        an error is raised only if none of them answers.
         """
         route = await self._open().route(topic)
         header = QueryMessageRequestHeader(
@@ -326,7 +328,7 @@ class Consumer(GroupMember):
         faults: list[RmqError] = []
         for name, answer in zip(names, answers, strict=True):
             if isinstance(answer, RmqError):
-                logger.warning("the key was not looked up on broker %s: %s", name, answer)
+                logger.warning("looking up the key on broker %s failed: %s", name, answer)
                 faults.append(answer)
             elif isinstance(answer, BaseException):
                 raise answer
@@ -369,7 +371,7 @@ class Consumer(GroupMember):
             if not records:
                 raise RemoteProtocolError(f"a pull of {queue} returned an invalid message: {fault}")
             logger.warning(
-                "a pull of %s returned an invalid message, the ones before it are kept: %s",
+                "a pull of %s returned an invalid message; keeping the ones before it: %s",
                 queue,
                 fault,
             )
@@ -435,7 +437,7 @@ def decode_records(body: bytes) -> tuple[list[StoredMessage], InvalidRecordError
 
 
 def _has_key(message: MessageExt, topic: str, key: str, unique: bool) -> bool:
-    # The index finds by hash, so messages with other keys of the same hash are returned too.
+    # The index contains hashes, so messages with other keys of the same hash are returned too.
     if message.topic != topic:
         return False
     if unique:

@@ -86,7 +86,7 @@ class GroupMember(ABC):
 
     @abstractmethod
     async def _join(self, instance: ClientInstance) -> None:
-        """Register the group; the member works from now on."""
+        """Register the group and start the background work."""
 
     @abstractmethod
     async def _leave(self, instance: ClientInstance) -> None:

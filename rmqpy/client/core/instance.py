@@ -1,4 +1,4 @@
-"""ClientInstance: what the producers and consumers of one process share (Java: MQClientInstance).
+"""ClientInstance: the state shared by the members of one process (Java: MQClientInstance).
 
 * Name servers: one is chosen at random and kept while it answers; otherwise the next one is used.
 * Routes: requested once and refreshed every 30 s, and at once (but at most every 500 ms) after a
@@ -58,8 +58,8 @@ class Transport(Protocol):
 
 
 def split_name_servers(given: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses of ``a:1;b:2`` or of a sequence of such; ConfigError if one is
-    invalid.
+    """Return the addresses in ``a:1;b:2``, or in a sequence of such texts. Raises ConfigError if
+    one is invalid.
     """
     text = given if isinstance(given, str) else ";".join(given)
     try:
@@ -94,7 +94,7 @@ class ClientSettings:
     route_suspect_pause_ms: int = 500
     heartbeat_ms: int = 30_000
     first_heartbeat_ms: int = 0
-    """The delay of the first heartbeat: a tool that only reads and ends earlier registers no
+    """The delay of the first heartbeat. A tool that only reads, and ends before that, registers no
     group.
     """
     topics_max: int = 10_000
@@ -115,7 +115,7 @@ def settings_of(name_servers: NameServers) -> ClientSettings:
 
 @define(frozen=True, kw_only=True)
 class ClientDependencies:
-    """The collaborators of an instance. ``ended`` is awaited after everything else has stopped."""
+    """The dependencies of an instance. ``ended`` is awaited after everything else has stopped."""
 
     transport: Transport
     clock: Clock
@@ -231,8 +231,8 @@ class ClientInstance:
     # -- groups
 
     def join_producer(self, group: str) -> None:
-        """Name this producer group in heartbeats from now on; ConfigError if it is already
-        joined.
+        """Include this producer group in heartbeats from now on. Raises ConfigError if it has
+        already joined.
         """
         check_group(group)
         if group in self._producers:
@@ -241,8 +241,8 @@ class ClientInstance:
         self._heartbeat_due.set()
 
     def join_consumer(self, group: str, data: Callable[[], ConsumerData]) -> None:
-        """Include ``data()`` of this consumer group in heartbeats; ConfigError if it is already
-        joined.
+        """Include ``data()`` of this consumer group in heartbeats from now on. Raises ConfigError
+        if it has already joined.
         """
         check_group(group)
         if group in self._consumers:
@@ -366,7 +366,7 @@ class ClientInstance:
                 await self._load(topic)
             except RmqError as fault:
                 logger.warning(
-                    "the route of topic %s was not refreshed, the last one is kept: %s",
+                    "the route of topic %s was not refreshed; keeping the last one: %s",
                     topic,
                     fault,
                 )
@@ -386,7 +386,7 @@ class ClientInstance:
                     raise
                 known.loaded_ms = self.clock.monotonic_ms()
                 logger.warning(
-                    "the route of topic %s was not refreshed, the last one is used: %s",
+                    "the route of topic %s was not refreshed; using the last one: %s",
                     topic,
                     fault,
                 )
@@ -455,8 +455,8 @@ class ClientInstance:
             )
 
     def _known_addresses(self) -> set[str]:
-        """Return the brokers that get heartbeats: all while there are consumers, otherwise the
-        masters.
+        """Return the addresses of the brokers that receive heartbeats: all brokers if this client
+        has consumers, otherwise the masters.
         """
         return {
             address
@@ -471,7 +471,7 @@ class ClientInstance:
                 await self.invoke(address, RequestCode.UNREGISTER_CLIENT, header)
             except NetworkError as fault:
                 logger.warning(
-                    "could not unregister from broker %s, it expires the client later: %s",
+                    "could not unregister from broker %s, which will expire the client: %s",
                     address,
                     fault,
                 )
@@ -500,7 +500,7 @@ class ClientInstance:
 
 
 async def _address_towards(name_server: str) -> str:
-    """Return the local address that leads to ``name_server``; nothing is sent."""
+    """Return the local address from which ``name_server`` is reached, without sending anything."""
     host, port = parse_address(name_server)
     try:
         probe, _ = await asyncio.get_running_loop().create_datagram_endpoint(
@@ -508,7 +508,7 @@ async def _address_towards(name_server: str) -> str:
         )
     except OSError as error:
         logger.warning(
-            "no route to name server %s, the client id uses 127.0.0.1: %s", name_server, error
+            "no route to name server %s; the client id uses 127.0.0.1: %s", name_server, error
         )
         return "127.0.0.1"
     try:

@@ -11,8 +11,8 @@ avoided for s         0     0    30    60   120   180     600
 A failure counts as ``FAILURE_MS`` of latency. When every broker is avoided, the better half of them
 is used in turn: those that become available soonest, then the faster ones.
 
-Invariant: only brokers that were sent to are remembered, and brokers that are no longer in the
-routes are forgotten when they would be chosen.
+Invariant: only brokers to which a message was sent are recorded, and brokers that are no longer in
+the routes are removed before they are chosen.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class LatencyFaultTolerance:
     def choose(
         self, queues: Sequence[MessageQueue], rotation: int, now_ms: int
     ) -> tuple[MessageQueue, int]:
-        """Return the next queue of an available broker, or of the least bad one, and the next
-        rotation.
+        """Return the next queue of an available broker, or of the least bad one, and the rotation
+        for the next call.
         """
         assert queues, "no queue to choose from"
         for step in range(len(queues)):

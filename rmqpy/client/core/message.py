@@ -1,8 +1,9 @@
-"""Messages as users see them: the message to send, the result of a send, and the message received.
+"""The messages of the client API: the message to send, the result of a send, and the message
+received.
 
-A message is checked by the rules of Java's client before anything leaves the process, and is
-refused with the response code that Java's client gives. Reserved property names are those of Java's
-MessageConst; they are set through the attributes of :class:`Message` or not at all.
+A message is checked following the rules of Java's client before anything is sent, and is refused
+with the response code of Java's client. Reserved property names are those of Java's MessageConst;
+they are set through the attributes of :class:`Message` or not at all.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class SendStatus(Enum):
 
 @define(frozen=True, kw_only=True)
 class SendResult:
-    """Where a message was stored (Java: SendResult).
+    """The ids and the place of a stored message (Java: SendResult).
 
     ``msg_id`` is the unique id that the producer gave the message, ``offset_msg_id`` the id that
     contains its broker and physical offset. For a batch both are comma-separated lists, and
@@ -187,7 +188,7 @@ class MessageExt:
 
 
 def check_message(message: Message, body_bytes_max: int) -> None:
-    """Refuse what Java's producer refuses before it sends; raises RequestRejectedError."""
+    """Raise RequestRejectedError for a message that Java's producer refuses to send."""
     check_topic(message.topic)
     check_send_topic(message.topic)
     if not message.body:
@@ -208,7 +209,7 @@ def check_message(message: Message, body_bytes_max: int) -> None:
 def property_string(
     message: Message, unique_id: str, reserved: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return the encoded properties of a checked message; ``reserved`` are added by the client."""
+    """Return the encoded properties of a checked message, including ``reserved`` ones."""
     pairs = {**message.properties, **(reserved or {})}
     if message.keys:
         pairs[names.PROPERTY_KEYS] = message.keys
@@ -233,7 +234,9 @@ def property_string(
 
 
 def inflated_body(body: bytes, sys_flag: int) -> bytes:
-    """Return the body, inflated if ``sys_flag`` says that it is compressed."""
+    """Return the body, inflated if ``sys_flag`` marks it as compressed. Raises RemoteProtocolError
+    if that fails.
+    """
     if not sys_flag & COMPRESSED:
         return body
     kind = sys_flag & COMPRESSION_TYPE_MASK

@@ -1,5 +1,5 @@
-"""The requests that brokers send to clients: found by request code and group, each run in its own
-task (Java: ClientRemotingProcessor).
+"""The requests that brokers send to clients, dispatched by request code and group, each in a task
+of its own (Java: ClientRemotingProcessor).
 
 ====  ===============================  =======================  ==========
 code  request                          group                    answer
@@ -76,7 +76,7 @@ class ServerRequestHandler:
     # -- RequestHandler
 
     def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
-        """Start a task for each request, or answer why it is refused."""
+        """Start a task for each request, or refuse it with the reason."""
         for command in commands:
             try:
                 answerer = self._answerer(command)
@@ -152,6 +152,6 @@ def _group_of_message(body: bytes) -> str:
         message = decode_message(memoryview(body))
     except InvalidRecordError as fault:
         raise RequestRejectedError(
-            ResponseCode.SYSTEM_ERROR, f"the body is no message: {fault}"
+            ResponseCode.SYSTEM_ERROR, f"the body is not a message: {fault}"
         ) from None
     return message.properties.get(PROPERTY_PRODUCER_GROUP, "")

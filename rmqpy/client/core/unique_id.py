@@ -11,8 +11,8 @@ time                  4      ms since the month began (local time), signed
 counter               2      incremented for every id
 ====================  =====  ====================================================
 
-Written as 32 or 56 upper-case hexadecimal digits. The ids of one producer are distinct as long as
-it creates fewer than 65,536 of them per millisecond.
+It is written as 32 or 56 upper-case hexadecimal digits. The ids of one producer are distinct as
+long as it creates fewer than 65,536 of them per millisecond.
 """
 
 from __future__ import annotations
