@@ -52,7 +52,7 @@ class Blocking(Generic[M]):
         assert self._thread is None, "started twice"
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rmqpy-client")
-        self._thread.daemon = True  # a program that forgets close() must still be able to exit
+        self._thread.daemon = True  # A program that does not call close() must be able to exit.
         self._thread.start()
         try:
             self._wait(self._member.start())

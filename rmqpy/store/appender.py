@@ -1,8 +1,8 @@
-"""MessageAppender: checks messages, gives them queue offsets, stages them, and writes them.
+"""MessageAppender: checks messages, assigns their queue offsets, and stages and writes them.
 
-The topic-queue table (``tails``) gives each message its queue offset. It is derived from the ends
-of the consume queues and from the part of the log that they do not have yet, and again after each
-change of role; nothing is put until it is known.
+The topic-queue table (``tails``) assigns the queue offset of each message. It is derived from the
+ends of the consume queues and from the part of the log that they do not have yet, at the start and
+after each change of role; nothing is put before that.
 
 Invariants: a queue offset is consumed only when the log has accepted the message; nothing is staged
 while the store does not accept messages (:mod:`rmqpy.store.health`).
@@ -45,7 +45,7 @@ _ILLEGAL = PutMessageStatus.MESSAGE_ILLEGAL
 
 
 class MessageAppender:
-    """The write side of a store. See the module's text."""
+    """The write side of a store."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class MessageAppender:
         self.tails = TopicQueueTable()
         classic = self._entries is None
         self.appends_crc = classic and context.settings.enabled_append_prop_crc
-        """Whether records carry the checksum of 5.x, which only Python writes."""
+        """True if records carry the checksum of 5.x, which only Python writes."""
         self._write_ms = 0
         self._tails_known = False
         self._learn_tails()
@@ -80,7 +80,7 @@ class MessageAppender:
 
     @property
     def page_cache_busy(self) -> bool:
-        """Whether the last write of the log took longer than osPageCacheBusyTimeOutMills.
+        """True if the last write of the log took longer than ``osPageCacheBusyTimeOutMills``.
 
         The senders after that write have waited as long. The next write that is empty or fast
         enough ends the state.
@@ -92,7 +92,7 @@ class MessageAppender:
         self._settings = settings
 
     def forget_tails(self) -> None:
-        """Let the next put derive the queue offsets again, because the role has changed."""
+        """Make the next put derive the queue offsets again, because the role has changed."""
         self._tails_known = False
 
     def put(self, drafts: Sequence[OutgoingMessage], batch: bool = False) -> list[PutResult]:
@@ -139,8 +139,8 @@ class MessageAppender:
         return self._append(drafts, records, self._clock.now_ms())
 
     def put_record(self, record: bytes) -> PutResult:
-        """Append a whole record that another program has encoded. Its queue offset, physical offset
-        and store timestamp are replaced by those of this store.
+        """Append a complete record that another program has encoded. Its queue offset, physical
+        offset and store timestamp are replaced by those of this store.
         """
         if not self.is_ready():
             return self._refused()
@@ -148,7 +148,7 @@ class MessageAppender:
             check_record(record, 0)
             message = decode_message(record)
         except InvalidRecordError as fault:
-            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, remark=f"no message record: {fault}")
+            return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, remark=f"not a record: {fault}")
         if message.version != 1:
             return PutResult(PutMessageStatus.MESSAGE_ILLEGAL, remark="a record of version 2")
         draft = OutgoingMessage(
@@ -203,12 +203,12 @@ class MessageAppender:
             remark = "messages found on disk are not confirmed by a quorum yet"
             if self._dispatcher.behind_bytes > SCANNED_AHEAD:
                 to_go = format_bytes(self._dispatcher.behind_bytes)
-                remark = f"the consume queues are being rebuilt, {to_go} of the log to go"
+                remark = f"the consume queues are being rebuilt, {to_go} of the log remain"
         return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=remark)
 
     @property
     def is_idle(self) -> bool:
-        """Whether :meth:`commit` has nothing to do."""
+        """True if :meth:`commit` has nothing to do."""
         return self._health.is_healthy and not self._write_ms and not self._log.has_staged
 
     def commit(self) -> None:
@@ -256,7 +256,7 @@ class MessageAppender:
 def validate_message(draft: OutgoingMessage, size_limit: int) -> PutResult | None:
     """Return why ``draft`` is refused, or None if it is valid. ``size_limit`` is maxMessageSize.
 
-    These are the checks that Java makes before the append, in its order.
+    These are the checks that Java performs before the append, in the same order.
     """
     if len(draft.topic) > TOPIC_BYTES_MAX:
         return PutResult(_ILLEGAL, remark=f"topic length above {TOPIC_BYTES_MAX}")

@@ -1,13 +1,13 @@
 """Dispatch (Java ReputMessageService): from the log to its derived files, and reports of arrivals.
 
-Two cursors walk the log up to ``confirm_offset``: one for the consume queues (and arrivals), one
-for the key index. Normally they move together; when the index must be rebuilt, its cursor follows
-alone, in bounded steps, so that serving never waits for it.
+Two cursors advance through the log up to ``confirm_offset``: one for the consume queues (and
+arrivals), one for the key index. Normally they advance together; when the index must be rebuilt,
+its cursor follows alone, in bounded steps, so that no request waits for it.
 
 Invariants: a cursor is at the start of a record's frame or at the start of a file; it does not pass
-``confirm_offset`` (after a restart in DLedger mode it may start after it: the derived files know
-what was committed before, the log does not know it yet); a record that cannot be read stops both
-with a StoreError (nothing is skipped).
+``confirm_offset`` (after a restart in DLedger mode it may start after it: the derived files contain
+what was committed before, and the log has not confirmed that yet); a record that cannot be read
+stops both with a StoreError (nothing is skipped).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rmqpy.store.results import Arrival
 STEP_RECORDS = 4096
 ALL = 1 << 62
 SMALL_LAG_BYTES = 1 << 20
-"""An index that is at most this far behind the queues catches up at once."""
+"""An index that lags behind the queues by at most this catches up at once."""
 
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 DEFAULT_DELAY_MS = 1000
@@ -46,7 +46,7 @@ ArrivalListener = Callable[[Arrival], None]
 
 
 class Accelerator(Protocol):
-    """Performs a step of dispatch faster, with the same result, as far as it can."""
+    """A faster implementation of a step of dispatch, with the same result, for some records."""
 
     def take(self, piece: ScanRange, listener: ArrivalListener | None) -> tuple[int, int] | None:
         """Dispatch records of ``piece``, from its start, to the queues, to the index and, for
@@ -55,11 +55,11 @@ class Accelerator(Protocol):
         """
 
     def register_queues(self, scan: Scan) -> None:
-        """Take note that these records were dispatched without the accelerator."""
+        """Learn the queues of records that were dispatched without the accelerator."""
 
 
 class Dispatcher:
-    """Brings the records of a log to its consume queues and key index.
+    """The dispatch of the records of a log to its consume queues and key index.
 
     ``delay_levels`` maps level to delay in ms. If ``index`` is None, there is no key index.
     """
@@ -88,11 +88,11 @@ class Dispatcher:
         self._on_arrival = listener
 
     def install_accelerator(self, accelerator: Accelerator | None) -> None:
-        """Let ``accelerator`` take ranges first; None removes it."""
+        """Offer each range to ``accelerator`` first; None removes it."""
         self._accelerator = accelerator
 
     def start(self, queue_cursor: int, index_cursor: int) -> None:
-        """Set the cursors, which are moved up to the start of the log."""
+        """Set the cursors, but not to less than the start of the log."""
         low = self._log.min_offset
         self.queue_cursor = max(queue_cursor, low)
         self.index_cursor = max(index_cursor, low)
@@ -103,8 +103,8 @@ class Dispatcher:
         self._open_tail = is_open
 
     def reset_to(self, low: int) -> None:
-        """Follow a log that starts at ``low`` now, which may be before the cursors. Queues and
-        index skip what they already have.
+        """Dispatch from ``low``, where the log starts now, if that is before the cursors. Queues
+        and index skip the messages that they already have.
         """
         if low < self.queue_cursor:
             self.queue_cursor = self.index_cursor = low
@@ -117,12 +117,12 @@ class Dispatcher:
 
     @property
     def is_behind(self) -> bool:
-        """Whether :meth:`run` has something to do."""
+        """True if :meth:`run` has something to do."""
         return self.queue_cursor < self._log.confirm_offset or self.index_cursor < self.queue_cursor
 
     @property
     def is_rebuilding_queues(self) -> bool:
-        """Whether the consume queues still lack messages that the log had at the start."""
+        """True if the consume queues still lack messages that the log had at the start."""
         return self.queue_cursor < self._rebuilt_offset
 
     @property
@@ -133,14 +133,14 @@ class Dispatcher:
         return max(0, self.queue_cursor - self.index_cursor) if self._index is not None else 0
 
     def run(self, bytes_max: int = ALL) -> None:
-        """Bring the consume queues to ``confirm_offset``, or ``bytes_max`` closer to it. Raises
-        StoreError for a record that cannot be read.
+        """Dispatch to the consume queues up to ``confirm_offset``, but at most ``bytes_max``.
+        Raises StoreError for a record that cannot be read.
         """
         stop = min(self._log.confirm_offset, self.queue_cursor + bytes_max)
         while self.queue_cursor < stop and (self._step_ahead() or self._step()):
             pass
         if 0 < self.queue_cursor - self.index_cursor <= SMALL_LAG_BYTES:
-            with suppress(StoreError):  # damage after the index cursor must not stop the queues
+            with suppress(StoreError):  # Damage after the index cursor must not stop the queues.
                 self.index_step()
 
     def queue_ends_ahead(self) -> dict[tuple[bytes, int], int]:
@@ -162,7 +162,7 @@ class Dispatcher:
         return ends
 
     def index_step(self) -> bool:
-        """Move a lagging index forward by one bounded step. Return True if it still lags."""
+        """Advance a lagging index by one bounded step. Return True if it still lags."""
         if self._index is None or self.index_cursor >= self.queue_cursor:
             return False
         for piece in self._log.ranges(PhysicalOffset(self.index_cursor)):
@@ -175,14 +175,14 @@ class Dispatcher:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether every complete record that is readable has been dispatched."""
+        """True if every complete record that is readable has been dispatched."""
         if self.behind_bytes and self._open_tail:
             for piece in self._log.ranges(PhysicalOffset(self.queue_cursor)):
                 return self._waits_for_rest(piece, self._scan(piece))
         return not self.behind_bytes
 
     def _step_ahead(self) -> bool:
-        """Let the accelerator dispatch what was written last. Return False if it could not."""
+        """Let the accelerator dispatch the last write. Return False if that was not possible."""
         if self._accelerator is None:
             return False
         piece = self._log.recent(PhysicalOffset(self.queue_cursor))
@@ -202,13 +202,13 @@ class Dispatcher:
             if index is not None:
                 index.put_packed(packed.keys)
             waits = self._waits_for_rest(piece, scan)
-            behind = scan.end if waits else self._next_start(piece, scan)
+            next_cursor = scan.end if waits else self._next_start(piece, scan)
             if together:
-                self.index_cursor = behind
-            self.queue_cursor = behind
+                self.index_cursor = next_cursor
+            self.queue_cursor = next_cursor
             if len(scan):
                 self.store_timestamp_ms = scan.store_timestamp_ms[-1]
-                self._tell(scan)
+                self._report_arrivals(scan)
             if self._accelerator is not None:
                 self._accelerator.register_queues(scan)
             return not waits
@@ -219,23 +219,23 @@ class Dispatcher:
         together = self._index is None or self.index_cursor == self.queue_cursor
         if self._accelerator is None or not together:
             return False
-        taken = self._accelerator.take(piece, self._on_arrival)
-        if taken is None:
+        done = self._accelerator.take(piece, self._on_arrival)
+        if done is None:
             return False
-        self.queue_cursor, self.store_timestamp_ms = taken
+        self.queue_cursor, self.store_timestamp_ms = done
         self.index_cursor = self.queue_cursor
         return True
 
     def _scan(self, piece: ScanRange, meeting: int = 0) -> Scan:
-        """Return the records of one step, up to ``meeting`` at most, where the index waits for the
-        queues.
+        """Return the records of one step, but none at or after ``meeting``, the other cursor, so
+        that the two cursors can meet there.
         """
         view = piece.view
         if piece.offset < meeting < piece.offset + len(view):
             view = view[: meeting - piece.offset]
-        most = STEP_RECORDS if self._accelerator is None else ACCELERATED_STEP_RECORDS
+        limit = STEP_RECORDS if self._accelerator is None else ACCELERATED_STEP_RECORDS
         return scan_records(
-            view, piece.offset, dledger=piece.dledger, check_crc=False, max_records=most
+            view, piece.offset, dledger=piece.dledger, check_crc=False, max_records=limit
         )
 
     def _waits_for_rest(self, piece: ScanRange, scan: Scan) -> bool:
@@ -274,7 +274,7 @@ class Dispatcher:
             first, end = start * QUEUE_UNIT_SIZE, (start + count) * QUEUE_UNIT_SIZE
             self._queues.put_run(topic, queue_id, queue_offset, packed.units[first:end])
 
-    def _tell(self, scan: Scan) -> None:
+    def _report_arrivals(self, scan: Scan) -> None:
         if self._on_arrival is None:
             return
         for row, sys_flag in enumerate(scan.sys_flag):

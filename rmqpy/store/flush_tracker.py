@@ -1,9 +1,9 @@
-"""FlushTracker: what a store must make durable, and what its checkpoint then guarantees.
+"""FlushTracker: the flush tasks of a store, and the checkpoint that records their progress.
 
-A flush of the log and a flush of the derived files are taken here, run by the caller where they may
-block, and reported back. The derived files are synced first, then the checkpoint that covers them.
+The caller takes a flush of the log or of the derived files here, runs it where it may block, and
+reports the result. The derived files are synced first, then the checkpoint that covers them.
 
-Invariant: the checkpoint never names a time up to which not everything is durable.
+Invariant: everything up to the times in the checkpoint is durable.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from rmqpy.store.queues.consume_queue import QueueSync
 from rmqpy.store.startup import StoreParts
 
 UNSAVED_MAX = 128 << 20
-"""Bytes of the log after the last recovery point from which a new one is due."""
+"""The number of bytes of the log after the last recovery point at which a new one is due."""
 FLUSHES_MAX = 16
-"""Flush tasks that may run at the same time."""
+"""The maximum number of flush tasks that run at the same time."""
 
 
 @define(slots=True, frozen=True)
@@ -58,7 +58,7 @@ class QueueFlush:
 
 
 class FlushTracker:
-    """Hands out the flush tasks of a store. See the module's text."""
+    """The flush tasks of a store and the effects of their results."""
 
     def __init__(
         self, parts: StoreParts, files: FileSystem, paths: StorePaths, health: StoreHealth
@@ -78,10 +78,10 @@ class FlushTracker:
         """The offset up to which the consume queues on disk cover the log: files before it may be
         removed.
         """
-        self._begun_again = False
-        """Whether the log was reset since the running flush was taken."""
+        self._is_reset = False
+        """True if the log was reset after the running flush was taken."""
         self.log: Final[CommitLog] = parts.opened.log
-        """The log, whose watermarks say who waits for a flush."""
+        """The log, whose watermarks show which replies wait for a flush."""
         self._queues = parts.queues
         self._index = parts.index
         self._dispatcher: Dispatcher = parts.dispatcher
@@ -92,8 +92,8 @@ class FlushTracker:
     def flush_task(self) -> FlushTask | None:
         """Return a task that makes the log durable, or None if it is durable.
 
-        After a failure there is none either: after a failed sync the system may forget what it has
-        not written.
+        After a failure it returns None too, because after a failed sync the system may discard
+        bytes that it has not written.
         """
         if self._health.failure is not None:
             return None
@@ -114,7 +114,7 @@ class FlushTracker:
 
     def flush_failed(self, error: BaseException) -> None:
         """Record that a flush task failed. That is final: the store accepts no more messages."""
-        self._health.fail(f"making the commit log durable failed: {error}")
+        self._health.fail(f"flushing the commit log failed: {error}")
 
     def queue_flush_task(self) -> QueueFlush | None:
         """Return a task that makes the derived files durable and records that in the checkpoint, or
@@ -132,7 +132,7 @@ class FlushTracker:
             stored_ms or checkpoint.logics_timestamp_ms,
             index.timestamp_ms if index is not None else checkpoint.index_timestamp_ms,
         )
-        self._begun_again = False
+        self._is_reset = False
         cursor = self._dispatcher.queue_cursor
         if not (queues or index or times != self._saved_times):
             self.queues_durable_to = cursor
@@ -155,8 +155,8 @@ class FlushTracker:
         self._point_saver()()
 
     def recovery_point(self) -> RecoveryPoint | None:
-        """Return the point up to which log and consume queues are durable once the queues are
-        synced, or None for a DLedger log, which recovers by its checkpoint.
+        """Return the point up to which log and consume queues are durable after the queues have
+        been synced, or None for a DLedger log, which recovers from its checkpoint.
         """
         row = self._segments
         if row is None:
@@ -168,12 +168,12 @@ class FlushTracker:
         return RecoveryPoint.of(row, offset, ends)
 
     def on_log_reset(self, low: int) -> None:
-        """Take note that the log starts at ``low`` now, perhaps before what the queues have."""
+        """Record that the log starts at ``low`` now, perhaps before the messages of the queues."""
         self.queues_durable_to = min(self.queues_durable_to, low)
-        self._begun_again = True
+        self._is_reset = True
 
     def flush_queues(self) -> None:
-        """Run a whole queue flush. Blocks; short if little has changed."""
+        """Run a complete queue flush. Blocks, briefly if little has changed."""
         task = self.queue_flush_task()
         if task is None:
             return
@@ -185,9 +185,9 @@ class FlushTracker:
         self.queues_flushed(task)
 
     def queue_flush_failed(self, error: BaseException) -> None:
-        """Record that a queue flush failed. That is final, unless the checkpoint found no space."""
+        """Record that a queue flush failed. That is final, unless the disk was full."""
         if not (isinstance(error, OSError) and error.errno in NO_ROOM):
-            self._health.fail(f"making the consume queues durable failed: {error}")
+            self._health.fail(f"flushing the consume queues failed: {error}")
 
     def queues_flushed(self, task: QueueFlush) -> None:
         """Record that a queue flush was run without an error."""
@@ -195,7 +195,7 @@ class FlushTracker:
             sync.queue.synced(sync)
         if task.index is not None and self._index is not None:
             self._index.synced(task.index)
-        if not self._begun_again:
+        if not self._is_reset:
             self.queues_durable_to = task.dispatched_offset
         self._saved_times = task.times
         self.checkpoint_due_offset = self._taken_offset + UNSAVED_MAX

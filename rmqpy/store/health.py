@@ -1,10 +1,10 @@
-"""StoreHealth: whether the store accepts messages, and why not (Java RunningFlags).
+"""StoreHealth: the states in which the store refuses messages (Java RunningFlags).
 
 =============  =====================================  ==============================================
 state          caused by                              ends
 =============  =====================================  ==============================================
-failed         a write or sync that failed            never: what may be lost is unknown
-short of room  a write that found the disk full       when the same bytes could be written
+failed         a write or sync that failed            never: the lost data is unknown
+out of space   a write that found the disk full       when the same bytes could be written
 disk full      disk use above the warning level       when it is below again
 slave          the role                               with the role
 shut down      the end of the store                   never
@@ -32,17 +32,17 @@ class Writer(Enum):
 
 @define(slots=True, eq=False, repr=False)
 class StoreHealth:
-    """The state of one store; only its methods change it. See the module's text."""
+    """The state of one store, which only its methods change."""
 
     is_open: bool = True
     is_slave: bool = False
     is_disk_full: bool = False
     failure: str | None = None
-    """The reason why nothing is accepted any more; None if there is none."""
+    """The error after which the store accepts nothing more; None if there was none."""
     is_healthy: bool = True
-    """Whether everything that had to be written was written."""
+    """True if no write has failed or waits for disk space."""
     writeable: bool = True
-    """Whether the store accepts messages."""
+    """True if the store accepts messages."""
     _short: dict[Writer, str] = field(factory=dict)
 
     def close(self) -> None:
@@ -61,8 +61,8 @@ class StoreHealth:
         self._update()
 
     def fail(self, reason: str) -> None:
-        """Stop accepting messages: what could not be written or synced must not be acknowledged.
-        The first reason is kept.
+        """Stop accepting messages, because data that could not be written or synced must not be
+        acknowledged. The first reason is kept.
         """
         if self.failure is None:
             self.failure = reason
@@ -78,7 +78,7 @@ class StoreHealth:
             self.fail(reason)
 
     def wrote(self, writer: Writer) -> None:
-        """Record that everything this writer had to write is written."""
+        """Record that this writer has written everything."""
         self._short.pop(writer, None)
         self._update()
 
@@ -90,7 +90,7 @@ class StoreHealth:
 
     @property
     def is_short(self) -> bool:
-        """Whether a writer waits for disk space."""
+        """True if a writer waits for disk space."""
         return bool(self._short)
 
     @property
@@ -100,7 +100,7 @@ class StoreHealth:
 
     @property
     def is_out_of_space(self) -> bool:
-        """Whether puts are refused because there is no disk space."""
+        """True if puts are refused because there is no disk space."""
         return self.is_disk_full or self.is_short
 
     @property

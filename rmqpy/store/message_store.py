@@ -1,13 +1,13 @@
 """MessageStore: one log, the files derived from it, and the order in which they change.
 
-The parts do the work, and their users reach them as attributes: ``appender`` (puts), ``reader``,
-``flush_tracker``, ``retention``, ``dispatcher``, ``health``. MessageStore keeps what coordinates
-several of them: dispatch with its errors, roles, deleting queues, logs that start elsewhere, and
-the end.
+Its parts are attributes: ``appender`` (puts), ``reader``, ``flush_tracker``, ``retention``,
+``dispatcher``, ``health``. MessageStore itself contains the code that coordinates several of them:
+dispatch with its errors, roles, the deletion of queues, changes of the start of the log, and
+shutdown.
 
 A turn: ``appender.put`` any number of times (staged), ``appender.commit`` once (one write per
-file), ``dispatch`` (derived files, arrivals). Flushing is the caller's: it takes
-``flush_tracker.flush_task``, runs it where it may block, and reports ``flush_tracker.flushed``.
+file), ``dispatch`` (derived files, arrivals). The caller performs the flushes: it takes
+``flush_tracker.flush_task``, runs it where it may block, and calls ``flush_tracker.flushed``.
 
 Invariants: queue offsets are dense; a status other than PUT_OK means that nothing was stored; after
 a failed write nothing more is accepted (``health.writeable`` is false until a restart).
@@ -37,13 +37,13 @@ __all__ = ["MessageStore", "StoreContext", "open_store"]
 
 
 DISPATCHED_AT_ONCE = 8 << 20
-"""Bytes of the log that one turn dispatches."""
+"""The maximum number of bytes of the log that one turn dispatches."""
 INDEX_RETRY_MS = 1000
-"""How long building the key index waits for a damaged entry to be repaired."""
+"""The time after which building the key index tries a damaged entry again."""
 
 
 class MessageStore:
-    """See the module's text. Open with :func:`open_store`."""
+    """A message store, opened with :func:`open_store`."""
 
     def __init__(self, context: StoreContext, parts: StoreParts) -> None:
         self._settings = context.settings
@@ -52,7 +52,7 @@ class MessageStore:
         self._lock = parts.lock
         self._paths = StorePaths.from_settings(context.settings)
         self.opened: Final = parts.opened
-        """How the directory was found and opened, with the logs of a DLedger group."""
+        """The result of opening the directory, with the logs of a DLedger group."""
         self.log: Final[CommitLog] = parts.opened.log
         """The commit log: classic, DLedger, or both joined."""
         self.queues: Final = parts.queues
@@ -60,9 +60,9 @@ class MessageStore:
         self.index: Final = parts.index
         """The key index; None if ``messageIndexEnable`` is false."""
         self.dispatcher: Final = parts.dispatcher
-        """From the log to the derived files; use :meth:`dispatch`, which handles its errors."""
+        """The dispatcher; call :meth:`dispatch` instead of it, which handles its errors."""
         self.health: Final = StoreHealth()
-        """Whether the store accepts messages, and why not."""
+        """The states in which the store refuses messages."""
         self.queue_ends: Final = ExpiredQueueEnds(context.files, self._paths.queue_ends)
         """The next offsets of queues that have no message in the log."""
         self.reader: Final = QueueMessageReader(context, parts, self.health)
@@ -70,7 +70,7 @@ class MessageStore:
         self.appender: Final = MessageAppender(context, parts, self.health, self.queue_ends)
         """The write side."""
         self.flush_tracker: Final = FlushTracker(parts, context.files, self._paths, self.health)
-        """What must be made durable."""
+        """The flush tasks."""
         self.retention: Final = RetentionCleaner(
             context.files,
             self._paths,
@@ -80,7 +80,7 @@ class MessageStore:
             self.health,
             self.flush_tracker,
         )
-        """What removes expired files."""
+        """The removal of expired files."""
         self._dispatch_failed = False
         self._index_waits_until_ms = 0
         self._info = RuntimeInfo(
@@ -89,7 +89,7 @@ class MessageStore:
 
     @property
     def settings(self) -> StoreSettings:
-        """The settings in force."""
+        """The settings in effect."""
         return self._settings
 
     def change_settings(self, settings: StoreSettings) -> None:
@@ -102,13 +102,13 @@ class MessageStore:
 
     @property
     def is_idle(self) -> bool:
-        """Whether neither ``appender.commit`` nor :meth:`dispatch` has anything to do."""
+        """True if neither ``appender.commit`` nor :meth:`dispatch` has anything to do."""
         return self.appender.is_idle and not self.dispatcher.is_behind
 
     def dispatch(self) -> None:
-        """Bring the derived files up to what readers may see, and report arrivals.
+        """Dispatch the records that readers may see to the derived files, and report arrivals.
 
-        Raises StoreError if that is impossible; after that, later calls do nothing.
+        Raises StoreError or OSError if that fails for good; later calls then do nothing.
         """
         if self._dispatch_failed:
             return
@@ -127,8 +127,8 @@ class MessageStore:
             raise
 
     def catch_up_index(self) -> bool:
-        """Run one bounded step of building a key index that lags. Return True if more is to be
-        done. Raises StoreError for a record that cannot be read and will not be repaired.
+        """Run one bounded step of building a key index that lags. Return True if it still lags.
+        Raises StoreError for a record that cannot be read and will not be repaired.
         """
         if self._clock.monotonic_ms() < self._index_waits_until_ms:
             return True
@@ -154,13 +154,13 @@ class MessageStore:
         """Append bytes of a master's log, which are at ``offset`` there and within one file.
 
         They continue this log, or start it if it is empty. Raises StoreError if they cannot be
-        appended; unless only the disk is full, nothing more is accepted then.
+        appended; the store then accepts nothing more, unless only the disk is full.
         """
         log = self.opened.classic
         assert log is not None and self.health.is_slave, "raw bytes are for a slave's classic log"
         failure = self.health.failure
         if failure is not None:
-            raise StoreError(self._paths.commit_log, failure, "a store that works", "restart")
+            raise StoreError(self._paths.commit_log, failure, "a store without errors", "restart")
         try:
             if log.max_offset == 0 < offset:
                 log.begin_at(offset)
@@ -173,8 +173,8 @@ class MessageStore:
             raise StoreError(
                 self._paths.commit_log,
                 f"writing the bytes of the master failed: {error}",
-                "a disk that takes them",
-                "see to the disk, then restart",
+                "a disk that can be written",
+                "check the disk, then restart",
             ) from error
 
     def encode_queue_ends(self) -> bytes:
@@ -191,21 +191,21 @@ class MessageStore:
             self.retention.drop_old(self.opened.classic)
 
     def discard_through(self, index: int) -> None:
-        """Let retention remove the files of all entries up to ``index``, whatever their age: one of
-        them is damaged here, and the leader no longer has them. Blocks; raises OSError.
+        """Make retention remove the files of all entries up to ``index``, whatever their age,
+        because one of them is damaged and the leader no longer has them. Blocks; raises OSError.
         """
         entries = self.opened.entries
         if entries is not None and index > entries.released_index:
-            # No member has dispatched what follows the damage.
+            # The entries after the damage are not dispatched here, so the queue ends are needed.
             self.queue_ends.request()
             entries.release_through(index)
         self.retention.delete_manually()
 
     def on_log_reset(self) -> None:
-        """Follow a log that starts elsewhere now.
+        """Adapt queues, dispatch and flushes to a log whose start has changed.
 
-        If it starts later, readers are sent there. If nothing was left of it, it starts earlier,
-        with entries that are new here.
+        If it starts later, readers continue there. If the log was emptied, it may start earlier,
+        with entries that were not dispatched yet.
         """
         low = self.log.min_offset
         self.queues.begin_again(low)
@@ -215,7 +215,7 @@ class MessageStore:
     # Administration
 
     def delete_topic_queues(self, topic: str) -> None:
-        """Delete the consume queues of a topic, after everything put so far was dispatched."""
+        """Dispatch all messages that were put so far, then delete the consume queues of a topic."""
         self._dispatch_all()
         self._files.unlink(self._paths.recovery_point)
         self.queues.drop_topic(topic)
@@ -223,11 +223,11 @@ class MessageStore:
         self.appender.tails.forget_topic(topic.encode())
 
     def delete_expired_queues(self) -> int:
-        """Delete the queues whose messages have all left the log (request 306). Return how many."""
+        """Delete the queues without a message in the log (request 306), and return their number."""
         self._files.unlink(self._paths.recovery_point)
-        gone = self.queues.drop_below(self.log.min_offset, SCHEDULE_TOPIC)
-        self.appender.tails.forget({(topic.encode(), queue_id) for topic, queue_id in gone})
-        return len(gone)
+        removed = self.queues.drop_below(self.log.min_offset, SCHEDULE_TOPIC)
+        self.appender.tails.forget({(topic.encode(), queue_id) for topic, queue_id in removed})
+        return len(removed)
 
     def runtime_info(self) -> dict[str, str]:
         """Return the store's part of GET_BROKER_RUNTIME_INFO."""
@@ -236,8 +236,7 @@ class MessageStore:
     # The end
 
     def shutdown(self) -> None:
-        """Commit, dispatch, make everything durable, and release the directory. Does nothing the
-        second time.
+        """Commit, dispatch, make everything durable, and release the directory. Idempotent.
 
         ``abort`` remains if something failed or could not be dispatched: the next start then
         repairs the store. ``health.failure`` gives the reason.
@@ -261,7 +260,7 @@ class MessageStore:
             self._release()
 
     def _settle(self) -> None:
-        """Write and sync everything; nothing after a failure."""
+        """Write and sync everything, but nothing after a failure."""
         self.appender.commit()
         if not self.health.is_healthy:
             return
@@ -280,7 +279,7 @@ class MessageStore:
             self.opened.classic.drop_unused()
 
     def _dispatch_all(self) -> None:
-        """Bring everything that was put so far into the derived files."""
+        """Dispatch all messages that were put so far to the derived files."""
         self.appender.commit()
         behind = 0
         while self.dispatcher.behind_bytes != behind:
@@ -299,6 +298,6 @@ class MessageStore:
 def open_store(context: StoreContext) -> MessageStore:
     """Lock, recover, and open a store directory, and dispatch what is readable.
 
-    Raises StoreError if the directory is not a valid store; it is unlocked again then.
+    Raises StoreError if the directory is not a valid store, after unlocking it.
     """
     return MessageStore(context, open_directory(context))

@@ -1,10 +1,10 @@
-"""QueueMessageReader: messages, offsets, and offsets by time of a queue (the read side of Java's
-DefaultMessageStore).
+"""QueueMessageReader: reads messages, offsets, and offsets by time from queues (the read side of
+Java's DefaultMessageStore).
 
 A page ends before the message that would exceed its limit (there are two limits: for messages near
-the end of the log, which the page cache holds, and for old ones); its first message is included
-whatever its size. A unit that does not lead to its message is skipped and recorded. The page ends
-before a damaged message that another member of the group will send again.
+the end of the log, which are in the page cache, and for old ones); its first message is included
+whatever its size. A unit that does not lead to its message is skipped and recorded. A page also
+ends before a damaged message that will be repaired with the copy of another member.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ QUEUE_UNIT_LENGTH_POSITION = 8
 """The position of the record size in a unit."""
 
 SCAN_WINDOW_BYTES = 16000
-"""The bytes of units that one read searches for messages that match a filter
+"""The size of the units, in bytes, that one read searches for messages that match a filter
 (maxFilterMessageSize).
 """
 
@@ -51,7 +51,7 @@ RecordFilter = Callable[[memoryview], bool]
 
 @define(slots=True, eq=False, repr=False)
 class _Page:
-    """The limits of one answer."""
+    """The limits and the contents of one answer."""
 
     near_bytes: int
     near_count: int
@@ -83,7 +83,7 @@ class _Page:
 
 
 class QueueMessageReader:
-    """The read side of a store. See the module's text."""
+    """The read side of a store."""
 
     def __init__(self, context: StoreContext, parts: StoreParts, health: StoreHealth) -> None:
         self._settings = context.settings
@@ -109,7 +109,7 @@ class QueueMessageReader:
         return self._memory_distance
 
     def queue_names(self) -> list[QueueName]:
-        """Return topic and queue id of every consume queue."""
+        """Return the topic and queue id of every consume queue."""
         return [name for name, _ in self._queues.items()]
 
     def get_message(
@@ -149,7 +149,7 @@ class QueueMessageReader:
         return result
 
     def _elsewhere(self, status: GetMessageStatus, offset: int, corrected: int) -> GetMessageResult:
-        """Return a result that sends the reader to the ``corrected`` offset.
+        """Return a result without messages whose next offset is ``corrected``.
 
         A slave may lag behind its master: it corrects offsets only if offsetCheckInSlave is true.
         """
@@ -183,8 +183,8 @@ class QueueMessageReader:
                 continue
             leads = is_plausible_unit(log, physical_offset, size)
             if leads and physical_offset + size > end:
-                # Not committed yet after a restart in DLedger mode: it becomes readable again, so
-                # it must not be skipped.
+                # After a restart in DLedger mode the message is not committed yet. It will become
+                # readable again, so it must not be skipped.
                 break
             scanned += 1
             if leads:
@@ -218,7 +218,9 @@ class QueueMessageReader:
     def _message(
         self, name: QueueName, queue_offset: int, place: tuple[int, int]
     ) -> memoryview | None:
-        """Return the message of a unit; None if it was removed or the unit does not lead to it."""
+        """Return the message of a unit, or None if it was removed or the unit does not lead to
+        it.
+        """
         if not is_plausible_unit(self._log, *place) or place[0] < self._log.min_offset:
             return None
         message = self._log.read(PhysicalOffset(place[0]), place[1])
@@ -233,7 +235,7 @@ class QueueMessageReader:
         return self._entries is not None and self._entries.is_awaiting_repair(physical_offset)
 
     def _note_dangling_unit(self, name: QueueName, queue_offset: int) -> None:
-        """Record that a unit does not lead to its message: the next start rebuilds its queue."""
+        """Record that a unit does not lead to its message, so that the next start rebuilds it."""
         try:
             self._rebuilds.note(name, queue_offset)
         except OSError as error:
@@ -260,27 +262,27 @@ class QueueMessageReader:
     def queue_bytes(
         self, topic: str, queue_id: int, offset: int, max_count: int
     ) -> tuple[int, int]:
-        """Return how many messages there are from ``offset`` (at most ``max_count``, and within one
-        file), and the sum of their sizes.
+        """Return the number of messages from ``offset`` (at most ``max_count``, and within one
+        file), and the sum of their sizes in bytes.
         """
         queue = self._queues.find(topic, queue_id)
         units = queue.units(offset, max_count) if queue is not None else memoryview(b"")
         data = bytes(units)
         first = QUEUE_UNIT_LENGTH_POSITION
-        size = 0  # the sum of each of its four bytes, over all units at once
+        size = 0  # Each of the four bytes of the sizes is summed over all units at once.
         for place in range(first, first + 4):
             column = data[place::QUEUE_UNIT_SIZE]
-            alike = column.count(column[:1]) == len(column)  # cheap to test, and usual
+            alike = column.count(column[:1]) == len(column)  # This is common and cheap to test.
             size = (size << 8) + (column[0] * len(column) if alike and column else sum(column))
         return len(data) // QUEUE_UNIT_SIZE, size
 
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset after the last message; 0 if the queue does not exist."""
+        """Return the queue offset after the last message, or 0 if the queue does not exist."""
         queue = self._queues.find(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset of the first message kept; 0 if the queue does not exist."""
+        """Return the queue offset of the first message in the log, or 0 if there is no queue."""
         queue = self._queues.find(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
@@ -293,7 +295,7 @@ class QueueMessageReader:
         return unit is not None and self._log.confirm_offset - unit[0] <= self._memory_distance
 
     def store_timestamp_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Return the store time (ms) of a message; -1 if there is none."""
+        """Return the store time (ms) of a message, or -1 if there is none."""
         queue = self._queues.find(topic, queue_id)
         unit = queue.unit(queue_offset) if queue is not None else None
         name = (topic, queue_id)
@@ -303,11 +305,11 @@ class QueueMessageReader:
         return record_store_timestamp(message) if message is not None else -1
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Return the queue offset of the message stored at ``timestamp_ms``, or else that of the
-        nearer neighbour (the earlier one on a tie); 0 if the queue is empty.
+        """Return the queue offset of the message stored at ``timestamp_ms``, or else of the message
+        nearest to that time (the earlier one on a tie), or 0 if the queue is empty.
 
-        Searches the whole queue by store time; the Java broker first picks a queue file by its
-        modification time, which a copied file does not keep.
+        The search covers the whole queue by store time. The Java broker first selects a queue file
+        by its modification time, which a copied file does not keep.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None or queue.min_offset >= queue.max_offset:
@@ -328,15 +330,13 @@ class QueueMessageReader:
         return low - 1 if timestamp_ms - earlier <= later - timestamp_ms else low
 
     def message_at(self, physical_offset: int) -> memoryview | None:
-        """Return the whole record that starts at ``physical_offset``; None if none starts there."""
+        """Return the record that starts at ``physical_offset``, or None if none starts there."""
         return record_at(self._log, physical_offset)
 
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> QueryMessageResult:
-        """Return messages of a topic by key, newest index file first, at most
-        ``maxMsgsNumBatch``.
-        """
+        """Return messages of a topic by key, newest index file first, up to ``maxMsgsNumBatch``."""
         result = QueryMessageResult()
         if self._index is None:
             return result
@@ -351,7 +351,7 @@ class QueueMessageReader:
         return result
 
     def earliest_store_timestamp(self) -> int:
-        """Return the store time (ms) of the first message in the log; -1 if there is none."""
+        """Return the store time (ms) of the first message in the log, or -1 if there is none."""
         for piece in self._log.ranges(self._log.min_offset):
             position = ENTRY_HEADER_SIZE if piece.dledger else 0
             record = self.message_at(piece.offset + position)
@@ -360,14 +360,14 @@ class QueueMessageReader:
 
 
 def record_store_timestamp(record: memoryview) -> int:
-    """Return the STORETIMESTAMP of a record."""
+    """Return the STORETIMESTAMP of a record, in ms."""
     sys_flag = int.from_bytes(record[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], signed=True)
     place = STORE_TIMESTAMP_POSITIONS[sys_flag & HOSTS_V6]
     return int.from_bytes(record[place : place + 8], signed=True)
 
 
 def record_at(log: CommitLog, physical_offset: int) -> memoryview | None:
-    """Return the whole record that starts at ``physical_offset``; None if none starts there."""
+    """Return the record that starts at ``physical_offset``, or None if none starts there."""
     if physical_offset < 0:
         return None
     head = log.read(PhysicalOffset(physical_offset), MAGIC_POSITION + 4)

@@ -26,8 +26,8 @@ class PutResult:
 
 @define(slots=True, eq=False, repr=False)
 class GetMessageResult:
-    """One read of a queue (Java GetMessageResult). ``messages`` are views into the log: copy them
-    before the next turn.
+    """The result of one read of a queue (Java GetMessageResult). ``messages`` are views of the log,
+    which must be copied before the next turn.
     """
 
     status: GetMessageStatus
@@ -47,8 +47,8 @@ class GetMessageResult:
 
 @define(slots=True, eq=False, repr=False)
 class QueryMessageResult:
-    """Messages whose key hash and time matched, newest file first (the client filters by exact
-    key).
+    """The messages whose key hash and time match, newest index file first (the client filters by
+    exact key).
     """
 
     messages: list[memoryview] = field(factory=list)

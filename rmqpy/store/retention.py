@@ -1,35 +1,36 @@
-"""RetentionCleaner: which files are removed, and when (Java CleanCommitLogService,
+"""RetentionCleaner: the removal of expired files (Java CleanCommitLogService,
 CleanConsumeQueueService).
 
 ========  ===================================================  ================================
-trigger   when                                                 what is removed
+trigger   condition                                            removed files
 ========  ===================================================  ================================
 time      the hour is one of deleteWhen                        expired log files
 space     disk use above diskMaxUsedSpaceRatio                 expired log files
 manual    for 20 rounds after request 329                      expired log files
 force     disk use above diskSpaceCleanForciblyRatio, and      log files of any age
           cleanFileForciblyEnable
-full      disk use above diskSpaceWarningLevelRatio            as force; puts are refused too
+full      disk use above diskSpaceWarningLevelRatio            like force; puts are refused too
 ========  ===================================================  ================================
 
 A log file expires fileReservedTime hours after it was last written. Files are removed oldest first,
-at most 10 per round, never the one that is written, and none that the consume queues on disk do not
-cover completely: otherwise the next offset of a queue without new messages would be lost. Consume
-queues and key index discard in the same round what the log no longer has.
+at most 10 per round, never the current one, and only if the consume queues on disk cover the file
+completely: otherwise the next offset of a queue without new messages would be lost. In the same
+round, files of consume queues and key index are removed that only refer to removed messages.
 
 In a joined log the old files are removed first, finally all of them (the last one only when the new
-log has an entry: until then that file alone determines the divided offset). While an old file
+log has an entry: until then only that file determines the divided offset). While an old file
 exists, no file of the new log is removed (the name of its first file is the divided offset);
-afterwards the files of the new log are kept one hour longer, as DLedger's own cleaning keeps them.
+afterwards the files of the new log are kept one hour longer, as in DLedger's own cleaning.
 
 A round is a sequence of small steps, so that the loop is never blocked: unlinking runs where it may
-block, and pauses are timers. A file leaves the log first and then the disk, in order and each
-durably: wherever this stops, the files on disk have no gap. Readers keep the views they hold.
+block, and pauses are timers. A file is removed first from the log and then from the disk, in order
+and each durably, so that an interruption leaves no gap in the files. Readers keep their views.
 
-A member that returns when everything in its old log has expired on the other members drops that log
-as a whole, because its leader's log starts later (:meth:`RetentionCleaner.drop_old`).
+If everything in the old log of a member has expired on the other members, the leader's log starts
+later, and the member drops its old log as a whole (:meth:`RetentionCleaner.drop_old`).
 
-Invariant: while a file that has left the log cannot be removed from the disk, no other is removed.
+Invariant: while a file that was removed from the log cannot be removed from the disk, no other file
+is removed.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ from rmqpy.store.queues.table import ConsumeQueueTable
 FILES_A_ROUND = 10
 MANUAL_ROUNDS = 20
 QUEUES_AT_ONCE = 64
-"""Queues that are examined without a pause."""
+"""The number of queues that are examined without a pause."""
 HOUR_MS = 3_600_000
 
 
 class ExpiredFile(Protocol):
-    """A file that has left its log, queue or index."""
+    """A file that was removed from its log, queue or index."""
 
     @property
     def path(self) -> str: ...
@@ -70,9 +71,7 @@ class ExpiredFile(Protocol):
 
 @define(slots=True, frozen=True)
 class DeletionTask:
-    """A task that removes a file from the disk. ``run`` blocks and touches no state of the
-    store.
-    """
+    """A task that removes a file from the disk. ``run`` blocks and uses no state of the store."""
 
     files: FileSystem
     file: ExpiredFile
@@ -80,13 +79,13 @@ class DeletionTask:
     def run(self) -> None:
         self.files.unlink(self.file.path)
         self.files.sync_dir(self.file.path.rpartition("/")[0])
-        # The space of a large file is freed when its last user closes it: here.
+        # The space of a large file is freed when its last user closes it, which takes time.
         self.file.close()
 
 
 @define(slots=True, frozen=True)
 class CleaningPause:
-    """A step of a round: continue after ``delay_ms``."""
+    """A step of a round: a pause of ``delay_ms``."""
 
     delay_ms: int
 
@@ -97,7 +96,7 @@ Round = Generator[DeletionTask | CleaningPause, BaseException | None, None]
 
 @define(slots=True, eq=False, repr=False)
 class RetentionCleaner:
-    """Removes the expired files of one store, one round at a time. See the module's text."""
+    """The removal of the expired files of one store, one round at a time."""
 
     _files: FileSystem
     _paths: StorePaths
@@ -110,12 +109,12 @@ class RetentionCleaner:
     _forced: bool = False
     _hanging: DeletionTask | None = None
     _removing: DeletionTask | None = None
-    """The removal that runs now, where it may block."""
+    """The removal that is running in a worker thread."""
 
     _tried_ms: int = 0
     _seen_min_offset: int = -1
     wants_flush: bool = False
-    """Whether a file can only be removed after a flush of the consume queues."""
+    """True if a file can only be removed after a flush of the consume queues."""
     removed_count: int = 0
     failure: str | None = field(default=None)
     """The reason why the last removal failed; None if it succeeded."""
@@ -125,8 +124,8 @@ class RetentionCleaner:
         self._manual_rounds = MANUAL_ROUNDS
 
     def check_disk(self, settings: StoreSettings) -> float:
-        """Measure the use of both disks and return the higher one. Puts are refused while a disk is
-        nearly full.
+        """Measure the used fractions of both disks and return the larger one. Puts are refused
+        while a disk is nearly full.
         """
         use = max(map(self.disk_use, (self._paths.commit_log, self._paths.root)))
         full = use > settings.disk_space_warning_level_ratio / 100
@@ -140,8 +139,8 @@ class RetentionCleaner:
         return 1 - free / total if total else 0.0
 
     def drop_old(self, log: ClassicCommitLog) -> None:
-        """Remove all files of the log before the divide, whatever their age, because their group
-        has discarded them. Blocks; raises OSError, and may be called again then.
+        """Remove all files of the log before the divide, whatever their age, because the group has
+        discarded them. Blocks. Raises OSError, after which it may be called again.
         """
         for removal in (self._hanging, self._removing):
             if removal is not None:
@@ -182,7 +181,7 @@ class RetentionCleaner:
             if count:
                 yield CleaningPause(settings.delete_commit_log_files_interval)
                 if self._due_file(settings, now_ms, nothing_went=False) is not file:
-                    break  # meanwhile the log may have been reset, or the file repaired
+                    break  # The log may have been reset, or the file repaired, during the pause.
             try:
                 removal = DeletionTask(self._files, self._log.release_oldest())
             except StoreError as fault:
@@ -195,7 +194,7 @@ class RetentionCleaner:
     def _due_file(
         self, settings: StoreSettings, now_ms: int, *, nothing_went: bool
     ) -> MappedFile | None:
-        """Return the first file of the log if it is to be removed in this round."""
+        """Return the first file of the log if this round must remove it, or None."""
         oldest = self._log.oldest_file(nothing_went=nothing_went)
         if oldest is None:
             return None
@@ -204,7 +203,7 @@ class RetentionCleaner:
         forced = self._forced and settings.clean_file_forcibly_enable
         if not forced and now_ms < self._files.mtime_ms(file.path) + kept_ms:
             return None
-        in_order = more_hours != AT_ONCE_HOURS  # otherwise the queue ends are requested anyway
+        in_order = more_hours != AT_ONCE_HOURS  # Otherwise the queue ends are requested anyway.
         if in_order and file.end_offset > self._flushes.queues_durable_to:
             self.wants_flush = True
             return None

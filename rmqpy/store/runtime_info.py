@@ -1,8 +1,8 @@
 """RuntimeInfo: the state of a store, under the names that Java's tools read.
 
-These are additions to Java's: ``indexBehindBytes``, ``dividedCommitlogOffset``, ``storeFailure``
-(the reason why nothing is accepted any more), ``storeRefusesPuts``, ``cleaningFailure``,
-``queuesToBuildAgain`` (how many consume queues the next start rebuilds in part).
+Java does not have these keys: ``indexBehindBytes``, ``dividedCommitlogOffset``, ``storeFailure``
+(the error after which nothing is accepted), ``storeRefusesPuts``, ``cleaningFailure``, and
+``queuesToBuildAgain`` (the number of consume queues that the next start rebuilds in part).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rmqpy.store.retention import RetentionCleaner
 
 @define(slots=True, frozen=True)
 class RuntimeInfo:
-    """The runtime information of one store. See the module's text."""
+    """The runtime information of one store."""
 
     paths: StorePaths
     opened: OpenedLog
@@ -30,8 +30,8 @@ class RuntimeInfo:
     rebuilds: QueueRebuilds
 
     def read(self, earliest_ms: int) -> dict[str, str]:
-        """Return the current values. ``earliest_ms`` is the store time of the first message, -1 if
-        there is none.
+        """Return the current values. ``earliest_ms`` is the store time of the first message, or -1
+        if there is none.
         """
         log = self.opened.log
         log_ratio = self.retention.disk_use(self.paths.commit_log)

@@ -1,9 +1,9 @@
-"""Starting a store: the order in which a directory is read, checked, and changed.
+"""The start of a store: the order in which a directory is read, checked, and changed.
 
 1. Lock the directory and read checkpoint, consume queues and index. Nothing is changed.
-2. Open the log: it recovers, or it refuses, and then nothing was changed either.
+2. Open the log, which recovers it or fails without changing anything.
 3. Create ``abort``: from now on a stop is unclean, until a shutdown removes the file.
-4. Align the derived files with the log, and dispatch what they lack.
+4. Align the derived files with the log, and dispatch the records that they lack.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from rmqpy.store.queues.table import ConsumeQueueTable
 from rmqpy.store.upgrade_guard import check_no_unfinished_upgrade
 
 DISPATCHED_AT_START = 32 << 20
-"""Bytes of the log that are dispatched before a start returns; the rest follows while the store
-works.
+"""The number of bytes of the log that are dispatched before a start returns; the rest follows while
+the store serves requests.
 """
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class StoreContext:
-    """What a store needs from outside. With ``force``, everything after damage in the middle of the
-    log is given up. ``memory_bytes`` is the memory of this machine.
+    """The dependencies of a store. With ``force``, everything after damage in the middle of the log
+    is given up. ``memory_bytes`` is the memory of this machine.
     """
 
     settings: StoreSettings
@@ -67,7 +67,7 @@ class StoreParts:
 def open_directory(context: StoreContext) -> StoreParts:
     """Lock and recover a store directory, and return its parts.
 
-    Raises StoreError if the directory is not a valid store; it is unlocked again then.
+    Raises StoreError if the directory is not a valid store, after unlocking it.
     """
     paths = StorePaths.from_settings(context.settings)
     with ExitStack() as undo:
@@ -154,8 +154,8 @@ def _opening(settings: StoreSettings) -> type[Opening]:
 
 
 def _short_queues(queues: ConsumeQueueTable, point: RecoveryPoint | None) -> int | None:
-    """Return the offset from which the log must be dispatched again for queues that have less than
-    the recovery point says; None if there are none.
+    """Return the offset from which the log must be dispatched again for queues that end before
+    their end in the recovery point, or None if there are none.
     """
     if point is None:
         return None
@@ -185,8 +185,8 @@ def _load_index(context: StoreContext, paths: StorePaths, undo: ExitStack) -> Ke
 
 
 def _align_queues(opened: OpenedLog, queues: ConsumeQueueTable, clean: bool) -> None:
-    """Cut units that lead beyond the end of the log. After an unclean stop, also cut those that are
-    not known to be durable: dispatch writes them again.
+    """Cut units that lead beyond the end of the log. After an unclean stop, also cut units that may
+    not be durable: dispatch writes them again.
     """
     queues.finish_recovery()
     cut = queues.truncate(opened.written_end)
@@ -221,10 +221,10 @@ def _cursors(
 
 
 def _frame_start(opened: OpenedLog, offset: int) -> int:
-    """Return ``offset`` as a cursor: the position of the entry if it is a message offset at or
-    after the divide.
+    """Return ``offset`` as a cursor: if it is the start of a message at or after the divide, the
+    position of the message's entry.
 
-    Ends of records are ends of entries; only the index stores where a message starts.
+    Ends of records are ends of entries; only the index stores starts of messages.
     """
     entries = opened.entries
     if entries is None or offset <= entries.base_offset:

@@ -1,7 +1,7 @@
-"""Refuses to start a broker in a directory with an unfinished upgrade.
+"""The check that refuses to start a broker in a directory with an unfinished upgrade.
 
-The journal is written by ``rmqpy.upgrade``. This module knows its path, and the states in which the
-directory is neither the old store nor the new one.
+The journal is written by ``rmqpy.upgrade``. This module contains its path, and the states in which
+the directory is neither the old store nor the new one.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from simulator.mutation_engine import Patches, group_mutation
 
 @group_mutation
 def scrub_disabled(patches: Patches) -> None:
-    patches.replace(Scrub, "_look", lambda self: None)
+    patches.replace(Scrub, "_check_next", lambda self: None)
 
 
 @group_mutation
@@ -49,7 +49,7 @@ def neighbour_fetched_for_a_damaged_entry(patches: Patches) -> None:
 
 @group_mutation
 def expired_damage_still_fetched(patches: Patches) -> None:
-    patches.replace(Scrub, "_forget_what_is_gone", lambda self: None)
+    patches.replace(Scrub, "_discard_removed", lambda self: None)
 
 
 # Files that expire

@@ -7,7 +7,7 @@ listened on       ``bindAddress``; absent: ``brokerIP1`` if this host has it; el
 ================  ==========================================================================
 
 Without settings a broker listens on the loopback address only: safe, but useless to other hosts. If
-a name server is on another host, other hosts are meant to connect, and ``warning`` says so.
+a name server is on another host, other hosts probably must connect, and ``warning`` reports that.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from rmqpy.store.message_store import MessageStore
 
 @define(slots=True, frozen=True, kw_only=True)
 class DLedgerDependencies:
-    """What a member receives from outside. ``network`` carries the requests to other members,
+    """The dependencies of a member. ``network`` carries the requests to other members,
     ``rng(n)`` returns a random number below n, and ``tick_ms`` is the period of the state loop.
     """
 

@@ -1,7 +1,7 @@
 """A broker's part in a classic group: the port that slaves replicate from, and a slave's connection
 to its master.
 
-The port is open in every classic role, as Java's is: a slave may have slaves of its own.
+The port is open in every classic role, as in Java, because a slave may have slaves itself.
 """
 
 from __future__ import annotations

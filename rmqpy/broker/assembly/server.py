@@ -180,7 +180,7 @@ class BrokerServer:
             self._log_flusher.begin_if_awaited()
 
     def run_in_turn(self, work: Callable[[], None]) -> None:
-        """Run work that may write messages as a turn of its own, which commits them at its end."""
+        """Run work that may write messages as a separate turn, which commits them at its end."""
         if self._turning:
             self._scheduler.call_soon(lambda: self.run_in_turn(work))
             return

@@ -1,8 +1,8 @@
 """The composition root of the broker: constructs tables, services, processors and the server, and
 ties them together.
 
-:func:`build_broker` is the only place that knows all of them. Each part receives what it uses
-through its constructor, or subscribes to a part that was constructed before it::
+Only :func:`build_broker` refers to all of them. Each part receives the parts that it uses through
+its constructor, or subscribes to a part that was constructed before it::
 
     context, tables ──► gate, flushers, registration ──► processors ──► server ──► master services
 
@@ -87,7 +87,7 @@ ROOM_PERIOD_MS: Final = 1000
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class BrokerDependencies:
-    """What a broker receives from outside. ``host`` is the address that clients connect to."""
+    """The dependencies of a broker. ``host`` is the address that clients connect to."""
 
     configuration: BrokerConfiguration
     host: str

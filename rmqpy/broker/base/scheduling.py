@@ -62,17 +62,17 @@ class Throttled:
 
     _scheduler: Scheduler
     _work: Callable[[], None]
-    _next_ms: int | None = field(default=None, init=False)
+    _rested_ms: int | None = field(default=None, init=False)
     _timer: Timer | None = field(default=None, init=False)
 
     def request(self) -> None:
         if self._timer is not None:
             return
         now_ms = self._scheduler.monotonic_ms()
-        if self._next_ms is None or now_ms >= self._next_ms:
+        if self._rested_ms is None or now_ms >= self._rested_ms:
             self._run()
         else:
-            self._timer = self._scheduler.call_later(self._next_ms - now_ms, self._on_timer)
+            self._timer = self._scheduler.call_later(self._rested_ms - now_ms, self._rested)
 
     def cancel(self) -> None:
         """Cancel a run that is pending."""
@@ -80,7 +80,7 @@ class Throttled:
             self._timer.cancel()
             self._timer = None
 
-    def _on_timer(self) -> None:
+    def _rested(self) -> None:
         self._timer = None
         self._run()
 
@@ -88,7 +88,7 @@ class Throttled:
         began_ms = self._scheduler.monotonic_ms()
         self._work()
         now_ms = self._scheduler.monotonic_ms()
-        self._next_ms = now_ms + min((now_ms - began_ms) * REST_TIMES, REST_LONGEST_MS)
+        self._rested_ms = now_ms + min((now_ms - began_ms) * REST_TIMES, REST_LONGEST_MS)
 
 
 SLICE_MS: Final = 2

@@ -270,7 +270,9 @@ class FastPath:
                 self._learn_pull(command)
 
     def make_room(self, status: int) -> None:
-        """Make room in the log's file or in staging, which could not take the next message."""
+        """Roll to the next file of the log, or empty the staging buffer, if C could not append the
+        next message (``status``).
+        """
         try:
             if status == FeedStatus.ROLL:
                 self._room.make_room(self.core.status_detail)

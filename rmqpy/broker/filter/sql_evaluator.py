@@ -1,6 +1,6 @@
 """Evaluation of the parts of an SQL92 expression, given the properties of a message.
 
-The parser (:mod:`.sql_parser`, whose table contains the rules) combines nodes; each node compares a
+The parser (:mod:`.sql_parser`, whose table contains the rules) combines nodes; each node holds a
 closure over its parts, so that an expression is compiled once and evaluated often.
 """
 

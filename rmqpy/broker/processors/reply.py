@@ -3,7 +3,7 @@
 The producer that waits for a reply names itself in REPLY_TO_CLIENT and is looked up among the
 producers that are online. Its acknowledgement becomes the answer to the replying consumer. With
 ``storeReplyMessageEnable`` the reply is also stored, whether or not it was delivered, and the
-answer says where.
+answer contains its place in the log.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ an administrator enables the group again.
 Queues that a group has read to the end do not count, nor do reads before the previous check. Java
 keeps the last distance forever, and disables again a group that has just been enabled.
 
-Invariant: at most ``QUEUES_MAX`` reads are remembered.
+Invariant: at most ``QUEUES_MAX`` reads are recorded.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ secure      refused, counted
 ==========  =======================================================================
 
 With ``replicationAddresses`` set, other addresses are refused in both modes. Bound:
-``REMEMBERED_MAX`` addresses are remembered for the warning.
+``REMEMBERED_MAX`` addresses are recorded for the warning.
 """
 
 from __future__ import annotations

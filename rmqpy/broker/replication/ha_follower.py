@@ -2,7 +2,7 @@
 
 ::
 
-    waiting ──time, or a new name──► asking ──one good master──► connecting ──► streaming
+    waiting ──time, or a new name──► checking ─one good master─► connecting ──► streaming
        ▲                                │                             │             │
        └──── refused, none, several ────┴───────── failed ────────────┴─── ended ───┘
 
@@ -145,7 +145,7 @@ class HaFollower:
             if not self._stopped:
                 self._check_next(rest[1:], [*results, verdict])
 
-        self._state = f"asking {rest[0].address}"
+        self._state = f"checking {rest[0].address}"
         self._check = MasterLogCheck(self.identity, self._store.log, self.network, rest[0], done)
         self._check.start()
 

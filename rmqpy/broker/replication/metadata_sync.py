@@ -4,10 +4,10 @@ in classic groups and DLedger groups alike:
 ====  ======================  =======  ========================================================
 code  table                   port     handling
 ====  ======================  =======  ========================================================
-21    topics                  fast     another data version: merged over
+21    topics                  fast     another data version: taken over
 43    consumer offsets        main     the master's value for every queue that it names
 45    delay offsets           main     the larger of both, level by level
-201   subscription groups     main     another data version: merged over
+201   subscription groups     main     another data version: taken over
 ====  ======================  =======  ========================================================
 
 The tables are fetched ``FIRST_MS`` after the start, as soon as a new master is named (a change of
@@ -244,13 +244,9 @@ class MetadataSync:
         """Return the version of the master's table from which ours resulted, if ours has not
         changed since.
         """
-        received = self._last_tables.get(code)
-        current = (
-            received is not None
-            and received.master == master.address
-            and received.own is self._own(code)
-        )
-        return received.version if received is not None and current else ""
+        last = self._last_tables.get(code)
+        current = last is not None and last.master == master.address and last.own is self._own(code)
+        return last.version if last is not None and current else ""
 
     def _own(self, code: int) -> DataVersion:
         topics = code == RequestCode.GET_ALL_TOPIC_CONFIG

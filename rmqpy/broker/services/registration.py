@@ -106,7 +106,9 @@ class RegistrationService:
         if self.identity.broker_id < 0:
             self.scheduler.call_soon(done)
         else:
-            self._request_all(self._unregister_command(), UNREGISTER_TIMEOUT_MS, "sign-off", done)
+            self._request_all(
+                self._unregister_command(), UNREGISTER_TIMEOUT_MS, "unregistration", done
+            )
 
     def register(self) -> None:
         """Start a round: register with every name server and read the answers."""

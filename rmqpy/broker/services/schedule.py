@@ -38,7 +38,7 @@ from rmqpy.model.message import OutgoingMessage, StoredMessage
 from rmqpy.model.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC
 
 CLOCK_SKEW_MS: Final = 5_000
-"""How far the clock of the former master may have been ahead."""
+"""The time by which the clock of the former master may have been ahead."""
 UNITS_AT_ONCE: Final = 1024
 
 

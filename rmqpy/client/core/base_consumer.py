@@ -167,7 +167,7 @@ class Consumer(GroupMember):
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the message that was stored at ``timestamp_ms`` (ms since 1970), or
-        of a neighbour of that time.
+        of the message nearest to that time.
         """
         header = SearchOffsetRequestHeader(
             topic=queue.topic,

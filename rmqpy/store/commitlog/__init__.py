@@ -1,4 +1,4 @@
-"""The commit log behind one interface, with three implementations.
+"""The commit log: one interface with three implementations.
 
 ``classic`` keeps mapped files, ``dledger`` keeps Raft entries, and ``joined`` routes each offset to
 one of the two at ``divided_offset``. May import ``ledger`` and ``files``. Start reading in

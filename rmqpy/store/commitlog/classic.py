@@ -4,8 +4,9 @@ A record fits into a file only if 8 bytes remain free after it; otherwise the fi
 (int32 remaining length, int32 BLANK_MAGIC, the following bytes undefined) and the record starts the
 next file. A batch moves to the next file as a whole.
 
-Positions: ``max_offset`` counts staged records, the watermark ``written`` what ``commit`` has
-written to the file, ``flushed`` what is durable. Readers see what is written.
+Positions: ``max_offset`` includes staged records, the watermark ``written`` is the end of what
+``commit`` has written to the file, and ``flushed`` the end of what is durable. Readers see
+everything below ``written``.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from rmqpy.store.files.staging import END, FILE_END, STAGED, Staging
 from rmqpy.store.files.watermark import Watermark
 
 PREPARE_BELOW_FRACTION = 4
-"""The next file is created when less than this fraction of the current one is left."""
+"""The next file is created when less than the file size divided by this number is free."""
 
 
 class ClassicCommitLog:
-    """Implements :class:`rmqpy.store.commitlog.interface.CommitLog`.
+    """The classic :class:`rmqpy.store.commitlog.interface.CommitLog`.
 
-    ``row`` is loaded and recovered: the ``wrote_position`` of its last file is the end of the log.
-    ``flushed_offset`` is the offset up to which it is durable, if that is not its end.
+    ``row`` contains the loaded and recovered files: the ``wrote_position`` of the last one is the
+    end of the log. ``flushed_offset`` is the offset up to which the log is durable, if that is not
+    its end.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class ClassicCommitLog:
         return Appended(PutMessageStatus.PUT_OK, tuple(offsets), PhysicalOffset(staging.state[END]))
 
     def make_room(self, length: int) -> None:
-        """Make room for ``length`` bytes after the end of the log: in its file, and in staging."""
+        """Make room for ``length`` bytes after the end of the log, in its file and in staging."""
         staging = self.staging
         if staging.state[END] + length + BLANK_SIZE > staging.state[FILE_END]:
             self._enter_file(length)
@@ -124,8 +126,8 @@ class ClassicCommitLog:
         self._prepare_next()
 
     def begin_at(self, offset: PhysicalOffset) -> None:
-        """Let an empty log start at ``offset``, the start of a file (HA: a new slave receives the
-        last file of its master first).
+        """Start an empty log at ``offset``, the start of a file (HA: a new slave receives the last
+        file of its master first).
         """
         assert self._end == 0 and offset % self._segments.file_size == 0, (self._end, offset)
         while self._segments:
@@ -138,8 +140,8 @@ class ClassicCommitLog:
         self.flushed_mark.advance(offset)
 
     def append_raw(self, data: bytes | memoryview) -> None:
-        """Append bytes of a master's log as received (HA). They continue the log within one file. A
-        record may end in a later call.
+        """Append bytes of a master's log as received (HA). They continue the log within one file,
+        and may end inside a record, which a later call completes.
         """
         self.commit()
         if not self._segments or self._end == self._current.end_offset:
@@ -211,7 +213,7 @@ class ClassicCommitLog:
         return PhysicalOffset(self._end)
 
     def oldest_file(self, *, nothing_went: bool) -> tuple[MappedFile, int] | None:
-        """Return the first file, unless it is the one that is written or not yet durable."""
+        """Return the first file, unless it is the current one or not yet durable."""
         row = self._segments
         if len(row) < 2 or row.first.end_offset > self.flushed_mark.value:
             return None
@@ -259,14 +261,14 @@ class ClassicCommitLog:
         self._advance_file()
 
     def _advance_file(self) -> None:
-        """Make the file that starts at the end of the log the current one."""
+        """Continue with the file that starts at the end of the log; create it if necessary."""
         if self._prepared is not None and self._prepared.first_offset == self._end:
             self._prepared = None
         elif not self._segments or self._segments.last.first_offset != self._end:
             self._segments.create(self._end - self._end % self._segments.file_size)
 
     def _prepare_next(self) -> None:
-        """Create the next file early, so that no request has to wait for it."""
+        """Create the next file early, so that no request waits for it."""
         last = self._segments.last
         rest = last.size - last.wrote_position
         if self._prepared is None and rest < last.size // PREPARE_BELOW_FRACTION:

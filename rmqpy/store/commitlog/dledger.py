@@ -1,8 +1,8 @@
 """DLedgerCommitLog: each message record is the body of one DLedger entry.
 
 The physical offset of a message is the position of its entry + 48. The leader writes it into the
-record's PHYSICALOFFSET when it appends; followers store the bytes as received. Readers see what is
-committed, never more. The proposer decides who may append, in which term and at which index.
+record's PHYSICALOFFSET when it appends; followers store the bytes as received. Readers see
+committed entries only. The proposer grants the permission to append, with a term and an index.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.ledger.entry_store import EntryStore
 
 DLEDGER_MORE_HOURS = 1
-"""The Java broker passes fileReservedTime + 1 to its ledger."""
+"""The additional hours that files are kept: the Java broker passes fileReservedTime + 1 to its
+ledger.
+"""
 
 
 class Proposer(Protocol):
@@ -37,8 +39,8 @@ class Proposer(Protocol):
         """A counter that grows whenever an earlier grant may have become invalid."""
 
     def consume_grant(self, count: int) -> None:
-        """Propose ``count`` entries of the last grant, which remains valid for the entries after
-        them.
+        """Propose ``count`` entries of the last grant, which remains valid for the entries that
+        follow.
         """
 
 
@@ -60,7 +62,7 @@ class NoLeaderProposer:
 
 
 class DLedgerCommitLog:
-    """Implements :class:`rmqpy.store.commitlog.interface.CommitLog`."""
+    """The :class:`rmqpy.store.commitlog.interface.CommitLog` of a DLedger member."""
 
     def __init__(self, entries: EntryStore, proposer: Proposer) -> None:
         self.entries = entries
@@ -112,8 +114,8 @@ class DLedgerCommitLog:
         return Appended(PutMessageStatus.PUT_OK, tuple(offsets), self.entries.end_offset)
 
     def _make_files(self, sizes: Sequence[int]) -> None:
-        """Create the files that entries of these sizes need, before they are proposed: what is
-        proposed must be appended. Only a leader creates files.
+        """Create the files that entries of these sizes need. This precedes the proposal, because
+        proposed entries must be appended. Only a leader creates files.
         """
         _, count = self.proposer.grant()
         if count:
@@ -157,8 +159,7 @@ class DLedgerCommitLog:
 
     def oldest_file(self, *, nothing_went: bool) -> tuple[MappedFile, int] | None:
         """Return the first file if all its entries are committed; it is kept an hour longer than
-        the files of a classic log. A damaged file of which no member has a copy any more is removed
-        at once.
+        the files of a classic log. A damaged file of which no member has a copy is removed at once.
         """
         data = self.entries.data
         if len(data) > 1 and self.entries.first_file_is_discardable:

@@ -1,5 +1,5 @@
-"""Opening a directory with enableDLegerCommitLog=true: the rows of the table in :mod:`.opening`
-that end in a DLedger log, alone or joined to the classic log before it.
+"""The opening of a directory with enableDLegerCommitLog=true: the last four cases of the table in
+:mod:`.opening`, which end in a DLedger log, alone or joined to the classic log before it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class DLedgerOpening(Opening):
         return OpenedLog(log, PhysicalOffset(0), entries.end_offset, dledger=log, notes=notes)
 
     def _flip(self, row: MappedFiles) -> OpenedLog:
-        """Perform the first start with the flag on: seal the classic log and start the DLedger
-        log.
+        """Perform the first start with the flag on: seal the classic log, and start the DLedger log
+        after it.
         """
         opened = self._recover_classic(row)
         old = opened.classic

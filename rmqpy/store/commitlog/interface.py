@@ -1,6 +1,6 @@
 """CommitLog: one address space of physical offsets, whatever stores the bytes.
 
-States of a byte, from the writer's side: *staged* (in memory, with its offset) → *written* (pwrite
+The states of a byte for the writer: *staged* (in memory, with its offset) → *written* (pwrite
 done) → *acknowledged* as the mode requires (flushed, replicated, committed by a quorum). Readers
 see the log up to ``confirm_offset``.
 
@@ -27,8 +27,8 @@ AT_ONCE_HOURS = -(1 << 20)
 
 @define(slots=True, frozen=True)
 class Appended:
-    """Where records were appended: one physical offset per record, and the end of the log after the
-    last.
+    """The result of an append: one physical offset per record, and the end of the log after the
+    last one.
     """
 
     status: PutMessageStatus
@@ -39,7 +39,7 @@ class Appended:
 
 @define(slots=True, frozen=True)
 class ScanRange:
-    """A contiguous readable piece of one file, for :func:`rmqpy.codec.backend.scan_records`.
+    """A contiguous readable range of one file, for :func:`rmqpy.codec.backend.scan_records`.
 
     ``view`` starts at ``offset`` with a record, or with a DLedger entry when ``dledger``;
     ``file_end`` is where the next file starts.
@@ -73,11 +73,11 @@ class FlushTask:
 
 
 class CommitLog(Protocol):
-    """A log of messages by physical offset. See the module's text."""
+    """A log of messages, addressed by physical offset."""
 
     @property
     def rows(self) -> Sequence[MappedFiles]:
-        """The sequences of files that it reads from, in the order of their offsets."""
+        """The file sequences that the log is stored in, in the order of their offsets."""
 
     @property
     def min_offset(self) -> PhysicalOffset:
@@ -89,7 +89,7 @@ class CommitLog(Protocol):
 
     @property
     def confirm_offset(self) -> PhysicalOffset:
-        """The end of what readers may see."""
+        """The offset up to which readers may read."""
 
     def acknowledged(self, wait_store_ok: bool) -> Sequence[Watermark]:
         """Return the watermarks that a put must wait for; fewer if the sender set WAIT=false."""
@@ -103,10 +103,10 @@ class CommitLog(Protocol):
 
     @property
     def has_staged(self) -> bool:
-        """Whether :meth:`commit` has something to write or to report."""
+        """True if :meth:`commit` has something to write or to report."""
 
     def commit(self) -> None:
-        """Write what is staged. After an OSError nothing more may be acknowledged."""
+        """Write the staged bytes. After an OSError nothing more may be acknowledged."""
 
     def read(self, offset: PhysicalOffset, size: int) -> memoryview | None:
         """Return the bytes ``[offset, offset+size)``; None if any of them is not readable (removed,
@@ -114,26 +114,26 @@ class CommitLog(Protocol):
         """
 
     def ranges(self, offset: PhysicalOffset) -> Iterator[ScanRange]:
-        """Yield the readable pieces from ``offset`` (the start of a record or entry) to
+        """Yield the readable ranges from ``offset`` (the start of a record or entry) to
         ``confirm_offset``, file by file.
         """
 
     def recent(self, offset: PhysicalOffset) -> ScanRange | None:
-        """Return the same in one piece, from memory, if exactly these bytes were written last;
-        valid until more is staged.
+        """Return the range from ``offset`` to ``confirm_offset`` from memory, if exactly these
+        bytes were written last; otherwise None. It is valid until more is staged.
         """
 
     def oldest_file(self, *, nothing_went: bool) -> tuple[MappedFile, int] | None:
         """Return the file that may be removed next, and the hours that it is kept beyond
-        fileReservedTime; None if none may be removed. ``nothing_went`` says that none was removed
-        in this round so far.
+        fileReservedTime; None if none may be removed. ``nothing_went`` means that this round has
+        removed no file yet.
         """
 
     def release_oldest(self) -> MappedFile:
-        """Remove that file from the log and return it; it remains on the disk, and open."""
+        """Remove that file from the log and return it; it remains open, and on the disk."""
 
     def flush_task(self) -> FlushTask | None:
-        """Return a task that makes all written bytes durable; None if they are."""
+        """Return a task that makes all written bytes durable, or None if they are durable."""
 
     def flushed(self, offset: PhysicalOffset) -> None:
         """Advance the watermark after a flush task was run without an error."""
@@ -157,7 +157,7 @@ def read_span(log: CommitLog, offset: int, size: int) -> bytes:
         piece = min(end - offset, file_size - offset % file_size)
         view = log.read(PhysicalOffset(offset), piece)
         if view is None:
-            raise KeyError(f"the log has not all of {offset}..{offset + piece}")
+            raise KeyError(f"the log does not contain all of {offset}..{offset + piece}")
         pieces.append(bytes(view))
         offset += piece
     return b"".join(pieces)

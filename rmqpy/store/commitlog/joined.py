@@ -1,9 +1,9 @@
 """JoinedCommitLog: one address space of the old classic log, below ``divided_offset``, and the
 DLedger log, from that offset.
 
-The two logs do not know each other. The old log is sealed (its last file ends in a BLANK), so no
-record straddles the divide; it is only read, and its oldest files expire first. Everything new is
-written to the new log.
+The two logs are independent of each other. The old log is sealed (its last file ends in a BLANK),
+so no record straddles the divide; it is only read, and its oldest files expire first. All new
+messages are written to the new log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rmqpy.store.files.watermark import Watermark
 
 
 class JoinedCommitLog:
-    """Implements :class:`rmqpy.store.commitlog.interface.CommitLog`."""
+    """The :class:`rmqpy.store.commitlog.interface.CommitLog` of a joined store."""
 
     def __init__(
         self, old: ClassicCommitLog, new: DLedgerCommitLog, divided_offset: PhysicalOffset
@@ -30,8 +30,8 @@ class JoinedCommitLog:
         self.divided_offset = divided_offset
 
     def part(self, offset: PhysicalOffset) -> CommitLog:
-        """Return the log that holds ``offset``. No other code decides on which side an offset
-        lies.
+        """Return the log that contains ``offset``. No other code compares offsets with the divided
+        offset to find their log.
         """
         return self.old if offset < self.divided_offset else self.new
 
@@ -88,7 +88,7 @@ class JoinedCommitLog:
         if not row:
             return self.new.oldest_file(nothing_went=nothing_went)
         if len(row) == 1 and self.new.entries.end.index < 0:
-            return None  # without this file the next start would not know the divided offset
+            return None  # The next start derives the divided offset from this file.
         more_hours = AT_ONCE_HOURS if self.new.entries.first_file_is_discardable else 0
         return (row.first, more_hours) if len(row) > 1 or nothing_went else None
 

@@ -1,10 +1,10 @@
-"""Opening a directory: what was found, what the flag demands, and how the one becomes the other.
+"""The opening of a directory, which depends on the files found and on the flag.
 
 =====================  ============================  ==============================================
-enableDLegerCommitLog  found                         then
+enableDLegerCommitLog  found                         action
 =====================  ============================  ==============================================
 false                  no DLedger data               recover the classic log
-false                  DLedger data                  refused: its messages would vanish
+false                  DLedger data                  refuse: its messages would not be readable
 true                   DLedger data, no classic      recover the DLedger log
 true                   DLedger data and classic      recover the DLedger log, join at its first byte
 true                   classic files only            recover them, seal the last one, start the
@@ -14,10 +14,10 @@ true                   neither                       start a DLedger log at 0
 
 The last four rows are implemented in :mod:`.dledger_opening`.
 
-The flip may be interrupted anywhere: sealing is idempotent, and once the first DLedger file exists
-the directory is a joined one. After an unclean stop the classic log is recovered by the abnormal
-rules, and everything from the start of the walk is dispatched again (4.9.7 recovers by the normal
-rules in that case, and loses consume queue tails).
+The flip may be interrupted anywhere: sealing is idempotent, and once the first DLedger file exists,
+the directory is a joined one. After an unclean stop the classic log is recovered following the
+abnormal rules, and everything from the start of the scan is dispatched again (4.9.7 recovers
+following the normal rules in that case, and loses consume queue tails).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COMMIT_LOG_SIZE_KEY = "mappedFileSizeCommitLog"
 
 @define(slots=True, frozen=True)
 class Stop:
-    """How the last run ended. ``safe_timestamp_ms`` is the checkpoint's."""
+    """The end of the last run. ``safe_timestamp_ms`` is that of the checkpoint."""
 
     clean: bool
     safe_timestamp_ms: int
@@ -64,9 +64,9 @@ class OpenedLog:
     """A log that is ready to be read.
 
     Up to ``dispatch_from`` the derived files are known to be complete; after an unclean stop
-    everything from there must be dispatched again. ``written_end`` is the end of everything that
-    was found, committed or not. ``dledger`` is None without a DLedger part, ``divided_offset``
-    without a classic log before it. ``notes`` are for the log of the broker.
+    everything from there must be dispatched again. ``written_end`` is the end of the bytes that
+    were found, committed or not. ``dledger`` is None without a DLedger part, and ``divided_offset``
+    without a classic log before it. ``notes`` are logged by the broker.
     """
 
     log: CommitLog
@@ -99,8 +99,8 @@ class Opening:
     def open(self) -> OpenedLog:
         """Open and recover the log.
 
-        Raises StoreError with what was found, what was expected and what to do; then nothing was
-        changed, except that a torn tail may have been moved to the quarantine.
+        Raises StoreError, which names what was found, what was expected and the remedy. Nothing was
+        changed then, except that a torn tail may have been moved to the quarantine.
         """
         row = MappedFiles(
             self.files, (self._paths.commit_log,), self.settings.mapped_file_size_commit_log
@@ -113,7 +113,7 @@ class Opening:
             raise
 
     def _open_log(self, row: MappedFiles) -> OpenedLog:
-        """Return the log, given the files of the classic log (``row``, which may be empty)."""
+        """Return the log; ``row`` contains the files of the classic log and may be empty."""
         self._refuse_dledger_data()
         return self._recover_classic(row)
 
@@ -141,8 +141,8 @@ class Opening:
             if end.torn_bytes:
                 notes.append(self._torn_note(end.torn_bytes, end.end))
             if not self.stop.clean:
-                # What a killed process wrote may only be in the page cache: the first flush covers
-                # it.
+                # The bytes that a killed process wrote may only be in the page cache: the first
+                # flush covers them.
                 durable = min(start_offset, row.wrote_offset)
                 row.sync_directories()
         sync_flush = self.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
@@ -152,7 +152,7 @@ class Opening:
         )
 
     def _classic_start(self, row: MappedFiles) -> tuple[int, int]:
-        """Return the number of the file, and the offset of the record, at which the walk starts."""
+        """Return the number of the file, and the offset of the record, at which the scan starts."""
         if self.stop.clean:
             start = clean_start(row)
             return start, row[start].first_offset

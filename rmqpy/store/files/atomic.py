@@ -2,8 +2,8 @@
 ``currterm`` of DLedger.
 
 Replacing keeps the previous content as ``X.bak``, then writes, syncs, renames, and syncs the
-folder. Reading uses ``X`` or, if that is missing, empty or unreadable, ``X.bak`` (the Java broker's
-rule, with the syncs that it omits).
+folder. Reading uses ``X`` or, if that is missing, empty or unreadable, ``X.bak`` (as in the Java
+broker, which omits the syncs).
 """
 
 from __future__ import annotations

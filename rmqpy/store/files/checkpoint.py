@@ -1,14 +1,14 @@
-"""StoreCheckpoint: 4096 bytes with the times up to which log, queues and index are known to be on
-disk.
+"""StoreCheckpoint: a file of 4096 bytes with the times up to which log, queues and index are known
+to be on disk.
 
 int64 at 0 physicMsgTimestamp, at 8 logicsMsgTimestamp, at 16 indexMsgTimestamp (ms, store times of
 messages); the rest is zero, or what a 5.x broker stores there, which is left unchanged. Abnormal
 recovery starts at the last file whose first message is not younger than :attr:`safe_timestamp_ms`.
 
 Times are not sufficient: after the clock was set back, younger messages have older times. So
-``rmqpy/dispatched``, a file of rmqpy, states which range of the log the consume queues are known to
-have on disk: two offsets, the start of the log at that time and the end of what was dispatched. A
-log that starts before that range was reset since.
+``rmqpy/dispatched``, a file of rmqpy, contains the range of the log that the consume queues on disk
+are known to cover: two offsets, the start of the log at that time and the end of the dispatch. A
+log that starts before that range was reset after that time.
 
 An invalid checkpoint (another length, times below 0 or in the future) is ignored: recovery then
 takes longer to reach the same result.
@@ -23,7 +23,7 @@ from rmqpy.model.files import FileSystem
 
 SAFETY_MARGIN_MS = 3000
 FUTURE_MAX_MS = 24 * 3600 * 1000
-"""The most by which clocks may have been set back since a time was written."""
+"""The limit by which clocks may have been set back since a time was written."""
 _TIMES = struct.Struct(">qqq")
 
 Times = tuple[int, int, int]
@@ -32,7 +32,7 @@ Times = tuple[int, int, int]
 
 class StoreCheckpoint:
     """The checkpoint of one store. Times are in ms; 0 means never. The file is created when it is
-    first written. ``note`` says why a checkpoint was ignored.
+    first written. ``note`` is the reason why a checkpoint was ignored.
     """
 
     def __init__(self, files: FileSystem, path: str, now_ms: int, own_path: str) -> None:
@@ -40,18 +40,18 @@ class StoreCheckpoint:
         self._path = path
         self._own_path = own_path
         self._dispatched = _range_in(files, own_path)
-        """The range found at the start; it is not used afterwards."""
+        """The range found at the start, which is used only then."""
         self.physic_timestamp_ms = self.logics_timestamp_ms = self.index_timestamp_ms = 0
         self.note: str | None = None
         raw = files.read_bytes(path) if files.exists(path) else b""
         if not raw:
             return
         if len(raw) != CHECKPOINT_SIZE:
-            self.note = f"{path} has {len(raw)} bytes, not {CHECKPOINT_SIZE}: it does not count"
+            self.note = f"ignoring {path}: it has {len(raw)} bytes, not {CHECKPOINT_SIZE}"
             return
         times = _TIMES.unpack_from(raw)
         if min(times) < 0 or max(times) > now_ms + FUTURE_MAX_MS:
-            self.note = f"{path} holds times that cannot be, {times}: it does not count"
+            self.note = f"ignoring {path}: it contains impossible times, {times}"
             return
         self.physic_timestamp_ms, self.logics_timestamp_ms, self.index_timestamp_ms = times
 
@@ -76,8 +76,8 @@ class StoreCheckpoint:
         return offset if low <= log_min_offset else 0
 
     def lower(self, log_end_offset: int) -> None:
-        """Lower the range to the end of the log that was found: what was dispatched after it is
-        lost, and other messages will take its place. Blocks; raises OSError.
+        """Lower the range to the end of the log that was found: messages that were dispatched after
+        it are lost, and other messages will take their place. Blocks; raises OSError.
         """
         if self._dispatched is not None and self._dispatched[1] > log_end_offset:
             self._write_dispatched(self._dispatched[0], log_end_offset)
@@ -98,8 +98,8 @@ class StoreCheckpoint:
 
 
 def _range_in(files: FileSystem, path: str) -> tuple[int, int] | None:
-    """Return the two numbers in the file; None without one (only rmqpy writes it), (0, 0) if it
-    does not hold them.
+    """Return the two numbers in the file, None if it does not exist (only rmqpy writes it), or
+    (0, 0) if it does not contain them.
     """
     if not files.exists(path):
         return None

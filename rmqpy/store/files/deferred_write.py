@@ -2,7 +2,7 @@
 loop.
 
 States: idle -> writing (one at a time, in a worker) -> idle, or writing again if there was a change
-meanwhile. Changes that arrive during a write are written together.
+in the meantime. Changes that arrive during a write are written together.
 
 Invariants: ``done`` of a ``save`` is called exactly once, after a write of the content as of that
 ``save`` or later, with the error of that write if it failed; at most WAITING_MAX of them wait.
@@ -30,7 +30,7 @@ Saved = Callable[[BaseException | None], None]
 
 @define(slots=True, eq=False, repr=False)
 class DeferredFileWriter:
-    """The writer of one file. See the module's text."""
+    """The writer of one file."""
 
     path: str
     _files: FileSystem
@@ -43,7 +43,7 @@ class DeferredFileWriter:
         """Raise RequestRejectedError if no further change can wait for its write."""
         if len(self._waiting) >= WAITING_MAX:
             raise RequestRejectedError(
-                ResponseCode.SYSTEM_BUSY, f"{WAITING_MAX} changes wait for {self.path} already"
+                ResponseCode.SYSTEM_BUSY, f"{WAITING_MAX} changes are waiting for {self.path}"
             )
 
     def save(self, content: Callable[[], bytes], done: Saved) -> None:

@@ -1,4 +1,4 @@
-"""The file system on the operating system: pwrite, fdatasync, shared mappings, POSIX locks.
+"""The file system of the operating system: pwrite, fdatasync, shared mappings, POSIX locks.
 
 A mapping is created at first use and is read-only unless ``writable`` was used first: commit logs
 are written with ``pwrite``, because the kernel zeroes every freshly touched page of a writable
@@ -27,8 +27,8 @@ _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 def physical_memory_bytes() -> int:
-    """Return the size of this machine's memory, which decides what counts as a message in
-    memory.
+    """Return the size of this machine's memory in bytes, which determines the messages that count
+    as being in memory.
     """
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -86,7 +86,7 @@ class DiskFile:
         except OSError:
             if self._fd >= 0:
                 raise
-            # Closed meanwhile: the file was removed, so nothing must become durable.
+            # The file was removed and closed in the meantime, so nothing must become durable.
 
     def data_end(self, position: int) -> int:
         end = position
@@ -94,7 +94,7 @@ class DiskFile:
             while end < self._size:
                 end = os.lseek(self._fd, os.lseek(self._fd, end, os.SEEK_DATA), os.SEEK_HOLE)
         except OSError as error:
-            if error.errno != errno.ENXIO:  # only a hole is left
+            if error.errno != errno.ENXIO:  # ENXIO: only a hole follows.
                 return self._size
         return end
 
@@ -232,7 +232,7 @@ class OsFileSystem:
 
     def remove_tree(self, path: str) -> None:
         if os.path.isdir(path):
-            import shutil  # imports three compression modules, and is rarely needed
+            import shutil  # It imports three compression modules, and is rarely needed.
 
             shutil.rmtree(path)
             self.sync_dir(os.path.dirname(path))

@@ -1,24 +1,24 @@
-"""LogRecovery: finds the end of a log after a stop, with one walk for classic and DLedger files,
+"""LogRecovery: finds the end of a log after a stop, with one scan for classic and DLedger files,
 clean and unclean stops.
 
-The walk starts at a file that is known to be good (the third-last after a clean stop; after an
+The scan starts at a file that is known to be good (the third-last after a clean stop; after an
 unclean one the last whose first message is older than the checkpoint) and proceeds record by record
-to the first place that holds none. What follows that place decides:
+to the first position without a record. The bytes after that position determine the result:
 
 ============================================  =====================================================
-after the end                                 then
+after the end                                 result
 ============================================  =====================================================
 zeros, an empty file, or nothing              the end of the log
-bytes that hold no valid record               a torn tail: kept in rmqpy/quarantine/, then zeroed
+bytes without a valid record                  a torn tail: kept in rmqpy/quarantine/, then zeroed
 a valid record, here or in a later file       damage in the middle: StoreError, nothing changes
 ============================================  =====================================================
 
-A damaged entry that can be fetched from another member is passed as a :class:`LogGap`: the walk
-skips it.
+A damaged entry that can be fetched from another member is passed as a :class:`LogGap`, which the
+scan skips.
 
 The body CRC does not cover topic and properties, so the last record counts only if these are text
 to their end: a record that was cut off inside its properties has correct lengths and a correct CRC.
-(If other text is found there instead, the damage cannot be detected.)
+(If these bytes contain other text, the damage cannot be detected.)
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from rmqpy.store.files.mapped_files import MappedFile, MappedFiles, file_name
 from rmqpy.store.files.paths import unused_name
 
 CLEAN_START_FILES = 3
-"""The number of files that a clean recovery examines, as Java's does."""
+"""The number of files that a clean recovery examines, as in Java."""
 
 _SEARCH_CHUNK = 1 << 20
 
 
 class Framing(Enum):
-    """How the records of a log are framed."""
+    """The framing of the records of a log."""
 
     CLASSIC = "classic"
     DLEDGER = "dledger"
@@ -52,10 +52,10 @@ class Framing(Enum):
 
 @define(slots=True, frozen=True)
 class WalkEnd:
-    """Where the walk stopped: ``end`` is the offset after the last good record, in file number
+    """The end of a scan: ``end`` is the offset after the last good record, in file number
     ``number``.
 
-    ``at_blank``: the file is closed by a BLANK (or filler) and no file follows.
+    ``at_blank`` means that the file is closed by a BLANK (or filler) and that no file follows.
     """
 
     end: int
@@ -67,7 +67,7 @@ class WalkEnd:
 
 
 class MidLogCorruptionError(StoreError):
-    """No record starts at ``offset``, but a valid one follows."""
+    """Raised if no record starts at ``offset``, but a valid one follows."""
 
     offset = -1
 
@@ -88,7 +88,7 @@ class LogGap:
 
 @define(slots=True)
 class _RecoveryWalk:
-    """The state of a walk: the last good row so far, for checks that a single scan cannot make."""
+    """The state of a recovery: the last good record, for checks across calls of the scan."""
 
     index: int = -1
     term: int = -1
@@ -96,7 +96,7 @@ class _RecoveryWalk:
     whole: bool = True
 
     def take(self, scan: Scan, view: memoryview) -> None:
-        """Remember the last row of a scan of ``view``."""
+        """Record the last record of a scan of ``view``."""
         if not len(scan):
             return
         start, length = scan.properties_position[-1], scan.properties_length[-1]
@@ -111,7 +111,7 @@ class _RecoveryWalk:
         self.frame_offset, self.whole = hole.offset, True
 
     def continues(self, scan: Scan) -> bool:
-        """Return whether the first row of ``scan`` follows the last good one (entries only)."""
+        """Return whether the first record of ``scan`` follows the last good one (entries only)."""
         if not len(scan) or self.index < 0:
             return True
         return scan.entry_index[0] == self.index + 1 and scan.term[0] >= self.term
@@ -119,8 +119,8 @@ class _RecoveryWalk:
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class LogRecovery:
-    """Recovers the files of one log. With ``force``, which the operator requests, the log is cut at
-    damage in the middle instead of being refused.
+    """The recovery of the files of one log. With ``force``, which the operator requests, the log is
+    cut at damage in the middle instead of being refused.
     """
 
     files: FileSystem
@@ -135,8 +135,8 @@ class LogRecovery:
 
     def recover(self, start_number: int, start_offset: int | None = None) -> WalkEnd:
         """Find the end, starting at file ``start_number`` (at ``start_offset`` in it, the start of
-        a record), cut the files there, and clear a torn tail. Raises StoreError, and then has
-        changed nothing.
+        a record), cut the files there, and clear a torn tail. Changes nothing if it raises
+        StoreError.
         """
         end = self._walk(start_number, start_offset)
         torn_bytes = self._judge_tail(end)
@@ -157,8 +157,8 @@ class LogRecovery:
         return moved
 
     def replay(self, start_number: int, end: int, visit: Callable[[Scan], None]) -> None:
-        """Pass every record from file ``start_number`` to ``end``, which a walk found to be valid,
-        to ``visit``.
+        """Pass every record from file ``start_number`` to ``end``, which recovery found to be
+        valid, to ``visit``.
         """
         for number in range(start_number, len(self.segments)):
             file = self.segments[number]
@@ -199,7 +199,7 @@ class LogRecovery:
     def _walk_file(
         self, file: MappedFile, offset: int, walk: _RecoveryWalk
     ) -> tuple[int, StopReason]:
-        """Return the offset after the last good record, and why it is the last."""
+        """Return the offset after the last good record of a file, and why the scan stopped."""
         while True:
             hole = self.holes.get(offset)
             if hole is not None:
@@ -286,7 +286,7 @@ class LogRecovery:
         return None
 
     def _quarantine(self, file: MappedFile, position: int) -> int:
-        """Copy the bytes from ``position`` to the last that is not zero to the quarantine, then
+        """Copy the bytes from ``position`` to the last one that is not zero to the quarantine, then
         zero them.
         """
         stop = _content_end(file, position)
@@ -331,7 +331,7 @@ class LogRecovery:
 
 
 def clean_start(row: MappedFiles) -> int:
-    """Return the number of the file at which the walk of a cleanly stopped log starts."""
+    """Return the number of the file at which recovery starts after a clean stop."""
     return max(0, len(row) - CLEAN_START_FILES)
 
 
@@ -354,7 +354,7 @@ def last_safe_file(row: MappedFiles, framing: Framing, safe_timestamp_ms: int) -
 
 
 def unclean_start(row: MappedFiles, framing: Framing, safe_timestamp_ms: int) -> int:
-    """Return the number of the file at which the walk of a log starts after an unclean stop."""
+    """Return the number of the file at which recovery starts after an unclean stop."""
     return last_safe_file(row, framing, safe_timestamp_ms) or 0
 
 

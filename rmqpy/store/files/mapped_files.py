@@ -2,12 +2,12 @@
 MappedFile, MappedFileQueue).
 
 Names are the offset in 20 decimal digits. Invariants: consecutive names differ by exactly
-``file_size``; every file has exactly that length; the directory holds nothing else (the Java broker
-refuses to start on a stray file, and so does this one). The only exception is a last file of length
-0: its creation was interrupted, and it is ignored.
+``file_size``; every file has exactly that length; the directory contains nothing else (like the
+Java broker, this one refuses to start with a stray file). The only exception is a last file of
+length 0: its creation was interrupted, and it is ignored.
 
 ``storePathCommitLog`` may name several directories: file number ``k = offset / file_size`` is
-created in number ``k mod n`` of them, and all are searched.
+created in directory number ``k mod n``, and all of them are searched.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from rmqpy.model.files import FileSystem, StoreFile
 
 NAME_DIGITS = 20
 RESERVED_MIN, RESERVED_MAX = 8 * 1024, 256 * 1024
-"""Disk space for files that are written in place is reserved in pieces that grow with the file."""
+"""The sizes in which disk space is reserved for files that are written in place; they grow with the
+file.
+"""
 
 
 def file_name(offset: int) -> str:
@@ -69,8 +71,9 @@ class MappedFile:
         return (self._file or self.file).view
 
     def sync(self) -> None:
-        """Make its bytes durable, and its name, because the process that created it may have been
-        killed. May run in a worker thread; does nothing to a file that was removed meanwhile.
+        """Make the bytes of the file durable, and its name, because the process that created it may
+        have been killed. May run in a worker thread; does nothing if the file was removed in the
+        meantime.
         """
         file = self._file
         if file is None:
@@ -105,15 +108,15 @@ class MappedFile:
 
 
 class BrokenFileSequenceError(StoreError):
-    """A gap between two segments, or a segment of a wrong length, which is ``length`` then; None
-    for a gap.
+    """Raised for a segment of a wrong length (``length``) or a gap between two segments (``length``
+    is None).
     """
 
     length: int | None = None
 
 
 class MappedFiles:
-    """The segments in order of offsets. See the module's text."""
+    """The segments, in the order of their offsets."""
 
     def __init__(self, files: FileSystem, directories: Sequence[str], file_size: int) -> None:
         assert directories and file_size > 0
@@ -122,10 +125,10 @@ class MappedFiles:
         self.file_size = file_size
         self._files_in_order: list[MappedFile] = []
         self.changes = 0
-        """The number of times that a file was added or removed."""
+        """The number of additions and removals of files."""
 
     def load(self, size_key: str) -> None:
-        """Find the files; all bytes of each count as written until recovery says otherwise.
+        """Find the files; all bytes of each count as written until recovery finds the end.
 
         Raises StoreError for a stray entry, BrokenFileSequenceError for a wrong length
         (``size_key`` is the setting of the correct one) or a gap between two files. Changes nothing
@@ -219,8 +222,8 @@ class MappedFiles:
         return self._files_in_order[number] if 0 <= number < len(self._files_in_order) else None
 
     def create(self, first_offset: int) -> MappedFile:
-        """Create the file that starts at ``first_offset``, which must be where the last one
-        ends.
+        """Create the file that starts at ``first_offset``, which must be the end of the last
+        file.
         """
         assert not self._files_in_order or first_offset == self._files_in_order[-1].end_offset
         number = first_offset // self.file_size
@@ -236,7 +239,7 @@ class MappedFiles:
     def cut(self, offset: int) -> None:
         """Make ``offset`` the end: remove later files and lower the write position.
 
-        The first file stays even if it becomes empty: its name says where the sequence starts.
+        The first file stays even if it becomes empty: its name is the start of the sequence.
         """
         assert not self._files_in_order or offset >= self._files_in_order[0].first_offset, (
             "a cut before the start"
@@ -255,8 +258,8 @@ class MappedFiles:
         self._files.unlink(file.path)
 
     def take_first(self) -> MappedFile:
-        """Remove the first file from the sequence and return it; it remains on the disk, and
-        open.
+        """Remove the first file from the sequence and return it; it remains open, and on the
+        disk.
         """
         self.changes += 1
         return self._files_in_order.pop(0)

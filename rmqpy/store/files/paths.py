@@ -19,7 +19,7 @@ def own_folder(root: str) -> str:
 
 
 def quarantine_folder(root: str) -> str:
-    """Return the folder for what was cut off or set aside."""
+    """Return the folder for bytes that were cut off and files that were set aside."""
     return f"{own_folder(root)}/quarantine"
 
 
@@ -48,7 +48,7 @@ class StorePaths:
 
     @property
     def abort(self) -> str:
-        """The file that exists while a broker runs: at a start it means that the last stop was
+        """The file that exists while a broker runs. If it exists at a start, the last stop was
         unclean.
         """
         return f"{self.root}/abort"

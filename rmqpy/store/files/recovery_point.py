@@ -1,12 +1,12 @@
 """RecoveryPoint: the offset up to which log and consume queues are durable. rmqpy keeps it in
-addition to Java's checkpoint, which only knows times and leads to the start of a file.
+addition to Java's checkpoint, which contains only times and leads to the start of a file.
 
 ``rmqpy/recovery-point`` is JSON: ``offset`` (a record ends there; everything before it is durable
 in the log, and its units in the consume queues), ``tail`` (CRC of the last bytes before it, which
-reveals a log that was changed since), ``queues`` (topic to queue to next queue offset, at that
+reveals a log that was changed later), ``queues`` (topic to queue to next queue offset, at that
 time). It is written with each flush of the derived files, and at a clean stop.
 
-Invariant: a start that uses the point finds what a start without it finds, only sooner.
+Invariant: a start has the same result with and without the point; with it, the start is faster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QueueEnds = Mapping[str, Mapping[int, int]]
 
 @define(slots=True, frozen=True)
 class RecoveryPoint:
-    """One recovery point. See the module's text."""
+    """One recovery point."""
 
     offset: int
     tail: int
@@ -35,13 +35,13 @@ class RecoveryPoint:
 
     @classmethod
     def of(cls, row: MappedFiles, offset: int, queues: QueueEnds) -> RecoveryPoint | None:
-        """Return the point at ``offset``; None if no file holds bytes before it."""
+        """Return the point at ``offset``, or None if no file contains bytes before it."""
         tail = _tail(row, offset)
         return None if tail is None else cls(offset, tail, queues)
 
     @classmethod
     def load(cls, files: FileSystem, path: str) -> RecoveryPoint | None:
-        """Return the stored point; None if there is none that can be read: it is only a
+        """Return the stored point, or None if there is none that can be read, because it is only a
         shortcut.
         """
         try:

@@ -1,8 +1,8 @@
-"""Staging: the end of a log as one piece of memory, written by Python and by the C core alike.
+"""Staging: the end of a log in one buffer, to which both Python and the C core append.
 
-``buffer`` holds the bytes that have an offset in the log and are not in its file yet; ``state``
-holds the numbers of the end. Both sides read and write these and keep no copy, so that their
-records can follow each other in any order. C receives the addresses before it appends;
+``buffer`` contains the bytes that have an offset in the log and are not in its file yet; ``state``
+contains the numbers that describe the end. Both sides read and write these and keep no copy, so
+that their records can follow each other in any order. C receives the addresses before it appends;
 ``generation`` changes with them.
 
 =========  ===============================================================
@@ -27,15 +27,15 @@ from rmqpy.codec.layout import INDEX_UNIT_SIZE
 END, STAGED, FILE_END, INDEX, UNITS, TERM = range(6)
 
 CAPACITY = 4608 * 1024
-"""More than the largest record of the default settings. Only the part that is used takes memory."""
+"""The size of the buffer: more than the largest record with the default settings. Only the used
+part takes memory.
+"""
 UNITS_CAPACITY = 8192
 """The number of index units that may be staged."""
 
 
 class Staging:
-    """The staged end of one log. See the module's text. With ``units``, index units of entries can
-    be staged as well.
-    """
+    """The staged end of one log. With ``units``, index units of entries can be staged as well."""
 
     __slots__ = ("buffer", "generation", "kept", "state", "units")
 
@@ -51,7 +51,7 @@ class Staging:
 
     @property
     def staged_from(self) -> int:
-        """The offset at which the staged bytes start: everything before has been written."""
+        """The offset at which the staged bytes start; everything before it has been written."""
         return self.state[END] - self.state[STAGED]
 
     @property
@@ -71,8 +71,9 @@ class Staging:
         self.kept = 0
 
     def recent(self, offset: int) -> memoryview | None:
-        """Return all of the log from ``offset``, if it was written last and is still in memory;
-        valid until more is staged. The reader then does not touch the pages of the file.
+        """Return the log from ``offset`` to its end, if these bytes were written last and are still
+        in memory, or None. They are valid until more is staged, and save the reader from touching
+        the pages of the file.
         """
         state, kept = self.state, self.kept
         if not kept or state[STAGED] or offset + kept != state[END]:
@@ -89,14 +90,14 @@ class Staging:
         return self.state[STAGED] + length <= len(self.buffer)
 
     def grow(self, length: int) -> None:
-        """Make room for ``length`` bytes. Nothing may be staged."""
+        """Enlarge the buffer to at least ``length`` bytes. Nothing may be staged."""
         assert not self.state[STAGED]
         if length > len(self.buffer):
             self.buffer = _memory(length)
             self.generation += 1
 
     def put(self, data: bytes | bytearray | memoryview) -> None:
-        """Stage bytes after the end. The caller has made sure that they fit."""
+        """Stage bytes after the end. The caller has checked that they fit."""
         state = self.state
         start = state[STAGED]
         length = len(data)
@@ -105,7 +106,7 @@ class Staging:
         state[END] += length
 
     def put_units(self, units: bytes) -> None:
-        """Stage index units after the others. The caller has made sure that they fit."""
+        """Stage index units after the others. The caller has checked that they fit."""
         start = self.state[UNITS] * INDEX_UNIT_SIZE
         self.units[start : start + len(units)] = units
         self.state[UNITS] += len(units) // INDEX_UNIT_SIZE

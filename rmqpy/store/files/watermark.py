@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class Watermark:
-    """A growing position with listeners, called once for each growth, in order of registration."""
+    """A growing position and its listeners, called at each growth in order of registration."""
 
     __slots__ = ("_listeners", "name", "value")
 

@@ -5,11 +5,10 @@ key hash, physical offset, seconds since the start of the file, previous entry n
 the numbers are defined in codec/layout.py. Files are named by the local time of creation.
 ``hashSlotCount`` in the header counts the slots in use, ``indexCount`` the entries plus 1.
 
-Messages that share a hash are all found; the client filters by exact key.
+A search returns all messages that share a hash; the client filters by exact key.
 
 The tables are not written in an order that survives a crash: after an unclean stop every file that
-is not known to be complete is deleted, and dispatch fills the index again from where the others
-end.
+is not known to be complete is deleted, and dispatch continues the index where the other files end.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ from rmqpy.model.files import FileSystem, StoreFile
 
 NAME_DIGITS = 17
 RESERVED_ENTRIES = 16 * 1024
-"""The number of entries for which disk space is reserved at a time: a write in place that finds no
-space ends the process.
+"""The number of entries for which disk space is reserved at a time, because a write in place that
+finds no space ends the process.
 """
 assert INDEX_END_TIMESTAMP_POSITION == 8 and INDEX_END_OFFSET_POSITION == 24
 assert INDEX_SLOT_COUNT_POSITION == 32 and INDEX_COUNT_POSITION == 36
 
 
 class IndexFile:
-    """One table. It is written in place through a mapping: entry first, then its slot, then the
+    """One hash table, written in place through a mapping: the entry first, then its slot, then the
     header.
     """
 
@@ -87,7 +86,7 @@ class IndexFile:
 
     @property
     def reserved_entries(self) -> int:
-        """Entries below this number may be written in place: room on the disk is taken for them."""
+        """The number below which entries may be written in place: their disk space is reserved."""
         return self._reserved_entries
 
     def reserve(self) -> None:
@@ -98,7 +97,7 @@ class IndexFile:
         start = index_entry_position(number, self._slot_count) if number > 1 else 0
         end = min(number + RESERVED_ENTRIES, self._entry_count)
         if not self._reserved_entries and number > 1:
-            # The file was found on disk: slots that were never used are holes.
+            # In a file found on disk, slots that were never used are holes.
             self._file.reserve(0, index_entry_position(0, self._slot_count))
         self._file.reserve(start, index_entry_position(end, self._slot_count) - start)
         self._reserved_entries = end
@@ -109,12 +108,12 @@ class IndexFile:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further entry fits."""
+        """True if no further entry fits."""
         return self.header.index_count >= self._entry_count
 
     @property
     def is_empty(self) -> bool:
-        """Whether the file has no entry."""
+        """True if the file has no entry."""
         return self.header.index_count <= 1
 
     def continue_from(self, previous: IndexHeader) -> None:
@@ -127,7 +126,7 @@ class IndexFile:
         self._write_header()
 
     def put(self, entries: Sequence[IndexEntry]) -> None:
-        """Add entries. The caller has made sure that they fit."""
+        """Add entries. The caller has checked that they fit."""
         put_index_entries(self._file.writable, self._slot_count, self.header, entries)
 
     def put_packed(self, keys: bytes | memoryview) -> None:
@@ -149,13 +148,13 @@ class IndexFile:
             stored_ms = header.begin_timestamp_ms + time_diff_s * 1000
             if found_hash == key_hash and begin_ms <= stored_ms <= end_ms:
                 yield offset
-            # Chains lead to older entries only: anything else is damage, and could be a cycle.
+            # Chains lead to older entries only. Any other link is damage and could form a cycle.
             if not 0 < previous < number or stored_ms < begin_ms:
                 return
             number = previous
 
     def tail_count(self, physical_offset: int) -> int:
-        """Return how many of the last entries belong to the message at ``physical_offset``."""
+        """Return the number of last entries that belong to the message at ``physical_offset``."""
         data, count = self._file.view, 0
         for number in range(self.header.index_count - 1, 0, -1):
             place = index_entry_position(number, self._slot_count)
@@ -190,7 +189,7 @@ class IndexFile:
 
 @define(slots=True, frozen=True)
 class IndexSync:
-    """A task that syncs files which have become full and are not durable yet."""
+    """A task that syncs full files that are not durable yet."""
 
     files: FileSystem
     directory: str
@@ -198,7 +197,7 @@ class IndexSync:
 
     @property
     def timestamp_ms(self) -> int:
-        """The store time up to which the index is durable once this has run."""
+        """The store time in ms up to which the index is durable after :meth:`run`."""
         return self.parts[-1].header.end_timestamp_ms
 
     def run(self) -> None:
@@ -211,7 +210,7 @@ class IndexSync:
 
 
 class KeyIndex:
-    """The index files of a store, oldest first. See the module's text."""
+    """The index files of a store, oldest first."""
 
     def __init__(
         self,
@@ -227,8 +226,8 @@ class KeyIndex:
         self._entry_count = entry_count
         self._now_ms = now_ms
         self._interrupted: list[str] = []
-        """The files of 0 bytes, whose creation was interrupted by a kill, and a truncated file with
-        those after it. Their content is derived from the log again.
+        """The empty files, whose creation was interrupted by a kill, and a truncated file with the
+        files after it. Their content is derived from the log again.
         """
         self._index_files: list[IndexFile] = []
         self._full: list[IndexFile] = []
@@ -237,8 +236,7 @@ class KeyIndex:
 
     def load(self) -> None:
         """Open the files; change nothing on disk. Raises StoreError for an entry that is not an
-        index file, and if the length of all files shows that the settings are not those of the
-        store.
+        index file, and if the lengths of the files show that they were written with other settings.
         """
         expected = index_file_size(self._slot_count, self._entry_count)
         sizes: dict[str, int] = {}
@@ -279,12 +277,11 @@ class KeyIndex:
             )
 
     def finish_recovery(self, log_end_offset: int, safe_timestamp_ms: int | None) -> None:
-        """Delete files that the log cannot have filled, once the log has been accepted.
+        """Delete files that do not match the log, after the log has been accepted.
 
         After an unclean stop ``safe_timestamp_ms`` is the index time of the checkpoint: files with
-        younger entries are deleted, because a torn table looks like a complete one. So is a file
-        without entries, which may be younger than its zeros say, and every file after a deleted
-        one.
+        younger entries are deleted, because a torn table looks like a complete one. So are files
+        without entries, whose zeros do not show their age, and every file after a deleted one.
         """
         for path in self._interrupted:
             self._files.unlink(path)
@@ -297,7 +294,7 @@ class KeyIndex:
         for file in self._index_files[kept:]:
             self._drop(file)
         if kept < len(self._index_files):
-            # They must not reappear: the log will have other messages after its end.
+            # The files must not reappear: the log will have other messages after its end.
             self._files.sync_dir(self._directory)
             del self._index_files[kept:]
         if safe_timestamp_ms is not None:
@@ -325,8 +322,8 @@ class KeyIndex:
 
     @property
     def end_offset(self) -> int | None:
-        """The physical offset of the last message in the index; None if there is none. Dispatch may
-        start again with that message: its keys are not added twice.
+        """The physical offset of the last message in the index, or None if there is none. Dispatch
+        may continue with that message: its keys are not added twice.
         """
         return self._index_files[-1].header.end_offset if self._index_files else None
 
@@ -393,7 +390,7 @@ class KeyIndex:
         ].header.end_offset
 
     def take_sync(self) -> IndexSync | None:
-        """Return a task that makes full files durable; None if they are."""
+        """Return a task that makes full files durable, or None if they are durable."""
         if not self._full:
             return None
         return IndexSync(self._files, self._directory, tuple(self._full))
@@ -403,9 +400,7 @@ class KeyIndex:
         self._full = [file for file in self._full if file not in sync.parts]
 
     def pop_expired(self, log_min_offset: int) -> Iterator[IndexFile]:
-        """Remove and yield the files that only have messages below the log, except the last
-        file.
-        """
+        """Remove and yield the files whose messages are all below the log, except the last file."""
         while (
             len(self._index_files) > 1 and self._index_files[0].header.end_offset < log_min_offset
         ):
@@ -445,8 +440,8 @@ class KeyIndex:
         return file
 
     def _new_path(self) -> str:
-        """Return the path of a new file. Its name is the local time to the millisecond, later than
-        every existing name: the order of names is the order of files.
+        """Return the path of a new file. Its name is the local time in ms, or the next number if it
+        is not later than every existing name: the order of names is the order of files.
         """
         newest = self._index_files[-1].path.rpartition("/")[2] if self._index_files else ""
         return f"{self._directory}/{index_file_name(self._now_ms(), newest)}"

@@ -1,15 +1,15 @@
 """ClassicPrefix: the end and digests of the old log before the DLedger log of a member.
 
-The divided offset is a file boundary and says nothing about how many messages are before it:
+The divided offset is a file boundary and does not depend on the number of messages before it:
 members whose last old files differ would use the same one. The mark is the offset after the last
 old message and a digest of the valid part of each old file, the last file first. It starts with the
 last ``MARKED_FILES`` when the log is first joined, before any vote, and grows backwards to the
-whole old log, by tasks that may block (:meth:`ClassicPrefix.next_digest_task`). ``rmqpy upgrade
-switch``, which has read everything, writes the complete mark (:func:`keep_mark`).
+whole old log, through tasks that may block (:meth:`ClassicPrefix.next_digest_task`). ``rmqpy
+upgrade switch``, which has read all files, writes the complete mark (:func:`keep_mark`).
 
 The mark is stored in ``rmqpy/old_log.json``, so that it does not change when old files expire. It
-is computed again if one of these files was written to since (``rmqpy upgrade`` removes it). The
-digest of a file is the BLAKE2b of the BLAKE2b of its 64 KiB blocks, as in a manifest.
+is computed again if one of these files was written to later (``rmqpy upgrade`` removes the mark).
+The digest of a file is the BLAKE2b of the BLAKE2b digests of its 64 KiB blocks, as in a manifest.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ MARKED_FILES = 2
 
 @define(slots=True, frozen=True)
 class ClassicPrefixMark:
-    """The mark of an old log. ``end`` is the offset after the last old message, or -1 if it is no
-    longer known. ``digest`` is "" then; otherwise it holds one digest for each file that was read
-    so far, the last file first, separated by commas.
+    """The mark of an old log. ``end`` is the offset after the last old message, or -1 if that is no
+    longer known; ``digest`` is empty then. Otherwise ``digest`` contains one digest for each file
+    that was read so far, the last file first, separated by commas.
     """
 
     end: int = -1
@@ -45,7 +45,7 @@ class ClassicPrefixMark:
 
 @define(slots=True, frozen=True)
 class FileDigest:
-    """One old file: the offset after its last message, and the digest of what is before that."""
+    """One old file: the offset after its last message, and the digest of the bytes before that."""
 
     name: str
     mtime_ms: int
@@ -76,8 +76,8 @@ class ClassicPrefix:
         return lambda: _digest(self.files, path, first_offset)
 
     def take(self, found: FileDigest | None) -> None:
-        """Add the result of :meth:`next_digest_task`. None means that the file is gone: the mark
-        ends there.
+        """Add the result of :meth:`next_digest_task`. None means that the file no longer exists;
+        the mark ends there.
         """
         if found is None:
             self.unread.clear()

@@ -1,8 +1,8 @@
-"""EntryIndex: the index files of a DLedger member. Unit ``n`` (32 bytes at ``32 * n``) gives the
+"""EntryIndex: the index files of a DLedger member. Unit ``n`` (32 bytes at ``32 * n``) contains the
 position of entry ``n``.
 
-The data files are authoritative, the units are derived from them: recovery rewrites what is missing
-or differs.
+The data files are authoritative, and the units are derived from them: recovery rewrites units that
+are missing or differ.
 
 Invariants: no unit follows that of the last entry (a later recovery would trust it); an index that
 does not start at 0 starts with the file of the first entry.
@@ -18,13 +18,13 @@ from rmqpy.model.files import FileSystem
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 
 INDEX_FILE_SIZE = INDEX_UNIT_SIZE * 5 * 1024 * 1024
-"""mappedFileSizeForEntryIndex, which no broker setting changes."""
+"""The file size (mappedFileSizeForEntryIndex), which no broker setting changes."""
 
 _ZEROS_AT_ONCE = 1 << 16
 
 
 class EntryIndex:
-    """The index of one member. See the module's text. ``folder`` is named in error messages."""
+    """The index of one member. ``folder`` is named in error messages."""
 
     def __init__(self, files: FileSystem, row: MappedFiles, folder: str) -> None:
         self._files = files
@@ -127,7 +127,7 @@ class EntryIndex:
         self._clear_from(end)
 
     def expire(self, begin_index: int) -> None:
-        """Remove the files that only hold units before ``begin_index``."""
+        """Remove the files that only contain units before ``begin_index``."""
         end = begin_index * INDEX_UNIT_SIZE
         while len(self._segments) > 1 and self._segments.first.end_offset <= end:
             file = self._segments.take_first()
@@ -146,8 +146,8 @@ class EntryIndex:
         self._flushed = count * INDEX_UNIT_SIZE
 
     def take_dirty(self, count: int) -> tuple[MappedFile, ...]:
-        """Return the files with units below ``count`` that no sync has covered, because a sync of
-        them starts.
+        """Return the files with units below ``count`` that no sync has covered. The caller starts a
+        sync of them.
         """
         self._flushing = count * INDEX_UNIT_SIZE
         return tuple(file for file in self._segments if file.end_offset > self._flushed)

@@ -1,12 +1,11 @@
-"""EntryReader: the entries in the DLedger files of one member, as its readers see them.
+"""EntryReader: reads entries from the DLedger files of one member.
 
 An entry is found by its index unit and accepted only if its header agrees with the unit and its
 record is complete; otherwise a :class:`CorruptEntryError` is raised, and a copy of another member
 repairs the entry (:mod:`rmqpy.store.ledger.entry_scrub`). The files are written by
 :mod:`rmqpy.store.ledger.entry_store`.
 
-Invariants: nothing here changes a file; what was read as a batch is forgotten before anything that
-is stored changes.
+Invariants: nothing here changes a file; a cached batch is discarded before stored entries change.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ READ_ENDS_MAX: Final = 16
 
 
 class CorruptEntryError(StoreError):
-    """A stored entry is not what was stored. ``index`` is its number."""
+    """Raised for a stored entry that is damaged. ``index`` is its number."""
 
     def __init__(self, path: str, index: int, found: str) -> None:
         super().__init__(
@@ -46,7 +45,7 @@ class CorruptEntryError(StoreError):
 
 
 class EntryReader:
-    """Reads the entries ``begin_index`` to ``stored_index`` of these files."""
+    """The reader of the entries ``begin_index`` to ``stored_index`` of these files."""
 
     def __init__(self, data: MappedFiles, index: EntryIndex) -> None:
         self._data = data
@@ -55,8 +54,8 @@ class EntryReader:
         self.stored_index = LedgerIndex(-1)
         """The highest index in the files."""
         self.holes: dict[int, LogGap] = {}
-        """The damaged entries that recovery has skipped, by index: nothing is read from the first
-        of them until they are repaired.
+        """The damaged entries that recovery has skipped, by index. Entries from the first of them
+        on are not readable until they are repaired.
         """
         self.on_damage: Callable[[CorruptEntryError], bool] = lambda _fault: False
         """The callback for damage that a reader has found. It returns True if the entry will be
@@ -65,8 +64,8 @@ class EntryReader:
         self._batch: tuple[tuple[int, int, int], Sequence[Entry]] = ((-1, -1, -1), ())
         """The last request for a batch, and its result."""
         self._read_ends: dict[int, tuple[Term, int]] = {}
-        """The term and end of the last entries of runs that were read or written, by index. They
-        save reading the units, for these entries and for those that follow them.
+        """The term and end of the last entries of runs that were read or written, by index. With
+        them, the units of these entries and of those that follow need not be read.
         """
 
     @property
@@ -111,7 +110,7 @@ class EntryReader:
 
     def check(self, first: int, last: int, size_max: int) -> tuple[int, int]:
         """Check entries from ``first``, up to ``last`` and up to about ``size_max`` bytes. Return
-        how many were found to be complete, and their bytes. Raises CorruptEntryError.
+        the number of complete entries and their size in bytes. Raises CorruptEntryError.
         """
         scan = scan_records(
             self._view_of(first, last)[:size_max],
@@ -124,8 +123,8 @@ class EntryReader:
         whole = len(scan) if list(scan.entry_index) == list(expected) else 0
         units = units_of(scan)
         while whole and not self._index.matches(first, units[: whole * INDEX_UNIT_SIZE]):
-            whole //= 2  # towards the unit that differs
-        if first + whole <= last:  # damaged, or cut off by the limit
+            whole //= 2  # A shorter run may end before the unit that differs.
+        if first + whole <= last:  # The next entry is damaged, or cut off by the limit.
             self.entry(first + whole)
             whole += 1
         end = self._unit(first + whole - 1)
@@ -155,7 +154,7 @@ class EntryReader:
         return EntryRun(span, text=text)
 
     def _note_end(self, index: int, term: Term, end: int) -> None:
-        """Remember term and end of the last entry of a run that was read or written."""
+        """Record term and end of the last entry of a run that was read or written."""
         ends = self._read_ends
         ends[index] = term, end
         if len(ends) > READ_ENDS_MAX:
@@ -163,12 +162,14 @@ class EntryReader:
                 del ends[oldest]
 
     def _read_on(self, first: int, last: int, size_max: int) -> tuple[RunSpan, bytes] | None:
-        """Return entries that continue a run that was read or written; None if they do not."""
-        behind = self._read_ends.get(first - 1)
-        file = self._data.find(behind[1]) if behind is not None else None
-        if behind is None or file is None or last > self.stored_index:
+        """Return the entries from ``first`` if they continue a run that was read or written, or
+        None.
+        """
+        previous = self._read_ends.get(first - 1)
+        file = self._data.find(previous[1]) if previous is not None else None
+        if previous is None or file is None or last > self.stored_index:
             return None
-        position = behind[1]
+        position = previous[1]
         view = file.view[position - file.first_offset : file.wrote_position]
         return encode_run(view, first, position, count_max=last - first + 1, size_max=size_max)
 

@@ -1,11 +1,11 @@
-"""Opening the DLedger files of one member: load them, find the end, and align the index units.
+"""The opening of the DLedger files of one member: load them, find the end, align the index units.
 
-The data files are authoritative, the index is derived from them: units that are missing or differ
-are rewritten from the last data file on whose first entry both agree; without such a file the whole
-index is rebuilt.
+The data files are authoritative, and the index is derived from them. Units that are missing or
+differ are rewritten, starting with the last data file on whose first entry both agree; without such
+a file the whole index is rebuilt.
 
-A damaged entry in the middle stops the start, unless other members may have it and its unit says
-where it ends: then it becomes a gap, and nothing after it is read until it is repaired
+A damaged entry in the middle prevents the start, unless other members may have it and its unit
+contains its end: then it becomes a gap, and nothing after it is read until it is repaired
 (:mod:`rmqpy.store.ledger.entry_scrub`). An entry whose header and unit name different terms is
 treated the same: one of the two is wrong, and a member that trusts the wrong one might lead without
 entries that the others have. Damaged entries at the end are a torn tail.
@@ -72,17 +72,17 @@ class EntryOpening:
     safe_timestamp_ms: int | None
     force: bool = False
     can_mend: bool = False
-    """Whether there are other members, which may have what is damaged here."""
+    """True if there are other members, which may have intact copies of damaged entries."""
 
 
 HOLES_MAX = 64
-"""The most damaged entries that are repaired singly. With more damage than that, copying the store
-of another member is faster.
+"""The maximum number of damaged entries that are repaired individually. With more damage, copying
+the store of another member is faster.
 """
 
 
 def open_entries(opening: EntryOpening) -> tuple[EntryStore, int]:
-    """Open the entries. Return them, and the number of torn bytes after them that were moved away.
+    """Open the entries. Return them, and the number of torn bytes moved to the quarantine.
 
     If there are no files, the entries start at the divided offset, or else at 0. Raises StoreError.
     """
@@ -151,7 +151,7 @@ def _recover(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> tup
     store.holes.update({hole.index: hole for hole in holes.values()})
     store.rewind()
     if opening.safe_timestamp_ms is not None:
-        # What a killed process wrote may only be in the page cache; after this it is durable.
+        # The bytes that a killed process wrote may only be in the page cache: make them durable.
         for number in range(min(start, len(data) - 1), len(data)):
             data[number].sync()
         data.sync_directories()
@@ -163,8 +163,8 @@ def _recover(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> tup
 def _adopt_all(
     store: EntryStore, walker: LogRecovery, start: int, opening: EntryOpening
 ) -> list[LogGap]:
-    """Pass the entries to the store, from the last file that it knows. Return those whose unit
-    names another term; the store cannot be used then.
+    """Pass the entries to the store, starting with the last file whose first entry has a unit.
+    Return the entries whose unit names another term; if there are any, the store cannot be used.
     """
     data, holes = walker.segments, walker.holes
     believe = opening.force or not opening.can_mend
@@ -192,15 +192,15 @@ def _end_of_whole(
     holes: dict[int, LogGap],
     index: EntryIndex,
 ) -> tuple[int, int]:
-    """Return the end of the log, which does not end with a gap, and how many bytes after it were
-    moved away. Raises StoreError.
+    """Return the end of the log, which does not end with a gap, and the number of bytes after it
+    that were moved to the quarantine. Raises StoreError.
     """
     moved = 0
     while True:
         end = _walk(walker, start, opening, holes, index)
         moved += end.torn_bytes
         if holes and end.torn_bytes:
-            continue  # find what is the last entry now
+            continue  # The last entry may be another one now.
         if end.last not in holes:
             return end.end, moved
         moved += walker.force_truncate(end.last)
@@ -232,13 +232,13 @@ def _walk(
 
 
 def _damaged_unit(data: MappedFiles, index: EntryIndex, offset: int) -> IndexUnit | None:
-    """Return the unit of the entry that made a walk end at ``offset``: the one there or, if that
-    one matches its unit, the one before it, whose index or term is wrong.
+    """Return the unit of the entry that ended a scan at ``offset``: the entry at that offset or, if
+    it matches its unit, the entry before it, whose index or term is wrong.
     """
     unit = index.find(offset)
-    if unit is not None and _is_as_told(data, unit):
+    if unit is not None and _matches_unit(data, unit):
         unit = index.get(unit.index - 1)
-        if unit is None or _is_as_told(data, unit):
+        if unit is None or _matches_unit(data, unit):
             return None
     file = data.find(unit.position) if unit is not None else None
     if unit is None or file is None:
@@ -248,7 +248,7 @@ def _damaged_unit(data: MappedFiles, index: EntryIndex, offset: int) -> IndexUni
     return unit if fits else None
 
 
-def _is_as_told(data: MappedFiles, unit: IndexUnit) -> bool:
+def _matches_unit(data: MappedFiles, unit: IndexUnit) -> bool:
     """Return whether an entry matches its unit and its record is complete."""
     file = data.find(unit.position)
     if file is None:

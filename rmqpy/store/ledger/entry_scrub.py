@@ -1,7 +1,7 @@
 """Scrub: finds damaged entries of a member, and repairs them with intact copies from the leader.
 
-All entries are checked in order, repeatedly, a few at a time: otherwise damage in an entry that no
-client reads would be found only when it is needed. ::
+All entries are checked in order, repeatedly, a few at a time. Otherwise damage in an entry that no
+client reads would only be found when the entry is needed. ::
 
     intact ──found──► damaged ──fetch──► requested ──the same entry, intact──► intact
                          ▲                   │
@@ -24,7 +24,7 @@ from rmqpy.store.ledger.entry_store import EntryStore
 
 PERIOD_MS: Final = 1000
 REST_MS: Final = 5000
-"""The pause between two passes over the log, so that a small one is not checked all the time."""
+"""The pause between two passes over the log, so that a small log is not checked all the time."""
 
 ENTRIES_AT_ONCE: Final = 500
 BYTES_AT_ONCE: Final = 1024 * 1024
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class Scrub:
-    """The scrub of one member. See the module's text."""
+    """The scrub of one member."""
 
     def __init__(self, entries: EntryStore, fetch: Fetch) -> None:
         self._entries = entries
@@ -57,16 +57,16 @@ class Scrub:
         """Check some entries, or request a damaged one. Raises CorruptEntryError."""
         if now_ms < self._due_ms:
             return
-        self._forget_what_is_gone()
+        self._discard_removed()
         self._due_ms = now_ms + (RETRY_MS if self.damaged else PERIOD_MS)
         if self.damaged:
             index = min(self.damaged)
             self._fetch(index, partial(self._fetched, index))
         else:
-            self._look()
+            self._check_next()
 
-    def _forget_what_is_gone(self) -> None:
-        """Forget damaged entries that have expired or were cut off with the tail."""
+    def _discard_removed(self) -> None:
+        """Discard damaged entries that have expired or were cut off with the tail."""
         entries = self._entries
         if self.damaged:
             self.damaged = {
@@ -75,7 +75,7 @@ class Scrub:
                 if entries.begin_index <= index <= entries.stored_index
             }
 
-    def _look(self) -> None:
+    def _check_next(self) -> None:
         entries = self._entries
         if entries.begin_index < 0:
             return
@@ -99,7 +99,7 @@ class Scrub:
         try:
             self._entries.repair(entry)
         except (CorruptEntryError, OSError) as fault:
-            logger.error("entry %d could not be repaired, trying again: %s", index, fault)
+            logger.error("entry %d could not be repaired; trying again: %s", index, fault)
             return
         self.damaged.discard(index)
         logger.warning("entry %d was repaired with the copy of the leader", index)

@@ -3,11 +3,11 @@
 
 Data file: entries of [48-byte header][record]. An entry fits only if 8 bytes remain free after it;
 otherwise the file is closed by a filler (int32 -1, int32 rest, zeros to the end). Index unit ``n``
-(32 bytes at ``32 * n``) gives the position of entry ``n``.
+(32 bytes at ``32 * n``) contains the position of entry ``n``.
 
-A leader appends records, a follower stores entries byte for byte. A new leader may make it drop the
-tail after the committed entries, and a member that has nothing in common with the leader starts
-again from an empty log (see :mod:`rmqpy.dledger.entry_log`, whose ``EntryLog`` this implements).
+A leader appends records, a follower stores entries byte for byte. A new leader may make a follower
+drop the tail after the committed entries, and a member that has no entry in common with the leader
+restarts with an empty log (see :mod:`rmqpy.dledger.entry_log`, whose ``EntryLog`` this implements).
 The code that only reads is in :mod:`rmqpy.store.ledger.entry_reader`.
 
 Invariants: indexes are dense from ``begin_index`` to ``end.index``; the bytes after the last entry
@@ -70,8 +70,8 @@ class EntryStore(EntryReader):
         self.member_files = member_files
         self.staging = Staging(data.wrote_offset, units=True)
         self.released_index = -1
-        """The index up to which entries have expired on the leader, so that no copy of a damaged
-        one exists.
+        """The index up to which entries have expired on the leader, so that damaged ones cannot be
+        repaired.
         """
 
         self.committed_index = LedgerIndex(-1)
@@ -85,7 +85,7 @@ class EntryStore(EntryReader):
         self.flushed_offset = PhysicalOffset(data.wrote_offset)
         self._flushing_end = LedgerEnd()
         self._flushing_to = 0
-        """The end of what the running sync covers; a cut lowers it."""
+        """The end of the bytes that the running sync covers; a cut lowers it."""
 
     @property
     def base_offset(self) -> PhysicalOffset:
@@ -108,7 +108,7 @@ class EntryStore(EntryReader):
 
     @property
     def written_offset(self) -> PhysicalOffset:
-        """The offset below which everything was written to the files."""
+        """The offset below which all bytes are in the files."""
         return PhysicalOffset(self.staging.staged_from)
 
     # Writing
@@ -128,7 +128,7 @@ class EntryStore(EntryReader):
         for number, record in enumerate(records):
             size = ENTRY_HEADER_SIZE + len(record)
             assert size <= ENTRY_SIZE_MAX
-            self._go_back_for(size)
+            self._undo_roll_for(size)
             self.make_room(size)
             position = self.staging.state[END]
             offset = PhysicalOffset(position + ENTRY_HEADER_SIZE)
@@ -140,8 +140,8 @@ class EntryStore(EntryReader):
         return offsets
 
     def receive(self, parts: Sequence[Part]) -> None:
-        """Stage entries of another member byte for byte, each at the position that it names. After
-        an OSError, the same call continues where the last one ended.
+        """Stage entries of another member byte for byte, each at the position in its header. If the
+        call is repeated after an OSError, it continues where the last one ended.
         """
         for part in parts:
             if isinstance(part, EntryRun) and part.first_index == self.end.index + 1:
@@ -151,7 +151,7 @@ class EntryStore(EntryReader):
 
     def _receive_run(self, run: EntryRun) -> None:
         span = run.span
-        self._go_back_for(span.first_size)
+        self._undo_roll_for(span.first_size)
         self.make_room(span.size, span.count)
         assert run.position == self.staging.state[END], "it was placed by the same rule"
         self.staging.put(run.data)
@@ -163,7 +163,7 @@ class EntryStore(EntryReader):
             if entry.index <= self.end.index:
                 continue
             assert entry.index == self.end.index + 1, "entries are received in order"
-            self._go_back_for(entry.size)
+            self._undo_roll_for(entry.size)
             self.make_room(entry.size)
             assert entry.position == self.staging.state[END], "it was placed by the same rule"
             self._stage(entry.header.encode(), entry.body, LedgerEnd(entry.index, entry.term))
@@ -180,12 +180,12 @@ class EntryStore(EntryReader):
 
     @property
     def has_staged(self) -> bool:
-        """Whether :meth:`commit` has something to write or to report."""
+        """True if :meth:`commit` has something to write or to report."""
         state = self.staging.state
         return state[STAGED] != 0 or state[UNITS] != 0
 
     def commit(self) -> None:
-        """Write what is staged: entries with one write per file, then their index units."""
+        """Write the staged bytes: entries with one write per file, then their index units."""
         self._commit_data()
         state = self.staging.state
         if state[UNITS]:
@@ -195,7 +195,7 @@ class EntryStore(EntryReader):
             if self.begin_index < 0:
                 self.begin_index = first
             self.stored_index = index = LedgerIndex(state[INDEX] - 1)
-            if state[END] % self._data.file_size:  # else a new file was started
+            if state[END] % self._data.file_size:  # Otherwise a new file was started.
                 self._note_end(index, Term(state[TERM]), state[END])
             self.on_stored(index)
 
@@ -208,7 +208,7 @@ class EntryStore(EntryReader):
             self._data.create(self._data.last.end_offset)
 
     def truncate_from(self, index: int) -> None:
-        """Drop the entries from ``index``, durably; the first one is always kept. Blocks."""
+        """Drop the entries from ``index``, durably; the first entry is always kept. Blocks."""
         assert not self.staging.state[STAGED] and not self.staging.state[UNITS]
         assert max(self.committed_index, self.begin_index) < index <= self.stored_index
         self._forget_batch()
@@ -263,7 +263,7 @@ class EntryStore(EntryReader):
     def release_first_file(self) -> MappedFile:
         """Remove the first data file from the log and return it; remove the index files that only
         cover it. All its entries are committed, and another file follows. Raises CorruptEntryError
-        if the first entry of that file cannot be determined.
+        if the first entry of the next file cannot be determined.
         """
         begin = self._first_index_in(self._data[1])
         self._forget_batch()
@@ -277,7 +277,7 @@ class EntryStore(EntryReader):
 
     @property
     def first_file_is_discardable(self) -> bool:
-        """Whether the first data file only holds committed entries that the leader no longer
+        """True if the first data file only contains committed entries that the leader no longer
         has.
         """
         if not 0 <= self.begin_index <= self.released_index <= self.committed_index:
@@ -321,10 +321,10 @@ class EntryStore(EntryReader):
 
     @property
     def _stored_offset(self) -> int:
-        """The offset below which everything is in the files and has its unit.
+        """The offset below which all entries are in the files and have their units.
 
-        The unit of an entry that was written may still find no disk space. If a sync counted that
-        entry, no later sync would cover it.
+        The write of a unit may fail for lack of disk space after that of its entry. If a sync
+        counted such an entry, no later sync would cover its unit.
         """
         if not self.staging.state[UNITS]:
             return self.staging.staged_from
@@ -361,10 +361,11 @@ class EntryStore(EntryReader):
             file = self._data.create(end - end % self._data.file_size)
         rest = file.end_offset - end
         if size + ENTRY_FILLER_SIZE > rest:
-            # Each of these steps may fail, and is then repeated.
+            # Each of these steps may fail and is repeated by the next call.
             self._commit_data()
             following = self._data.find(file.end_offset) or self._data.create(file.end_offset)
-            # The bytes after it are zero: in a new file anyway, and recovery zeroes what it cuts.
+            # The bytes after the filler head are zero: in a new file anyway, and recovery and cuts
+            # zero the bytes that they remove.
             file.file.write(file.size - rest, encode_filler_head(rest))
             file.wrote_position = file.size
             staging.restart(file.end_offset)
@@ -399,9 +400,9 @@ class EntryStore(EntryReader):
             last = self._index.unit(index)
         return last.position + last.size
 
-    def _go_back_for(self, size: int) -> None:
-        """Undo a roll to a new file that holds no entry yet if an entry of ``size`` belongs into
-        the previous file: all members place the next entry by the end of the last one
+    def _undo_roll_for(self, size: int) -> None:
+        """Undo a roll to a new file without entries if an entry of ``size`` belongs in the previous
+        file: on all members, the end of the last entry determines the position of the next
         (:func:`rmqpy.dledger.entry_log.frame`).
         """
         end = self.staging.state[END]
@@ -446,8 +447,8 @@ class EntryStore(EntryReader):
         self.staging.restart(end_offset)
 
     def rewind(self) -> None:
-        """Undo the roll to a new file that holds no entry: all members place the next entry by the
-        end of the last one.
+        """Undo the roll to a new file without entries, because on all members the end of the last
+        entry determines the position of the next.
         """
         state = self.staging.state
         if self.end.term < 0 or state[STAGED] or state[UNITS]:
@@ -464,7 +465,7 @@ class EntryStore(EntryReader):
         written.
 
         Units that name the same entry with another term are returned and not overwritten, unless
-        ``believe`` says that the entries are right.
+        ``believe`` is set, which means that the entries are correct.
         """
         units = units_of(scan)
         if not units:
@@ -498,6 +499,6 @@ class EntryStore(EntryReader):
             raise StoreError(
                 first.path, str(fault), "an entry at its start", "restore it from another member"
             ) from fault
-        remembered = self.member_files.load_committed_index()
-        if remembered >= self.begin_index:
-            self.commit_to(LedgerIndex(min(remembered, self.end.index)))
+        committed = self.member_files.load_committed_index()
+        if committed >= self.begin_index:
+            self.commit_to(LedgerIndex(min(committed, self.end.index)))

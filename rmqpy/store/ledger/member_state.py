@@ -1,4 +1,4 @@
-"""``currterm`` and ``checkpoint``: what a DLedger member stores in addition to its entries.
+"""``currterm`` and ``checkpoint``: the files of a DLedger member in addition to its entries.
 
 Both are property files (``key=value`` lines) with a ``.bak`` of their previous version:
 
@@ -39,12 +39,12 @@ class MemberFiles:
         return HardState(Term(_number(pairs, "currTerm", path)), pairs.get("voteLeader") or None)
 
     def save_hard_state(self, state: HardState) -> None:
-        """Store the state durably: a vote that is forgotten might be given twice."""
+        """Store the state durably, because a member that lost its vote might vote twice."""
         text = f"voteLeader={state.voted_for or ''}\ncurrTerm={state.current_term}\n"
         write_atomically(self.files, self._current_term, text.encode())
 
     def load_committed_index(self) -> LedgerIndex:
-        """Return the committed index of the checkpoint; -1 without one."""
+        """Return the committed index of the checkpoint, or -1 if there is no checkpoint."""
         pairs = self._read_pairs(self._checkpoint)
         if pairs is None:
             return LedgerIndex(-1)
@@ -74,7 +74,7 @@ def _decode_pairs(raw: bytes) -> dict[str, str]:
     """Return the ``key=value`` lines as a dictionary. Raises ValueError if there is none."""
     lines = [line.partition("=") for line in raw.decode().splitlines() if "=" in line]
     if not lines:
-        raise ValueError("no line key=value in it")
+        raise ValueError("it has no key=value line")
     return {key.strip(): value.strip() for key, _, value in lines}
 
 

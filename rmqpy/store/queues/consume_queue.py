@@ -6,7 +6,7 @@ filler units (0, 0x7FFFFFFF, 0) before its first real one. The bytes after the l
 
 Invariants: unit ``n`` belongs to the message whose QUEUEOFFSET is ``n``; physical offsets grow
 along a queue; ``max_physical_offset`` is the end of the last unit's record; the size in a unit is
-never 0, so a place that holds zeros was never written.
+never 0, so 20 zero bytes were never written.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LOAD_CHECK_FILES = 3
 """The number of files, counted from the last, that are searched for gaps when a queue is loaded."""
 
 END_STATE, MIN_STATE, MAX_PHYSICAL_STATE, WATCHED_STATE = range(4)
-"""The fields of ``ConsumeQueue.state``: the first two count bytes; WATCHED_STATE is set while a
-listener wants to know of arrivals.
+"""The fields of ``ConsumeQueue.state``: the first two count bytes; WATCHED_STATE is set while
+arrivals in the queue must be reported to a listener.
 """
 STATE_COUNT = 4
 
@@ -39,9 +39,7 @@ _ZERO_STEP = 1 << 16
 
 @define(slots=True, frozen=True)
 class QueueSync:
-    """A task that syncs the files of a queue which hold units, up to ``end``, that are not
-    durable.
-    """
+    """A task that syncs the files of a queue with units, up to ``end``, that are not durable."""
 
     queue: ConsumeQueue
     end: int
@@ -56,23 +54,23 @@ class QueueSync:
 
 
 class ConsumeQueue:
-    """One queue of one topic. Units are written in place through a mapping."""
+    """One queue of one topic, whose units are written in place through a mapping."""
 
     def __init__(self, files: FileSystem, directory: str, file_size: int) -> None:
         assert file_size % QUEUE_UNIT_SIZE == 0
         self._directory = directory
         self._segments = MappedFiles(files, (directory,), file_size)
         self.state = array("q", bytes(8 * STATE_COUNT))
-        """The numbers that the C core also reads and writes: ``END_STATE`` and the following."""
+        """The numbers that the C core also reads and writes, indexed by ``END_STATE`` etc."""
         self._dirty_from = 0
         self._cleared = False
-        """Whether units were removed whose absence is not durable yet."""
+        """True if units were removed and their removal is not durable yet."""
         self._gone_below = 0
         """The last known start of the log."""
         self.began_again = False
-        """Whether files were removed since this was last set to False."""
+        """True if files were removed since the attribute was last set to False."""
         self.damaged = False
-        """Whether units after the end were found at the start and must be dispatched again."""
+        """True if units after the end were found at the start and must be dispatched again."""
 
     @property
     def _end(self) -> int:
@@ -122,7 +120,7 @@ class ConsumeQueue:
 
     def load(self) -> None:
         """Find the files and the end of the units; change nothing on disk. A gap before later units
-        is the end as well: what follows must be dispatched again.
+        is the end as well: the units after it must be dispatched again.
         """
         self._segments.load(SIZE_KEY)
         self._end = self._segments.wrote_offset
@@ -178,8 +176,8 @@ class ConsumeQueue:
             self.put(number, *unit)
 
     def units(self, queue_offset: int, count: int) -> memoryview:
-        """Return at most ``count`` units from ``queue_offset``, all from one file; empty if there
-        is none.
+        """Return at most ``count`` encoded units from ``queue_offset``, all from one file; empty if
+        there is none.
         """
         position = queue_offset * QUEUE_UNIT_SIZE
         if not 0 <= position < self._end:
@@ -192,8 +190,8 @@ class ConsumeQueue:
         return file.view[start:stop]
 
     def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """Return (physical offset, record size, tags code) of a unit; None if it does not exist or
-        is filler.
+        """Return (physical offset, record size, tags code) of a unit, or None if it does not exist
+        or is filler.
         """
         view = self.units(queue_offset, 1)
         if not view:
@@ -202,9 +200,7 @@ class ConsumeQueue:
         return None if size == QUEUE_FILLER_SIZE or size <= 0 else (offset, size, tags_code)
 
     def next_file_start(self, queue_offset: int) -> QueueOffset:
-        """Return the first queue offset of the file after the one that would hold
-        ``queue_offset``.
-        """
+        """Return the first queue offset of the file after that of ``queue_offset``."""
         per_file = self.max_offset_in_file
         return QueueOffset((queue_offset // per_file + 1) * per_file)
 
@@ -253,7 +249,7 @@ class ConsumeQueue:
             self._dirty_from = min(self._dirty_from, self._segments.last.first_offset)
 
     def take_sync(self) -> QueueSync | None:
-        """Return a task that makes every unit durable; None if they are."""
+        """Return a task that makes all units durable, or None if they are durable."""
         start = self._dirty_from
         if start >= self._end and not self._cleared:
             return None
@@ -279,8 +275,9 @@ class ConsumeQueue:
         """Return the number of the first real unit, from ``first``, whose message is at or after
         ``physical_offset``; the end if there is none.
 
-        Fillers have no order: the binary search may end after some of them, so it walks back over
-        them and over the units that it then finds. At most one file of fillers is contiguous.
+        Fillers have no order: the binary search may end after some of them, so a linear search
+        continues backwards over them and the units before. At most one file of fillers is
+        contiguous.
         """
         low, high = first, int(self.max_offset)
         while low < high:
@@ -327,7 +324,7 @@ class ConsumeQueue:
             self._dirty_from = self._end
         gap = (position - self._end) // QUEUE_UNIT_SIZE
         if gap > self.max_offset_in_file and self.max_physical_offset <= self._gone_below:
-            # Its messages, and unseen later ones, have expired: the queue starts again.
+            # The messages of the queue, and later ones without units, have expired: start again.
             while self._segments:
                 self._segments.drop_last()
             self.began_again = True
@@ -346,7 +343,7 @@ class ConsumeQueue:
         self._end = position
 
     def _cut(self, position: int) -> None:
-        """Make ``position`` the end, and zero what followed it, so that it cannot reappear."""
+        """Make ``position`` the end, and zero the bytes after it, so that they cannot reappear."""
         if not self._segments:
             return
         count = len(self._segments)
@@ -378,7 +375,7 @@ class ConsumeQueue:
 
 
 def _last_nonzero_end(view: memoryview) -> int:
-    """Return the end of the unit that holds the last byte which is not zero."""
+    """Return the end of the unit that contains the last byte that is not zero."""
     for start in range((len(view) - 1) // _ZERO_STEP * _ZERO_STEP, -1, -_ZERO_STEP):
         chunk = bytes(view[start : start + _ZERO_STEP]).rstrip(b"\0")
         if chunk:
@@ -390,11 +387,11 @@ def _last_nonzero_end(view: memoryview) -> int:
 def _used_bytes(view: memoryview, end: int) -> int:
     """Return the number of bytes before the first zero unit below ``end``."""
     data = bytes(view[:end])
-    place = -1
-    while (place := data.find(_ZERO_UNIT, place + 1)) >= 0:
+    found = -1
+    while (found := data.find(_ZERO_UNIT, found + 1)) >= 0:
         # 20 zero bytes that are not aligned to a unit belong to two units that are not zero.
-        start = -(-place // QUEUE_UNIT_SIZE) * QUEUE_UNIT_SIZE
+        start = -(-found // QUEUE_UNIT_SIZE) * QUEUE_UNIT_SIZE
         if data[start : start + QUEUE_UNIT_SIZE] == _ZERO_UNIT:
             return start
-        place = start
+        found = start
     return end

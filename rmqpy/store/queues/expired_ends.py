@@ -1,9 +1,9 @@
 """ExpiredQueueEnds: the next offsets of consume queues whose messages the log no longer has.
 
 A member whose log was reset to a later start (:mod:`rmqpy.store.ledger.entry_store`), or that is
-new in an old group, has no unit of a queue that has received no message since. As a leader it would
-assign its offsets a second time. So it does not lead until a leader has sent it these ends: those
-of the queues that have no message in that leader's log.
+new in an old group, has no units of the queues that have received no message since then. As a
+leader it would assign their offsets a second time. Therefore it does not lead until a leader has
+sent the ends of the queues that have no message in that leader's log.
 
 ``rmqpy/queue-ends`` is JSON: ``wanted`` (not received yet), ``ends`` (topic to queue id to the
 offset of the next message). The answer of a leader has the same format.
@@ -25,8 +25,8 @@ OFFSET_MAX = 1 << 62
 
 
 class ExpiredQueueEnds:
-    """The queue ends of one store. See the module's text. A file that cannot be read counts as
-    ``is_requested``.
+    """The queue ends of one store. If the file cannot be read, the ends are requested again
+    (``is_requested``).
     """
 
     def __init__(self, files: FileSystem, path: str) -> None:
@@ -41,7 +41,7 @@ class ExpiredQueueEnds:
                 self.is_requested = True
 
     def request(self) -> None:
-        """Note that the ends are needed, because the log is about to be reset. Blocks; raises
+        """Record that the ends are needed, because the log is about to be reset. Blocks; raises
         OSError.
         """
         if not self.is_requested:
@@ -57,12 +57,12 @@ class ExpiredQueueEnds:
         self._save()
 
     def mark_unavailable(self) -> None:
-        """Stop requesting the ends: the leader cannot send them (a Java member)."""
+        """Stop requesting the ends, because the leader cannot send them (a Java member)."""
         self.is_requested = False
         self._save()
 
     def forget(self, topic: str) -> None:
-        """Forget a topic that was deleted: its offsets start at 0 again."""
+        """Remove a topic that was deleted: its offsets start at 0 again."""
         if any(name[0] == topic for name in self.ends):
             self.ends = {name: end for name, end in self.ends.items() if name[0] != topic}
             self._save()
@@ -97,7 +97,7 @@ def _decoded(body: bytes) -> tuple[bool, dict[QueueName, int]]:
         }
         wanted = bool(tree["wanted"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise RemoteProtocolError(f"no ends of queues: {error!r:.200}") from None
+        raise RemoteProtocolError(f"not a table of queue ends: {error!r:.200}") from None
     if not all(queue_id >= 0 and 0 <= end < OFFSET_MAX for (_, queue_id), end in ends.items()):
-        raise RemoteProtocolError("ends of queues that no queue has")
+        raise RemoteProtocolError("a table of queue ends with an invalid queue id or offset")
     return wanted, ends

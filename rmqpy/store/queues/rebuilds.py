@@ -2,9 +2,9 @@
 not lead to its message.
 
 ``rmqpy/queue-rebuilds`` is JSON: topic to queue id to the lowest such queue offset. While the store
-runs, the unit is skipped, as the Java broker skips one that leads nowhere. The next start cuts the
-queue there, or earlier if the units before are wrong as well; dispatch rebuilds the rest from the
-log. A file that cannot be read counts as empty: readers will find the units again.
+runs, the unit is skipped, as in the Java broker. The next start cuts the queue there, or earlier if
+the units before are wrong as well; dispatch rebuilds the rest from the log. A file that cannot be
+read counts as empty: readers will find the units again.
 
 Invariant: an entry stays on disk until the rebuilt units are durable.
 """
@@ -22,7 +22,7 @@ from rmqpy.store.queues.unit_check import unit_matches_record
 
 
 class QueueRebuilds:
-    """The queues of one store that must be rebuilt. See the module's text."""
+    """The queues of one store that must be rebuilt."""
 
     def __init__(self, files: FileSystem, path: str) -> None:
         self._files = files
@@ -34,17 +34,17 @@ class QueueRebuilds:
         return len(self._offsets)
 
     def note(self, name: QueueName, queue_offset: int) -> None:
-        """Record that the unit at ``queue_offset`` does not lead to its message. Blocks, but only
-        if that is new. Raises OSError if it could not be stored; the next read of the unit tries
-        again.
+        """Record that the unit at ``queue_offset`` does not lead to its message. Blocks if that was
+        not recorded before. Raises OSError if it could not be stored; the next read of the unit
+        tries again.
         """
         known = self._offsets.get(name)
         if known is None or queue_offset < known:
             self._save({**self._offsets, name: queue_offset})
 
     def cut(self, queues: ConsumeQueueTable, log: CommitLog) -> list[str]:
-        """Drop the recorded units and those after them, at a start. Return what was done, for the
-        log.
+        """Drop the recorded units and those after them, at a start. Return one note per queue, to
+        be logged.
         """
         self._under_way = self._offsets
         notes = []
@@ -61,7 +61,7 @@ class QueueRebuilds:
         return notes
 
     def done(self) -> None:
-        """Forget what :meth:`cut` has dropped: it was rebuilt and is durable."""
+        """Remove the entries that :meth:`cut` has used, whose rebuilt units are durable."""
         if self._under_way:
             left = {n: o for n, o in self._offsets.items() if self._under_way.get(n) != o}
             self._save(left)

@@ -28,16 +28,17 @@ class ConsumeQueueTable:
         self._torn: dict[str, BrokenFileSequenceError] = {}
         """The directories of incomplete queues, and why they are incomplete."""
         self.removals = 0
-        """The number of times that queues or units were removed: code that keeps references to
-        their files must look them up again when it grows.
+        """A counter of removals of queues or units. When it grows, code that keeps references to
+        their files must look them up again.
         """
 
     def load(self) -> None:
         """Find the queues; change nothing on disk. Raises StoreError for entries that no broker
         creates, and if all files have a length other than the configured one.
 
-        A queue with a gap, or with a file of a wrong length, is left out, unless the setting may be
-        wrong instead: the length holds whole units, and no other file has the configured one.
+        A queue with a gap, or with a file of a wrong length, is left out. If instead the setting
+        may be wrong (the length is a multiple of the unit size, and no other file has the
+        configured length), StoreError is raised.
         """
         for topic in self._files.list_dir(self._directory):
             folder = f"{self._directory}/{topic}"
@@ -65,8 +66,8 @@ class ConsumeQueueTable:
             self._torn[f"{self._directory}/{topic}/{queue_id}"] = fault
 
     def set_torn_aside(self, quarantine: str) -> list[str]:
-        """Move the queues that could not be read to the quarantine, once the log has been accepted,
-        so that they are rebuilt. Return their directories.
+        """Move the queues that could not be read to the quarantine, after the log has been
+        accepted, so that they are rebuilt. Return their directories.
         """
         moved = list(self._torn)
         self._torn.clear()
@@ -78,7 +79,7 @@ class ConsumeQueueTable:
         return moved
 
     def finish_recovery(self) -> None:
-        """Clear the bytes after the ends of the queues, once the log has been accepted."""
+        """Clear the bytes after the ends of the queues, after the log has been accepted."""
         for queue in self:
             queue.finish_recovery()
 
@@ -100,7 +101,7 @@ class ConsumeQueueTable:
         return self._queues.get((topic, queue_id))
 
     def of(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the queue, which is created if it does not exist."""
+        """Return the queue; create it if it does not exist."""
         return self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
 
     def note_removal(self) -> None:
@@ -150,7 +151,7 @@ class ConsumeQueueTable:
             queue.correct_min_offset(log_min_offset)
 
     def drop_topic(self, topic: str) -> int:
-        """Delete the queues of a topic. Return how many there were."""
+        """Delete the queues of a topic, and return their number."""
         names = [name for name in self._queues if name[0] == topic]
         self.removals += 1
         for name in names:
@@ -163,18 +164,18 @@ class ConsumeQueueTable:
         """Delete the queues whose last message is below the log, except those of ``spared_topic``.
         Return their names.
         """
-        gone = [
+        expired = [
             name
             for name, queue in self._queues.items()
             if name[0] != spared_topic and 0 < queue.max_physical_offset < log_min_offset
         ]
-        for topic, queue_id in gone:
+        for topic, queue_id in expired:
             self._queues.pop((topic, queue_id)).destroy()
             self._files.remove_tree(f"{self._directory}/{topic}/{queue_id}")
             if not any(name[0] == topic for name in self._queues):
                 self._files.remove_tree(f"{self._directory}/{topic}")
-        self.removals += bool(gone)
-        return gone
+        self.removals += bool(expired)
+        return expired
 
     def close(self) -> None:
         for queue in self:
@@ -186,8 +187,8 @@ def _may_be_setting(fault: BrokenFileSequenceError) -> bool:
 
 
 def is_queue_name(topic: bytes, queue_id: int) -> bool:
-    """Return whether these can name the directory of a queue: nothing may lead out of
-    ``consumequeue/``.
+    """Return whether topic and queue id can name the directory of a queue, which must not be
+    outside of ``consumequeue/``.
     """
     plain = b"/" not in topic and b"\0" not in topic
     return plain and queue_id >= 0 and topic not in (b"", b".", b"..")

@@ -1,8 +1,8 @@
 """TopicQueueTable (Java topicQueueTable): the queue offset that each queue assigns next.
 
 The numbers are in one array, ``cells``, so that the C core can assign offsets without a copy; a
-queue keeps its cell as long as the table exists. ``generation`` changes whenever ``cells`` or the
-meaning of a cell does.
+queue keeps its cell until the table is replaced. ``generation`` changes whenever ``cells`` or the
+meaning of a cell changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FIRST_CELLS = 64
 
 
 class TopicQueueTable:
-    """The next queue offsets of one store. See the module's text."""
+    """The next queue offsets of one store."""
 
     __slots__ = ("_places", "cells", "generation")
 
@@ -49,10 +49,10 @@ class TopicQueueTable:
             self.cells[number] = offset
         self.generation += 1
 
-    def forget(self, gone: Container[QueueKey]) -> None:
-        """Forget queues that were deleted: they start at 0 again."""
-        self.replace({key: offset for key, offset in self.items() if key not in gone})
+    def forget(self, deleted: Container[QueueKey]) -> None:
+        """Remove queues that were deleted: they start at 0 again."""
+        self.replace({key: offset for key, offset in self.items() if key not in deleted})
 
     def forget_topic(self, topic: bytes) -> None:
-        """Forget all queues of a topic, which were deleted."""
+        """Remove all queues of a topic, which were deleted."""
         self.forget({key for key, _ in self.items() if key[0] == topic})

@@ -19,8 +19,8 @@ from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.queues.table import QueueName
 
 LIGHT_QUEUE_PREFIX = "%LMQ%"
-"""The prefix of Java's light queues: their units lead to messages of other topics, which have
-queue offsets of those topics.
+"""The prefix of Java's light queues. Their units lead to messages of other topics, with the queue
+offsets of those topics.
 """
 
 _HEAD = Struct(">iI4xi4xq8xi")
@@ -28,7 +28,7 @@ _HEAD = Struct(">iI4xi4xq8xi")
 
 
 def is_plausible_unit(log: CommitLog, physical_offset: int, size: int) -> bool:
-    """Return whether the log may have, or may have had, a record there."""
+    """Return whether the log may contain, or may have contained, a record of this size there."""
     return physical_offset >= 0 and RECORD_SIZE_MIN <= size <= log.max_offset - physical_offset
 
 

@@ -3,7 +3,7 @@
 Only the keys of an allow-list can change at run time (``runtime`` in the tables of
 :mod:`rmqpy.config`). A request changes all of its keys, or none if one of them is refused. A change
 takes effect at once and is answered when it has been written to the configuration file. A broker
-that was started without a file keeps changes in memory only, and its answer says so.
+that was started without a file keeps changes in memory only, and reports that in its answer.
 """
 
 from __future__ import annotations
