@@ -156,19 +156,19 @@ class Tracer:
 
     async def _send_some(self) -> None:
         """Send one message with as many waiting records as fit."""
-        taken: list[TraceRecord] = []
+        batch: list[TraceRecord] = []
         size = 0
-        while self._waiting and len(taken) < RECORDS_MAX and size < BODY_BYTES_MAX:
-            taken.append(self._waiting.popleft())
-            size += len(taken[-1].text)
-        keys = dict.fromkeys(key for record in taken for key in record.keys)
-        body = "".join(record.text for record in taken).encode()
+        while self._waiting and len(batch) < RECORDS_MAX and size < BODY_BYTES_MAX:
+            batch.append(self._waiting.popleft())
+            size += len(batch[-1].text)
+        keys = dict.fromkeys(key for record in batch for key in record.keys)
+        body = "".join(record.text for record in batch).encode()
         try:
             await self.send(Message(topic=self.topic, body=body, keys=" ".join(keys)))
         except RmqError as fault:
-            self.lost += len(taken)
+            self.lost += len(batch)
             logger.warning(
-                "lost %d trace records, because sending them failed: %s", len(taken), fault
+                "lost %d trace records, because sending them failed: %s", len(batch), fault
             )
 
 

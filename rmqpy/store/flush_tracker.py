@@ -158,14 +158,14 @@ class FlushTracker:
         """Return the point up to which log and consume queues are durable after the queues have
         been synced, or None for a DLedger log, which recovers from its checkpoint.
         """
-        row = self._segments
-        if row is None:
+        segments = self._segments
+        if segments is None:
             return None
         ends: dict[str, dict[int, int]] = {}
         for (topic, queue_id), queue in self._queues.items():
             ends.setdefault(topic, {})[queue_id] = queue.max_offset
         offset = min(self._dispatcher.queue_cursor, self.log.flushed_offset)
-        return RecoveryPoint.of(row, offset, ends)
+        return RecoveryPoint.of(segments, offset, ends)
 
     def on_log_reset(self, low: int) -> None:
         """Record that the log starts at ``low`` now, perhaps before the messages of the queues."""

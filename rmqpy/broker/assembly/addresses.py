@@ -44,29 +44,29 @@ class Addresses:
 
 def choose_addresses(settings: AddressSettings) -> Addresses:
     """Return the addresses that follow from the module's table."""
-    told = settings.broker_ip1
+    reported = settings.broker_ip1
     if settings.bind_address:
         bind = settings.bind_address
-    elif told and _is_local(told, settings.local_addresses):
-        bind = told
+    elif reported and _is_local(reported, settings.local_addresses):
+        bind = reported
     else:
         bind = LOOPBACK
-    if not told:
-        told = LOOPBACK if bind in _ANY else bind
-    return Addresses(told=told, bind=bind, warning=_warning(settings, told, bind))
+    if not reported:
+        reported = LOOPBACK if bind in _ANY else bind
+    return Addresses(told=reported, bind=bind, warning=_warning(settings, reported, bind))
 
 
-def _warning(settings: AddressSettings, told: str, bind: str) -> str | None:
+def _warning(settings: AddressSettings, reported: str, bind: str) -> str | None:
     if settings.bind_address:
         return None
     if settings.broker_ip1:
-        if bind == LOOPBACK and not _is_loopback(told):
+        if bind == LOOPBACK and not _is_loopback(reported):
             return (
-                f"brokerIP1 {told} is no address of this host: listening on {LOOPBACK} only; "
-                "set bindAddress to the address to listen on (0.0.0.0 for all)"
+                f"brokerIP1 {reported} is not an address of this host: listening on {LOOPBACK} "
+                "only; set bindAddress to the address to listen on (0.0.0.0 for all)"
             )
         return None
-    remote = [server for server in settings.name_servers if not _is_here(server, settings)]
+    remote = [server for server in settings.name_servers if not _is_on_this_host(server, settings)]
     if not remote:
         return None
     return (
@@ -76,7 +76,7 @@ def _warning(settings: AddressSettings, told: str, bind: str) -> str | None:
     )
 
 
-def _is_here(server: str, settings: AddressSettings) -> bool:
+def _is_on_this_host(server: str, settings: AddressSettings) -> bool:
     host, _port = split_address(server)
     return _is_local(host, settings.local_addresses)
 

@@ -365,12 +365,12 @@ def _member(
 
 def _addresses(configuration: BrokerConfiguration) -> Addresses:
     name_servers = configuration.broker.name_servers
-    told = configuration.broker.broker_ip1
-    candidates = {told} if told else set()
+    broker_ip1 = configuration.broker.broker_ip1
+    candidates = {broker_ip1} if broker_ip1 else set()
     candidates.update(parse_address(server)[0] for server in name_servers)
     return choose_addresses(
         AddressSettings(
-            broker_ip1=told,
+            broker_ip1=broker_ip1,
             bind_address=configuration.remoting.bind_address,
             name_servers=name_servers,
             local_addresses={host for host in candidates if _is_local(host)},
@@ -382,9 +382,9 @@ def _replication_host(configuration: BrokerConfiguration, addresses: Addresses) 
     """Return the address that the replication port listens on: ``brokerIP2``, if that is an address
     of this host and ``bindAddress`` is not set; otherwise that of the other ports.
     """
-    told = configuration.broker.broker_ip2
-    if told and not configuration.remoting.bind_address and _is_local(told):
-        return told
+    broker_ip2 = configuration.broker.broker_ip2
+    if broker_ip2 and not configuration.remoting.bind_address and _is_local(broker_ip2):
+        return broker_ip2
     return addresses.bind
 
 

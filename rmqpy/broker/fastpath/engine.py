@@ -66,7 +66,7 @@ for _status in FeedStatus:
     assert getattr(lib, f"RMQ_{_status.name}") == _status, _status
 
 
-class _Room(Protocol):
+class _ExtensibleLog(Protocol):
     def make_room(self, length: int) -> None: ...
 
 
@@ -101,7 +101,7 @@ class FastPath:
         self._log = log
         if dledger is not None:
             self._staging = dledger.entries.staging
-            self._room: _Room = dledger.entries
+            self._extensible_log: _ExtensibleLog = dledger.entries
             self.receive: Callable[[Cdata, int, int], int] = self._receive_entries
             receive_ready: Callable[[Cdata, bool], int] = self._receive_ready_entries
             self._feed: Callable[[Cdata, int], int] = self._feed_entries
@@ -109,7 +109,7 @@ class FastPath:
         else:
             assert isinstance(log, ClassicCommitLog)
             self._staging = log.staging
-            self._room = log
+            self._extensible_log = log
             self.receive = lib.rmq_receive
             receive_ready = lib.rmq_receive_ready
             self._feed = lib.rmq_feed
@@ -275,7 +275,7 @@ class FastPath:
         """
         try:
             if status == FeedStatus.ROLL:
-                self._room.make_room(self.core.status_detail)
+                self._extensible_log.make_room(self.core.status_detail)
             else:
                 self._store.appender.commit()
         except OSError as error:
@@ -352,9 +352,9 @@ class FastPath:
         assert self._dledger is not None
         index, proposer = self._staging.state[INDEX], self._dledger.proposer
         if proposer is not self._proposer or proposer.grants != self._grants:
-            proposal, room = proposer.grant()
+            proposal, granted = proposer.grant()
             self._proposer, self._grants = proposer, proposer.grants
-            self.core.entries_left = room if proposal.first_index == index else 0
+            self.core.entries_left = granted if proposal.first_index == index else 0
             self.core.term = proposal.term
         return index
 

@@ -122,7 +122,7 @@ class FastPathTables:
         self._sources = sources
         self._watched: set[QueueName] = set()
         self._alive: list[Cdata] = []
-        self._log_files = [CFiles(row) for row in sources.store.log.rows]
+        self._log_files = [CFiles(segments) for segments in sources.store.log.rows]
         assert len(self._log_files) <= LOG_ROWS
         for name, kind, count in (
             ("topics", "rmq_topic", TOPICS_MAX),

@@ -199,7 +199,7 @@ def _group(name: str) -> RequiredPermission:
     return RequiredPermission(retry_resource(name), SUB)
 
 
-def _written(topic: str) -> Sequence[RequiredPermission]:
+def _write_permission(topic: str) -> Sequence[RequiredPermission]:
     """Return the permission to write to a topic. Writing to the retry topic of a group requires the
     right to read as that group.
     """
@@ -207,7 +207,7 @@ def _written(topic: str) -> Sequence[RequiredPermission]:
 
 
 def _send_v1(request: RemotingCommand) -> Sequence[RequiredPermission]:
-    return _written(SendMessageRequestHeader.decode(request.ext_fields).topic)
+    return _write_permission(SendMessageRequestHeader.decode(request.ext_fields).topic)
 
 
 def _send_v2(request: RemotingCommand) -> Sequence[RequiredPermission]:
@@ -217,7 +217,7 @@ def _send_v2(request: RemotingCommand) -> Sequence[RequiredPermission]:
     topic = request.ext_fields.get("b")
     if topic is None:
         topic = SendMessageRequestHeaderV2.decode(request.ext_fields).topic
-    return _written(topic)
+    return _write_permission(topic)
 
 
 def _pull(request: RemotingCommand) -> Sequence[RequiredPermission]:

@@ -55,13 +55,13 @@ class QueryProcessor:
 
     def query(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = QueryMessageRequestHeader.decode(request.ext_fields)
-        wanted = header.max_num
+        max_count = header.max_num
         if header.unique_key_query:
-            wanted = self.identity.store.default_query_max_num
+            max_count = self.identity.store.default_query_max_num
         found = self.queues.query_message(
             header.topic,
             header.key,
-            max(0, min(wanted, FOUND_LIMIT)),
+            max(0, min(max_count, FOUND_LIMIT)),
             header.begin_timestamp,
             header.end_timestamp,
         )

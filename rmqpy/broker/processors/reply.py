@@ -73,12 +73,14 @@ class ReplyMessageProcessor:
         properties = decode_properties(draft.properties)
         requester = properties.get(PROPERTY_MESSAGE_REPLY_TO_CLIENT)
         waiting = self._producer(requester) if requester is not None else None
-        place = self._stored(draft)
+        stored_header = self._stored(draft)
         if requester is None:
-            return self._failed(request, "reply message properties[REPLY_TO_CLIENT] is null", place)
+            return self._failed(
+                request, "reply message properties[REPLY_TO_CLIENT] is null", stored_header
+            )
         if waiting is None:
             remark = f"push reply message fail, channel of <{requester}> not found."
-            return self._failed(request, remark, place)
+            return self._failed(request, remark, stored_header)
         properties[PROPERTY_PUSH_REPLY_TIME] = str(self.clock.now_ms())
         push = self._push(channel, header, draft, properties)
 
@@ -86,10 +88,10 @@ class ReplyMessageProcessor:
             pushed = answer is not None and answer.code == ResponseCode.SUCCESS
             response = (
                 RemotingCommand.response_to(
-                    request, header=place or self._place("0", draft.queue_id, 0)
+                    request, header=stored_header or self._response_header("0", draft.queue_id, 0)
                 )
                 if pushed
-                else self._failed(request, f"push reply message to {requester}fail.", place)
+                else self._failed(request, f"push reply message to {requester}fail.", stored_header)
             )
             if not request.is_oneway:
                 channel.write(encode_command(response))
@@ -97,7 +99,7 @@ class ReplyMessageProcessor:
         try:
             self.calls.call(waiting, push, answered)
         except RequestRejectedError as refusal:
-            return self._failed(request, str(refusal.remark), place)
+            return self._failed(request, str(refusal.remark), stored_header)
         return None
 
     def _stored(self, draft: OutgoingMessage) -> SendMessageResponseHeader | None:
@@ -110,9 +112,9 @@ class ReplyMessageProcessor:
         if result.status is not PutMessageStatus.PUT_OK:
             return None
         message_id = offset_msg_id(self.identity.store_host, result.physical_offsets[0])
-        return self._place(message_id, draft.queue_id, result.queue_offset)
+        return self._response_header(message_id, draft.queue_id, result.queue_offset)
 
-    def _place(
+    def _response_header(
         self, message_id: str, queue_id: int, queue_offset: int
     ) -> SendMessageResponseHeader:
         broker = self.identity.broker_settings
@@ -160,11 +162,11 @@ class ReplyMessageProcessor:
         )
 
     def _failed(
-        self, request: RemotingCommand, remark: str, place: SendMessageResponseHeader | None
+        self, request: RemotingCommand, remark: str, stored_header: SendMessageResponseHeader | None
     ) -> RemotingCommand:
         code = ResponseCode.SYSTEM_ERROR
-        response = RemotingCommand.response_to(request, code, remark, header=place)
-        if place is None:
+        response = RemotingCommand.response_to(request, code, remark, header=stored_header)
+        if stored_header is None:
             broker = self.identity.broker_settings
             response.ext_fields = {
                 MSG_REGION: broker.region_id,

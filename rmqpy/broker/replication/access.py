@@ -75,4 +75,4 @@ def _addresses(host: str) -> list[str]:
     except OSError as error:
         logger.warning("address of member %s not found: %s", host, error)
         return []
-    return sorted({str(place[4][0]).partition("%")[0] for place in found})
+    return sorted({str(info[4][0]).partition("%")[0] for info in found})

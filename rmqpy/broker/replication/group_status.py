@@ -39,9 +39,9 @@ def status_of(driver: DLedgerDriver) -> dict[str, object]:
 
 def _peer(driver: DLedgerDriver, name: str) -> dict[str, object]:
     status: dict[str, object] = {"id": name, "address": driver.options.addresses[name]}
-    way = driver.peers.ways.get(name)
-    if way is not None:
-        status |= {"handshake": way.standing.value, "reason": way.reason}
+    peer = driver.peers.ways.get(name)
+    if peer is not None:
+        status |= {"handshake": peer.standing.value, "reason": peer.reason}
     progress = driver.node.progress.get(name)
     if progress is not None:
         state, match, following = progress

@@ -205,7 +205,7 @@ class HaFollower:
         self._connection = None
         if self._stopped:
             return
-        self._note(reason)
+        self._record_fault(reason)
         self._failures += 1
         failure = self._store.health.failure
         if failure is not None:
@@ -225,7 +225,7 @@ class HaFollower:
     # Waiting
 
     def _failed(self, reason: str) -> None:
-        self._note(reason)
+        self._record_fault(reason)
         self._failures += 1
         self._wait(self._redial.after(None), reason)
 
@@ -233,7 +233,7 @@ class HaFollower:
         self._state = f"waiting {delay_ms} ms: {reason}"
         self._timer = self.scheduler.call_later(delay_ms, self._try)
 
-    def _note(self, reason: str) -> None:
+    def _record_fault(self, reason: str) -> None:
         if reason != self._last_fault:
             logger.warning("not following any master: %s", reason)
         self._last_fault = reason

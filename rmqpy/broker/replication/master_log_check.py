@@ -86,12 +86,12 @@ class MasterLogCheck:
         if self.master.address == self.identity.address:
             self._refuse("it is this broker itself")
             return
-        self._ask(RemotingCommand.request(RequestCode.GET_BROKER_CONFIG), self._settings)
+        self._request(RemotingCommand.request(RequestCode.GET_BROKER_CONFIG), self._settings)
 
     def cancel(self) -> None:
         self._cancelled = True
 
-    def _ask(self, command: RemotingCommand, then: Callable[[RemotingCommand], None]) -> None:
+    def _request(self, command: RemotingCommand, then: Callable[[RemotingCommand], None]) -> None:
         def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
             if self._cancelled:
                 return
@@ -113,7 +113,7 @@ class MasterLogCheck:
         if refusal:
             self._refuse(refusal)
             return
-        self._ask(RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO), self._runtime)
+        self._request(RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO), self._runtime)
 
     def _refusal_of_settings(self, lines: Mapping[str, str]) -> str:
         identity = self.identity
@@ -179,7 +179,7 @@ class MasterLogCheck:
         header = CompareLogRequestHeader(
             begin_offset=span.begin, end_offset=span.end, block_size=span.block
         )
-        self._ask(RemotingCommand.request(RequestCode.RMQPY_COMPARE_LOG, header), answered)
+        self._request(RemotingCommand.request(RequestCode.RMQPY_COMPARE_LOG, header), answered)
 
     def _conclude(self, search: DivergenceSearch) -> None:
         if search.parted is None:

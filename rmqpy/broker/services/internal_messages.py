@@ -50,13 +50,15 @@ class InternalMessageWriter:
     sink: StoreWriter
     scheduler: Scheduler
     statistics: Statistics
-    _lanes: dict[tuple[Watermark, ...], deque[_WaitingMessage]] = field(factory=dict, init=False)
+    _waiting_by_marks: dict[tuple[Watermark, ...], deque[_WaitingMessage]] = field(
+        factory=dict, init=False
+    )
     _subscribed: set[Watermark] = field(factory=set, init=False)
     _timer: Timer | None = field(default=None, init=False)
 
     @property
     def waiting(self) -> int:
-        return sum(map(len, self._lanes.values()))
+        return sum(map(len, self._waiting_by_marks.values()))
 
     @property
     def has_room(self) -> bool:
@@ -89,16 +91,16 @@ class InternalMessageWriter:
         """Fail all waiting messages with ``SERVICE_NOT_AVAILABLE``, because this broker can confirm
         nothing any more.
         """
-        lanes = list(self._lanes.values())
-        self._lanes.clear()
-        for lane in lanes:
-            for waiting in lane:
+        queues = list(self._waiting_by_marks.values())
+        self._waiting_by_marks.clear()
+        for queue in queues:
+            for waiting in queue:
                 waiting.done(PutMessageStatus.SERVICE_NOT_AVAILABLE)
 
     def _wait(self, end: int, done: Done) -> None:
         marks = tuple(self.sink.acknowledged(False))
-        lane = self._lanes.setdefault(marks, deque())
-        lane.append(_WaitingMessage(end, self.scheduler.monotonic_ms() + PATIENCE_MS, done))
+        queue = self._waiting_by_marks.setdefault(marks, deque())
+        queue.append(_WaitingMessage(end, self.scheduler.monotonic_ms() + PATIENCE_MS, done))
         for mark in marks:
             if mark not in self._subscribed:
                 self._subscribed.add(mark)
@@ -107,18 +109,18 @@ class InternalMessageWriter:
             self._timer = self.scheduler.call_later(PATIENCE_MS, self._expire)
 
     def _on_advance(self, _offset: int) -> None:
-        for marks, lane in list(self._lanes.items()):
+        for marks, queue in list(self._waiting_by_marks.items()):
             passed = min(mark.value for mark in marks)
-            while lane and lane[0].end <= passed:
-                lane.popleft().done(PutMessageStatus.PUT_OK)
+            while queue and queue[0].end <= passed:
+                queue.popleft().done(PutMessageStatus.PUT_OK)
 
     def _expire(self) -> None:
         self._timer = None
         now_ms = self.scheduler.monotonic_ms()
-        for lane in list(self._lanes.values()):
-            while lane and lane[0].deadline_ms <= now_ms:
-                lane.popleft().done(PutMessageStatus.UNKNOWN_ERROR)
-        heads = [lane[0].deadline_ms for lane in self._lanes.values() if lane]
+        for queue in list(self._waiting_by_marks.values()):
+            while queue and queue[0].deadline_ms <= now_ms:
+                queue.popleft().done(PutMessageStatus.UNKNOWN_ERROR)
+        heads = [queue[0].deadline_ms for queue in self._waiting_by_marks.values() if queue]
         if heads:
             wait_ms = max(0, min(heads) - now_ms)
             self._timer = self.scheduler.call_later(wait_ms, self._expire)

@@ -205,9 +205,9 @@ class RegistrationService:
 
     def _send(self, server: str, command: RemotingCommand, this_round: _RegistrationRound) -> None:
         def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
-            taken = _success(server, "registration", response, error)
-            if taken is not None:
-                self._take(server, taken, first=not this_round.answered)
+            accepted = _success(server, "registration", response, error)
+            if accepted is not None:
+                self._take(server, accepted, first=not this_round.answered)
                 this_round.answered = True
 
         self.network.request(server, command, self._timeout_ms, answered)

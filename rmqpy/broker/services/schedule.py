@@ -67,21 +67,21 @@ class DeliveryDeduplicator:
     queues: MessageReader
     _cursors: dict[tuple[str, int], int] = field(factory=dict, init=False)
 
-    def step(self, awaited: ExpectedCopy) -> bool | None:
+    def step(self, expected: ExpectedCopy) -> bool | None:
         """Return whether the copy exists, or None if the search is not finished (call again)."""
-        target = (awaited.topic, awaited.queue_id)
+        target = (expected.topic, expected.queue_id)
         cursor = self._cursors.get(target)
         if cursor is None:
-            since_ms = awaited.due_ms - CLOCK_SKEW_MS
+            since_ms = expected.due_ms - CLOCK_SKEW_MS
             cursor = self.queues.offset_by_time(*target, since_ms)
-        tags_code = _tags_code(awaited.message)
+        tags_code = _tags_code(expected.message)
         units = self.queues.queue_units(*target, cursor, UNITS_AT_ONCE)
         for physical_offset, _, code in units:
             cursor += 1
             if (
                 code == tags_code
-                and physical_offset > awaited.message.physical_offset
-                and self._is_copy(physical_offset, awaited.message)
+                and physical_offset > expected.message.physical_offset
+                and self._is_copy(physical_offset, expected.message)
             ):
                 self._cursors[target] = cursor
                 return True
@@ -249,12 +249,12 @@ class ScheduleMessageService:
 
     def _deliver_one(self, level: _Level, physical_offset: int, due_ms: int) -> bool:
         """Deliver the message at ``level.next``; return False if the level must wait."""
-        awaited = self._awaited(physical_offset, due_ms)
+        expected = self._expected_copy(physical_offset, due_ms)
         delivery = _Delivery(level.next)
-        if awaited is None:
+        if expected is None:
             delivery.done = True
         elif level.search is not None:
-            found = level.search.step(awaited)
+            found = level.search.step(expected)
             if found is None:
                 return False
             if found:
@@ -266,11 +266,11 @@ class ScheduleMessageService:
         if delivery.done:
             self._settle(level)
         else:
-            assert awaited is not None
-            self._write(level, delivery, awaited)
+            assert expected is not None
+            self._write(level, delivery, expected)
         return level.next > delivery.offset
 
-    def _awaited(self, physical_offset: int, due_ms: int) -> ExpectedCopy | None:
+    def _expected_copy(self, physical_offset: int, due_ms: int) -> ExpectedCopy | None:
         """Return the message to deliver, or None (logged) if it cannot be delivered."""
         record = self.queues.message_at(physical_offset)
         if record is None:
@@ -284,7 +284,7 @@ class ScheduleMessageService:
             return None
         return ExpectedCopy(message, topic, queue_id, due_ms)
 
-    def _write(self, level: _Level, delivery: _Delivery, awaited: ExpectedCopy) -> None:
+    def _write(self, level: _Level, delivery: _Delivery, expected: ExpectedCopy) -> None:
         def done(status: PutMessageStatus) -> None:
             if level not in self._levels:
                 return
@@ -303,7 +303,7 @@ class ScheduleMessageService:
             else:
                 self._retry(level, delivery, status)
 
-        self.messages.submit([delivery_of(awaited)], done)
+        self.messages.submit([delivery_of(expected)], done)
 
     def _retry(self, level: _Level, failed: _Delivery, status: PutMessageStatus) -> None:
         """Continue the level at ``failed``, dropping the deliveries after it."""
@@ -334,12 +334,12 @@ def delay_progress(
     return {level: (offsets.get(level), end) for level, end in ends.items() if end}
 
 
-def delivery_of(awaited: ExpectedCopy) -> OutgoingMessage:
+def delivery_of(expected: ExpectedCopy) -> OutgoingMessage:
     """Return the copy that consumers receive: unchanged, including DELAY and
     REAL_TOPIC (as in Java).
     """
-    message = awaited.message
-    return copy_of(message, awaited.topic, awaited.queue_id, message.properties)
+    message = expected.message
+    return copy_of(message, expected.topic, expected.queue_id, message.properties)
 
 
 def _real_queue(message: StoredMessage) -> tuple[str, int]:

@@ -44,7 +44,7 @@ from rmqpy.remoting.headers import ViewBrokerStatsDataRequestHeader
 SECONDS_PERIOD_MS: Final = 10_000
 MINUTES_PERIOD_MS: Final = 600_000
 HOURS_PERIOD_MS: Final = 3_600_000
-_ROWS: Final = ((SECONDS_PERIOD_MS, 7), (MINUTES_PERIOD_MS, 7), (HOURS_PERIOD_MS, 25))
+_SERIES: Final = ((SECONDS_PERIOD_MS, 7), (MINUTES_PERIOD_MS, 7), (HOURS_PERIOD_MS, 25))
 """The interval of the samples in ms and the number kept, for a minute, an hour and a day."""
 
 ITEMS_MAX: Final = 50_000
@@ -72,20 +72,22 @@ class Item:
 
     value: int = 0
     times: int = 0
-    _rows: list[deque[_Sample]] = field(factory=lambda: [deque(maxlen=most) for _, most in _ROWS])
+    _series: list[deque[_Sample]] = field(
+        factory=lambda: [deque(maxlen=limit) for _, limit in _SERIES]
+    )
 
     def add(self, value: int, times: int) -> None:
         self.value += value
         self.times += times
 
-    def sample(self, row: int, now_ms: int) -> None:
-        samples = self._rows[row]
+    def sample(self, index: int, now_ms: int) -> None:
+        samples = self._series[index]
         if not samples:
-            samples.append((now_ms - _ROWS[row][0], 0, 0))
+            samples.append((now_ms - _SERIES[index][0], 0, 0))
         samples.append((now_ms, self.value, self.times))
 
     def data(self) -> BrokerStatsData:
-        return BrokerStatsData(*(_difference(samples) for samples in self._rows))
+        return BrokerStatsData(*(_difference(samples) for samples in self._series))
 
 
 def _difference(samples: deque[_Sample]) -> BrokerStatsItem:
@@ -229,7 +231,7 @@ class ItemStatistics:
     def _sample(self) -> None:
         self._rounds += 1
         now_ms = self.scheduler.now_ms()
-        for row, (period_ms, _) in enumerate(_ROWS):
+        for index, (period_ms, _) in enumerate(_SERIES):
             if self._rounds % (period_ms // SECONDS_PERIOD_MS) == 0:
                 for item in self._items.values():
-                    item.sample(row, now_ms)
+                    item.sample(index, now_ms)

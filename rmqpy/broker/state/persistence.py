@@ -198,7 +198,9 @@ class PersistentTables:
         """
         folder = f"{root}/config"
 
-        def kept(name: str, table: PersistentTable[W], decode: Callable[[bytes], W]) -> TableWriter:
+        def load_table(
+            name: str, table: PersistentTable[W], decode: Callable[[bytes], W]
+        ) -> TableWriter:
             file = TableFile(files, f"{folder}/{name}")
             try:
                 saved = file.load(decode)
@@ -215,11 +217,13 @@ class PersistentTables:
             return TableWriter(file, scheduler, lambda: table.wrapper().encode(pretty=True))
 
         saved = cls(
-            kept(TOPICS_FILE, tables.topics, TopicConfigSerializeWrapper.decode),
-            kept("subscriptionGroup.json", tables.groups, SubscriptionGroupWrapper.decode),
-            kept("consumerOffset.json", tables.offsets, ConsumerOffsetSerializeWrapper.decode),
-            kept("delayOffset.json", tables.delays, DelayOffsetSerializeWrapper.decode),
-            kept("consumerFilter.json", tables.filters, ConsumerFilterWrapper.decode),
+            load_table(TOPICS_FILE, tables.topics, TopicConfigSerializeWrapper.decode),
+            load_table("subscriptionGroup.json", tables.groups, SubscriptionGroupWrapper.decode),
+            load_table(
+                "consumerOffset.json", tables.offsets, ConsumerOffsetSerializeWrapper.decode
+            ),
+            load_table("delayOffset.json", tables.delays, DelayOffsetSerializeWrapper.decode),
+            load_table("consumerFilter.json", tables.filters, ConsumerFilterWrapper.decode),
         )
 
         def topics_changed(_topic: TopicConfig | None) -> None:

@@ -111,11 +111,11 @@ class Statistics:
         counters.get_messages += count
         self._count(key, 1, count)
         group, topic = key
-        place = (queue_id, topic, group)
+        latency_key = (queue_id, topic, group)
         latency = self.read_latency
-        if place in latency or len(latency) < GROUPS_LIMIT:
-            known_ms, reads = latency.get(place, (0, 0))
-            latency[place] = (known_ms + elapsed_ms, reads + 1)
+        if latency_key in latency or len(latency) < GROUPS_LIMIT:
+            known_ms, reads = latency.get(latency_key, (0, 0))
+            latency[latency_key] = (known_ms + elapsed_ms, reads + 1)
 
     def reads_found(self, key: tuple[str, str], reads: int, count: int) -> None:
         """Count reads of the fast path: each found something quickly, ``count``
@@ -174,8 +174,10 @@ class Statistics:
         """Remove the rates of a deleted group."""
         for key in [key for key in self._group_counts if key[0] == group]:
             del self._group_counts[key], self._group_reads[key]
-        for place in [place for place in self.read_latency if place[2] == group]:
-            del self.read_latency[place]
+        for latency_key in [
+            latency_key for latency_key in self.read_latency if latency_key[2] == group
+        ]:
+            del self.read_latency[latency_key]
         for key in [key for key in self.messages_sent_back if key[0] == group]:
             del self.messages_sent_back[key]
 

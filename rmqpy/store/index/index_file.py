@@ -141,8 +141,8 @@ class IndexFile:
         header, data = self.header, self._file.view
         (number,) = INDEX_SLOT.unpack_from(data, index_slot_position(key_hash, self._slot_count))
         while 0 < number < header.index_count:
-            place = index_entry_position(number, self._slot_count)
-            found_hash, offset, time_diff_s, previous = INDEX_ENTRY.unpack_from(data, place)
+            position = index_entry_position(number, self._slot_count)
+            found_hash, offset, time_diff_s, previous = INDEX_ENTRY.unpack_from(data, position)
             if time_diff_s < 0:
                 return
             stored_ms = header.begin_timestamp_ms + time_diff_s * 1000
@@ -157,8 +157,8 @@ class IndexFile:
         """Return the number of last entries that belong to the message at ``physical_offset``."""
         data, count = self._file.view, 0
         for number in range(self.header.index_count - 1, 0, -1):
-            place = index_entry_position(number, self._slot_count)
-            if INDEX_ENTRY.unpack_from(data, place)[1] != physical_offset:
+            position = index_entry_position(number, self._slot_count)
+            if INDEX_ENTRY.unpack_from(data, position)[1] != physical_offset:
                 break
             count += 1
         return count
@@ -349,8 +349,8 @@ class KeyIndex:
         file = self._index_files[-1] if self._index_files else None
         if file is not None:
             header, (_, first_offset, _) = file.header, KEY.unpack_from(keys)
-            room = file.reserved_entries - header.index_count
-            if header.end_offset < first_offset and len(keys) // KEY.size <= room:
+            free_count = file.reserved_entries - header.index_count
+            if header.end_offset < first_offset and len(keys) // KEY.size <= free_count:
                 file.put_packed(keys)
                 return
         hashes: dict[tuple[int, int], list[int]] = {}

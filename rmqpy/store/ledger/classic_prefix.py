@@ -89,27 +89,28 @@ class ClassicPrefix:
 
 
 def open_old_log(
-    files: FileSystem, row: MappedFiles, divided_offset: int, own: str
+    files: FileSystem, segments: MappedFiles, divided_offset: int, own: str
 ) -> ClassicPrefix:
-    """Return the stored mark, or a new one of the last files. ``row`` is empty if the old files
-    have expired.
+    """Return the stored mark, or a new one of the last files. ``segments`` is empty if the old
+    files have expired.
     """
     kept = _read(files, f"{own}/{OLD_LOG_NAME}")
-    times = {_name(file.path): files.mtime_ms(file.path) for file in row}
+    times = {_name(file.path): files.mtime_ms(file.path) for file in segments}
     if kept is not None and kept["divided_offset"] == divided_offset:
         if all(times.get(name, when) == when for name, when in kept["files"].items()):
             mark = ClassicPrefixMark(kept["end"], kept["digest"])
             return ClassicPrefix(
-                files, divided_offset, own, mark, kept["files"], _unread(row, mark)
+                files, divided_offset, own, mark, kept["files"], _unread(segments, mark)
             )
-    if not row:
+    if not segments:
         return ClassicPrefix(files, divided_offset, own, ClassicPrefixMark(), {})
     last = [
-        _digest(files, file.path, file.first_offset) for file in reversed(list(row)[-MARKED_FILES:])
+        _digest(files, file.path, file.first_offset)
+        for file in reversed(list(segments)[-MARKED_FILES:])
     ]
     mark = keep_mark(files, own, divided_offset, last)
     seen = {file.name: file.mtime_ms for file in last}
-    return ClassicPrefix(files, divided_offset, own, mark, seen, _unread(row, mark))
+    return ClassicPrefix(files, divided_offset, own, mark, seen, _unread(segments, mark))
 
 
 def keep_mark(
@@ -163,9 +164,9 @@ def _valid_end(view: memoryview, first_offset: int) -> int:
             return offset
 
 
-def _unread(row: MappedFiles, mark: ClassicPrefixMark) -> list[tuple[str, int]]:
+def _unread(segments: MappedFiles, mark: ClassicPrefixMark) -> list[tuple[str, int]]:
     seen = mark.digest.count(",") + 1
-    return [(file.path, file.first_offset) for file in row][: max(0, len(row) - seen)]
+    return [(file.path, file.first_offset) for file in segments][: max(0, len(segments) - seen)]
 
 
 def _write(

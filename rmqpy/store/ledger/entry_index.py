@@ -26,9 +26,9 @@ _ZEROS_AT_ONCE = 1 << 16
 class EntryIndex:
     """The index of one member. ``folder`` is named in error messages."""
 
-    def __init__(self, files: FileSystem, row: MappedFiles, folder: str) -> None:
+    def __init__(self, files: FileSystem, segments: MappedFiles, folder: str) -> None:
         self._files = files
-        self._segments = row
+        self._segments = segments
         self.folder = folder
         self._flushed = 0
         self._flushing = 0
@@ -36,17 +36,17 @@ class EntryIndex:
 
     def put(self, first_index: int, units: bytes) -> None:
         """Write consecutive units; the first is that of entry ``first_index``."""
-        place = first_index * INDEX_UNIT_SIZE
+        offset = first_index * INDEX_UNIT_SIZE
         while units:
-            file = self._segments.find(place)
+            file = self._segments.find(offset)
             if file is None:
-                file = self._segments.create(place - place % self._segments.file_size)
-            start = place - file.first_offset
+                file = self._segments.create(offset - offset % self._segments.file_size)
+            start = offset - file.first_offset
             count = min(len(units), file.size - start)
             file.file.write(start, units[:count])
             file.wrote_position = start + count
             units = units[count:]
-            place += count
+            offset += count
 
     def unit(self, index: int) -> IndexUnit:
         """Return the unit of entry ``index``. Raises StoreError if there is none."""
@@ -81,24 +81,24 @@ class EntryIndex:
 
     def get(self, index: int) -> IndexUnit | None:
         """Return the unit of entry ``index``, or None if there is none."""
-        place = index * INDEX_UNIT_SIZE
-        file = self._segments.find(place)
+        offset = index * INDEX_UNIT_SIZE
+        file = self._segments.find(offset)
         if file is None:
             return None
         try:
-            return decode_index_unit(file.view, place - file.first_offset, place)
+            return decode_index_unit(file.view, offset - file.first_offset, offset)
         except InvalidRecordError:
             return None
 
     def matches(self, first_index: int, units: bytes) -> bool:
         """Return whether the units from ``first_index`` are exactly these bytes."""
-        place = first_index * INDEX_UNIT_SIZE
+        offset = first_index * INDEX_UNIT_SIZE
         found = b""
         while len(found) < len(units):
-            file = self._segments.find(place + len(found))
+            file = self._segments.find(offset + len(found))
             if file is None:
                 return False
-            start = place + len(found) - file.first_offset
+            start = offset + len(found) - file.first_offset
             found += bytes(file.view[start : start + len(units) - len(found)])
         return found == units
 
@@ -106,11 +106,11 @@ class EntryIndex:
         """Return the stored units that name the same entries as ``units``, but another term."""
         found = []
         begin = first_index * INDEX_UNIT_SIZE
-        for place in range(0, len(units), INDEX_UNIT_SIZE):
-            unit = self.get(first_index + place // INDEX_UNIT_SIZE)
+        for offset in range(0, len(units), INDEX_UNIT_SIZE):
+            unit = self.get(first_index + offset // INDEX_UNIT_SIZE)
             if unit is None:
                 continue
-            wanted = decode_index_unit(units, place, begin + place)
+            wanted = decode_index_unit(units, offset, begin + offset)
             same_entry = (unit.position, unit.size) == (wanted.position, wanted.size)
             if same_entry and unit.term != wanted.term:
                 found.append(unit)

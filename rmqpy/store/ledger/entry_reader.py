@@ -86,7 +86,7 @@ class EntryReader:
         unit = self._unit(index)
         file = self._data.find(unit.position)
         if file is None:
-            raise self._nowhere(index)
+            raise self._outside(index)
         start = unit.position - file.first_offset
         try:
             header = decode_entry_header(file.view, start, unit.position)
@@ -103,9 +103,9 @@ class EntryReader:
         repeat of the request, for the next follower, is answered from memory. Raises
         CorruptEntryError if the first entry is damaged.
         """
-        wanted = (first, last, size_max)
-        if self._batch[0] != wanted:
-            self._batch = (wanted, self._read_batch(first, last, size_max))
+        request = (first, last, size_max)
+        if self._batch[0] != request:
+            self._batch = (request, self._read_batch(first, last, size_max))
         return self._batch[1]
 
     def check(self, first: int, last: int, size_max: int) -> tuple[int, int]:
@@ -137,12 +137,12 @@ class EntryReader:
         unit, end = self._unit(first), self._unit(last)
         file = self._data.find(unit.position)
         if file is None:
-            raise self._nowhere(first)
+            raise self._outside(first)
         start = unit.position - file.first_offset
         return file.view[start : min(end.position + end.size, file.end_offset) - file.first_offset]
 
     def _read_batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
-        found = self._read_on(first, last, size_max)
+        found = self._read_continuation(first, last, size_max)
         if found is None:
             view, position = self._view_of(first, last), self._unit(first).position
             found = encode_run(view, first, position, count_max=last - first + 1, size_max=size_max)
@@ -161,7 +161,9 @@ class EntryReader:
             for oldest in tuple(ends)[: READ_ENDS_MAX // 2]:
                 del ends[oldest]
 
-    def _read_on(self, first: int, last: int, size_max: int) -> tuple[RunSpan, bytes] | None:
+    def _read_continuation(
+        self, first: int, last: int, size_max: int
+    ) -> tuple[RunSpan, bytes] | None:
         """Return the entries from ``first`` if they continue a run that was read or written, or
         None.
         """
@@ -280,7 +282,7 @@ class EntryReader:
         except StoreError as fault:
             raise CorruptEntryError(fault.path, index, fault.found) from fault
 
-    def _nowhere(self, index: int) -> CorruptEntryError:
+    def _outside(self, index: int) -> CorruptEntryError:
         return CorruptEntryError(
             self._index.folder, index, "its unit leads outside of the data files"
         )
@@ -288,8 +290,8 @@ class EntryReader:
 
 def units_of(scan: Scan) -> bytes:
     """Return the index units of the entries that a scan has found."""
-    rows = zip(scan.frame_offset, scan.size, scan.entry_index, scan.term, strict=True)
+    fields = zip(scan.frame_offset, scan.size, scan.entry_index, scan.term, strict=True)
     return b"".join(
         encode_index_unit(position, ENTRY_HEADER_SIZE + size, index, term)
-        for position, size, index, term in rows
+        for position, size, index, term in fields
     )

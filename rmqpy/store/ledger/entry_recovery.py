@@ -140,11 +140,11 @@ def _recover(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> tup
         start = unclean_start(data, framing, opening.safe_timestamp_ms)
     torn_bytes = 0
     while True:
-        end, moved = _end_of_whole(walker, start, opening, holes, index)
+        end, moved = _find_end(walker, start, opening, holes, index)
         torn_bytes += moved
         store = _store(opening, data, index)
         store.resume(end)
-        doubtful = _adopt_all(store, walker, min(start, len(data) - 1), opening)
+        doubtful = _accept_entries(store, walker, min(start, len(data) - 1), opening)
         if not doubtful:
             break
         holes.update({hole.offset: hole for hole in doubtful})
@@ -160,7 +160,7 @@ def _recover(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> tup
     return store, torn_bytes
 
 
-def _adopt_all(
+def _accept_entries(
     store: EntryStore, walker: LogRecovery, start: int, opening: EntryOpening
 ) -> list[LogGap]:
     """Pass the entries to the store, starting with the last file whose first entry has a unit.
@@ -185,7 +185,7 @@ def _adopt_all(
     return doubtful
 
 
-def _end_of_whole(
+def _find_end(
     walker: LogRecovery,
     start: int,
     opening: EntryOpening,

@@ -52,7 +52,7 @@ class QueueRebuilds:
             queue = queues.find(*name)
             if queue is None:
                 continue
-            kept = _right_end(queue, name, offset, log)
+            kept = _valid_end(queue, name, offset, log)
             queue.cut_at(kept)
             notes.append(
                 f"consume queue {name[0]}/{name[1]} is rebuilt from queue offset {kept}:"
@@ -89,7 +89,7 @@ def _load(files: FileSystem, path: str) -> dict[QueueName, int]:
         return {}
 
 
-def _right_end(queue: ConsumeQueue, name: QueueName, offset: int, log: CommitLog) -> int:
+def _valid_end(queue: ConsumeQueue, name: QueueName, offset: int, log: CommitLog) -> int:
     """Return the queue offset after the last unit before ``offset`` that leads to its message."""
     end = max(min(offset, queue.max_offset), queue.min_offset)
     while end > queue.min_offset:

@@ -19,32 +19,32 @@ _FIRST_CELLS = 64
 class TopicQueueTable:
     """The next queue offsets of one store."""
 
-    __slots__ = ("_places", "cells", "generation")
+    __slots__ = ("_cell_numbers", "cells", "generation")
 
     def __init__(self) -> None:
         self.cells = array("q", bytes(8 * _FIRST_CELLS))
-        self._places: dict[QueueKey, int] = {}
+        self._cell_numbers: dict[QueueKey, int] = {}
         self.generation = 0
 
     def index_of(self, key: QueueKey) -> int:
         """Return the number of the queue's cell; a new queue starts at 0."""
-        found = self._places.get(key)
+        found = self._cell_numbers.get(key)
         if found is None:
-            found = len(self._places)
+            found = len(self._cell_numbers)
             if found == len(self.cells):
                 self.cells = self.cells + array("q", bytes(8 * found))
                 self.generation += 1
-            self._places[key] = found
+            self._cell_numbers[key] = found
         return found
 
     def items(self) -> list[tuple[QueueKey, int]]:
         """Return every queue with its next offset."""
-        return [(key, self.cells[place]) for key, place in self._places.items()]
+        return [(key, self.cells[number]) for key, number in self._cell_numbers.items()]
 
     def replace(self, offsets: Mapping[QueueKey, int]) -> None:
         """Replace the whole table."""
         self.cells = array("q", bytes(8 * max(_FIRST_CELLS, 2 * len(offsets))))
-        self._places = {key: number for number, key in enumerate(offsets)}
+        self._cell_numbers = {key: number for number, key in enumerate(offsets)}
         for number, offset in enumerate(offsets.values()):
             self.cells[number] = offset
         self.generation += 1

@@ -33,14 +33,14 @@ def is_plausible_unit(log: CommitLog, physical_offset: int, size: int) -> bool:
 
 
 def unit_matches_record(
-    log: CommitLog, place: tuple[int, int], name: QueueName, queue_offset: int
+    log: CommitLog, location: tuple[int, int], name: QueueName, queue_offset: int
 ) -> bool:
-    """Return whether a unit leads to its message. ``place`` is the physical offset and size in the
-    unit.
+    """Return whether a unit leads to its message. ``location`` is the physical offset and size in
+    the unit.
     """
-    if not is_plausible_unit(log, *place):
+    if not is_plausible_unit(log, *location):
         return False
-    record = log.read(PhysicalOffset(place[0]), place[1])
+    record = log.read(PhysicalOffset(location[0]), location[1])
     return record is not None and is_message(record, name, queue_offset)
 
 
@@ -58,9 +58,9 @@ def is_message(record: memoryview, name: QueueName, queue_offset: int) -> bool:
         return False
     body = BODY_POSITIONS[sys_flag & HOSTS_V6]
     body_length = int.from_bytes(record[body - 4 : body], signed=True)
-    place = body + body_length
-    length_end = place + TOPIC_LENGTH_SIZES[magic]
+    body_end = body + body_length
+    length_end = body_end + TOPIC_LENGTH_SIZES[magic]
     if body_length < 0 or length_end > size:
         return False
-    topic_end = length_end + int.from_bytes(record[place:length_end])
+    topic_end = length_end + int.from_bytes(record[body_end:length_end])
     return record[length_end:topic_end] == topic.encode("utf-8", "surrogateescape")

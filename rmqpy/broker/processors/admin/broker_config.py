@@ -99,9 +99,9 @@ class BrokerConfigProcessor:
         self.changed(changed)
         if REGISTERED_KEY in changes:
             self.registration.register()
-        return self._keep(channel, request)
+        return self._save(channel, request)
 
-    def _keep(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+    def _save(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         if self.file is None:
             return RemotingCommand.response_to(
                 request, remark="in effect until the next start: there is no configuration file"

@@ -123,12 +123,12 @@ class ClientRelayProcessor:
                 raise RequestRejectedError(
                     ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist"
                 )
-            wanted = (
+            requested = (
                 self.queues.max_queue_offset(topic, queue_id)
                 if header.timestamp == TO_THE_END
                 else self.queues.offset_by_time(topic, queue_id, header.timestamp)
             )
-            chosen = max(0, wanted) if header.is_force or wanted < committed else committed
+            chosen = max(0, requested) if header.is_force or requested < committed else committed
             table[MessageQueue(topic, self.identity.name, queue_id)] = chosen
         return table
 
@@ -142,11 +142,11 @@ class ClientRelayProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"No Any Consumer online in the consumer group: [{header.group}]",
             )
-        wanted = (header.client_addr or "").strip()
+        client_id = (header.client_addr or "").strip()
         targets = {
             member: client
             for member, client in members.items()
-            if not wanted or client.client_id == wanted
+            if not client_id or client.client_id == client_id
         }
         for client in targets.values():
             _check_version(client, RESET_SINCE_VERSION)

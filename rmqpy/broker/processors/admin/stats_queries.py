@@ -251,8 +251,8 @@ class StatsQueryProcessor:
         """
         header = CloneGroupOffsetRequestHeader.decode(request.ext_fields)
         source, target = header.src_group, header.dest_group
-        wanted = (header.topic or "").strip()
-        for topic in [wanted] if wanted else self.offsets.topics_of(source):
+        named_topic = (header.topic or "").strip()
+        for topic in [named_topic] if named_topic else self.offsets.topics_of(source):
             if topic in self.topics and (header.offline or self._subscribes(source, topic)):
                 for queue_id, offset in list(self.offsets.queues(source, topic).items()):
                     self.offsets.commit(target, topic, queue_id, offset)
