@@ -1,1 +1,4 @@
-"""The wire protocol as plain objects: frames, commands, headers, bodies. No socket, no clock."""
+"""The wire protocol as plain objects: frames, commands, headers, and bodies.
+
+Nothing here uses a socket or a clock.
+"""

@@ -1,4 +1,4 @@
-"""The base of all typed bodies: JSON to attrs objects and back, by the annotations of the class.
+"""The base of all typed bodies: conversion between JSON and attrs objects by class annotations.
 
 ==================  ==========================  ==========================================
 annotation          JSON                        also read
@@ -16,9 +16,9 @@ dict[aBody, T]      object with object keys     keys that are strings of JSON
 ``| None``          left out when None
 ==================  ==========================  ==========================================
 
-Members are written in alphabetical order of their names, maps in the order of the dict. Unknown
-members are ignored, null is the same as absent, everywhere. An attribute without a default is
-mandatory.
+Members are written in alphabetical order of their names, maps in the order of the dict. On reading,
+unknown members are ignored and null is the same as absent, at every level. An attribute without a
+default is mandatory.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ Read: TypeAlias = Callable[[Any], Any]
 Write: TypeAlias = Callable[[Any], Any]
 
 REQUEST_BYTES_MAX: Final = 512 * 1024
-"""The largest body of a client's request; reading takes up to a third of a second per MiB."""
+"""The maximum size of the body of a client's request. Decoding takes up to a third of a second per
+MiB.
+"""
 
 
 class Body(Value):
@@ -64,13 +66,15 @@ class Body(Value):
     __slots__ = ()
 
     BYTES_MAX: ClassVar[int | None] = None
-    """The limit of bodies that any client may send: a larger one is refused unread, and a long one
-    must be strict JSON.
+    """The size limit of a body that any client may send; None means no limit. A larger body is
+    refused undecoded, and one longer than ``TOLERANT_REQUEST_MAX`` must be strict JSON.
     """
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview | str) -> Self:
-        """Return the body in ``data``; refuse invalid data with the name of the member."""
+        """Return the body in ``data``. Raises RequestRejectedError, which names the invalid
+        member.
+        """
         if cls.BYTES_MAX is not None and len(data) > cls.BYTES_MAX:
             raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR,
@@ -85,14 +89,14 @@ class Body(Value):
             ) from None
 
     def encode(self, *, pretty: bool = False, strict: bool = False) -> bytes:
-        """Return the JSON of this body: compact, or in the form of config files, or strict JSON."""
+        """Return this body as JSON: compact, ``pretty`` as in config files, or ``strict``."""
         return dumps(self.to_json(), pretty=pretty, strict=strict)
 
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Return the body in a decoded JSON value; raise BodyDecodeError if it does not fit."""
         if not isinstance(value, dict):
-            raise BodyDecodeError(f"an object was expected, not {_shown(value)}")
+            raise BodyDecodeError(f"expected an object, found {_shown(value)}")
         arguments: dict[str, object] = {}
         for member in _members(cast(Hashable, cls)):
             found = value.get(member.wire_name)
@@ -117,7 +121,7 @@ class Body(Value):
 
 
 class BodyDecodeError(ValueError):
-    """A JSON value that does not fit its annotation; the text is its path and what is wrong."""
+    """A JSON value does not fit its annotation. The message contains its path and the problem."""
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
@@ -168,7 +172,7 @@ def _list_kind(item: Any, form: type[list[Any]] | type[tuple[Any, ...]]) -> tupl
 
     def read(value: object) -> Sequence[object]:
         if not isinstance(value, list | tuple):
-            raise BodyDecodeError(f"an array was expected, not {_shown(value)}")
+            raise BodyDecodeError(f"expected an array, found {_shown(value)}")
         return form(read_item(found) for found in value if found is not None)
 
     def write(value: Sequence[object]) -> Sequence[object]:
@@ -183,7 +187,7 @@ def _map_kind(key: Any, item: Any) -> tuple[Read, Write]:
 
     def read(value: object) -> dict[object, object]:
         if not isinstance(value, dict):
-            raise BodyDecodeError(f"an object was expected, not {_shown(value)}")
+            raise BodyDecodeError(f"expected an object, found {_shown(value)}")
         table: dict[object, object] = {}
         for name, found in value.items():
             if found is None:
@@ -231,7 +235,7 @@ def _read_text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
-    raise BodyDecodeError(f"a text was expected, not {_shown(value)}")
+    raise BodyDecodeError(f"expected a string, found {_shown(value)}")
 
 
 def _read_number(value: object, maximum: int) -> int:
@@ -244,7 +248,7 @@ def _read_number(value: object, maximum: int) -> int:
             return parse_decimal(value, maximum)
     except ValueError:
         pass
-    raise BodyDecodeError(f"a number up to {maximum} was expected, not {_shown(value)}")
+    raise BodyDecodeError(f"expected an integer up to {maximum}, found {_shown(value)}")
 
 
 def _read_int32(value: object) -> int:
@@ -263,7 +267,7 @@ def _read_bool(value: object) -> bool:
         return True
     if text in ("false", "0"):
         return False
-    raise BodyDecodeError(f"true or false was expected, not {_shown(value)}")
+    raise BodyDecodeError(f"expected true or false, found {_shown(value)}")
 
 
 def _read_float(value: object) -> float:
@@ -272,7 +276,7 @@ def _read_float(value: object) -> float:
             return float(value)
         except (ValueError, OverflowError):
             pass
-    raise BodyDecodeError(f"a number was expected, not {_shown(value)}")
+    raise BodyDecodeError(f"expected a number, found {_shown(value)}")
 
 
 def _shown(value: object) -> str:

@@ -1,6 +1,6 @@
-"""The interfaces of a connection, for processors, and of the network, for services; no sockets.
+"""The interfaces of a connection (for processors) and of the network (for services).
 
-``net.server`` and ``net.client`` implement these on asyncio, ``testing`` in memory.
+``net.server`` and ``net.client`` implement them on asyncio, ``testing`` in memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rmqpy.remoting.command import RemotingCommand
 
 
 class Channel(Protocol):
-    """One connection, identified by object identity."""
+    """A connection, compared by object identity."""
 
     @property
     def peer(self) -> tuple[str, int]:
@@ -21,11 +21,11 @@ class Channel(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether no more bytes will be sent."""
+        """True if no more bytes will be sent."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Queue complete frames; they are dropped silently if closed. ``data`` may be reused after
-        the call returns.
+        """Queue complete frames for sending. A closed channel drops them silently. The caller may
+        reuse ``data`` after the call returns.
         """
 
     def close(self) -> None:
@@ -40,22 +40,26 @@ class RequestHandler(Protocol):
     ) -> Sequence[RemotingCommand] | None:
         """Handle all complete frames of one read, in order.
 
-        Replies are sent by ``channel.write``, now or later. Returns the last ones of ``commands``
-        if they are to be handled in the next turn, because this one has taken long enough: nothing
-        is read from the channel until then.
+        Replies are sent with ``channel.write``, during this call or later. If this turn has taken
+        too long, return the unhandled tail of ``commands``: it is passed again in the next turn,
+        and nothing is read from the channel until then.
 
-        It must not raise: an error of one request is answered to that request.
+        Must not raise: an error in one request is sent as the response to that request.
         """
 
     def turn_ended(self) -> None:
-        """Commit. Called once per loop turn in which ``handle`` ran on any channel."""
+        """Commit what ``handle`` has staged. Called once per loop turn in which ``handle`` ran on
+        any channel.
+        """
 
     def channel_closed(self, channel: Channel) -> None:
         """Handle the end of a connection. Called exactly once per channel."""
 
 
 Reply = Callable[[RemotingCommand | None, RmqError | None], None]
-"""The callback of a request: ``done(response, None)`` or ``done(None, fault)``, exactly once."""
+"""The callback of a request, called exactly once: ``done(response, None)`` or ``done(None,
+fault)``.
+"""
 
 
 class Network(Protocol):
@@ -69,9 +73,9 @@ class Network(Protocol):
         done: Reply,
         pieces: Sequence[bytes] = (),
     ) -> None:
-        """Send ``command`` to ``host:port``; the network gives it a new opaque. ``pieces`` replace
-        its body; they are sent in order and copied together only if unavoidable.
+        """Send ``command`` to ``host:port`` with a new opaque. ``pieces``, if there are any,
+        replace its body; they are sent in order and joined only if that is unavoidable.
         """
 
     def oneway(self, address: str, command: RemotingCommand) -> None:
-        """Send a command without an answer; the network logs a failure."""
+        """Send a command that has no response. Failures are logged."""

@@ -1,8 +1,8 @@
 """RemotingCommand: one request or response, independent of its serialize type.
 
-Invariants: ``language`` is the code of the enum (LANGUAGES has the names), even if a peer sent an
-unknown code; an unknown name is LANGUAGE_UNKNOWN. ``body`` is empty where Java has null. An ext
-field is never None: it is absent instead.
+Invariants: ``language`` is the code of Java's LanguageCode (LANGUAGES has the names), even if a
+peer sent an unknown code; an unknown name becomes LANGUAGE_UNKNOWN. ``body`` is empty where Java
+has null. An ext field is absent rather than None.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 
 CURRENT_VERSION: Final = 407
-"""V4_9_7, sent in requests and responses."""
+"""The version V4_9_7, sent in requests and responses."""
 
 _V4_0_0_SNAPSHOT: Final = 212
-"""The first regular number: ten patches per minor version, with a snapshot before each."""
+"""The first version number that follows the rule of :func:`version_text`: each minor version has
+ten patches, and each patch is preceded by its snapshot.
+"""
 
 LANGUAGE_JAVA: Final = 0
 LANGUAGE_CPP: Final = 1
@@ -31,7 +33,7 @@ LANGUAGE_PYTHON: Final = 3
 LANGUAGE_OTHER: Final = 7
 LANGUAGE_GO: Final = 9
 LANGUAGE_UNKNOWN: Final = 255
-"""The code of a name outside the table; read from JSON, not written at all."""
+"""The code of a language name in a JSON header that is not in LANGUAGES; it is never written."""
 
 LANGUAGES: Final[tuple[str, ...]] = (
     "JAVA",
@@ -59,7 +61,9 @@ def language_name(code: int) -> str | None:
 
 @define(slots=True)
 class RemotingCommand:
-    """One request or response; ``code`` is a RequestCode or a ResponseCode by the response flag."""
+    """A request or response. The response flag decides whether ``code`` is a RequestCode or a
+    ResponseCode.
+    """
 
     code: int
     opaque: int = 0
@@ -71,8 +75,8 @@ class RemotingCommand:
     body: bytes = field(default=b"", repr=lambda body: f"<{len(body)} bytes>")
     serialize_type: int = SERIALIZE_JSON
     header_type: type[CommandHeader] | None = field(default=None, eq=False, kw_only=True)
-    """The type that ``ext_fields`` was built from; decides only the form (order, ``{}`` or
-    nothing).
+    """The type that ``ext_fields`` was built from. It only affects the encoding: the order of the
+    fields, and whether an empty header is written as ``{}`` or left out.
     """
 
     @property
@@ -85,7 +89,7 @@ class RemotingCommand:
 
     @classmethod
     def request(cls, code: int, header: CommandHeader | None = None, body: bytes = b"") -> Self:
-        """Return a request; its sender sets the opaque."""
+        """Return a request without an opaque, which the sender sets."""
         return cls(
             int(code),
             ext_fields=header.encode() if header is not None else {},
@@ -102,7 +106,7 @@ class RemotingCommand:
         header: CommandHeader | None = None,
         body: bytes = b"",
     ) -> Self:
-        """Return the answer to ``request``, with its opaque and its serialize type."""
+        """Return the response to ``request``, with the same opaque and serialize type."""
         return cls(
             int(code),
             opaque=request.opaque,
@@ -116,7 +120,7 @@ class RemotingCommand:
 
 
 def version_text(version: int) -> str:
-    """Return Java's name of a version such as ``V4_9_7``; the few before 4.0 by number."""
+    """Return Java's name of a version, such as ``V4_9_7``, or ``V3(number)`` before 4.0."""
     if version < _V4_0_0_SNAPSHOT:
         return f"V3({version})"
     minor, rest = divmod(version - _V4_0_0_SNAPSHOT, 20)

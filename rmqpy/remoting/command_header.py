@@ -50,15 +50,18 @@ class CommandHeader(Value):
     __slots__ = ()
 
     FAST_CODEC: ClassVar[bool] = False
-    """Whether Java writes this header field by field (declaration order) into a ROCKETMQ frame."""
+    """True if Java writes the fields of this header in order of declaration into a ROCKETMQ frame.
+    """
 
     @classmethod
     def decode(cls, ext_fields: Mapping[str, str]) -> Self:
-        """Return the header in ``ext_fields``; refuse missing or unreadable fields."""
+        """Return the header in ``ext_fields``. Raises RequestRejectedError for a missing or
+        unreadable field.
+        """
         values: dict[str, object] = {}
         name = ""
         try:
-            for name, attribute, mandatory, parse, safe_digits in _rows(cast(Hashable, cls)):
+            for name, attribute, mandatory, parse, safe_digits in _parsers(cast(Hashable, cls)):
                 text = ext_fields.get(name)
                 if text is not None:
                     if parse is str:
@@ -81,7 +84,7 @@ class CommandHeader(Value):
         return cls(**values)
 
     def encode(self) -> dict[str, str]:
-        """Return the ext fields in order of declaration, without the absent ones."""
+        """Return the ext fields that are not None, in the order of :func:`header_fields`."""
         encoded: dict[str, str] = {}
         for item in header_fields(type(self)):
             value = getattr(self, item.attribute)
@@ -92,7 +95,7 @@ class CommandHeader(Value):
 
 @define(slots=True, frozen=True)
 class HeaderField:
-    """One row of a header's field table."""
+    """One field of a header: its names, and how its value is read and written."""
 
     attribute: str
     wire_name: str
@@ -103,22 +106,22 @@ class HeaderField:
 
 
 def header_fields(header: type[CommandHeader]) -> tuple[HeaderField, ...]:
-    """Return the field table of ``header`` in order of declaration.
+    """Return the fields of ``header`` in order of declaration.
 
-    Inherited fields come first, as in Java's reflection; in a fast codec header they come last, as
-    Java writes them.
+    Inherited fields are first, as in Java's reflection, except in a fast codec header: there they
+    are last, as Java writes them.
     """
     return _table(cast(Hashable, header))
 
 
 def wire_names(header: type[CommandHeader]) -> tuple[str, ...]:
-    """Return the names of the ext fields of ``header``, in the same order."""
+    """Return the names of the ext fields of ``header``, in the order of :func:`header_fields`."""
     return _wire_names(cast(Hashable, header))
 
 
 @cache
-def _rows(header: Hashable) -> tuple[tuple[str, str, bool, Parse, int], ...]:
-    """Return the part of the table that :meth:`CommandHeader.decode` needs for every request:
+def _parsers(header: Hashable) -> tuple[tuple[str, str, bool, Parse, int], ...]:
+    """Return the part of the fields that :meth:`CommandHeader.decode` needs for every request:
     wire name, attribute, whether it is mandatory, parser, safe digits.
     """
     return tuple(
@@ -179,9 +182,9 @@ _SAFE_DIGITS: Final[dict[Parse, int]] = {_int32: 9, _int64: 18}
 """The number of decimal digits, without a sign, that are always within the range of the kind."""
 
 _KINDS: Final[dict[Any, tuple[str, Parse, Text]]] = {
-    str: ("a text", str, str),
-    int: ("a 32 bit number", _int32, str),
-    Int64: ("a 64 bit number", _int64, str),
+    str: ("a string", str, str),
+    int: ("a 32-bit integer", _int32, str),
+    Int64: ("a 64-bit integer", _int64, str),
     bool: ("true or false", _bool, _bool_text),
     float: ("a number", float, java_double),
 }

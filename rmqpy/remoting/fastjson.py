@@ -1,10 +1,10 @@
 """JSON in the form of Java's fastjson 1.2: bodies and the files under config/.
 
-Read: strict JSON through the standard library, everything else by
+Strict JSON is read by the standard library, everything else by
 :mod:`rmqpy.remoting.fastjson_reader`. Keys of maps are ``str`` (a bare ``0`` becomes "0") or
 :class:`ObjectKey`.
 
-Written, by the Python type of the key and value:
+The Python type of a key or value decides how it is written:
 
 ============  ==================  ===========================================
 Python        normal              strict (what Java calls BrowserCompatible)
@@ -15,9 +15,9 @@ ObjectKey     ``{"topic":…}:``    ``"{\\"topic\\":…}":``
 maps          order of the dict   sorted by key
 ============  ==================  ===========================================
 
-``pretty`` is the form of the config files: tab indented, members on lines of their own, but bare
-and object keys stay on the line of their brace; a list is spread over lines, a tuple (a Java set or
-array) is not.
+``pretty`` is the form of the config files: indented with tabs, one line per member, except that
+bare and object keys stay on the line of their brace. A list has one line per item, a tuple (a Java
+set or array) is written on a single line.
 
 String literals escape the quote, the backslash, ``\\b \\t \\n \\f \\r``, and as ``\\uXXXX`` in
 upper case the other control characters up to U+001F, U+007F to U+009F, U+2028 and U+2029.
@@ -40,18 +40,20 @@ __all__ = [
     "FastjsonDecodeError",
     "ObjectKey",
     "dumps",
+    "escape",
     "find_special",
     "loads",
     "quote",
 ]
 
 CONTAINERS_MAX: Final = 1_000_000
-"""Maximum number of objects and arrays in a text; an empty one takes 30 times its size in memory.
+"""The maximum number of objects and arrays in a text. An empty one takes 30 times its size in
+memory.
 """
 
 TOLERANT_REQUEST_MAX: Final = 64 * 1024
-"""Maximum length of a client's text that is not strict JSON: the tolerant reader takes up to a
-second per MiB, during which all other requests wait.
+"""The maximum length, in characters, of a client's text that is not strict JSON. The tolerant
+reader takes up to a second per MiB, during which all other requests wait.
 """
 
 _SHORT: Final = {
@@ -72,10 +74,9 @@ Parts: TypeAlias = list[str]
 
 
 def loads(data: bytes | bytearray | memoryview | str, tolerant_max: int | None = None) -> object:
-    """Return the value of ``data``; malformed UTF-8 is replaced, as Java does. Raises
-    FastjsonDecodeError.
+    """Return the value of ``data``. Malformed UTF-8 is replaced, as in Java.
 
-    A text of more than ``tolerant_max`` characters must be strict JSON.
+    A text of more than ``tolerant_max`` characters must be strict JSON. Raises FastjsonDecodeError.
     """
     text = data if isinstance(data, str) else str(data, "utf-8", "replace")
     containers = text.count("[") + text.count("{")
@@ -85,7 +86,7 @@ def loads(data: bytes | bytearray | memoryview | str, tolerant_max: int | None =
         value: object = _STRICT.decode(text)
     except (ValueError, RecursionError):
         if tolerant_max is not None and len(text) > tolerant_max:
-            problem = f"{len(text)} characters, more than {tolerant_max}, and no strict JSON"
+            problem = f"{len(text)} characters, more than {tolerant_max}, and not strict JSON"
             raise FastjsonDecodeError(problem, 0) from None
         return FastjsonReader(text).read()
     if containers > DEPTH_MAX:
@@ -94,24 +95,24 @@ def loads(data: bytes | bytearray | memoryview | str, tolerant_max: int | None =
 
 
 def dumps(value: object, *, pretty: bool = False, strict: bool = False) -> bytes:
-    """Return ``value`` (dict, list, tuple, str, int, float, bool, None, ObjectKey) as UTF-8."""
+    """Encode ``value`` (dict, list, tuple, str, int, float, bool, None, ObjectKey) as UTF-8."""
     parts: Parts = []
     _Writer(parts, pretty, strict).write(value, 0)
     return "".join(parts).encode("utf-8", "replace")
 
 
 def quote(text: str) -> str:
-    """Return ``text`` between double quotes."""
+    """Return ``text`` as a JSON string literal."""
     return f'"{text}"' if find_special(text) is None else f'"{escape(text)}"'
 
 
 def escape(text: str) -> str:
-    """Return ``text`` as it is written between double quotes."""
+    """Return ``text`` as it is written inside a JSON string literal."""
     return _SPECIAL.sub(_escape, text)
 
 
 def quote_strict(text: str) -> str:
-    """Return ``text`` between double quotes, in ASCII."""
+    """Return ``text`` as a JSON string literal in ASCII."""
     return f'"{_SPECIAL_STRICT.sub(_escape_strict, text)}"'
 
 
@@ -125,7 +126,7 @@ class _Writer:
         self._quote: Callable[[str], str] = quote_strict if strict else quote
 
     def write(self, value: object, depth: int) -> None:
-        """Append ``value``; its closing brace is indented by ``depth`` tabs."""
+        """Append ``value``, with its closing brace indented by ``depth`` tabs."""
         if isinstance(value, str):
             self._parts.append(self._quote(value))
         elif value is None:

@@ -1,4 +1,4 @@
-"""A tolerant reader of JSON as fastjson 1.2 reads and writes it.
+"""A tolerant reader of the JSON dialect that fastjson 1.2 reads and writes.
 
 =========================  =========================================================
 beyond strict JSON         becomes
@@ -13,7 +13,7 @@ beyond strict JSON         becomes
 ``undefined`` ``NaN``      None
 =========================  =========================================================
 
-Invariants: nesting is bounded by DEPTH_MAX; every fault is a FastjsonDecodeError that names the
+Invariants: nesting is bounded by DEPTH_MAX; every error is a FastjsonDecodeError that names the
 position; the last of duplicate keys wins.
 """
 
@@ -25,7 +25,7 @@ from typing import Final, NoReturn
 from attrs import define
 
 DEPTH_MAX: Final = 64
-"""Maximum nesting of objects and arrays; the deepest real body has 6 levels."""
+"""The maximum nesting of objects and arrays. The deepest body of the protocol has 6 levels."""
 
 _GAP = re.compile(r"[ \t\r\n\f\b\ufeff]*")
 _NUMBER = re.compile(r"(-?[0-9]+)(\.[0-9]*)?([eE][+-]?[0-9]+)?[LSBFD]?")
@@ -57,7 +57,7 @@ _NUMBER_CHARS_MAX: Final = 400
 
 
 class FastjsonDecodeError(ValueError):
-    """The error for a text that even fastjson could not read."""
+    """A text that even fastjson cannot read."""
 
     def __init__(self, problem: str, position: int) -> None:
         super().__init__(f"{problem} at character {position}")
@@ -66,7 +66,9 @@ class FastjsonDecodeError(ValueError):
 
 @define(slots=True, frozen=True)
 class ObjectKey:
-    """An object used as the key of a map: its members by name; inner objects are ObjectKeys too."""
+    """An object that is the key of a map: its members, sorted by name. Nested objects are
+    ObjectKeys too.
+    """
 
     members: tuple[tuple[str, object], ...]
 
@@ -79,7 +81,7 @@ class ObjectKey:
 
 
 class FastjsonReader:
-    """A reader for one pass over one text."""
+    """A reader that makes a single pass over one text."""
 
     __slots__ = ("_depth", "_position", "_text")
 
@@ -93,7 +95,7 @@ class FastjsonReader:
         value = self._value()
         self._skip_gap()
         if self._position < len(self._text):
-            self._fail("text behind the value")
+            self._fail("text after the value")
         return value
 
     def _value(self) -> object:
@@ -120,7 +122,7 @@ class FastjsonReader:
             key = self._key()
             self._skip_gap()
             if self._peek() != ":":
-                self._fail("no colon behind a key")
+                self._fail("no colon after a key")
             self._position += 1
             members[key] = self._value()
             self._separator("}")
@@ -161,7 +163,7 @@ class FastjsonReader:
             parts.append(match.group())
             self._position = match.end()
             if self._position >= len(text):
-                raise FastjsonDecodeError("a string without an end", start)
+                raise FastjsonDecodeError("an unterminated string", start)
             self._position += 1
             if text[self._position - 1] == quote:
                 return _joined(parts)
@@ -238,10 +240,10 @@ class FastjsonReader:
             start = self._position
             closing = {"//": "\n", "/*": "*/"}.get(text[start : start + 2])
             if closing is None:
-                self._fail("a lonely slash")
+                self._fail("a slash that starts no comment")
             end = text.find(closing, start + 2)
             if end < 0 and closing == "*/":
-                self._fail("a comment without an end")
+                self._fail("an unterminated comment")
             self._position = len(text) if end < 0 else end + len(closing)
 
     def _peek(self) -> str:

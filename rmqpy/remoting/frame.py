@@ -11,15 +11,15 @@ offset  bytes  field
 ======  =====  ============================================================
 
 ROCKETMQ header: code 2, language 1, version 2, opaque 4, flag 4, remark length 4, remark, ext
-length 4, then entries of key length 2, key, value length 4, value. A length of 0 is null, so the
-field is absent; the last duplicate wins.
+length 4, then entries of key length 2, key, value length 4, value. A length of 0 means null, so the
+field is absent. The last of duplicate keys wins.
 
-JSON header: one object with alphabetical keys; every ext value is a string (numbers and booleans
-are taken as their text on read).
+JSON header: one object with keys in alphabetical order. Every ext value is a string; on reading, a
+number or boolean becomes its text.
 
 Invariants: for any bytes, decoding returns a command or raises RemoteProtocolError, and allocates
-at most a small multiple of the header. Encoding gives the same bytes as Java: ext fields in HashMap
-order, except for the fast codec headers in a ROCKETMQ frame.
+at most a small multiple of the header. Encoding produces the same bytes as Java: ext fields are in
+HashMap order, except for the fast codec headers in a ROCKETMQ frame.
 """
 
 from __future__ import annotations
@@ -56,10 +56,13 @@ from rmqpy.remoting.java_values import (
 )
 
 MAX_FRAME: Final = 16_777_216
-"""The largest frame, length word included (Java ``com.rocketmq.remoting.frameMaxLength``)."""
+"""The maximum size of a frame, including the length word (Java
+``com.rocketmq.remoting.frameMaxLength``).
+"""
 
 MAX_HEADER: Final = 1 << 20
-"""The largest header read; Java has no such bound, but a parsed header takes many times its size.
+"""The maximum size of a header. Java has no such limit, but a parsed header takes many times its
+size in memory.
 """
 
 LENGTH_BYTES: Final = 4
@@ -70,7 +73,9 @@ _PLAIN: Final = (
     b'{"code":%d,"flag":%d,"language":"JAVA","opaque":%d,"serializeTypeCurrentRPC":"JSON",'
     b'"version":%d}'
 )
-"""The header of a command with only a body, the usual traffic between members of a group."""
+"""The header of a command that has only a body, as most commands between members of a DLedger
+group.
+"""
 
 _PLAIN_NUMBER: Final = rb"(0|1[0-9]{9}|[1-9][0-9]{0,8})"
 _PLAIN_HEADER: Final = re.compile(
@@ -102,8 +107,9 @@ def encode_command(command: RemotingCommand) -> bytes:
 
 
 def encode_head(command: RemotingCommand, body_length: int, opaque: int, flag: int) -> bytes:
-    """Return the frame of ``command`` up to its body of ``body_length`` bytes; ``opaque`` and
-    ``flag`` replace its own.
+    """Return the frame of ``command`` up to its body, which has ``body_length`` bytes. ``opaque``
+    and ``flag`` replace those of the command. Raises RequestRejectedError if the frame or its
+    header would be larger than a peer accepts.
     """
     plain = command.remark is None and command.header_type is None and not command.ext_fields
     if command.serialize_type == SERIALIZE_JSON:
@@ -127,7 +133,9 @@ def encode_head(command: RemotingCommand, body_length: int, opaque: int, flag: i
 
 
 def decode_command(frame: memoryview) -> RemotingCommand:
-    """Return the command in ``frame``, which does not include the length word."""
+    """Return the command in ``frame``, which does not include the length word. Raises
+    RemoteProtocolError.
+    """
     frame_length = len(frame)
     if frame_length < WORD_BYTES:
         raise RemoteProtocolError(f"a frame of {frame_length} bytes has no header word")
@@ -159,7 +167,7 @@ def decode_command(frame: memoryview) -> RemotingCommand:
 
 
 def answer_frame(code: int, opaque: int, body: bytes) -> bytes:
-    """Return the complete frame of an answer with only a body, with a JSON header."""
+    """Return the complete frame of a response with a JSON header and only a body."""
     header = _PLAIN % (code, FLAG_RESPONSE, opaque, CURRENT_VERSION)
     size = len(header)
     return b"%b%b%b" % (_PREFIX.pack(WORD_BYTES + size + len(body), size), header, body)
@@ -263,7 +271,7 @@ def _text(header: bytes, position: int, size: int, end: int) -> tuple[str | None
         return None, position
     if not 0 < size <= end - position:
         raise RemoteProtocolError(
-            f"a string of {size} bytes at {position} ends behind its header ({end})"
+            f"a string of {size} bytes at {position} ends after its header ({end})"
         )
     return header[position : position + size].decode("utf-8", "replace"), position + size
 
@@ -303,7 +311,7 @@ def _decode_json(header: bytes) -> RemotingCommand:
 
 def _tolerantly(text: str) -> object:
     if len(text) > TOLERANT_REQUEST_MAX:
-        raise RemoteProtocolError(f"a JSON header of {len(text)} characters is no strict JSON")
+        raise RemoteProtocolError(f"a JSON header of {len(text)} characters is not strict JSON")
     try:
         decoded = FastjsonReader(text).read()
     except FastjsonDecodeError as fault:
@@ -324,7 +332,7 @@ def _number(decoded: dict[str, Any], key: str) -> int:
         except ValueError:
             value = None
     if type(value) is not int or not -INT32_MAX - 1 <= value <= INT32_MAX:
-        raise RemoteProtocolError(f"{key} of a JSON header is no 32 bit number")
+        raise RemoteProtocolError(f"{key} of a JSON header is not a 32-bit integer")
     return value
 
 
@@ -341,7 +349,7 @@ def _ext_fields(decoded: object) -> dict[str, str]:
         return {}
     if not isinstance(decoded, dict):
         raise RemoteProtocolError(
-            f"extFields of a JSON header are no object: {type(decoded).__name__}"
+            f"extFields of a JSON header is not an object but {type(decoded).__name__}"
         )
     if set(map(type, decoded.values())) <= _ONLY_TEXTS:
         return decoded
@@ -358,12 +366,12 @@ def _scalar_text(key: str, value: object) -> str:
     if isinstance(value, float):
         return java_double(value)
     raise RemoteProtocolError(
-        f"{str(key)[:64]!r} of a JSON header is not a text but {type(value).__name__}"
+        f"{str(key)[:64]!r} of a JSON header is not a string but {type(value).__name__}"
     )
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 # Numbers with a fraction keep their text: only ext values may have one, and those are strings.

@@ -1,8 +1,8 @@
-"""The incoming half of one connection: bytes in, commands out.
+"""The incoming half of a connection: bytes in, commands out.
 
-Invariants: the split of the stream makes no difference; at most one unfinished frame is kept, so
-memory depends on the bytes received and never on the length that a peer claims; after an error the
-decoder accepts nothing more and repeats the error.
+Invariants: the result does not depend on how the stream is split. At most one unfinished frame is
+kept, so memory depends on the bytes received, never on the length that a peer claims. After an
+error the decoder accepts no more bytes and raises the same error again.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class FrameDecoder:
 
     @property
     def is_head_whole(self) -> bool:
-        """Whether the unfinished frame has its complete header."""
+        """True if the header of the unfinished frame is complete."""
         return is_head_whole(self._pending)
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
         """Return the commands that ``data`` completes, in order.
 
-        Raises RemoteProtocolError as soon as the peer broke the protocol; commands before the
-        fault in the same ``data`` are dropped with the connection.
+        Raises RemoteProtocolError as soon as the peer breaks the protocol. Commands that precede
+        the error in the same ``data`` are dropped with the connection.
         """
         if self._fault is not None:
             raise RemoteProtocolError(self._fault)
@@ -69,7 +69,7 @@ class FrameDecoder:
             raise
 
     def _only_frame(self, data: bytes | bytearray | memoryview) -> RemotingCommand | None:
-        """Return the command if ``data`` is exactly one frame, as it often is; otherwise None."""
+        """Return the command if ``data`` is exactly one frame (the usual case), otherwise None."""
         size = len(data)
         if not LENGTH_BYTES + WORD_BYTES <= size <= self._max_frame:
             return None
@@ -88,7 +88,7 @@ class FrameDecoder:
             (length,) = _LENGTH.unpack_from(view, position)
             if length + LENGTH_BYTES > self._max_frame or length < WORD_BYTES:
                 raise RemoteProtocolError(
-                    f"a frame of {length} bytes: allowed are {WORD_BYTES} to "
+                    f"a frame of {length} bytes: expected {WORD_BYTES} to "
                     f"{self._max_frame - LENGTH_BYTES}"
                 )
             self._needed = LENGTH_BYTES + length

@@ -1,7 +1,7 @@
 """Numbers as Java's parse and toString methods treat them, and the order of ``java.util.HashMap``.
 
-Ext fields travel in the order of a HashMap with String keys. The order has no meaning for a reader;
-keeping it makes rmqpy's frames equal to recorded ones, byte for byte.
+Java writes ext fields in the order of a HashMap with String keys. Readers ignore the order; keeping
+it makes rmqpy's frames equal to recorded ones, byte for byte.
 
 ==========  ===============================================================
 hash        ``String.hashCode``: 31 * h + UTF-16 unit, wrapped to 32 bits
@@ -11,7 +11,8 @@ capacity    16, doubled whenever the size passes 0.75 * capacity
 in a bucket order of insertion (a split on growth preserves it)
 ==========  ===============================================================
 
-Buckets of more than 7 keys, which Java turns into trees, still iterate in order of insertion here.
+A bucket of more than 7 keys, which Java converts to a tree, still iterates in order of insertion
+here.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ INT32_MAX: Final = 0x7FFFFFFF
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 _DIGITS_MAX: Final = 40
 _SHORT_DIGITS: Final = 10
-"""A number with fewer digits fits any of the ranges."""
+"""A number with fewer digits fits both ranges."""
 
 DEFAULT_CAPACITY = 16
 _CACHED_KEYS_MAX = 64
@@ -33,7 +34,9 @@ _CACHED_CHARS_MAX = 1024
 
 
 def parse_decimal(text: str, maximum: int) -> int:
-    """Return the result of ``parseInt``/``parseLong``: sign and digits, -maximum-1 to maximum."""
+    """Return the result of Java's ``parseInt`` or ``parseLong``: an optional sign and digits, from
+    -maximum-1 to maximum. Raises ValueError.
+    """
     if len(text) < _SHORT_DIGITS and text.isdecimal():
         return int(text)
     digits = text[1:] if text[:1] in ("-", "+") else text
@@ -43,14 +46,14 @@ def parse_decimal(text: str, maximum: int) -> int:
 
 
 def check_range(value: int, maximum: int) -> int:
-    """Return ``value`` if it fits between -maximum-1 and maximum; else ValueError."""
+    """Return ``value``. Raises ValueError if it is not between -maximum-1 and maximum."""
     if not -maximum - 1 <= value <= maximum:
         raise ValueError(str(value)[:64])
     return value
 
 
 def java_double(value: float) -> str:
-    """Return ``Double.toString``, with the shortest digits that read back as ``value``."""
+    """Return ``Double.toString(value)``, with the fewest digits that read back as ``value``."""
     if isnan(value):
         return "NaN"
     if isinf(value):
@@ -62,7 +65,7 @@ def java_double(value: float) -> str:
 
 
 def java_hash_order(keys: Iterable[str], capacity: int = DEFAULT_CAPACITY) -> list[str]:
-    """Return ``keys`` (distinct, in order of insertion) in the order of a HashMap."""
+    """Return ``keys``, which are distinct and in order of insertion, in the order of a HashMap."""
     listed = list(keys)
     while len(listed) * 4 > capacity * 3:
         capacity *= 2
@@ -71,7 +74,7 @@ def java_hash_order(keys: Iterable[str], capacity: int = DEFAULT_CAPACITY) -> li
 
 
 def hashmap_ordered(fields: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """Return the items of ``fields`` in HashMap order; cheap for recurring key sets."""
+    """Return the items of ``fields`` in HashMap order. The order of recurring keys is cached."""
     if len(fields) < 2:
         return fields.items()
     keys = tuple(fields)

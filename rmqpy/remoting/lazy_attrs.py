@@ -1,8 +1,8 @@
 """The base of headers and bodies: attrs classes that are built on first use, and their wire names.
 
 attrs compiles methods for each class, which takes a third of a millisecond. There are 130 of these
-small classes, and a starting broker uses two: building all of them was an eighth of its start time.
-For the same reason equality and repr are implemented once, here, from the attributes.
+small classes, of which a starting broker uses two: building all of them took an eighth of its start
+time. For the same reason equality and repr are implemented once, here, from the attributes.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ class Value:
 
 @dataclass_transform(field_specifiers=(field,))
 def lazy_define(*, kw_only: bool = False) -> Callable[[V], V]:
-    """Return a decorator like ``attrs.define`` that runs with the first instance, or when the attrs
-    attributes are first read.
+    """Return a decorator like ``attrs.define`` that builds the class when the first instance is
+    created or ``__attrs_attrs__`` is first read.
     """
 
-    def put_off(kind: V) -> V:
+    def defer(kind: V) -> V:
         kind.__init__ = _first_init  # type: ignore[assignment, method-assign]
         kind.__attrs_attrs__ = _FirstAttributes()  # type: ignore[assignment]
-        _unmade[kind] = kw_only
+        _deferred[kind] = kw_only
         return kind
 
-    return put_off
+    return defer
 
 
 def named(name: str) -> dict[str, str]:
@@ -89,31 +89,31 @@ def without_none(hint: Any) -> Any:
     return rest[0]
 
 
-_unmade: dict[type, bool] = {}
-"""The classes that are not built yet, and whether they are keyword-only."""
+_deferred: dict[type, bool] = {}
+"""The classes that are not built yet. The value is True for keyword-only classes."""
 
-_making = threading.RLock()
-"""A second thread waits until the class is complete."""
+_build_lock = threading.RLock()
+"""The lock that makes a second thread wait until the class is complete."""
 
 
 class _FirstAttributes:
-    """The ``__attrs_attrs__`` of a class that is not built yet; subclasses read it too."""
+    """The ``__attrs_attrs__`` of a class that is not built yet; subclasses inherit it."""
 
     def __get__(self, instance: object, owner: type[Value]) -> Any:
-        _make(owner)
+        _build(owner)
         return owner.__attrs_attrs__
 
 
 def _first_init(self: Value, *args: Any, **kwargs: Any) -> None:
-    _make(type(self))
+    _build(type(self))
     type(self).__init__(self, *args, **kwargs)
 
 
-def _make(asked: type[Value]) -> None:
-    """Build the base classes of ``asked``, and the class itself."""
-    with _making:
-        for kind in reversed(asked.__mro__):
-            kw_only = _unmade.pop(kind, None)
+def _build(requested: type[Value]) -> None:
+    """Build the base classes of ``requested``, then the class itself."""
+    with _build_lock:
+        for kind in reversed(requested.__mro__):
+            kw_only = _deferred.pop(kind, None)
             if kw_only is not None:
                 define(slots=False, auto_detect=False, eq=False, repr=False, kw_only=kw_only)(kind)
 

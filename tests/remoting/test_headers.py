@@ -76,7 +76,7 @@ def test_an_invalid_number_is_refused_by_name(text: str) -> None:
         SendMessageRequestHeaderV2.decode({**SEND_V2, "e": text})
     assert refused.value.code == ResponseCode.SYSTEM_ERROR
     assert refused.value.remark.startswith(
-        f"the field e of SendMessageRequestHeaderV2 is not a 32 bit number: {text[:64]!r}"
+        f"the field e of SendMessageRequestHeaderV2 is not a 32-bit integer: {text[:64]!r}"
     )
 
 
@@ -91,7 +91,7 @@ def test_numbers_are_parsed_as_by_java(text: str, value: int) -> None:
 def test_longs_have_64_bits() -> None:
     header = SendMessageRequestHeaderV2.decode({**SEND_V2, "g": "9223372036854775807"})
     assert header.born_timestamp == 9223372036854775807
-    with pytest.raises(RequestRejectedError, match="not a 64 bit number"):
+    with pytest.raises(RequestRejectedError, match="not a 64-bit integer"):
         SendMessageRequestHeaderV2.decode({**SEND_V2, "g": "9223372036854775808"})
 
 
@@ -135,9 +135,9 @@ def test_booleans_are_written_in_lower_case() -> None:
 
 
 SAMPLES = {
-    "a text": "x",
-    "a 32 bit number": "-7",
-    "a 64 bit number": "9999999999",
+    "a string": "x",
+    "a 32-bit integer": "-7",
+    "a 64-bit integer": "9999999999",
     "true or false": "true",
 }
 

@@ -1,6 +1,6 @@
 """Typed bodies, named as in Java; each has ``decode(bytes)`` and ``encode()``.
 
-Fields and names follow from the annotations (:mod:`rmqpy.remoting.body`).
+Annotations define the form and the wire name of each field (:mod:`rmqpy.remoting.body`).
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ REQUEST_BODIES: Final[dict[RequestCode, type[Body]]] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: SubscriptionGroupConfig,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: ResetOffsetBody,
 }
-"""JSON bodies of requests; other requests have none, messages, or lines of properties."""
+"""The JSON body of each request. Other requests have no body, messages, or lines of properties."""
 
 RESPONSE_BODIES: Final[dict[RequestCode, type[Body]]] = {
     RequestCode.GET_ALL_TOPIC_CONFIG: TopicConfigSerializeWrapper,
@@ -229,4 +229,4 @@ RESPONSE_BODIES: Final[dict[RequestCode, type[Body]]] = {
     RequestCode.QUERY_CONSUME_QUEUE: QueryConsumeQueueResponseBody,
     RequestCode.GET_ALL_PRODUCER_INFO: ProducerTableInfo,
 }
-"""JSON bodies of answers, by the code of the request."""
+"""The JSON body of each response, by the code of its request."""

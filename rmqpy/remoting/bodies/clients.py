@@ -1,4 +1,4 @@
-"""Heartbeats, subscriptions, and who is connected."""
+"""Bodies about clients: heartbeats, subscriptions, connections, and the state of consumers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXPRESSION_SQL92 = "SQL92"
 
 @lazy_define()
 class SubscriptionData(Body):
-    """What a group wants of a topic. ``code_set`` has the tags' Java hashes."""
+    """A group's subscription to a topic. ``code_set`` contains the Java hashes of the tags."""
 
     topic: str
     sub_string: str | None = None
@@ -49,7 +49,7 @@ class ConsumerData(Body):
 
 @lazy_define()
 class HeartbeatData(Body):
-    """Code 34. The last two are of 5.x clients."""
+    """The request body of HEART_BEAT (34). Only 5.x clients send the last two fields."""
 
     BYTES_MAX = REQUEST_BYTES_MAX
 
@@ -62,7 +62,7 @@ class HeartbeatData(Body):
 
 @lazy_define()
 class CheckClientRequestBody(Body):
-    """Code 46."""
+    """The request body of CHECK_CLIENT_CONFIG (46)."""
 
     BYTES_MAX = REQUEST_BYTES_MAX
 
@@ -74,7 +74,7 @@ class CheckClientRequestBody(Body):
 
 @lazy_define()
 class GetConsumerListByGroupResponseBody(Body):
-    """Answer of code 38."""
+    """The response body of GET_CONSUMER_LIST_BY_GROUP (38)."""
 
     consumer_id_list: list[str] = field(factory=list)
 
@@ -89,7 +89,7 @@ class Connection(Body):
 
 @lazy_define()
 class ConsumerConnection(Body):
-    """Answer of code 203."""
+    """The response body of GET_CONSUMER_CONNECTION_LIST (203)."""
 
     connection_set: list[Connection] = field(factory=list)
     subscription_table: dict[str, SubscriptionData] = field(factory=dict)
@@ -100,14 +100,14 @@ class ConsumerConnection(Body):
 
 @lazy_define()
 class ProducerConnection(Body):
-    """Answer of code 204."""
+    """The response body of GET_PRODUCER_CONNECTION_LIST (204)."""
 
     connection_set: list[Connection] = field(factory=list)
 
 
 @lazy_define()
 class ProducerInfo(Body):
-    """``remote_ip`` is ``/ip:port``."""
+    """A connected producer. ``remote_ip`` is ``/ip:port``."""
 
     client_id: str
     remote_ip: str = field(metadata=named("remoteIP"))
@@ -118,21 +118,21 @@ class ProducerInfo(Body):
 
 @lazy_define()
 class ProducerTableInfo(Body):
-    """Answer of code 328: producers by group."""
+    """The response body of GET_ALL_PRODUCER_INFO (328): producers by group."""
 
     data: dict[str, list[ProducerInfo]] = field(factory=dict)
 
 
 @lazy_define()
 class GroupList(Body):
-    """Answer of code 300."""
+    """The response body of QUERY_TOPIC_CONSUME_BY_WHO (300)."""
 
     group_list: list[str] = field(factory=list)
 
 
 @lazy_define()
 class ProcessQueueInfo(Body):
-    """What a consumer holds of one queue."""
+    """The state of one queue in a consumer: its cached messages, its lock, and its last pull."""
 
     commit_offset: Int64 = 0
     cached_msg_min_offset: Int64 = 0
@@ -152,7 +152,7 @@ class ProcessQueueInfo(Body):
 
 @lazy_define()
 class ConsumeStatus(Body):
-    """Rates of one topic in one consumer."""
+    """The rates of one topic in a consumer."""
 
     pull_rt: float = field(default=0.0, metadata=named("pullRT"))
     pull_tps: float = field(default=0.0, metadata=named("pullTPS"))
@@ -164,7 +164,7 @@ class ConsumeStatus(Body):
 
 @lazy_define()
 class ConsumerRunningInfo(Body):
-    """Answer of code 307."""
+    """The response body of GET_CONSUMER_RUNNING_INFO (307)."""
 
     properties: dict[str, str] = field(factory=dict)
     subscription_set: list[SubscriptionData] = field(factory=list)
@@ -175,8 +175,11 @@ class ConsumerRunningInfo(Body):
 
 @lazy_define()
 class ConsumeMessageDirectlyResult(Body):
-    """Answer of code 309. ``consume_result`` is CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT,
-    CR_THROW_EXCEPTION or CR_RETURN_NULL."""
+    """The response body of CONSUME_MESSAGE_DIRECTLY (309).
+
+    ``consume_result`` is CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT, CR_THROW_EXCEPTION or
+    CR_RETURN_NULL.
+    """
 
     order: bool = False
     auto_commit: bool = True

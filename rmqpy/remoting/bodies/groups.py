@@ -1,4 +1,4 @@
-"""Consumer groups and the tables that a broker keeps about them under config/."""
+"""Consumer groups, and the tables about them that a broker stores under config/."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from rmqpy.remoting.lazy_attrs import Int64, lazy_define
 
 @define(slots=True, eq=False, repr=False)
 class SubscriptionGroupConfig(Body):
-    """One consumer group on one broker; body of code 200."""
+    """A consumer group on a broker; the request body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    (200).
+    """
 
     BYTES_MAX = REQUEST_BYTES_MAX
 
@@ -28,7 +30,9 @@ class SubscriptionGroupConfig(Body):
 
 @lazy_define()
 class SubscriptionGroupWrapper(Body):
-    """Answer of code 201 and config/subscriptionGroup.json."""
+    """The response body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201), and
+    config/subscriptionGroup.json.
+    """
 
     data_version: DataVersion
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(factory=dict)
@@ -36,9 +40,9 @@ class SubscriptionGroupWrapper(Body):
 
 @lazy_define()
 class ConsumerOffsetSerializeWrapper(Body):
-    """Answer of code 43 and config/consumerOffset.json: ``topic@group`` to queue id to offset.
+    """The response body of GET_ALL_CONSUMER_OFFSET (43), and config/consumerOffset.json.
 
-    ``data_version`` is of 5.x.
+    ``offset_table`` maps ``topic@group`` to queue id to offset. Only 5.x writes ``data_version``.
     """
 
     offset_table: dict[str, dict[int, Int64]] = field(factory=dict)
@@ -47,9 +51,10 @@ class ConsumerOffsetSerializeWrapper(Body):
 
 @lazy_define()
 class DelayOffsetSerializeWrapper(Body):
-    """Answer of code 45 and config/delayOffset.json: delay level to offset in its queue.
+    """The response body of GET_ALL_DELAY_OFFSET (45), and config/delayOffset.json.
 
-    ``data_version`` is of 5.x.
+    ``offset_table`` maps a delay level to the offset in its queue. Only 5.x writes
+    ``data_version``.
     """
 
     offset_table: dict[int, Int64] = field(factory=dict)
@@ -58,7 +63,7 @@ class DelayOffsetSerializeWrapper(Body):
 
 @lazy_define()
 class LmqOffsetSerializeWrapper(Body):
-    """config/lmqConsumerOffset.json: ``%LMQ%queue@group`` to offset."""
+    """The content of config/lmqConsumerOffset.json: ``%LMQ%queue@group`` to offset."""
 
     lmq_offset_table: dict[str, Int64] = field(factory=dict)
 
@@ -71,7 +76,7 @@ class BloomFilterData(Body):
 
 @lazy_define()
 class ConsumerFilterData(Body):
-    """One SQL92 subscription; ``dead`` is derived in Java, and written."""
+    """A SQL92 subscription. Java derives ``dead`` from the other fields and writes it."""
 
     consumer_group: str
     topic: str
@@ -92,6 +97,6 @@ class FilterDataMapByTopic(Body):
 
 @lazy_define()
 class ConsumerFilterWrapper(Body):
-    """config/consumerFilter.json."""
+    """The content of config/consumerFilter.json."""
 
     filter_data_by_topic: dict[str, FilterDataMapByTopic] = field(factory=dict)

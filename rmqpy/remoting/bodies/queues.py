@@ -1,4 +1,4 @@
-"""MessageQueue and the bodies that map queues to offsets; order locks."""
+"""MessageQueue, and the bodies that lock queues or map them to offsets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqpy.remoting.lazy_attrs import Int64, lazy_define
 
 @define(slots=True, frozen=True, order=True)
 class MessageQueue(Body):
-    """One queue of one broker. Orders as in Java: topic, broker name, queue id."""
+    """A queue of a broker, ordered as in Java: by topic, broker name, and queue id."""
 
     topic: str
     broker_name: str
@@ -19,7 +19,7 @@ class MessageQueue(Body):
 
 @lazy_define()
 class LockBatchRequestBody(Body):
-    """Code 41."""
+    """The request body of LOCK_BATCH_MQ (41)."""
 
     BYTES_MAX = REQUEST_BYTES_MAX
 
@@ -30,7 +30,7 @@ class LockBatchRequestBody(Body):
 
 @lazy_define()
 class UnlockBatchRequestBody(Body):
-    """Code 42."""
+    """The request body of UNLOCK_BATCH_MQ (42)."""
 
     BYTES_MAX = REQUEST_BYTES_MAX
 
@@ -41,14 +41,16 @@ class UnlockBatchRequestBody(Body):
 
 @lazy_define()
 class LockBatchResponseBody(Body):
-    """Answer of code 41."""
+    """The response body of LOCK_BATCH_MQ (41)."""
 
     lock_ok_mq_set: list[MessageQueue] = field(factory=list, metadata={"wire_name": "lockOKMQSet"})
 
 
 @lazy_define()
 class ResetOffsetBody(Body):
-    """Codes 220 and 222: the offsets that a client shall take."""
+    """The request body of 220 and response body of 222: the offsets that a client must continue
+    from.
+    """
 
     offset_table: dict[MessageQueue, Int64] = field(factory=dict)
 
@@ -63,14 +65,14 @@ class MessageQueueForC(Body):
 
 @lazy_define()
 class ResetOffsetBodyForC(Body):
-    """Code 220 in the form that is pushed when the asking admin's language is CPP."""
+    """The request body of 220 in the form that is used if the language of the admin tool is CPP."""
 
     offset_table: list[MessageQueueForC] = field(factory=list)
 
 
 @lazy_define()
 class GetConsumerStatusBody(Body):
-    """Codes 221 and 223."""
+    """The response body of 221 and 223."""
 
     message_queue_table: dict[MessageQueue, Int64] = field(factory=dict)
     consumer_table: dict[str, dict[MessageQueue, Int64]] = field(factory=dict)
@@ -78,7 +80,7 @@ class GetConsumerStatusBody(Body):
 
 @lazy_define()
 class OffsetMovedEvent(Body):
-    """Body of the messages on OFFSET_MOVED_EVENT."""
+    """The body of the messages in the topic OFFSET_MOVED_EVENT."""
 
     consumer_group: str
     message_queue: MessageQueue

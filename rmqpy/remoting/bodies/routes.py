@@ -1,4 +1,4 @@
-"""Routes: which brokers hold a topic, and the cluster table."""
+"""Routes (the brokers that have a topic) and the cluster table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqpy.remoting.lazy_attrs import Int64, lazy_define
 
 @define(slots=True, eq=False, repr=False)
 class QueueData(Body):
-    """The queues of one topic on one broker name."""
+    """The queues of a topic on the brokers of one name."""
 
     broker_name: str
     read_queue_nums: int
@@ -21,7 +21,7 @@ class QueueData(Body):
 
 @lazy_define()
 class BrokerData(Body):
-    """The addresses of one broker name by broker id; 0 is the master."""
+    """The addresses of the brokers of one name, by broker id; 0 is the master."""
 
     cluster: str
     broker_name: str
@@ -30,7 +30,10 @@ class BrokerData(Body):
 
 @define(slots=True, eq=False, repr=False)
 class TopicRouteData(Body):
-    """Answer of code 105. ``encode(strict=True)`` for callers of version 401 and above."""
+    """The response body of GET_ROUTEINFO_BY_TOPIC (105).
+
+    A client of version 401 or above receives ``encode(strict=True)``.
+    """
 
     order_topic_conf: str | None = None
     queue_datas: list[QueueData] = field(factory=list)
@@ -40,7 +43,7 @@ class TopicRouteData(Body):
 
 @lazy_define()
 class ClusterInfo(Body):
-    """Answer of code 106."""
+    """The response body of GET_BROKER_CLUSTER_INFO (106)."""
 
     broker_addr_table: dict[str, BrokerData] = field(factory=dict)
     cluster_addr_table: dict[str, list[str]] = field(factory=dict)
@@ -55,6 +58,6 @@ class BrokerMemberGroup(Body):
 
 @lazy_define()
 class GetBrokerMemberGroupResponseBody(Body):
-    """Answer of code 901 (5.x)."""
+    """The response body of request 901 (5.x, GET_BROKER_MEMBER_GROUP)."""
 
     broker_member_group: BrokerMemberGroup | None = None

@@ -1,4 +1,4 @@
-"""Answers to an administrator: positions, rates, queue contents, access."""
+"""Response bodies of administration: offsets, rates, contents of queues, and access control."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TopicOffset(Body):
 
 @lazy_define()
 class TopicStatsTable(Body):
-    """Answer of code 202."""
+    """The response body of GET_TOPIC_STATS_INFO (202)."""
 
     offset_table: dict[MessageQueue, TopicOffset] = field(factory=dict)
 
@@ -33,7 +33,7 @@ class OffsetWrapper(Body):
 
 @lazy_define()
 class ConsumeStats(Body):
-    """Answer of code 208."""
+    """The response body of GET_CONSUME_STATS (208)."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = field(factory=dict)
     consume_tps: float = 0.0
@@ -41,7 +41,10 @@ class ConsumeStats(Body):
 
 @lazy_define()
 class ConsumeStatsList(Body):
-    """Answer of code 317: one map of one group per item."""
+    """The response body of GET_BROKER_CONSUME_STATS (317).
+
+    Each item of ``consume_stats_list`` is a map with a single group.
+    """
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(factory=list)
     broker_addr: str | None = None
@@ -50,7 +53,9 @@ class ConsumeStatsList(Body):
 
 @lazy_define()
 class QueueTimeSpan(Body):
-    """Times in ms; the ``…_str`` forms, in the broker's local time, are for people."""
+    """The time span of a queue, in ms. The ``…_str`` members are texts in the broker's
+    local time.
+    """
 
     message_queue: MessageQueue
     min_time_stamp: Int64 = 0
@@ -64,14 +69,14 @@ class QueueTimeSpan(Body):
 
 @lazy_define()
 class QueryConsumeTimeSpanBody(Body):
-    """Answer of code 303."""
+    """The response body of QUERY_CONSUME_TIME_SPAN (303)."""
 
     consume_time_span_set: list[QueueTimeSpan] = field(factory=list)
 
 
 @lazy_define()
 class QueryCorrectionOffsetBody(Body):
-    """Answer of code 308: queue id to offset."""
+    """The response body of QUERY_CORRECTION_OFFSET (308): queue id to offset."""
 
     correction_offsets: dict[int, Int64] = field(factory=dict)
 
@@ -85,7 +90,7 @@ class BrokerStatsItem(Body):
 
 @lazy_define()
 class BrokerStatsData(Body):
-    """Answer of code 315."""
+    """The response body of VIEW_BROKER_STATS_DATA (315)."""
 
     stats_minute: BrokerStatsItem | None = None
     stats_hour: BrokerStatsItem | None = None
@@ -94,7 +99,7 @@ class BrokerStatsData(Body):
 
 @lazy_define()
 class ConsumeQueueData(Body):
-    """One consume queue unit. ``physic_offset`` is its physical offset."""
+    """A consume queue unit. ``physic_offset`` is the physical offset of its message."""
 
     physic_offset: Int64 = 0
     physic_size: int = 0
@@ -107,7 +112,7 @@ class ConsumeQueueData(Body):
 
 @lazy_define()
 class QueryConsumeQueueResponseBody(Body):
-    """Answer of code 321."""
+    """The response body of QUERY_CONSUME_QUEUE (321)."""
 
     subscription_data: SubscriptionData | None = None
     filter_data: str | None = None
@@ -130,7 +135,7 @@ class PlainAccessConfig(Body):
 
 @lazy_define()
 class AclConfig(Body):
-    """Answer of code 54."""
+    """The response body of GET_BROKER_CLUSTER_ACL_CONFIG (54)."""
 
     global_white_addrs: list[str] | None = None
     plain_access_configs: list[PlainAccessConfig] | None = None

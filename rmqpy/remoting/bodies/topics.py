@@ -1,6 +1,6 @@
-"""Topics and their data version, the registration of a broker, settings tables.
+"""Topics and their data version, the registration of a broker, and tables of settings.
 
-Compressed RegisterBrokerBody: one zlib stream (level 9) of
+A compressed RegisterBrokerBody is one zlib stream (level 9) of
 
 =========  ==================================================================
 bytes      field
@@ -33,44 +33,53 @@ SINGLE_TAG: Final = "SINGLE_TAG"
 MULTI_TAG: Final = "MULTI_TAG"
 
 INFLATED_BYTES_MAX: Final = 32 << 20
-"""Largest registration that is inflated; a frame may claim a thousand times its size."""
+"""The maximum size of a registration after inflation. A frame can inflate to a thousand times its
+size.
+"""
 
 INFLATED_FREELY: Final = 256 << 10
 INFLATED_RATIO_MAX: Final = 100
-"""Beyond the first, a registration inflates to so many times its size at the most; ten is usual."""
+"""The maximum ratio of a registration's size, beyond the first ``INFLATED_FREELY`` bytes, to its
+compressed size; a ratio of ten is usual.
+"""
 
 REGISTERED_TOPICS_MAX: Final = 100_000
-"""Most topics of one broker that are read; each takes some microseconds, and everybody waits."""
+"""The maximum number of topics in a registration. Each takes some microseconds to decode, during
+which all other requests wait.
+"""
 
 _COMPRESSION_LEVEL: Final = 9
 _LENGTH = Struct(">i")
 
 
 def body_crc32(body: bytes) -> int:
-    """Return ``bodyCrc32`` of REGISTER_BROKER: CRC-32 without the sign bit."""
+    """Return ``bodyCrc32`` of REGISTER_BROKER: the CRC-32 with the sign bit cleared."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
 @define(slots=True, frozen=True)
 class DataVersion(Body):
-    """Which state a table is in: equal or not, there is no order. ``state_version`` is of 5.x."""
+    """The version of a table. Versions can be compared for equality but have no order.
+
+    Only 5.x writes ``state_version``.
+    """
 
     timestamp: Int64
     counter: Int64 = 0
     state_version: Int64 | None = None
 
     def next(self, now_ms: int) -> DataVersion:
-        """Return the version after a change of the table (a new value; this one stays)."""
+        """Return the version of the table after a change; this object is not modified."""
         return DataVersion(now_ms, self.counter + 1, self.state_version)
 
     def same_as(self, other: DataVersion) -> bool:
-        """Java's equality of 4.9: timestamp and counter."""
+        """Return whether timestamp and counter are equal, which is the equality of Java 4.9."""
         return self.timestamp == other.timestamp and self.counter == other.counter
 
 
 @define(slots=True, eq=False, repr=False)
 class TopicConfig(Body):
-    """One topic on one broker. ``attributes`` is of 5.x."""
+    """A topic on a broker. Only 5.x writes ``attributes``."""
 
     topic_name: str
     read_queue_nums: int = 16
@@ -82,7 +91,7 @@ class TopicConfig(Body):
     attributes: dict[str, str] | None = None
 
     def encode_line(self) -> bytes:
-        """Return the five blank separated fields of the compressed registration."""
+        """Return the five fields of the compressed registration, separated by blanks."""
         return (
             f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} "
             f"{self.topic_filter_type}"
@@ -90,7 +99,10 @@ class TopicConfig(Body):
 
     @classmethod
     def decode_line(cls, line: bytes) -> Self:
-        """From the blank separated form; fields behind the fifth (5.x) are ignored."""
+        """Return the topic in a line of the compressed registration.
+
+        Fields after the fifth, which 5.x writes, are ignored. Raises RequestRejectedError.
+        """
         parts = line.decode("utf-8", "replace").split(" ")
         try:
             name, read, write, perm, filter_type = parts[:5]
@@ -102,12 +114,14 @@ class TopicConfig(Body):
                 topic_filter_type=filter_type,
             )
         except ValueError:
-            raise _refused(f"a topic line is not readable: {line[:128]!r}") from None
+            raise _refused(f"invalid topic line {line[:128]!r}") from None
 
 
 @lazy_define()
 class TopicConfigSerializeWrapper(Body):
-    """Answer of code 21, part of code 103, and config/topics.json."""
+    """The response body of GET_ALL_TOPIC_CONFIG (21), part of the request body of REGISTER_BROKER
+    (103), and config/topics.json.
+    """
 
     data_version: DataVersion
     topic_config_table: dict[str, TopicConfig] = field(factory=dict)
@@ -115,7 +129,11 @@ class TopicConfigSerializeWrapper(Body):
 
 @lazy_define()
 class RegisterBrokerBody(Body):
-    """Body of code 103; plain JSON by ``encode``/``decode``, else the compressed form."""
+    """The request body of REGISTER_BROKER (103).
+
+    ``encode`` and ``decode`` use plain JSON, ``encode_compressed`` and ``decode_compressed`` the
+    compressed form.
+    """
 
     topic_config_serialize_wrapper: TopicConfigSerializeWrapper
     filter_server_list: list[str] = field(factory=list)
@@ -144,28 +162,30 @@ class RegisterBrokerBody(Body):
                 topics[topic.topic_name] = topic
             servers, _ = _take(raw, position)
         except error:
-            raise _refused(f"it ends early, after {len(raw)} bytes") from None
+            raise _refused(f"it is truncated after {len(raw)} bytes") from None
         wrapper = TopicConfigSerializeWrapper(DataVersion.decode(version), topics)
         return cls(wrapper, _text_list(servers))
 
 
 @lazy_define()
 class KVTable(Body):
-    """Answers of 28 and 219; the order topics in the answer of 103."""
+    """The response body of GET_BROKER_RUNTIME_INFO (28), of GET_KVLIST_BY_NAMESPACE (219), and,
+    with the order topics, of REGISTER_BROKER (103).
+    """
 
     table: dict[str, str] = field(factory=dict)
 
 
 @lazy_define()
 class KVConfigSerializeWrapper(Body):
-    """kvConfig.json of a name server: namespace to key to value."""
+    """The content of a name server's kvConfig.json: namespace to key to value."""
 
     config_table: dict[str, dict[str, str]] = field(factory=dict)
 
 
 @lazy_define()
 class TopicList(Body):
-    """Answers of 206, 224, 304, 305 and 311 to 313."""
+    """The response body of requests 206, 224, 304, 305 and 311 to 313."""
 
     topic_list: list[str] = field(factory=list)
     broker_addr: str | None = None
@@ -179,7 +199,7 @@ def _take(raw: bytes, position: int) -> tuple[bytes, int]:
     (size,) = _LENGTH.unpack_from(raw, position)
     start = position + _LENGTH.size
     if not 0 <= size <= len(raw) - start:
-        raise _refused(f"a piece of {size} bytes at {position} ends behind {len(raw)}")
+        raise _refused(f"a field of {size} bytes at {position} does not fit into {len(raw)} bytes")
     return raw[start : start + size], start + size
 
 
@@ -189,11 +209,11 @@ def _inflated(data: bytes) -> bytes:
     try:
         raw = stream.decompress(data, limit)
     except zlib.error as fault:
-        raise _refused(f"no zlib stream ({fault})") from None
+        raise _refused(f"not a zlib stream ({fault})") from None
     if stream.unconsumed_tail:
         raise _refused(f"it inflates to more than {limit} bytes")
     if not stream.eof:
-        raise _refused("its zlib stream ends early")
+        raise _refused("its zlib stream is truncated")
     return raw
 
 
@@ -205,7 +225,7 @@ def _text_list(data: bytes) -> list[str]:
     if servers is None:
         return []
     if not isinstance(servers, list) or not all(isinstance(item, str) for item in servers):
-        raise _refused("the filter server list is not an array of texts")
+        raise _refused("the filter server list is not an array of strings")
     return servers
 
 

@@ -1,7 +1,7 @@
-"""Custom headers, named as in Java, and the tables by request code.
+"""Custom headers, named as in Java, and the tables that map request codes to them.
 
-Attributes are the Java names in snake_case; what is mandatory, optional or defaulted is in the
-annotations (:mod:`rmqpy.remoting.command_header`).
+Attributes are the Java names in snake_case. Annotations and defaults define which fields are
+mandatory (:mod:`rmqpy.remoting.command_header`).
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ REQUEST_HEADERS: Final[dict[RequestCode, type[CommandHeader]]] = {
     RequestCode.RMQPY_COMPARE_LOG: CompareLogRequestHeader,
     RequestCode.GET_ALL_PRODUCER_INFO: GetAllProducerInfoRequestHeader,
 }
-"""Requests that are not listed have no custom header."""
+"""The header of each request; a request that is not listed has no custom header."""
 
 RESPONSE_HEADERS: Final[dict[RequestCode, type[CommandHeader]]] = {
     RequestCode.SEND_MESSAGE: SendMessageResponseHeader,
@@ -268,4 +268,6 @@ RESPONSE_HEADERS: Final[dict[RequestCode, type[CommandHeader]]] = {
     RequestCode.QUERY_DATA_VERSION: QueryDataVersionResponseHeader,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: AddWritePermOfBrokerResponseHeader,
 }
-"""By the code of the request; only answers that succeeded (or stored with a warning) carry one."""
+"""The header of each response, by the code of its request. Only a successful response, or one to a
+message that was stored with a warning, has a header.
+"""

@@ -1,4 +1,4 @@
-"""Headers of brokers' registration, routes, and administration of topics, settings and access."""
+"""Headers for registration, routes, and administration of topics, settings, and access control."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from rmqpy.remoting.lazy_attrs import lazy_define
 
 @lazy_define(kw_only=True)
 class RegisterBrokerRequestHeader(CommandHeader):
-    """The last two come from 5.x brokers only; ``heartbeat_timeout_millis`` is the expiry then."""
+    """The registration of a broker.
+
+    Only 5.x brokers send the last two fields; ``heartbeat_timeout_millis`` is then the time after
+    which the registration expires.
+    """
 
     broker_name: str
     broker_addr: str
@@ -116,7 +120,9 @@ class GetTopicsByClusterRequestHeader(CommandHeader):
 
 @lazy_define(kw_only=True)
 class CreateTopicRequestHeader(CommandHeader):
-    """``order`` has no effect in Java; ``topic_filter_type`` is SINGLE_TAG or MULTI_TAG."""
+    """A topic to create or change. ``topic_filter_type`` is SINGLE_TAG or MULTI_TAG; ``order`` has
+    no effect in Java.
+    """
 
     topic: str
     default_topic: str
@@ -140,12 +146,12 @@ class GetTopicStatsInfoRequestHeader(CommandHeader):
 
 @lazy_define(kw_only=True)
 class GetAllTopicConfigResponseHeader(CommandHeader):
-    """Empty."""
+    """An empty header."""
 
 
 @lazy_define(kw_only=True)
 class GetBrokerConfigResponseHeader(CommandHeader):
-    """``version`` is a DataVersion as JSON."""
+    """The version of the settings: a DataVersion as JSON."""
 
     version: str
 
@@ -158,7 +164,9 @@ class ViewBrokerStatsDataRequestHeader(CommandHeader):
 
 @lazy_define(kw_only=True)
 class CreateAccessConfigRequestHeader(CommandHeader):
-    """``topic_perms`` and ``group_perms`` are comma lists of ``name=PERM``."""
+    """An account. ``topic_perms`` and ``group_perms`` are ``name=PERM`` pairs separated by
+    commas.
+    """
 
     access_key: str
     secret_key: str | None = None
@@ -177,7 +185,7 @@ class DeleteAccessConfigRequestHeader(CommandHeader):
 
 @lazy_define(kw_only=True)
 class UpdateGlobalWhiteAddrsConfigRequestHeader(CommandHeader):
-    """``global_white_addrs`` is a comma list."""
+    """The global white list. ``global_white_addrs`` is separated by commas."""
 
     global_white_addrs: str
     acl_file_full_path: str | None = None
@@ -194,7 +202,9 @@ class GetBrokerAclConfigResponseHeader(CommandHeader):
 
 @lazy_define(kw_only=True)
 class CompareLogRequestHeader(CommandHeader):
-    """Ours: digests of ``[begin_offset, end_offset)`` in blocks of ``block_size`` bytes."""
+    """A request of rmqpy for digests of ``[begin_offset, end_offset)`` in blocks of ``block_size``
+    bytes.
+    """
 
     begin_offset: Int64
     end_offset: Int64

@@ -1,4 +1,4 @@
-"""Headers about producers, consumers and their groups."""
+"""Headers of requests about producers, consumers, and their groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class UnregisterClientRequestHeader(CommandHeader):
 
 @lazy_define(kw_only=True)
 class UnregisterClientResponseHeader(CommandHeader):
-    """Empty: Java answers ``"extFields":{}``."""
+    """An empty header, which Java writes as ``"extFields":{}``."""
 
 
 @lazy_define(kw_only=True)
@@ -27,7 +27,7 @@ class GetConsumerListByGroupRequestHeader(CommandHeader):
 
 @lazy_define(kw_only=True)
 class GetConsumerListByGroupResponseHeader(CommandHeader):
-    """Empty: Java answers ``"extFields":{}``."""
+    """An empty header, which Java writes as ``"extFields":{}``."""
 
 
 @lazy_define(kw_only=True)
@@ -37,7 +37,7 @@ class NotifyConsumerIdsChangedRequestHeader(CommandHeader):
 
 @lazy_define(kw_only=True)
 class GetConsumerStatusRequestHeader(CommandHeader):
-    """Codes 221 and 223; ``client_addr`` is a client id."""
+    """The header of requests 221 and 223. ``client_addr`` is a client id."""
 
     topic: str
     group: str
@@ -63,7 +63,7 @@ class GetProducerConnectionListRequestHeader(CommandHeader):
 
 @lazy_define(kw_only=True)
 class GetAllProducerInfoRequestHeader(CommandHeader):
-    """Empty."""
+    """An empty header."""
 
 
 @lazy_define(kw_only=True)

@@ -1,4 +1,4 @@
-"""Headers of sending, reading back and finishing messages."""
+"""Headers of requests that send messages, read them back, or end their transactions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmqpy.remoting.lazy_attrs import lazy_define
 
 @lazy_define(kw_only=True)
 class RpcRequestHeader(CommandHeader):
-    """The four optional fields that 4.9.7 and later put behind those of many requests."""
+    """The four optional fields that 4.9.7 and later append to the fields of many requests."""
 
     namespace: str | None = field(default=None, metadata=named("ns"))
     namespaced: bool | None = field(default=None, metadata=named("nsd"))
@@ -22,7 +22,7 @@ class RpcRequestHeader(CommandHeader):
 
 @lazy_define(kw_only=True)
 class SendMessageRequestHeader(RpcRequestHeader):
-    """Code 10 and 324; the attributes are those of the V2 form too."""
+    """The header of requests 10 and 324. The V2 form has the same attributes."""
 
     producer_group: str
     topic: str
@@ -41,7 +41,7 @@ class SendMessageRequestHeader(RpcRequestHeader):
 
 @lazy_define(kw_only=True)
 class SendMessageRequestHeaderV2(CommandHeader):
-    """Codes 310, 320 and 325: the same fields under one-letter names."""
+    """The header of requests 310, 320 and 325: the same fields with one-letter names."""
 
     FAST_CODEC: ClassVar[bool] = True
 
@@ -66,7 +66,11 @@ AnySendHeader: TypeAlias = SendMessageRequestHeader | SendMessageRequestHeaderV2
 
 @lazy_define(kw_only=True)
 class SendMessageResponseHeader(CommandHeader):
-    """``trace_on`` and ``msg_region`` are plain ext fields in Java, present in every answer."""
+    """The id and position of a stored message.
+
+    In Java ``trace_on`` and ``msg_region`` are not members of the header but ext fields that every
+    response has.
+    """
 
     FAST_CODEC: ClassVar[bool] = True
 
@@ -111,7 +115,7 @@ class ConsumerSendMsgBackRequestHeader(RpcRequestHeader):
 
 @lazy_define(kw_only=True)
 class ReplyMessageRequestHeader(CommandHeader):
-    """Code 326, broker to client. Hosts are ``ip:port``."""
+    """The header of request 326, from broker to client. Hosts are ``ip:port``."""
 
     producer_group: str
     topic: str
@@ -131,7 +135,9 @@ class ReplyMessageRequestHeader(CommandHeader):
 
 @lazy_define(kw_only=True)
 class QueryMessageRequestHeader(CommandHeader):
-    """``unique_key_query`` is an ext field of its own in Java; left out of the ACL signature."""
+    """A query by key. In Java ``unique_key_query`` is not a member of the header but an ext field
+    that the ACL signature does not cover.
+    """
 
     topic: str
     key: str

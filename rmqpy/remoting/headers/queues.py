@@ -1,4 +1,4 @@
-"""Headers of pulling and of offsets."""
+"""Headers of requests about pulls and offsets."""
 
 from __future__ import annotations
 
@@ -60,12 +60,15 @@ class UpdateConsumerOffsetRequestHeader(RpcRequestHeader):
 
 @lazy_define(kw_only=True)
 class UpdateConsumerOffsetResponseHeader(CommandHeader):
-    """Empty: Java answers ``"extFields":{}``."""
+    """An empty header, which Java writes as ``"extFields":{}``."""
 
 
 @lazy_define(kw_only=True)
 class QueueRequestHeader(RpcRequestHeader):
-    """What the questions about a queue share; ``request_type`` (0) is a plain ext field in Java."""
+    """The fields that all requests about one queue have.
+
+    In Java ``request_type`` (0) is not a member of the header but an ext field.
+    """
 
     topic: str
     queue_id: int
@@ -123,7 +126,7 @@ class QueryConsumeQueueRequestHeader(CommandHeader):
 
 @lazy_define(kw_only=True)
 class QueryCorrectionOffsetHeader(CommandHeader):
-    """``filter_groups`` is a comma list."""
+    """A request for corrected offsets. ``filter_groups`` is separated by commas."""
 
     filter_groups: str | None = None
     compare_group: str
@@ -140,7 +143,10 @@ class CloneGroupOffsetRequestHeader(CommandHeader):
 
 @lazy_define(kw_only=True)
 class ResetOffsetRequestHeader(CommandHeader):
-    """Code 222 (admin to broker) and 220 (broker to client). ``timestamp`` -1 means the maximum."""
+    """The header of request 222 (admin to broker) and 220 (broker to client).
+
+    A ``timestamp`` of -1 means the maximum offset.
+    """
 
     topic: str
     group: str
