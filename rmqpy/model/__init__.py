@@ -1,4 +1,4 @@
-"""Words that every floor shares: ids, codes, flags, errors, messages, names, clock, files.
+"""The vocabulary of all packages: ids, codes, flags, errors, messages, names, clock, and files.
 
-Imports nothing of rmqpy. Start reading in :mod:`rmqpy.model.message`.
+It imports no other package of rmqpy. Start reading in :mod:`rmqpy.model.message`.
 """

@@ -1,9 +1,8 @@
-"""Request codes, response codes and put statuses, under Java's names (RequestCode, ResponseCode,
+"""Request codes, response codes and put statuses, with Java's names (RequestCode, ResponseCode,
 PutMessageStatus).
 
-Our own request codes are the one block ``RMQPY_*`` at the end of :class:`RequestCode`; a Java peer
-answers them with :attr:`ResponseCode.REQUEST_CODE_NOT_SUPPORTED`, and every use of them must allow
-for that.
+rmqpy's own request codes are the block ``RMQPY_*`` at the end of :class:`RequestCode`. A Java peer
+answers them with :attr:`ResponseCode.REQUEST_CODE_NOT_SUPPORTED`, which every caller must handle.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ class RequestCode(IntEnum):
     GET_ALL_PRODUCER_INFO = 328
     DELETE_EXPIRED_COMMITLOG = 329
     LITE_PULL_MESSAGE = 361
-    # DLedger's own server (DLedgerRequestCode)
+    # The server of DLedger (DLedgerRequestCode)
     METADATA = 50000
     APPEND = 50001
     GET = 50002
@@ -118,7 +117,7 @@ class RequestCode(IntEnum):
     PULL_DLEDGER = 51003
     PUSH = 51004
     LEADERSHIP_TRANSFER = 51005
-    # ours
+    # rmqpy's own
     RMQPY_COMPARE_LOG = 71001
     RMQPY_DLEDGER_HANDSHAKE = 71002
     RMQPY_DLEDGER_STATUS = 71003
@@ -165,8 +164,8 @@ class ResponseCode(IntEnum):
 
 
 class PutMessageStatus(Enum):
-    """What became of one put (Java PutMessageStatus; the mapping to response codes is in
-    broker/put_status.py).
+    """The result of a put (Java PutMessageStatus). ``broker/processors/put_status.py`` maps it to
+    response codes.
     """
 
     PUT_OK = "PUT_OK"
@@ -182,7 +181,7 @@ class PutMessageStatus(Enum):
 
 
 class GetMessageStatus(Enum):
-    """What became of one read of a queue (Java GetMessageStatus)."""
+    """The result of a read from a queue (Java GetMessageStatus)."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"

@@ -1,4 +1,4 @@
-"""Deprecated names: old names of public objects that work for one more version and warn."""
+"""Deprecated names: old names of public objects, which work for one more version with a warning."""
 
 from __future__ import annotations
 

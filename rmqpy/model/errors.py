@@ -1,4 +1,7 @@
-"""Who is at fault, and what must happen. Programming errors are ``assert``s, never these."""
+"""The errors that rmqpy raises on purpose: each class says which side is at fault.
+
+A programming error is a failed ``assert``, never one of these.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,15 @@ from rmqpy.model.deprecation import deprecated_names
 
 
 class RmqError(Exception):
-    """Root of every error that rmqpy raises on purpose."""
+    """The base of every error that rmqpy raises on purpose."""
 
 
 class RemoteProtocolError(RmqError):
-    """The peer broke the protocol: count it, close the connection."""
+    """The peer broke the protocol. The receiver counts the error and closes the connection."""
 
 
 class RequestRejectedError(RmqError):
-    """A request that is answered with a response code instead of being done.
+    """A request is refused: the response has ``code`` and ``remark``.
 
     ``code`` is a value of :class:`rmqpy.model.codes.ResponseCode`, ``remark`` the sentence that the
     client sees.
@@ -30,9 +33,10 @@ class RequestRejectedError(RmqError):
 
 
 class StoreError(RmqError):
-    """The store directory is not what it must be, or the disk failed.
+    """The store directory is invalid, or the disk failed.
 
-    The text names the file, what was found, what was expected and what to do; it is shown as it is.
+    The message names the file, what was found, what was expected, and the remedy; it is shown to
+    the operator unchanged.
     """
 
     def __init__(self, path: str, found: str, expected: str, remedy: str) -> None:
@@ -44,11 +48,13 @@ class StoreError(RmqError):
 
 
 class ConfigError(RmqError):
-    """A setting is wrong. The text names file, line, key and the allowed values."""
+    """A setting is wrong. The message names file, line, key, and the allowed values."""
 
 
 class NetworkError(RmqError):
-    """A request to another process got no answer: not connected, closed, timed out."""
+    """A request to another process got no response: it could not connect, the connection was
+    closed, or the request timed out.
+    """
 
 
 __getattr__ = deprecated_names(

@@ -1,8 +1,8 @@
-"""The file layer: every byte that the store reads or writes goes through one of these objects.
+"""The interfaces of the file layer, through which the store reads and writes every byte.
 
-``store.disk`` implements it on the operating system, ``testing`` in memory with crashes and faults.
-Reading is by a read-only mapping of the whole file (``StoreFile.view``), writing by ``write``
-(pwrite); both see the same bytes at once.
+``store.files.disk`` implements them on the operating system, ``testing`` in memory with crashes and
+faults. A file is read through a read-only mapping of the whole file (``StoreFile.view``) and
+written with ``write`` (pwrite); a write is visible in the mapping immediately.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class StoreFile(Protocol):
-    """One open file of fixed size."""
+    """An open file of fixed size."""
 
     @property
     def path(self) -> str: ...
@@ -21,34 +21,35 @@ class StoreFile(Protocol):
 
     @property
     def view(self) -> memoryview:
-        """Read-only bytes of the whole file, following every write."""
+        """The bytes of the whole file, read-only. Every write is visible in them."""
 
     @property
     def writable(self) -> memoryview:
-        """The same bytes, writable in place (consume queue and index units: many small scattered
-        writes).
+        """The bytes of the whole file, writable in place, for the many small and scattered writes
+        of consume queue and index units.
         """
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        """Write all of ``data`` at ``position``; raises OSError."""
+        """Write all of ``data`` at ``position``. Raises OSError."""
 
     def data_end(self, position: int) -> int:
-        """Return an offset behind which there are only zeros, at least ``position``: found without
-        reading what was never written.
+        """Return a position from which on the file contains only zeros, at least ``position``.
+
+        Parts of the file that were never written are not read.
         """
 
     def reserve(self, position: int, length: int) -> None:
-        """Take room on the disk for bytes that will be written in place; raises OSError when there
-        is none. (A write in place that finds no room would end the process.)
+        """Allocate disk space for ``length`` bytes that will be written in place. Raises OSError if
+        the disk is full, because a write in place to a full disk would kill the process (SIGBUS).
         """
 
     def sync(self) -> None:
-        """Return when all bytes written before are durable (fdatasync); the file's name is the
-        directory's matter. May run in a worker thread; does nothing once the file is closed.
+        """Make all bytes written so far durable (fdatasync); the name of the file is made durable
+        by ``FileSystem.sync_dir``. May run in a worker thread. Does nothing if the file is closed.
         """
 
     def close(self) -> None:
-        """Release descriptor and mapping. Harmless twice."""
+        """Release descriptor and mapping. May be called twice."""
 
 
 class FileLock(Protocol):
@@ -56,21 +57,21 @@ class FileLock(Protocol):
 
 
 class FileSystem(Protocol):
-    """A directory tree. Paths are absolute texts with ``/``."""
+    """A directory tree. Paths are absolute, as strings with ``/``."""
 
     def open(self, path: str, *, size: int | None = None) -> StoreFile:
-        """Open a file read-write; with ``size`` create it, sparse zeros of that many bytes, and its
-        directories.
+        """Open a file for reading and writing. With ``size``, create it as a sparse file of that
+        many zero bytes, together with its directories.
         """
 
     def open_readonly(self, path: str) -> StoreFile: ...
 
     def read_bytes(self, path: str) -> bytes:
-        """Whole content; raises FileNotFoundError."""
+        """Return the whole content of a file. Raises FileNotFoundError."""
 
     def replace_bytes(self, path: str, data: bytes) -> None:
-        """Write, fsync, rename over, fsync the directory: afterwards the old or the new content is
-        there, never less.
+        """Replace the content of a file atomically and durably: after a crash it has either the old
+        or the new content. (Write a temporary file, fsync, rename, fsync the directory.)
         """
 
     def exists(self, path: str) -> bool: ...
@@ -78,40 +79,44 @@ class FileSystem(Protocol):
     def is_dir(self, path: str) -> bool: ...
 
     def list_dir(self, path: str) -> list[str]:
-        """Sorted names; empty when there is no such directory."""
+        """Return the sorted names in a directory, or an empty list if it does not exist."""
 
     def size_of(self, path: str) -> int: ...
 
     def mtime_ms(self, path: str) -> int: ...
 
     def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
-        """Retention and searches by time go by it: who moves bytes about puts it back."""
+        """Set the modification time, which retention and searches by time depend on. Code that
+        copies or rewrites a file must restore it.
+        """
 
     def make_dirs(self, path: str) -> None: ...
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file, or a directory with all in it, another name in the same file system."""
+        """Rename a file or a directory tree within the same file system."""
 
     def unlink(self, path: str) -> None:
-        """Remove a file; harmless when it is not there."""
+        """Remove a file if it exists."""
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and all in it, durably; harmless when it is not there."""
+        """Remove a directory tree durably if it exists."""
 
     def sync_dir(self, path: str) -> None:
-        """Make the names in this directory durable: creations and removals, and, where the
-        directory itself is new, its own name.
+        """Make creations and removals in this directory durable, and the name of the directory
+        itself if it is new.
         """
 
     def lock(self, path: str) -> FileLock:
-        """Take the exclusive advisory lock on byte 0 (POSIX, as the Java broker does); raises
-        StoreError when held.
+        """Take the exclusive advisory lock on byte 0 of a file (POSIX, as the Java broker does).
+        Raises StoreError if another process holds it.
         """
 
     def open_to_others(self, path: str) -> bool:
-        """Return whether a file can be read or written by users beside its owner and group."""
+        """Return whether users other than the owner and the group of a file can read or
+        write it.
+        """
 
     def disk_usage(self, path: str) -> tuple[int, int]:
-        """(total, free) bytes of the file system that holds ``path``, as far as this process may
-        use it: what is kept for root is in neither, as for ``df`` and Java.
+        """Return (total, free) bytes of the file system that contains ``path``. Neither includes
+        the blocks reserved for root, as in ``df`` and Java.
         """

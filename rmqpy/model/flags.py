@@ -1,4 +1,4 @@
-"""Bit words of messages, topics and pull requests (the field's own names, without prefix)."""
+"""The flags of messages, topics, and pull requests, with Java's names without their prefixes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ PULL_LITE = 0x10
 
 
 def transaction_type(sys_flag: int) -> int:
-    """Return the transaction bits of a message: 0 none, 4 prepared, 8 commit, 12 rollback."""
+    """Return the transaction bits of a message: 0 (none), 4 (prepared), 8 (commit), or 12
+    (rollback).
+    """
     return sys_flag & TRANSACTION_MASK
 
 
 def has_queue_unit(sys_flag: int) -> bool:
-    """Return whether a message gets a consume queue unit and a queue offset (types none and commit
-    do).
+    """Return whether a message has a consume queue unit and a queue offset: True for the
+    transaction types none and commit.
     """
     return sys_flag & TRANSACTION_MASK in (TRANSACTION_NOT_TYPE, TRANSACTION_COMMIT)

@@ -1,7 +1,8 @@
-"""Integers of different meaning are different types.
+"""Distinct types for integers of different meaning.
 
-``offset`` counts bytes (physical) or items (queue), ``position`` is inside one file, ``index``
-counts entries from the first. Java's names are in the glossary (docs/reference/glossary.md).
+An ``offset`` counts bytes (physical) or messages (queue), a ``position`` is relative to the start
+of a file, an ``index`` counts entries from the first. The glossary (docs/reference/glossary.md)
+lists Java's names.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 from typing import NewType
 
 PhysicalOffset = NewType("PhysicalOffset", int)
-"""Byte address in the joined commit log; of a DLedger message: entry position + 48."""
+"""The byte address of a message in the joined commit log. In the DLedger part it is the entry
+position + 48.
+"""
 
 QueueOffset = NewType("QueueOffset", int)
-"""Number of a message in its queue, from 0; its consume queue unit is at 20 times this."""
+"""The number of a message in its queue, from 0. Its consume queue unit begins at 20 times this."""
 
 LedgerIndex = NewType("LedgerIndex", int)
-"""Number of a DLedger entry, from 0; -1 means none."""
+"""The number of a DLedger entry, from 0; -1 means none."""
 
 Term = NewType("Term", int)
-"""Raft term."""
+"""A Raft term."""
 
 MASTER_ID = 0
-"""brokerId of a master."""
+"""The brokerId of a master."""

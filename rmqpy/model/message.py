@@ -1,4 +1,4 @@
-"""A message to be written to a log, and one read from a log."""
+"""Messages: one to be written to a log, and one read from a log."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class OutgoingMessage:
     """The content of a record to be written (Java MessageExtBrokerInner).
 
     ``properties`` is the encoded property string (UTF-8, ``key\\x01value\\x02…``), ready to be
-    stored. ``sys_flag`` must carry BORN_HOST_V6/STORE_HOST_V6 exactly where the host has 16 bytes.
-    Queue offset, physical offset and store timestamp are given by the log.
+    stored. ``sys_flag`` must have BORN_HOST_V6 or STORE_HOST_V6 set if, and only if, the respective
+    host has 16 bytes. The log assigns queue offset, physical offset and store timestamp.
     """
 
     topic: bytes
@@ -35,7 +35,7 @@ class OutgoingMessage:
 
 @define(slots=True, kw_only=True, frozen=True)
 class StoredMessage:
-    """One decoded record (Java MessageExt). Timestamps in ms; ``body`` as stored, possibly
+    """A decoded record (Java MessageExt). Timestamps are in ms; ``body`` is as stored, possibly
     compressed.
     """
 

@@ -1,4 +1,4 @@
-"""Names of topics and groups: the allowed ones and those of the system.
+"""The names of topics and groups: the rules for them, and those that the system uses.
 
 ==========  ==================================================  ==========
 name        characters                                          length
@@ -7,7 +7,7 @@ topic       ``%`` ``|`` letters, digits, ``_`` ``-`` (ASCII)    1 to 127
 group       the same                                            1 to 255
 ==========  ==================================================  ==========
 
-The remarks are those of Java: clients and scripts search for them.
+Rejections have the remarks of Java, because clients and scripts search for them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT_TOPIC: Final = "OFFSET_MOVED_EVENT"
 LEADER_MARKER_TOPIC: Final = "RMQPY_SYS_LEADER_MARKER"
-"""Of the one record that a new DLedger leader writes to commit what it found; of rollback type, so
-that no queue and no index takes it.
+"""The topic of the record that a new DLedger leader writes to commit the entries of earlier terms.
+The record has the rollback type, so it gets neither a consume queue unit nor an index entry.
 """
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 REPLY_TOPIC_POSTFIX: Final = "REPLY_TOPIC"
@@ -54,7 +54,7 @@ SYSTEM_TOPICS: Final = frozenset(
         OFFSET_MOVED_EVENT_TOPIC,
     }
 )
-"""System topics of every broker; it adds its cluster, broker and reply topics itself."""
+"""The system topics that every broker has. A broker adds its cluster, broker and reply topics."""
 
 NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
     {
@@ -87,13 +87,13 @@ INITIAL_GROUPS: Final = (
     ONSAPI_PERMISSION_GROUP,
     ONSAPI_OWNER_GROUP,
 )
-"""Groups that a broker has from the start."""
+"""The groups that a broker has from the start."""
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def check_topic(name: str) -> None:
-    """Refuse a name that no topic may have."""
+    """Raise RequestRejectedError if ``name`` is not valid for a topic."""
     if not name.strip():
         raise _refused("The specified topic is blank.")
     if _NAME.fullmatch(name) is None:
@@ -105,7 +105,7 @@ def check_topic(name: str) -> None:
 
 
 def check_group(name: str) -> None:
-    """Refuse a name that no group may have."""
+    """Raise RequestRejectedError if ``name`` is not valid for a group."""
     if not name.strip():
         raise _refused("the specified group is blank")
     if len(name) > GROUP_LENGTH_MAX:
@@ -117,7 +117,7 @@ def check_group(name: str) -> None:
 
 
 def check_send_topic(name: str) -> None:
-    """Refuse a send to a topic that only the broker writes."""
+    """Raise RequestRejectedError if only the broker may write to the topic ``name``."""
     if name in NOT_ALLOWED_SEND_TOPICS:
         raise RequestRejectedError(
             ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
@@ -151,7 +151,7 @@ def dlq_topic(group: str) -> str:
 
 
 def reply_topic(cluster: str) -> str:
-    """Return the topic of the replies of one cluster."""
+    """Return the topic of the replies in a cluster."""
     return f"{cluster}_{REPLY_TOPIC_POSTFIX}"
 
 

@@ -1,4 +1,4 @@
-"""The one way in which long work reports how far it is."""
+"""The interface through which long-running work reports its progress."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ __all__ = ["NoProgress", "ProgressSink", "StartProgress"]
 
 
 class ProgressSink(Protocol):
-    """A receiver of reports: amounts to do and amounts done, both added up.
+    """A receiver of progress reports, which adds up the amounts to do and the amounts done.
 
-    The unit is the reporter's, bytes unless it says otherwise. Reports may come from several
-    threads.
+    The reporter defines the unit; the default is bytes. Several threads may report.
     """
 
     def expect(self, total: int) -> None:
-        """Add to the amount that is to be done."""
+        """Add ``total`` to the amount to do."""
 
     def advance(self, done: int) -> None:
-        """Add to the amount that is done."""
+        """Add ``done`` to the amount done."""
 
 
 StartProgress = Callable[[str], ProgressSink]
-"""Starts the report of one piece of work; the argument is its verb, as in "checked"."""
+"""A function that starts the report of one task. Its argument is a verb such as "checked"."""
 
 
 class NoProgress:
-    """Implements ``ProgressSink`` where no one watches; the class itself is a ``StartProgress``."""
+    """A ``ProgressSink`` that discards all reports. The class itself is a ``StartProgress``."""
 
     def __init__(self, verb: str = "") -> None:
         pass
