@@ -3,7 +3,7 @@ available, otherwise Python.
 
 Functions that only audits need are in :mod:`rmqpy.codec.tally.backend`.
 
-``RMQPY_PURE=1`` in the environment forces Python. ``implementation`` is ``"c"`` or ``"pure"``,
+``RMQPY_PURE=1`` in the environment selects Python. ``implementation`` is ``"c"`` or ``"pure"``, and
 ``reason`` explains the choice.
 """
 
@@ -163,12 +163,12 @@ def _pure(reason: str) -> _Choice:
 
 def _choose(environment: str | None) -> _Choice:
     if environment == "1":
-        return _pure("RMQPY_PURE=1 asks for it")
+        return _pure("RMQPY_PURE=1 is set")
     try:
         from rmqpy.codec.native import binding
         from rmqpy.codec.native import entry_batch as native_entry_batch
     except ImportError as error:
-        return _pure(f"the C extension is not usable: {error}")
+        return _pure(f"the C extension cannot be used: {error}")
     return _Choice(
         "c",
         "the C extension rmqpy._native is installed",

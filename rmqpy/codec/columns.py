@@ -1,5 +1,5 @@
-"""Columns of messages: the positions of the parts of scanned records, and many parts copied into
-one block of memory or referenced as views.
+"""Columns of messages: the positions of the parts of scanned records, and functions that copy many
+parts into one block of memory or reference them as views.
 
 All functions exist in C too: take them from :mod:`rmqpy.codec.backend`. Positions count from the
 start of the view, as in a :class:`rmqpy.codec.scan.Scan`.
@@ -40,8 +40,10 @@ _VIEW: Final = struct.Struct("=i4sii")
 
 @define(slots=True)
 class RecordColumns:
-    """One column per part; hosts are address and port. ``crc_agrees`` is 0 unless requested; the
-    length of TAGS is 0 if a message has none.
+    """The positions of the parts of records, one column per part. A host is address and port.
+
+    ``crc_agrees`` is 0 if the check was not requested. The length of TAGS is 0 if a message has
+    none.
     """
 
     body_position: array[int]
@@ -61,8 +63,9 @@ PART_COUNT: Final = 10
 
 @define(slots=True)
 class PropertyParts:
-    """The properties of many messages. Those of message i are items ``starts[i]`` up to
-    ``starts[i + 1]``, in the order of first appearance, with the last value of equal names.
+    """The properties of many messages. Those of message i are the items from ``starts[i]`` to
+    before ``starts[i + 1]``, in the order of first appearance; of equal names the last value
+    counts.
     """
 
     starts: array[int]
@@ -112,10 +115,10 @@ def gather(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -
 
 
 def part_views(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> bytes:
-    """Return the parts as Arrow views into one buffer, which is the view.
+    """Return the parts as Arrow views into ``view``, the only buffer.
 
-    A view is the length, then a part of up to 12 bytes itself, or its first four bytes, the number
-    of the buffer and the position.
+    An Arrow view (16 bytes) is the length, followed by the part itself if it has up to 12 bytes,
+    otherwise by its first four bytes, the number of the buffer (0), and the position.
     """
     return b"".join(
         _INLINE_VIEW.pack(length, bytes(view[start : start + length]))
@@ -130,7 +133,8 @@ def property_parts(
 ) -> PropertyParts | None:
     """Return the properties of the property strings at these positions.
 
-    None means that each must be read with ``decode_properties``: always in Python, in C if a
-    message has more than 23 properties or names that are not ASCII.
+    None means that the caller must read each with ``decode_properties``. The Python version always
+    returns None, the C version if a message has more than 23 properties or names that are not
+    ASCII.
     """
     return None

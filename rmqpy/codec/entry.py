@@ -1,9 +1,8 @@
-"""DLedger entries: header, framing of records, index unit, filler. Tables in
-:mod:`rmqpy.codec.layout`.
+"""DLedger entries: header, index unit, and filler. The tables are in :mod:`rmqpy.codec.layout`.
 
-Java never computes chainCrc and bodyCrc: they are written as 0 and not checked, like channel. The
-files of a group's members are identical byte for byte, so the filler is zero up to the end of the
-file.
+Java never computes chainCrc and bodyCrc: like channel, they are written as 0 and not checked. The
+files of all members of a group are identical byte for byte, so the filler consists of zeros up to
+the end of the file.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class EntryHeader:
 
 @define(slots=True, frozen=True)
 class IndexUnit:
-    """The location of an entry: unit number ``index`` of the index files."""
+    """The location of an entry, stored as unit number ``index`` of the index files."""
 
     position: int
     size: int
@@ -71,22 +70,21 @@ def encode_entry_header(index: int, term: int, position: int, body_length: int) 
 
 
 def encode_index_unit(position: int, size: int, index: int, term: int) -> bytes:
-    """Return the index unit of an entry; ``size`` is that of the whole entry."""
+    """Return the index unit of an entry. ``size`` includes the entry's header."""
     return INDEX_UNIT.pack(layout.ENTRY_MAGIC, position, size, index, term)
 
 
 def encode_filler_head(rest: int) -> bytes:
     """Return the head of the filler of the last ``rest`` bytes of a data file; zeros follow."""
-    assert rest >= layout.ENTRY_FILLER_SIZE, f"no room for a filler: {rest} bytes left"
+    assert rest >= layout.ENTRY_FILLER_SIZE, f"no space for a filler: {rest} bytes left"
     return _FILLER.pack(layout.ENTRY_FILLER_MAGIC, rest)
 
 
 def decode_entry_header(view: Buffer, position: int, offset: int) -> EntryHeader:
     """Return the header of the entry at ``position`` of ``view``; its ledger offset is ``offset``.
 
-    Raises InvalidRecordError.
-    Checked: magic, size against body length and against what ``view`` holds, pos against
-    ``offset``.
+    Raises InvalidRecordError if the magic is wrong, the size does not match the body length or
+    exceeds ``view``, or pos differs from ``offset``.
     """
     rest = len(view) - position
     if rest < layout.ENTRY_HEADER_SIZE:
@@ -118,10 +116,10 @@ def decode_entry_header(view: Buffer, position: int, offset: int) -> EntryHeader
 
 
 def decode_index_unit(view: Buffer, position: int, offset: int) -> IndexUnit:
-    """Return the unit at ``position`` of ``view``, byte ``offset`` of the index.
+    """Return the unit at ``position`` of ``view``, which is byte ``offset`` of the index.
 
-    Raises InvalidRecordError. A unit's own index must match its location: ``offset`` is 32 times
-    the index.
+    Raises InvalidRecordError if the magic is wrong or the unit's index does not match its location
+    (``offset`` is 32 times the index).
     """
     if len(view) - position < layout.INDEX_UNIT_SIZE:
         raise InvalidRecordError(offset, "index unit", f"{len(view) - position} bytes", "32")

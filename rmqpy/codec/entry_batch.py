@@ -1,4 +1,4 @@
-"""A run: consecutive entries of a data file, and their form in a batch push.
+"""Runs: consecutive entries of a data file, and their form in a batch push.
 
 The text is a JSON list in which each entry has the form that fastjson writes: names in alphabetical
 order, no blanks, the body in Base64::
@@ -7,9 +7,9 @@ order, no blanks, the body in Base64::
 
 Both directions exist in C too (``native/push.c``): take them from :mod:`rmqpy.codec.backend`.
 
-Invariants: indexes are dense, terms never fall, each entry begins where the previous one ends. An
-entry that cannot be part of a run ends it (writing) or makes the text no run (reading); the caller
-then handles it entry by entry.
+Invariants: indexes are consecutive, terms never decrease, and each entry begins where the previous
+one ends. An entry that cannot be part of a run ends the run on encoding; on decoding, a text with
+such an entry is not a run. The caller then handles the entries individually.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rmqpy.codec.message import check_record
 __all__ = ["RUN_COUNT_MAX", "RunSpan", "decode_run", "encode_run", "entry_text"]
 
 RUN_COUNT_MAX: Final = 8192
-"""Maximum number of entries in a run."""
+"""The maximum number of entries in a run."""
 
 ENTRY_BODY_MAX: Final = layout.ENTRY_SIZE_MAX - layout.ENTRY_HEADER_SIZE
 _NUMBER: Final = rb"(0|[1-9][0-9]{0,17})"
@@ -45,7 +45,7 @@ _TEXT: Final = (
 
 @define(slots=True, frozen=True, kw_only=True)
 class RunSpan:
-    """The location of a run's entries. ``size`` is their total, headers included."""
+    """The location of a run's entries. ``size`` is their total size, including headers."""
 
     first_index: int
     first_position: int
@@ -57,7 +57,7 @@ class RunSpan:
 
 
 def entry_text(header: tuple[int, ...], body: bytes | bytearray | memoryview) -> bytes:
-    """Return an entry as a JSON object; ``header`` has the fields of ``ENTRY_HEADER``."""
+    """Return an entry as a JSON object. ``header`` contains the fields of ``ENTRY_HEADER``."""
     magic, size, index, term, position, channel, chain_crc, body_crc, _ = header
     text = b2a_base64(body, newline=False)
     return _TEXT % (text, body_crc, chain_crc, channel, index, magic, position, size, term)
@@ -66,11 +66,11 @@ def entry_text(header: tuple[int, ...], body: bytes | bytearray | memoryview) ->
 def encode_run(
     view: memoryview, index: int, position: int, *, count_max: int, size_max: int
 ) -> tuple[RunSpan, bytes] | None:
-    """Return entries from the start of ``view``, which is ``position`` in the ledger and entry
-    ``index``, as JSON objects separated by commas.
+    """Encode the entries at the start of ``view`` as JSON objects separated by commas.
 
-    The run has complete entries of up to ``size_max`` bytes. None means that not even the first can
-    be part of a run.
+    The first is entry ``index`` and begins at ``position`` of the ledger. No entry is added once
+    the run has ``count_max`` entries or ``size_max`` bytes. Returns None if not even the first
+    entry can be part of a run.
     """
     texts: list[bytes] = []
     terms: list[int] = []
@@ -99,10 +99,10 @@ def encode_run(
 
 
 def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | None:
-    """Decode the list that begins at ``start``.
+    """Decode the list that begins at ``start`` of ``text``.
 
-    Return the location of its entries, their bytes as in a data file, their index units, and where
-    ``text`` continues; None if the list is no run in its usual form.
+    Return the location of its entries, their bytes as in a data file, their index units, and the
+    position after the list; None if the list is not a run in its usual form.
     """
     if text[start : start + 1] != b"[":
         return None
@@ -149,7 +149,9 @@ def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | N
 def _read_entry(
     view: memoryview, index: int, position: int
 ) -> tuple[tuple[int, ...], memoryview] | None:
-    """Return header fields and body of a complete entry; fields that are always 0 must be 0."""
+    """Return the header fields and the body of a complete entry, or None if it cannot be part of a
+    run. The fields that Java always writes as 0 must be 0.
+    """
     if len(view) < layout.ENTRY_HEADER_SIZE:
         return None
     header = ENTRY_HEADER.unpack_from(view)

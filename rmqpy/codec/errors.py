@@ -6,8 +6,8 @@ from rmqpy.model.errors import RmqError
 
 
 class InvalidRecordError(RmqError, ValueError):
-    """Bytes that are no record, entry or unit. ``offset`` is where they begin, ``field`` Java's
-    name of the field.
+    """Bytes are not a valid record, entry or unit. ``offset`` is the offset at which they begin,
+    ``field`` the Java name of the invalid field.
     """
 
     def __init__(self, offset: int, field: str, found: object, expected: object) -> None:

@@ -1,6 +1,6 @@
 """Java's text decoding and String.hashCode, and the masked CRC-32 of message bodies.
 
-Java hashes UTF-16 units, so every hash of stored bytes is the hash of the text that Java would
+Java hashes UTF-16 units, so the hash of stored bytes is always the hash of the text that Java would
 decode from them.
 """
 
@@ -22,7 +22,7 @@ _CHUNK = 128
 
 
 def _powers() -> tuple[int, ...]:
-    """Return 31**(_CHUNK-1) … 31**0, modulo 2**32: the weight of each unit of a chunk."""
+    """Return 31**(_CHUNK-1) … 31**0, modulo 2**32: the weights of the units of a chunk."""
     return tuple(pow(31, exponent, 1 << 32) for exponent in range(_CHUNK - 1, -1, -1))
 
 
@@ -31,7 +31,7 @@ _CHUNK_POWER = pow(31, _CHUNK, 1 << 32)
 
 
 def java_string_hash(text: str) -> int:
-    """Return String.hashCode of ``text``: signed, 32 bits."""
+    """Return String.hashCode of ``text``, a signed 32-bit number."""
     units: bytes | array[int]
     units = text.encode() if text.isascii() else array("H", text.encode(_UTF16, "surrogatepass"))
     return _signed(_weigh(units))

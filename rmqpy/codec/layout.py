@@ -53,8 +53,8 @@ from typing import Final
 MESSAGE_MAGIC_V1: Final = 0xDAA320A7
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB
 TOPIC_LENGTH_SIZES: Final[Mapping[int, int]] = {MESSAGE_MAGIC_V1: 1, MESSAGE_MAGIC_V2: 2}
-"""The versions of a record by magic, with the size of the topic's length field, their only
-difference. A record is recognized by its magic being in this table.
+"""The size of a record's TOPICLENGTH field by magic, which is the only difference between the
+versions. A record is recognized by a magic in this table.
 """
 MAGIC_BYTES: Final = tuple(magic.to_bytes(4) for magic in TOPIC_LENGTH_SIZES)
 MAGICS_TEXT: Final = " or ".join(f"{magic:#x}" for magic in TOPIC_LENGTH_SIZES)
@@ -83,13 +83,13 @@ CRC_MASK: Final = 0x7FFFFFFF
 # BLANK
 BLANK_MAGIC: Final = 0xCBD43194
 BLANK_SIZE: Final = 8
-"""The bytes that a file must have left after every record: END_FILE_MIN_BLANK_LENGTH."""
+"""The bytes that must remain in a file after every record (Java END_FILE_MIN_BLANK_LENGTH)."""
 
 # Consume queue
 QUEUE_UNIT_SIZE: Final = 20
 QUEUE_FILLER_SIZE: Final = 0x7FFFFFFF
-"""Record size in the units (0, this, 0) that precede the first unit of a queue whose first offset
-is not 0.
+"""The record size in the filler units (0, this, 0), which precede the first unit of a queue whose
+first offset is not 0.
 """
 
 # Index file
@@ -126,9 +126,9 @@ BATCH_ITEM_SIZE_MIN: Final = 22
 # Blocks, the unit in which logs are counted and compared
 BLOCK_SHIFT: Final = 16
 BLOCK_SIZE: Final = 1 << BLOCK_SHIFT
-"""Frames are counted by the 64 KiB block of the file in which they begin."""
+"""The size of a block. A frame is counted in the block of the file in which it begins."""
 BLOCK_DIGEST_BYTES: Final = 16
-"""Size of the BLAKE2b digest of a block."""
+"""The size of the BLAKE2b digest of a block."""
 
 _BORN_HOST_V6: Final = 0x10
 _STORE_HOST_V6: Final = 0x20

@@ -1,7 +1,7 @@
-"""Message records: encode (version 1), patch, decode (versions 1 and 2); BLANK; batch bodies;
-offset ids.
+"""Message records: encoding (version 1), patching, and decoding (versions 1 and 2). Also BLANK,
+batch bodies, and offset message ids.
 
-The table is in :mod:`rmqpy.codec.layout`.
+The table of fields is in :mod:`rmqpy.codec.layout`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ HEADS: Final = {
     for born in (0, BORN_HOST_V6)
     for store in (0, STORE_HOST_V6)
 }
-"""Fields 1 to 15, by the IPv6 bits of SYSFLAG."""
+"""The structs of fields 1 to 15, by the IPv6 bits of SYSFLAG."""
 
 _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
@@ -104,13 +104,13 @@ def record_size(draft: OutgoingMessage) -> int:
 
 
 def encode_messages(drafts: Sequence[OutgoingMessage]) -> list[bytearray]:
-    """Encode one version 1 record per draft, with offsets and store timestamp left 0."""
+    """Encode each draft as a version 1 record. Offsets and store timestamp are 0."""
     return [encode_message(draft) for draft in drafts]
 
 
 def encode_stored(message: StoredMessage) -> bytes:
-    """Return the version 1 record of a stored message that was changed: with its own offsets and
-    times, and ``properties`` from the map.
+    """Encode a changed stored message as a version 1 record, with the offsets and times of
+    ``message`` and the property string of ``message.properties``.
     """
     draft = OutgoingMessage(
         topic=message.topic.encode(),
@@ -139,8 +139,8 @@ def set_offsets(
     physical_offset: int,
     store_timestamp_ms: int,
 ) -> None:
-    """Write the fields that only the log knows into the record at ``position``. None leaves the
-    queue offset unchanged.
+    """Write the fields that the log assigns into the record at ``position``. A ``queue_offset`` of
+    None leaves that field unchanged.
     """
     if queue_offset is None:
         _LONG.pack_into(record, position + layout.PHYSICAL_OFFSET_POSITION, physical_offset)
@@ -155,13 +155,13 @@ def set_offsets(
 def decode_message(view: Buffer, position: int = 0) -> StoredMessage:
     """Return the record that begins at ``position``.
 
-    Raises InvalidRecordError if the bytes are no record; the CRC is not checked.
+    Raises InvalidRecordError if the bytes are not a record. The CRC is not checked.
     """
     data = memoryview(view)
     rest = len(data) - position
     if rest < layout.RECORD_SIZE_MIN:
         raise InvalidRecordError(
-            position, "TOTALSIZE", f"beyond the {rest} bytes left", "a whole record"
+            position, "TOTALSIZE", f"beyond the {rest} bytes left", "a complete record"
         )
     size, magic = _BLANK.unpack_from(data, position)
     if magic not in layout.TOPIC_LENGTH_SIZES:
@@ -172,9 +172,10 @@ def decode_message(view: Buffer, position: int = 0) -> StoredMessage:
 
 
 def check_record(view: Buffer, offset: int) -> None:
-    """Raise InvalidRecordError unless ``view`` is one complete record.
+    """Raise InvalidRecordError unless ``view`` is exactly one complete record.
 
-    Its lengths must add up and the CRC of its body must match; ``offset`` is for the error message.
+    Its lengths must add up and the CRC of its body must match. ``offset`` appears in the error
+    message only.
     """
     length = len(view)
     if length < layout.RECORD_SIZE_MIN:
@@ -199,7 +200,7 @@ def check_record(view: Buffer, offset: int) -> None:
         found_crc = crc32(body) & layout.CRC_MASK
     if body_length and found_crc != expected:
         raise InvalidRecordError(offset, "BODYCRC", found_crc, expected)
-    # An empty body has no CRC: a length that became 0 is recognized by the fields after it.
+    # An empty body has no CRC: a body length corrupted to 0 is detected by the fields after it.
     version = layout.TOPIC_LENGTH_SIZES[magic]
     topic = start + body_length + version
     topic_length = int.from_bytes(view[topic - version : topic], signed=True)
@@ -212,9 +213,9 @@ def check_record(view: Buffer, offset: int) -> None:
 
 
 def record_properties(record: Buffer) -> dict[str, str]:
-    """Return the properties of the record that begins at 0, without decoding the other fields.
+    """Return the properties of ``record`` without decoding the other fields.
 
-    Raises InvalidRecordError if the lengths cannot be right.
+    Raises InvalidRecordError if the lengths are inconsistent.
     """
     data = memoryview(record)
     if len(data) < layout.RECORD_SIZE_MIN:
@@ -235,16 +236,17 @@ def record_properties(record: Buffer) -> dict[str, str]:
 
 
 def encode_blank(rest: int) -> bytes:
-    """Return the 8 bytes that close a file with ``rest`` bytes left; the bytes after them have no
+    """Return the 8 bytes that close a file with ``rest`` bytes left. The bytes after them have no
     meaning.
     """
-    assert rest >= layout.BLANK_SIZE, f"no room for a BLANK: {rest} bytes left"
+    assert rest >= layout.BLANK_SIZE, f"no space for a BLANK: {rest} bytes left"
     return _BLANK.pack(rest, layout.BLANK_MAGIC)
 
 
 def batch_records(body: Buffer) -> list[BatchItem]:
-    """Split the body of a SEND_BATCH_MESSAGE request. Raises InvalidRecordError when lengths
-    disagree."""
+    """Split the body of a SEND_BATCH_MESSAGE request. Raises InvalidRecordError if the lengths do
+    not add up.
+    """
     data = memoryview(body)
     items = []
     position = 0
@@ -266,7 +268,9 @@ def encode_batch_body(items: Iterable[BatchItem]) -> bytes:
 
 
 def offset_msg_id(host: Host, physical_offset: int) -> str:
-    """Return Java's offsetMsgId: store host and physical offset in upper-case hex (32 or 56)."""
+    """Return Java's offsetMsgId: store host and physical offset as 32 or 56 upper-case hex
+    digits.
+    """
     address, port = host
     return f"{address.hex()}{port:08x}{physical_offset:016x}".upper()
 
@@ -287,7 +291,7 @@ def parse_offset_msg_id(text: str) -> tuple[Host, PhysicalOffset]:
 
 
 def check_limits(draft: OutgoingMessage) -> None:
-    """Assert limits that the store has checked; a record that exceeds them would be unreadable."""
+    """Assert the limits that the store has checked. A record beyond them would be unreadable."""
     sys_flag = draft.sys_flag
     assert (
         len(draft.topic) <= layout.TOPIC_BYTES_MAX

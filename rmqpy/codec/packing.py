@@ -1,11 +1,12 @@
 """Packed records of a scan, from which consume queues and key index are rebuilt.
 
 ==============  =========================================================================
-units           20 bytes each as they are in a consume queue, run after run
+units           20 bytes each, as in a consume queue, run after run
 keys            key hash, physical offset, store time in ms: one for each key of a message
 ==============  =========================================================================
 
-A run is a sequence without gaps in one queue. Exists in C too (native/pack.c, native/index.c).
+A run is a sequence without gaps in one queue. The functions exist in C too (native/pack.c,
+native/index.c): take them from :mod:`rmqpy.codec.backend`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from rmqpy.model.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK, has_queue_
 __all__ = ["KEY", "PackedRun", "PackedUnits", "key_hashes", "pack_records", "put_packed_keys"]
 
 KEY: Final = struct.Struct(">iqq")
-"""Key hash, physical offset, store time in ms."""
+"""The struct of a packed key: key hash, physical offset, store time in ms."""
 
 PackedRun = tuple[int, int, int, int]
-"""Row of the run's first record, its queue offset, the number of units, and the index of the first
-one in ``units``.
+"""A run: the row of its first record, that record's queue offset, the number of units, and the
+index of the first unit in ``units``.
 """
 
 
@@ -77,7 +78,7 @@ def _keys(view: memoryview, scan: Scan, count: int) -> bytes:
 
 
 def key_hashes(scan: Scan, view: memoryview, count: int) -> Iterator[tuple[int, list[int]]]:
-    """Yield (row, key hashes) of the first ``count`` records as far as they have keys to index."""
+    """Yield (row, key hashes) for those of the first ``count`` records that have keys to index."""
     for row in range(count):
         if scan.sys_flag[row] & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
             continue
@@ -93,6 +94,6 @@ def key_hashes(scan: Scan, view: memoryview, count: int) -> Iterator[tuple[int, 
 
 
 def put_packed_keys(index: memoryview, slot_count: int, keys: bytes | memoryview) -> None:
-    """Put packed keys into an index file that has room for them."""
+    """Add packed keys to an index file that has space for them."""
     header = IndexHeader.decode(index)
     put_index_entries(index, slot_count, header, KEY.iter_unpack(keys))

@@ -1,14 +1,14 @@
 """The property string of a message: ``name \\x01 value`` pairs joined by ``\\x02``, UTF-8.
 
-4.9.7 writes no trailing ``\\x02``, older writers do. A pair counts only if its first ``\\x01`` is
-neither its first nor its last byte, so empty names and values disappear on reading; of equal names
-the last one counts.
+4.9.7 does not write a trailing ``\\x02``, older versions do. A pair counts only if its first
+``\\x01`` is neither its first nor its last byte, so empty names and values are dropped on reading.
+Of equal names the last one counts.
 
-5.x can keep a checksum over the complete record in the last 20 bytes of PROPERTIES, which are the
-last of the record (enabledAppendPropCRC): ``__CRC32#`` 0x01, ten digits, 0x02. The digits are the
-decimal CRC-32 (31 bits) of all bytes before them, the least significant digit first. 4.9 writes
-records without it, and reads it as a normal property. It closes the gap left by the body's own CRC:
-every flipped bit of a record is detected.
+5.x can keep a checksum over the complete record (enabledAppendPropCRC). It is the last 20 bytes of
+PROPERTIES, and so of the record: ``__CRC32#`` 0x01, ten digits, 0x02. The digits are the decimal
+CRC-32 (31 bits) of all bytes before these 20, least significant digit first. 4.9 does not write it
+and reads it as a normal property. Unlike the CRC of the body, it detects every flipped bit of a
+record.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _CRC_DIGITS: Final = 10
 PROPERTY_CRC_SIZE: Final = 20
 _CRC_HEAD: Final = PROPERTY_CRC + NAME_VALUE_SEPARATOR
 _CRC_NEARLY_ALL: Final = 17
-"""The number of matching bytes of 20 that is no accident: the record once had a checksum."""
+"""The number of bytes, of 20, that match only if the record once had a checksum."""
 
 assert len(_CRC_HEAD) + _CRC_DIGITS + 1 == PROPERTY_CRC_SIZE
 
@@ -82,7 +82,7 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """Return the property string of ``properties``, in their order, without a trailing separator.
 
-    Raises ValueError for a name or value that would be read back as something else.
+    Raises ValueError for a name or value that would not be read back unchanged.
     """
     pieces = []
     for name, value in properties.items():
@@ -113,9 +113,9 @@ def locate_property(raw: bytes, key: bytes) -> tuple[int, int]:
 def is_whole(raw: bytes) -> bool:
     """Return whether ``raw`` was written completely as a property string.
 
-    It is then UTF-8 without zeros at its end, which an interrupted write leaves. (A zero inside is
-    legal, if odd.) This distinguishes a record from the torn tail of one, whose length fields and
-    body CRC may still agree.
+    It is then UTF-8 without the zeros at its end that an interrupted write leaves. (Zeros elsewhere
+    are legal, though unusual.) This distinguishes a record from a torn one, whose length fields and
+    body CRC may still match.
     """
     try:
         raw.decode()
@@ -125,13 +125,13 @@ def is_whole(raw: bytes) -> bool:
 
 
 def well_formed(raw: bytes) -> bool:
-    """Return whether ``raw`` is complete and each pair has a name, as brokers write it."""
+    """Return whether ``raw`` is complete and every pair has a name, as brokers write them."""
     pieces = raw.removesuffix(PROPERTY_SEPARATOR).split(PROPERTY_SEPARATOR) if raw else []
     return is_whole(raw) and all(piece.find(NAME_VALUE_SEPARATOR) > 0 for piece in pieces)
 
 
 def reserve_property_crc(properties: bytes) -> bytes:
-    """Return a property string with room for the checksum at its end, and no older one inside."""
+    """Return ``properties`` with space for the checksum at the end, and without an older one."""
     if _CRC_HEAD in properties:
         pieces = properties.split(PROPERTY_SEPARATOR)
         properties = PROPERTY_SEPARATOR.join(p for p in pieces if not p.startswith(_CRC_HEAD))
@@ -141,7 +141,7 @@ def reserve_property_crc(properties: bytes) -> bytes:
 
 
 def write_property_crc(record: bytearray) -> None:
-    """Write the checksum of a record whose fields are final; a record without room is unchanged."""
+    """Write the checksum of a record whose fields are final, if the record has space for it."""
     if record[-PROPERTY_CRC_SIZE : -PROPERTY_CRC_SIZE + len(_CRC_HEAD)] == _CRC_HEAD:
         record[-PROPERTY_CRC_SIZE:] = _property_crc(record)
 

@@ -1,19 +1,20 @@
-"""Walk the records of one log file, classic or DLedger, and report exactly where and why the walk
+"""A scan of the records of one log file, classic or DLedger, which reports exactly where and why it
 ends.
 
 Dispatch (reput), recovery and audit use it. ``scan_records``, ``dictionary_encode`` (each topic or
 host once, then numbers), ``magic_places`` and ``content_end`` exist in C too: take them from
-:mod:`rmqpy.codec.backend`. Both return equal results for any bytes, which includes the order of the
-checks below.
+:mod:`rmqpy.codec.backend`. Both versions return equal results for any bytes, which includes the
+order of the checks below.
 
-A record is valid if, in this order: its magic is known; TOTALSIZE is at least the smallest
-record (else BAD_SIZE) and within the view (else TRUNCATED); the lengths inside are not negative
-and add up to TOTALSIZE (else BAD_FIELDS); the body's CRC agrees, if requested and if there is
-a body (else BAD_CRC). In DLedger files the 48 bytes of the entry come first: magic 1, size, then
-(else BAD_FIELDS) body length, pos = own place, index = previous + 1, term not falling; the record
-must fill the body.
+A record is valid if, in this order: its magic is known (else BAD_MAGIC); TOTALSIZE is at least that
+of the smallest record (else BAD_SIZE) and within the view (else TRUNCATED); the lengths inside are
+not negative and add up to TOTALSIZE (else BAD_FIELDS); the CRC of the body matches, if the check is
+requested and the body is not empty (else BAD_CRC). In DLedger files the 48 bytes of the entry are
+checked first: magic 1, size, then (else BAD_FIELDS) the body length, pos = the entry's offset,
+index = previous + 1, and a term that is not smaller than the previous one; the record must fill the
+body.
 
-PHYSICALOFFSET is not checked: a caller compares the columns ``physical_offset`` and ``offset``
+PHYSICALOFFSET is not checked: callers compare the columns ``physical_offset`` and ``offset``
 (:meth:`Scan.misplaced`).
 """
 
@@ -43,19 +44,19 @@ _SPLIT_MAX: Final = 3
 
 
 class StopReason(IntEnum):
-    """The reason why a scan ended at :attr:`Scan.end`. The C code uses the same numbers."""
+    """The reason why a scan ended at :attr:`Scan.end`. The C code uses the same values."""
 
     END = 0
     """The view ended after a valid record."""
     BLANK = 1
     """The file's filler: continue with the next file."""
     ZERO = 2
-    """Nothing has been written here: size and magic are 0."""
+    """The file ends here, because size and magic are 0."""
     BAD_MAGIC = 3
     BAD_SIZE = 4
     """TOTALSIZE (or the entry's size) is smaller than any record."""
     TRUNCATED = 5
-    """The view ends inside a record (or size is nonsense and large)."""
+    """The view ends inside a record, or the size is corrupt and too large."""
     BAD_FIELDS = 6
     BAD_CRC = 7
     LIMIT = 8
@@ -81,7 +82,7 @@ NumberParts = Callable[[memoryview, Sequence[int], Sequence[int]], DictionaryCol
 def dictionary_encode(
     view: memoryview, positions: Sequence[int], lengths: Sequence[int]
 ) -> DictionaryColumn:
-    """Encode parts of the view, so that equal parts have equal numbers."""
+    """Return the dictionary encoding of parts of the view: equal parts have equal numbers."""
     known: dict[bytes, int] = {}
     numbers = array("i")
     for start, length in zip(positions, lengths, strict=True):
@@ -91,13 +92,13 @@ def dictionary_encode(
 
 @define(slots=True)
 class Scan:
-    """The result of a scan, one column per field. Positions count from the start of the view,
-    offsets from 0 of the log.
+    """The result of a scan, one column per field. Positions are relative to the start of the view,
+    offsets to the start of the log.
     """
 
     frame_offset: array[int]
-    """The start of the record's framing: the entry in a DLedger file, otherwise equal to
-    ``offset``.
+    """The offset of the record's frame: the entry in a DLedger file, otherwise the record
+    itself.
     """
     offset: array[int]
     size: array[int]
@@ -112,24 +113,25 @@ class Scan:
     reconsume_times: array[int]
     prepared_transaction_offset: array[int]
     tags_code: array[int]
-    """Hash of TAGS, 0 without. (The delay topic's tags code is a time, set by the store.)"""
+    """The hash of TAGS, 0 if absent. (In the delay topic the tags code is a time set by the store.)
+    """
     delay_level: array[int]
-    """DELAY as Java's parseInt reads it; 0 if absent or not a number."""
+    """The value of DELAY as Java's parseInt reads it; 0 if absent or not a number."""
     topic_position: array[int]
     topic_length: array[int]
     properties_position: array[int]
     properties_length: array[int]
     uniq_key_hash: array[int]
-    """Index key hash of ``topic#UNIQ_KEY``; -1 without UNIQ_KEY."""
+    """The index key hash of ``topic#UNIQ_KEY``; -1 if UNIQ_KEY is absent."""
     keys_position: array[int]
-    """The position of the value of KEYS; its length is 0 without KEYS."""
+    """The position of the value of KEYS. The length is 0 if KEYS is absent."""
     keys_length: array[int]
     entry_index: array[int]
-    """The entry's index; -1 in classic files, like ``term``."""
+    """The index of the entry; -1 in classic files, like ``term``."""
     term: array[int]
     topic: list[bytes]
     end: int
-    """The offset after the last valid record and its framing, where the stop reason applies."""
+    """The offset after the frame of the last valid record, where the stop reason applies."""
     stop: StopReason
 
     def __len__(self) -> int:
@@ -142,8 +144,8 @@ class Scan:
 
 
 COLUMN_COUNT: Final = 23
-"""Number of numeric columns: the fields of :class:`Scan` before ``topic``, in that order, also in
-C.
+"""The number of numeric columns: the fields of :class:`Scan` before ``topic``. The order is the
+same in C.
 """
 
 SCAN_LIMIT: Final = 4096
@@ -169,8 +171,8 @@ def scan_records(
     check_crc: bool,
     max_records: int = SCAN_LIMIT,
 ) -> Scan:
-    """Walk ``view``, which begins at ``base_offset`` with a record (with an entry: ``dledger``),
-    within one file.
+    """Scan ``view``, a part of one file that begins at ``base_offset`` of the log with a record, or
+    with an entry if ``dledger`` is set.
     """
     assert max_records > 0, "a scan that may find nothing"
     assert 0 <= base_offset <= BASE_OFFSET_MAX, f"base offset {base_offset}"
@@ -189,7 +191,7 @@ def scan_of_columns(
     stop: StopReason,
     number: NumberParts = dictionary_encode,
 ) -> Scan:
-    """Return the Scan of numeric columns; topics are read from ``view``, equal ones are the same
+    """Return the Scan of numeric columns. Topics are read from ``view``; equal topics are the same
     object.
     """
     topics = number(view, columns[_TOPIC_POSITION], columns[_TOPIC_LENGTH]).to_list()
@@ -200,9 +202,10 @@ def scan_of_columns(
 def walk_records(
     view: memoryview, base_offset: int, stop: int, *, dledger: bool
 ) -> tuple[int, StopReason]:
-    """Walk from the frame at the start of ``view`` to the first that begins at or after ``stop``.
+    """Walk from the frame at the start of ``view`` to the first frame at or after offset ``stop``.
 
-    Return its offset and LIMIT, or where and why the walk ended before. Exists in C too.
+    Return that frame's offset and LIMIT, or the offset at which the walk ended earlier and the
+    reason. Exists in C too.
     """
     end, why = base_offset, StopReason.LIMIT
     while why is StopReason.LIMIT and end < stop:
@@ -217,8 +220,9 @@ def walk_records(
 def measure_record(
     data: memoryview, start: int, rest: int
 ) -> StopReason | tuple[tuple[Any, ...], int, int, int]:
-    """Return fields 1 to 15 of the record at ``start``, which may take ``rest`` bytes, and the
-    positions of body, topic and properties (which end with the record), or why there is no record.
+    """Return fields 1 to 15 of the record at ``start``, which may have up to ``rest`` bytes, and
+    the positions of body, topic and properties. The properties end with the record. If there is no
+    valid record, return the reason.
     """
     size, magic = _SIZE_MAGIC.unpack_from(data, start)
     if magic not in layout.TOPIC_LENGTH_SIZES:
@@ -249,7 +253,7 @@ def measure_record(
 
 
 def record_ahead(view: memoryview, start: int) -> int | StopReason:
-    """Return the size that the record at ``start`` claims, or why there is no record."""
+    """Return the TOTALSIZE of the record at ``start``, or the reason why there is no record."""
     if len(view) - start < layout.BLANK_SIZE:
         return StopReason.TRUNCATED
     size, magic = _SIZE_MAGIC.unpack_from(view, start)
@@ -261,7 +265,7 @@ def record_ahead(view: memoryview, start: int) -> int | StopReason:
 
 
 def entry_ahead(view: memoryview, start: int) -> int | StopReason:
-    """Return the size of the complete entry at ``start``, or why there is no entry."""
+    """Return the size of the complete entry at ``start``, or the reason why there is none."""
     rest = len(view) - start
     if rest < layout.ENTRY_FILLER_SIZE:
         return StopReason.TRUNCATED
@@ -334,7 +338,9 @@ class _ScanWalk:
         return stop
 
     def _record(self, start: int, rest: int, index: int, term: int) -> StopReason | None:
-        """Check the record at ``start``, which may take ``rest`` bytes, and add its row."""
+        """Check the record at ``start``, which may have up to ``rest`` bytes, and add it to the
+        result.
+        """
         data = self.data
         places = measure_record(data, start, rest)
         if isinstance(places, StopReason):
@@ -379,8 +385,8 @@ def is_end_filler(view: memoryview, position: int, remaining: int, *, dledger: b
     """Return whether a filler at ``position`` closes a file that has ``remaining`` bytes left.
 
     A classic file ends with the size and ``BLANK_MAGIC``, a DLedger file with
-    ``ENTRY_FILLER_MAGIC`` and the size. A damaged place may hold the magic alone, so the size has
-    to match as well.
+    ``ENTRY_FILLER_MAGIC`` and the size. Damaged bytes may contain the magic alone, so the size must
+    match as well.
     """
     first = int.from_bytes(view[position : position + 4])
     second = int.from_bytes(view[position + 4 : position + 8])
@@ -390,20 +396,22 @@ def is_end_filler(view: memoryview, position: int, remaining: int, *, dledger: b
 
 
 def key_hash_of_bytes(topic: bytes, key: bytes) -> int:
-    """Return the index key hash of ``topic#key`` from their stored bytes."""
+    """Return the index key hash of ``topic#key``, given their stored bytes."""
     value = abs(java_hash_of_bytes(topic + b"#" + key))
     return value if value <= 0x7FFFFFFF else 0
 
 
 def _parse_int(raw: bytes) -> int:
-    """Return the result of Integer.parseInt for ASCII digits; 0 where Java would throw."""
+    """Return the result of Java's Integer.parseInt for ASCII digits, or 0 if it would throw."""
     match = _NUMBER.fullmatch(raw)
     value = int(match[1] + match[2]) if match else 0
     return value if -0x80000000 <= value <= 0x7FFFFFFF else 0
 
 
 def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:
-    """Yield the positions of records' magic codes from ``start`` to before ``stop``, ascending."""
+    """Yield the positions of record magics from ``start`` to before ``stop``, in ascending
+    order.
+    """
     while start < stop:
         chunk = bytes(view[start : min(start + _STEP, stop) + _SPLIT_MAX])
         places = []
@@ -417,7 +425,7 @@ def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:
 
 
 def content_end(view: memoryview, position: int = 0) -> int:
-    """Return the position after the last byte that is not zero, at least ``position``."""
+    """Return the position after the last nonzero byte, but at least ``position``."""
     stop = len(view)
     while stop > position:
         start = max(position, stop - _STEP)

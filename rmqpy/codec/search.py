@@ -1,8 +1,9 @@
-"""Search for frames without walking to them: a frame contains its own offset.
+"""The search for frames without walking to them, which is possible because a frame contains its own
+offset.
 
-An offset of a log holds a complete frame if magic and lengths match, the body has its CRC, and
-PHYSICALOFFSET (for an entry also pos) equals that offset. It is then almost certainly a frame that
-was written there; a forged one inside a message's body is recognized only by walking to it.
+A complete frame begins at an offset of a log if magic and lengths are valid, the CRC of the body
+matches, and PHYSICALOFFSET (for an entry also pos) equals that offset. It was then almost certainly
+written there; only a walk can detect a forged frame inside the body of a message.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ __all__ = ["find_frames", "is_frame"]
 
 
 def is_frame(view: memoryview, base_offset: int, position: int, *, dledger: bool) -> bool:
-    """Return whether a complete frame is at ``position`` of a file starting at ``base_offset``."""
+    """Return whether a complete frame begins at ``position`` of a file whose first byte is
+    ``base_offset``.
+    """
     if position < 0 or position >= len(view):
         return False
     offset = base_offset + position

@@ -1,7 +1,8 @@
-"""Units of the derived files: consume queue unit, index file header, slot and entry.
+"""The units of the derived files: consume queue units, and the header, slots and entries of index
+files.
 
-Tables in :mod:`rmqpy.codec.layout`. Invariant of an index file: ``index_count`` starts at 1,
-entry 0 is never used.
+The tables are in :mod:`rmqpy.codec.layout`. Invariant of an index file: ``index_count`` starts at
+1, because entry 0 is never used.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rmqpy.codec.hashes import java_string_hash
 Buffer = bytes | bytearray | memoryview
 
 QUEUE_UNIT: Final = struct.Struct(">qiq")
-"""Physical offset, record size, tags code."""
+"""The struct of a consume queue unit: physical offset, record size, tags code."""
 INDEX_HEADER: Final = struct.Struct(">qqqqii")
 INDEX_SLOT: Final = struct.Struct(">i")
 INDEX_ENTRY: Final = struct.Struct(">iqii")
@@ -26,7 +27,7 @@ INDEX_ENTRY: Final = struct.Struct(">iqii")
 _INT_MAX: Final = 0x7FFFFFFF
 
 ENTRIES_PER_SLOT: Final = 4
-"""Java's default ratio of maxIndexNum to maxHashSlotNum; a file size alone cannot give both."""
+"""Java's default ratio of maxIndexNum to maxHashSlotNum, needed to derive both from a file size."""
 
 
 @define(slots=True, kw_only=True)
@@ -52,7 +53,9 @@ class IndexHeader:
 
     @classmethod
     def decode(cls, view: Buffer) -> IndexHeader:
-        """Return the header of a file; a fresh file's index count 0 is read as 1, as Java does."""
+        """Return the header of a file. An index count of 0 in a new file is read as 1, as
+        in Java.
+        """
         begin_ms, end_ms, begin, end, slots, count = INDEX_HEADER.unpack_from(view)
         return cls(
             begin_timestamp_ms=begin_ms,
@@ -65,7 +68,9 @@ class IndexHeader:
 
 
 def queue_filler(count: int) -> bytes:
-    """Return the filler units before the first real one of a queue whose first offset is not 0."""
+    """Return ``count`` filler units, which precede the first unit of a queue whose first offset is
+    not 0.
+    """
     return QUEUE_UNIT.pack(0, layout.QUEUE_FILLER_SIZE, 0) * count
 
 
@@ -85,8 +90,8 @@ def index_file_size(slot_count: int, entry_count: int) -> int:
 
 
 def index_sizes_of(file_bytes: int) -> tuple[int, int] | None:
-    """Return the slots and entries of a file of this length by Java's default ratio; None if the
-    length does not match it exactly.
+    """Return the numbers of slots and entries of a file of this size, assuming Java's default
+    ratio, or None if the size does not match it exactly.
     """
     slot = layout.INDEX_SLOT_SIZE + ENTRIES_PER_SLOT * layout.INDEX_ENTRY_SIZE
     slots, rest = divmod(file_bytes - layout.INDEX_HEADER_SIZE, slot)
@@ -106,11 +111,11 @@ def index_entry_position(number: int, slot_count: int) -> int:
 
 def index_time_diff_s(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
     """Return the whole seconds since the file's first entry, within 0 … 2**31-1; 0 while the file
-    has no first entry.
+    is empty.
     """
     if begin_timestamp_ms <= 0:
         return 0
-    # Java divides towards zero; negative values become 0 anyway.
+    # Java rounds towards zero, // rounds down; negative results become 0 in either case.
     return min(max((store_timestamp_ms - begin_timestamp_ms) // 1000, 0), _INT_MAX)
 
 
@@ -121,8 +126,8 @@ IndexEntry = tuple[int, int, int]
 def put_index_entries(
     index: memoryview, slot_count: int, header: IndexHeader, entries: Iterable[IndexEntry]
 ) -> None:
-    """Add entries to a file that has room for them: each entry, then its slot, and finally the
-    header, which is that of ``index``.
+    """Add entries to the file ``index``, which has space for them: each entry, then its slot, and
+    finally the updated ``header`` of the file.
     """
     for key_hash, physical_offset, store_timestamp_ms in entries:
         number = header.index_count

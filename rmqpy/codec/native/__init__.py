@@ -1,6 +1,7 @@
-"""The C versions of the codec's functions: buffers in, buffers out, and no policy.
+"""The C versions of the codec's functions, which convert buffers to buffers and contain no policy.
 
-``binding`` holds the general functions; ``entry_batch`` and ``tally`` are one module's each. Only
-:mod:`rmqpy.codec.backend`, :mod:`rmqpy.codec.tally.backend` and the broker's fast path import this
-package, because it needs the extension ``rmqpy._native``.
+``entry_batch`` and ``tally`` correspond to the Python modules of these names, ``binding``
+contains all other functions. Only :mod:`rmqpy.codec.backend`,
+:mod:`rmqpy.codec.tally.backend` and the broker's fast path import this package, because it needs
+the extension ``rmqpy._native``.
 """

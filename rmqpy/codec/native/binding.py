@@ -1,8 +1,8 @@
 """The C core with the signatures of the Python functions.
 
-Imported by :mod:`rmqpy.codec.backend` only; ``ffi`` and ``lib`` are also used by the fast path of
-the broker. There is one call per batch or range, never one per message. All memory is allocated
-here and kept alive during the call.
+Only :mod:`rmqpy.codec.backend` imports the functions; the broker's fast path imports ``ffi`` and
+``lib``. There is one call per batch or range, never one per message. All memory is allocated here
+and kept alive during the call.
 """
 
 from __future__ import annotations
@@ -46,19 +46,21 @@ __all__ = [
     "walk_records",
 ]
 
-KEYS_A_RECORD: Final = 8
-"""The average number of keys per record that fit; scans with more are packed in Python."""
+KEYS_PER_RECORD: Final = 8
+"""The number of keys per record, on average, for which memory is allocated. A scan with more keys
+is packed in Python.
+"""
 _COLUMNS: Final = tuple(field.name for field in fields(Scan)[:COLUMN_COUNT])
 
 _CRC_MIN: Final = 2048
-"""The size below which a call costs more than it saves."""
+"""The size in bytes below which a call costs more than it saves."""
 
 if (lib.RMQ_COLUMN_COUNT, lib.RMQ_PART_COUNT) != (COLUMN_COUNT, PART_COUNT):
     raise ImportError("rmqpy._native was built from different sources than this rmqpy: rebuild it")
 
 
 def crc32(data: bytes | bytearray | memoryview) -> int:
-    """CRC-32 (IEEE) as RocketMQ stores it: the sign bit cleared."""
+    """See :func:`rmqpy.codec.hashes.crc32`."""
     if len(data) < _CRC_MIN:
         return hashes.crc32(data)
     return lib.rmq_crc32(ffi.from_buffer("uint8_t[]", data), len(data))
@@ -72,9 +74,7 @@ def scan_records(
     check_crc: bool,
     max_records: int = SCAN_LIMIT,
 ) -> Scan:
-    """Walk ``view``, which begins at ``base_offset`` with a record (with an entry: ``dledger``),
-    within one file.
-    """
+    """See :func:`rmqpy.codec.scan.scan_records`."""
     assert max_records > 0, "a scan that may find nothing"
     assert 0 <= base_offset <= BASE_OFFSET_MAX, f"base offset {base_offset}"
     rows = min(max_records, len(view) // layout.RECORD_SIZE_MIN + 1)
@@ -85,13 +85,13 @@ def scan_records(
     state.base_offset = base_offset
     state.dledger = dledger
     state.check_crc = check_crc
-    state.cells = room = ffi.from_buffer("int64_t[]", cells)
+    state.cells = output = ffi.from_buffer("int64_t[]", cells)
     state.max_records = rows
     stop = StopReason(lib.rmq_scan(state))
     end = state.position + base_offset
     filled = state.count * COLUMN_COUNT
     columns = [cells[column:filled:COLUMN_COUNT] for column in range(COLUMN_COUNT)]
-    del data, room
+    del data, output
     return scan_of_columns(columns, view, end, stop, number_parts)
 
 
@@ -101,9 +101,9 @@ def walk_records(
     """See :func:`rmqpy.codec.scan.walk_records`."""
     rows = min(SCAN_LIMIT, len(view) // layout.RECORD_SIZE_MIN + 1)
     cells = array("q", bytes(8 * COLUMN_COUNT * rows))
-    data, room = ffi.from_buffer("uint8_t[]", view), ffi.from_buffer("int64_t[]", cells)
+    data, output = ffi.from_buffer("uint8_t[]", view), ffi.from_buffer("int64_t[]", cells)
     state = ffi.new("rmq_scan_state *")
-    state.dledger, state.cells, state.max_records = dledger, room, rows
+    state.dledger, state.cells, state.max_records = dledger, output, rows
     end, why = base_offset, StopReason.LIMIT
     while why is StopReason.LIMIT and end < stop:
         position = end - base_offset
@@ -132,7 +132,7 @@ def content_end(view: memoryview, position: int = 0) -> int:
 
 
 _new = ffi.new_allocator(should_clear_after_alloc=False)
-"""An allocator of memory that costs nothing before it is written."""
+"""An allocator that does not clear memory, so that pages cost nothing until they are written."""
 
 
 def record_parts(
@@ -140,12 +140,12 @@ def record_parts(
 ) -> RecordColumns:
     """See :func:`rmqpy.codec.columns.record_parts`."""
     cells = array("q", bytes(8 * PART_COUNT * len(frames)))
-    data, room = ffi.from_buffer("uint8_t[]", view), ffi.from_buffer("int64_t[]", cells)
-    good = lib.rmq_record_parts(
-        data, len(data), _longs(frames), len(frames), shift, check_crc, room
+    data, output = ffi.from_buffer("uint8_t[]", view), ffi.from_buffer("int64_t[]", cells)
+    ok = lib.rmq_record_parts(
+        data, len(data), _longs(frames), len(frames), shift, check_crc, output
     )
-    assert good, "a position that holds no record"
-    del room
+    assert ok, "a position without a record"
+    del output
     return RecordColumns(*(cells[column::PART_COUNT] for column in range(PART_COUNT)))
 
 
@@ -154,21 +154,21 @@ def gather(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -
     total = sum(lengths)
     if not total:
         return memoryview(b"")
-    data, room = ffi.from_buffer("uint8_t[]", view), _new("uint8_t[]", total)
-    good = lib.rmq_gather(
-        data, len(data), _longs(positions), _longs(lengths), len(lengths), room, total
+    data, output = ffi.from_buffer("uint8_t[]", view), _new("uint8_t[]", total)
+    ok = lib.rmq_gather(
+        data, len(data), _longs(positions), _longs(lengths), len(lengths), output, total
     )
-    assert good, "a part that is not within the view"
-    return memoryview(ffi.buffer(room))
+    assert ok, "a part that is not within the view"
+    return memoryview(ffi.buffer(output))
 
 
 def part_views(view: memoryview, positions: Sequence[int], lengths: Sequence[int]) -> memoryview:
     """See :func:`rmqpy.codec.columns.part_views`."""
     count = len(lengths)
-    data, room = ffi.from_buffer("uint8_t[]", view), _new("uint8_t[]", lib.RMQ_VIEW_SIZE * count)
-    good = lib.rmq_part_views(data, len(data), _longs(positions), _longs(lengths), count, room)
-    assert good, "a part that is not within the view"
-    return memoryview(ffi.buffer(room))
+    data, output = ffi.from_buffer("uint8_t[]", view), _new("uint8_t[]", lib.RMQ_VIEW_SIZE * count)
+    ok = lib.rmq_part_views(data, len(data), _longs(positions), _longs(lengths), count, output)
+    assert ok, "a part that is not within the view"
+    return memoryview(ffi.buffer(output))
 
 
 def number_parts(
@@ -179,11 +179,19 @@ def number_parts(
     places = 2 << count.bit_length()
     data, table = ffi.from_buffer("uint8_t[]", view), _new("int32_t[]", places)
     numbers, firsts = array("i", bytes(4 * count)), _new("int32_t[]", count)
-    room = ffi.from_buffer("int32_t[]", numbers)
+    output = ffi.from_buffer("int32_t[]", numbers)
     known = lib.rmq_number_parts(
-        data, len(data), _longs(positions), _longs(lengths), count, table, places - 1, room, firsts
+        data,
+        len(data),
+        _longs(positions),
+        _longs(lengths),
+        count,
+        table,
+        places - 1,
+        output,
+        firsts,
     )
-    del room
+    del output
     if known < 0:
         return scan.dictionary_encode(view, positions, lengths)
     rows = array("i", bytes(ffi.buffer(firsts, 4 * known)))
@@ -198,15 +206,15 @@ def property_parts(
     count = len(lengths)
     starts = array("i", bytes(4 * (count + 1)))
     data = ffi.from_buffer("uint8_t[]", view)
-    room = _new("int64_t[]", 4 * lib.RMQ_PROPERTIES_MAX * count)
-    begins = ffi.from_buffer("int32_t[]", starts)
+    output = _new("int64_t[]", 4 * lib.RMQ_PROPERTIES_MAX * count)
+    starts_view = ffi.from_buffer("int32_t[]", starts)
     total = lib.rmq_property_parts(
-        data, len(data), _longs(positions), _longs(lengths), count, begins, room
+        data, len(data), _longs(positions), _longs(lengths), count, starts_view, output
     )
-    del begins
+    del starts_view
     if total < 0:
         return None
-    cells = array("q", bytes(ffi.buffer(room, 32 * total)))
+    cells = array("q", bytes(ffi.buffer(output, 32 * total)))
     return PropertyParts(starts, *(cells[column : 4 * total : 4] for column in range(4)))
 
 
@@ -229,7 +237,7 @@ def pack_records(view: memoryview, scan: Scan, count: int, *, with_keys: bool) -
     state.table, state.table_mask, state.run_of = table, places - 1, run_of
     state.runs, state.units = runs, units
     if with_keys:
-        state.key_capacity = KEYS_A_RECORD * count
+        state.key_capacity = KEYS_PER_RECORD * count
         state.keys = keys = ffi.new("uint8_t[]", state.key_capacity * KEY.size)
     if not lib.rmq_pack(state):
         return packing.pack_records(view, scan, count, with_keys=with_keys)
@@ -248,4 +256,4 @@ def put_packed_keys(index: memoryview, slot_count: int, keys: bytes | memoryview
     count = len(keys) // KEY.size
     done = lib.rmq_put_keys(data, len(data), slot_count, raw, count)
     del data, raw
-    assert done == count, f"{count - done} keys for which there is no room"
+    assert done == count, f"{count - done} keys do not fit into the index file"

@@ -1,5 +1,5 @@
 """The C functions of :mod:`rmqpy.codec.entry_batch`, and a decoder that exists in C only, which
-stages a push directly in a log. For :mod:`rmqpy.codec.backend` only.
+stages a push directly in a log. Only :mod:`rmqpy.codec.backend` imports this module.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, INDEX_UNIT_SIZ
 __all__ = ["PushTaker", "decode_run", "encode_run"]
 
 _ENTRY_TEXT_MAX: Final = 256
-"""A generous bound of an entry's text without its body."""
+"""A generous upper bound for the size of an entry's text without its body."""
 
 _ENTRY_TEXT_MIN: Final = 90
 
@@ -70,8 +70,8 @@ class PushTaker:
         self._alive: tuple[Any, ...] = ()
 
     def share(self, buffer: memoryview, units: memoryview, state: array[int]) -> None:
-        # Hold the memory itself: a memoryview that is held from outside must not be collected in
-        # a cycle, and a member that crashes (in a simulator) is never closed.
+        # Reference the memory itself: a memoryview with exported buffers must not be collected as
+        # part of a cycle, and a member that crashes in a simulator is never closed.
         grant = self._grant
         grant.staging = staging = ffi.from_buffer("uint8_t[]", buffer.obj)
         grant.units = unit_bytes = ffi.from_buffer("uint8_t[]", units.obj)

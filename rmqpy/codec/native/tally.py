@@ -1,8 +1,9 @@
-"""The C version of :func:`rmqpy.codec.tally.kernel.count_frames`; imported by
-:mod:`rmqpy.codec.tally.backend` only.
+"""The C version of :func:`rmqpy.codec.tally.kernel.count_frames`. Only
+:mod:`rmqpy.codec.tally.backend` imports it.
 
-A call copies the tally to C, walks until the range ends, a frame cannot be walked over or events
-wait, and copies the tally back. C requests each queue that it does not know once.
+A call copies the tally to C, walks until the range ends, a frame cannot be walked over, or the
+events must be taken, and copies the tally back. C returns to Python once for each queue that is
+not in its table yet.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ __all__ = ["tally_frames"]
 
 _EVENT_COLUMNS: Final = 6
 _BUCKET_COLUMNS: Final = 5
-_EVENT_ROOM: Final = EVENT_LIMIT + 64
-_BUCKET_ROOM: Final = 4096
+_EVENT_CAPACITY: Final = EVENT_LIMIT + 64
+_BUCKET_CAPACITY: Final = 4096
 _QUEUES_MIN: Final = 64
 _NEW_QUEUE: Final = len(StopReason)
 _MASK64: Final = (1 << 64) - 1
@@ -73,7 +74,7 @@ class _Session:
         self.view = view
         self.tally = tally
         self.kept: list[Any] = []
-        """The memory that C points to, kept alive."""
+        """The memory that C points to, which these references keep alive."""
         position, stop = places
         state = self.state = ffi.new("rmq_tally_state *")
         state.view = self._keep(ffi.from_buffer("uint8_t[]", view))
@@ -85,19 +86,19 @@ class _Session:
         state.digests, state.check_keys = plan.digests, plan.keys is not None
         state.key_low, state.key_high = plan.keys or (0, 0)
         self._point(state.entry_units, plan.entry_units)
-        self.events = array("q", bytes(8 * _EVENT_COLUMNS * _EVENT_ROOM))
+        self.events = array("q", bytes(8 * _EVENT_COLUMNS * _EVENT_CAPACITY))
         state.events = self._keep(ffi.from_buffer("int64_t[]", self.events))
-        state.event_capacity = _EVENT_ROOM
-        self.buckets = array("q", bytes(8 * _BUCKET_COLUMNS * _BUCKET_ROOM))
+        state.event_capacity = _EVENT_CAPACITY
+        self.buckets = array("q", bytes(8 * _BUCKET_COLUMNS * _BUCKET_CAPACITY))
         state.buckets = self._keep(ffi.from_buffer("int64_t[]", self.buckets))
-        state.bucket_capacity = _BUCKET_ROOM
+        state.bucket_capacity = _BUCKET_CAPACITY
         state.first_block = position >> BLOCK_SHIFT
         count = ((stop - 1) >> BLOCK_SHIFT) - (position >> BLOCK_SHIFT) + 1
         self.blocks = array("q", bytes(16 * count))
         state.blocks = self._keep(ffi.from_buffer("int64_t[]", self.blocks))
         for name in _COUNTS:
             setattr(state, name, getattr(tally, name))
-        self.room = 0
+        self.capacity = 0
         self._make_queues()
 
     def run(self) -> tuple[int, StopReason]:
@@ -106,7 +107,7 @@ class _Session:
             stop = lib.rmq_tally(state)
             if stop == _NEW_QUEUE:
                 self._add_queue(state.position)
-            elif stop == StopReason.LIMIT and state.bucket_count == _BUCKET_ROOM:
+            elif stop == StopReason.LIMIT and state.bucket_count == _BUCKET_CAPACITY:
                 self._take_buckets()
             else:
                 break
@@ -130,11 +131,11 @@ class _Session:
         files.count = len(views)
 
     def _make_queues(self) -> None:
-        """Allocate room for twice the known queues and copy them."""
+        """Allocate space for twice the known queues and copy them."""
         tally = self.tally
-        self.room = max(_QUEUES_MIN, 2 * len(tally.queues))
-        self.queues = ffi.new("rmq_tally_queue[]", self.room)
-        slots = 1 << (2 * self.room - 1).bit_length()
+        self.capacity = max(_QUEUES_MIN, 2 * len(tally.queues))
+        self.queues = ffi.new("rmq_tally_queue[]", self.capacity)
+        slots = 1 << (2 * self.capacity - 1).bit_length()
         self.table = ffi.new("int32_t[]", slots)
         ffi.memmove(self.table, b"\xff" * (4 * slots), 4 * slots)
         self.state.queues, self.state.table = self.queues, self.table
@@ -159,7 +160,7 @@ class _Session:
         places = measure_record(self.view, record, len(self.view) - record)
         assert not isinstance(places, StopReason), "C has measured this record"
         fields, _, topic, properties = places
-        if len(self.tally.queues) == self.room:
+        if len(self.tally.queues) == self.capacity:
             self._take_queues()
             self.tally.queue_number(bytes(self.view[topic : properties - 2]), fields[3])
             self._make_queues()

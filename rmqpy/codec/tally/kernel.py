@@ -1,32 +1,32 @@
-"""Check every frame of a range of a log file and count it in its queue: the kernel of every audit.
+"""The kernel of every audit: checks each frame of a range of a log file and counts it in its queue.
 
-``count_frames`` exists in C too: take it from :mod:`rmqpy.codec.tally.backend`. Both give equal
-tallies for any bytes.
+``count_frames`` exists in C too: take it from :mod:`rmqpy.codec.tally.backend`. Both versions
+produce equal tallies for any bytes.
 
 The walk stops only where the start of the next frame is unknown (:class:`StopReason`, as in a scan,
 except that an entry's pos, index and term do not stop it). Every other problem of a frame is an
-event, a row of six numbers ``(kind, frame offset, queue, found, expected, previous)``:
+event, a tuple of six numbers ``(kind, frame offset, queue, found, expected, previous)``:
 
 ==============  =============================  ================================================
 kind            found                          expected
 ==============  =============================  ================================================
 BODY_CRC        CRC-32 of the body             BODYCRC
-PLACE           PHYSICALOFFSET                 the record's place
+PLACE           PHYSICALOFFSET                 the record's offset
 PROPERTIES      0                              0
 TOPIC           0                              0
 CHECKSUM        0                              CRC-32 of the record
-QUEUE_STEP      QUEUEOFFSET                    previous + 1; ``previous``: frame of that one
-UNIT            offset in the unit, -1 absent  the record's place
-ENTRY_PLACE     pos                            the entry's place
-ENTRY_INDEX     index                          previous + 1; ``previous``: that entry
-ENTRY_TERM      term                           previous (at least)
+QUEUE_STEP      QUEUEOFFSET                    previous + 1; ``previous``: its frame's offset
+UNIT            offset in the unit, -1 absent  the record's offset
+ENTRY_PLACE     pos                            the entry's offset
+ENTRY_INDEX     index                          previous + 1; ``previous``: its entry's offset
+ENTRY_TERM      term                           the previous term (at least)
 ENTRY_RESERVED  0                              0
-ENTRY_UNIT      pos in the unit, -1 absent     the entry's place
+ENTRY_UNIT      pos in the unit, -1 absent     the entry's offset
 ==============  =============================  ================================================
 
 ``queue`` is the number of the queue in the tally, -1 if there is none.
 
-Digests of messages are sums, so they do not depend on the division of a log into ranges.
+Digests of messages are sums, so they do not depend on how a log is divided into ranges.
 ``content`` covers the message itself (BODYCRC, QUEUEID, FLAG, QUEUEOFFSET, SYSFLAG, hosts, times,
 RECONSUMETIMES, BODYLENGTH and the set of its properties, except those that contain the record's
 location), ``place`` its location (PHYSICALOFFSET, PREPAREDTRANSACTIONOFFSET). Both are 64-bit sums
@@ -82,19 +82,21 @@ __all__ = [
 
 BUCKET_SHIFT: Final = 10
 EVENT_LIMIT: Final = 4096
-"""The number of events at which the walk pauses: the caller takes them and continues."""
+"""The number of events at which the walk pauses. The caller takes the events and continues."""
 
 EXT_ADDRESS_MAX: Final = -0x80000001
-"""Tags codes up to this are addresses in a consume queue extension."""
+"""The upper bound of tags codes that are addresses in a consume queue extension."""
 
 CHECKSUM_HEAD: Final = b"__CRC32#\x01"
 CHECKSUM_SIZE: Final = 20
-"""The record checksum of 5.x, last in the properties: name, ten digits (lowest first), \\x02."""
+"""The size of the record checksum of 5.x at the end of the properties: name, ten digits (least
+significant first), \\x02.
+"""
 COVER_HEAD: Final = b"__RMQPY_ENTRY\x01"
 """The name of the property that covers an entry header in a classic file (after leaving DLedger).
 """
 PLACE_PROPERTIES: Final = frozenset(("__CRC32#", "__RMQPY_ENTRY"))
-"""Properties that depend on a record's location and are excluded from ``content``."""
+"""The properties that depend on a record's location, which ``content`` excludes."""
 
 _MASK64: Final = (1 << 64) - 1
 _QUEUE_FACTOR: Final = 0x9E3779B97F4A7C15
@@ -104,7 +106,7 @@ _TOPIC: Final = re.compile(rb"[%|a-zA-Z0-9_-]+")
 
 
 class EventKind(IntEnum):
-    """The problem of a frame that can be walked over. The C code uses the same numbers."""
+    """The problem of a frame that can be walked over. The C code uses the same values."""
 
     BODY_CRC = 0
     PLACE = 1
@@ -125,10 +127,10 @@ Event = tuple[int, int, int, int, int, int]
 
 @define(slots=True, frozen=True)
 class UnitRow:
-    """The mapped unit files of a consume queue or a DLedger index: file ``n`` begins at byte
-    ``first + n * file_size`` of the row. A view of None is a missing file.
+    """The mapped unit files of a consume queue or a DLedger index.
 
-    ``any_tags``: the tags code is not the hash of TAGS (delay topic).
+    File ``n`` begins at byte ``first + n * file_size`` of the sequence; a view of None represents a
+    missing file. ``any_tags`` means that the tags code is not the hash of TAGS (delay topic).
     """
 
     views: tuple[memoryview | None, ...]
@@ -137,7 +139,7 @@ class UnitRow:
     any_tags: bool = False
 
     def read(self, position: int, size: int) -> bytes | None:
-        """Return the unit at byte ``position`` of the row; None if no file contains it."""
+        """Return the unit at byte ``position`` of the sequence; None if no file contains it."""
         place = position - self.first
         if place < 0 or not self.file_size:
             return None
@@ -150,12 +152,12 @@ class UnitRow:
 
 @define(slots=True, frozen=True, kw_only=True)
 class TallyPlan:
-    """The checks of a walk.
+    """The checks that a walk performs.
 
-    ``digests``: compute digests of messages; ``blocks``: and of the 64 KiB blocks walked over.
-    ``units_of`` returns the consume queue of (topic, queue id), or None if it has no files; without
-    it consume queues are not checked. ``keys``: the range of physical offsets (end exclusive) whose
-    messages the key index must contain.
+    ``digests`` enables digests of messages, ``blocks`` those of the 64 KiB blocks walked over.
+    ``units_of`` returns the consume queue of (topic, queue id), or None if it has no files; if it
+    is None itself, consume queues are not checked. ``keys`` is the range of physical offsets (end
+    exclusive) whose messages the key index must contain.
     """
 
     dledger: bool
@@ -169,8 +171,10 @@ class TallyPlan:
 
 @define(slots=True)
 class QueueTally:
-    """One queue in a range. ``next_queue_offset`` is that of the next message, -1 if unknown;
-    ``right_units`` counts messages whose consume queue unit is correct.
+    """The counts of one queue in a range.
+
+    ``next_queue_offset`` is the expected queue offset of the next message, -1 if unknown;
+    ``right_units`` counts the messages whose consume queue unit is correct.
     """
 
     topic: bytes
@@ -189,7 +193,7 @@ class QueueTally:
 
 @define(slots=True)
 class Tally:
-    """The counts of a walk so far; a paused walk continues with the same object."""
+    """The counts of a walk so far. A paused walk continues with the same object."""
 
     plan: TallyPlan
     records: int = 0
@@ -217,7 +221,7 @@ class Tally:
     unit_rows: list[UnitRow | None] = field(factory=list)
 
     def queue_number(self, topic: bytes, queue_id: int) -> int:
-        """Return the number of a queue; an unknown queue gets the next one."""
+        """Return the number of a queue. A new queue gets the next number."""
         number = self.queue_numbers.get((topic, queue_id))
         if number is None:
             number = self.queue_numbers[topic, queue_id] = len(self.queues)
@@ -228,7 +232,7 @@ class Tally:
 
 
 def mix64(value: int) -> int:
-    """Spread 64 bits over 64 bits."""
+    """Return ``value`` with its 64 bits mixed, so that each affects all others (splitmix64)."""
     value &= _MASK64
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK64
@@ -241,7 +245,8 @@ def count_frames(
     """Walk the frames from ``position`` to before ``stop`` of a file whose first byte is
     ``base_offset``.
 
-    Return where and why the walk ended: END at or after ``stop``, LIMIT if events wait to be taken.
+    Return the position at which the walk ended and the reason: END at or after ``stop``, LIMIT if
+    the caller must take the events.
     """
     walk = _TallyWalk(view, base_offset, tally)
     step = walk.entry if tally.plan.dledger else walk.classic
@@ -343,7 +348,9 @@ class _TallyWalk:
     def _record(
         self, start: int, record: int, places: tuple[tuple[int, ...], int, int, int]
     ) -> None:
-        """Check and count a record; ``start`` is the start of its frame, ``record`` its own."""
+        """Check and count a record. Its frame begins at ``start``, the record itself at
+        ``record``.
+        """
         tally, view = self.tally, self.view
         fields, body, topic, properties = places
         size, magic, stored_crc, queue_id = fields[:4]
@@ -380,8 +387,8 @@ class _TallyWalk:
 
     def _checksum(self, start: int, number: int, record: int, end: int) -> None:
         crc = crc32(self.view[record : end - CHECKSUM_SIZE])
-        wanted = f"{crc:010d}"[::-1].encode() + PROPERTY_SEPARATOR
-        if bytes(self.view[end - len(wanted) : end]) != wanted:
+        expected = f"{crc:010d}"[::-1].encode() + PROPERTY_SEPARATOR
+        if bytes(self.view[end - len(expected) : end]) != expected:
             self._event(EventKind.CHECKSUM, start, number, 0, crc)
 
     def _keys(self, name: bytes, raw: bytes, place: int, sys_flag: int) -> None:
@@ -445,12 +452,12 @@ class _TallyWalk:
     def _digest(
         self,
         number: int,
-        begins: tuple[int, int],
+        starts: tuple[int, int],
         place: int,
         fields: Sequence[int],
         raw: bytes,
     ) -> None:
-        record, body = begins
+        record, body = starts
         view, queue = self.view, self.tally.queues[number]
         first = crc32(view[record + layout.BODY_CRC_POSITION : record + 28])
         second = crc32(view[record + layout.SYS_FLAG_POSITION : body - 12])
@@ -473,7 +480,7 @@ class _TallyWalk:
 
 
 def key_hashes(topic: bytes, raw_properties: bytes) -> list[int]:
-    """Return the hashes of a message in the key index: of UNIQ_KEY, then of each of KEYS."""
+    """Return the hashes of a message in the key index: of UNIQ_KEY, then of each key in KEYS."""
     hashes = []
     start, stop = locate_property(raw_properties, b"UNIQ_KEY")
     if stop:
@@ -484,5 +491,5 @@ def key_hashes(topic: bytes, raw_properties: bytes) -> list[int]:
 
 
 def key_digest(place: int, key_hash: int) -> int:
-    """Return the value that one entry of the key index adds to the sum of all."""
+    """Return the value that one entry of the key index adds to the sum of all entries."""
     return mix64(place * _QUEUE_FACTOR + key_hash)
