@@ -1,6 +1,7 @@
-"""Java's access control 1.0: ``plain_acl.yml``, accounts, address patterns, signatures.
+"""Java's access control 1.0: ``plain_acl.yml``, accounts, address patterns, and signatures.
 
-Pure, except for ``watcher``, which rereads the files through a file system that it is given. May
-import ``remoting`` and ``model``. Brokers and name servers keep their own tables of what each
-request demands. Start reading in :mod:`~rmqpy.acl.signature`.
+All modules are pure, except for ``watcher``, which rereads the files through the file system that
+is passed to it. The package may import ``remoting`` and ``model``. Brokers and name servers have
+their own tables of the permissions that each request needs. Start reading in
+:mod:`~rmqpy.acl.signature`.
 """

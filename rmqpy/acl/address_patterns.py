@@ -13,9 +13,9 @@ pattern                        matches
 ``192.168.0.1``                this address
 =============================  ==================================================================
 
-IPv6 is compared in its full form, eight groups of four; an IPv4 address inside IPv6 (``::ffff:``)
-as IPv4. Any other pattern is refused when it is read: an unclear pattern must not allow or deny
-access.
+An IPv6 address is compared in its full form, eight groups of four digits, and an IPv4 address
+inside IPv6 (``::ffff:``) as IPv4. Any other pattern is rejected when it is read, because an unclear
+pattern must neither allow nor deny access.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from attrs import define, field
 _ALL: Final = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
 _PARTS_V4: Final = 4
 PEERS_KEPT: Final = 4096
-"""Number of addresses whose parts are cached."""
+"""The number of addresses whose parts are cached."""
 
 _PARTS_V6: Final = 8
 _PART_MAX_V4: Final = 0xFF
@@ -42,19 +42,21 @@ _Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 @define(frozen=True)
 class AddressPattern:
-    """One pattern; ``text`` is its original form."""
+    """A parsed pattern. ``text`` is its original form."""
 
     text: str
     _matches: Callable[[_Parts], bool] = field(eq=False, repr=False)
 
     def matches(self, address: str) -> bool:
-        """Return whether the textual IP ``address`` matches; a text that is no IP never does."""
+        """Return whether the textual IP ``address`` matches. A text that is not an IP never
+        does.
+        """
         parts = _address(address)
         return parts is not None and self._matches(parts)
 
 
 def parse_pattern(text: str) -> AddressPattern:
-    """Parse one pattern; raise ValueError with the reason if it is invalid."""
+    """Parse a pattern. Raises ValueError with the reason if it is invalid."""
     pattern = text.strip()
     if not pattern:
         return AddressPattern(text, lambda _: False)
@@ -70,7 +72,7 @@ def parse_pattern(text: str) -> AddressPattern:
 
 
 def parse_patterns(texts: Iterable[str]) -> tuple[AddressPattern, ...]:
-    """Parse all patterns of a list."""
+    """Parse all patterns of a list. Raises ValueError."""
     return tuple(parse_pattern(text) for text in texts)
 
 
@@ -98,36 +100,36 @@ def _one_of(texts: Iterable[str]) -> Callable[[_Parts], bool]:
     for text in texts:
         parts = _address(text.strip())
         if parts is None:
-            raise ValueError(f"{text.strip()!r} is no IP address")
+            raise ValueError(f"{text.strip()!r} is not an IP address")
         wanted.add(parts)
     return lambda parts: parts in wanted
 
 
 def _expanded(pattern: str) -> list[str]:
-    """Return the addresses of ``begin.{a,b}``."""
+    """Return the addresses that ``begin.{a,b}`` matches."""
     separator = ":" if ":" in pattern else "."
     begin, _, last = pattern.rpartition(separator)
     if not last.startswith("{") or "{" in begin or not begin:
-        raise ValueError(f"{pattern!r}: the set {{…}} has to be the last part")
+        raise ValueError(f"{pattern!r}: the set {{…}} must be the last part")
     return [f"{begin}{separator}{part.strip()}" for part in last[1:-1].split(",")]
 
 
 def _ranges(pattern: str) -> _Ranges:
-    """Return a range for each part of the address; asterisks are the whole range."""
+    """Return the range of each part of the address. An asterisk is the full range."""
     v6 = ":" in pattern
     count, largest, base = (_PARTS_V6, _PART_MAX_V6, 16) if v6 else (_PARTS_V4, _PART_MAX_V4, 10)
     texts = pattern.split(":" if v6 else ".")
-    if v6 and "" in texts:  # :: represents as many zeros as are missing
+    if v6 and "" in texts:  # "::" represents the missing groups, which are zero
         gap = texts.index("")
         rest = [text for text in texts if text]
         texts = rest[:gap] + ["0"] * (count - len(rest)) + rest[gap:]
     if len(texts) != count:
-        raise ValueError(f"{pattern!r} has {len(texts)} parts, not {count}")
+        raise ValueError(f"{pattern!r} has {len(texts)} parts, expected {count}")
     ranges = [_range(pattern, text.strip(), largest, base) for text in texts]
     open_from = next((i for i, text in enumerate(texts) if not _is_number(text, base)), count)
     for text in texts[open_from + 1 :]:
         if text.strip() != "*":
-            raise ValueError(f"{pattern!r}: behind a range or an asterisk only asterisks may come")
+            raise ValueError(f"{pattern!r}: only asterisks may follow a range or an asterisk")
     return tuple(ranges)
 
 
@@ -139,7 +141,7 @@ def _range(pattern: str, text: str, largest: int, base: int) -> tuple[int, int]:
         first = int(low, base)
         last = int(high, base) if minus else first
     except ValueError:
-        raise ValueError(f"{pattern!r}: {text!r} is neither a number, a range nor *") from None
+        raise ValueError(f"{pattern!r}: {text!r} is not a number, a range, or *") from None
     if not 0 <= first <= last <= largest:
         raise ValueError(f"{pattern!r}: {text!r} is not a range within 0 … {largest}")
     return first, last

@@ -1,4 +1,4 @@
-"""An access file (Java's ``plain_acl.yml``) as text: read, changed, written.
+"""Access files (Java's ``plain_acl.yml``): parsing, changing, and formatting them.
 
 ============================  ====================================================================
 key                           shape
@@ -11,12 +11,12 @@ key                           shape
                               over the wire
 ============================  ====================================================================
 
-The file is YAML, written by hand and by the Java broker in block and in flow form, so it is read by
-PyYAML (the extra ``acl``); every scalar stays the text that was written (a secret of digits is no
-number). A reader of a subset would refuse, or worse misread, files that Java takes.
+The file is YAML. Operators write it by hand, the Java broker in block and in flow form, so it is
+read by PyYAML (the extra ``acl``); a reader of a subset would reject, or worse misread, files that
+Java accepts. Every scalar remains a string (a secret of digits is not a number).
 
-Invariant: what cannot be understood is a ConfigError with file, account and key; no account comes
-of it.
+Invariant: content that cannot be understood raises a ConfigError with file, account and key, and
+never creates an account.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WHITE: Final = "globalWhiteRemoteAddresses"
 ACCOUNTS: Final = "accounts"
 VERSION: Final = "dataVersion"
 BYTES_MAX: Final = 4 << 20
-"""Maximum size of one file."""
+"""The maximum size of a file."""
 
 _LISTS: Final = ("topicPerms", "groupPerms")
 _TEXTS: Final = (
@@ -57,7 +57,7 @@ _TRUTH: Final = {"true": True, "false": False, "yes": True, "no": False, "on": T
 
 @define(slots=True, frozen=True, kw_only=True)
 class PlainAccount:
-    """One account in the form of a file."""
+    """An account as written in a file."""
 
     access_key: str
     secret_key: str = field(default="", repr=False)
@@ -69,7 +69,7 @@ class PlainAccount:
     group_perms: tuple[str, ...] = ()
 
     def account(self, where: str) -> Account:
-        """Return the account with its parsed rights; raise ConfigError if it is invalid."""
+        """Return the account with its parsed rights. Raises ConfigError if it is invalid."""
         for name, value in (("accessKey", self.access_key), ("secretKey", self.secret_key)):
             if len(value) < KEY_LENGTH_MIN:
                 raise ConfigError(
@@ -103,14 +103,16 @@ class PlainAccount:
 
 @define(slots=True, frozen=True, kw_only=True)
 class AccessFile:
-    """The content of one file. ``version`` is (counter, timestamp in ms)."""
+    """The content of a file. ``version`` is (counter, timestamp in ms)."""
 
     white: tuple[str, ...] = ()
     accounts: tuple[PlainAccount, ...] = ()
     version: tuple[int, int] = (0, 0)
 
     def rules(self, where: str) -> AccessRules:
-        """Return its rules; the first of two accounts with one key counts. Raises ConfigError."""
+        """Return the rules of the file. Of two accounts with the same key the first counts. Raises
+        ConfigError.
+        """
         accounts: dict[str, Account] = {}
         for plain in self.accounts:
             accounts.setdefault(plain.access_key, plain.account(where))
@@ -128,7 +130,9 @@ class AccessFile:
         return evolve(self, version=(self.version[0] + 1, now_ms), **changes)
 
     def with_account(self, account: PlainAccount, now_ms: int) -> AccessFile:
-        """Return a copy in which ``account`` replaces the one with its key, or is the last one."""
+        """Return a copy in which ``account`` replaces the account with the same key, or is appended
+        if there is none.
+        """
         if self.find(account.access_key) is None:
             return self.changed(now_ms, accounts=(*self.accounts, account))
         accounts = [
@@ -142,7 +146,7 @@ class AccessFile:
 
 
 def parse_access_file(text: str, where: str) -> AccessFile:
-    """Parse the text of an access file; raise ConfigError if it is invalid."""
+    """Parse the text of an access file. Raises ConfigError if it is invalid."""
     value = parse_yaml(text, where)
     if value in ("", None):
         return AccessFile()
@@ -157,7 +161,7 @@ def parse_access_file(text: str, where: str) -> AccessFile:
 
 
 def format_access_file(file: AccessFile) -> str:
-    """Return the text that Java and :func:`parse_access_file` read."""
+    """Return the text of ``file`` in the form that Java and :func:`parse_access_file` read."""
     counter, timestamp = file.version
     content: dict[str, Any] = {
         WHITE: list(file.white),
@@ -169,7 +173,7 @@ def format_access_file(file: AccessFile) -> str:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parse YAML into maps, lists and texts; raise ConfigError if it is invalid."""
+    """Parse YAML into maps, lists and strings. Raises ConfigError if it is invalid."""
     if len(text) > BYTES_MAX:
         raise ConfigError(f"{where}: larger than {BYTES_MAX} bytes")
     yaml = _yaml(where)
@@ -177,7 +181,7 @@ def parse_yaml(text: str, where: str) -> Any:
         return yaml.load(text, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{where}: no YAML that can be read: {reason[:300]}") from None
+        raise ConfigError(f"{where}: invalid YAML: {reason[:300]}") from None
 
 
 def _yaml(where: str) -> Any:
@@ -197,7 +201,7 @@ def _account(where: str, value: object) -> PlainAccount:
     texts = {name: table.get(name, "") for name in _TEXTS}
     for name, text in texts.items():
         if not isinstance(text, str):
-            raise ConfigError(f"{where}: {name} of {key!r} is no text")
+            raise ConfigError(f"{where}: {name} of {key!r} is not a string")
     for name in ("defaultTopicPerm", "defaultGroupPerm"):
         if texts[name] and not is_right(texts[name]):
             raise ConfigError(
@@ -262,7 +266,7 @@ def _list(where: str, what: str, value: object) -> list[Any]:
 def _texts(where: str, what: str, value: object) -> list[str]:
     texts = _list(where, what, value)
     if not all(isinstance(text, str) for text in texts):
-        raise ConfigError(f"{where}: {what} is not a list of texts")
+        raise ConfigError(f"{where}: {what} is not a list of strings")
     return texts
 
 
@@ -271,4 +275,4 @@ def _version(where: str, value: object) -> tuple[int, int]:
     try:
         return int(table.get("counter", "0")), int(table.get("timestamp", "0"))
     except (ValueError, TypeError):
-        raise ConfigError(f"{where}: {VERSION} is not counter and timestamp") from None
+        raise ConfigError(f"{where}: {VERSION} is not a counter and a timestamp") from None

@@ -1,13 +1,13 @@
-"""Accounts and their rights: the rules of Java's access control 1.0, without files and wire.
+"""Accounts and their rights: the rules of Java's access control 1.0, independent of files and wire.
 
-Resources are topics, and groups under the name of their retry topic (``%RETRY%group``). A right is
-the bit field of an entry; DENY wins over all others, an entry over the default of its kind, and
-what has neither is denied::
+Resources are topics, and groups under the name of their retry topic (``%RETRY%group``). The right
+of an entry is a bit field. DENY overrides all other rights, an entry overrides the default of its
+kind, and a resource with neither is denied::
 
     account          has no entries at all        has entries
-    ---------------  ---------------------------  ---------------------------------
-    administrator    everything                   by its entries, then its defaults
-    any other        by its defaults              by its entries, then its defaults
+    ---------------  ---------------------------  -----------------------------------
+    administrator    everything is allowed        its entries apply, then its defaults
+    any other        its defaults apply           its entries apply, then its defaults
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ SUB: Final = 8
 _TEXTS: Final = {"PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB, "DENY": DENY}
 
 KEY_LENGTH_MIN: Final = 7
-"""Java: access key and secret are longer than 6 characters."""
+"""The minimum length of access key and secret. Java requires more than 6 characters."""
 
 EXAMPLE_SECRET: Final = "12345678"
 """The secret of the accounts RocketMQ and rocketmq2 in the file that ships with the Java broker."""
 
 
 def parse_right(text: str | None) -> int:
-    """Return the right of one of Java's texts; every other text means DENY."""
+    """Return the right that one of Java's texts represents. Every other text means DENY."""
     return _TEXTS.get((text or "").strip(), DENY)
 
 
 def is_right(text: str) -> bool:
-    """Return whether ``text`` is one of Java's texts of rights."""
+    """Return whether ``text`` is one of Java's texts for rights."""
     return text.strip() in _TEXTS
 
 
@@ -69,7 +69,7 @@ class RequiredPermission:
 
 @define(slots=True, frozen=True, kw_only=True)
 class Account:
-    """One account. ``rights`` are by resource; None means no entries at all."""
+    """An account. ``rights`` maps resources to rights; None means no entries at all."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -80,7 +80,7 @@ class Account:
     rights: Mapping[str, int] | None = None
 
     def lacks(self, needs: Iterable[RequiredPermission]) -> RequiredPermission | None:
-        """Return the first of ``needs`` that this account lacks."""
+        """Return the first of ``needs`` that this account lacks, or None if it has all of them."""
         if self.rights is None and self.admin:
             return None
         rights = self.rights or {}

@@ -1,24 +1,26 @@
-"""Authentication and authorization of requests: signatures of access control 1.0, order of checks.
+"""Authentication and authorization of requests: the signatures of access control 1.0 and the order
+of the checks.
 
-The signature is standard Base64 of HMAC-SHA1 over the values of all ext fields, sorted by key in
-Java's string order, then the body. A signer adds AccessKey (and SecurityToken) first; the key
-Signature is left out, and the verifier also leaves out ``_UNIQUE_KEY_QUERY``, which clients add
+The signature is the standard Base64 form of HMAC-SHA1 over the values of all ext fields, sorted by
+key in Java's string order, and the body. A signer first adds AccessKey (and SecurityToken). The
+field Signature is excluded; the verifier also excludes ``_UNIQUE_KEY_QUERY``, which clients add
 after signing.
 
 ======  ===================================  =====================================================
 step    when                                 then
 ======  ===================================  =====================================================
-1       peer is in the global white list     allowed, except what touches secrets
+1       peer is in the global white list     allowed, unless the request concerns secrets
 2       no AccessKey, or an unknown one      refused
-3       peer is the account's white address  no signature needed; topics and groups are open to
-                                             it, administration only to an administrator
+3       peer is the account's white address  no signature needed; all topics and groups are allowed,
+                                             administration only to an administrator
 4       the signature does not match         refused
-5       the level is above the account       refused
+5       the account lacks the level          refused
 6       a right is missing                   refused
 ======  ===================================  =====================================================
 
-Differs from Java 4.9.7: a code that nobody declared is refused (there: allowed), white addresses
-open neither accounts nor, for an account that is none, administration (there: everything).
+Differences from Java 4.9.7: a request code without a declared demand is refused (Java allows it).
+White addresses allow no access to accounts, and no administration to an account that is not an
+administrator (Java allows everything).
 """
 
 from __future__ import annotations
@@ -47,19 +49,19 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 ORDERS_KEPT: Final = 256
 
 REFUSED: Final = "org.apache.rocketmq.acl.common.AclException: "
-"""The start of Java's refusals; scripts search for it."""
+"""The start of Java's refusals, which scripts search for."""
 
 
 @define(slots=True, frozen=True)
 class Credentials:
-    """The credentials with which a client signs."""
+    """The credentials with which a client signs its requests."""
 
     access_key: str
     secret_key: str = field(repr=False)
     security_token: str | None = field(default=None, repr=False)
 
     def signed(self, request: RemotingCommand) -> RemotingCommand:
-        """Return ``request`` with the fields that authenticate its sender."""
+        """Return a copy of ``request`` with the fields that authenticate its sender."""
         fields = dict(request.ext_fields)
         fields.pop(SIGNATURE, None)
         fields[ACCESS_KEY] = self.access_key
@@ -70,14 +72,14 @@ class Credentials:
 
 
 def signature(secret_key: str, fields: Mapping[str, str], body: bytes) -> str:
-    """Return the value of Signature for a request with these fields."""
+    """Return the value of the field Signature for a request with these fields and body."""
     values = [fields[key] for key in _signed_order(tuple(fields))]
     content = "".join(values).encode("utf-8", "replace") + body
     return b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()
 
 
 def verify_signature(account: Account, request: RemotingCommand) -> bool:
-    """Return whether the request's signature is the account's."""
+    """Return whether ``request`` is signed with the secret of ``account``."""
     fields = {key: value for key, value in request.ext_fields.items() if key != UNIQUE_KEY_QUERY}
     wanted = signature(account.secret_key, fields, request.body)
     return hmac.compare_digest(
@@ -86,19 +88,23 @@ def verify_signature(account: Account, request: RemotingCommand) -> bool:
 
 
 class AccessLevel(Enum):
-    """The level that a sender of a request code needs."""
+    """The level that the sender of a request code needs."""
 
     ANYONE = "anyone"
-    """Needs no account."""
+    """No account is needed."""
     ACCOUNT = "account"
-    """Needs an account with rights on the resources."""
+    """An account with rights on the resources is needed."""
     ADMINISTRATOR = "administrator"
     SECRETS = "administrator, signed"
-    """As before, and a white address does not replace the signature."""
+    """A signed request of an administrator is needed; a white address does not replace the
+    signature.
+    """
 
 
 Resources = Callable[[RemotingCommand], Sequence[RequiredPermission]]
-"""Returns the permissions that a request needs; raises RequestRejectedError if unreadable."""
+"""A function that returns the permissions that a request needs. It raises RequestRejectedError if
+the request is unreadable.
+"""
 
 
 def _nothing(_request: RemotingCommand) -> Sequence[RequiredPermission]:
@@ -107,7 +113,7 @@ def _nothing(_request: RemotingCommand) -> Sequence[RequiredPermission]:
 
 @define(slots=True, frozen=True)
 class AccessDemand:
-    """The demand of one request code."""
+    """The level and the permissions that a request code demands."""
 
     level: AccessLevel
     resources: Resources = _nothing
@@ -115,7 +121,9 @@ class AccessDemand:
 
 @define(slots=True, eq=False, repr=False)
 class AccessChecker:
-    """The check of requests by ``declared`` and ``rules``, which may be replaced at any time."""
+    """The check of requests: ``declared`` contains the demand of each request code, ``rules`` the
+    accounts. The rules may be replaced at any time.
+    """
 
     declared: Mapping[int, AccessDemand]
     rules: AccessRules = field(factory=AccessRules)
@@ -127,7 +135,7 @@ class AccessChecker:
         self.rules = rules
 
     def count_allowed(self, count: int) -> None:
-        """Count requests that were found to be allowed elsewhere."""
+        """Count requests that the fast path has checked and allowed."""
         self.allowed += count
 
     def check(self, address: str, request: RemotingCommand) -> None:
@@ -140,8 +148,8 @@ class AccessChecker:
         self.allowed += 1
 
     def has_rights(self, access_key: str, request: RemotingCommand) -> bool:
-        """Return whether an account may send this request to its topics and groups, if it has
-        signed.
+        """Return whether the account ``access_key`` has the rights for the topics and groups of
+        ``request``. The signature is not checked.
         """
         declared = self.declared.get(request.code)
         account = self.rules.accounts.get(access_key)
@@ -155,7 +163,7 @@ class AccessChecker:
     def _check(self, address: str, request: RemotingCommand) -> None:
         declared = self.declared.get(request.code)
         if declared is None:
-            raise _refusal(f"request code {request.code} is open to nobody")
+            raise _refusal(f"request code {request.code} is not permitted")
         if declared.level is AccessLevel.ANYONE:
             return
         secrets = declared.level is AccessLevel.SECRETS
@@ -187,7 +195,7 @@ class AccessChecker:
 
 
 _TRACE: Final = RequiredPermission(TRACE_TOPIC, PUB)
-"""Open to every account, as in Java: clients write their traces there."""
+"""The permission that every account has, as in Java: clients write their traces to this topic."""
 
 
 def _needs(declared: AccessDemand, request: RemotingCommand) -> Sequence[RequiredPermission]:
@@ -200,7 +208,9 @@ def _refusal(text: str) -> RequestRejectedError:
 
 @lru_cache(maxsize=ORDERS_KEPT)
 def _signed_order(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the keys whose values are signed, in order; requests have few different key sets."""
+    """Return the keys whose values are signed, in order. Results are cached, because requests have
+    few different sets of keys.
+    """
     return tuple(sorted((key for key in keys if key != SIGNATURE), key=_java_order))
 
 

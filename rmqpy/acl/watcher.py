@@ -1,16 +1,17 @@
-"""The access files of a server: located, read, reloaded when they change, changed by requests.
+"""The access files of a server: finding, reading and reloading them, and changing them on request.
 
 ::
 
     <home>/conf/plain_acl.yml          the main file (key rocketmq.acl.plain.file)
-    <home>/conf/acl/**/*.yml, *.yaml   more files; of two accounts with one key the first counts
+    <home>/conf/acl/**/*.yml, *.yaml   more files; of two accounts with the same key the first
+    counts
 
-The main file is first, the others follow in order of their paths. A change is detected by content,
-not by time. A change that cannot be parsed leaves the rules unchanged and is logged; at the start
-it stops the start.
+The main file is first, followed by the others in order of their paths. A change is detected by
+content, not by time. If a changed file is invalid, the current rules are kept and the error is
+logged; an invalid file stops the start of the server.
 
-Invariants: rules are always the result of one reading of all files; changes by requests are applied
-one after the other, each to the result of the previous one; no file outside this list is ever read
+Invariants: rules are always the result of one reading of all files. Changes by requests are applied
+one after the other, each to the result of the previous one. No file outside this list is ever read
 or written, regardless of the names in a request.
 """
 
@@ -34,31 +35,35 @@ from rmqpy.model.files import FileSystem
 RELOAD_MS: Final = 5_000
 FILES_MAX: Final = 1_000
 CHANGES_MAX: Final = 1_000
-"""Maximum number of waiting changes by requests."""
+"""The maximum number of waiting changes by requests."""
 DEPTH_MAX: Final = 8
 
 _SUFFIXES: Final = (".yml", ".yaml")
 _TOOLS: Final = "tools.yml"
-"""The credentials of mqadmin, next to the main file in Java's installation."""
+"""The file with the credentials of mqadmin, in the directory of the main file in Java's
+installation. It is not an access file.
+"""
 
 Change = Callable[[AccessFile], AccessFile]
-"""Returns the changed content of a file; may raise ConfigError."""
+"""A function that returns the changed content of a file. It may raise ConfigError."""
 
 Done = Callable[[str | None], None]
-"""Called with None once a change is in effect and on disk, or with the reason of its failure."""
+"""A callback, called with None when a change is on disk and in effect, or with the reason for its
+failure.
+"""
 
 logger = logging.getLogger(__name__)
 
 
 def access_paths(home: str | None, plain_file: str) -> tuple[str, str]:
-    """Return the paths of the main file and of the directory of the others."""
+    """Return the paths of the main file and of the directory of the other files."""
     if home:
         main = PurePosixPath(home) / plain_file.lstrip("/")
     else:
         main = PurePosixPath(plain_file)
         if not main.is_absolute():
             raise ConfigError(
-                f"rocketmq.acl.plain.file={plain_file}: rocketmqHome is not set; write an absolute "
+                f"rocketmq.acl.plain.file={plain_file}: rocketmqHome is not set; set an absolute "
                 "path"
             )
     return str(main), str(main.parent / "acl")
@@ -82,7 +87,7 @@ def watched_checker(
 
 @define(slots=True, eq=False, repr=False)
 class AccessFiles:
-    """The access files of a server; ``changed`` is called with new rules."""
+    """The access files of a server. ``changed`` is called with the new rules after each change."""
 
     main: str
     folder: str
@@ -90,7 +95,9 @@ class AccessFiles:
     scheduler: Scheduler
     changed: Callable[[AccessRules], None]
     strict: bool = False
-    """Refuse files that others on the machine can read, and the accounts of Java's example."""
+    """If True, files that other users of the machine can read and the accounts of Java's example
+    file are refused.
+    """
     read_files: Mapping[str, AccessFile] = field(factory=dict, init=False)
     _raw: Mapping[str, bytes] = field(factory=dict, init=False)
     _fault: str | None = field(default=None, init=False)
@@ -99,12 +106,14 @@ class AccessFiles:
     _changing: bool = field(default=False, init=False)
 
     def start(self) -> None:
-        """Read all files; raise ConfigError if there is none or one of them is invalid."""
+        """Read all files, and reread them periodically. Raises ConfigError if there is none or one
+        of them is invalid.
+        """
         raw = self._read()
         if not raw:
             raise ConfigError(
-                f"access control is on, and there is neither {self.main} nor a file in "
-                f"{self.folder}; set rocketmqHome or rocketmq.acl.plain.file"
+                f"access control is enabled, but neither {self.main} nor a file in {self.folder} "
+                "exists; set rocketmqHome or rocketmq.acl.plain.file"
             )
         self._take(raw)
         self._plan()
@@ -115,10 +124,10 @@ class AccessFiles:
             self._timer = None
 
     def change(self, path: str, change: Change, done: Done) -> None:
-        """Change one of the files, or create the main one."""
+        """Change one of the files, or create the main file, and call ``done`` with the result."""
         assert path in self.read_files or path == self.main, path
         if len(self._changes) >= CHANGES_MAX:
-            done(f"{CHANGES_MAX} changes wait already")
+            done(f"{CHANGES_MAX} changes are already waiting; try again later")
             return
         self._changes.append((path, change, done))
         if not self._changing:
@@ -159,7 +168,7 @@ class AccessFiles:
                 return
             self._plan()
             if self._raw is not before:
-                return  # changed by a request meanwhile
+                return  # a request has changed the files meanwhile
             if error is not None or not raw:
                 self._report(f"{self.main} and the others cannot be read: {error or 'none left'}")
             elif raw != self._raw:
@@ -184,14 +193,14 @@ class AccessFiles:
             rules.append(file.rules(path))
         self._raw, self.read_files, self._fault = dict(raw), parsed, None
         merged = merged_rules(rules)
-        logger.info("access rules: %d accounts of %d files", len(merged.accounts), len(parsed))
+        logger.info("access rules: %d accounts in %d files", len(merged.accounts), len(parsed))
         self.changed(merged)
 
     def _check(self, path: str, file: AccessFile) -> None:
         if not self.strict:
             return
         if self.files.exists(path) and self.files.open_to_others(path):
-            raise ConfigError(f"{path}: others on this machine can read it; chmod o= {path}")
+            raise ConfigError(f"{path}: other users of this machine can read it; chmod o= {path}")
         refuse_examples(path, file)
 
     def _read(self) -> dict[str, bytes]:
@@ -212,16 +221,18 @@ class AccessFiles:
 
 
 def refuse_examples(path: str, file: AccessFile) -> None:
-    """Raise ConfigError for the publicly known accounts that ship with every Java broker."""
+    """Raise ConfigError if ``file`` has an account with the publicly known secret of Java's example
+    file.
+    """
     for account in file.accounts:
         if account.secret_key == EXAMPLE_SECRET:
             raise ConfigError(
-                f"{path}: account {account.access_key} has the secret of the example file; choose "
-                "another"
+                f"{path}: account {account.access_key} has the secret of Java's example file; "
+                "choose another secret"
             )
 
 
 def merged_rules(rules: list[AccessRules]) -> AccessRules:
-    """Return the merged rules; of two accounts with one key the first counts."""
+    """Return the merged rules. Of two accounts with the same key the first counts."""
     accounts = {key: account for each in reversed(rules) for key, account in each.accounts.items()}
     return AccessRules(accounts, tuple(white for each in rules for white in each.white_addresses))

@@ -1,6 +1,6 @@
-"""Configuration files of brokers and name servers: every key of Java is read, checked, printed.
+"""Configuration files of brokers and name servers, with support for every key of Java.
 
 The tables of keys (``broker``, ``store``, ``dledger``, ``remoting``, ``security``) are the only
-place where a key is spelled. May import ``acl`` and below. Start reading in
+place that contains the names of keys. The package may import ``acl`` and below. Start reading in
 :mod:`~rmqpy.config.loading`.
 """

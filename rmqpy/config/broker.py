@@ -1,4 +1,4 @@
-"""All keys of Java's BrokerConfig, 4.9.7. :mod:`rmqpy.config.keys` explains a row."""
+"""All keys of Java's BrokerConfig, 4.9.7. :mod:`rmqpy.config.keys` explains the declarations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _THREADS = Effect.THREADS
 _REFUSED = Effect.REFUSED
 
 NOT_NAMED = "DEFAULT_BROKER"
-"""The brokerName if none is configured (Java: the host name, or this if there is no host name)."""
+"""The brokerName if neither it nor a host name is set, as in Java."""
 
 
 @define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)

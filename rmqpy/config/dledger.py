@@ -1,7 +1,7 @@
-"""All keys of Java's DLedgerConfig. :mod:`rmqpy.config.keys` explains a row.
+"""All keys of Java's DLedgerConfig. :mod:`rmqpy.config.keys` explains the declarations.
 
-The Java broker fixes them at their defaults; in rmqpy a file may set them, and a Java broker
-ignores the lines. All members of a group should have the same values.
+The Java broker always uses their defaults. In rmqpy a file may set them; a Java broker ignores
+these lines. All members of a group should have the same values.
 """
 
 from __future__ import annotations

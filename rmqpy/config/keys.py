@@ -1,13 +1,13 @@
 """The declaration of a setting: an attribute of an attrs class with its Java key in the metadata.
 
-``key("mappedFileSizeCommitLog", 1 << 30, minimum=1024, unit="bytes", doc=...)`` is both the default
-value of the attribute and the only place that knows the key, its text form, its range, its effect
-and its meaning. :mod:`rmqpy.config.loading` and :mod:`rmqpy.config.reference_page` read, print and
-document settings from these declarations alone. The tables of keys are exempt from the formatter,
-which would give each argument a line.
+``key("mappedFileSizeCommitLog", 1 << 30, minimum=1024, unit="bytes", doc=...)`` is the default
+value of the attribute, and the only definition of the key: its text form, range, effect and
+meaning. :mod:`rmqpy.config.loading` and :mod:`rmqpy.config.reference_page` read, print and document
+settings from these declarations alone. The tables of keys are exempt from the formatter, which
+would put each argument on its own line.
 
 Files use Java's names unchanged; an attribute is the snake_case form of the key (``DLeger`` in a
-name becomes ``dledger``). Java's names of times and sizes have no unit: ``unit`` states it.
+name becomes ``dledger``). Java's names of times and sizes lack a unit, which ``unit`` states.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ JAVA_LONG_MAX = 2**63 - 1
 
 
 class Effect(Enum):
-    """The effect of the key in rmqpy."""
+    """The effect of a key in rmqpy."""
 
     USED = "used"
     ACCEPTED = "accepted"
-    """Known, checked, stored and printed, but without influence on rmqpy's behaviour."""
+    """The key is checked, stored and printed, but does not affect rmqpy's behaviour."""
     THREADS = "accepted (Java thread pool)"
-    """As ACCEPTED; sizes a pool, a pool's queue or a buffer that exists only in the Java broker."""
+    """Same as ACCEPTED. The key sizes a pool, a pool's queue or a buffer that exists only in the
+    Java broker.
+    """
     LATER = "not yet"
-    """As ACCEPTED, but only in this version: the feature of the key is not implemented yet."""
+    """Same as ACCEPTED in this version, which does not implement the feature of the key yet."""
     REFUSED = "only the default"
-    """Any value other than the default requests something that must not be ignored silently, so the
-    start is refused."""
+    """Any other value than the default stops the start, because it must not be ignored silently."""
 
 
 class BrokerRole(Enum):
@@ -57,7 +58,7 @@ class FlushDiskType(Enum):
 
 @define(frozen=True, kw_only=True)
 class Kind:
-    """The text form of a value; ``parse`` raises ValueError with the reason."""
+    """The type of a setting and its text form. ``parse`` raises ValueError with the reason."""
 
     java_type: str
     allowed: str
@@ -68,11 +69,11 @@ class Kind:
 
 @define(frozen=True, kw_only=True)
 class KeyFacts:
-    """The declaration of one key. ``kind.allowed`` already includes the range of a number.
+    """The declaration of a key. ``kind.allowed`` includes the range of a number.
 
-    ``runtime`` keys may be changed on a running server by an admin request. The list is short on
-    purpose: it contains no path, address, role or access key. The value of a ``secret`` key is
-    never shown.
+    An admin request may change a ``runtime`` key of a running server. Such keys are few on purpose:
+    none is a path, an address, a role or an access key. The value of a ``secret`` key is never
+    shown.
     """
 
     name: str
@@ -118,10 +119,11 @@ def key(
     clamp: Callable[[V], V] | None = None,
     converter: Callable[[V], V] | None = None,
 ) -> V:
-    """Declare the setting of Java key ``name``; its kind follows from the default if not passed.
+    """Declare the setting of the Java key ``name``. Its kind is derived from the default unless it
+    is passed.
 
-    ``clamp`` limits a value that Java would limit too and is reported; ``converter`` adjusts every
-    value silently.
+    ``clamp`` limits a value as Java does, which is reported to the operator; ``converter`` adjusts
+    a value silently.
     """
     if kind is None:
         kind = _kind_of(default, minimum, maximum, long)
@@ -166,7 +168,9 @@ _FACTORY: type = type(attrs.Factory(list))
 
 
 def printed(settings: Any) -> Mapping[str, str]:
-    """Return Java key and text of every value that is not null, in the order of declaration."""
+    """Return a map from Java key to text for each value that is not null, in order of
+    declaration.
+    """
     values = {
         name: (facts.kind, getattr(settings, facts.attribute))
         for name, facts in key_facts(type(settings)).items()
@@ -222,7 +226,9 @@ TEXT = Kind(java_type="String", allowed="text", parse=str, print=str, trims=Fals
 
 
 def checked_text(allowed: str, check: Callable[[str], object]) -> Kind:
-    """Return the kind of a text that is stored as written if ``check`` raises no ValueError."""
+    """Return a kind whose texts are stored unchanged and are valid if ``check`` raises no
+    ValueError.
+    """
 
     def parse(text: str) -> str:
         check(text)
@@ -247,7 +253,10 @@ def _kind_of(default: Any, minimum: int, maximum: int | None, long: bool) -> Kin
 
 
 def parse_hours(text: str) -> tuple[int, ...]:
-    """Return the hours of the day in ``text``, written as in ``deleteWhen``: ``02;04;16``."""
+    """Return the hours of the day in ``text``, which has the form of ``deleteWhen``: ``02;04;16``.
+
+    Raises ValueError.
+    """
     if re.fullmatch(r"[0-9]{1,2}(;[0-9]{1,2})*", text) is None:
         raise ValueError("not a list of hours")
     hours = tuple(int(part) for part in text.split(";"))
@@ -268,7 +277,9 @@ _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 @lru_cache(maxsize=16)
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Return the delays of levels 1, 2, … in ms, written as in ``messageDelayLevel``: ``1s 2h``."""
+    """Return the delays of levels 1, 2, … in ms. ``text`` has the form of ``messageDelayLevel``:
+    ``1s 2h``. Raises ValueError.
+    """
     levels = []
     for part in text.split(" "):
         match = re.fullmatch(r"([0-9]{1,9})([smhd])", part)
@@ -296,7 +307,9 @@ def host_and_port(address: str, port: int) -> str:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Split ``host:port`` into host and port; the host may be an IPv6 address in brackets."""
+    """Split ``host:port`` into host and port. The host may be an IPv6 address in brackets. Raises
+    ValueError.
+    """
     match = re.fullmatch(r"(\[[0-9a-fA-F:.%]+\]|[^\s:;\[\]]+):([0-9]{1,5})", text)
     if match is None or not 0 < int(match[2]) < 65536:
         raise ValueError(f"{text!r} is not host:port")
@@ -304,7 +317,9 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """Return the addresses of ``host:port;host:port``; empty parts are dropped."""
+    """Return the addresses in ``host:port;host:port``. Empty parts are dropped. Raises
+    ValueError.
+    """
     parts = tuple(part.strip() for part in text.split(";") if part.strip())
     if not parts:
         raise ValueError("no address")
@@ -320,7 +335,7 @@ ADDRESSES = checked_text("host:port, separated by ;", parse_addresses)
 
 @define(frozen=True)
 class DLedgerPeer:
-    """One member of a DLedger group: its id, and host and port of its DLedger server."""
+    """A member of a DLedger group: its id, and the host and port of its DLedger server."""
 
     peer_id: str
     host: str
@@ -336,14 +351,15 @@ _SELF_ID = re.compile(r"[a-zA-Z][0-9]{1,9}")
 
 
 def is_dledger_id(text: str) -> bool:
-    """Return whether ``text`` is one letter and a number; Java uses number + 1 as the broker id."""
+    """Return whether ``text`` is one letter and a number. Java uses number + 1 as the broker id."""
     return _SELF_ID.fullmatch(text) is not None
 
 
 def parse_dledger_peers(text: str) -> tuple[DLedgerPeer, ...]:
-    """Return the members in ``text``, written as in ``dLegerPeers``: ``n0-host:port;n1-host:port``.
+    """Return the members in ``text``, which has the form of ``dLegerPeers``:
+    ``n0-host:port;n1-host:port``.
 
-    An id ends at the first ``-``.
+    An id ends at the first ``-``. Raises ValueError.
     """
     peers = []
     for part in text.split(";"):
@@ -361,5 +377,5 @@ def parse_dledger_peers(text: str) -> tuple[DLedgerPeer, ...]:
 
 
 def config_fault(where: str, name: str, text: str, reason: str, allowed: str) -> ConfigError:
-    """Return the error for a wrong setting, in the one form that all of them have."""
+    """Return the error for a wrong setting, in the form that all such errors have."""
     return ConfigError(f"{where}: {name}={text!r}: {reason}; allowed: {allowed}")

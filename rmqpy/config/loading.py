@@ -1,18 +1,20 @@
-"""Settings of brokers and name servers: read and printed in Java's form, and checked.
+"""The settings of brokers and name servers: reading, checking, and printing them in Java's form.
 
 The tables of keys are in :mod:`rmqpy.config.broker`, ``store``, ``dledger``, ``remoting`` and
-``security``; no range or default is repeated here. Sources of a value, the later overrides:
+``security``; no range or default is repeated here. A value has these sources, of which a later one
+overrides an earlier one:
 
 =====================  =============================================================================
-the table's default    Java 4.9.7's; ``storePathRootDir`` and the name server's files: in ``HOME``
+the table's default    as in Java 4.9.7; ``storePathRootDir`` and the name server's files are in
+                       ``HOME``
 the environment        ``NAMESRV_ADDR``, ``ROCKETMQ_HOME``; ``HOSTNAME`` for ``brokerName``
-the file               ``key=value`` lines (properties_file.py); a key given twice: the last line
-overrides              of the command line
+the file               ``key=value`` lines (properties_file.py); the last line of a key counts
+the command line       overrides
 =====================  =============================================================================
 
-A wrong value is a :class:`ConfigError` that names place, key, value and what is allowed (Java keeps
-its default without a word). What is merely odd is a note: unknown keys, keys without effect, values
-that Java would not use.
+A wrong value raises a :class:`ConfigError` that names source, key, value and the allowed values
+(Java silently uses its default). Harmless oddities are reported as notes: unknown keys, keys
+without effect, values that Java would not use.
 """
 
 from __future__ import annotations
@@ -77,9 +79,9 @@ __all__ = [
 LOOPBACK = "127.0.0.1"
 NAMESRV_PORT = 9876
 HIDDEN = "******"
-"""The text shown instead of a secret."""
+"""The text that replaces a secret in any output."""
 ELECTED_ID = -1
-"""brokerId of a DLedger member until its group has elected a leader."""
+"""The brokerId of a DLedger member until its group has elected a leader."""
 
 
 @define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
@@ -111,8 +113,8 @@ class NamesrvConfiguration:
 class LoadedConfiguration:
     """A broker's settings, and notes for the operator about their sources.
 
-    ``unknown``: keys of the file that mean nothing here; kept when the file is written again, which
-    is at ``path``, None where there is no file.
+    ``unknown`` contains the unknown keys of the file, which are kept when the file is rewritten.
+    ``path`` is the path of the file, or None if there is none.
     """
 
     configuration: BrokerConfiguration
@@ -198,11 +200,11 @@ _NEVER_BY_REQUEST = re.compile(
 
 
 def updated_configuration(configuration: C, changes: Mapping[str, str]) -> C:
-    """Return ``configuration`` with the keys of an admin request changed: all or, by a
-    RequestRejectedError, none.
+    """Return ``configuration`` with all changes of an admin request.
 
-    Only keys that may change at run time pass. Unknown keys are ignored, as in Java, unless their
-    name says that they would be of the kind that no request may ever change.
+    Raises RequestRejectedError if a key may not be changed at run time or a value is wrong. Unknown
+    keys are ignored, as in Java, unless their name suggests a setting that no request may ever
+    change.
     """
     facts = _all_facts(configuration)
     reading = _Reading(configuration)
@@ -210,11 +212,11 @@ def updated_configuration(configuration: C, changes: Mapping[str, str]) -> C:
         if name in facts and not facts[name].runtime:
             raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION,
-                f"{name} can only be changed in the file, before a start",
+                f"{name} can only be changed in the configuration file, followed by a restart",
             )
         if name not in facts and _NEVER_BY_REQUEST.search(name):
             raise RequestRejectedError(
-                ResponseCode.NO_PERMISSION, f"{name[:128]} is not changed by requests"
+                ResponseCode.NO_PERMISSION, f"{name[:128]} cannot be changed by requests"
             )
     try:
         for name, text in changes.items():
@@ -232,7 +234,7 @@ def updated_configuration(configuration: C, changes: Mapping[str, str]) -> C:
 
 
 def effective_values(configuration: BrokerConfiguration | NamesrvConfiguration) -> dict[str, str]:
-    """Return key and text of every setting that is not null, as stored and shown to admins."""
+    """Return a map from key to text of every setting that is not null, including secrets."""
     values: dict[str, str] = {}
     for settings in _parts(configuration).values():
         values.update(printed(settings))
@@ -240,8 +242,8 @@ def effective_values(configuration: BrokerConfiguration | NamesrvConfiguration) 
 
 
 def effective_lines(configuration: BrokerConfiguration | NamesrvConfiguration) -> list[str]:
-    """Return ``key=value`` lines as Java prints them: nothing escaped, keys without a value left
-    out, and of secrets only that they are there.
+    """Return ``key=value`` lines as Java prints them: unescaped, without the keys that have no
+    value, and with secrets replaced by HIDDEN.
     """
     facts = _all_facts(configuration)
     return [
@@ -254,8 +256,8 @@ def configuration_text(
     configuration: BrokerConfiguration | NamesrvConfiguration,
     unknown: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the file that a changed configuration is written to; reading it gives the same
-    settings.
+    """Return the content of a file that is loaded as ``configuration`` again, with the ``unknown``
+    keys of the original file.
     """
     return format_properties({**(unknown or {}), **effective_values(configuration)})
 
@@ -266,18 +268,21 @@ _FORMER_NAMES = {
     "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
     "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
 }
-"""Still in many old files. Java 4.9.7 does not read them and keeps its default, and so it is here.
+"""Former names of keys, which are in many old files. Java 4.9.7 and rmqpy ignore them and use the
+default.
 """
 
 _OTHER_SPELLINGS = {"enableBatchPush": "isEnableBatchPush"}
-"""What a file says, and how it is printed: Java's setter and field differ."""
+"""The name of a key in a file, and the name under which it is printed: in Java the setter and the
+field have different names.
+"""
 
 _ADDRESS_SERVER_NAMES = ("rmqAddressServerDomain", "rmqAddressServerSubGroup")
-"""Java copies these to the system properties; they belong to fetchNamesrvAddrByAddressServer."""
+"""Keys of fetchNamesrvAddrByAddressServer, which Java copies to its system properties."""
 
 
 class _Reading:
-    """One pass over the sources: typed values by key, where each came from, and the notes."""
+    """One pass over the sources. It collects typed values by key, the source of each, and notes."""
 
     def __init__(self, base: BrokerConfiguration | NamesrvConfiguration) -> None:
         self._base = base
@@ -301,7 +306,7 @@ class _Reading:
             if item.key in seen:
                 self.notes.append(
                     f"{path}:{item.line}: {item.key} was already set in line {seen[item.key]};"
-                    " this line counts"
+                    " this line overrides it"
                 )
             seen[item.key] = item.line
             self.take(f"{path}:{item.line}", item.key, item.value)
@@ -311,7 +316,7 @@ class _Reading:
             self.take("command line", name, text)
 
     def take(self, where: str, name: str, text: str) -> None:
-        """Process one assignment of any name."""
+        """Process one assignment. ``name`` may be unknown."""
         if name in _FORMER_NAMES:
             new_name = _FORMER_NAMES[name]
             self.notes.append(
@@ -321,10 +326,10 @@ class _Reading:
             )
             return
         if name in _ADDRESS_SERVER_NAMES:
-            self.notes.append(f"{where}: {name} has no effect: no address server is asked")
+            self.notes.append(f"{where}: {name} has no effect: rmqpy uses no address server")
             return
         if name == "isEnableBatchPush" and text.lower() == "true":
-            self.notes.append(f"{where}: {name} is used, but Java 4.9.7 reads enableBatchPush only")
+            self.notes.append(f"{where}: {name} is set, but Java 4.9.7 reads only enableBatchPush")
         name = _OTHER_SPELLINGS.get(name, name)
         if name not in self._facts:
             self.notes.append(f"{where}: {name} is unknown and ignored{self._nearest(name)}")
@@ -334,7 +339,7 @@ class _Reading:
         self.values[name] = self._parsed(where, self._facts[name], text)
 
     def take_absent(self, name: str, environment: Mapping[str, str], variable: str) -> None:
-        """Take a key that is not set yet from the environment, if it has the variable."""
+        """Set a key that is not set yet from an environment variable, if it is set."""
         if name not in self.values and environment.get(variable):
             self.take(f"environment {variable}", name, environment[variable])
 
@@ -344,7 +349,8 @@ class _Reading:
         name = environment.get("HOSTNAME") or NOT_NAMED
         self.values["brokerName"] = name
         self.notes.append(
-            f"brokerName is not set: {name} is used; set it: slaves and routes depend on the name"
+            f"brokerName is not set: using {name}; set it, because slaves and routes depend on the"
+            " name"
         )
 
     def place_below_home(self, name: str, relative: str, environment: Mapping[str, str]) -> None:
@@ -352,11 +358,11 @@ class _Reading:
             return
         home = environment.get("HOME")
         if not home:
-            raise ConfigError(f"{name} is not set and HOME is absent: no default; set {name}")
+            raise ConfigError(f"{name} has no default because HOME is not set; set {name}")
         self.values[name] = str(Path(home) / relative)
 
     def secure(self) -> None:
-        """Apply all consequences of ``securityMode=secure``."""
+        """Add the settings that ``securityMode=secure`` implies, if it is set."""
         if self.values.get("securityMode") is SecurityMode.SECURE:
             for name, text in secure_additions(self._texts, set(self._facts)).items():
                 self.take("securityMode=secure", name, text)
@@ -400,8 +406,8 @@ class _Reading:
         threads = sorted(facts.name for facts in set_here if facts.effect is Effect.THREADS)
         if threads:
             self.notes.append(
-                "accepted without effect, for they size threads, queues and buffers of the Java "
-                "program: " + ", ".join(threads)
+                "accepted without effect, because they size threads, queues and buffers of the "
+                "Java program: " + ", ".join(threads)
             )
         later = sorted(facts.name for facts in set_here if facts.effect is Effect.LATER)
         if later:
@@ -415,9 +421,8 @@ class _Reading:
 
     def note_loopback(self, because: str) -> None:
         self.notes.append(
-            f"listening on {LOOPBACK} only, because {because}; write bindAddress=0.0.0.0 for all "
-            "addresses"
-            " (what Java does)"
+            f"listening on {LOOPBACK} only, because {because}; set bindAddress=0.0.0.0 to listen on"
+            " all addresses, as Java does"
         )
 
     def _defaults_of(self, part: str) -> dict[str, Any]:
@@ -426,7 +431,7 @@ class _Reading:
         return {}
 
     def _nearest(self, name: str) -> str:
-        import difflib  # rarely: only where a key is not known
+        import difflib  # here because it is rarely needed: only for an unknown key
 
         by_lower = {known.lower(): known for known in self._facts}
         near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.75)
@@ -437,7 +442,7 @@ class _Reading:
         if trimmed != text:
             self.notes.append(
                 f"{where}: white space around the value of {facts.name} is ignored"
-                " (Java 4.9.7 would keep its default)"
+                " (Java 4.9.7 would use its default)"
             )
         try:
             value = facts.kind.parse(trimmed)
@@ -449,7 +454,7 @@ class _Reading:
             raise config_fault(where, facts.name, text, facts.doc.rstrip("."), allowed)
         if facts.clamp is not None and facts.clamp(value) != value:
             self.notes.append(
-                f"{where}: {facts.name}={text} is moved to {facts.clamp(value)}, as Java does"
+                f"{where}: {facts.name}={text} is clamped to {facts.clamp(value)}, as in Java"
             )
             value = facts.clamp(value)
         return value
@@ -466,8 +471,7 @@ def _with_broker_rules(
     if reading.is_set("haListenPort") and store.ha_listen_port != port + 1:
         reading.notes.append(
             f"{reading.where('haListenPort')}: haListenPort={store.ha_listen_port} is not used: "
-            "the port of"
-            f" the replication is always listenPort + 1, here {port + 1} (as in Java 4.9.7)"
+            f"the replication port is always listenPort + 1, here {port + 1} (as in Java 4.9.7)"
         )
     store = attrs.evolve(store, ha_listen_port=port + 1)
     if store.enable_dledger_commit_log:
@@ -500,9 +504,8 @@ def _check_dledger(store: StoreSettings, reading: _Reading) -> None:
         raise reading.fault(
             "dLegerSelfId",
             "enableDLegerCommitLog=true needs an id whose number gives the broker id",
-            "one letter and a number, for example n0; rename the member in dLegerPeers of all "
-            "members,"
-            " too, before the first start",
+            "one letter and a number, for example n0; before the first start, rename the member in "
+            "dLegerPeers of all members too",
         )
     syntax = "id-host:port of every member, separated by ;"
     try:

@@ -1,4 +1,4 @@
-"""Text of Java ``.properties`` files (java.util.Properties), read with line numbers, and written.
+"""The format of Java ``.properties`` files (java.util.Properties), read with line numbers.
 
 =============  ==================================================================================
 logical line   natural lines joined where one ends in an odd number of backslashes; white space at
@@ -10,8 +10,8 @@ value          the rest, trailing white space included
 escapes        ``\\t \\n \\r \\f``, ``\\uXXXX`` (UTF-16 units), any other character: itself
 =============  ==================================================================================
 
-White space is blank, tab and form feed. Java reads files as ISO-8859-1; files in the wild are UTF-8
-as often, so bytes that are valid UTF-8 are read as such and all others as ISO-8859-1.
+White space is blank, tab and form feed. Java reads files as ISO-8859-1, but many existing files are
+UTF-8, so a file that is valid UTF-8 is read as such and any other as ISO-8859-1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 
 @define(frozen=True)
 class Property:
-    """One assignment; ``line`` is the number of its first natural line, from 1."""
+    """An assignment. ``line`` is the number of its first natural line, from 1."""
 
     key: str
     value: str
@@ -78,7 +78,9 @@ def parse_properties(text: str, source: str = "properties") -> list[Property]:
 
 
 def format_properties(values: Mapping[str, str]) -> str:
-    """Return a text that :func:`parse_properties` and Java read back as ``values``, a line each."""
+    """Return a text that :func:`parse_properties` and Java read back as ``values``, one
+    line each.
+    """
     return "".join(f"{_escape(key, True)}={_escape(values[key], False)}\n" for key in values)
 
 
@@ -122,7 +124,7 @@ def _unescape(raw: str, where: str) -> str:
 
 
 def _join_surrogates(text: str) -> str:
-    # Java writes characters beyond U+FFFF as two \uXXXX; a lone half stays as it is.
+    # Java writes characters beyond U+FFFF as two \uXXXX; an unpaired surrogate is kept.
     return text.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
 
 

@@ -1,6 +1,6 @@
-"""The page docs/reference/configuration.md, generated from the tables of keys.
+"""The generator of docs/reference/configuration.md from the tables of keys.
 
-``python -m rmqpy.config.reference_page`` prints it.
+``python -m rmqpy.config.reference_page`` prints the page.
 """
 
 from __future__ import annotations

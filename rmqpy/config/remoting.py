@@ -1,7 +1,7 @@
 """All keys of Java's NettyServerConfig, NettyClientConfig and NamesrvConfig, and rmqpy's own.
 
-:mod:`rmqpy.config.keys` explains a row. Java has writeBufferHighWaterMark and
-writeBufferLowWaterMark in both Netty classes; a file sets both, so there is one attribute each.
+:mod:`rmqpy.config.keys` explains the declarations. Java has writeBufferHighWaterMark and
+writeBufferLowWaterMark in both Netty classes; a line in a file sets both, so each is one attribute.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ServerSettings:
 
 @define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
 class RemotingSettings(ServerSettings):
-    """Java NettyServerConfig and NettyClientConfig: a broker both listens and connects."""
+    """Java NettyServerConfig and NettyClientConfig, because a broker both listens and connects."""
 
     # fmt: off
     client_worker_threads: int = key("clientWorkerThreads", 4, effect=_THREADS,
@@ -108,7 +108,7 @@ class RemotingSettings(ServerSettings):
 
 @define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
 class NamesrvSettings:
-    """Java NamesrvConfig, and the addresses that may register and administrate."""
+    """Java NamesrvConfig, and the addresses that may register and administer."""
 
     # fmt: off
     namesrv_acl_enable: bool = key("namesrvAclEnable", False,

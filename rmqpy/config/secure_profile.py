@@ -1,15 +1,15 @@
-"""What ``securityMode=secure`` sets and demands: one key for a server that is open to nobody by
-default.
+"""The settings that ``securityMode=secure`` implies and requires: a single key for a server that
+grants no access by default.
 
 ==========================  =====================================================================
-set, unless said otherwise  aclEnable, namesrvAclEnable, tls.enable, tls.client.authServer,
+set unless configured       aclEnable, namesrvAclEnable, tls.enable, tls.client.authServer,
                             haTlsEnable: true; tls.server.mode: enforcing;
                             registrationAddresses, administrationAddresses: empty
-refused                     another value of these that opens a door again
-demanded                    innerClientAuthenticationCredentials (brokers); by what is set above
-                            also tls.server.certPath, tls.server.keyPath, tls.client.trustCertPath
-                            and an access file that only its owner and group can read, without the
-                            secret of Java's example accounts
+refused                     another value of these that would grant access again
+required                    innerClientAuthenticationCredentials (brokers); because of the settings
+                            above also tls.server.certPath, tls.server.keyPath,
+                            tls.client.trustCertPath and an access file that only its owner and
+                            group can read, without the secret of Java's example accounts
 ==========================  =====================================================================
 """
 
@@ -30,24 +30,24 @@ SECURE_VALUES: Final = {
 """The values of a secure server; a file that contradicts them is refused."""
 
 SECURE_DEFAULTS: Final = {"registrationAddresses": "", "administrationAddresses": ""}
-"""The defaults of a secure server; a file may set others, but never all addresses."""
+"""The defaults of a secure server. A file may set other addresses, but not all addresses."""
 
 
 def secure_additions(texts: dict[str, str], known: set[str]) -> dict[str, str]:
-    """Return the values to add to those of the file (``texts``); raises ConfigError for one that
-    contradicts the mode. ``known``: the keys that this server has.
+    """Return the values to add to those of the file (``texts``). ``known`` contains the keys that
+    this server has. Raises ConfigError for a value that contradicts the mode.
     """
-    for name, wanted in SECURE_VALUES.items():
+    for name, required in SECURE_VALUES.items():
         given = texts.get(name)
-        if name in known and given is not None and given.strip().lower() != wanted:
+        if name in known and given is not None and given.strip().lower() != required:
             raise ConfigError(
-                f"{name}={given} contradicts securityMode=secure, which means {name}={wanted}; "
-                "leave it out, or choose securityMode=compatible"
+                f"{name}={given} contradicts securityMode=secure, which implies {name}={required}; "
+                "remove it, or set securityMode=compatible"
             )
     for name in SECURE_DEFAULTS:
         if "*" in [part.strip() for part in texts.get(name, "").split(";")]:
             raise ConfigError(
-                f"{name}={texts[name]} contradicts securityMode=secure: name the addresses"
+                f"{name}={texts[name]} contradicts securityMode=secure: list the allowed addresses"
             )
     return {
         name: value

@@ -1,8 +1,8 @@
 """The keys of access control and transport: Java's system properties and ``tls.properties``, and
 rmqpy's own keys.
 
-:mod:`rmqpy.config.keys` explains a row. ``securityMode=secure`` is one key for all of them;
-:mod:`rmqpy.config.secure_profile` lists the values it sets and requires.
+:mod:`rmqpy.config.keys` explains the declarations. ``securityMode=secure`` sets many of them;
+:mod:`rmqpy.config.secure_profile` lists the values that it sets and requires.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class ClientAuth(Enum):
 
 
 def parse_credentials(text: str) -> dict[str, str]:
-    """Return ``accessKey``, ``secretKey`` and, if present, ``securityToken`` of a JSON object."""
+    """Return ``accessKey``, ``secretKey`` and, if present, ``securityToken`` of a JSON object.
+
+    Raises ValueError.
+    """
     try:
         value: Any = json.loads(text)
     except ValueError:
@@ -55,7 +58,7 @@ def parse_credentials(text: str) -> dict[str, str]:
 
 
 def split_patterns(text: str) -> tuple[AddressPattern, ...]:
-    """Return the address patterns of a text that separates them with ``;``."""
+    """Return the address patterns in ``text``, which are separated by ``;``. Raises ValueError."""
     return parse_patterns(part for part in text.split(";") if part.strip())
 
 

@@ -1,4 +1,6 @@
-"""All keys of Java's MessageStoreConfig, 4.9.7. :mod:`rmqpy.config.keys` explains a row."""
+"""All keys of Java's MessageStoreConfig, 4.9.7. :mod:`rmqpy.config.keys` explains the
+declarations.
+"""
 
 from __future__ import annotations
 
@@ -262,12 +264,12 @@ class StoreSettings:
 
     @property
     def checks_property_crc(self) -> bool:
-        """Whether the checksum over whole records is verified."""
+        """True if the checksum over whole records is verified."""
         return self.enabled_append_prop_crc or self.force_verify_prop_crc
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
-        """The delays of all levels; the delay of level n is item n - 1."""
+        """The delays of all levels in ms. The delay of level n is item n - 1."""
         return parse_delay_levels(self.message_delay_level)
 
     @property

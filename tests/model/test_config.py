@@ -96,7 +96,9 @@ def test_defaults_apply_without_any_source() -> None:
 
 
 def test_without_home_and_root_the_load_fails() -> None:
-    with pytest.raises(ConfigError, match="storePathRootDir is not set and HOME is absent"):
+    with pytest.raises(
+        ConfigError, match="storePathRootDir has no default because HOME is not set"
+    ):
         load_broker_configuration(None, QUIET, {})
 
 
@@ -138,7 +140,7 @@ def test_an_invalid_value_is_refused_with_its_position_and_the_allowed_values(
         ("securityMode", "safe", "allowed: compatible, secure"),
         ("tls.server.mode", "on", "allowed: disabled, permissive, enforcing"),
         ("innerClientAuthenticationCredentials", "{}", "accessKey and secretKey"),
-        ("replicationAddresses", "10.0.0", "no IP address"),
+        ("replicationAddresses", "10.0.0", "is not an IP address"),
         ("filterServerNums", "1", "never starts a process; allowed: 0"),
     ],
 )
@@ -162,7 +164,7 @@ def test_the_last_line_of_a_repeated_key_counts(tmp_path: Path) -> None:
     result = load_broker_configuration(path, {"bindAddress": "::"}, PLAIN)
     assert result.configuration.store.file_reserved_time == 24
     assert result.notes == [
-        f"{path}:3: fileReservedTime was already set in line 1; this line counts",
+        f"{path}:3: fileReservedTime was already set in line 1; this line overrides it",
     ]
 
 
@@ -178,8 +180,8 @@ def test_misspelled_names_of_java_are_not_used() -> None:
 
 def test_the_sizes_of_thread_pools_are_one_note() -> None:
     assert notes({"serverWorkerThreads": "16", "sendMessageThreadPoolNums": "16"}) == [
-        "accepted without effect, for they size threads, queues and buffers of the Java program: "
-        "sendMessageThreadPoolNums, serverWorkerThreads"
+        "accepted without effect, because they size threads, queues and buffers of the Java "
+        "program: sendMessageThreadPoolNums, serverWorkerThreads"
     ]
 
 
@@ -198,7 +200,7 @@ def test_the_disk_ratio_is_limited_as_in_java() -> None:
     assert loaded({"diskMaxUsedSpaceRatio": "3"}).store.disk_max_used_space_ratio == 10
     assert loaded({"diskMaxUsedSpaceRatio": "99"}).store.disk_max_used_space_ratio == 95
     assert loaded({"diskMaxUsedSpaceRatio": "95"}).store.disk_max_used_space_ratio == 95
-    assert "is moved to 95, as Java does" in notes({"diskMaxUsedSpaceRatio": "99"})[0]
+    assert "is clamped to 95, as in Java" in notes({"diskMaxUsedSpaceRatio": "99"})[0]
 
 
 @pytest.mark.parametrize(("given", "used"), [("2001", 2020), ("2000", 2000), ("1", 20)])
@@ -293,7 +295,7 @@ def test_batch_push_has_two_spellings() -> None:
     assert loaded({"enableBatchPush": "true"}).store.is_enable_batch_push
     assert loaded({"isEnableBatchPush": "true"}).store.is_enable_batch_push
     assert notes({"enableBatchPush": "true"}) == []
-    assert "Java 4.9.7 reads enableBatchPush only" in notes({"isEnableBatchPush": "true"})[0]
+    assert "Java 4.9.7 reads only enableBatchPush" in notes({"isEnableBatchPush": "true"})[0]
 
 
 def test_settings_are_printed_in_javas_format() -> None:

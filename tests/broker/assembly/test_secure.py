@@ -254,7 +254,7 @@ def test_no_key_opens_a_door_again(opening: str, tmp_path: Path, tls_folder: Pat
 
 def test_everybody_is_no_list(tmp_path: Path, tls_folder: Path) -> None:
     settings = {**secure_settings(tmp_path, tls_folder), "registrationAddresses": "10.0.0.1; *"}
-    with pytest.raises(ConfigError, match="name the addresses"):
+    with pytest.raises(ConfigError, match="list the allowed addresses"):
         load_namesrv_configuration(None, settings, {"HOME": str(tmp_path)})
 
 
@@ -270,8 +270,8 @@ def test_a_start_that_would_not_be_secure_is_refused(
 ) -> None:
     async def test(ground: Ground) -> None:
         says = {
-            "example": "secret of the example file",
-            "readable": "others on this machine",
+            "example": "secret of Java's example file",
+            "readable": "other users of this machine",
             "no certificate": "/nowhere",
         }[fault_of]
         settings = {}
