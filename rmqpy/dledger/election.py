@@ -1,7 +1,8 @@
-"""Leader election: answering votes, evaluating a member's own round, and the candidate's loop.
+"""Leader election: answers to vote requests, the evaluation of a member's own round, and the
+candidate's loop.
 
-The order of the checks is the protocol (DLedger 0.3.1.2). Log checks precede term checks, so that a
-candidate with an old log never changes terms.
+The protocol (DLedger 0.3.1.2) defines the order of the checks. Log checks precede term checks, so
+that a candidate with an old log never changes terms.
 
 ===============================================  =====================  ==========================
 answers of a round, first match counts           verdict                next round
@@ -15,10 +16,10 @@ a quorum accepted or must reach this term        REVOTE_IMMEDIATELY     now
 none of these                                    WAIT_TO_VOTE_NEXT      random; in a new term
 ===============================================  =====================  ==========================
 
-Two rules are rmqpy's own and invisible to peers. A new term is entered only right after an
-unsuccessful round in the old term that a quorum answered: a member that is cut off keeps its term,
-returns with it, and deposes no leader. And a term that this member may have led before a restart is
-not led again, because entries of it may have been lost.
+Two rules are specific to rmqpy and invisible to peers. First, a new term is entered only after an
+unsuccessful round in the old term that a quorum answered: a member that is cut off keeps its term
+and deposes no leader when it returns. Second, a member never leads a term again that it may have
+led before a restart, because entries of that term may have been lost.
 """
 
 from __future__ import annotations
@@ -36,14 +37,18 @@ from rmqpy.dledger.state import NOT_LEADING, DiskState, HardState, LedgerEnd, Ro
 from rmqpy.model.ids import LedgerIndex, Term
 
 VOTE_WAIT_MS: Final = 2000
-"""A round waits this long for answers, plus a random part of the longest vote interval."""
+"""The time that a round waits for answers, to which a random part of the longest vote interval is
+added.
+"""
 
 _ROUNDS_ALONE: Final = 3
-"""Maximum rounds of a single-member group: its term may lag its ledger, its vote may be given."""
+"""The maximum number of rounds in a row in a group of one member. The first ones may fail because
+the term is older than the ledger or the vote of the term is already given.
+"""
 
 
 class VoteParseResult(Enum):
-    """Java VoteResponse.ParseResult."""
+    """The verdict on a round (Java VoteResponse.ParseResult)."""
 
     WAIT_TO_REVOTE = "WAIT_TO_REVOTE"
     WAIT_TO_VOTE_NEXT = "WAIT_TO_VOTE_NEXT"
@@ -142,7 +147,7 @@ class VoteTally:
     bigger_ledger: int = 0
     has_leader: bool = False
     can_pass: bool = True
-    """Whether the round may be won; if not, it only determines whether a new term is due."""
+    """False if the round cannot be won and only determines whether a new term is due."""
 
     def count(self, answer: VoteAnswer) -> None:
         result = answer.result
@@ -162,10 +167,10 @@ class VoteTally:
 
     @property
     def decided(self) -> bool:
-        """Whether the outcome is known without further answers."""
+        """True if further answers cannot change the outcome."""
         if self.has_leader or is_quorum(self.accepted + self.not_ready, self.member_count):
             return True
-        # A quorum that knows no leader is enough: a healthy one would have a quorum that knows it.
+        # A quorum that knows no leader is enough, because a quorum knows a healthy leader.
         return not self.can_pass and is_quorum(self.valid - self.bigger_ledger, self.member_count)
 
 
@@ -178,7 +183,7 @@ _TERM_IS_LARGER: Final = frozenset(
 
 
 def evaluate_round(tally: VoteTally) -> tuple[VoteParseResult, VoteBackoff]:
-    """Evaluate a round as in the table above."""
+    """Return verdict and pause of a round, following the table at the top of this module."""
     if tally.known_max_term > tally.term:
         return VoteParseResult.WAIT_TO_VOTE_NEXT, VoteBackoff.NORMAL
     if tally.has_leader:
@@ -203,20 +208,20 @@ class _VoteRound:
 
 @define(slots=True, eq=False, repr=False)
 class Election:
-    """The voter and the candidate of a member."""
+    """A member as a voter and as a candidate."""
 
     member: Member
     on_leader: Callable[[], None]
     verdict: VoteParseResult = VoteParseResult.WAIT_TO_REVOTE
     next_vote_ms: int = -1
     increase_now: bool = False
-    """Whether a larger term is known and must be entered before anything else."""
+    """True if a larger term is known, which must be entered first."""
 
     _spent_term: Term | None = None
     """The term that this member may have led before it was restarted."""
 
     _raising: bool = False
-    """Whether the next unsuccessful round that a quorum answers is followed by a new term."""
+    """True if a new term follows the next unsuccessful round that a quorum answers."""
 
     _round: _VoteRound | None = None
     counts: dict[VoteParseResult, int] = field(factory=dict)
@@ -236,16 +241,16 @@ class Election:
             self._raising = self._spent_term == self.member.term
 
     def abort_round(self) -> None:
-        """Abort the round because this member may not lead; outstanding votes no longer count."""
+        """Abort the round, because this member may not lead. Outstanding votes no longer count."""
         if self._round is not None and not self.member.alone:
             self._round = None
             self.next_vote_ms = self.member.now_ms + self._interval()
 
     def on_leader_timeout(self) -> None:
-        """Stand for election as a follower whose leader timed out.
+        """Prepare the election of a follower whose leader has timed out.
 
-        The vote of this term is given, so the member looks for a quorum after a random pause and
-        then enters the next term.
+        The vote of this term is already given, so after a random pause a round checks whether a
+        quorum can be reached, and the member then enters the next term.
         """
         if not self.member.alone:
             self.verdict = VoteParseResult.WAIT_TO_VOTE_NEXT
@@ -269,7 +274,7 @@ class Election:
         )
 
     def tick(self) -> None:
-        """Close a round that has waited long enough, or start one."""
+        """Close a round whose deadline has passed, or start a round that is due."""
         now_ms = self.member.now_ms
         if self.member.disk is DiskState.FAILED:
             return
@@ -310,11 +315,11 @@ class Election:
         if not member.alone:
             wait_ms += member.options.rng(member.options.max_vote_interval_ms)
         others = member.membership.others
-        asked = self._round = _VoteRound(tally, len(others), member.now_ms + wait_ms)
+        vote_round = self._round = _VoteRound(tally, len(others), member.now_ms + wait_ms)
         own = self._vote(Ballot(member.self_id, member.term, end), from_self=True)
         tally.count(own)
-        # No term is led without the member's own vote, so that after a restart the vote shows which
-        # term it may have led, and does not lead that one again.
+        # A member leads a term only with its own vote. After a restart the vote therefore shows
+        # which term it may have led, and that term is not led again.
         spent = self._spent_term == member.term
         tally.can_pass = own.result is VoteResult.ACCEPT and not spent
         for peer in others:
@@ -328,7 +333,10 @@ class Election:
                 ledger_end_term=end.term,
             )
             member.outbox.send(
-                request, VoteResponse, member.now_ms, lambda answer: self._answered(asked, answer)
+                request,
+                VoteResponse,
+                member.now_ms,
+                lambda answer: self._answered(vote_round, answer),
             )
         if not others:
             self._close()
@@ -347,13 +355,13 @@ class Election:
             member.vote_for(ballot.candidate)
         return answer
 
-    def _answered(self, asked: _VoteRound, response: Response | None) -> None:
-        if asked is not self._round:
+    def _answered(self, vote_round: _VoteRound, response: Response | None) -> None:
+        if vote_round is not self._round:
             return
-        asked.open_count -= 1
+        vote_round.open_count -= 1
         if isinstance(response, VoteResponse):
-            asked.tally.count(VoteAnswer(response.result, response.term))
-        if asked.open_count == 0 or asked.tally.decided:
+            vote_round.tally.count(VoteAnswer(response.result, response.term))
+        if vote_round.open_count == 0 or vote_round.tally.decided:
             self._close()
 
     def _close(self) -> None:
@@ -361,7 +369,7 @@ class Election:
         tally, self._round = self._round.tally, None
         member = self.member
         self.verdict, pause = evaluate_round(tally)
-        if self._in_vain(tally):
+        if self._new_term_is_due(tally):
             self._enter_next_term()
             self._ask_for_votes()
             return
@@ -373,8 +381,8 @@ class Election:
             member.become_leader()
             self.on_leader()
 
-    def _in_vain(self, tally: VoteTally) -> bool:
-        """Return whether a new term is due, now that a quorum has answered and knows no leader."""
+    def _new_term_is_due(self, tally: VoteTally) -> bool:
+        """Return whether a new term is due after a failed round that a quorum has answered."""
         next_term = self.verdict is VoteParseResult.WAIT_TO_VOTE_NEXT
         return self._raising and next_term and tally.known_max_term <= tally.term
 

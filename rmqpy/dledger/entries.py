@@ -1,8 +1,8 @@
-"""Entries of the ledger: single ones, and the run of a batch push in one piece, which is normally
-never split.
+"""Entries of the ledger: single entries, and the run of a batch push, which is kept in one piece.
 
-A leader's run has the text of its entries, the same for every follower; a follower's run has their
-bytes and index units as written to its files. A run is also a sequence of entries.
+A leader's run contains the text of its entries, which is the same for every follower; a follower's
+run contains their bytes and index units as written to its files. A run is also a sequence of
+entries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Buffer = bytes | bytearray | memoryview
 
 @define(slots=True, frozen=True)
 class Entry:
-    """One entry of the ledger: ``header.encode()`` and ``body`` are its bytes in the data file."""
+    """An entry of the ledger. Its bytes in the data file are ``header.encode()`` and ``body``."""
 
     header: EntryHeader
     body: Buffer
@@ -72,10 +72,10 @@ class EntryRun(Sequence[Entry]):
 
     span: RunSpan
     data: bytes = b""
-    """The entries, headers included; empty in a run that is only sent."""
+    """The bytes of the entries, including headers; empty in a run that is only sent."""
 
     units: bytes = b""
-    """32 bytes per entry; empty in a run that is only sent."""
+    """The index units, 32 bytes per entry; empty in a run that is only sent."""
 
     text: bytes = b""
     """The text between the brackets of a push; empty in a run that was received."""
@@ -112,9 +112,9 @@ class EntryRun(Sequence[Entry]):
     def __iter__(self) -> Iterator[Entry]:
         data = self.data
         if not data:
-            again = decode_run(b"[%b]" % self.text, 0)
-            assert again is not None, "the text of a run is one"
-            data = again[1]
+            decoded = decode_run(b"[%b]" % self.text, 0)
+            assert decoded is not None, "the text of a run is a run"
+            data = decoded[1]
         place = 0
         while place < self.span.size:
             header = decode_entry_header(data, place, self.position + place)

@@ -1,12 +1,13 @@
-"""The log as the core sees it: an :class:`EntryLog` that the caller owns, and a view ahead of it.
+"""The log as the core sees it: an :class:`EntryLog` that the caller owns, and a view with the
+pending changes.
 
 The core owns no log bytes. It reads entries through :class:`EntryLog` and requests changes through
-``Ready``; :class:`LogView` answers as if those changes were already carried out, so that several
-messages can be stepped before one ``Ready`` is carried out.
+``Ready``. :class:`LogView` answers as if those changes were already carried out, so that several
+messages can be stepped before a ``Ready`` is carried out.
 
-Duties of an implementation (``store.ledger.entry_store`` on files): indexes are dense from
+Duties of an implementation (``store.ledger.entry_store`` on files): indexes are consecutive from
 ``begin_index`` to ``end.index``; ``entry`` returns everything that has been stored; after ``reset``
-the log holds only the entries passed with it, the first of which begins a data file.
+the log contains only the entries passed with it, the first of which begins a data file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class EntryLog(Protocol):
 
     @property
     def file_size(self) -> int:
-        """The size of a data file, which decides where an entry goes (:func:`frame`)."""
+        """The size of a data file, which determines the offset of an entry (:func:`frame`)."""
 
     @property
     def begin_index(self) -> LedgerIndex:
@@ -34,11 +35,11 @@ class EntryLog(Protocol):
 
     @property
     def end(self) -> LedgerEnd:
-        """Index and term of the last entry, staged ones included; -1 and -1 if there is none."""
+        """The index and term of the last entry, which may be staged; -1 and -1 if there is none."""
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last entry, or that of the first one if the log is empty."""
+        """The offset after the last entry, or the offset of the first entry if the log is empty."""
 
     def term_of(self, index: int) -> Term:
         """Return the term of a stored entry. Raises IndexError outside begin..end."""
@@ -47,15 +48,15 @@ class EntryLog(Protocol):
         """Return header and body of a stored entry. Raises IndexError outside begin..end."""
 
     def batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
-        """Return stored entries from ``first`` to at most ``last``, with at most ``size_max``
-        bytes, but at least one entry. Raises IndexError outside begin..end.
+        """Return stored entries from ``first`` up to ``last``, until they have ``size_max`` bytes,
+        but at least one entry. Raises IndexError outside begin..end.
         """
 
 
 def collect(
     entry: Callable[[int], Entry], first: int, last: int, size_max: int
 ) -> tuple[Entry, ...]:
-    """Return a batch that is built entry by entry."""
+    """Return the batch from ``first``, built entry by entry; see :meth:`EntryLog.batch`."""
     entries = [entry(first)]
     size = entries[0].size
     while size < size_max and first + len(entries) <= last:
@@ -65,7 +66,8 @@ def collect(
 
 
 def frame(end_offset: int, size: int, file_size: int) -> int:
-    """Return the offset of an entry of ``size`` bytes if the last one ends at ``end_offset``.
+    """Return the offset of an entry of ``size`` bytes that follows an entry ending at
+    ``end_offset``.
 
     It is that offset, or the start of the next file if no filler would fit after the entry.
     """
@@ -76,13 +78,15 @@ def frame(end_offset: int, size: int, file_size: int) -> int:
 class LogView:
     """An :class:`EntryLog` together with the changes that are requested but not yet carried out.
 
-    Invariant: the changes that :meth:`take` has returned are in the log before the next call.
+    Invariant: the caller applies the changes that :meth:`take` returns before the next call.
     """
 
     def __init__(self, log: EntryLog) -> None:
         self._log = log
         self._kept: LedgerIndex | None = None
-        self._again = False
+        """The last stored entry to keep, or None if all are kept."""
+        self._reset = False
+        """True if all stored entries are to be dropped."""
         self._new: list[Part] = []
         self._new_end = LedgerEnd()
         """The end of the log if there are new entries."""
@@ -93,12 +97,12 @@ class LogView:
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to carry out."""
+        """True if there are changes to carry out."""
         return bool(self._new) or self._kept is not None
 
     @property
     def begin_index(self) -> LedgerIndex:
-        if self._again or self._log.begin_index < 0:
+        if self._reset or self._log.begin_index < 0:
             return first_of(self._new[0]) if self._new else LedgerIndex(-1)
         return self._log.begin_index
 
@@ -134,7 +138,7 @@ class LogView:
         if not self._new and self._kept is None:
             try:
                 return self._log.term_of(index)
-            except IndexError:  # it may be staged
+            except IndexError:  # the entry may be staged
                 pass
         return self.term_of(index) if self.has(index) else None
 
@@ -156,14 +160,14 @@ class LogView:
         return self.end_offset if index == self.end.index else self.entry(index).end_offset
 
     def append(self, part: Part) -> None:
-        """Append an entry or a run of them."""
+        """Append an entry or a run."""
         end = self.end
         assert first_of(part) == end.index + 1, "entries are appended in order"
-        assert last_of(part)[1] >= end.term, "terms never fall"
+        assert last_of(part)[1] >= end.term, "terms never decrease"
         self._add(part)
 
     def truncate_after(self, index: int) -> None:
-        """Drop all entries after ``index``, which stays."""
+        """Drop all entries after ``index``."""
         assert self.has(index), f"no entry {index} to keep"
         if self._new and index >= first_of(self._new[0]):
             self._keep_new(index)
@@ -173,18 +177,20 @@ class LogView:
                 self._kept = LedgerIndex(index)
 
     def reset(self, entry: Entry) -> None:
-        """Drop everything and start over with ``entry``."""
+        """Drop all entries and start over with ``entry``."""
         assert entry.position % self.file_size == 0, "a log begins with a file"
         self._kept = None
-        self._again = True
+        self._reset = True
         self._new = []
         self._add(entry)
 
     def take(self) -> tuple[LedgerIndex | None, bool, tuple[Part, ...]]:
-        """Return (first index to drop, drop everything, entries to append) since the last call."""
+        """Return the changes since the last call: the first index to drop, whether to drop all
+        entries, and the entries to append.
+        """
         first = LedgerIndex(self._kept + 1) if self._kept is not None else None
-        taken = first, self._again, tuple(self._new)
-        self._kept, self._again, self._new = None, False, []
+        taken = first, self._reset, tuple(self._new)
+        self._kept, self._reset, self._new = None, False, []
         return taken
 
     def _add(self, part: Part) -> None:

@@ -9,28 +9,29 @@ COMMIT
 COMPARE,   the same                                        INCONSISTENT_TERM, INCONSISTENT_LEADER:
 TRUNCATE                                                   nothing has been compared
 any        the disk is full or has failed (not COMMIT)     DISK_FULL, DISK_ERROR
-COMPARE    the entry is ours too / is not                  SUCCESS / INCONSISTENT_STATE
+COMPARE    our log has the entry / does not have it        SUCCESS / INCONSISTENT_STATE
 TRUNCATE   it would replace committed entries              INCONSISTENT_STATE, and a notice
-TRUNCATE   otherwise                                       SUCCESS; the entry is the last, except
-                                                           for those known to be the leader's
-COMMIT                                                     SUCCESS; INCONSISTENT_STATE when our tail
+TRUNCATE   otherwise                                       SUCCESS; the entry is now the last,
+                                                           except for entries after it that are
+                                                           known to be the leader's
+COMMIT                                                     SUCCESS; INCONSISTENT_STATE if our tail
                                                            has not been compared with the leader's
-APPEND     held already                                    REPEATED_PUSH
-APPEND     not after our last entry: a gap                 none, until the gap is filled; after
-                                                           ``GAP_WAIT_MS`` INCONSISTENT_STATE
-APPEND     we have it / have another                       SUCCESS / INCONSISTENT_STATE
-APPEND     index, term, position or size do not fit, or    INCONSISTENT_STATE, nothing written
+APPEND     already held                                    REPEATED_PUSH
+APPEND     after a gap                                     none until the gap is filled;
+                                                           INCONSISTENT_STATE after ``GAP_WAIT_MS``
+APPEND     our log has it / has another one                SUCCESS / INCONSISTENT_STATE
+APPEND     index, term, position or size do not fit, or    INCONSISTENT_STATE, nothing is written
            our tail has not been compared
 =========  ==============================================  =========================================
 
-``matched_index``: the follower's entries up to it equal the leader's. An entry of the leader's own
-term proves all entries before it; otherwise a COMPARE, TRUNCATE or APPEND of this term must. The
-follower appends and commits only up to there, because the wire does not carry the term of the
-preceding entry.
+Up to ``matched_index`` the follower's entries equal the leader's. An entry of the leader's own term
+proves this for all entries before it; otherwise a COMPARE, TRUNCATE or APPEND of this term proves
+it. The follower appends and commits only up to that index, because the wire format does not contain
+the term of the preceding entry.
 
-Invariants: no committed entry is dropped, except all of them for a leader whose log begins after
-ours; a push is answered with SUCCESS only after its entries are in ``Ready.entries`` (or synced,
-with ``ack_after_sync``).
+Invariants: no committed entry is dropped, except that all are dropped for a leader whose log begins
+after ours. A push is answered with SUCCESS only after its entries are in ``Ready.entries`` (with
+``ack_after_sync``, after they are synced).
 """
 
 from __future__ import annotations
@@ -56,19 +57,20 @@ from rmqpy.model.ids import Term
 _CODE = DLedgerResponseCode
 
 GAP_WAIT_MS: Final = 1000
-"""If a push waits longer than this for its predecessors, the leader must compare again."""
+"""The time that a push waits for its predecessors, after which the leader must compare again."""
 
 GAP_CHECK_MS: Final = 1000
 HELD_MAX: Final = 2048
-"""Maximum number of pushes held for a gap; a leader has at most a thousand in flight."""
+"""The maximum number of pushes held because of a gap. A leader has at most a thousand in flight."""
 
 
 @define(slots=True, frozen=True)
 class PushGrant:
-    """The conditions under which a batch push in its usual text is accepted without a decision.
+    """The conditions under which the log accepts a batch push in its usual text without asking the
+    core.
 
-    It must be of this leader and term, and its entries must follow the end of the log within its
-    file, with terms between that of the end and the leader's. It is appended and answered with
+    The push must be of this leader and term, and its entries must follow the end of the log within
+    its file, with terms between that of the end and the leader's. It is appended and answered with
     SUCCESS.
     """
 
@@ -87,11 +89,11 @@ class _HeldPush:
 
 @define(slots=True, eq=False, repr=False)
 class Follower:
-    """The handler of pushes to one member, whatever its role."""
+    """The handler of pushes to a member in any role."""
 
     member: Member
     synced_index: int
-    """The last index known to survive a power failure; only used with ``ack_after_sync``."""
+    """The last index that is known to be durable; only used with ``ack_after_sync``."""
 
     _matched: int = -1
     _matched_term: Term = NO_TERM
@@ -111,7 +113,7 @@ class Follower:
         return min(self._matched, end.index) if self._matched_term == self.member.term else -1
 
     def role_changed(self) -> None:
-        """Answer all held pushes: the member follows another leader now, or none."""
+        """Answer all held pushes, because the member now follows another leader or none."""
         for held in self._held.values():
             self._answer(held, _CODE.NOT_FOLLOWER)
         for _, held in self._unsynced:
@@ -142,8 +144,10 @@ class Follower:
             self._settle(held, self._compare(request) if compare else self._truncate(request))
 
     def grant(self) -> PushGrant | None:
-        """Return the pushes that need no more decision, until something happens to this member;
-        each of them is reported by :meth:`on_appended`. None: :meth:`receive` decides about each.
+        """Return the pushes that the log may accept without a decision until the next event of this
+        member, or None if :meth:`receive` must decide about each push.
+
+        The caller reports each accepted push to :meth:`on_appended`.
         """
         member, log = self.member, self.member.log
         if (
@@ -170,8 +174,8 @@ class Follower:
     def _stranger_code(self, request: PushEntryRequest) -> DLedgerResponseCode:
         """Return the code for a push of another leader.
 
-        To a leader that compares, INCONSISTENT_STATE means that the entries differ; it would later
-        truncate entries that were never compared.
+        It is not INCONSISTENT_STATE for COMPARE, which would mean that the entries differ: the
+        leader would later truncate entries that were never compared.
         """
         if request.type in (PushType.APPEND, PushType.COMMIT):
             return _CODE.INCONSISTENT_STATE
@@ -187,7 +191,7 @@ class Follower:
             self._answer(held, _CODE.SUCCESS)
 
     def tick(self) -> None:
-        """Find gaps that have not been filled in time."""
+        """Refuse the first push whose gap has not been filled in time."""
         member = self.member
         if member.now_ms < self._next_check_ms or not self._held:
             return
@@ -216,7 +220,7 @@ class Follower:
                 self._drain()
 
     def _drain(self) -> None:
-        """Handle held pushes that are in order now, and those that have waited too long."""
+        """Handle the held pushes that the log has reached."""
         while self._held:
             end = self.member.log.end.index
             ready = end + 1 if end + 1 in self._held else min(self._held)
@@ -263,15 +267,15 @@ class Follower:
         member, entry = self.member, request.entries[0]
         log = member.log
         if self._equal(entry):
-            # A late push may have arrived since the leader compared: entries that are certainly the
-            # leader's stay, because their acknowledgement may have been counted.
+            # A late push may have arrived since the leader compared. Entries that are certainly the
+            # leader's are kept, because it may have counted their acknowledgement.
             kept = max(entry.index, self.matched_index, member.committed_index)
             log.truncate_after(kept)
         elif entry.index <= max(self.matched_index, member.committed_index):
             member.outbox.notices.append(
-                f"the leader {member.leader_id} of term {member.term} wants to replace entry"
-                f" {entry.index}, which is its own or committed (up to {member.committed_index}):"
-                " refused"
+                f"refused to replace entry {entry.index} for {member.leader_id}, the leader of"
+                f" term {member.term}: the entry is its own or committed (up to"
+                f" {member.committed_index})"
             )
             return False
         elif self._replace_tail(entry, request.term):
@@ -292,8 +296,8 @@ class Follower:
         self._unsynced = [waiting for waiting in self._unsynced if waiting[0] <= kept]
 
     def _replace_tail(self, entry: Entry, term: Term) -> bool:
-        """Make ``entry`` the last one: after a prefix that is certainly the leader's, or as the
-        first entry of a new log.
+        """Make ``entry`` the last entry, either after a prefix that is certainly the leader's, or
+        as the first entry of a new log. Return False if it does not fit.
         """
         member = self.member
         log = member.log
@@ -314,9 +318,9 @@ class Follower:
             return True
         if entry.position % log.file_size:
             member.outbox.notices.append(
-                f"the leader {member.leader_id} begins its log at {entry.position}, in the middle"
-                f" of a file of {log.file_size} bytes: refused, as such a log cannot be recovered;"
-                " the members must have the same mappedFileSizeCommitLog"
+                f"refused to start over at {entry.position}, where the log of the leader"
+                f" {member.leader_id} begins: it is not the start of a file of {log.file_size}"
+                " bytes; set the same mappedFileSizeCommitLog for all members"
             )
             return False
         log.reset(entry)
@@ -341,7 +345,9 @@ class Follower:
         )
 
     def _run_fits(self, run: EntryRun, term: Term) -> bool:
-        """Return whether a whole run may follow the last entry; if not, check entry by entry."""
+        """Return whether a run may follow the last entry as a whole. If not, the caller must check
+        each entry.
+        """
         file_size = self.member.log.file_size
         file_end = run.position - run.position % file_size + file_size
         return (
@@ -364,7 +370,7 @@ class Follower:
             member.commit(reached)
 
     def _settle(self, held: _HeldPush, done: bool) -> None:
-        """Answer a push that has been handled."""
+        """Answer a push that has been handled, or wait for the sync of its entries."""
         last = held.request.last_index
         if done and self.member.options.ack_after_sync and last > self.synced_index:
             self._unsynced.append((last, held))

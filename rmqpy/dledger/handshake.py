@@ -1,7 +1,9 @@
-"""The handshake of rmqpy members: identity and file layout of both, before the first vote or push.
+"""The handshake of rmqpy members: an exchange of identity and file layout before the first vote or
+push.
 
-It is one request of rmqpy's own (``RMQPY_DLEDGER_HANDSHAKE``), answered with the same body; a Java
-member answers code 3 and is accepted unverified. Body: JSON, members in alphabetical order::
+It is a request of rmqpy (``RMQPY_DLEDGER_HANDSHAKE``), answered with the same kind of body; a Java
+member answers code 3 and is accepted unverified. The body is JSON with members in alphabetical
+order::
 
     divided_offset     offset where the old commit log ends, -1 without one
     end_index          last entry, -1 if there is none
@@ -19,15 +21,15 @@ difference                             consequence
 =====================================  =================================================
 group, or a version not understood     refused
 file size                              refused: positions would differ from then on
-both have an old log, different ends   refused: the same
+both have an old log, different ends   refused for the same reason
 same divided offset, different logs    refused: acknowledged messages would be missing on one side
 one has an old log, the other neither  refused: its readers would miss the old messages
 that nor any entry
-peers table                            noted by name
+peers table                            a note that names the members
 =====================================  =================================================
 
-Digests of the last two old files are available before the first vote, those of the others follow: a
-member that has read more repeats its introduction.
+The digests of the last two old files are available before the first vote. A member repeats its
+introduction when it has read more files.
 """
 
 from __future__ import annotations
@@ -66,33 +68,35 @@ class PeerHello:
 
 
 def decode_introduction(body: bytes) -> PeerHello:
-    """Decode an introduction, ignoring members of later versions. Raises RemoteProtocolError."""
+    """Decode an introduction, ignoring fields of later versions. Raises RemoteProtocolError."""
     try:
         found = loads(body)
     except FastjsonDecodeError as fault:
-        raise RemoteProtocolError(f"a handshake is no JSON: {str(fault)[:200]}") from None
+        raise RemoteProtocolError(f"a handshake is not JSON: {str(fault)[:200]}") from None
     if not isinstance(found, dict):
-        raise RemoteProtocolError("a handshake is no object")
+        raise RemoteProtocolError("a handshake is not a JSON object")
     values: dict[str, Any] = {}
     for member in fields(PeerHello):
         kind = _KINDS.get(member.name, int)
         value = found.get(member.name)
         if type(value) is not kind:
-            raise RemoteProtocolError(f"a handshake: {member.name}: {value!r:.64}")
+            raise RemoteProtocolError(f"a handshake has an invalid {member.name}: {value!r:.64}")
         values[member.name] = value
     return PeerHello(**values)
 
 
 @define(slots=True, frozen=True)
 class PeerMismatch:
-    """The differences as sentences; after a refusal the two members do not communicate."""
+    """The differences between two members, as sentences. Members with a refusal do not
+    communicate.
+    """
 
     refusals: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def compare(own: PeerHello, other: PeerHello) -> PeerMismatch:
-    """Return the differences that rule out a connection, and those that are merely notable."""
+    """Return the differences that rule out a connection, and those that are only noted."""
     refusals: list[str] = []
     if other.group != own.group:
         refusals.append(f"it is a member of group {other.group}, this one of {own.group}")
@@ -111,7 +115,9 @@ def compare(own: PeerHello, other: PeerHello) -> PeerMismatch:
 
 
 def compare_old_logs(own: PeerHello, other: PeerHello) -> list[str]:
-    """Return why the logs before the two DLedger logs differ; empty if they are the same."""
+    """Return the reasons why the old logs before the two DLedger logs differ; none if they
+    match.
+    """
     if other.divided_offset == own.divided_offset:
         return _old_content(own, other)
     if min(other.divided_offset, own.divided_offset) >= 0:
@@ -121,10 +127,11 @@ def compare_old_logs(own: PeerHello, other: PeerHello) -> list[str]:
         ]
     lacking = own if own.divided_offset < 0 else other
     if lacking.end_index >= 0:
-        return []  # the old files have expired there
+        return []  # its old files have expired
     return [
-        f"{lacking.member} has no old commit log, the other one has: stop {lacking.member}, then"
-        f" rmqpy upgrade join DIR --from NAME=DIR|URL with the store of a member that has it"
+        f"{lacking.member} has no old commit log, but the other member has one: stop"
+        f" {lacking.member}, then run rmqpy upgrade join DIR --from NAME=DIR|URL with the store of"
+        " a member that has it"
     ]
 
 
@@ -132,25 +139,25 @@ def _old_content(own: PeerHello, other: PeerHello) -> list[str]:
     """Compare the contents of two old logs that end at the same divided offset."""
     if "" in (own.old_log_digest, other.old_log_digest):
         return []
-    mend = (
-        f"stop both, then rmqpy upgrade plan {own.member}=DIR {other.member}=DIR and rmqpy upgrade"
-        " apply"
+    remedy = (
+        f"stop both, then run rmqpy upgrade plan {own.member}=DIR {other.member}=DIR and rmqpy"
+        " upgrade apply"
     )
     if own.old_log_end != other.old_log_end:
         first = min(own.old_log_end, other.old_log_end)
         return [
             f"its old messages end at {other.old_log_end}, ours at {own.old_log_end}: the old logs"
-            f" differ from offset {first} on; {mend}"
+            f" differ from offset {first} on; {remedy}"
         ]
-    # Earlier files may have expired or not been read yet: only files that both have are compared.
+    # Earlier files may have expired or not been read yet, so only common files are compared.
     files = zip(own.old_log_digest.split(","), other.old_log_digest.split(","), strict=False)
     differ = [number for number, (ours, theirs) in enumerate(files) if ours != theirs]
     if differ:
         first = own.divided_offset - (differ[-1] + 1) * own.file_size
         return [
-            f"its old log ends at {own.old_log_end} as ours, but holds other messages, first in"
-            f" the file that begins at {first}; rmqpy upgrade check tells the first differing"
-            f" offset; {mend}"
+            f"its old log ends at {own.old_log_end} like ours, but contains other messages, first"
+            f" in the file that begins at {first}; rmqpy upgrade check shows the first differing"
+            f" offset; {remedy}"
         ]
     return []
 

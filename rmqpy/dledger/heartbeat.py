@@ -1,18 +1,18 @@
-"""Heartbeats: how a leader keeps its role, and how followers detect its loss.
+"""Heartbeats, by which a leader keeps its role and followers detect its loss.
 
 =====================================  ============================================
 answers of a beat, first match         leader
 =====================================  ============================================
-a quorum answers SUCCESS               stays; the time of the beat is recorded
-a quorum including other terms         beats again immediately
-EXPIRED_TERM with a larger term        candidate of that term
-INCONSISTENT_LEADER                    candidate
-no quorum for the leak time            candidate
+a quorum answers SUCCESS               keeps its role; the time of the beat is recorded
+a quorum including other terms         sends the next beat immediately
+EXPIRED_TERM with a larger term        becomes a candidate of that term
+INCONSISTENT_LEADER                    becomes a candidate
+no quorum for the leak time            becomes a candidate
 =====================================  ============================================
 
-A member that has a larger term than a healthy leader cannot follow it, and its log may be too short
-to be elected. If it reports this in ``max_heartbeat_leak`` consecutive beats, the leader gives up
-its term: a short election brings back the member, which would otherwise be lost to the group.
+A member whose term is larger than that of a healthy leader cannot follow it, and its log may be too
+short to be elected. If it reports its term in ``max_heartbeat_leak`` consecutive beats, the leader
+steps down: a short election brings the member back, which would otherwise be lost to the group.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class _Beat:
 
 @define(slots=True, eq=False, repr=False)
 class Heartbeat:
-    """Both ends: the leader's heartbeats and the follower's timeout."""
+    """The leader's heartbeats and the follower's timeout."""
 
     member: Member
     election: Election
     heard_ms: int = 0
-    """The time of the leader's last sign of life (follower)."""
+    """The time of the last heartbeat received from the leader (follower only)."""
 
     peers_live: dict[str, bool] = field(factory=dict)
     _beat: _Beat | None = None
     _next_beat_ms: int = _NEVER
     _confirmed_ms: int = 0
     _ahead: dict[str, int] = field(factory=dict)
-    """The number of consecutive beats that a member answered with a larger term."""
+    """The number of consecutive beats that each member has answered with a larger term."""
 
     def role_changed(self) -> None:
         self._beat = None
@@ -73,7 +73,7 @@ class Heartbeat:
             self.peers_live.clear()
 
     def answer(self, request: HeartBeatRequest) -> HeartBeatResponse:
-        """Answer a leader's heartbeat."""
+        """Return the answer to a leader's heartbeat."""
         member = self.member
         leader = request.leader_id or ""
         if leader not in member.membership.peers:
@@ -94,18 +94,18 @@ class Heartbeat:
         return HeartBeatResponse()
 
     def follower_tick(self) -> None:
-        """Stand for election if the leader has been silent for too long."""
+        """Become a candidate if the leader has been silent for too long."""
         silent_ms = self.member.now_ms - self.heard_ms
         if silent_ms > self._patience_ms:
             self.member.outbox.notices.append(
                 f"{self.member.leader_id}, the leader of term {self.member.term}, has been silent"
-                f" for {silent_ms} ms: looking for another"
+                f" for {silent_ms} ms: starting an election"
             )
             self.member.become_candidate(self.member.term)
             self.election.on_leader_timeout()
 
     def leader_tick(self) -> None:
-        """Send a heartbeat when it is due, and evaluate one that has waited long enough."""
+        """Send a heartbeat when it is due, and evaluate one whose interval has passed."""
         if self.member.alone:
             return
         now_ms = self.member.now_ms
@@ -181,7 +181,8 @@ class Heartbeat:
             self._confirmed_ms = max(self._confirmed_ms, beat.sent_ms)
             if any(beats >= member.options.max_heartbeat_leak for beats in self._ahead.values()):
                 member.outbox.notices.append(
-                    f"term {member.term} is given up for a member that is in term {beat.max_term}"
+                    f"stepping down as leader of term {member.term}: a member is in term"
+                    f" {beat.max_term}"
                 )
                 member.become_candidate(max(beat.max_term, member.term))
         elif is_quorum(beat.success + beat.not_ready, count):
@@ -192,6 +193,6 @@ class Heartbeat:
             member.become_candidate(member.term)
         elif member.now_ms - self._confirmed_ms > self._patience_ms:
             member.outbox.notices.append(
-                f"leadership of term {member.term} is given up: no quorum answers"
+                f"stepping down as leader of term {member.term}: no quorum answers"
             )
             member.become_candidate(member.term)

@@ -1,20 +1,20 @@
 """The state of a member and its group (Java MemberState), and its transitions.
 
-``HardState`` must be durable before any consequence of it leaves the process: a vote that is lost
-may be given twice.
+``HardState`` must be durable before a message that depends on it is sent: a vote that is lost may
+be given twice.
 
 ==================  ===================  =========================================================
 transition          only if              effect
 ==================  ===================  =========================================================
 become_candidate    term ≥ current_term  known_max_term at least term; no leader, no transferee;
-                                         current_term stays
+                                         current_term is unchanged
 become_leader       candidate            leader is the member itself
 become_follower     leader is a peer     leader known, no transferee; never changes the term
-next_term                                current_term the known maximum, or one more; no vote
+next_term                                current_term is the known maximum, or one more; no vote
 ==================  ===================  =========================================================
 
-Invariants: ``current_term`` never falls; ``voted_for`` belongs to it and changes from None only;
-``committed_index`` never falls.
+Invariants: ``current_term`` and ``committed_index`` never decrease; ``voted_for`` is the vote of
+``current_term`` and changes only from None.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from rmqpy.dledger.state import NO_TERM, DiskState, HardState, Role
 from rmqpy.model.ids import LedgerIndex, Term
 
 RandomBelow = Callable[[int], int]
-"""A source of randomness: ``rng(n)`` returns one of 0 … n - 1."""
+"""A source of randomness: ``rng(n)`` returns an integer from 0 to n - 1."""
 
 
 @define(slots=True, frozen=True)
 class Membership:
-    """The configured group; ``peers`` are all member ids, its own included. It never changes."""
+    """The configured group. ``peers`` contains the ids of all members, including this one. It never
+    changes.
+    """
 
     group: str
     self_id: str
@@ -48,8 +50,8 @@ class Membership:
         return tuple(peer for peer in self.peers if peer != self.self_id)
 
 
-def _no_dice(_below: int) -> int:
-    raise AssertionError("a group of several members needs a source of chance")
+def _no_rng(_below: int) -> int:
+    raise AssertionError("a group of several members needs a source of randomness")
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -57,87 +59,99 @@ class RaftOptions:
     """The settings of a member, each with Java's key.
 
     All members of a group should have the same times: a follower whose timeout is shorter than the
-    leader's heartbeat interval deposes it again and again.
+    leader's heartbeat interval deposes it repeatedly.
     """
 
-    rng: RandomBelow = field(default=_no_dice, repr=False)
-    """Source of randomness for vote intervals; split votes end only if members differ in it."""
+    rng: RandomBelow = field(default=_no_rng, repr=False)
+    """The source of randomness for vote intervals. Split votes end only if members draw different
+    numbers.
+    """
 
     addresses: Mapping[str, str] = field(factory=dict)
-    """Address by member id, returned to clients that request METADATA."""
+    """The address of each member by id, returned to clients that request METADATA."""
 
     election: bool = True
-    """enableLeaderElector. Without it roles are not maintained: no votes, no heartbeats."""
+    """enableLeaderElector: take part in elections. If False, roles are not maintained: there are
+    neither votes nor heartbeats.
+    """
 
     heartbeat_interval_ms: int = 2000
-    """heartBeatTimeIntervalMs: a leader's heartbeat interval, and its timeout for answers."""
+    """heartBeatTimeIntervalMs: the interval of a leader's heartbeats, and its timeout for
+    answers.
+    """
 
     max_heartbeat_leak: int = 3
-    """maxHeartBeatLeak: after so many intervals without a heartbeat a follower stands for election,
-    and without a quorum of answers a leader steps down.
+    """maxHeartBeatLeak: the number of intervals after which a follower without a heartbeat becomes
+    a candidate, and a leader without a quorum of answers steps down.
     """
 
     min_vote_interval_ms: int = 300
-    """minVoteIntervalMs: shortest wait between two rounds of votes."""
+    """minVoteIntervalMs: the shortest pause between two rounds of votes."""
 
     max_vote_interval_ms: int = 1000
-    """maxVoteIntervalMs: longest such wait; the wait is random between the two."""
+    """maxVoteIntervalMs: the longest such pause. The pause is random between the two."""
 
     min_take_leadership_vote_interval_ms: int = 30
-    """minTakeLeadershipVoteIntervalMs: the same for the one that leadership is transferred to."""
+    """minTakeLeadershipVoteIntervalMs: the shortest pause of a member to which leadership is
+    transferred.
+    """
 
     max_take_leadership_vote_interval_ms: int = 100
-    """maxTakeLeadershipVoteIntervalMs."""
+    """maxTakeLeadershipVoteIntervalMs: the longest pause of such a member."""
 
     pending_limit: int = 10_000
-    """maxPendingRequestsNum: entries that may wait for their quorum."""
+    """maxPendingRequestsNum: the maximum number of entries that may wait for their quorum."""
 
     ack_timeout_ms: int = 2500
-    """maxWaitAckTimeMs: timeout of a waiter, which is then notified; the entry stays."""
+    """maxWaitAckTimeMs: the time after which a waiter is notified that no quorum has confirmed its
+    entry yet. The entry remains in the log.
+    """
 
     push_timeout_ms: int = 1000
-    """maxPushTimeOutMs: an unanswered push is sent again."""
+    """maxPushTimeOutMs: the time after which an unanswered push is sent again."""
 
     rpc_timeout_ms: int = 3000
-    """A request without an answer counts as failed."""
+    """The time after which a request without an answer counts as failed."""
 
     push_window: int = 1000
-    """Maximum number of unanswered pushes to one follower."""
+    """The maximum number of unanswered pushes to one follower."""
 
     batch_push: bool = False
-    """isEnableBatchPush. Must be off while members of DLedger 0.2.3 are in the group: they answer
-    a batch with another index.
+    """isEnableBatchPush: push several entries in one request. Must be False while the group has
+    members with DLedger 0.2.3, which answer a batch with another index.
     """
 
     batch_push_bytes: int = 4096
-    """maxBatchPushSize: a batch is sent once it has this size or every waiting entry."""
+    """maxBatchPushSize: the size at which a batch is sent. A batch that contains every waiting
+    entry is sent at once.
+    """
 
     throttle_point_bytes: int = 300 * 1024 * 1024
-    """peerPushThrottlePoint: a follower that lags more (and more than ``push_window`` entries) gets
-    no more than ``push_quota_bytes`` per second.
+    """peerPushThrottlePoint: a follower that lags by more (and by more than ``push_window``
+    entries) receives at most ``push_quota_bytes`` per second.
     """
 
     push_quota_bytes: int = 20 * 1024 * 1024
-    """peerPushQuota."""
+    """peerPushQuota: the maximum rate for such a follower, in bytes per second."""
 
     preferred_leader_ids: tuple[str, ...] = ()
-    """preferredLeaderIds: a leader outside this list hands over to one on it."""
+    """preferredLeaderIds: a leader outside this list transfers leadership to a member on it."""
 
     transfer_wait_index: int = 1000
-    """maxLeadershipTransferWaitIndex: a successor may lag by fewer entries than this."""
+    """maxLeadershipTransferWaitIndex: a successor must lag by fewer entries than this."""
 
     transfer_wait_ms: int = 1000
-    """leadershipTransferWaitTimeout: the time a successor has to catch up."""
+    """leadershipTransferWaitTimeout: the time that a successor may take to catch up."""
 
     ack_after_sync: bool = False
-    """Count and confirm entries once they are synced, not once they are written. Java members
-    confirm what is written.
+    """If True, entries are counted and confirmed once they are synced, otherwise once they are
+    written, as by Java members.
     """
 
 
 @define(slots=True, eq=False, repr=False)
 class Member:
-    """The state that the parts of a node share. Only the transitions below change it."""
+    """The state that the parts of a node share. Only its transitions change role, term and vote."""
 
     membership: Membership
     options: RaftOptions
@@ -153,10 +167,10 @@ class Member:
     disk: DiskState = DiskState.GOOD
     now_ms: int = 0
     batching: set[str] = field(factory=set)
-    """Members known to accept batches of any size, regardless of ``batch_push``."""
+    """The members known to accept batches of any size, regardless of ``batch_push``."""
 
     role_changed: Callable[[], None] = field(default=lambda: None)
-    """Called after each transition to end the parts of the old role."""
+    """A callback that is called after each transition to end the parts of the old role."""
 
     @property
     def term(self) -> Term:
@@ -183,7 +197,7 @@ class Member:
 
     def become_leader(self) -> None:
         assert self.role is Role.CANDIDATE, "only a candidate becomes leader"
-        assert self.hard_state.voted_for == self.self_id, "a leader has its own vote"
+        assert self.hard_state.voted_for == self.self_id, "a leader has voted for itself"
         self._change(Role.LEADER, self.self_id)
 
     def become_follower(self, leader: str) -> None:
@@ -192,16 +206,16 @@ class Member:
         self._change(Role.FOLLOWER, leader)
 
     def next_term(self) -> None:
-        """Enter the largest known term, or the next one."""
+        """Enter the largest known term, or the next term if none larger is known."""
         self.set_hard_state(HardState(Term(max(self.term + 1, self.known_max_term)), None))
 
     def vote_for(self, candidate: str) -> None:
         if self.hard_state.voted_for is None:
             self.set_hard_state(HardState(self.term, candidate))
-        assert self.hard_state.voted_for == candidate, "one vote a term"
+        assert self.hard_state.voted_for == candidate, "one vote per term"
 
     def set_hard_state(self, hard_state: HardState) -> None:
-        assert hard_state.current_term >= self.term, "the term never falls"
+        assert hard_state.current_term >= self.term, "the term never decreases"
         self.hard_state = self.outbox.hard_state = hard_state
 
     def commit(self, index: int) -> None:

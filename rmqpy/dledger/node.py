@@ -1,37 +1,37 @@
-"""One member of a group as a state machine: ``step``, ``tick``, ``propose`` in, :class:`Ready` out.
+"""A member of a group as a state machine: ``step``, ``tick``, ``propose`` in, :class:`Ready` out.
 
-The caller's duties. After one or more steps and ticks, take :meth:`Node.ready` and carry it out
-completely, in the order of its fields, before the next call. Entries that a leader proposes are
-stored by the proposer in order of index and reported by ``step(Stored(index))``; only then are they
-pushed and counted. No entry may be staged but unreported when a message is stepped; ``Stored``
-itself may be stepped while a Ready is carried out. ``tick`` is called about every 10 ms, with a
-time that never decreases. ``Ready.marker``, if present, is a proposal of the node itself: one
-well-formed record of an internal topic must be appended for it.
+The caller has these duties. After one or more steps and ticks, take :meth:`Node.ready` and carry it
+out completely, in the order of its fields, before the next call. Store the entries that a leader
+proposes in order of index and report them with ``step(Stored(index))``; only then does the node
+push and count them. When a message is stepped, no entry may be staged but unreported; ``Stored``
+itself may be stepped while a Ready is carried out. Call ``tick`` about every 10 ms, with a time
+that never decreases. ``Ready.marker``, if present, is a proposal of the node: append one
+well-formed record of an internal topic for it.
 
 ====================  ==============================================================================
 event                 meaning
 ====================  ==============================================================================
 Stored(index)         the log has every entry up to index
-Synced(index, term)   they are durable; term is that of the entry when the sync began. Once after
-                      the start too: the entries of a killed process may not be on disk
+Synced(index, term)   they are durable; term is that of the entry when the sync began. Also step it
+                      once after the start: the entries of a killed process may not be on disk
 DiskReport(disk)      the abilities of the disk from now on
 Received(t, message)  a request of another member or a client; a Reply with ticket t answers it
-Answered(t, message)  the answer to a Send with ticket t; None when there will be none
+Answered(t, message)  the answer to a Send with ticket t; None if there will be none
 ====================  ==============================================================================
 
-Differences from a Java member that make it safer, all possible with the same wire format:
+These differences from a Java member make it safer, and all work with the same wire format:
 
 - ``hard_state`` precedes ``messages``: a vote is durable before any member receives it.
-- A leader commits by counting only entries of its own term. If its log ends above the index it
-  knows to be committed, it appends one marker and refuses puts until that is committed.
-- A leader without a quorum of heartbeats, with a failed disk or a damaged entry steps down.
+- A leader commits by counting only entries of its own term. If its log ends above the index that it
+  knows to be committed, it appends one marker and refuses puts until the marker is committed.
+- A leader steps down if it has no quorum of heartbeats, a failed disk, or a damaged entry.
 - A member that is cut off keeps its term (see :mod:`rmqpy.dledger.election`), so it deposes no
   leader when it returns.
 - A follower appends and commits only entries that it has compared with this leader's log, and never
   drops committed ones.
 
-Invariants: at most one vote per term; ``committed_index`` never falls and never passes the last
-stored entry; only a leader proposes, and indexes are dense.
+Invariants: there is at most one vote per term; ``committed_index`` never decreases and never passes
+the last stored entry; only a leader proposes, and indexes are consecutive.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ __all__ = [
 
 @define(slots=True, frozen=True)
 class Stored:
-    """Local event: the log holds every entry up to ``index``."""
+    """The local event that the log contains every entry up to ``index``."""
 
     index: LedgerIndex
 
 
 @define(slots=True, frozen=True)
 class Synced:
-    """Local event: every entry up to ``index``, which had this term, survives a power failure."""
+    """The local event that every entry up to ``index``, which has this term, is durable."""
 
     index: LedgerIndex
     term: Term
@@ -108,14 +108,14 @@ class Synced:
 
 @define(slots=True, frozen=True)
 class DiskReport:
-    """Local event: the state of the disk has changed."""
+    """The local event that the state of the disk has changed."""
 
     disk: DiskState
 
 
 @define(slots=True, frozen=True)
 class Received:
-    """An incoming request; its answer carries the ticket."""
+    """An incoming request. Its answer has the same ticket."""
 
     ticket: int
     request: Request
@@ -123,7 +123,7 @@ class Received:
 
 @define(slots=True, frozen=True)
 class Answered:
-    """The answer to a request of this member, or None."""
+    """The answer to a request of this member; None if there is none."""
 
     ticket: int
     response: Response | None
@@ -140,10 +140,10 @@ class _Waiter:
 
 
 class Node:
-    """One member of a group.
+    """A member of a group.
 
-    ``log`` is the ledger; ``committed_index`` is the index saved in the checkpoint (at most the
-    end).
+    ``log`` is the ledger. ``committed_index`` is the index saved in the checkpoint; it is limited
+    to the end of the log.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Node:
         self._ready_index = -1
         self._waiters: deque[_Waiter] = deque()
         self.changes = 0
-        """A counter that grows with every change that may end or allow a grant of pushes."""
+        """A counter that increases with every change that may create or end a grant of pushes."""
 
     @property
     def role(self) -> Role:
@@ -190,7 +190,7 @@ class Node:
 
     @property
     def progress(self) -> dict[str, tuple[str, int, int]]:
-        """The (state, match, next) of each follower; empty unless this member leads."""
+        """The state, match and next index of each follower; empty unless this member leads."""
         peers = self._replication.peers if self._replication is not None else {}
         return {name: (peer.state.value, peer.match, peer.next) for name, peer in peers.items()}
 
@@ -205,14 +205,14 @@ class Node:
 
     @property
     def lags(self) -> dict[str, int]:
-        """The number of entries each follower lags; empty unless this member leads."""
+        """The number of entries by which each follower lags; empty unless this member leads."""
         peers = self._replication.peers if self._replication is not None else ()
         return {peer: self._lag_of(peer) for peer in peers}
 
     def tick(self, now_ms: int) -> None:
         """Advance the time to ``now_ms``."""
         member = self._member
-        assert now_ms >= member.now_ms, "time never goes back"
+        assert now_ms >= member.now_ms, "the time never decreases"
         self.changes += 1
         member.now_ms = now_ms
         member.outbox.expire(now_ms)
@@ -244,9 +244,9 @@ class Node:
         self._pump()
 
     def propose(self, count: int) -> Proposal | ProposalRejected:
-        """Reserve indexes for ``count`` entries. After a Proposal they must be appended."""
+        """Reserve indexes for ``count`` entries, which the caller must append after a Proposal."""
         assert count > 0
-        assert not self._member.log.changed, "a Ready is to be carried out first"
+        assert not self._member.log.changed, "a Ready must be carried out first"
         refused = self.refusal()
         if refused is not None:
             return refused
@@ -255,18 +255,22 @@ class Node:
         return Proposal(self._member.term, first)
 
     def grant(self) -> tuple[Proposal, int]:
-        """Return what ``propose`` would return now, and for how many entries; reserve nothing."""
+        """Return what ``propose`` would return now, and for how many entries, without reserving
+        indexes.
+        """
         member = self._member
         pending = self._proposed_index - member.committed_index
-        room = max(0, member.options.pending_limit + 1 - pending) if not self.refusal() else 0
-        return Proposal(member.term, LedgerIndex(self._proposed_index + 1)), room
+        count = max(0, member.options.pending_limit + 1 - pending) if not self.refusal() else 0
+        return Proposal(member.term, LedgerIndex(self._proposed_index + 1)), count
 
     def consume_grant(self, count: int) -> None:
-        """Propose ``count`` entries of the last ``grant``, since which there was no step."""
+        """Reserve the indexes of ``count`` entries of the last ``grant``. No step may have occurred
+        since then.
+        """
         self._proposed_index = LedgerIndex(self._proposed_index + count)
 
     def refusal(self) -> ProposalRejected | None:
-        """Why ``propose`` would refuse now."""
+        """Return the reason why ``propose`` would refuse now, or None."""
         member = self._member
         if member.role is not Role.LEADER:
             failed = member.disk is DiskState.FAILED and member.leader_id is None
@@ -282,33 +286,33 @@ class Node:
         return None
 
     def grant_pushes(self) -> PushGrant | None:
-        """Return the pushes that may be appended and answered by whoever keeps the log, in their
-        order and before anything else happens; valid until ``changes`` grows.
+        """Return the pushes that the owner of the log may append and answer without stepping them,
+        in their order; None if there are none. The grant is valid until ``changes`` increases.
         """
         return self._follower.grant() if self._member.outbox.has_at_most_committed else None
 
     def on_appended(self, last_index: LedgerIndex, commit_index: int) -> None:
-        """Record a granted push that is staged; it must be written before any other call."""
+        """Record a granted push that is staged. It must be written before any other call."""
         self._follower.on_appended(last_index, commit_index)
 
     @property
     def counts_stored(self) -> bool:
-        """Whether ``Stored`` has an effect, which is so on a leader."""
+        """True if ``Stored`` has an effect, as on a leader."""
         return self._replication is not None
 
     def wait(self, index: LedgerIndex, token: int) -> None:
-        """Report the outcome of the proposed entry ``index`` to ``token`` by
-        ``Ready.acknowledged``.
+        """Request that ``Ready.acknowledged`` report the outcome of the proposed entry ``index``
+        with ``token``.
 
-        The outcome is committed, abandoned by a change of term, or unknown in time. Call in order
-        of index.
+        The entry is committed, abandoned because of a change of term, or still unconfirmed at its
+        deadline. Call in order of index.
         """
         member = self._member
-        assert index <= self._proposed_index, "waits for what was never proposed"
+        assert index <= self._proposed_index, "waits for an entry that was never proposed"
         if member.role is not Role.LEADER:
             self._acknowledge(_Waiter(token, index, 0), DLedgerResponseCode.TERM_CHANGED)
             return
-        assert not self._waiters or self._waiters[-1].index <= index, "waiters come in order"
+        assert not self._waiters or self._waiters[-1].index <= index, "waiters are in order"
         deadline_ms = member.now_ms + member.options.ack_timeout_ms
         self._waiters.append(_Waiter(token, index, deadline_ms))
         self._release_waiters()
@@ -324,7 +328,7 @@ class Node:
         return member.outbox.take(member.log.take())
 
     def take_next(self) -> Ready | LedgerIndex | None:
-        """Return what :meth:`ready` returns, or the committed index alone if that is the only
+        """Return the same as :meth:`ready`, but the plain committed index if it is the only
         action.
         """
         outbox = self._member.outbox
@@ -334,38 +338,40 @@ class Node:
         return committed
 
     def _stored(self, index: LedgerIndex) -> None:
-        assert index <= self._member.log.end.index, "stored what the log does not have"
-        reign = self._replication
-        if reign is not None and index > reign.stored_index:
-            assert index <= self._proposed_index, "stored what was never proposed"
-            reign.stored_index = index
+        assert index <= self._member.log.end.index, "stored an entry that the log does not have"
+        replication = self._replication
+        if replication is not None and index > replication.stored_index:
+            assert index <= self._proposed_index, "stored an entry that was never proposed"
+            replication.stored_index = index
             if not self._member.options.ack_after_sync:
-                reign.counted_index = index
-            reign.count()
+                replication.counted_index = index
+            replication.count()
 
     def _synced(self, event: Synced) -> None:
         log = self._member.log
         if not log.has(event.index) or log.term_of(event.index) != event.term:
-            return  # that entry has been cut off since
+            return  # the entry has been truncated since then
         if event.index > self._follower.synced_index:
             self._follower.synced(event.index)
-        reign = self._replication
-        if reign is not None and self._member.options.ack_after_sync:
-            reign.counted_index = max(reign.counted_index, min(event.index, reign.stored_index))
-            reign.count()
+        replication = self._replication
+        if replication is not None and self._member.options.ack_after_sync:
+            replication.counted_index = max(
+                replication.counted_index, min(event.index, replication.stored_index)
+            )
+            replication.count()
 
     def _disk(self, disk: DiskState) -> None:
         member = self._member
         if disk in NOT_LEADING and member.role is Role.LEADER:
             member.outbox.notices.append(
-                f"leadership of term {member.term} is given up: {NOT_LEADING[disk]}"
+                f"stepping down as leader of term {member.term}: {NOT_LEADING[disk]}"
             )
             member.become_candidate(member.term)
         if disk in NOT_LEADING:
             self._election.abort_round()
         member.disk = disk
         if member.role is Role.LEADER:
-            self._want_marker()
+            self._reserve_marker()
 
     def _receive(self, ticket: int, request: Request) -> None:
         member, reply = self._member, self._member.outbox.reply
@@ -377,7 +383,7 @@ class Node:
         elif isinstance(request, HeartBeatRequest):
             reply(ticket, self._heartbeat.answer(request))
         elif isinstance(request, VoteRequest):
-            # A vote that cannot be made durable does not count; it is left unanswered.
+            # A vote that cannot be made durable must not count, so the request is not answered.
             failed = member.disk is DiskState.FAILED
             reply(ticket, None if failed else self._election.answer(request))
         elif isinstance(request, LeadershipTransferRequest):
@@ -415,7 +421,9 @@ class Node:
             self._replication.pump()
 
     def _lead(self) -> None:
-        """Start leading: compare all followers again, and append a marker to an old tail."""
+        """Start leading: compare all followers, and append a marker if the log has entries that are
+        not known to be committed.
+        """
         member = self._member
         end = member.log.end.index
         if not member.alone:
@@ -427,19 +435,19 @@ class Node:
         self._ready_index = -1
         if not member.alone and end > member.committed_index:
             self._ready_index = end + 1
-            self._want_marker()
+            self._reserve_marker()
         self._replication.count()
-        # Before the first push: a member that does not know the leader refuses it.
+        # A member that does not know the leader refuses its pushes, so the heartbeat is first.
         self._heartbeat.leader_tick()
 
-    def _want_marker(self) -> None:
-        """Reserve the index of the marker, now that it can be written."""
+    def _reserve_marker(self) -> None:
+        """Reserve the index of the marker if it is due and the disk can store it."""
         if self._proposed_index == self._ready_index - 1 and self._member.disk is DiskState.GOOD:
             self._proposed_index = LedgerIndex(self._ready_index)
             self._member.outbox.marker = Proposal(self._member.term, self._proposed_index)
 
     def _role_changed(self) -> None:
-        """End the parts of the old role. Called in the middle of a transition."""
+        """End the parts of the old role. Called during a transition."""
         if self._replication is not None:
             self._replication.ended = True
             self._replication = None
@@ -453,7 +461,7 @@ class Node:
         self._transfer.role_changed()
 
     def _lag_of(self, peer: str) -> int:
-        assert self._replication is not None, "only a leader knows"
+        assert self._replication is not None, "only a leader knows the lag"
         return self._replication.lag_of(peer)
 
     def _live_peers(self) -> frozenset[str]:

@@ -1,10 +1,11 @@
 """The actions of a node, collected during ``step`` and ``tick`` and returned as one :class:`Ready`.
 
-Requests to other members carry a ticket; the caller returns the answer by
-``Answered(ticket, response)``, with None if there was none. The outbox remembers what each answer
-is for. Incoming requests carry a ticket of the caller, which is returned in a :class:`Reply`.
+Each request to another member has a ticket. The caller steps the answer as
+``Answered(ticket, response)``, with None if there was none, and the outbox passes it to the
+callback of the request. An incoming request has a ticket of the caller, which the :class:`Reply`
+returns.
 
-Invariant: each ticket is answered once: by its answer or, after ``rpc_timeout_ms``, by None.
+Invariant: each ticket is answered exactly once, with the answer or, after ``rpc_timeout_ms``, None.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class Send:
 
 @define(slots=True, frozen=True)
 class Reply:
-    """The answer to an incoming request; None means no answer, drop the ticket."""
+    """The answer to an incoming request. None means that the ticket is dropped without an
+    answer.
+    """
 
     ticket: int
     response: Response | None
@@ -41,7 +44,8 @@ class Reply:
 class ClientAppend:
     """A request of DLedger's own protocol to append ``bodies``, in their order.
 
-    The owner of the log checks them, proposes, stores, waits for the quorum and answers the ticket.
+    The owner of the log checks, proposes and stores them, waits for the quorum, and answers the
+    ticket.
     """
 
     ticket: int
@@ -59,8 +63,8 @@ class Acknowledged:
 
 @define(slots=True, frozen=True)
 class Ready:
-    """The actions for the caller, in the order of the fields; all of them before the next call into
-    the node. None or empty means no such action.
+    """The actions for the caller, which carries them out in the order of the fields before the next
+    call into the node. None or empty means that there is no such action.
     """
 
     hard_state: HardState | None = None
@@ -70,22 +74,22 @@ class Ready:
     """Drop the entries from this index on."""
 
     begin_again: bool = False
-    """Drop all entries; the first of ``entries`` is at the start of a data file."""
+    """Drop all entries. The first of ``entries`` is at the start of a data file."""
 
     entries: tuple[Part, ...] = ()
-    """Write these entries and runs after the end, byte for byte, each at its position."""
+    """Write these entries and runs unchanged after the end of the log, each at its position."""
 
     messages: tuple[Send | Reply, ...] = ()
     """Send these messages, in this order for each peer."""
 
     committed_index: LedgerIndex | None = None
-    """Readers may see everything up to it."""
+    """Allow readers to see all entries up to this index."""
 
     role: Role | None = None
     """Report the role to the broker."""
 
     marker: Proposal | None = None
-    """Append one marker entry; its index is reserved."""
+    """Append one marker entry with the reserved index."""
 
     appends: tuple[ClientAppend, ...] = ()
     acknowledged: tuple[Acknowledged, ...] = ()
@@ -94,7 +98,7 @@ class Ready:
 
     @property
     def tells_only(self) -> bool:
-        """Whether there are only messages and a committed index, so that role and term are
+        """True if the only actions are messages and a committed index, so that role and term are
         unchanged.
         """
         return not (
@@ -122,7 +126,7 @@ class _WaitingPush:
 
 @define(slots=True)
 class Outbox:
-    """The collector of a node's actions, and the table of its open requests."""
+    """The collector of a node's actions, and the table of its unanswered requests."""
 
     rpc_timeout_ms: int
     hard_state: HardState | None = None
@@ -139,8 +143,8 @@ class Outbox:
     def send(
         self, request: Request, kind: type[Response], now_ms: int, on_answer: OnAnswer
     ) -> None:
-        """Send ``request`` to its ``remote_id``; the answer, of that ``kind``, goes to
-        ``on_answer``.
+        """Send ``request`` to its ``remote_id``. ``on_answer`` is called with the answer, which
+        must be a ``kind``, or with None.
         """
         assert request.remote_id is not None
         self._ticket += 1
@@ -152,15 +156,15 @@ class Outbox:
         self.messages.append(Reply(ticket, response))
 
     def answered(self, ticket: int, response: Response | None) -> None:
-        """Handle an answer, or its absence; a late answer or one of the wrong kind counts as
-        absent.
+        """Handle an answer, or None if there is none. An answer of the wrong kind counts as None; a
+        late one is ignored.
         """
         waiting = self._waiting.pop(ticket, None)
         if waiting is not None:
             waiting.on_answer(response if isinstance(response, waiting.kind) else None)
 
     def expire(self, now_ms: int) -> None:
-        """Fail requests that have waited too long."""
+        """Fail the requests whose deadline has passed."""
         while self._waiting:
             ticket = next(iter(self._waiting))
             if self._waiting[ticket].deadline_ms > now_ms:
@@ -169,12 +173,12 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do, except for the log."""
+        """True if there are no actions, except for those of the log."""
         return self.committed_index is None and self.has_at_most_committed
 
     @property
     def has_at_most_committed(self) -> bool:
-        """Whether the only action is to report the committed index to readers."""
+        """True if there is no action other than reporting the committed index to readers."""
         return not (
             self.messages
             or self.hard_state is not None

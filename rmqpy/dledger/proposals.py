@@ -1,4 +1,4 @@
-"""The proposal of a log to the node before it appends, and the node's answer.
+"""The answers of the node to a proposal, which the owner of the log makes before it appends.
 
 This module is separate from the rest of the consensus core, which only members of a group need.
 """
@@ -21,7 +21,7 @@ class Proposal:
 
 
 class ProposalRejected(Enum):
-    """The reason why nothing may be appended now (a DLedgerResponseCode number)."""
+    """The reason why no entry may be appended now (the number of a DLedgerResponseCode)."""
 
     NOT_LEADER = 404
     DISK_ERROR = 414

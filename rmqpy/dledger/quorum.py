@@ -1,4 +1,4 @@
-"""The arithmetic of majorities, which no other module repeats."""
+"""The arithmetic of majorities. No other module repeats it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 
 def is_quorum(count: int, member_count: int) -> bool:
-    """Return whether ``count`` members of ``member_count`` are a majority."""
+    """Return whether ``count`` of ``member_count`` members are a majority."""
     return count >= member_count // 2 + 1
 
 

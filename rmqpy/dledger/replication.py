@@ -1,10 +1,11 @@
-"""The leader's side of replication: one :class:`ProgressSink` a follower, the quorum's watermark.
+"""The leader's side of replication: a :class:`Progress` per follower, and the watermark of the
+quorum.
 
 A follower starts in COMPARE: the leader sends its last entry and steps back
-(:func:`next_comparison`) until it knows the last one that the follower has too. Later entries of
-the follower are cut off (TRUNCATE), then entries are sent in order (APPEND), up to
-``push_window`` of them unanswered; the oldest is repeated after ``push_timeout_ms``. With nothing
-to push, one COMMIT per second carries the committed index.
+(:func:`next_comparison`) until it has found the last entry that both have. Later entries of the
+follower are removed (TRUNCATE), then entries are sent in order (APPEND), with up to ``push_window``
+unanswered pushes; the oldest is repeated after ``push_timeout_ms``. If there is nothing to push, a
+COMMIT per second reports the committed index.
 
 =========  ======================================  =====================================
 state      answer                                  next
@@ -14,7 +15,7 @@ COMPARE    SUCCESS, the next one is different      TRUNCATE to it
 COMPARE    SUCCESS or INCONSISTENT_STATE           COMPARE of another entry
 COMPARE    INCONSISTENT_STATE, nothing in common   TRUNCATE to the leader's first
 TRUNCATE   SUCCESS                                 APPEND after it
-APPEND     SUCCESS                                 APPEND; the match grows
+APPEND     SUCCESS                                 APPEND; the match increases
 APPEND     INCONSISTENT_STATE (to a COMMIT too)    COMPARE from the leader's end
 COMPARE,   anything else, or nothing               COMPARE of the same entry, after
 TRUNCATE                                           ``RETRY_MS``
@@ -24,10 +25,10 @@ APPEND     anything else, or nothing               APPEND; the oldest is repeate
 
 An answer counts only for the state in which its request was sent (``generation``).
 
-Invariants: ``match < next``; ``match`` never falls while this member leads; nothing above the
-leader's own stored entries is pushed or counted. Only an entry of the leader's own term is
-committed by counting, earlier ones together with it: an entry of an older term on a majority can
-still be overwritten by a leader that does not have it.
+Invariants: ``match < next``; ``match`` never decreases while this member leads; no entry above the
+leader's own stored entries is pushed or counted. Counting commits only entries of the leader's own
+term, and earlier entries together with them: a leader that lacks an entry of an older term can
+still overwrite it, even if a majority has it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from rmqpy.dledger.quorum import quorum_index
 _CODE = DLedgerResponseCode
 
 RETRY_MS: Final = 500
-"""The pause after a COMPARE or TRUNCATE that failed."""
+"""The pause after a failed COMPARE or TRUNCATE."""
 
 COMMIT_INTERVAL_MS: Final = 1000
 ATTEMPTS: Final = 2
@@ -64,13 +65,13 @@ ATTEMPTS: Final = 2
 
 THROTTLE_WINDOW_MS: Final = 1000
 PUSH_WINDOW_BYTES: Final = 16 * 1024 * 1024
-"""Maximum size of unanswered entries: no more is pushed, even within the window."""
+"""The maximum size of unanswered entries, which applies in addition to ``push_window``."""
 
 SMALL_BATCHES_MAX: Final = 2
 """The number of unanswered pushes above which only full batches are sent."""
 
 OWN_BATCH_BYTES: Final = 512 * 1024
-"""The size of a batch to a member known to accept it."""
+"""The size of a batch for a member that is known to accept it."""
 
 
 class PeerState(Enum):
@@ -101,13 +102,13 @@ class IndexRange:
 
 @define(slots=True, frozen=True)
 class MatchSearch:
-    """The results of comparing so far; -1 means unknown."""
+    """The results of the comparisons so far; -1 means unknown."""
 
     equal: int = -1
-    """The last entry known to be the same on both."""
+    """The last entry that is known to be equal."""
 
     different: int = -1
-    """The first entry after it known to be different."""
+    """The first entry after it that is known to be different."""
 
     step: int = 1
     """The length of the next step back."""
@@ -118,12 +119,12 @@ _FROM_END: Final = MatchSearch()
 
 @define(slots=True, eq=False, repr=False)
 class Progress:
-    """The state of one follower as the leader knows it."""
+    """The state of a follower as the leader knows it."""
 
     peer: str
     state: PeerState = PeerState.COMPARE
     index: int = -1
-    """The entry to compare or to truncate to; -1 is the leader's end."""
+    """The entry to compare or to truncate to; -1 means the leader's last entry."""
 
     match: int = -1
     """The index up to which the follower's entries equal the leader's."""
@@ -134,12 +135,12 @@ class Progress:
     search: MatchSearch = _FROM_END
     generation: int = 0
     waiting: bool = False
-    """Whether a COMPARE or TRUNCATE is unanswered."""
+    """True if a COMPARE or TRUNCATE is unanswered."""
 
     retry_ms: int = 0
     pushed_ms: int = 0
     outstanding: deque[_Push] = field(factory=deque)
-    """Unanswered pushes, in order."""
+    """The unanswered pushes, in order."""
 
     outstanding_bytes: int = 0
 
@@ -147,7 +148,7 @@ class Progress:
     window_bytes: int = 0
 
     def enter(self, state: PeerState, index: int) -> None:
-        """Enter ``state`` at ``index``; answers to earlier requests no longer count."""
+        """Enter ``state`` at ``index``. Answers to earlier requests no longer count."""
         self.state = state
         self.index = index
         self.search = _FROM_END
@@ -163,13 +164,13 @@ class Progress:
 def next_comparison(
     index: int, equal: bool, search: MatchSearch, leader: IndexRange, follower: IndexRange
 ) -> tuple[PeerState, int, MatchSearch]:
-    """Return where to continue, now that the follower's entry ``index`` is known to be the leader's
-    or not.
+    """Return the next state, index and search after the follower's entry ``index`` was compared
+    with the leader's.
 
-    The wanted entry is the last one that both have. Steps back are doubled until an equal entry is
-    found, then the gap to the last unequal one is halved: a long tail of a lost leader costs a few
-    questions instead of one per entry. Without a common entry the follower starts over with the
-    leader's first.
+    The search is for the last entry that both have. The steps back are doubled until an equal entry
+    is found, then the gap to the nearest different entry is halved repeatedly: a long tail of a
+    former leader costs a few comparisons instead of one per entry. If there is no common entry, the
+    follower starts over with the leader's first entry.
     """
     if equal:
         if index == follower.end:
@@ -195,14 +196,18 @@ def next_comparison(
 
 @define(slots=True, eq=False, repr=False)
 class Replication:
-    """One leadership: created when a member becomes leader, ``ended`` when it stops leading."""
+    """The replication of one leadership: created when a member becomes leader, and ``ended`` when
+    it stops leading.
+    """
 
     member: Member
     stored_index: int
-    """The last entry of the leader's own log, up to which it may push."""
+    """The last stored entry of the leader's log, up to which it may push."""
 
     counted_index: int
-    """The last entry that counts for the quorum; smaller only with ``ack_after_sync``."""
+    """The last entry that counts for the quorum. It differs from ``stored_index`` only with
+    ``ack_after_sync``.
+    """
 
     peers: dict[str, Progress]
     ended: bool = False
@@ -213,7 +218,7 @@ class Replication:
         return cls(member, stored_index, counted_index, peers)
 
     def pump(self) -> None:
-        """Send everything that may be sent now."""
+        """Send all pushes that may be sent now."""
         for progress in self.peers.values():
             if progress.state is PeerState.APPEND:
                 self._append(progress)
@@ -221,7 +226,7 @@ class Replication:
                 self._compare(progress)
 
     def count(self) -> None:
-        """Commit the entries that a quorum has, if the last of them is of this term."""
+        """Commit the entries that a quorum has, if the last of them is of the current term."""
         member = self.member
         if not self.peers:
             if self.counted_index > member.committed_index:
@@ -235,7 +240,7 @@ class Replication:
             member.commit(reached)
 
     def lag_of(self, peer: str) -> int:
-        """Return how many entries ``peer`` lags."""
+        """Return the number of entries by which ``peer`` lags."""
         return self.stored_index - self.peers[peer].match
 
     def _compare(self, progress: Progress) -> None:
@@ -286,15 +291,15 @@ class Replication:
 
     def _append(self, progress: Progress) -> None:
         options, now_ms = self.member.options, self.member.now_ms
-        under_way = progress.outstanding
-        if under_way and now_ms - under_way[0].sent_ms > options.push_timeout_ms:
+        outstanding = progress.outstanding
+        if outstanding and now_ms - outstanding[0].sent_ms > options.push_timeout_ms:
             self._repeat_oldest(progress)
         while (
             progress.state is PeerState.APPEND
             and progress.next <= self.stored_index
-            and len(under_way) < options.push_window
+            and len(outstanding) < options.push_window
             and progress.outstanding_bytes < PUSH_WINDOW_BYTES
-            and not (len(under_way) >= SMALL_BATCHES_MAX and self._worth_waiting(progress))
+            and not (len(outstanding) >= SMALL_BATCHES_MAX and self._worth_waiting(progress))
         ):
             entries = self._collect(progress.next, progress)
             if isinstance(entries, EntryRun):
@@ -326,12 +331,12 @@ class Replication:
     def _worth_waiting(self, progress: Progress) -> bool:
         """Return whether a small batch should wait for one of the outstanding answers.
 
-        It grows meanwhile, and a small batch costs the follower as much as a large one.
+        The batch grows meanwhile, and a small batch costs the follower as much as a large one.
         """
         if not self._batch_bytes(progress.peer):
             return False
         log = self.member.log
-        if not log.has(progress.next):  # its file has gone: compared again
+        if not log.has(progress.next):  # its file has expired; the follower is compared again
             return False
         waiting_bytes = log.end_offset_of(self.stored_index) - log.entry(progress.next).position
         return waiting_bytes < self._batch_bytes(progress.peer)
@@ -347,7 +352,7 @@ class Replication:
         self._push_entries(progress, push, entries)
 
     def _collect(self, first: int, progress: Progress) -> Sequence[Entry]:
-        """Return the entries of the next push; none if it must wait or the state has changed."""
+        """Return the entries of the next push, or none if it must wait or the state has changed."""
         member = self.member
         if first < member.log.begin_index:
             progress.enter(PeerState.COMPARE, -1)
@@ -361,7 +366,7 @@ class Replication:
         return member.log.batch(first, self.stored_index, batch_bytes)
 
     def _batch_bytes(self, peer: str) -> int:
-        """Return the size up to which a batch keeps growing."""
+        """Return the size in bytes up to which a batch grows; 0 if the member gets no batches."""
         if peer in self.member.batching:
             return OWN_BATCH_BYTES
         return self.member.options.batch_push_bytes if self.member.options.batch_push else 0
@@ -396,7 +401,7 @@ class Replication:
             outstanding = progress.outstanding
             while outstanding and outstanding[0].last <= progress.match:
                 progress.outstanding_bytes -= outstanding.popleft().size
-            if reached > self.member.committed_index:  # otherwise no quorum has more than before
+            if reached > self.member.committed_index:  # otherwise the quorum has not advanced
                 self.count()
 
     def _committed(self, progress: Progress, generation: int, response: Response | None) -> None:

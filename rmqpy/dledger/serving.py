@@ -1,8 +1,8 @@
-"""Requests of DLedger's own clients: the leader's address, one entry, one append.
+"""The requests of DLedger's own clients: METADATA, GET and APPEND.
 
-A member that does not lead answers GET and APPEND with NOT_LEADER and the leader's id. An append
-that is accepted is passed to the owner of the log (``Ready.appends``): this core owns no bytes, and
-in a broker's group only message records may become entries.
+A member that does not lead answers GET and APPEND with NOT_LEADER and the leader's id. An accepted
+append is passed to the owner of the log (``Ready.appends``), because the core owns no bytes and in
+the group of a broker only message records may become entries.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def metadata(member: Member, request: MetadataRequest) -> MetadataResponse:
 
 
 def get_entry(member: Member, request: GetEntriesRequest) -> GetEntriesResponse:
-    """Return the entry at ``begin_index`` if it may be read: from a leader, once committed."""
+    """Return the entry at ``begin_index`` if this member leads and the entry is committed."""
     index = request.begin_index
     if member.role is not Role.LEADER:
         code = _CODE.NOT_LEADER
@@ -58,7 +58,7 @@ def get_entry(member: Member, request: GetEntriesRequest) -> GetEntriesResponse:
 def refuse_append(
     member: Member, request: AppendEntryRequest, code: DLedgerResponseCode
 ) -> AppendEntryResponse:
-    """Return the refusal of an append, with the member to ask instead."""
+    """Return the refusal of an append, with the id of the leader."""
     return AppendEntryResponse(
         group=request.group,
         remote_id=request.remote_id,

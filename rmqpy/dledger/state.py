@@ -19,11 +19,11 @@ class Role(Enum):
 
 
 class DiskState(Enum):
-    """The abilities of the disk: ``FULL`` accepts no entries, ``FAILED`` cannot even store a vote.
+    """The state of the disk: ``FULL`` accepts no entries, ``FAILED`` cannot even store a vote.
 
-    With a ``DAMAGED`` entry a member follows and votes but does not lead, because others would read
-    the entry from it. Neither does one that ``LACKS_TABLES``: as a leader it would deprive the
-    others of tables that only they have.
+    A member with a ``DAMAGED`` entry follows and votes but does not lead, because the others would
+    copy the entry. A member that ``LACKS_TABLES`` does not lead either, because the others would
+    copy its tables and lose their own.
     """
 
     GOOD = "GOOD"
@@ -38,12 +38,12 @@ NOT_LEADING: Final = {
     DiskState.DAMAGED: "an entry is damaged",
     DiskState.LACKS_TABLES: "topics and offsets are not known",
 }
-"""The states in which a member does not lead, and the reasons."""
+"""The states in which a member does not lead, with the reason for each."""
 
 
 @define(slots=True, frozen=True)
 class HardState:
-    """The persistent state, file ``currterm``. ``voted_for`` belongs to ``current_term``."""
+    """The persistent state (file ``currterm``). ``voted_for`` is the vote of ``current_term``."""
 
     current_term: Term = Term(0)  # noqa: RUF009 (a NewType)
     voted_for: str | None = None

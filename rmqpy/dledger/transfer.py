@@ -1,14 +1,14 @@
-"""Transfer of leadership to a chosen member: requested by an operator, or to a preferred leader.
+"""The transfer of leadership to a member that an operator has chosen, or to a preferred leader.
 
-The leader refuses puts, requests the successor to take over once its ledger reaches the leader's
-end, and waits for its answer. The successor catches up, stands for election in the next term, and
-answers when it has won or when another member leads.
+The leader refuses puts, requests that the successor take over once its ledger reaches the leader's
+end, and waits for the answer. The successor catches up, becomes a candidate of the next term, and
+answers when it has won or another member leads.
 
 ==================================  ============================================
 state                               ends
 ==================================  ============================================
-leader: transferee is set           answer or none from the successor; role lost
-successor: catching up              end reached → taking over; waited too long, other leader → 418
+leader: transferee is set           the successor answers or times out, or the role is lost
+successor: catching up              end reached → taking over; timeout or other leader → 418
 successor: taking over              leader of that term → SUCCESS; follower → 418; later term → 403
 ==================================  ============================================
 """
@@ -48,8 +48,10 @@ class _Taking:
 
 @define(slots=True, eq=False, repr=False)
 class LeadershipTransfer:
-    """Both ends of a transfer. ``lag_of`` returns how many entries a follower lags (leader only);
-    ``live_peers`` are the members that the last heartbeats reached.
+    """Both ends of a transfer.
+
+    ``lag_of`` returns the number of entries by which a follower lags (leader only); ``live_peers``
+    returns the members that the last heartbeats have reached.
     """
 
     member: Member
@@ -78,7 +80,7 @@ class LeadershipTransfer:
             self._answer(ticket, _CODE.UNEXPECTED_ARGUMENT)
 
     def tick(self) -> None:
-        """Check the timeouts of the successor; on the leader, look for a preferred leader."""
+        """Check the timeouts of a successor. On a leader, also look for a preferred leader."""
         self._check_taking()
         member = self.member
         if member.role is not Role.LEADER or member.now_ms < self._next_check_ms:
@@ -150,7 +152,7 @@ class LeadershipTransfer:
             self._answer(ticket, _CODE.INCONSISTENT_TERM)
         elif self._taking is not None:
             self._answer(ticket, _CODE.REPEATED_REQUEST)
-        elif member.disk in NOT_LEADING:  # it would only depose the leader
+        elif member.disk in NOT_LEADING:  # the election would only depose the leader
             self._answer(ticket, _CODE.TAKE_LEADERSHIP_FAILED)
         else:
             deadline_ms = member.now_ms + member.options.transfer_wait_ms

@@ -48,11 +48,11 @@ def test_equal_members_are_compatible() -> None:
         (evolve(OTHER, divided_offset=4096), "its old commit log ends at 4096, ours at 8192"),
         (
             evolve(OTHER, divided_offset=-1, end_index=-1),
-            "stop n1, then rmqpy upgrade join DIR --from",
+            "stop n1, then run rmqpy upgrade join DIR --from",
         ),
         (
             evolve(OTHER, old_log_end=7000),
-            "differ from offset 7000 on; stop both, then rmqpy upgrade plan",
+            "differ from offset 7000 on; stop both, then run rmqpy upgrade plan",
         ),
         (evolve(OTHER, old_log_digest="d2"), "first in the file that begins at 4096;"),
         (evolve(OTHER, old_log_digest="d1,d2"), "first in the file that begins at 0;"),

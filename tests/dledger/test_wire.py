@@ -199,29 +199,29 @@ PUSH: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"term": "x"}, "term: no whole number"),
-        ({"term": True}, "term: no whole number"),
-        ({"term": 1 << 63}, "term: no whole number of 64 bits"),
-        ({"code": 1 << 31}, "code: no whole number of 32 bits"),
-        ({"commitIndex": 1.5}, "commitIndex: no whole number"),
-        ({"group": 5}, "group: no text"),
-        ({"type": "STEAL"}, "type: no kind of push"),
-        ({"type": 7}, "type: no text"),
+        ({"term": "x"}, "term: expected a 64-bit integer"),
+        ({"term": True}, "term: expected a 64-bit integer"),
+        ({"term": 1 << 63}, "term: expected a 64-bit integer"),
+        ({"code": 1 << 31}, "code: expected a 32-bit integer"),
+        ({"commitIndex": 1.5}, "commitIndex: expected a 64-bit integer"),
+        ({"group": 5}, "group: expected a string"),
+        ({"type": "STEAL"}, "type: unknown push type"),
+        ({"type": 7}, "type: expected a string"),
         ({"entry": None}, "entry: absent from a push of type APPEND"),
-        ({"entry": []}, "entry: no entry"),
-        ({"entry": {"body": "aGk"}}, "entry: body: no Base64"),
-        ({"entry": {"body": "a*k="}}, "entry: body: no Base64"),
-        ({"entry": {"body": 5}}, "entry: body: no text"),
+        ({"entry": []}, "entry: expected an entry"),
+        ({"entry": {"body": "aGk"}}, "entry: body: invalid Base64"),
+        ({"entry": {"body": "a*k="}}, "entry: body: invalid Base64"),
+        ({"entry": {"body": 5}}, "entry: body: expected a string"),
         ({"entry": {"size": 51}}, "entry: size: 51, expected 50"),
         ({"entry": {"size": None}}, "entry: size: None, expected 50"),
         ({"entry": {"magic": 2}}, "entry: magic: 2, expected 1"),
         ({"entry": {"index": -1}}, "entry: index: -1"),
         ({"entry": {"pos": -5}}, "entry: pos: -5"),
         ({"entry": {"term": None}}, "entry: term: None"),
-        ({"entry": {"pos": "far"}}, "entry: pos: no whole number"),
-        ({"batchEntry": 5}, "batchEntry: no list"),
-        ({"batchEntry": [5]}, "batchEntry: [0]: no entry"),
-        ({"batchEntry": [PUSH["entry"], PUSH["entry"]]}, "batchEntry: 2 stands behind 2"),
+        ({"entry": {"pos": "far"}}, "entry: pos: expected a 64-bit integer"),
+        ({"batchEntry": 5}, "batchEntry: expected a list"),
+        ({"batchEntry": [5]}, "batchEntry: [0]: expected an entry"),
+        ({"batchEntry": [PUSH["entry"], PUSH["entry"]]}, "batchEntry: index 2 follows 2"),
         ({"type": "COMPARE", "batchEntry": [PUSH["entry"]]}, "batchEntry: not empty in a push"),
     ],
 )
@@ -251,7 +251,7 @@ def test_a_body_that_is_no_json_object_is_refused(code: int, body: bytes) -> Non
 
 
 def test_an_unknown_request_code_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="code 51003 is no request"):
+    with pytest.raises(RemoteProtocolError, match="code 51003 is not a request"):
         decode_request(51003, b"{}")
 
 

@@ -1,9 +1,9 @@
-"""The bodies of DLedger's remoting frames: JSON, entry bodies in Base64. Pure bytes and values.
+"""The bodies of DLedger's remoting frames: JSON, with entry bodies in Base64.
 
-The frame around a body carries only the request code; in answers the remoting code is always
-200 and the result is in the body. Members are written in alphabetical order, absent ones left
-out. The derived members of a push (batch, count, firstEntryIndex, lastEntryIndex, totalSize) are
-written but not read; ``totalSize`` counts batches only.
+The frame around a body contains only the request code; in answers the remoting code is always 200
+and the result is in the body. Members are written in alphabetical order, absent ones are omitted.
+The derived members of a push (batch, count, firstEntryIndex, lastEntryIndex, totalSize) are written
+but not read; ``totalSize`` is nonzero only in batches.
 
 ==========================  =============  =================================================
 message                     wire name      attribute
@@ -81,7 +81,7 @@ def encode(message: DLedgerMessage) -> bytes:
 
 
 def encode_in_pieces(message: DLedgerMessage) -> Sequence[bytes]:
-    """Return the body of ``message`` in pieces, where the entries of a push are one of them."""
+    """Return the body of ``message`` in pieces; the entries of a batch push are one piece."""
     if isinstance(message, PushEntryRequest):
         entries = message.entries
         if isinstance(entries, EntryRun) and entries.text and message.batch:
@@ -93,12 +93,12 @@ def decode_request(code: int, body: bytes | memoryview) -> Request:
     """Return the request in a frame of ``code``. Raises RemoteProtocolError."""
     kind = REQUESTS.get(code)
     if kind is None:
-        raise RemoteProtocolError(f"code {code} is no request of a DLedger member")
+        raise RemoteProtocolError(f"code {code} is not a request of a DLedger member")
     return _decode(kind, body)
 
 
 def decode_response(request: type[Request], body: bytes | memoryview) -> Response:
-    """Return the answer to a request of that type. Raises RemoteProtocolError."""
+    """Return the response to a request of type ``request``. Raises RemoteProtocolError."""
     return _decode(RESPONSES[request], body)
 
 
@@ -120,9 +120,9 @@ def _decode(kind: type[M], body: bytes | memoryview) -> M:
     try:
         value = loads(body)
     except FastjsonDecodeError as fault:
-        raise RemoteProtocolError(f"a {kind.__name__} is no JSON: {str(fault)[:200]}") from None
+        raise RemoteProtocolError(f"a {kind.__name__} is not JSON: {str(fault)[:200]}") from None
     if not isinstance(value, dict):
-        raise RemoteProtocolError(f"a {kind.__name__} is no object but {type(value).__name__}")
+        raise RemoteProtocolError(f"a {kind.__name__} is not an object but {type(value).__name__}")
     try:
         if kind is PushEntryRequest:
             return kind(**_push_arguments(value, run))
@@ -132,11 +132,11 @@ def _decode(kind: type[M], body: bytes | memoryview) -> M:
 
 
 class _FieldError(Exception):
-    """The error for a field with an impossible value."""
+    """A field has an invalid value."""
 
 
 class _WireField:
-    """One field of a message: its name on the wire, its reader and its writer."""
+    """A field of a message: its name on the wire, its reader and its writer."""
 
     __slots__ = ("attribute", "read", "wire_name", "write")
 
@@ -169,7 +169,8 @@ def _integer(value: object, maximum: int) -> int:
             pass
     elif type(value) is int and -maximum - 1 <= value <= maximum:
         return value
-    raise _FieldError(f"no whole number of {maximum.bit_length() + 1} bits: {_shown(value)}")
+    bits = maximum.bit_length() + 1
+    raise _FieldError(f"expected a {bits}-bit integer, found {_shown(value)}")
 
 
 def _int32(value: object) -> int:
@@ -182,7 +183,7 @@ def _int64(value: object) -> int:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise _FieldError(f"no text: {_shown(value)}")
+        raise _FieldError(f"expected a string, found {_shown(value)}")
     return value
 
 
@@ -190,7 +191,7 @@ def _bytes(value: object) -> bytes:
     try:
         return a2b_base64(_text(value), strict_mode=True)
     except (Base64Error, ValueError) as error:
-        raise _FieldError(f"no Base64: {error}") from None
+        raise _FieldError(f"invalid Base64: {error}") from None
 
 
 def _write_bytes(value: bytes | bytearray | memoryview) -> str:
@@ -199,7 +200,7 @@ def _write_bytes(value: bytes | bytearray | memoryview) -> str:
 
 def _list(value: object, read: Callable[[Any], Any]) -> tuple[Any, ...]:
     if not isinstance(value, list):
-        raise _FieldError(f"no list: {_shown(value)}")
+        raise _FieldError(f"expected a list, found {_shown(value)}")
     items = []
     for number, item in enumerate(value):
         try:
@@ -211,7 +212,7 @@ def _list(value: object, read: Callable[[Any], Any]) -> tuple[Any, ...]:
 
 def _peers(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise _FieldError(f"no object: {_shown(value)}")
+        raise _FieldError(f"expected an object, found {_shown(value)}")
     return {_text(member): _text(address) for member, address in value.items()}
 
 
@@ -226,14 +227,14 @@ def _push_type(value: object) -> PushType:
     try:
         return PushType(_text(value))
     except ValueError:
-        raise _FieldError(f"no kind of push: {_shown(value)}") from None
+        raise _FieldError(f"unknown push type {_shown(value)}") from None
 
 
 _USUAL_ZEROS: Final = ("bodyCrc", "chainCrc", "channel")
 
 
 def _usual_entry(value: Mapping[Any, Any]) -> Entry | None:
-    """Return an entry in the usual form; None if it needs a closer check."""
+    """Return an entry in the usual form, or None if each of its fields must be checked."""
     try:
         body = a2b_base64(value["body"], strict_mode=True)
         index, term, position = value["index"], value["term"], value["pos"]
@@ -255,7 +256,7 @@ def _usual_entry(value: Mapping[Any, Any]) -> Entry | None:
 
 def _entry(value: object) -> Entry:
     if not isinstance(value, dict):
-        raise _FieldError(f"no entry: {_shown(value)}")
+        raise _FieldError(f"expected an entry, found {_shown(value)}")
     usual = _usual_entry(value)
     if usual is not None:
         return usual
@@ -302,7 +303,7 @@ def _write_entry(entry: Entry) -> dict[str, object]:
 
 
 def _push_text(push: PushEntryRequest) -> bytes:
-    """Return the text of a push; entries, most of a leader's traffic, are inserted as text."""
+    """Return the text of a push. The entries, which are most of it, are inserted as text."""
     entries = push.entries
     if isinstance(entries, EntryRun):
         return write_push(push, entries.text or _texts(entries), entries.size)
@@ -324,7 +325,7 @@ def _push_arguments(value: Mapping[Any, Any], run: EntryRun | None) -> dict[str,
     batch = found.pop("batch_entry", ())
     if run is not None:
         if batch:
-            raise _FieldError("batchEntry: stands there twice")
+            raise _FieldError("batchEntry: duplicate field")
         batch = run
     single = found.pop("entry", None)
     found["entries"] = batch or ((single,) if single is not None else ())
@@ -336,7 +337,7 @@ def _push_arguments(value: Mapping[Any, Any], run: EntryRun | None) -> dict[str,
         raise _FieldError(f"batchEntry: not empty in a push of type {kind.value}")
     for before, after in pairwise(() if run is not None else batch):
         if after.index != before.index + 1:
-            raise _FieldError(f"batchEntry: {after.index} stands behind {before.index}")
+            raise _FieldError(f"batchEntry: index {after.index} follows {before.index}")
     return found
 
 

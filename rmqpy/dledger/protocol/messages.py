@@ -1,6 +1,6 @@
 """The messages between members of a group, as values.
 
-:mod:`rmqpy.dledger.protocol.json_bodies` has their bytes.
+:mod:`rmqpy.dledger.protocol.json_bodies` encodes and decodes them.
 
 ======  ====================  =====================================  ============================
 code    request               sent by → to                           response
@@ -14,10 +14,11 @@ code    request               sent by → to                           response
 51005   LeadershipTransfer…   operator → leader, leader → successor  LeadershipTransferResponse
 ======  ====================  =====================================  ============================
 
-The base fields of each: ``remote_id`` is the receiver, ``local_id`` the sender, ``leader_id`` of a
-VoteRequest the candidate; ``code`` is 200 in requests and a :class:`DLedgerResponseCode` in
-responses (an unknown number is kept unchanged). None is an absent field. A response that starts
-from its request's base fields (votes, refusals) repeats the ids of the request.
+All messages have these base fields: ``remote_id`` is the receiver, ``local_id`` the sender, and
+``leader_id`` of a VoteRequest the candidate; ``code`` is 200 in requests and a
+:class:`DLedgerResponseCode` in responses (an unknown number is kept unchanged). None represents an
+absent field. A response that is built from the base fields of its request (votes, refusals) repeats
+the ids of the request.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from rmqpy.model.ids import Term
 
 
 class DLedgerResponseCode(IntEnum):
-    """Java DLedgerResponseCode: the result of a request, in the body's ``code``."""
+    """The result of a request, in the ``code`` of the body (Java DLedgerResponseCode)."""
 
     UNKNOWN = -1
     SUCCESS = 200
@@ -79,7 +80,7 @@ SUCCESS: Final = int(DLedgerResponseCode.SUCCESS)
 
 
 class VoteResult(Enum):
-    """Java VoteResponse.RESULT, as on the wire."""
+    """The result of a vote request, as on the wire (Java VoteResponse.RESULT)."""
 
     UNKNOWN = "UNKNOWN"
     ACCEPT = "ACCEPT"
@@ -96,7 +97,7 @@ class VoteResult(Enum):
 
 
 class PushType(Enum):
-    """Java PushEntryRequest.Type."""
+    """The type of a push (Java PushEntryRequest.Type)."""
 
     APPEND = "APPEND"
     COMMIT = "COMMIT"
@@ -141,8 +142,8 @@ class MetadataResponse(Response):
 
 @define(slots=True, frozen=True, kw_only=True)
 class AppendEntryRequest(Request):
-    """A client's request to append; ``batch_msgs`` replaces ``body`` in Java's
-    BatchAppendEntryRequest, of which Java's server reads the single form only.
+    """A client's request to append. Java's BatchAppendEntryRequest has ``batch_msgs`` instead of
+    ``body``; Java's server reads only ``body``.
     """
 
     CODE = RequestCode.APPEND
@@ -200,8 +201,8 @@ class HeartBeatResponse(Response):
 
 @define(slots=True, frozen=True, kw_only=True)
 class PushEntryRequest(Request):
-    """A leader's push: one entry for COMPARE, TRUNCATE and a single APPEND, none for COMMIT, any
-    number of consecutive ones with ``batch``.
+    """A leader's push. It has one entry for COMPARE, TRUNCATE and a single APPEND, none for COMMIT,
+    and any number of consecutive entries with ``batch``.
     """
 
     CODE = RequestCode.PUSH
@@ -224,8 +225,8 @@ class PushEntryRequest(Request):
 
 @define(slots=True, frozen=True, kw_only=True)
 class PushEntryResponse(Response):
-    """A follower's answer, with its ``begin_index`` and ``end_index`` at that time. ``count`` is 0
-    in answers of old members.
+    """A follower's answer to a push, with the ``begin_index`` and ``end_index`` of its log.
+    ``count`` is 0 in answers of old members.
     """
 
     index: int | None = None

@@ -1,8 +1,9 @@
-"""Pushes of entries and their answers in rmqpy's usual form, read and written directly as text.
+"""Pushes of entries and their answers in the form that rmqpy writes, read and written directly as
+text.
 
-They are nearly all of a busy group's traffic, so the detour through JSON values is avoided. Writing
-gives the same bytes as :mod:`rmqpy.dledger.protocol.json_bodies`; reading accepts the usual form
-only and leaves every other form to that module.
+They are nearly all of the traffic in a busy group, so the detour through JSON values is avoided.
+Writing produces the same bytes as :mod:`rmqpy.dledger.protocol.json_bodies`. Reading accepts only
+this form; that module reads all others.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _ANSWER: Final = re.compile(
 
 
 def write_push(push: PushEntryRequest, entries: bytes, total_size: int) -> bytes:
-    """Return the body of a push; ``entries`` is the text of its entry or entries, ``total_size``
-    their bytes in a batch.
+    """Return the body of a push. ``entries`` is the text of its entries, ``total_size`` their size
+    in bytes in a batch.
     """
     last = push.first_index + len(push.entries) - 1 if push.entries else -1
     single = b"" if push.batch or not push.entries else b'"entry":%b,' % entries
@@ -68,8 +69,8 @@ def write_push(push: PushEntryRequest, entries: bytes, total_size: int) -> bytes
 
 
 def write_run(push: PushEntryRequest, run: EntryRun) -> tuple[bytes, bytes, bytes]:
-    """Return the body of a batch push in pieces; the second one, nearly all of it, is the run's own
-    text, the same for every follower.
+    """Return the body of a batch push in pieces. The second piece, nearly all of the body, is the
+    text of ``run``, which is the same for every follower.
     """
     rest = _rest_of(push.group, push.leader_id, push.local_id, push.remote_id)
     span = run.span
@@ -96,8 +97,8 @@ def _rest_of(
 
 
 def granted_texts(grant: PushGrant) -> tuple[bytes, bytes]:
-    """Return the text of a granted push between its first and last index, and from there to its
-    size.
+    """Return two texts of a granted push: the text between its first and last index, and the text
+    between its last index and its size.
     """
     leader_id = grant.leader_id
     names = _before_term(leader_id, leader_id, grant.self_id)
@@ -134,8 +135,8 @@ def write_answer(answer: PushEntryResponse) -> bytes:
 
 
 def taken_answer(group: str, term: int) -> bytes:
-    """Return the answer to a granted push of the group and term as a template (``%``) for the start
-    of the log, the count, the end of the log and the first index.
+    """Return the answer to a granted push of the group and term, as a ``%`` template whose values
+    are the begin index of the log, the count, the end index of the log, and the first index.
     """
     name = _named(b"group", group).replace(b"%", b"%%")
     return b'{"beginIndex":%%d,"code":%d,"count":%%d,"endIndex":%%d,%b"index":%%d,"term":%d}' % (
@@ -146,7 +147,7 @@ def taken_answer(group: str, term: int) -> bytes:
 
 
 def take_run(body: bytes) -> tuple[EntryRun, int] | None:
-    """Return the entries of a batch push in one piece, and where ``body`` continues.
+    """Return the entries of a batch push as a run, and the position after them in ``body``.
 
     None means that they are not in the usual place or form.
     """
@@ -158,7 +159,9 @@ def take_run(body: bytes) -> tuple[EntryRun, int] | None:
 
 
 def read_push(body: bytes, run: EntryRun, end: int) -> PushEntryRequest | None:
-    """Return the batch push whose entries are ``run`` and whose other members begin at ``end``."""
+    """Return the batch push whose entries are ``run`` and whose other members begin at ``end`` of
+    ``body``; None if they are not in the usual form.
+    """
     match = _PUSH_REST.fullmatch(body, end)
     if match is None:
         return None
@@ -178,7 +181,7 @@ def read_push(body: bytes, run: EntryRun, end: int) -> PushEntryRequest | None:
 
 
 def read_answer(body: bytes | memoryview) -> PushEntryResponse | None:
-    """Return the answer to a push."""
+    """Return the answer to a push; None if it is not in the usual form."""
     match = _ANSWER.fullmatch(body)
     if match is None:
         return None

@@ -492,7 +492,7 @@ def test_frames_that_cannot_be_read(group: Group, caplog: pytest.LogCaptureFixtu
         leader.driver.handle(channel, [RemotingCommand.request(51004, body=push)])
     for answer in channel.take():
         assert b'"code":411' in answer.body
-    assert sum("no Base64" in text for text in caplog.messages) == 1, "said once"
+    assert sum("invalid Base64" in text for text in caplog.messages) == 1, "said once"
     for code, expected in ((51003, 1), (51999, 3)):
         leader.driver.handle(channel, [RemotingCommand.request(code)])
         assert channel.take_one().code == expected

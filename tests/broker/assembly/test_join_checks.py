@@ -109,7 +109,7 @@ def test_a_difference_in_the_first_file_is_found_after_the_vote() -> None:
     leader = settled(world)
     assert leader.name != "n2"
     reason = refused_by_all(world, "n2")
-    assert "holds other messages, first in the file that begins at 0" in reason
+    assert "contains other messages, first in the file that begins at 0" in reason
     assert "rmqpy upgrade plan" in reason
     followers = [host for host in world.hosts.values() if host not in (leader, odd)]
     assert [role_of(host) for host in followers] == [Role.FOLLOWER], "a verified quorum works"
@@ -251,7 +251,7 @@ def subject(name: str, **changes: Any) -> Subject:
         ([subject("n0"), subject("n1", old_log_digest="aa,bb,cc")], ""),
         ([subject("n0"), subject("n2")], "the certificate is about n0, n2"),
         ([subject("n0"), subject("n1", old_log_digest="")], "does not describe its old log"),
-        ([subject("n0"), subject("n1", old_log_digest="aa,xx")], "holds other messages"),
+        ([subject("n0"), subject("n1", old_log_digest="aa,xx")], "contains other messages"),
         ([subject("n0"), subject("n1", old_log_end=7000)], "differ from offset 7000 on"),
         ([subject("n0"), subject("n1", by_queue=8)], "says NOT EQUAL"),
     ],
