@@ -1,4 +1,4 @@
 """Classic replication: the bytes between a slave and its master, and both ends as state machines.
 
-:mod:`.frames` has the bytes, :mod:`.link` the states. Neither has a socket, file or clock.
+:mod:`.frames` defines the bytes, :mod:`.link` the states. No module has a socket, file or clock.
 """

@@ -1,4 +1,4 @@
-"""The search for the offset at which two logs diverge, by digests of a few blocks of the other.
+"""The search for the offset at which two logs diverge, by digests of a few blocks of the other log.
 
 A log only grows, so two copies agree up to some offset and differ from there to the end of the
 shorter one. The search requests the digests of a span in equal blocks (:class:`CompareRange`) and
@@ -8,11 +8,11 @@ narrows it with each answer::
      └──differs at its first byte──► halves (the last agreeing place below it)
                 └──differs further on──► narrow ──one byte──► parted
 
-Not detected: logs that differ somewhere and are identical again in the whole tail. No log becomes
-like this on its own.
+The search does not detect logs that differ somewhere but are identical again in the whole tail.
+That cannot happen in normal operation.
 
-Invariants: a span is at most ``SPAN_MAX`` bytes in at most ``BLOCKS_MAX`` blocks; the search ends
-after about 60 answers, whatever their contents.
+Invariants: a span has at most ``SPAN_MAX`` bytes in at most ``BLOCKS_MAX`` blocks; the search ends
+after about 60 answers, regardless of their contents.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PROBE_BYTES: Final = 4 << 10
 
 @define(slots=True, frozen=True)
 class CompareRange:
-    """Bytes ``[begin, end)`` of a log in blocks of ``block`` bytes (the last may be shorter)."""
+    """The bytes ``[begin, end)`` of a log in blocks of ``block`` bytes. The last may be shorter."""
 
     begin: int
     end: int
@@ -39,13 +39,13 @@ class CompareRange:
 
     def __attrs_post_init__(self) -> None:
         if not (0 <= self.begin < self.end and self.end - self.begin <= SPAN_MAX):
-            raise ValueError(f"{self.begin}..{self.end} is no span of at most {SPAN_MAX} bytes")
+            raise ValueError(f"{self.begin}..{self.end} is not a span of at most {SPAN_MAX} bytes")
         if self.block < 1 or -(-(self.end - self.begin) // self.block) > BLOCKS_MAX:
             raise ValueError(f"more than {BLOCKS_MAX} blocks of {self.block} bytes")
 
     @classmethod
     def of(cls, begin: int, end: int) -> CompareRange:
-        """Return the span divided into as many blocks as allowed."""
+        """Return the range ``[begin, end)``, split into as many blocks as allowed."""
         return cls(begin, end, max(1, -(-(end - begin) // BLOCKS_MAX)))
 
     @property
@@ -57,11 +57,13 @@ class CompareRange:
 
 
 ReadBytes = Callable[[int, int], bytes]
-"""Reads bytes of a log from an offset on, across files; raises KeyError if some are missing."""
+"""A function of offset and size that reads bytes of a log, across files. It raises KeyError if some
+are missing.
+"""
 
 
 def digests(span: CompareRange, read: ReadBytes) -> bytes:
-    """Return the digests of the blocks, one after the other."""
+    """Return the concatenated digests of the blocks."""
     return b"".join(
         hashlib.blake2b(read(start, end - start), digest_size=DIGEST_SIZE).digest()
         for start, end in span.blocks
@@ -70,10 +72,10 @@ def digests(span: CompareRange, read: ReadBytes) -> bytes:
 
 @define(slots=True, eq=False, repr=False)
 class DivergenceSearch:
-    """A comparison of ``[begin, end)``, which both logs hold.
+    """A comparison of ``[begin, end)``, which both logs contain.
 
-    Request ``requested`` and pass the answer to :meth:`take` until ``requested`` is None; then
-    ``parted`` is the first differing offset, or None if the logs agree.
+    Fetch the digests of ``requested`` and pass them to :meth:`take` until ``requested`` is None.
+    Then ``parted`` is the first differing offset, or None if the logs agree.
     """
 
     begin: int
@@ -82,9 +84,9 @@ class DivergenceSearch:
     requested: CompareRange | None = field(default=None, init=False)
     parted: int | None = field(default=None, init=False)
     _agreed: int = field(init=False)
-    """The offset below which the logs agree (as far as probes can show)."""
+    """The offset below which the logs agree, as far as the probes show."""
     _differs: tuple[int, int] | None = field(default=None, init=False)
-    """The block in which they differ; they may differ before it too."""
+    """A block in which the logs differ. They may also differ before it."""
 
     def __attrs_post_init__(self) -> None:
         self._agreed = self.begin
@@ -107,22 +109,22 @@ class DivergenceSearch:
             self._differs = first
             self._probe()
         else:
-            self._agreed = max(self._agreed, first[0])  # the blocks before it do
+            self._agreed = max(self._agreed, first[0])  # the blocks before it are equal
             self.requested = CompareRange.of(*first)
 
     def _same(self, span: CompareRange) -> None:
         if self._differs is None:
-            self.requested = None  # the tail is the same
+            self.requested = None  # the tails are equal
         else:
             self._agreed = span.end
             self._probe()
 
     def _probe(self) -> None:
-        """Probe the middle between the agreeing and the differing part."""
+        """Request the middle between the agreeing and the differing part."""
         assert self._differs is not None
         low, (high, end) = self._agreed, self._differs
         if end - low <= SPAN_MAX:
-            # close enough: one span covers the remainder, including the differing block
+            # One span covers the remainder, including the differing block.
             self.requested = CompareRange.of(low, end)
             return
         middle = low + (high - low) // 2

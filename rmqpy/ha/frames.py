@@ -1,5 +1,4 @@
-"""The two frames of classic replication, big-endian; the wire has nothing else, not even a
-greeting.
+"""The two frames of classic replication, big-endian. There is no handshake.
 
 Report, slave to master:
 
@@ -19,8 +18,8 @@ offset  bytes  field
 12      n      bytes of the log, unchanged
 ======  =====  ==========================================
 
-Invariants: the split of the stream makes no difference; a receiver keeps at most one unfinished
-frame; an offset is never negative and a body ends within 63 bits.
+Invariants: the result does not depend on how the stream is split; a receiver keeps at most one
+unfinished frame; an offset is never negative and a body ends below 2**63.
 """
 
 from __future__ import annotations
@@ -37,7 +36,9 @@ REPORT_SIZE: Final = 8
 HEADER_SIZE: Final = 12
 
 RECEIVE_BUFFER_SIZE: Final = 4 << 20
-"""READ_MAX_BUFFER_SIZE of a Java slave: a frame that does not fit never becomes complete."""
+"""The receive buffer of a Java slave (READ_MAX_BUFFER_SIZE). A larger frame never becomes complete
+there.
+"""
 
 BODY_MAX: Final = RECEIVE_BUFFER_SIZE - HEADER_SIZE
 
@@ -49,7 +50,7 @@ _HEADER: Final = Struct(">qi")
 
 @define(slots=True, frozen=True)
 class TransferFrame:
-    """Bytes of the master's log; none in a heartbeat, whose offset is that of the next bytes."""
+    """Bytes of the master's log. A heartbeat has none; its offset is that of the next bytes."""
 
     offset: PhysicalOffset
     body: bytes = b""
@@ -73,7 +74,7 @@ def encode_transfer(offset: int, body: bytes | memoryview = b"") -> bytes:
 
 
 class ReportReceiver:
-    """The master's half: bytes in, the newest report out."""
+    """The receiver of a master: bytes in, the latest report out."""
 
     __slots__ = ("_pending",)
 
@@ -85,9 +86,9 @@ class ReportReceiver:
         return len(self._pending)
 
     def receive(self, data: bytes | bytearray | memoryview) -> PhysicalOffset | None:
-        """Return the last complete report that has arrived; earlier ones are superseded unread.
+        """Return the last complete report, which supersedes the earlier ones, or None.
 
-        Raises RemoteProtocolError for an impossible report.
+        Raises RemoteProtocolError if it is negative.
         """
         pending = self._pending + data
         whole = len(pending) - len(pending) % REPORT_SIZE
@@ -96,12 +97,12 @@ class ReportReceiver:
             return None
         (offset,) = _REPORT.unpack_from(pending, whole - REPORT_SIZE)
         if offset < 0:
-            raise RemoteProtocolError(f"a slave reports the offset {offset}")
+            raise RemoteProtocolError(f"the slave reports the invalid offset {offset}")
         return PhysicalOffset(offset)
 
 
 class TransferReceiver:
-    """The slave's half: bytes in, transfers out."""
+    """The receiver of a slave: bytes in, transfers out."""
 
     __slots__ = ("_fault", "_needed", "_pending")
 
@@ -118,8 +119,9 @@ class TransferReceiver:
     def receive(self, data: bytes | bytearray | memoryview) -> list[TransferFrame]:
         """Return the transfers that ``data`` completes, in order.
 
-        Raises RemoteProtocolError for an impossible size or offset, in this and every later call;
-        the frames before it in the same ``data`` are sent again on the next connection.
+        Raises RemoteProtocolError for an invalid size or offset, in this and every later call. The
+        frames before it in the same ``data`` are lost; the master sends them again on the next
+        connection.
         """
         if self._fault is not None:
             raise RemoteProtocolError(self._fault)
@@ -157,7 +159,7 @@ class TransferReceiver:
 def _check(offset: int, size: int) -> None:
     if not 0 <= size <= BODY_MAX:
         raise RemoteProtocolError(
-            f"a master sends {size} bytes at {offset}: allowed are 0 to {BODY_MAX}"
+            f"the master sends {size} bytes at {offset}: expected 0 to {BODY_MAX}"
         )
     if not 0 <= offset <= OFFSET_MAX - size:
-        raise RemoteProtocolError(f"a master sends {size} bytes at the impossible offset {offset}")
+        raise RemoteProtocolError(f"the master sends {size} bytes at the invalid offset {offset}")

@@ -7,8 +7,8 @@ Master::
        └──────────────────────────────────┴──► closed (reason)
 
     report     waiting                               streaming
-    0          begin at the start of the last file   (ignored as an acknowledgement)
-    1..end     begin there, acknowledged             acknowledged; closed, if it was not sent
+    0          start at the last file                (ignored as an acknowledgement)
+    1..end     start there, acknowledged             acknowledged; closed if it was not sent yet
     > end      closed                                closed
     < begin    closed: those files no longer exist   (ignored)
 
@@ -16,20 +16,20 @@ Slave::
 
     open ──► closed (reason)
 
-    transfer          own log empty                  own log ends at E
+    transfer          own log is empty               own log ends at E
     at E              -                              stored, reported
     at a file start   stored, reported               closed, unless it is E
     elsewhere         closed                         closed
 
 Both close after ``housekeeping_interval_ms`` without a byte from the other end.
 
-The caller's duties, after each call and whenever there is room to send: call ``take_ready`` and
-carry out its result in the order of its fields. A closed link does nothing more. The caller reports
-to a slave's link by ``stored`` as soon as the bytes it returned are in the log.
+The caller has these duties. After each call, and whenever bytes can be sent, call ``take_ready``
+and carry out its result in the order of its fields. Call ``stored`` of a slave's link as soon as
+the bytes that it returned are in the log. A closed link returns no more actions.
 
-Invariants: a master sends contiguously from its first offset, never beyond the end of the log,
-never across a file; a slave returns only bytes that continue its log, and reports only stored ones;
-``acknowledged_offset`` never falls.
+Invariants: a master sends contiguously from its first offset, never beyond the end of the log and
+never across a file boundary; a slave returns only bytes that continue its log, and reports only
+stored bytes; ``acknowledged_offset`` never decreases.
 """
 
 from __future__ import annotations
@@ -53,9 +53,11 @@ from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import PhysicalOffset
 
 ReadLog = Callable[[PhysicalOffset, int], bytes | memoryview | None]
-"""Reads bytes of the log from an offset on; returns None if they no longer exist."""
+"""A function of offset and size that reads bytes of the log. It returns None if they no longer
+exist.
+"""
 
-ROOM_DEFAULT: Final = 256 << 10
+SEND_BYTES_DEFAULT: Final = 256 << 10
 
 REDIAL_FIRST_MS: Final = 1_000
 REDIAL_LONGEST_MS: Final = 60_000
@@ -63,8 +65,10 @@ REDIAL_LONGEST_MS: Final = 60_000
 
 @define(slots=True, frozen=True, kw_only=True)
 class LinkSettings:
-    """The settings of both ends. ``file_size`` is mappedFileSizeCommitLog and must be equal at
-    both; the others are haTransferBatchSize, haSendHeartbeatInterval (heartbeats and reports) and
+    """The settings of both ends.
+
+    ``file_size`` is mappedFileSizeCommitLog, which must be equal at both ends. The others are
+    haTransferBatchSize, haSendHeartbeatInterval (heartbeats and reports) and
     haHousekeepingInterval.
     """
 
@@ -102,8 +106,8 @@ class LinkSettings:
 
 @define(slots=True, frozen=True)
 class LogRange:
-    """The range of a master's log: ``begin`` is the start of its first file, ``end`` the end of the
-    readable part.
+    """The range of a master's log, from the start of its first file to the end of its readable
+    part.
     """
 
     begin: PhysicalOffset
@@ -112,7 +116,9 @@ class LogRange:
 
 @define(slots=True, frozen=True)
 class MasterReady:
-    """The actions for the master's caller. The slave has everything below ``acknowledged``."""
+    """The actions for the caller of a :class:`MasterLink`. The slave has all bytes below
+    ``acknowledged``.
+    """
 
     acknowledged: PhysicalOffset | None = None
     send: tuple[bytes, ...] = ()
@@ -121,8 +127,10 @@ class MasterReady:
 
 @define(slots=True, frozen=True)
 class SlaveReady:
-    """The actions for the slave's caller. ``append``: bytes that continue the log, each within one
-    file; an empty log starts at the offset of the first.
+    """The actions for the caller of a :class:`SlaveLink`.
+
+    ``append`` contains bytes that continue the log, each frame within one file; an empty log starts
+    at the offset of the first.
     """
 
     append: tuple[TransferFrame, ...] = ()
@@ -131,7 +139,9 @@ class SlaveReady:
 
 
 class MasterLink:
-    """A slave as seen from its master. ``read`` must return bytes of the last reported range."""
+    """A slave as seen from its master. ``read`` must return bytes of the range that was passed
+    last.
+    """
 
     def __init__(self, settings: LinkSettings, log: LogRange, read: ReadLog, now_ms: int) -> None:
         self._settings = settings
@@ -139,10 +149,10 @@ class MasterLink:
         self._read = read
         self._now_ms = self._read_ms = self._sent_ms = now_ms
         self._receiver = ReportReceiver()
-        self._news: PhysicalOffset | None = None
-        self._told_close = False
+        self._new_acknowledged: PhysicalOffset | None = None
+        self._close_reported = False
         self.next_offset: PhysicalOffset | None = None
-        """The offset sent next; None before the first report."""
+        """The next offset to send; None before the first report."""
         self.acknowledged_offset: PhysicalOffset | None = None
         self.closed: str | None = None
         """The reason why this link is closed, or None."""
@@ -163,7 +173,7 @@ class MasterLink:
 
     def log_grown(self, log: LogRange, now_ms: int) -> None:
         """Update the range of a log that has grown or lost its first files."""
-        assert log.end >= self._log.end, "a log does not shrink under a link"
+        assert log.end >= self._log.end, "a log does not shrink while a link is open"
         self._now_ms = now_ms
         self._log = log
 
@@ -174,14 +184,14 @@ class MasterLink:
         if silent_ms >= self._settings.housekeeping_interval_ms:
             self._close(f"the slave has been silent for {silent_ms} ms")
 
-    def take_ready(self, room: int = ROOM_DEFAULT) -> MasterReady | None:
-        """Return the next actions; None if there are none. At most about ``room`` bytes are sent,
-        more with the next call.
+    def take_ready(self, max_bytes: int = SEND_BYTES_DEFAULT) -> MasterReady | None:
+        """Return the next actions; None if there are none. A call sends at most about ``max_bytes``
+        bytes; the next call sends more.
         """
-        send = () if self.closed is not None else tuple(self._frames(room))
-        acknowledged, self._news = self._news, None
-        close = None if self._told_close else self.closed
-        self._told_close = self.closed is not None
+        send = () if self.closed is not None else tuple(self._frames(max_bytes))
+        acknowledged, self._new_acknowledged = self._new_acknowledged, None
+        close = None if self._close_reported else self.closed
+        self._close_reported = self.closed is not None
         ready = MasterReady(acknowledged, send, close)
         return None if ready == MasterReady() else ready
 
@@ -189,33 +199,33 @@ class MasterLink:
         log = self._log
         if reported > log.end:
             self._close(
-                f"the slave's log ends at {reported}, behind the end of ours ({log.end}): it holds"
-                " what this master never had"
+                f"the slave's log ends at {reported}, after the end of ours ({log.end}): it"
+                " contains data that this master never had"
             )
             return
         if self.next_offset is None:
             if 0 < reported < log.begin:
                 self._close(
-                    f"the slave's log ends at {reported}, ours begins at {log.begin}: what lies"
-                    " between is gone; the slave has to begin with an empty store"
+                    f"the slave's log ends at {reported}, ours begins at {log.begin}: the data"
+                    " between them has expired; empty the store of the slave and restart it"
                 )
                 return
             self.next_offset = reported if reported else self._settings.file_start(log.end)
         elif reported > self.next_offset:
             self._close(
-                f"the slave reports {reported}, it was sent bytes up to {self.next_offset} only"
+                f"the slave reports {reported}, but only bytes up to {self.next_offset} were sent"
             )
             return
         if reported > (self.acknowledged_offset or 0):
-            self.acknowledged_offset = self._news = reported
+            self.acknowledged_offset = self._new_acknowledged = reported
 
-    def _frames(self, room: int) -> list[bytes]:
+    def _frames(self, max_bytes: int) -> list[bytes]:
         frames: list[bytes] = []
         offset = self.next_offset
         if offset is None:
             return frames
         settings, end = self._settings, self._log.end
-        while room > 0 and offset < end:
+        while max_bytes > 0 and offset < end:
             size = min(settings.body_max, end - offset, settings.file_end(offset) - offset)
             body = self._read(offset, size)
             if body is None:
@@ -224,9 +234,9 @@ class MasterLink:
             assert len(body) == size, (len(body), size)
             frames.append(encode_transfer(offset, body))
             offset = self.next_offset = PhysicalOffset(offset + size)
-            room -= HEADER_SIZE + size
+            max_bytes -= HEADER_SIZE + size
         idle_ms = self._now_ms - self._sent_ms
-        if not frames and room > 0 and idle_ms >= settings.heartbeat_interval_ms:
+        if not frames and max_bytes > 0 and idle_ms >= settings.heartbeat_interval_ms:
             frames.append(encode_transfer(offset))
         if frames:
             self._sent_ms = self._now_ms
@@ -241,10 +251,10 @@ class SlaveLink:
     """The master as seen from a slave that has just connected.
 
     ``end`` is the end of the slave's log, 0 if it is empty. ``begin_at`` is the offset from which
-    an empty slave requests everything (a file start of the master's log), or None for the last file
-    only, which is the meaning of a report of 0. A log that begins at 0 therefore cannot be
-    requested from its first byte; its second byte can, and the first is known: it is the highest
-    byte of a record's size, 0 below 16 MiB.
+    an empty slave requests the log (the start of one of the master's files), or None to request
+    only the last file, which is the meaning of a report of 0. A slave can therefore not request a
+    log that begins at 0 from its first byte. It requests the log from the second byte instead and
+    adds the first, which is known: it is the highest byte of a record's size, 0 below 16 MiB.
     """
 
     def __init__(
@@ -264,9 +274,9 @@ class SlaveLink:
         self._lacks_first_byte = begin_at == 0 and not end
         first_report = 1 if self._lacks_first_byte else end or begin_at or 0
         self._send = encode_report(first_report)
-        self._told_close = False
+        self._close_reported = False
         self.was_of_use = False
-        """Whether the link has received anything."""
+        """True if bytes that the link has received were stored."""
         self.closed: str | None = None
         """The reason why this link is closed, or None."""
 
@@ -287,7 +297,9 @@ class SlaveLink:
             self._close(str(fault))
 
     def stored(self, end: PhysicalOffset, now_ms: int) -> None:
-        """Record the new end of the log, which contains the returned bytes, and report it."""
+        """Record the new end of the log, which now contains bytes that this link has returned, and
+        report it.
+        """
         assert self._stored_end < end <= self._received_end, (self._stored_end, end)
         self._now_ms = now_ms
         self.was_of_use = True
@@ -307,8 +319,8 @@ class SlaveLink:
         """Return the actions since the last call; None if there are none."""
         append, self._append = tuple(self._append), []
         send, self._send = (b"" if self.closed is not None else self._send), b""
-        close = None if self._told_close else self.closed
-        self._told_close = self.closed is not None
+        close = None if self._close_reported else self.closed
+        self._close_reported = self.closed is not None
         ready = SlaveReady(append, send, close)
         return None if ready == SlaveReady() else ready
 
@@ -323,30 +335,32 @@ class SlaveLink:
         offset, own = transfer.offset, self._received_end
         if own and offset != own:
             raise RemoteProtocolError(
-                f"the master goes on at {offset}, our log ends at {own}: the two logs have parted,"
-                " or the master no longer has what lies between; nothing was changed"
+                f"the master continues at {offset}, our log ends at {own}: the two logs have"
+                " diverged, or the master no longer has the data between them; nothing was changed"
             )
         start = self._settings.file_start(offset)
         if self._lacks_first_byte:
             if transfer.is_heartbeat and offset == 1:
                 return
             raise RemoteProtocolError(
-                f"the master begins at {offset}, asked for was everything from 0"
+                f"the master begins at {offset}, but the log was requested from 0"
             )
         if not own and offset != start:
             raise RemoteProtocolError(
-                f"the master begins at {offset}, which is no start of a file of"
-                f" {self._settings.file_size} bytes: is mappedFileSizeCommitLog the same there?"
+                f"the master begins at {offset}, which is not the start of a file of"
+                f" {self._settings.file_size} bytes: check that its mappedFileSizeCommitLog is the"
+                " same"
             )
         if transfer.end > start + self._settings.file_size:
             raise RemoteProtocolError(
                 f"the master sends {len(transfer.body)} bytes at {offset}, across the end of a file"
-                f" of {self._settings.file_size}: is mappedFileSizeCommitLog the same there?"
+                f" of {self._settings.file_size} bytes: check that its mappedFileSizeCommitLog is"
+                " the same"
             )
 
     def _report(self) -> None:
         if self.closed is None:
-            self._send = encode_report(self._stored_end)  # a later report supersedes
+            self._send = encode_report(self._stored_end)  # supersedes an earlier report
             self._reported_ms = self._now_ms
 
     def _close(self, reason: str) -> None:
@@ -356,13 +370,15 @@ class SlaveLink:
 
 @define(slots=True, eq=False, repr=False)
 class ReconnectBackoff:
-    """The delay before a reconnect: none after a link that was useful, otherwise increasing."""
+    """The delay before a reconnect: none after a link that has stored bytes, otherwise
+    increasing.
+    """
 
     _delay_ms: int = field(default=0, init=False)
 
     def after(self, link: SlaveLink | None) -> int:
-        """Return the milliseconds until the next attempt after ``link`` has closed; None if there
-        was no connection.
+        """Return the milliseconds until the next attempt. ``link`` is the closed link, or None if
+        the connection failed.
         """
         if link is not None and link.was_of_use:
             self._delay_ms = 0

@@ -1,6 +1,6 @@
-"""Which peers may register with a name server, administrate it, and read from it.
+"""The access control of a name server: which peers may register, administer, and read.
 
-Java's name server obeys every peer. rmqpy's requires a listed address or a signature:
+Java's name server accepts requests of every peer. rmqpy's requires a listed address or a signature:
 
 ================  ==================================  ==============================================
 request           without namesrvAclEnable            with namesrvAclEnable
@@ -10,9 +10,9 @@ administration    from administrationAddresses        from these, or signed by a
 reading           from anywhere                       signed by an account
 ================  ==================================  ==============================================
 
-Registration by signature needs an administrator's key in the broker's
-``innerClientAuthenticationCredentials``; Java brokers, which sign nothing, need their addresses in
-the list.
+A registration by signature needs the key of an administrator in the broker's
+``innerClientAuthenticationCredentials``. Java brokers do not sign their registrations, so their
+addresses must be in the list.
 """
 
 from __future__ import annotations
@@ -73,14 +73,16 @@ NAMESRV_DEMANDS: Final[Mapping[int, AccessDemand]] = {
     **{code: AccessDemand(AccessLevel.ADMINISTRATOR) for code in REGISTRATION | ADMINISTRATION},
     **{code: AccessDemand(AccessLevel.ACCOUNT) for code in READING},
 }
-"""Every code that a name server answers; with access control all others are refused."""
+"""The demand of every request code that a name server answers. With access control, all other codes
+are refused.
+"""
 
 
 @define(slots=True, eq=False, repr=False)
 class NamesrvAccess:
     """The access control of a name server.
 
-    ``check`` raises RequestRejectedError; ``start`` reads the access files and raises ConfigError.
+    ``start`` reads the access files and raises ConfigError; ``check`` raises RequestRejectedError.
     """
 
     _registrars: tuple[AddressPattern, ...]
@@ -118,9 +120,9 @@ class NamesrvAccess:
         """Raise RequestRejectedError unless the peer may send ``request``."""
         address = channel.peer[0]
         if request.code in REGISTRATION:
-            allowed, what, key = self._registrars, "register", "registrationAddresses"
+            allowed, what, key = self._registrars, "register with", "registrationAddresses"
         elif request.code in ADMINISTRATION:
-            allowed, what, key = self._administrators, "administrate", "administrationAddresses"
+            allowed, what, key = self._administrators, "administer", "administrationAddresses"
         elif self._checker is None:
             return
         else:
@@ -130,6 +132,7 @@ class NamesrvAccess:
             return
         if self._checker is None:
             raise RequestRejectedError(
-                ResponseCode.NO_PERMISSION, f"{address} may not {what} here: it is not in {key}"
+                ResponseCode.NO_PERMISSION,
+                f"{address} may not {what} this name server: it is not in {key}",
             )
         self._checker.check(address, request)

@@ -1,9 +1,9 @@
-"""The key/value settings of admins: namespace -> key -> value, kept in kvConfig.json.
+"""The key-value settings of admins: namespace -> key -> value, stored in kvConfig.json.
 
 The only namespace that the name server itself uses is ``ORDER_TOPIC_CONFIG`` (topic ->
-``broker:queues;...``): it goes to brokers with the answer of their registration and into routes.
+``broker:queues;...``): brokers receive it in the response to their registration, clients in routes.
 
-Invariant: the file always holds the table of the last change that was answered with success.
+Invariant: the file always contains the table of the last change that was answered with success.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 @define(slots=True, eq=False, repr=False)
 class KvConfig:
-    """The table; a change is visible at once, and ``done`` is called when it is on disk."""
+    """The table. A change is visible immediately, and ``done`` is called when it is on disk."""
 
     _file: DeferredFileWriter
     _entries_max: int
     _table: dict[str, dict[str, str]] = field(factory=dict)
 
     def load(self, files: FileSystem) -> None:
-        """Load the file or its backup; raise StoreError if neither is readable."""
+        """Load the file or its backup. Raises StoreError if neither is readable."""
         saved = read_with_backup(files, self._file.path, KVConfigSerializeWrapper.decode)
         if saved is not None:
             self._table = saved.config_table
@@ -42,14 +42,15 @@ class KvConfig:
         check_text("value", value, VALUE_LENGTH_MAX)
         if key not in self._table.get(namespace, {}) and self._entries >= self._entries_max:
             raise RequestRejectedError(
-                ResponseCode.SYSTEM_BUSY, f"there are {self._entries} settings already, the limit"
+                ResponseCode.SYSTEM_BUSY,
+                f"the limit of {self._entries_max} settings is reached; delete some first",
             )
         self._table.setdefault(namespace, {})[key] = value
         self._save(done)
 
     def delete(self, namespace: str, key: str, done: Saved) -> None:
-        """Delete a key, also successfully if it does not exist; an empty namespace stays, as in
-        Java.
+        """Delete a key. Succeeds even if it does not exist. An empty namespace is kept, as
+        in Java.
         """
         self._file.check_not_full()
         if self._table.get(namespace, {}).pop(key, None) is None:

@@ -1,4 +1,4 @@
-"""A name server as a process of its own or inside another one."""
+"""The name server as a process, or as a part of another process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_namesrv(loaded: LoadedNamesrvConfiguration) -> None:
-    """Run a name server until SIGTERM or SIGINT. Raises RmqError or OSError when it cannot
-    start."""
+    """Run a name server until SIGTERM or SIGINT. Raises RmqError or OSError if it cannot start."""
     for note in loaded.notes:
         logger.warning("%s", note)
     run(lambda scheduler: _run_until_stopped(loaded, scheduler))
@@ -37,7 +36,7 @@ async def _run_until_stopped(
 
 
 class NamesrvProcess:
-    """A running name server; ``address`` is set by :meth:`start`."""
+    """A running name server. :meth:`start` sets ``address``."""
 
     def __init__(
         self,
@@ -53,8 +52,8 @@ class NamesrvProcess:
         self.address = ""
 
     async def start(self) -> None:
-        """Raise StoreError for settings on disk that cannot be read, OSError for a port that is in
-        use.
+        """Load the settings and listen. Raises StoreError if settings on disk cannot be read, and
+        ConfigError if an access file is invalid or the port is not available.
         """
         self.name_server.start()
         try:
@@ -65,7 +64,7 @@ class NamesrvProcess:
             self.name_server.stop()
             raise
         self.address = f"{host}:{port}"
-        logger.info("name server at %s", self.address)
+        logger.info("name server listens on %s", self.address)
 
     async def stop(self) -> None:
         self.name_server.stop()

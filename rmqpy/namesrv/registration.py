@@ -1,4 +1,4 @@
-"""REGISTER_BROKER on the wire: header, three forms of the body, its checksum.
+"""REGISTER_BROKER on the wire: the header, the forms of the body, and its checksum.
 
 ==========================  =====================================================================
 request                     body
@@ -9,7 +9,7 @@ version below 37            TopicConfigSerializeWrapper as JSON; no filter serve
 empty                       no topics, DataVersion 0/0
 ==========================  =====================================================================
 
-Topics are built only when the tables will take them: every broker repeats its table each 30 s.
+Topics are decoded only if the tables need them, because every broker repeats its table every 30 s.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from rmqpy.remoting.headers import RegisterBrokerRequestHeader
 logger = logging.getLogger(__name__)
 
 VERSION_WITH_FILTER_SERVERS = 37
-"""V3_0_11: from here on the body is a RegisterBrokerBody."""
+"""The version V3_0_11, from which on the body is a RegisterBrokerBody."""
 
 Topics = Callable[[], Mapping[str, TopicConfig]]
 
 
 @define(slots=True, frozen=True)
 class ReadRegistration:
-    """A registration without its topics, and how to get them; the latter may refuse."""
+    """A registration whose topics are decoded on demand, which may raise RequestRejectedError."""
 
     registration: BrokerRegistration
     topics: Topics
@@ -56,7 +56,7 @@ class ReadRegistration:
 
 
 def read_registration(request: RemotingCommand) -> ReadRegistration:
-    """Read a registration; raise RequestRejectedError with the reason if it is invalid."""
+    """Read a registration. Raises RequestRejectedError with the reason if it is invalid."""
     header = RegisterBrokerRequestHeader.decode(request.ext_fields)
     if header.body_crc32 and header.body_crc32 != body_crc32(request.body):
         raise _refused("crc32 not match")
@@ -94,16 +94,16 @@ def _read_body(request: RemotingCommand, compressed: bool) -> tuple[DataVersion,
         raise _refused(f"not the body of a registration: {str(fault)[:300]}") from None
 
 
-def _read_json(value: object, whole: bool) -> tuple[DataVersion, list[str], Topics]:
+def _read_json(value: object, is_body: bool) -> tuple[DataVersion, list[str], Topics]:
     outer = _object("body", value)
     inner = _object("topicConfigSerializeWrapper", outer.get("topicConfigSerializeWrapper"))
-    if not whole:
+    if not is_body:
         inner, outer = outer, {}
     version = inner.get("dataVersion")
     data_version = DataVersion(0, 0) if version is None else DataVersion.from_json(version)
     servers = outer.get("filterServerList") or []
     if not isinstance(servers, list) or not all(isinstance(each, str) for each in servers):
-        raise BodyDecodeError("filterServerList is no list of texts")
+        raise BodyDecodeError("filterServerList is not a list of strings")
     table = _object("topicConfigTable", inner.get("topicConfigTable"))
     if len(table) > REGISTERED_TOPICS_MAX:
         raise BodyDecodeError(f"{len(table)} topics, more than {REGISTERED_TOPICS_MAX}")
@@ -125,22 +125,24 @@ def _object(what: str, value: object) -> dict[object, object]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise BodyDecodeError(f"{what} is no object")
+        raise BodyDecodeError(f"{what} is not an object")
     return cast(dict[object, object], value)
 
 
 def _allowed(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
-    """Drop topics with invalid names, instead of refusing the broker with all its other topics."""
+    """Return the topics with valid names. The others are dropped, so that the broker can register
+    the remaining ones.
+    """
     allowed = {name: config for name, config in topics.items() if is_name(name)}
     if len(allowed) != len(topics):
-        logger.warning("%d topics with impossible names were left out", len(topics) - len(allowed))
+        logger.warning("ignored %d topics with invalid names", len(topics) - len(allowed))
     return allowed
 
 
-def _expiry_ms(asked_ms: int | None) -> int:
-    if asked_ms is None or asked_ms <= 0:
+def _expiry_ms(requested_ms: int | None) -> int:
+    if requested_ms is None or requested_ms <= 0:
         return BROKER_EXPIRED_MS
-    return min(asked_ms, EXPIRY_LONGEST_MS)
+    return min(requested_ms, EXPIRY_LONGEST_MS)
 
 
 def _refused(remark: str) -> RequestRejectedError:

@@ -1,21 +1,22 @@
-"""The route tables: pure state, one method per request, time passed in.
+"""The route tables: pure state, with one method per request; the time is an argument.
 
 =================  ===========================================  ===================================
-table              key -> value                                 filled and emptied by
+table              key -> value                                 filled by; emptied by
 =================  ===========================================  ===================================
-clusters           cluster -> broker names                      register; last id of a name gone
+clusters           cluster -> broker names                      register; last id of a name removed
 brokers            broker name -> cluster, {broker id: addr}    register; unregister, expiry, close
 topics             topic -> {broker name: QueueData}            masters' registrations; delete
 live               broker addr -> time, version, channel        register; unregister, expiry, close
 filter servers     broker addr -> list                          register, replaced as a whole
 =================  ===========================================  ===================================
 
-Rules of a registration: any other id of the same address is removed (a change of role leaves no
-stale entry); topics count from masters only, when the DataVersion is another than the one stored
-for the address, or the address is new as the master of its name; topics missing from the body stay.
+A registration follows these rules. Any other id of the same address is removed, so that a change of
+role leaves no stale entry. Topics are taken only from masters, and only if the DataVersion differs
+from the one stored for the address, or the address is new as the master of its name. Topics that
+are missing from the body are kept.
 
-Invariants: a broker name is in exactly one cluster as long as it has an address, and in none after;
-a topic has at least one broker name; ``live`` holds no address that no name has.
+Invariants: a broker name is in exactly one cluster while it has an address, and in none afterwards;
+a topic has at least one broker name; every address in ``live`` belongs to a broker name.
 """
 
 from __future__ import annotations
@@ -43,10 +44,12 @@ from rmqpy.remoting.channel import Channel
 T = TypeVar("T")
 
 BROKER_EXPIRED_MS = 120_000
-"""Time without registration after which a broker is out (Java BROKER_CHANNEL_EXPIRED_TIME)."""
+"""The time without a registration after which a broker is removed (Java
+BROKER_CHANNEL_EXPIRED_TIME).
+"""
 
 EXPIRY_LONGEST_MS = 3_600_000
-"""Bound of the expiry that a 5.x broker may ask for."""
+"""The maximum expiry that a 5.x broker may request."""
 
 UNIT_FLAG = 1
 UNIT_SUB_FLAG = 2
@@ -55,7 +58,7 @@ _UNIT_FLAGS = UNIT_FLAG | UNIT_SUB_FLAG
 
 @define(slots=True, frozen=True)
 class NamesrvLimits:
-    """The limits of the tables; a registration beyond them is refused and changes nothing."""
+    """The limits of the tables. A registration that exceeds them is refused and changes nothing."""
 
     addresses: int = 10_000
     topics: int = 200_000
@@ -64,12 +67,16 @@ class NamesrvLimits:
 
 
 OWNER_ALIVE_MS = 45_000
-"""Brokers register every 30 s; one that is silent for this time may be replaced by another."""
+"""The time without a registration after which another broker may replace a broker. Brokers register
+every 30 s.
+"""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class BrokerRegistration:
-    """The registration of a broker. ``topics`` is None if not decoded, see ``needs_topics``."""
+    """The registration of a broker. ``topics`` is None if they are not decoded; see
+    ``RouteInfoTable.needs_topics``.
+    """
 
     cluster: str
     broker_name: str
@@ -84,7 +91,7 @@ class BrokerRegistration:
 
 @define(slots=True)
 class BrokerLiveInfo:
-    """One registered address."""
+    """A registered address."""
 
     broker_name: str
     last_ms: int
@@ -96,7 +103,7 @@ class BrokerLiveInfo:
 
 @define(slots=True, frozen=True)
 class Registered:
-    """The addresses of its master that a slave receives."""
+    """The addresses of the master, which a slave receives in response to its registration."""
 
     master_address: str | None = None
     ha_address: str | None = None
@@ -104,7 +111,7 @@ class Registered:
 
 @define(slots=True)
 class RouteInfoTable:
-    """``version`` changes with everything that a route or list shows."""
+    """The route tables. ``version`` increases with every change that a route or list shows."""
 
     limits: NamesrvLimits = NamesrvLimits()  # noqa: RUF009 - a frozen value
     version: int = 0
@@ -114,10 +121,10 @@ class RouteInfoTable:
     _live: dict[str, BrokerLiveInfo] = field(factory=dict)
     _filter_servers: dict[str, list[str]] = field(factory=dict)
 
-    # -- brokers come and go
+    # -- registration and removal of brokers
 
     def needs_topics(self, registration: BrokerRegistration) -> bool:
-        """Return whether the topics of this registration will be taken over."""
+        """Return whether :meth:`register` needs the topics of this registration."""
         if registration.broker_id != MASTER_ID:
             return False
         broker = self._brokers.get(registration.broker_name)
@@ -151,20 +158,20 @@ class RouteInfoTable:
         return Registered(master, live.ha_address) if live is not None else Registered()
 
     def unregister(self, broker_name: str, broker_id: int, address: str) -> None:
-        """Remove one address. An id that belongs to another address by this time stays."""
+        """Remove an address, unless its id belongs to another address by now."""
         broker = self._brokers.get(broker_name)
         if broker is not None and broker.broker_addrs.get(broker_id) == address:
             self._remove(address)
 
     def channel_closed(self, channel: Channel) -> list[str]:
-        """Remove and return every address that registered over ``channel`` last."""
+        """Remove and return every address whose last registration used ``channel``."""
         gone = [address for address, live in self._live.items() if live.channel is channel]
         for address in gone:
             self._remove(address)
         return gone
 
     def tick(self, now_ms: int) -> list[tuple[str, Channel]]:
-        """Remove overdue brokers; return their addresses and the channels to close."""
+        """Remove overdue brokers. Return their addresses and the channels to close."""
         late = [
             (address, live.channel)
             for address, live in self._live.items()
@@ -185,7 +192,7 @@ class RouteInfoTable:
         return live.data_version if live is not None else None
 
     def touch(self, address: str, now_ms: int) -> None:
-        """Renew a broker that reported no change, which is equivalent to a registration."""
+        """Renew the registration of a broker that has reported no change."""
         live = self._live.get(address)
         if live is not None:
             live.last_ms = now_ms
@@ -210,7 +217,7 @@ class RouteInfoTable:
     # -- answers
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Return the route of a topic; None without queues or a broker with an address."""
+        """Return the route of a topic, or None if it has no queues on a broker with an address."""
         queues = self._topics.get(topic)
         if not queues:
             return None
@@ -244,7 +251,9 @@ class RouteInfoTable:
         )
 
     def system_topics(self) -> TopicList:
-        """Return cluster and broker names, which are always topics, and any broker's address."""
+        """Return the cluster and broker names, which are always topics, and the address of any
+        broker.
+        """
         names: dict[str, None] = {}
         for cluster, brokers in self._clusters.items():
             names[cluster] = None
@@ -260,7 +269,7 @@ class RouteInfoTable:
     def unit_sub_ununit_topics(self) -> TopicList:
         return self._topics_by_flag(lambda flag: flag & _UNIT_FLAGS == UNIT_SUB_FLAG)
 
-    # -- inside
+    # -- internal
 
     def _check_taken(self, registration: BrokerRegistration, now_ms: int) -> None:
         """Refuse an unknown address for an id whose owner is alive.
@@ -276,8 +285,8 @@ class RouteInfoTable:
         if live is not None and now_ms - live.last_ms < OWNER_ALIVE_MS:
             raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION,
-                f"broker {registration.broker_name} id {registration.broker_id} is {owner}, which "
-                "is alive; stop it, or wait until it has been silent for "
+                f"id {registration.broker_id} of broker {registration.broker_name} belongs to "
+                f"{owner}, which is alive; stop it, or wait until it has been silent for "
                 f"{OWNER_ALIVE_MS // 1000} s",
             )
 
@@ -286,13 +295,13 @@ class RouteInfoTable:
         if registration.address not in self._live and len(self._live) >= limits.addresses:
             raise _too_many(f"{limits.addresses} broker addresses")
         if len(registration.filter_servers) > limits.filter_servers:
-            raise _too_many(f"{limits.filter_servers} filter servers of a broker")
+            raise _too_many(f"{limits.filter_servers} filter servers per broker")
         new = sum(1 for topic in registration.topics or () if topic not in self._topics)
         if len(self._topics) + new > limits.topics:
             raise _too_many(f"{limits.topics} topics")
 
     def _place(self, registration: BrokerRegistration) -> None:
-        """Enter id -> address, removing conflicting entries."""
+        """Add id -> address, and remove conflicting entries."""
         name, address = registration.broker_name, registration.address
         before = self._live.get(address)
         if before is not None and before.broker_name != name:
@@ -341,7 +350,7 @@ class RouteInfoTable:
             del self._filter_servers[registration.address]
 
     def _remove(self, address: str) -> None:
-        """Remove an address from every table, and the broker name with its last address."""
+        """Remove an address from every table, and its broker name if it has no other address."""
         live = self._live.pop(address)
         self._filter_servers.pop(address, None)
         self.version += 1
@@ -376,12 +385,12 @@ class RouteInfoTable:
         self.version += 1
         return count
 
-    def _topics_by_flag(self, wanted: Callable[[int], bool]) -> TopicList:
+    def _topics_by_flag(self, matches: Callable[[int], bool]) -> TopicList:
         return TopicList(
             [
                 topic
                 for topic, queues in self._topics.items()
-                if wanted(_first(queues.values()).topic_sys_flag)
+                if matches(_first(queues.values()).topic_sys_flag)
             ]
         )
 
@@ -400,5 +409,5 @@ def _copy(broker: BrokerData) -> BrokerData:
 
 def _too_many(what: str) -> RequestRejectedError:
     return RequestRejectedError(
-        ResponseCode.SYSTEM_BUSY, f"the name server holds {what} at the most; none were taken"
+        ResponseCode.SYSTEM_BUSY, f"registration refused: the name server is limited to {what}"
     )

@@ -1,10 +1,11 @@
 """NameServer: the answers of a name server, from the tables of ``route_info`` and ``kv_config``.
 
-An unknown code is answered with code 3 (Java's name server gives no answer, and its callers run
-into their timeouts). A slave learns its master, a broker the order topics, from the answer of 103.
+An unknown request code is answered with code 3 (Java's name server does not answer, so that its
+callers time out). The response to REGISTER_BROKER (103) contains the addresses of the master for a
+slave, and the order topics.
 
 Invariants: each request that is not oneway gets exactly one answer, unless its channel closes
-first; a refused request has changed nothing.
+first; a refused request has no effect.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ FIRST_SCAN_MS = 5_000
 SCAN_PERIOD_MS = 10_000
 
 VERSION_STRICT_JSON = 401
-"""V4_9_4: from this version on, callers read routes as strict JSON."""
+"""The version V4_9_4, from which on clients read routes as strict JSON."""
 
 ROUTES_CACHED = 4_096
-"""Maximum number of encoded routes cached until a table changes."""
+"""The maximum number of encoded routes that are cached until a table changes."""
 
 NO_ROUTE = (
     "No topic route info in name server for the topic: {}\n"
@@ -71,7 +72,7 @@ NO_ROUTE = (
 )
 
 Answer = Callable[[Channel, RemotingCommand], RemotingCommand | None]
-"""Returns the response, or None if it is sent later."""
+"""A function that returns the response to a request, or None if it is sent later."""
 
 
 @define(slots=True)
@@ -85,9 +86,10 @@ class NameServerCounts:
 
 @define(slots=True, eq=False, repr=False)
 class NameServer:
-    """The ``RequestHandler``. ``start()`` reads kvConfig.json and starts to monitor the brokers.
+    """The ``RequestHandler`` of a name server.
 
-    ``unknown`` are keys of the settings file that mean nothing here; kept when it is written again.
+    ``start()`` reads kvConfig.json and starts to monitor the brokers. ``unknown`` contains the
+    unknown keys of the settings file, which are kept when the file is rewritten.
     """
 
     configuration: NamesrvConfiguration
@@ -119,8 +121,8 @@ class NameServer:
         self._answers = self._answers_by_code()
 
     def start(self) -> None:
-        """Raise StoreError when there are settings on disk and they cannot be read, ConfigError
-        for access files.
+        """Load the access files and the settings. Raises StoreError if settings on disk cannot be
+        read, and ConfigError if an access file is invalid.
         """
         self.access.start()
         self.kv_config.load(self.files)
@@ -137,12 +139,12 @@ class NameServer:
     def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
         for command in commands:
             if command.is_response:
-                logger.info("an answer of %s:%d to no request", *channel.peer)
+                logger.info("ignored a response of %s:%d to no request", *channel.peer)
                 continue
             response = self._answer(channel, command)
             if response is not None:
                 self._reply(channel, command, response)
-            if channel.closed:  # disconnected: it requests more than it reads
+            if channel.closed:  # disconnected because it does not read its responses
                 break
 
     def turn_ended(self) -> None:
@@ -152,7 +154,7 @@ class NameServer:
         for address in self.routes.channel_closed(channel):
             logger.warning("removed broker %s: its connection was closed", address)
 
-    # -- walking a request
+    # -- handling of a request
 
     def _answer(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
         answer = self._answers.get(command.code)
@@ -175,7 +177,7 @@ class NameServer:
             return
         try:
             frame = encode_command(response)
-        except RequestRejectedError as refusal:  # larger than a frame
+        except RequestRejectedError as refusal:  # the response is larger than a frame
             frame = encode_command(_refused(command, refusal.code, refusal.remark))
         channel.write(frame)
 
@@ -183,7 +185,7 @@ class NameServer:
         self._timer = self.scheduler.call_later(SCAN_PERIOD_MS, self._scan)
         for address, channel in self.routes.tick(self.scheduler.monotonic_ms()):
             self.counts.expired += 1
-            logger.warning("removed broker %s: it did not register in time", address)
+            logger.warning("removed broker %s: its registration has expired", address)
             channel.close()
 
     def _answers_by_code(self) -> dict[int, Answer]:

@@ -150,12 +150,12 @@ def test_a_silent_slave_is_disconnected() -> None:
 @pytest.mark.parametrize(
     ("begin", "reports", "reason"),
     [
-        (0, [901], "the slave's log ends at 901, behind the end of ours (900)"),
-        (0, [0, 901], "the slave's log ends at 901, behind the end of ours (900)"),
-        (0, [0, 500], "the slave reports 500, it was sent bytes up to 300 only"),
+        (0, [901], "the slave's log ends at 901, after the end of ours (900)"),
+        (0, [0, 901], "the slave's log ends at 901, after the end of ours (900)"),
+        (0, [0, 500], "the slave reports 500, but only bytes up to 300 were sent"),
         (500, [499], "the slave's log ends at 499, ours begins at 500"),
-        (0, [-1], "a slave reports the offset -1"),
-        (0, [1 << 62], "behind the end of ours (900)"),
+        (0, [-1], "the slave reports the invalid offset -1"),
+        (0, [1 << 62], "after the end of ours (900)"),
     ],
 )
 def test_an_impossible_report_closes_the_link(begin: int, reports: list[int], reason: str) -> None:
@@ -163,7 +163,7 @@ def test_an_impossible_report_closes_the_link(begin: int, reports: list[int], re
     ready = None
     for number, reported in enumerate(reports):
         link.receive(encode_report(reported), number)
-        ready = link.take_ready(room=1)
+        ready = link.take_ready(max_bytes=1)
     assert ready is not None and ready.close is not None and reason in ready.close
     assert ready.send == ()
     assert ready.acknowledged is None
@@ -191,7 +191,7 @@ def test_a_batch_is_limited_to_the_buffer_of_a_java_slave() -> None:
     settings = LinkSettings(file_size=16 << 20, transfer_batch_size=8 << 20)
     link = MasterLink(settings, log(5 << 20), lambda offset, size: bytes(size), 0)
     link.receive(encode_report(1), 0)
-    ready = link.take_ready(room=1 << 30)
+    ready = link.take_ready(max_bytes=1 << 30)
     assert ready is not None
     assert [len(frame) for frame in ready.send] == [4 << 20, (5 << 20) - 1 - BODY_MAX + 12]
 
@@ -221,7 +221,7 @@ def test_a_slave_that_starts_at_0_requests_the_second_byte() -> None:
     other = slave(0, begin_at=0)
     other.receive(encode_transfer(1000, b"a"), 1)
     refused = other.take_ready()
-    assert refused is not None and "everything from 0" in (refused.close or "")
+    assert refused is not None and "requested from 0" in (refused.close or "")
     assert not refused.append
     assert slave(7, begin_at=0).take_ready() == SlaveReady(send=encode_report(7))
 
@@ -274,14 +274,14 @@ def test_an_empty_slave_starts_at_the_start_of_any_file(start: int) -> None:
 @pytest.mark.parametrize(
     ("end", "frame", "reason"),
     [
-        (500, encode_transfer(501, b"x"), "goes on at 501, our log ends at 500"),
-        (500, encode_transfer(0, b"x"), "goes on at 0, our log ends at 500"),
-        (500, encode_transfer(1000, b"x"), "goes on at 1000, our log ends at 500"),
-        (500, encode_transfer(499), "goes on at 499, our log ends at 500"),
-        (0, encode_transfer(1, b"x"), "begins at 1, which is no start of a file of 1000"),
+        (500, encode_transfer(501, b"x"), "continues at 501, our log ends at 500"),
+        (500, encode_transfer(0, b"x"), "continues at 0, our log ends at 500"),
+        (500, encode_transfer(1000, b"x"), "continues at 1000, our log ends at 500"),
+        (500, encode_transfer(499), "continues at 499, our log ends at 500"),
+        (0, encode_transfer(1, b"x"), "begins at 1, which is not the start of a file of 1000"),
         (500, encode_transfer(500, bytes(501)), "501 bytes at 500, across the end of a file"),
         (0, encode_transfer(1000, bytes(1001)), "1001 bytes at 1000, across the end of a file"),
-        (500, b"\xff" * 12, "a master sends -1 bytes"),
+        (500, b"\xff" * 12, "the master sends -1 bytes"),
     ],
 )
 def test_bytes_that_do_not_continue_the_log_close_the_link(
