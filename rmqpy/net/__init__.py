@@ -1,7 +1,7 @@
 """The I/O edge: sockets, the event loop, threads and signals. It makes no protocol decisions.
 
 =================== =================================================================
-``dledger``, ``ha`` drivers that carry out what the protocol cores ask for
+``dledger``, ``ha`` drivers that carry out the actions of the protocol cores
 ``server``          listening, connections, and the feed of the fast path
 ``client``          requests to other servers
 ``pending_replies`` replies that wait for watermarks
@@ -9,5 +9,6 @@
 ``loop``            the scheduler on asyncio or uvloop
 =================== =================================================================
 
-Imports go down this list. Start reading in :mod:`rmqpy.net.server.server`.
+A module imports only modules further down this list. Start reading in
+:mod:`rmqpy.net.server.server`.
 """

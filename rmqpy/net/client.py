@@ -4,11 +4,12 @@ States of a link::
 
     state       request does            leaves by
     (none)      opens one: connecting   -
-    connecting  queues its frame        connected -> open; failed or too late -> none, all fail
-    open        writes its frame        closed by either side -> none, all its pending requests fail
+    connecting  queues its frame        connected -> open; failure or timeout -> none, all fail
+    open        writes its frame        closed by either side -> none, all pending requests fail
 
-Invariants: ``done`` is called exactly once for every request, never from inside ``request``; an
-answer counts only on the link that carried the request; at most ``limits.pending_requests`` wait.
+Invariants: ``done`` is called exactly once for every request, never during ``request``; an answer
+counts only on the link on which the request was sent; at most ``limits.pending_requests`` requests
+are pending.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True)
 class ClientLimits:
-    """Bounds of a client: ``pending_requests`` of the response table, ``links`` of open
-    connections.
+    """The limits of a client: ``pending_requests`` limits the response table, ``links`` the number
+    of connections.
 
-    ``close_socket_if_timeout``: an ``invoke`` that got no answer in time closes its connection
-    (Java ``com.rocketmq.remoting.client.closeSocketIfTimeout``); a callback request closes it only
-    when nothing at all has arrived since it was sent.
+    With ``close_socket_if_timeout``, an ``invoke`` that times out closes its connection (Java
+    ``com.rocketmq.remoting.client.closeSocketIfTimeout``); a callback request closes it only if
+    nothing has been received since the request was sent.
     """
 
     connect_timeout_ms: int = 3_000
@@ -73,7 +74,8 @@ class ServerLink:
     waiting: list[bytes] = field(factory=list)
     pending: dict[int, Pending] = field(factory=dict)
     watch: asyncio.TimerHandle | None = None
-    """The timer that fires at ``watch_ms`` and fails overdue requests: one timer for all of them.
+    """The timer that fires at ``watch_ms`` and fails overdue requests; there is one for all of
+    them.
     """
 
     watch_ms: int = 0
@@ -81,7 +83,7 @@ class ServerLink:
 
 @define(slots=True, eq=False, repr=False)
 class Pending:
-    """A request that has no answer yet."""
+    """A request without an answer."""
 
     timeout_ms: int
     done: Reply
@@ -96,7 +98,7 @@ class Pending:
 class RemotingClient:
     """The implementation of ``remoting.channel.Network``, with coroutines for the same operations.
 
-    ``handler`` receives the requests that peers send over these connections.
+    ``handler`` receives the requests that peers send on these connections.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class RemotingClient:
     ) -> None:
         self.handler: RequestHandler | None = None
         self.credentials = credentials
-        """The credentials that sign every request; None leaves requests unsigned."""
+        """The credentials that sign every request; None means that requests are not signed."""
         self._tls = tls
         self.limits = limits.connection
         self.turns = LoopTurns(scheduler, self._turn_ended)
@@ -148,7 +150,7 @@ class RemotingClient:
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_ms: int = 3_000
     ) -> RemotingCommand:
-        """Return the response, whatever its code; raises NetworkError."""
+        """Return the response, which may have any code. Raises NetworkError."""
         answer: asyncio.Future[RemotingCommand] = self._scheduler.loop.create_future()
 
         def done(response: RemotingCommand | None, fault: RmqError | None) -> None:
@@ -165,7 +167,9 @@ class RemotingClient:
         return await answer
 
     async def invoke_oneway(self, address: str, command: RemotingCommand) -> None:
-        """Like ``oneway``, but returns when the frame is queued on a connection, or raises."""
+        """Send like ``oneway``, but return once the frame is queued on a connection. Raises
+        NetworkError.
+        """
         link = self._link(address)
         frame = self._frame(command, FLAG_ONEWAY, ())
         if link.connection is None:
@@ -178,7 +182,7 @@ class RemotingClient:
         for task in list(self._connecting):
             task.cancel()
         for link in list(self._links.values()):
-            self._drop(link, NetworkError(f"the request to {link.address} was given up: closing"))
+            self._drop(link, NetworkError(f"the request to {link.address} was aborted: closing"))
         self._all_gone.clear()
         if self._by_connection:
             try:
@@ -202,7 +206,7 @@ class RemotingClient:
         return [link.address for link in self._links.values() if link.connection is not None]
 
     def sweep(self) -> None:
-        """Close idle and dead connections. Called automatically every ``limits.sweep_ms``."""
+        """Close idle and dead connections. A timer calls it every ``limits.sweep_ms``."""
         now_ms = self._scheduler.monotonic_ms()
         for connection in list(self._by_connection):
             reason = connection.overdue(now_ms)
@@ -255,7 +259,10 @@ class RemotingClient:
     ) -> None:
         try:
             if self._pending >= self._client_limits.pending_requests:
-                raise NetworkError(f"request to {address}: {self._pending} wait already, the limit")
+                raise NetworkError(
+                    f"request to {address}: the limit of {self._pending} pending requests is"
+                    " reached"
+                )
             frame = self._frame(command, 0, pieces)
             opaque = self._opaque
             link = self._link(address)
@@ -274,7 +281,7 @@ class RemotingClient:
     def _frame(
         self, command: RemotingCommand, flag: int, pieces: Sequence[bytes]
     ) -> Sequence[bytes]:
-        """Return the frame in one piece, or its head and the pieces of its body."""
+        """Return the frame as one piece, or as its head and the pieces of its body."""
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         flag |= command.flag & ~(FLAG_RESPONSE | FLAG_ONEWAY)
         if self.credentials is not None:
@@ -311,7 +318,7 @@ class RemotingClient:
         pending = self._by_connection[connection].pending.pop(response.opaque, None)
         if pending is None:
             logger.info(
-                "ignored an answer of %s:%d to no request, opaque %d",
+                "ignored a response of %s:%d to no request, opaque %d",
                 *connection.peer,
                 response.opaque,
             )
@@ -346,8 +353,8 @@ class RemotingClient:
             self._finish(each, None, fault)
 
     def _drop(self, link: ServerLink, fault: NetworkError) -> None:
-        """Close a link that may be open. It calls back immediately, so never from inside
-        ``request``.
+        """Close a link that may be open. Must not be called during ``request``, because it calls
+        ``done`` immediately.
         """
         if link.connection is not None:
             link.connection.close()
@@ -374,7 +381,9 @@ class RemotingClient:
         if link is not None:
             return link
         if len(self._links) >= self._client_limits.links:
-            raise NetworkError(f"request to {address}: {len(self._links)} links already, the limit")
+            raise NetworkError(
+                f"request to {address}: the limit of {len(self._links)} connections is reached"
+            )
         host, port = parse_address(address)
         link = ServerLink(address)
         self._links[address] = link
@@ -398,16 +407,18 @@ class RemotingClient:
                 )
                 usable = True
         except TimeoutError:
-            self._fail(link, NetworkError(f"connect to {link.address}: not within {timeout_ms} ms"))
+            self._fail(
+                link, NetworkError(f"connect to {link.address}: no answer within {timeout_ms} ms")
+            )
         except (OSError, ValueError) as error:  # ValueError: a host name that cannot be looked up
             self._fail(link, NetworkError(f"connect to {link.address}: {error}"))
         finally:
-            if not usable:  # it may be open already; uvloop then never reports its end
+            if not usable:  # the connection may be open; uvloop then never reports its end
                 connection.abort()
                 self.lost(connection)
 
     async def _connected(self, link: ServerLink) -> None:
-        """Wait until the link is connected; raise NetworkError if connecting failed."""
+        """Wait until the link is connected. Raises NetworkError if connecting has failed."""
         while link.connection is None:
             if self._links.get(link.address) is not link:
                 raise NetworkError(f"connect to {link.address} failed")
@@ -428,7 +439,9 @@ class RemotingClient:
         elif len(link.waiting) < self._client_limits.pending_requests:
             link.waiting.append(b"".join(frame))
         else:
-            raise NetworkError(f"request to {link.address}: not connected yet and too much waits")
+            raise NetworkError(
+                f"request to {link.address}: not connected yet and too many requests are waiting"
+            )
 
     def _serve(self, connection: RemotingConnection, requests: list[RemotingCommand]) -> None:
         if self.handler is None:
@@ -455,10 +468,10 @@ class RemotingClient:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Return ``host:port`` or ``[v6]:port`` as (host, port); raises NetworkError."""
+    """Return ``host:port`` or ``[v6]:port`` as (host, port). Raises NetworkError."""
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise NetworkError(f"{address!r} is no address of the form host:port")
+        raise NetworkError(f"{address!r} is not an address of the form host:port")
     return host, int(port)

@@ -1,21 +1,20 @@
-"""One TCP connection as a ``remoting.channel.Channel``, used by servers and clients alike.
+"""A TCP connection as a ``remoting.channel.Channel``, for servers and clients.
 
 States of a connection::
 
     state     enters by                          reads  writes  leaves by
     open      connection_made                    yes    yes     close, abort, peer, fault
     held      turn budget used, or peer does     no     yes     next turn, or peer has read
-              not read what we wrote, or
+              not read its replies, or
               requests are postponed
     closing   close(), fault of the peer         no     flush   connection_lost, linger deadline
     lost      connection_lost                    no     no      -
 
-Writes are collected and passed to the kernel once, at the end of the loop turn
-(:class:`LoopTurns`), so that all replies of a turn to one peer are one system call, after the
-commit of the handler.
+Writes are collected and passed to the kernel at the end of the loop turn (:class:`LoopTurns`),
+after the commit of the handler, so that all replies of a turn to one peer take one system call.
 
-Invariants: ``closed`` never becomes false again; each ``connected`` is followed by exactly one
-``lost``; a peer for which more than ``limits.pending_bytes`` wait is disconnected.
+Invariants: ``closed`` never becomes False again; each ``connected`` is followed by exactly one
+``lost``; a peer for which more than ``limits.pending_bytes`` are waiting is disconnected.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from rmqpy.remoting.frame import MAX_FRAME
 from rmqpy.remoting.frame_decoder import FrameDecoder
 
 READ_SIZE = 128 * 1024
-"""The usual size of one read; the buffer is shared by all connections of an owner."""
+"""The default size of one read. All connections of an owner share the buffer."""
 
 FLUSH_AT = 256 * 1024
 """The size from which collected replies are passed to the transport before the turn ends."""
@@ -44,19 +43,20 @@ FLUSH_AT = 256 * 1024
 
 @define(slots=True, frozen=True)
 class ConnectionLimits:
-    """Bounds of every connection. Times in ms, sizes in bytes.
+    """The limits of every connection. Times are in ms, sizes in bytes.
 
-    ``idle_close_ms``: time without traffic in either direction after which a connection is closed.
-    ``head_deadline_ms`` and ``frame_deadline_ms``: maximum age of an unfinished frame until its
-    header and until all of it has arrived; after that its sender is disconnected.
-    ``read_bytes``: maximum size of one read.
-    ``turn_bytes``: maximum read from one peer in one loop turn before the others have theirs.
-    ``high_water``/``low_water``: once more than the first waits for a peer, nothing is read from
-    it until less than the second waits.
-    ``pending_bytes``/``pending_bytes_all``: a peer for which more waits is disconnected; the second
-    counts all peers above their high water together.
-    ``backlog``: number of connections that may wait to be accepted.
-    ``linger_ms``: time that queued bytes have to leave after ``close``.
+    ``idle_close_ms``: the time without traffic in either direction after which a connection is
+    closed.
+    ``head_deadline_ms`` and ``frame_deadline_ms``: the maximum age of a frame whose header is
+    incomplete and of one whose body is incomplete, after which its sender is disconnected.
+    ``read_bytes``: the maximum size of one read.
+    ``turn_bytes``: the maximum size of all reads from one peer in a loop turn.
+    ``high_water``/``low_water``: if more than the first is waiting for a peer, nothing is read from
+    it until less than the second is waiting.
+    ``pending_bytes``/``pending_bytes_all``: a peer for which more is waiting is disconnected; the
+    second applies to the sum over all peers above their high water mark.
+    ``backlog``: the number of connections that may wait to be accepted.
+    ``linger_ms``: the time after ``close`` in which queued bytes are still sent.
     """
 
     max_frame: int = MAX_FRAME
@@ -86,7 +86,7 @@ class ConnectionLimits:
 
     @property
     def sweep_ms(self) -> int:
-        """The interval of deadline checks: at most a quarter of the shortest deadline too late."""
+        """The interval of deadline checks: a quarter of the shortest deadline, within 10 … 5000."""
         deadlines = (self.frame_deadline_ms, self.head_deadline_ms, self.linger_ms)
         shortest = min(self.idle_close_ms, *deadlines)
         return max(10, min(5_000, shortest // 4))
@@ -104,11 +104,11 @@ class ConnectionOwner(Protocol):
     def connected(self, connection: RemotingConnection) -> None: ...
 
     def received(self, connection: RemotingConnection, commands: list[RemotingCommand]) -> None:
-        """Handle all complete frames of one read, at least one."""
+        """Handle all complete frames of one read. There is at least one."""
         ...
 
     def faulted(self, connection: RemotingConnection, fault: RemoteProtocolError) -> None:
-        """Handle a protocol error of the peer; the connection is being closed."""
+        """Handle a protocol error of the peer. The connection is about to be closed."""
 
     def lost(self, connection: RemotingConnection) -> None: ...
 
@@ -116,7 +116,8 @@ class ConnectionOwner(Protocol):
 @define(slots=True, eq=False, repr=False)
 class UnreadMark:
     """A record that ``left`` unread bytes were present at ``seen_ms``
-    (:mod:`rmqpy.net.server.stall_detector`)."""
+    (:mod:`rmqpy.net.server.stall_detector`).
+    """
 
     seen_ms: int
     left: int
@@ -129,11 +130,11 @@ class Markable(Protocol):
 
 
 class LoopTurns:
-    """The end of a loop turn: commit, then flush, then let held connections read again.
+    """The end of a loop turn: commit, then flush, then resume reading from held connections.
 
-    The first read of a turn asks the loop for a callback; the loop runs it after all reads of that
-    turn and before the next ones, so ``turn_ended`` runs once, however many connections were read.
-    If ``patient``, it runs one loop turn later.
+    The first read of a turn schedules a callback. The loop runs it after all reads of that turn and
+    before the next ones, so ``turn_ended`` runs once for any number of connections. If ``patient``,
+    it runs one loop turn later.
     """
 
     def __init__(
@@ -144,42 +145,44 @@ class LoopTurns:
         *,
         patient: bool = False,
     ) -> None:
-        """Set up the turns; ``patient`` if ``turn_ended`` costs more than another look at the
-        sockets, so that requests arriving together are waited for.
+        """Create the turns. Set ``patient`` if ``turn_ended`` costs more than polling the sockets
+        again, so that requests that arrive together are handled together.
         """
         self.scheduler = scheduler
         self.number = 0
         self.buffer = memoryview(bytearray(read_bytes))
         self.pending_bytes_all = 0
         self.committing = False
-        """Whether the loop is in ``turn_ended``."""
+        """True while the loop runs ``turn_ended``."""
         self.found: tuple[int, int, Sequence[tuple[Markable, int]]] | None = None
-        """Set by the watcher of a commit: its turn, the time, and the bytes that waited then."""
+        """The findings of the stall detector during a commit: the number of the turn, the time, and
+        the number of unread bytes of each connection.
+        """
         self._turn_ended = turn_ended
         self._patient = patient
         self._waited = False
-        self._asked = False
+        self._scheduled = False
         self._handled = False
         self._written: list[RemotingConnection] = []
         self._held: dict[RemotingConnection, None] = {}
 
     def handled(self) -> None:
         self._handled = True
-        if not self._asked:
-            self._ask()
+        if not self._scheduled:
+            self._schedule_end()
 
     def written(self, connection: RemotingConnection) -> None:
         self._written.append(connection)
-        if not self._asked:
-            self._ask()
+        if not self._scheduled:
+            self._schedule_end()
 
     def held(self, connection: RemotingConnection) -> None:
         self._held[connection] = None
-        if not self._asked:
-            self._ask()
+        if not self._scheduled:
+            self._schedule_end()
 
-    def _ask(self) -> None:
-        self._asked = True
+    def _schedule_end(self) -> None:
+        self._scheduled = True
         self.scheduler.call_soon(self._end)
 
     def _end(self) -> None:
@@ -196,7 +199,7 @@ class LoopTurns:
             self.committing = False
             if self.found is not None:
                 self._take_over_found()
-        self._asked = False
+        self._scheduled = False
         written, self._written = self._written, []
         held, self._held = self._held, {}
         for connection in written:
@@ -212,7 +215,7 @@ class LoopTurns:
                 connection.marked(seen_ms, count)
 
     def _guard(self, step: Callable[[], None]) -> None:
-        """Run one step; its failure must not keep other connections from their replies."""
+        """Run one step. Its failure must not prevent the replies of other connections."""
         try:
             step()
         except Exception as error:  # noqa: BLE001 - supervision: logged and counted
@@ -234,7 +237,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     last_read_ms: int = 0
     partial_since_ms: int | None = None
     partial_head: bool = False
-    """Whether even the header of the unfinished frame is incomplete."""
+    """True if the header of the unfinished frame is incomplete."""
 
     closing_since_ms: int | None = None
     mark: UnreadMark | None = None
@@ -266,7 +269,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self.flush()
 
     def write_pieces(self, pieces: Sequence[bytes], now_ms: int) -> None:
-        """Write a frame in pieces to the transport, after everything collected before."""
+        """Write a frame in pieces to the transport, after all bytes collected before."""
         if self.closed or self._transport is None:
             return
         if self._out:
@@ -286,10 +289,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def mark_unread(self) -> None:
-        """Note that a read filled its buffer. The waiting time of the remainder is not measured."""
+        """Handle a read that has filled its buffer. Here the waiting time of the remainder is not
+        measured; a :class:`~rmqpy.net.server.stall_detector.ServedConnection` overrides this.
+        """
 
     def taken(self, nbytes: int) -> int:
-        """Note that ``nbytes`` marked bytes were read; return how long they waited, in ms."""
+        """Record that ``nbytes`` marked bytes were read. Return their waiting time in ms."""
         mark = self.mark
         assert mark is not None and nbytes <= mark.left
         mark.left -= nbytes
@@ -297,7 +302,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self.mark = None
         return self.turns.scheduler.monotonic_ms() - mark.seen_ms
 
-    # -- owner and Turns
+    # -- owner and LoopTurns
 
     def abort(self) -> None:
         """Close immediately; queued bytes are dropped."""
@@ -309,7 +314,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         if not self._out or self._transport is None or self.closed:
             return
-        out, self._out = self._out, bytearray()  # the transport may keep the buffer it receives
+        out, self._out = self._out, bytearray()  # the transport may keep a reference to the buffer
         self._hand_over(out)
 
     def _hand_over(self, out: bytes | bytearray) -> None:
@@ -321,11 +326,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     @property
     def postponing(self) -> bool:
-        """Whether requests of this connection wait for the next turn."""
+        """True if requests of this connection wait for the next turn."""
         return bool(self._postponed)
 
     def postpone(self, commands: Sequence[RemotingCommand]) -> None:
-        """Deliver ``commands`` to the owner in the next turn; nothing is read before that."""
+        """Pass ``commands`` to the owner in the next turn. Nothing is read before that."""
         self._postponed = commands
         self.turns.held(self)
         self._choose_reading()
@@ -344,11 +349,13 @@ class RemotingConnection(asyncio.BufferedProtocol):
         return waiting + len(self._out)
 
     def overdue(self, now_ms: int) -> str | None:
-        """Return why this connection must be closed, or None. Called by the owner's sweep."""
+        """Return the reason why this connection must be closed, or None. The owner's sweep calls
+        it.
+        """
         limits = self.owner.limits
         if self.closing_since_ms is not None:
             late = now_ms - self.closing_since_ms > limits.linger_ms
-            return "its last bytes were not taken" if late else None
+            return "the peer did not read the last bytes" if late else None
         waiting = self.pending_bytes
         if waiting != self._swept_bytes:  # a slow reader still reads
             self._swept_bytes = waiting
@@ -405,7 +412,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self.owner.received(self, commands)
 
     def use_budget(self, nbytes: int) -> None:
-        """Count bytes read; beyond ``limits.turn_bytes`` other connections have their turn."""
+        """Count ``nbytes`` read. Beyond ``limits.turn_bytes`` reading stops until the next turn."""
         if self._turn != self.turns.number:
             self._turn = self.turns.number
             self._turn_bytes = 0
@@ -435,14 +442,14 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._uncount_pending()
         self.owner.lost(self)
 
-    # -- inside
+    # -- internal
 
     def _choose_reading(self) -> None:
-        wanted = not (self._budget_used or self._congested or self._postponed)
-        if wanted == self._reading or self.closed or self._transport is None:
+        reading = not (self._budget_used or self._congested or self._postponed)
+        if reading == self._reading or self.closed or self._transport is None:
             return
-        self._reading = wanted
-        if wanted:
+        self._reading = reading
+        if reading:
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
@@ -455,7 +462,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         alone_too_much = waiting > limits.pending_bytes
         if alone_too_much or self.turns.pending_bytes_all + waiting > limits.pending_bytes_all:
             self.owner.faulted(
-                self, RemoteProtocolError(f"it does not read: {waiting} bytes are waiting for it")
+                self,
+                RemoteProtocolError(f"the peer does not read: {waiting} bytes are waiting for it"),
             )
             self.abort()
             return
@@ -472,17 +480,19 @@ class ServedConnection(RemotingConnection):
     """A connection of a server whose bytes can be marked."""
 
     def unread_bytes(self) -> int:
-        """Return the unread bytes in the kernel; 0 if their number says nothing about frames."""
+        """Return the number of unread bytes in the kernel; 0 with TLS, where it says nothing about
+        frames.
+        """
         transport = self._transport
         if transport is None or transport.get_extra_info("ssl_object") is not None:
             return 0
         try:
             return _recv_queue_bytes(transport.get_extra_info("socket").fileno())
         except OSError:
-            return 0  # it has just closed
+            return 0  # the connection has just been closed
 
     def mark_unread(self) -> None:
-        """Mark the bytes that a read has left."""
+        """Mark the bytes that a read has left unread."""
         unread = self.unread_bytes()
         if unread:
             self.marked(self.turns.scheduler.monotonic_ms(), unread)

@@ -2,10 +2,10 @@
 master.
 
 :class:`HaServer` streams the log to every slave and maintains the watermark ``replicated``: the
-offset that at least one slave has reached. :func:`dial` opens one connection to a master; its
-caller decides when to try, and which master.
+offset that at least one slave has reached. :func:`dial` opens a connection to a master; its caller
+decides when, and to which master.
 
-Invariants: at most ``ROOM_BYTES`` wait for one slave; a loop turn gives each slave at most that
+Invariants: at most ``ROOM_BYTES`` wait for one slave, and a loop turn sends each slave at most that
 much; at most ``SLAVES_MAX`` connections are open; ``ended`` of a dialled connection is called
 exactly once.
 """
@@ -32,7 +32,7 @@ from rmqpy.store.files.watermark import Watermark
 
 ROOM_BYTES: Final = 1 << 20
 SLAVES_MAX: Final = 64
-"""Maximum number of open connections; housekeeping closes those that never report."""
+"""The maximum number of open connections. Housekeeping closes those that never report."""
 TICK_MS: Final = 500
 CONNECT_TIMEOUT_MS: Final = 5_000
 
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class StreamedLog(Protocol):
-    """The log that a master streams: bytes below ``confirm_offset``, announced by ``written``."""
+    """The log that a master streams, up to ``confirm_offset``. ``written`` announces new bytes."""
 
     written: Watermark
 
@@ -55,7 +55,7 @@ class StreamedLog(Protocol):
 
 @define(slots=True, frozen=True)
 class SlaveView:
-    """One slave as its master sees it. It has everything below ``acknowledged``."""
+    """A slave as its master sees it. It has all bytes below ``acknowledged``."""
 
     address: str
     connected_ms: int
@@ -64,7 +64,7 @@ class SlaveView:
 
 
 class HaServer:
-    """The replication port of a master: ``await listen`` once, ``await close`` at the end."""
+    """The replication port of a master. Await ``listen`` once, and ``close`` at the end."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class HaServer:
         return any(slave.link.next_offset is not None for slave in self._slaves)
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Listen on the address and return it; raise ConfigError if it cannot be bound."""
+        """Listen on the address and return it. Raises ConfigError if it cannot be bound."""
         try:
             self._server = await self._open(host, port)
         except OSError as error:
@@ -116,7 +116,7 @@ class HaServer:
         return await open_sockets(loop, (host, port), SLAVES_MAX, self._accepted)
 
     def _accepted(self, sock: socket.socket) -> None:
-        """Handle a connection of a port that accepts TLS only."""
+        """Handle a connection on a port that accepts only TLS."""
         tls = self.doors.tls
         assert tls is not None
         if len(self._handshakes) >= SLAVES_MAX:
@@ -124,15 +124,15 @@ class HaServer:
             sock.close()
             return
 
-        async def whole() -> None:
+        async def attach() -> None:
             await adopt(lambda: _Slave(self), sock, tls.context)
 
-        task = self.scheduler.loop.create_task(whole())
+        task = self.scheduler.loop.create_task(attach())
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
 
     async def close(self) -> None:
-        """Disconnect all slaves; they reconnect on their own."""
+        """Stop listening and disconnect all slaves, which then try to reconnect."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -142,13 +142,13 @@ class HaServer:
         for task in list(self._handshakes):
             task.cancel()
         for slave in list(self._slaves):
-            slave.abort("this broker stops")
+            slave.abort("this broker is stopping")
 
     def range(self) -> LogRange:
         return LogRange(self.log.min_offset, self.log.confirm_offset)
 
     def enter(self, slave: _Slave) -> bool:
-        """Add a slave; return False if there are too many."""
+        """Add a slave. Return False if there are too many."""
         if len(self._slaves) >= SLAVES_MAX or self._server is None:
             self.turned_away += 1
             return False
@@ -228,15 +228,15 @@ class _Slave(asyncio.Protocol):
             logger.info("slave %s disconnected%s", self._address, _because(self.link.closed))
 
     def pump(self) -> None:
-        """Carry out the link's requests once; the remainder is scheduled for the next turn."""
+        """Carry out the actions of the link once. The remainder is scheduled for the next turn."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        room = ROOM_BYTES - transport.get_write_buffer_size()
-        if room <= 0:
+        free_bytes = ROOM_BYTES - transport.get_write_buffer_size()
+        if free_bytes <= 0:
             return
         self.link.log_grown(self._server.range(), self._scheduler.monotonic_ms())
-        ready = self.link.take_ready(room)
+        ready = self.link.take_ready(free_bytes)
         if ready is None:
             return
         if ready.send:
@@ -257,9 +257,9 @@ class _Slave(asyncio.Protocol):
     def _plan(self) -> None:
         if not self._planned:
             self._planned = True
-            self._scheduler.call_soon(self._go_on)
+            self._scheduler.call_soon(self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self._planned = False
         self.pump()
 
@@ -268,15 +268,15 @@ class _Slave(asyncio.Protocol):
 
 
 class HaClientHandler(Protocol):
-    """The caller of :func:`dial`: it creates the link, stores the bytes, and is notified of the
-    end.
+    """The caller of :func:`dial`, which creates the link, stores the bytes, and is notified of the
+    end of the connection.
     """
 
     def connected(self, now_ms: int) -> SlaveLink:
-        """Return the link for a connection that was just opened."""
+        """Return the link for a connection that has just been opened."""
 
     def store(self, transfer: TransferFrame) -> None:
-        """Append bytes that continue the log; raise StoreError if that is impossible."""
+        """Append bytes that continue the log. Raises StoreError if that is impossible."""
 
     def ended(self, link: SlaveLink | None, reason: str) -> None:
         """Handle the end of the connection, or its failure to open (``link`` is None)."""
@@ -286,7 +286,7 @@ class HaConnection(Protocol):
     """A connection to a master, open or being opened."""
 
     def close(self) -> None:
-        """Close it without calling ``ended``. Safe to call twice."""
+        """Close the connection without calling ``ended``. Safe to call twice."""
 
 
 def dial(
@@ -309,13 +309,13 @@ class _Connector:
     ) -> None:
         self._scheduler = scheduler
         self._tls = tls
-        self._over = False
+        self._ended = False
         self._master = _Master(follower, scheduler, self._end)
         self._follower = follower
         self._task = scheduler.loop.create_task(self._connect(address))
 
     def close(self) -> None:
-        self._over = True
+        self._ended = True
         self._task.cancel()
         self._master.close()
 
@@ -333,8 +333,8 @@ class _Connector:
             self._end(None, f"{host}:{port} cannot be reached: {error.strerror or error}")
 
     def _end(self, link: SlaveLink | None, reason: str) -> None:
-        if not self._over:
-            self._over = True
+        if not self._ended:
+            self._ended = True
             self._follower.ended(link, reason)
 
 

@@ -1,6 +1,6 @@
-"""Log setup: one line per event, for people or (``--log-json``) for machines.
+"""The configuration of logging: one line per event, as text or as JSON (``--log-json``).
 
-A traceback stays on its event's line: line breaks inside an event are written as ``\\n``.
+A traceback is on the line of its event: line breaks inside an event are written as ``\\n``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TextIO
 
 
 class PlainLines(logging.Formatter):
-    """The plain format: ``2026-01-31 12:00:00,123 INFO rmqpy.net.server.server: text``."""
+    """The text format: ``2026-01-31 12:00:00,123 INFO rmqpy.net.server.server: text``."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -22,8 +22,8 @@ class PlainLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line: time (ms since 1970), level, logger, text and, if there is one,
-    fault.
+    """The JSON format: an object with ``time_ms`` (since 1970), ``level``, ``logger``, ``text``,
+    and ``fault`` if there is a traceback.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -39,7 +39,7 @@ class JsonLines(logging.Formatter):
 
 
 def configure_logging(*, as_json: bool, level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Send everything from ``level`` up to ``stream`` (default: standard error)."""
+    """Write all events of at least ``level`` to ``stream`` (default: standard error)."""
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(JsonLines() if as_json else PlainLines())
     root = logging.getLogger()

@@ -1,10 +1,11 @@
-"""The asyncio loop as a ``model.clock.Scheduler``, supervision, process start and stop.
+"""The asyncio loop as a ``model.clock.Scheduler``, supervision, and the start and stop of a
+process.
 
 Invariants:
 
-* An exception in a callback never stops the loop and never disappears: it is logged with its
-  traceback and counted in ``Supervisor.failures``.
-* ``done`` of ``run_blocking`` runs in the loop, exactly once, also when the pool refuses the work.
+* An exception in a callback never stops the loop and is never lost: it is logged with its traceback
+  and counted in ``Supervisor.failures``.
+* ``done`` of ``run_blocking`` runs in the loop, exactly once, even if the pool refuses the work.
 * After ``AsyncioScheduler.close()`` no worker thread of this scheduler is alive.
 """
 
@@ -34,7 +35,7 @@ UVLOOP_CHOICES = ("auto", "on", "off")
 
 @define(slots=True)
 class Supervisor:
-    """The collector of unexpected exceptions."""
+    """The counter and logger of unexpected exceptions."""
 
     failures: int = 0
 
@@ -45,7 +46,7 @@ class Supervisor:
 
 @define(slots=True, frozen=True)
 class BlockingLimits:
-    """The number of threads for ``run_blocking``, and how much work may wait for one of them."""
+    """The number of threads for ``run_blocking``, and of calls that may be waiting or running."""
 
     threads: int = 4
     waiting: int = 1024
@@ -95,7 +96,7 @@ class AsyncioScheduler:
         )
 
     async def close(self) -> None:
-        """Wait for running work, then end the threads."""
+        """Wait for the work in progress, then end the threads."""
         self._closing = True
         while self._blocking:
             self._blocking_ended.clear()
@@ -123,9 +124,10 @@ class AsyncioScheduler:
 
 
 def run(main: Callable[[AsyncioScheduler], Coroutine[Any, Any, T]], *, uvloop: str = "auto") -> T:
-    """Run ``main(scheduler)`` on a new loop to completion; return or raise what it does.
+    """Run ``main(scheduler)`` on a new loop to completion, and return its result.
 
-    ``uvloop``: ``auto`` uses uvloop if installed, ``on`` requires it, ``off`` is plain asyncio.
+    With ``uvloop`` set to ``auto``, uvloop is used if it is installed; ``on`` requires it, and
+    ``off`` selects plain asyncio.
     """
     with asyncio.Runner(loop_factory=_loop_factory(uvloop)) as runner:
         return runner.run(_main_with_scheduler(main))
@@ -134,7 +136,7 @@ def run(main: Callable[[AsyncioScheduler], Coroutine[Any, Any, T]], *, uvloop: s
 def stop_on_signals() -> asyncio.Event:
     """Return an event that SIGTERM or SIGINT sets, for an orderly stop.
 
-    A second signal has its default effect, so that a stop that hangs can be aborted.
+    A second signal has its default effect, so that a hanging stop can be aborted.
     """
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()

@@ -1,21 +1,22 @@
 """Pending replies: a reply is sent once the watermarks of its mode have passed its log offset.
 
-There is one mechanism for every mode. A put returns the offset at which the message ends; the store
+All modes use the same mechanism. A put returns the offset at which the message ends; the store
 decides which watermarks must pass it (written, flushed, replicated, committed by a quorum), and the
 broker decides how long each may take::
 
-    hold ──► waiting ──► released   every watermark of the lane >= end
-                 ├─────► late       the timeouts of all lagging ones are over; the last decides
+    hold ──► waiting ──► released   every watermark of the queue >= end
+                 ├─────► late       the timeouts of all lagging watermarks have passed; the
+                 │                  status is that of the last one
                  └─────► failed     fail(status): leadership lost, disk failed
 
-Replies that wait for the same watermarks form a *lane*: a queue in the order in which they were
-held, so that one comparison at its head decides. Ends grow along a lane, as positions in a log do;
-a reply whose end is smaller than its predecessor's only leaves later than it could, never earlier.
+Replies that wait for the same watermarks form a queue in the order in which they were held, so only
+its head must be compared. Ends increase along a queue, as offsets in a log do; a reply with a
+smaller end than its predecessor leaves later than necessary, but never too early.
 
-Invariants: every held reply is answered exactly once; none is released before its watermarks; the
-number of waiting replies never exceeds ``limit``. Writes of one release are joined per channel.
-``release`` must be called once after ``hold`` in the same loop turn; from then on growth of a
-watermark releases on its own.
+Invariants: every held reply is answered exactly once; none is released before its watermarks have
+passed; the number of waiting replies never exceeds ``limit``. The writes of one release are joined
+per channel. Call ``release`` once after ``hold`` in the same loop turn; afterwards the growth of a
+watermark triggers it.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ from rmqpy.store.files.watermark import Watermark
 Ticket = TypeVar("Ticket")
 
 WAITING_LIMIT = 200_000
-"""Maximum number of waiting replies; above it requests are refused before anything is stored."""
+"""The maximum number of waiting replies. Beyond it, requests are refused before anything is stored.
+"""
 
 
 @define(slots=True, frozen=True)
 class AckTimeout:
-    """How long a reply waits for a watermark, and its status after that time."""
+    """The time that a reply waits for a watermark, and its status after that time."""
 
     timeout_ms: int
     status: PutMessageStatus
@@ -52,9 +54,7 @@ UNNAMED_PATIENCE = AckTimeout(10_000, PutMessageStatus.UNKNOWN_ERROR)
 
 @define(slots=True, eq=False, repr=False)
 class PendingReply(Generic[Ticket]):
-    """One encoded reply. From ``ticket`` the broker builds another one if this one must not be
-    sent.
-    """
+    """An encoded reply. If it must not be sent, the broker builds another reply from ``ticket``."""
 
     channel: Channel
     end: int
@@ -62,15 +62,17 @@ class PendingReply(Generic[Ticket]):
     ticket: Ticket
     held_ms: int = 0
     count: int = 1
-    """The number of requests it answers: replies with nearly the same end may wait as one."""
+    """The number of requests that it answers. Replies with nearly the same end may wait as one."""
 
 
 LateReply = Callable[[Ticket, PutMessageStatus], bytes]
-"""The function that returns the frame sent in place of a reply that was not released."""
+"""A function that returns the frame to send instead of a reply that was not released."""
 
 
 class PendingReplies(Generic[Ticket]):
-    """Replies that wait for watermarks. ``late`` builds the frames of late and failed replies."""
+    """The replies that wait for watermarks. ``late`` builds the frames of late and failed
+    replies.
+    """
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class PendingReplies(Generic[Ticket]):
         self._late = late
         self._patience = dict(patience)
         self._limit = limit
-        self._lanes: dict[tuple[Watermark, ...], _WatermarkQueue[Ticket]] = {}
+        self._queues: dict[tuple[Watermark, ...], _WatermarkQueue[Ticket]] = {}
         self._subscribed: set[Watermark] = set()
         self._timer: Timer | None = None
         self.waiting = 0
@@ -92,51 +94,53 @@ class PendingReplies(Generic[Ticket]):
         self.failed_count = 0
 
     def change_patience(self, patience: Mapping[str, AckTimeout]) -> None:
-        """Change the timeouts of replies held from now on."""
+        """Change the timeouts of all replies, including those that are waiting."""
         self._patience = dict(patience)
-        for lane in self._lanes.values():
-            lane.patience = self._patience_of(lane.watermarks)
+        for queue in self._queues.values():
+            queue.patience = self._patience_of(queue.watermarks)
 
     def has_room(self, count: int) -> bool:
-        """Return whether ``count`` more replies may wait. Check before storing what they answer."""
+        """Return whether ``count`` more replies may wait. Check this before storing messages."""
         return self.waiting + count <= self._limit
 
     def waits_for(self, watermark: Watermark) -> bool:
-        """Return whether a reply needs ``watermark`` to grow (group commit then starts a flush)."""
+        """Return whether a reply waits for ``watermark``, so that group commit must start a
+        flush.
+        """
         return any(
-            lane.replies and lane.replies[0].end > watermark.value
-            for lane in self._lanes.values()
-            if watermark in lane.watermarks
+            queue.replies and queue.replies[0].end > watermark.value
+            for queue in self._queues.values()
+            if watermark in queue.watermarks
         )
 
     def hold(
         self, watermarks: Sequence[Watermark], replies: Iterable[PendingReply[Ticket]]
     ) -> None:
         """Hold ``replies`` until all of ``watermarks`` have passed their ends."""
-        lane = self._lane(tuple(watermarks))
+        queue = self._queue(tuple(watermarks))
         now_ms = self._scheduler.monotonic_ms()
         for waiting in replies:
             waiting.held_ms = now_ms
-            lane.replies.append(waiting)
+            queue.replies.append(waiting)
             self.waiting += waiting.count
 
     def release(self) -> None:
-        """Send every reply that may leave and watch the deadlines of the others."""
+        """Send every reply whose watermarks have passed, and watch the deadlines of the others."""
         if not self.waiting:
             return
         leaving: _Leaving = {}
-        for lane in self._lanes.values():
-            self.waiting -= lane.collect_passed(leaving)
+        for queue in self._queues.values():
+            self.waiting -= queue.collect_passed(leaving)
         _write(leaving)
         self._watch_deadline()
 
     def fail(self, status: PutMessageStatus) -> None:
-        """Answer every reply whose watermarks have not passed with ``status``."""
+        """Send every reply whose watermarks have passed, and answer all others with ``status``."""
         self.release()
         leaving: _Leaving = {}
-        for lane in self._lanes.values():
-            while lane.replies:
-                waiting = lane.replies.popleft()
+        for queue in self._queues.values():
+            while queue.replies:
+                waiting = queue.replies.popleft()
                 self.waiting -= waiting.count
                 self.failed_count += 1
                 _add(leaving, waiting.channel, self._late(waiting.ticket, status))
@@ -145,17 +149,17 @@ class PendingReplies(Generic[Ticket]):
             self._timer = None
         _write(leaving)
 
-    def _lane(self, watermarks: tuple[Watermark, ...]) -> _WatermarkQueue[Ticket]:
-        lane = self._lanes.get(watermarks)
-        if lane is None:
-            lane = self._lanes[watermarks] = _WatermarkQueue(
+    def _queue(self, watermarks: tuple[Watermark, ...]) -> _WatermarkQueue[Ticket]:
+        queue = self._queues.get(watermarks)
+        if queue is None:
+            queue = self._queues[watermarks] = _WatermarkQueue(
                 watermarks, self._patience_of(watermarks)
             )
             for mark in watermarks:
                 if mark not in self._subscribed:
                     self._subscribed.add(mark)
                     mark.subscribe(self._grown)
-        return lane
+        return queue
 
     def _patience_of(self, watermarks: tuple[Watermark, ...]) -> list[AckTimeout]:
         return [self._patience.get(mark.name, UNNAMED_PATIENCE) for mark in watermarks]
@@ -167,7 +171,7 @@ class PendingReplies(Generic[Ticket]):
         if self._timer is not None:
             return
         now_ms = self._scheduler.monotonic_ms()
-        checks = [lane.check_ms(now_ms) for lane in self._lanes.values() if lane.replies]
+        checks = [queue.check_ms(now_ms) for queue in self._queues.values() if queue.replies]
         if checks:
             delay_ms = max(0, min(checks) - now_ms)
             self._timer = self._scheduler.call_later(delay_ms, self._deadline_reached)
@@ -176,13 +180,13 @@ class PendingReplies(Generic[Ticket]):
         self._timer = None
         now_ms = self._scheduler.monotonic_ms()
         leaving: _Leaving = {}
-        for lane in self._lanes.values():
-            self.waiting -= lane.collect_passed(leaving)
-            while lane.replies and lane.deadline_ms(lane.replies[0]) <= now_ms:
-                waiting = lane.replies.popleft()
+        for queue in self._queues.values():
+            self.waiting -= queue.collect_passed(leaving)
+            while queue.replies and queue.deadline_ms(queue.replies[0]) <= now_ms:
+                waiting = queue.replies.popleft()
                 self.waiting -= waiting.count
                 self.late_count += 1
-                status = lane.status_behind(waiting.end)
+                status = queue.lagging_status(waiting.end)
                 _add(leaving, waiting.channel, self._late(waiting.ticket, status))
         _write(leaving)
         self._watch_deadline()
@@ -198,20 +202,22 @@ class _WatermarkQueue(Generic[Ticket]):
     replies: deque[PendingReply[Ticket]] = field(factory=deque)
 
     def deadline_ms(self, waiting: PendingReply[Ticket]) -> int:
-        """Return when ``waiting`` is late: the longest timeout among the lagging watermarks.
+        """Return the time at which ``waiting`` is late, after the longest timeout of the lagging
+        watermarks.
 
-        It never decreases along the lane: a reply lacks no watermark that the next one has.
+        It never decreases along the queue, because a watermark that lags for a reply also lags for
+        the next one.
         """
-        behind = [
+        lagging = [
             patience.timeout_ms
             for mark, patience in zip(self.watermarks, self.patience, strict=True)
             if mark.value < waiting.end
         ]
-        return waiting.held_ms + max(behind, default=0)
+        return waiting.held_ms + max(lagging, default=0)
 
     def check_ms(self, now_ms: int) -> int:
-        """Return when to check the head again: the first timeout of the lane that ends later than
-        now, because a watermark that lags now may have passed until then.
+        """Return the time of the next check of the head: the first timeout that ends after
+        ``now_ms``. By then a watermark that lags now may have passed.
         """
         held_ms = self.replies[0].held_ms
         ends = (held_ms + patience.timeout_ms for patience in self.patience)
@@ -238,14 +244,14 @@ class _WatermarkQueue(Generic[Ticket]):
                 leaving[channel] = [waiting.reply]
         return count
 
-    def status_behind(self, end: int) -> PutMessageStatus:
-        """Return the status of the last watermark that has not passed ``end`` (a replica outweighs
-        the disk).
+    def lagging_status(self, end: int) -> PutMessageStatus:
+        """Return the status of the last watermark that has not passed ``end``, so that the status
+        of a replica takes precedence over that of the disk.
         """
         for mark, patience in zip(reversed(self.watermarks), reversed(self.patience), strict=True):
             if mark.value < end:
                 return patience.status
-        raise AssertionError("a reply that may leave was not released")
+        raise AssertionError("a reply whose watermarks have passed was not released")
 
 
 def _add(leaving: _Leaving, channel: Channel, reply: bytes) -> None:
@@ -262,4 +268,6 @@ def _write(leaving: _Leaving) -> None:
 
 
 SendGate = PendingReplies[RemotingCommand | bytes]
-"""The pending replies to sends; a ticket is the reply as a command, or the frames of several."""
+"""The pending replies to sends. A ticket is the reply as a command, or the frames of several
+replies.
+"""

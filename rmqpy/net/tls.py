@@ -1,19 +1,19 @@
-"""TLS configured by Java's keys: contexts from PEM files, reloaded when the files change, and the
-choice between TLS and plain per connection.
+"""TLS, configured with Java's keys: contexts from PEM files, which are reloaded when the files
+change, and the choice between TLS and plain for each connection.
 
 ==============  =====================================  ==========================================
 tls.server.mode  first byte 0x16 (a TLS handshake)     any other first byte
 ==============  =====================================  ==========================================
 disabled        closed                                 plain
-permissive      TLS; closed where there is no          plain
+permissive      TLS; closed if there is no             plain
                 certificate
 enforcing       TLS                                    closed
 ==============  =====================================  ==========================================
 
-The files are checked again with the first new connection after ``WATCH_MS``. Files that cannot be
-loaded (a certificate replaced before its key) leave the context unchanged and are tried again.
-Host names are not compared with certificates, as in Java: the certificates of
-``trustCertPath`` decide.
+The first new connection after ``WATCH_MS`` checks the files for changes. If they cannot be loaded
+(a certificate was replaced before its key), the context is unchanged and loading is tried again.
+Host names are not compared with certificates, as in Java: trust depends only on the certificates
+in ``trustCertPath``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rmqpy.model.errors import ConfigError
 WATCH_MS: Final = 5_000
 HANDSHAKE_S: Final = 10.0
 FIRST_BYTE: Final = 0x16
-"""The first byte of a TLS handshake; the length of a frame begins with 0 or 1."""
+"""The first byte of a TLS handshake. The length word of a frame begins with 0 or 1."""
 
 DEFAULT_FILE: Final = "/etc/rocketmq/tls.properties"
 
@@ -46,7 +46,9 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True, kw_only=True)
 class TlsSide:
-    """The files of one side. With ``verify`` the peer's certificate must be signed by ``trust``."""
+    """The files of one side. With ``verify``, a certificate of the peer must be signed by
+    ``trust``.
+    """
 
     certificate: str | None = None
     key: str | None = None
@@ -62,7 +64,9 @@ class TlsSide:
 
 @define(slots=True, eq=False, repr=False)
 class TlsContext:
-    """A reloading TLS context; ``current()`` returns it for a new connection."""
+    """A TLS context that is reloaded when its files change. Call ``current`` for each
+    connection.
+    """
 
     side: TlsSide
     server: bool
@@ -91,7 +95,7 @@ class TlsContext:
             self._context = _context(self.side, self.server)
         except ConfigError as fault:
             logger.warning(
-                "keeping the current certificates, the new ones cannot be loaded: %s", fault
+                "keeping the current certificates, because the new ones cannot be loaded: %s", fault
             )
             return
         self._seen = seen
@@ -119,21 +123,21 @@ class ServerTls:
 
 @define(slots=True, frozen=True)
 class Tls:
-    """The TLS of a process: at its ports, and for its own connections. None means plain."""
+    """The TLS of a process: on its ports, and for its own connections. None means plain."""
 
     server: ServerTls | None = None
     client: TlsContext | None = None
     replication: ServerTls | None = None
     to_master: TlsContext | None = None
-    """The context for classic replication."""
+    """The context for the connection of a slave to its master."""
 
 
 def tls_of(
     security: SecuritySettings, *, outgoing: bool = False, now_ms: Callable[[], int] | None = None
 ) -> Tls:
-    """Return the TLS of a server from its keys; raise ConfigError if they are inconsistent.
+    """Return the TLS of a server from its keys. Raises ConfigError if they are inconsistent.
 
-    ``outgoing`` enables TLS on its own connections regardless of the keys.
+    ``outgoing`` enables TLS on the server's own connections regardless of the keys.
     """
     now_ms = now_ms or _monotonic_ms
     settings = _with_file(security)
@@ -152,7 +156,7 @@ def tls_of(
 def side_of_file(path: str | None) -> TlsSide:
     """Return the client side from the ``tls.client.*`` keys of a file in Java's format.
 
-    Without a file every server is trusted and no certificate is presented. Raises ConfigError.
+    Without a file, every server is trusted and no certificate is presented. Raises ConfigError.
     """
     if path is None:
         return TlsSide()
@@ -185,7 +189,7 @@ def _server(settings: SecuritySettings, now_ms: Callable[[], int]) -> ServerTls 
     if side.needed is not ClientAuth.NONE and not (side.verify and side.trust):
         raise ConfigError(
             f"tls.server.need.client.auth={side.needed.value} needs tls.server.authClient=true and "
-            "tls.server.trustCertPath: a certificate that nobody verifies proves nothing"
+            "tls.server.trustCertPath: a certificate that is not verified proves nothing"
         )
     return ServerTls(mode, TlsContext(side, True, now_ms))
 
@@ -241,7 +245,7 @@ _IN_FILE: Final = {
     "tls.client.authServer": "tls_client_auth_server",
     "tls.client.trustCertPath": "tls_client_trust_cert_path",
 }
-"""The keys that Java reads from ``tls.config.file``, which overrides the system properties."""
+"""The keys that Java reads from ``tls.config.file``, where they override the system properties."""
 
 
 def _with_file(security: SecuritySettings) -> SecuritySettings:
@@ -250,7 +254,7 @@ def _with_file(security: SecuritySettings) -> SecuritySettings:
         raw = path.read_bytes()
     except FileNotFoundError:
         if security.tls_config_file != DEFAULT_FILE:
-            raise ConfigError(f"tls.config.file={path}: there is no such file") from None
+            raise ConfigError(f"tls.config.file={path}: the file does not exist") from None
         return security
     except OSError as error:
         raise ConfigError(f"tls.config.file={path}: {error}") from error
@@ -283,7 +287,7 @@ def _monotonic_ms() -> int:
 async def adopt(
     factory: Callable[[], asyncio.BaseProtocol], sock: socket.socket, tls: TlsContext | None
 ) -> bool:
-    """Attach an accepted socket to a protocol, with TLS or plain; return False if it closed."""
+    """Attach an accepted socket to a protocol, with TLS or plain. Return False if that fails."""
     loop = asyncio.get_running_loop()
     try:
         if tls is None:
@@ -301,7 +305,7 @@ async def adopt(
 
 @define(slots=True, eq=False, repr=False)
 class TlsSniffer:
-    """A socket whose first byte decides whether it speaks TLS; the byte is left to be read."""
+    """A socket whose first byte determines whether the peer uses TLS. The byte remains unread."""
 
     sock: socket.socket
     since_ms: int

@@ -112,7 +112,7 @@ class Member:
             deps,
         )
         if not fast_path:
-            driver._lane._taker = None
+            driver._push_fast_path._taker = None
         member = cls(driver, store, files, scheduler, MemoryChannel())
         driver.start()
         own = driver.introduce()

@@ -387,7 +387,7 @@ def test_a_peer_with_too_many_unread_answers_is_disconnected(
         await server.close()
 
     in_loop(main)
-    assert "it does not read" in caplog.text
+    assert "the peer does not read" in caplog.text
 
 
 def test_one_connection_does_not_take_the_whole_turn(in_loop: InLoop, handler: EchoHandler) -> None:
@@ -488,7 +488,11 @@ def test_a_full_server_rejects_connections_and_logs_it_once_per_minute(
         assert len(handler.closed) == 2
 
     in_loop(main)
-    lines = [each.getMessage() for each in caplog.records if "turned away" in each.getMessage()]
+    lines = [
+        each.getMessage()
+        for each in caplog.records
+        if "connections is reached" in each.getMessage()
+    ]
     assert len(lines) == 2
     assert lines[1].endswith("4 since the start")
 

@@ -388,9 +388,9 @@ def page_begins_one_too_far(patches: Patches) -> None:
 @group_mutation
 def waiting_replies_released_at_a_new_role(patches: Patches) -> None:
     def fail(self: PendingReplies[int], status: object) -> None:
-        for lane in self._lanes.values():
-            while lane.replies:
-                waiting = lane.replies.popleft()
+        for queue in self._queues.values():
+            while queue.replies:
+                waiting = queue.replies.popleft()
                 waiting.channel.write(waiting.reply)
 
     patches.replace(PendingReplies, "fail", fail)

@@ -71,14 +71,14 @@ def new_log_expires_before_the_old_one(patches: Patches) -> None:
 
 @group_mutation
 def old_log_dropped_with_any_cut(patches: Patches) -> None:
-    original = patches.original(ReadyProcessor, "_cut_log")
+    original = patches.original(ReadyProcessor, "_truncate_log")
 
     def cut_log(self: ReadyProcessor, ready: Ready) -> None:
         if ready.begin_again or ready.truncate_from is not None:
             self._store.delete_classic_prefix()
         original(self, ready)
 
-    patches.replace(ReadyProcessor, "_cut_log", cut_log)
+    patches.replace(ReadyProcessor, "_truncate_log", cut_log)
 
 
 @group_mutation

@@ -1,5 +1,5 @@
-"""The driver of a DLedger member: carries out what :mod:`rmqpy.dledger` decides.
+"""The driver of a DLedger member, which carries out the decisions of :mod:`rmqpy.dledger`.
 
-Owns the connections to peers and the order of writes, sends and answers. May import ``net.server``
-and the modules of ``rmqpy.net``. Start reading in :mod:`~rmqpy.net.dledger.driver`.
+It owns the connections to peers and the order of writes, sends and answers. It may import
+``net.server`` and the modules of ``rmqpy.net``. Start reading in :mod:`~rmqpy.net.dledger.driver`.
 """

@@ -1,6 +1,6 @@
-"""The dependencies of a DLedger driver: log, store, clock, network, and the receiver of its role.
+"""The dependencies of a DLedger driver: log, store, clock, network, and the callback for its role.
 
-The driver knows nothing else of the broker.
+The driver uses no other part of the broker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rmqpy.store.health import StoreHealth
 from rmqpy.store.queues.expired_ends import ExpiredQueueEnds
 
 TICK_MS: Final = 10
-"""The period of the state loop (Java StateMaintainer)."""
+"""The period of the state loop in ms (Java StateMaintainer)."""
 
 
 class DriverStore(Protocol):
@@ -40,26 +40,26 @@ class DriverStore(Protocol):
     def queue_ends(self) -> ExpiredQueueEnds: ...
 
     def encode_queue_ends(self) -> bytes:
-        """Return the ends of the queues without a message, for another member."""
+        """Return the encoded ends of the queues without messages, for another member."""
 
     def delete_classic_prefix(self) -> None:
         """Remove the commit log before the divide, if it still exists."""
 
     def discard_through(self, index: int) -> None:
-        """Let the files of all entries up to ``index`` be removed."""
+        """Allow retention to remove the files of all entries up to ``index``. Raises OSError."""
 
     def on_log_reset(self) -> None:
-        """Follow a DLedger log that starts elsewhere now."""
+        """Adapt to a DLedger log that now starts at another offset."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class DriverDependencies:
     """The collaborators of a driver.
 
-    ``on_role`` is called with every role at the right moment (see ``ready_processor``); ``flush``
-    starts to make the log durable unless that is in progress; ``store_host`` is written into the
-    marker; ``vouch`` returns why a Java member may not be joined, ``lacks_tables`` whether this
-    member would lead without knowing topics and offsets.
+    ``on_role`` is called with every new role (``ready_processor`` defines when); ``flush`` starts
+    to make the log durable unless that is in progress; ``store_host`` is the store host of the
+    marker; ``vouch`` returns the reason why a Java member may not be joined, or "";
+    ``lacks_tables`` returns whether this member lacks the topics and offsets that a leader needs.
     """
 
     log: DLedgerCommitLog

@@ -1,25 +1,25 @@
-"""The driver of one DLedger member: it passes events to the core and has its decisions carried out.
+"""The driver of a DLedger member, which passes events to the core and has its decisions carried
+out.
 
-The core (``dledger.node``) computes, the entry store keeps bytes, :mod:`.peers` communicates with
-the other members, and :mod:`.ready_processor` carries out decisions with both. The driver knows
-only the scheduler, the network and the channels that are passed in, so a simulator runs it
-unchanged.
+The core (``dledger.node``) computes, the entry store contains the bytes, :mod:`.peers` communicates
+with the other members, and :mod:`.ready_processor` carries out decisions with both. The driver uses
+only the scheduler, network and channels that are passed to it, so a simulator can run it unchanged.
 
 =======================  ======================================================================
-when                     what
+event                    effect
 =======================  ======================================================================
-the turn's puts are      ``Stored``: the appended entries are pushed, to each member together
+the turn's puts are      ``Stored``: the appended entries are pushed to each member together
 written
-frames of the peers'     granted pushes go through :mod:`rmqpy.net.dledger.push_fast_path`; the
-port                     others are ``Received``; then one Ready for all of them
-answers of members       ``Answered`` for all of a loop turn, then one Ready
+frames on the peers'     granted pushes use :mod:`rmqpy.net.dledger.push_fast_path`; the others
+port                     are ``Received``; then one Ready for all of them
+answers of members       ``Answered`` for all answers of a loop turn, then one Ready
 a sync has ended         ``Synced``
 every ``TICK_MS``        the state of the disk, then ``tick`` (a group of one: until it leads)
 =======================  ======================================================================
 
-Invariants: no entry is staged but unreported when the core is stepped. While the disk has no room
-for a Ready (:mod:`rmqpy.net.dledger.ready_processor`), the member is effectively paused. Once a
-Ready could not be carried out for any other reason, the member neither votes nor answers any more.
+Invariants: when the core is stepped, every staged entry has been reported. While the disk is too
+full for a Ready (:mod:`rmqpy.net.dledger.ready_processor`), the member is effectively paused. If a
+Ready cannot be carried out for any other reason, the member no longer votes or answers.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from rmqpy.store.ledger.entry_reader import CorruptEntryError
 from rmqpy.store.ledger.entry_scrub import Scrub
 
 EVENTS_MAX: Final = 32
-ASK_ENDS_MS: Final = 1000
+QUEUE_ENDS_REQUEST_MS: Final = 1000
 CHECKPOINT_INTERVAL_MS: Final = 3000
-"""checkPointInterval."""
+"""The interval at which the committed index is saved (Java checkPointInterval)."""
 
 logger = logging.getLogger(__name__)
 
@@ -95,23 +95,27 @@ class DLedgerDriver:
             self.node.take_batches,
             deps.vouch,
         )
-        self._lane = PushFastPath(self.node, self.entries, self.peers)
-        self.carrier = ReadyProcessor(deps, self.node, self.peers, self._lane.receipts, self._note)
+        self._push_fast_path = PushFastPath(self.node, self.entries, self.peers)
+        self.carrier = ReadyProcessor(
+            deps, self.node, self.peers, self._push_fast_path.receipts, self._note
+        )
         self._inbox: list[Answered] = []
         self._timers: dict[str, Timer] = {}
-        self._ask_ends_ms = 0
+        self._next_request_ms = 0
         self.disk = DiskState.GOOD
         self._scrub = Scrub(self.entries, self._fetch)
         self.events: deque[tuple[int, str]] = deque(maxlen=EVENTS_MAX)
-        """The changes of role and their reasons, as (wall clock, sentence)."""
+        """The latest changes of role and their reasons, as (wall clock in ms, sentence)."""
         self.grants = 1
-        """A counter of changes that may affect the core's grants."""
+        """A counter of changes that may affect the grants of the core."""
         self._busy = False
-        """Whether a method called by the loop is active; nested calls then carry out nothing."""
+        """True while a method that the loop has called is active. Nested calls then carry out
+        nothing.
+        """
         self._planned = self._saving = self._granted = False
 
     def introduce(self) -> PeerHello:
-        """What this member says of itself."""
+        """Return the introduction of this member for a handshake."""
         divided = self._store.opened.divided_offset
         old_log = self._store.opened.old_log
         mark = ClassicPrefixMark() if old_log is None else old_log.mark
@@ -126,16 +130,16 @@ class DLedgerDriver:
             peers=self.options.addresses,
         )
 
-    # ------------------------------------------------------------------------------------- life
+    # -------------------------------------------------------------------------------- lifecycle
 
     def start(self) -> None:
-        """Begin as a candidate; in a group of one leadership is there when this returns."""
+        """Start as a candidate. In a group of one the member leads when this returns."""
         self._deps.log.proposer = self
         self.entries.on_stored = self._entries_stored
         self.entries.on_flushed = self._entries_flushed
-        self.entries.on_damage = self._damage_met
+        self.entries.on_damage = self._on_damage_read
         end = self.entries.end
-        if end.index >= 0:  # recovery has ensured this
+        if end.index >= 0:  # recovery has made them durable
             self._step(Synced(end.index, end.term))
         if not self._alone:
             self._deps.on_role(self.node.role)
@@ -147,8 +151,8 @@ class DLedgerDriver:
         self._tick()
 
     def _read_old_log(self) -> None:
-        """Read the next file of the old log in a worker thread; once all are read, repeat every
-        handshake.
+        """Read the next file of the old log in a worker thread. Once all files are read, repeat all
+        handshakes.
         """
         old_log = self._store.opened.old_log
         work = None if old_log is None else old_log.next_digest_task()
@@ -159,7 +163,7 @@ class DLedgerDriver:
             if self.carrier.is_over:
                 return
             if error is not None:
-                logger.warning("an old commit log file cannot be read for its digest: %s", error)
+                logger.warning("cannot read an old commit log file for its digest: %s", error)
             old_log.take(found)
             if old_log.next_digest_task() is None:
                 self.peers.renew_handshake()
@@ -169,7 +173,7 @@ class DLedgerDriver:
         self._scheduler.run_blocking(work, read)
 
     def stop(self) -> None:
-        """Stop taking part. In a group of one, stored entries still count."""
+        """Stop taking part in the group. In a group of one, stored entries still count."""
         self.carrier.stop()
         for timer in self._timers.values():
             timer.cancel()
@@ -177,7 +181,7 @@ class DLedgerDriver:
     # --------------------------------------------------------------------------------- proposer
 
     def propose(self, count: int) -> Proposal | ProposalRejected:
-        # Answers wait until granted pushes are handled: they may end the leadership of the grant.
+        # After a grant, waiting answers are not stepped yet: they may end the leadership of it.
         granted, self._granted = self._granted, False
         self.grants += 1
         if self._planned and not self._busy and not granted:
@@ -187,9 +191,9 @@ class DLedgerDriver:
     def grant(self) -> tuple[Proposal, int]:
         if self._planned and not self._busy:
             self._work()
-        proposal, room = self.node.grant()
-        self._granted = room > 0 and not self.carrier.dead
-        return proposal, 0 if self.carrier.dead else room
+        proposal, count = self.node.grant()
+        self._granted = count > 0 and not self.carrier.dead
+        return proposal, 0 if self.carrier.dead else count
 
     def consume_grant(self, count: int) -> None:
         self.node.consume_grant(count)
@@ -204,10 +208,10 @@ class DLedgerDriver:
             if not self._before_steps():
                 return
             for command in commands:
-                if self._lane.take(channel, command) or command.is_response:
+                if self._push_fast_path.take(channel, command) or command.is_response:
                     continue
                 if not self.carrier.finish():
-                    break  # the remaining frames count as arrived while nothing can be written
+                    break  # the remaining frames are dropped, because nothing can be written
                 received = self.peers.receive(channel, command)
                 if received is not None:
                     self._step(received)
@@ -216,15 +220,15 @@ class DLedgerDriver:
         self._carry_out()
 
     def turn_ended(self) -> None:
-        """Do nothing: everything was done at the end of ``handle``."""
+        """Do nothing, because ``handle`` has carried out everything."""
 
     def channel_closed(self, channel: Channel) -> None:
-        """Do nothing: answers to requests of a closed channel are dropped."""
+        """Do nothing, because a closed channel drops the answers to its requests."""
 
     # ----------------------------------------------------------------------------------- events
 
     def _plan_tick(self) -> None:
-        """Schedule the next tick; a single leader needs ticks only for its disk."""
+        """Schedule the next tick. A leader in a group of one needs ticks only for its disk."""
         if self._alone and self.node.role is Role.LEADER and self.disk is DiskState.GOOD:
             return
         if "tick" not in self._timers and not self.carrier.stopped:
@@ -243,7 +247,7 @@ class DLedgerDriver:
                 if not self._alone:
                     self._guarded(lambda: self._scrub.tick(now_ms))
                     if self._store.queue_ends.is_requested:
-                        self._want_queue_ends(now_ms)
+                        self._request_queue_ends(now_ms)
         finally:
             self._busy = False
         self._carry_out()
@@ -268,7 +272,9 @@ class DLedgerDriver:
         self._carry_out()
 
     def _answered(self, answer: Answered) -> None:
-        """Collect an answer to a request of this member; all of a turn are stepped together."""
+        """Collect an answer to a request of this member. All answers of a turn are stepped
+        together.
+        """
         self._inbox.append(answer)
         if not self._planned:
             self._planned = True
@@ -289,7 +295,9 @@ class DLedgerDriver:
         self._carry_out()
 
     def _before_steps(self) -> bool:
-        """Report staged entries and the disk; return False if the core must not be stepped."""
+        """Report staged entries and the state of the disk. Return False if the core must not be
+        stepped.
+        """
         self.grants += 1
         self._store.appender.commit()
         if self.carrier.dead or not self.carrier.finish():
@@ -319,7 +327,7 @@ class DLedgerDriver:
             self._entry_damaged(fault)
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Make one call that may encounter a damaged entry."""
+        """Call ``step``, which may encounter a damaged entry."""
         try:
             step()
         except CorruptEntryError as fault:
@@ -332,15 +340,15 @@ class DLedgerDriver:
             self.disk = DiskState.DAMAGED
             self.node.step(DiskReport(DiskState.DAMAGED))
 
-    def _want_queue_ends(self, now_ms: int) -> None:
+    def _request_queue_ends(self, now_ms: int) -> None:
         """Request the queue ends from the leader every second until it answers."""
         leader = self.node.leader_id
-        if leader is None or leader == self.membership.self_id or now_ms < self._ask_ends_ms:
+        if leader is None or leader == self.membership.self_id or now_ms < self._next_request_ms:
             return
-        self._ask_ends_ms = now_ms + ASK_ENDS_MS
-        self.peers.ask_queue_ends(leader, self._queue_ends_told)
+        self._next_request_ms = now_ms + QUEUE_ENDS_REQUEST_MS
+        self.peers.ask_queue_ends(leader, self._queue_ends_received)
 
-    def _queue_ends_told(self, body: bytes) -> None:
+    def _queue_ends_received(self, body: bytes) -> None:
         ends = self._store.queue_ends
         if self.carrier.is_over or not ends.is_requested:
             return
@@ -350,10 +358,10 @@ class DLedgerDriver:
             else:
                 ends.mark_unavailable()
         except (RemoteProtocolError, OSError) as error:
-            logger.error("the ends of silent queues are not known yet: %s", error)
+            logger.error("cannot take over the ends of queues without messages: %s", error)
 
-    def _damage_met(self, fault: CorruptEntryError) -> bool:
-        """Record a damaged entry that a reader found; the next tick handles it."""
+    def _on_damage_read(self, fault: CorruptEntryError) -> bool:
+        """Record a damaged entry that a reader has found. The next tick handles it."""
         if self._alone:
             return False
         self._scrub.on_damage_found(fault)
@@ -365,7 +373,7 @@ class DLedgerDriver:
         return frozenset(self._scrub.damaged)
 
     def _fetch(self, index: int, done: Callable[[Entry | None], None]) -> bool:
-        """Request an entry from the leader; return False if there is no leader."""
+        """Request an entry from the leader. Return False if there is none to request it from."""
         leader = self.node.leader_id
         if leader is None or leader == self.membership.self_id:
             return False
@@ -376,16 +384,16 @@ class DLedgerDriver:
         """Handle a damaged entry that the leader has already expired."""
         if self.carrier.is_over or index not in self._scrub.damaged:
             return
-        self._note(f"entry {index} is damaged here and has expired with the leader: it goes")
+        self._note(f"entry {index} is damaged here and has expired on the leader: removing it")
         try:
             self._store.discard_through(index)
         except OSError as error:
-            logger.error("files up to entry %d are kept for now: %s", index, error)
+            logger.error("keeping the files up to entry %d for now: %s", index, error)
 
     # ------------------------------------------------------------------------------ carrying out
 
     def _carry_out(self) -> None:
-        """Carry out all decisions of the core, unless an outer call will do so at its end."""
+        """Carry out all decisions of the core, unless an outer call will do so when it ends."""
         if self._busy or self.carrier.dead:
             return
         self.grants += 1
@@ -413,4 +421,4 @@ class DLedgerDriver:
     def _checkpoint_saved(self, _result: None, error: BaseException | None) -> None:
         self._saving = False
         if error is not None:
-            logger.error("the committed index could not be saved: %s", error)
+            logger.error("cannot save the committed index: %s", error)

@@ -1,8 +1,8 @@
-"""The wire of a member: requests to and from other members, and the answers in both directions.
+"""The transport of a member: requests to and from other members, and the answers to them.
 
-``send`` sends a request of the core to its member and returns the answer as ``Answered``, with None
-if there is none. ``receive`` turns a frame into a ``Received``; the answer returns to the sender.
-All answers of a turn to one connection leave in one write.
+``send`` sends a request of the core and reports the answer as ``Answered``, with None if there is
+none. ``receive`` converts a frame to a ``Received``, whose answer ``reply`` sends back. All answers
+of a turn to one connection are sent in one write.
 
 =========================================  =====================================================
 frame                                      answer
@@ -13,25 +13,25 @@ PULL (51003; Java has no handler either)   remoting code 1
 any other code                             remoting code 3
 =========================================  =====================================================
 
-Before anything else is sent to a member, its handshake is requested (``dledger.handshake``), and
-again after each failure, because a different process may have returned::
+The first request to a member is the handshake (``dledger.handshake``). It is repeated after each
+failure, because a different process may have taken its place::
 
-    state     a send         its requests            leaves by
-    unknown   waits, asks    taken, once it was      an answer; no answer -> unknown, what waits
-                             judged; else dropped,   gets None
-                             and it is asked
-    verified  goes out       taken                   a failure, or more to tell -> unknown
-    java      goes out       taken                   the same
-    refused   gets None      UNEXPECTED_MEMBER       after ``REFUSED_MS``, or when it introduces
-                                                     itself and fits
+    state     requests to it       requests from it           left by
+    unknown   wait for handshake   accepted if it has been    the answer to the handshake; without
+                                   verified before; otherwise one, waiting requests get None
+                                   dropped, and handshake
+    verified  sent                 accepted                   a failure, or new facts -> unknown
+    java      sent                 accepted                   a failure -> unknown
+    refused   answered with None   UNEXPECTED_MEMBER          ``REFUSED_MS``, or an introduction
+                                                              that matches
 
-A member introduces itself before it sends, so it has been judged before its first request. A Java
-member does not: with an old log before this one it must be vouched for (by a certificate or the
-operator).
+A member introduces itself before it sends other requests, so it has been verified before its first
+request. A Java member does not introduce itself: if there is an old log before the DLedger log, a
+certificate or the operator must vouch for it.
 
-Invariants: no unreadable request reaches the core; a line is logged once per cause and peer, not
-once per frame; nothing is sent to or accepted from a member whose files do not match; if there is
-an old log, no vote and no entry of an unjudged member is accepted.
+Invariants: no unreadable request reaches the core; a problem is logged once per cause and peer, not
+once per frame; no request is sent to or accepted from a member whose files do not match; if there
+is an old log, no vote and no entry of an unverified member is accepted.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ from rmqpy.remoting.frame import encode_command
 
 _CODE = DLedgerResponseCode
 
-SAID_MAX: Final = 256
-"""Maximum number of causes remembered as logged."""
+LOGGED_MAX: Final = 256
+"""The maximum number of causes that are remembered as logged."""
 
 WAITING_MAX: Final = 64
-"""Maximum number of requests to one member that wait for its handshake."""
+"""The maximum number of requests to one member that wait for its handshake."""
 
 REFUSED_MS: Final = 10_000
 
@@ -91,7 +91,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True)
 class PendingRequest:
-    """A received request that has no answer yet."""
+    """A received request without an answer."""
 
     channel: Channel
     command: RemotingCommand
@@ -100,22 +100,22 @@ class PendingRequest:
 
 
 class OncePerCauseLog:
-    """A logger that logs each cause only once; the oldest causes are forgotten."""
+    """A logger that logs each cause only once. It forgets the oldest causes."""
 
     def __init__(self) -> None:
-        self._said: dict[object, None] = {}
+        self._logged: dict[object, None] = {}
 
     def warn(self, cause: object, text: str, *arguments: object) -> None:
-        if cause not in self._said:
-            if len(self._said) >= SAID_MAX:
-                del self._said[next(iter(self._said))]
-            self._said[cause] = None
+        if cause not in self._logged:
+            if len(self._logged) >= LOGGED_MAX:
+                del self._logged[next(iter(self._logged))]
+            self._logged[cause] = None
             logger.warning(text, *arguments)
 
     def forget(self, cause: object) -> None:
         """Forget ``cause``, so that its next occurrence is logged again."""
-        if self._said:
-            self._said.pop(cause, None)
+        if self._logged:
+            self._logged.pop(cause, None)
 
 
 class PeerStatus(Enum):
@@ -134,10 +134,12 @@ class PeerLink:
     name: str
     standing: PeerStatus = PeerStatus.UNKNOWN
     reason: str = ""
-    """The reason for its refusal."""
+    """The reason why the member is refused."""
 
     judged: bool = False
-    """Whether it has been found to match since this process started."""
+    """True if the files of the member have matched since this process started, or if it is an
+    accepted Java member.
+    """
 
     ask_again_ms: int = 0
     asking: bool = False
@@ -148,9 +150,9 @@ class PeerLink:
 class PeerTransport:
     """The requests and answers between this member and the others.
 
-    ``introduce`` returns this member's introduction, ``queue_ends`` the next offsets of its silent
-    queues (None if it does not lead), ``vouch`` why a Java member may not be joined ("" if it may);
-    ``takes_batches`` is called with each rmqpy member.
+    ``introduce`` returns this member's introduction; ``queue_ends`` the ends of its queues without
+    messages, or None if it does not lead; ``vouch`` the reason why a Java member may not be joined,
+    or "". ``takes_batches`` is called with the name of each member and whether it is rmqpy.
     """
 
     membership: Membership
@@ -165,7 +167,7 @@ class PeerTransport:
     ways: dict[str, PeerLink] = field(init=False)
     once: OncePerCauseLog = field(factory=OncePerCauseLog)
     _ticket: int = 0
-    _asked: dict[int, PendingRequest] = field(factory=dict)
+    _received: dict[int, PendingRequest] = field(factory=dict)
     _replies: dict[Channel, list[bytes]] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -175,99 +177,101 @@ class PeerTransport:
 
     def send(self, send: Send) -> None:
         """Send a request of the core."""
-        way = self.ways[send.to]
-        if way.standing is PeerStatus.REFUSED:
-            if self.clock.monotonic_ms() < way.ask_again_ms:
+        link = self.ways[send.to]
+        if link.standing is PeerStatus.REFUSED:
+            if self.clock.monotonic_ms() < link.ask_again_ms:
                 self.answered(Answered(send.ticket, None))
                 return
-            way.standing = PeerStatus.UNKNOWN
-        if way.standing is not PeerStatus.UNKNOWN:
+            link.standing = PeerStatus.UNKNOWN
+        if link.standing is not PeerStatus.UNKNOWN:
             self._transmit(send)
-        elif len(way.waiting) >= WAITING_MAX:
+        elif len(link.waiting) >= WAITING_MAX:
             self.answered(Answered(send.ticket, None))
         else:
-            way.waiting.append(send)
-            if not way.asking:
-                self._ask(way)
+            link.waiting.append(send)
+            if not link.asking:
+                self._ask(link)
 
-    def _ask(self, way: PeerLink) -> None:
-        """Request the handshake of a member."""
-        way.asking = True
+    def _ask(self, link: PeerLink) -> None:
+        """Send a handshake to a member."""
+        link.asking = True
         self.network.request(
-            self.options.addresses[way.name],
+            self.options.addresses[link.name],
             RemotingCommand.request(
                 RequestCode.RMQPY_DLEDGER_HANDSHAKE, body=self.introduce().encode()
             ),
             self.options.rpc_timeout_ms,
-            partial(self._introduced, way),
+            partial(self._introduced, link),
         )
 
     def _introduced(
-        self, way: PeerLink, command: RemotingCommand | None, fault: RmqError | None
+        self, link: PeerLink, command: RemotingCommand | None, fault: RmqError | None
     ) -> None:
-        way.asking = False
+        link.asking = False
         if command is None:
-            self.once.warn(("silent", way.name), "member %s: %s", way.name, fault)
+            self.once.warn(("silent", link.name), "member %s: %s", link.name, fault)
         else:
-            self.once.forget(("silent", way.name))
+            self.once.forget(("silent", link.name))
             if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                self._judge(way, None)
+                self._judge(link, None)
             elif command.code == RESPONSE_FRAME_CODE:
-                self._judge(way, command.body)
+                self._judge(link, command.body)
             else:
-                text = "member %s does not introduce itself: %s"
-                self.once.warn(("handshake", way.name), text, way.name, command.remark)
-        waiting, way.waiting = way.waiting, []
+                text = "member %s rejects the handshake: %s"
+                self.once.warn(("handshake", link.name), text, link.name, command.remark)
+        waiting, link.waiting = link.waiting, []
         for send in waiting:
-            if way.standing in (PeerStatus.VERIFIED, PeerStatus.JAVA):
+            if link.standing in (PeerStatus.VERIFIED, PeerStatus.JAVA):
                 self._transmit(send)
             else:
                 self.answered(Answered(send.ticket, None))
 
-    def _judge(self, way: PeerLink, body: bytes | None) -> None:
-        """Judge a member by its introduction ``body``; None means a Java member."""
+    def _judge(self, link: PeerLink, body: bytes | None) -> None:
+        """Accept or refuse a member because of its introduction ``body``; None means a Java
+        member.
+        """
         if body is None:
-            missing = self.vouch(way.name)
+            missing = self.vouch(link.name)
             if missing:
-                self._refuse(way, missing)
+                self._refuse(link, missing)
                 return
-            way.standing = PeerStatus.JAVA
-            way.judged = True
-            self.takes_batches(way.name, False)
+            link.standing = PeerStatus.JAVA
+            link.judged = True
+            self.takes_batches(link.name, False)
             return
         try:
             other = decode_introduction(body)
-        except RemoteProtocolError as wrong:
-            self.once.warn(("handshake", way.name), "member %s: %s", way.name, wrong)
+        except RemoteProtocolError as fault:
+            self.once.warn(("handshake", link.name), "member %s: %s", link.name, fault)
             return
         found = compare(self.introduce(), other)
         for note in found.notes:
-            self.once.warn(("peers", way.name, note), "member %s: %s", way.name, note)
+            self.once.warn(("peers", link.name, note), "member %s: %s", link.name, note)
         if found.refusals:
-            self._refuse(way, "; ".join(found.refusals))
+            self._refuse(link, "; ".join(found.refusals))
         else:
-            self._fits(way)
+            self._verify(link)
 
-    def _fits(self, way: PeerLink) -> None:
-        way.standing = PeerStatus.VERIFIED
-        way.reason = ""
-        way.judged = True
-        self.takes_batches(way.name, True)
+    def _verify(self, link: PeerLink) -> None:
+        link.standing = PeerStatus.VERIFIED
+        link.reason = ""
+        link.judged = True
+        self.takes_batches(link.name, True)
 
     def renew_handshake(self) -> None:
-        """Repeat the handshake with every member before anything else is sent, with new facts."""
-        for way in self.ways.values():
-            if way.standing is PeerStatus.VERIFIED:
-                way.standing = PeerStatus.UNKNOWN
-                if not way.asking:
-                    self._ask(way)
+        """Repeat the handshake with every verified member, because this member has new facts."""
+        for link in self.ways.values():
+            if link.standing is PeerStatus.VERIFIED:
+                link.standing = PeerStatus.UNKNOWN
+                if not link.asking:
+                    self._ask(link)
 
-    def _refuse(self, way: PeerLink, reason: str) -> None:
-        way.judged = False
-        way.standing = PeerStatus.REFUSED
-        way.reason = reason
-        way.ask_again_ms = self.clock.monotonic_ms() + REFUSED_MS
-        self.once.warn(("unfit", way.name, reason), "member %s is refused: %s", way.name, reason)
+    def _refuse(self, link: PeerLink, reason: str) -> None:
+        link.judged = False
+        link.standing = PeerStatus.REFUSED
+        link.reason = reason
+        link.ask_again_ms = self.clock.monotonic_ms() + REFUSED_MS
+        self.once.warn(("unfit", link.name, reason), "member %s is refused: %s", link.name, reason)
 
     def _transmit(self, send: Send) -> None:
         request = send.request
@@ -275,7 +279,7 @@ class PeerTransport:
         if len(pieces) == 1:
             (command.body,), pieces = pieces, ()
         address, timeout_ms = self.options.addresses[send.to], self.options.rpc_timeout_ms
-        self.network.request(address, command, timeout_ms, partial(self._came_back, send), pieces)
+        self.network.request(address, command, timeout_ms, partial(self._on_response, send), pieces)
 
     def fetch(
         self,
@@ -284,8 +288,8 @@ class PeerTransport:
         done: Callable[[Entry | None], None],
         expired: Callable[[], None],
     ) -> None:
-        """Fetch an entry of the leader; ``done(None)`` on failure, ``expired`` if it no longer
-        exists.
+        """Fetch an entry from the leader and call ``done`` with it, or with None if that fails.
+        ``expired`` is also called if the leader no longer has the entry.
         """
         request = GetEntriesRequest(
             group=self.membership.group,
@@ -294,7 +298,7 @@ class PeerTransport:
             begin_index=index,
         )
 
-        def came(command: RemotingCommand | None, _fault: RmqError | None) -> None:
+        def on_response(command: RemotingCommand | None, _fault: RmqError | None) -> None:
             entry = None
             if command is not None and command.code == RESPONSE_FRAME_CODE:
                 with suppress(RemoteProtocolError):
@@ -307,14 +311,14 @@ class PeerTransport:
 
         command = RemotingCommand.request(request.CODE, body=encode(request))
         address, timeout_ms = self.options.addresses[member], self.options.rpc_timeout_ms
-        self.network.request(address, command, timeout_ms, came)
+        self.network.request(address, command, timeout_ms, on_response)
 
     def ask_queue_ends(self, member: str, done: Callable[[bytes], None]) -> None:
-        """Request queue ends; ``done`` receives the answer, b"" from a member that does not know
-        the request, and is not called without an answer.
+        """Request the ends of queues without messages. ``done`` is called with the answer, or with
+        b"" if the member does not support the request, but not if there is no answer.
         """
 
-        def came(command: RemotingCommand | None, _fault: RmqError | None) -> None:
+        def on_response(command: RemotingCommand | None, _fault: RmqError | None) -> None:
             if command is None:
                 return
             if command.code == RESPONSE_FRAME_CODE:
@@ -324,9 +328,9 @@ class PeerTransport:
 
         command = RemotingCommand.request(RequestCode.RMQPY_QUEUE_ENDS)
         address, timeout_ms = self.options.addresses[member], self.options.rpc_timeout_ms
-        self.network.request(address, command, timeout_ms, came)
+        self.network.request(address, command, timeout_ms, on_response)
 
-    def _came_back(
+    def _on_response(
         self, send: Send, command: RemotingCommand | None, fault: RmqError | None
     ) -> None:
         self.answered(Answered(send.ticket, self._response(send, command, fault)))
@@ -336,9 +340,9 @@ class PeerTransport:
     ) -> Response | None:
         if command is None:
             self.once.warn(("silent", send.to), "member %s: %s", send.to, fault)
-            way = self.ways[send.to]
-            if way.standing is not PeerStatus.REFUSED:
-                way.standing = PeerStatus.UNKNOWN
+            link = self.ways[send.to]
+            if link.standing is not PeerStatus.REFUSED:
+                link.standing = PeerStatus.UNKNOWN
             return None
         self.once.forget(("silent", send.to))
         kind = type(send.request)
@@ -355,18 +359,18 @@ class PeerTransport:
             return None
         try:
             return decode_response(kind, command.body)
-        except RemoteProtocolError as wrong:
-            text = "the answer of member %s cannot be read: %s"
-            self.once.warn(("answer", send.to, kind), text, send.to, wrong)
+        except RemoteProtocolError as problem:
+            text = "cannot read the answer of member %s: %s"
+            self.once.warn(("answer", send.to, kind), text, send.to, problem)
             return None
 
     # -------------------------------------------------------------------------------- incoming
 
     def receive(self, channel: Channel, command: RemotingCommand) -> Received | None:
-        """Return the request in a frame; None if it was answered here."""
+        """Return the request in a frame, or None if it has been answered or dropped."""
         kind = REQUESTS.get(command.code)
         if command.code == RequestCode.RMQPY_DLEDGER_HANDSHAKE:
-            self._write(channel, self._meet(command))
+            self._write(channel, self._answer_handshake(command))
             return None
         if command.code == RequestCode.RMQPY_QUEUE_ENDS:
             self._write(channel, self._queue_ends(command))
@@ -376,8 +380,8 @@ class PeerTransport:
             return None
         try:
             request = decode_request(command.code, command.body)
-        except RemoteProtocolError as wrong:
-            self.once.warn(("request", channel.peer[0], kind), "%s:%d: %s", *channel.peer, wrong)
+        except RemoteProtocolError as fault:
+            self.once.warn(("request", channel.peer[0], kind), "%s:%d: %s", *channel.peer, fault)
             refusal = RESPONSES[kind](
                 group=self.membership.group,
                 remote_id=self.membership.self_id,
@@ -385,9 +389,9 @@ class PeerTransport:
             )
             self._write(channel, _answer(command, refusal))
             return None
-        way = self.ways.get(request.leader_id or request.local_id or "")
-        if way is not None and not self._may_enter(way):
-            if way.standing is PeerStatus.REFUSED:
+        link = self.ways.get(request.leader_id or request.local_id or "")
+        if link is not None and not self._is_accepted(link):
+            if link.standing is PeerStatus.REFUSED:
                 refusal = RESPONSES[kind](
                     group=self.membership.group,
                     remote_id=self.membership.self_id,
@@ -396,37 +400,39 @@ class PeerTransport:
                 self._write(channel, _answer(command, refusal))
             return None
         self._ticket += 1
-        self._asked[self._ticket] = PendingRequest(channel, command, request)
+        self._received[self._ticket] = PendingRequest(channel, command, request)
         return Received(self._ticket, request)
 
-    def _may_enter(self, way: PeerLink) -> bool:
-        """Return whether requests of a member are accepted; request the handshake of an unjudged
-        one.
+    def _is_accepted(self, link: PeerLink) -> bool:
+        """Return whether requests of a member are accepted. Sends a handshake to a member that is
+        not verified yet.
         """
-        if way.standing is PeerStatus.REFUSED:
-            if self.clock.monotonic_ms() < way.ask_again_ms:
+        if link.standing is PeerStatus.REFUSED:
+            if self.clock.monotonic_ms() < link.ask_again_ms:
                 return False
-            way.standing = PeerStatus.UNKNOWN
-        if way.judged or self.introduce().divided_offset < 0:
+            link.standing = PeerStatus.UNKNOWN
+        if link.judged or self.introduce().divided_offset < 0:
             return True
-        if not way.asking:
-            self._ask(way)
+        if not link.asking:
+            self._ask(link)
         return False
 
-    def _meet(self, command: RemotingCommand) -> bytes:
-        """Judge a member that introduces itself, and return the introduction of this one."""
+    def _answer_handshake(self, command: RemotingCommand) -> bytes:
+        """Accept or refuse a member that introduces itself, and return this member's
+        introduction.
+        """
         try:
             other = decode_introduction(command.body)
-        except RemoteProtocolError as wrong:
-            refusal = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, str(wrong))
+        except RemoteProtocolError as fault:
+            refusal = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, str(fault))
             return encode_command(refusal)
         own = self.introduce()
-        way = self.ways.get(other.member)
+        link = self.ways.get(other.member)
         refusals = compare(own, other).refusals
-        if way is not None and refusals:
-            self._refuse(way, "; ".join(refusals))
-        elif way is not None and way.standing is not PeerStatus.VERIFIED:
-            self._fits(way)
+        if link is not None and refusals:
+            self._refuse(link, "; ".join(refusals))
+        elif link is not None and link.standing is not PeerStatus.VERIFIED:
+            self._verify(link)
         answer = RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=own.encode())
         return encode_command(answer)
 
@@ -439,23 +445,23 @@ class PeerTransport:
         return encode_command(RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=ends))
 
     def reply(self, reply: Reply) -> None:
-        """Queue the core's answer, which :meth:`write_replies` sends."""
-        asked = self._asked.pop(reply.ticket, None)
-        if asked is None or reply.response is None:
+        """Queue an answer of the core, which :meth:`write_replies` sends."""
+        pending = self._received.pop(reply.ticket, None)
+        if pending is None or reply.response is None:
             return
         if reply.response.code in _STRANGERS:
-            request = asked.request
+            request = pending.request
             self.once.warn(
-                ("stranger", asked.channel.peer[0], type(request), reply.response.code),
-                "%s:%d sends a %s that is not for this member: %s (group %s, to %s, of %s)",
-                *asked.channel.peer,
+                ("stranger", pending.channel.peer[0], type(request), reply.response.code),
+                "%s:%d sent a %s that is not for this member: %s (group %s, to %s, from %s)",
+                *pending.channel.peer,
                 type(request).__name__,
                 _CODE(reply.response.code).name,
                 request.group,
                 request.remote_id,
                 request.leader_id or request.local_id,
             )
-        self._write(asked.channel, _answer(asked.command, reply.response))
+        self._write(pending.channel, _answer(pending.command, reply.response))
 
     def write_replies(self) -> None:
         if not self._replies:
@@ -467,20 +473,24 @@ class PeerTransport:
     # -------------------------------------------------------------- appends of DLedger's clients
 
     def appended(self, ticket: int, physical_offset: int) -> None:
-        """Record where a client's record was appended; it waits for its quorum."""
-        self._asked[ticket].physical_offset = physical_offset
+        """Record the offset at which a client's record was appended, while it waits for its
+        quorum.
+        """
+        self._received[ticket].physical_offset = physical_offset
 
-    def reply_append(self, told: Acknowledged) -> None:
+    def reply_append(self, outcome: Acknowledged) -> None:
         """Answer a client's append with its outcome."""
-        asked = self._asked.pop(told.token)
-        success = told.code is _CODE.SUCCESS
-        self._answer_append(asked, told.code, told.index if success else -1)
+        pending = self._received.pop(outcome.token)
+        success = outcome.code is _CODE.SUCCESS
+        self._answer_append(pending, outcome.code, outcome.index if success else -1)
 
     def refuse_append(self, ticket: int, code: DLedgerResponseCode) -> None:
-        self._answer_append(self._asked.pop(ticket), code, -1)
+        self._answer_append(self._received.pop(ticket), code, -1)
 
-    def _answer_append(self, asked: PendingRequest, code: DLedgerResponseCode, index: int) -> None:
-        request = asked.request
+    def _answer_append(
+        self, pending: PendingRequest, code: DLedgerResponseCode, index: int
+    ) -> None:
+        request = pending.request
         response = AppendEntryResponse(
             group=request.group,
             remote_id=request.remote_id,
@@ -490,9 +500,9 @@ class PeerTransport:
             code=code,
         )
         if index >= 0:
-            position = asked.physical_offset - ENTRY_HEADER_SIZE
+            position = pending.physical_offset - ENTRY_HEADER_SIZE
             response = evolve(response, index=index, position=position)
-        self._write(asked.channel, _answer(asked.command, response))
+        self._write(pending.channel, _answer(pending.command, response))
 
     def _write(self, channel: Channel, frame: bytes) -> None:
         self._replies.setdefault(channel, []).append(frame)

@@ -1,18 +1,19 @@
 """The fast path of batch pushes that the core has granted: from a frame to the log in one C call.
 
-It is a shortcut for a follower's usual traffic, not another rule: ``dledger.follower`` would have
-appended the same bytes and answered SUCCESS. Pushes that are not granted, or not in the usual text,
-take the normal path, as do all pushes without the C core::
+It is a shortcut for a follower's usual traffic and changes no result: ``dledger.follower`` would
+append the same bytes and answer SUCCESS. Pushes that are not granted or not in the usual text take
+the normal path, and so do all pushes without the C core::
 
     frame ──► granted? ──► staged by C ──► node.on_appended ──► receipt
                  │ no
                  ▼
               peers.receive, node.step, Ready
 
-A *receipt* is the answer that may leave once the staged entries are written (``ready_processor``).
+A *receipt* is an answer that may be sent once the staged entries are written
+(``ready_processor``).
 
-Invariants: pushes and other frames keep their order (receipts are handled before the core is
-stepped); a push of a member whose files may not match is not taken.
+Invariants: pushes and other frames are handled in order, because receipts are handled before the
+core is stepped; a push of a member whose files may not match takes the normal path.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _PUSH: Final = int(RequestCode.PUSH)
 
 
 class PushFastPath:
-    """The fast path of pushes. ``receipts``: channels and the frames for them, in order."""
+    """The fast path of pushes. ``receipts`` contains channels and the frames for them, in order."""
 
     def __init__(self, node: Node, entries: EntryStore, peers: PeerTransport) -> None:
         self.receipts: list[tuple[Channel, bytes]] = []
@@ -48,13 +49,13 @@ class PushFastPath:
         if push_taker is not None:
             self._taker = push_taker(entries.file_size)
         self._grant: PushGrant | None = None
-        self._way: PeerLink | None = None
-        """The link to the leader; None if nothing is granted."""
+        self._leader: PeerLink | None = None
+        """The link to the leader; None if no push is granted."""
         self._answer = b""
         self._changes = self._generation = -1
 
     def take(self, channel: Channel, command: RemotingCommand) -> bool:
-        """Stage a granted push; return False, without any effect, for every other frame."""
+        """Stage a granted push. Return False, without any effect, for every other frame."""
         if command.code != _PUSH or command.flag or command.serialize_type != SERIALIZE_JSON:
             return False
         node, taker = self._node, self._taker
@@ -62,8 +63,8 @@ class PushFastPath:
             return False
         if self._changes != node.changes or self._generation != self._staging.generation:
             self._renew(taker)
-        way = self._way
-        if way is None or not way.judged or way.standing is PeerStatus.REFUSED:
+        leader = self._leader
+        if leader is None or not leader.judged or leader.standing is PeerStatus.REFUSED:
             return False
         self._staging.forget_recent()
         taken = taker.take(command.body)
@@ -84,7 +85,7 @@ class PushFastPath:
             self._generation = staging.generation
             taker.share(staging.buffer, staging.units, staging.state)
         grant = self._node.grant_pushes()
-        self._way = None if grant is None else self._peers.ways[grant.leader_id]
+        self._leader = None if grant is None else self._peers.ways[grant.leader_id]
         if grant is not None and grant != self._grant:
             self._grant = grant
             taker.allow(*granted_texts(grant), grant.term)

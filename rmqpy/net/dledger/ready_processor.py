@@ -1,23 +1,23 @@
 """The processor that carries out the decisions of the DLedger core, one Ready after the other.
 
-========================  =====================================================================
-step, in this order       effect
-========================  =====================================================================
-the vote is stored        hard state to the disk; the broker is notified that it no longer leads
-the log is truncated      from an entry on, or completely
-entries are written
-others are notified       members, readers, the broker
-the marker is appended    by a new leader
-clients are served        of DLedger's own protocol
-========================  =====================================================================
+===========================  ==================================================================
+step, in this order          effect
+===========================  ==================================================================
+store the vote               write the hard state; report the loss of leadership to the broker
+truncate the log             from an entry on, or completely
+write the entries
+notify the others            send messages, advance readers, report the role to the broker
+append the marker            of a new leader
+answer clients               of DLedger's own protocol
+===========================  ==================================================================
 
-Before the Ready, pushes that were taken without one are written and then answered.
+Before a Ready, the pushes of the fast path are written and then answered.
 
-Invariants: a hard state is durable before any consequence of it; a Ready is carried out in the
-order of its fields, except that the loss of leadership is reported first: waiters for a quorum of
-the old term must not mistake the entries of a new one for their own. A step that finds no room on
-the disk is repeated later, but not the steps before it; if a Ready cannot be carried out for any
-other reason, the member is out of action until a restart.
+Invariants: a hard state is durable before anything that depends on it is sent. A Ready is carried
+out in the order of its fields, except that the loss of leadership is reported first: replies that
+wait for a quorum of the old term must not mistake the entries of a new term for their own. If a
+step fails because the disk is full, it is repeated later, but not the steps before it. If a Ready
+cannot be carried out for any other reason, the member leaves its group until a restart.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ logger = logging.getLogger(__name__)
 
 
 class ReadyProcessor:
-    """The processor of a Ready. ``receipts`` are those of :mod:`rmqpy.net.dledger.push_fast_path`;
-    ``note`` receives a sentence about each event that operators may want to look up later.
+    """The processor of Readies.
+
+    ``receipts`` are those of :mod:`rmqpy.net.dledger.push_fast_path`. ``note`` is called with a
+    sentence about each event that operators may want to look up later.
     """
 
     def __init__(
@@ -64,29 +66,29 @@ class ReadyProcessor:
         self._peers = peers
         self._receipts = receipts
         self._note = note
-        self._under_way: Ready | LedgerIndex | None = None
-        """The Ready that is not finished yet; an index if that committed index is all it has."""
+        self._current: Ready | LedgerIndex | None = None
+        """The unfinished Ready, or a committed index if that is its only action."""
         self._steps_done = 0
         self._steps = (
-            self._keep_vote,
-            self._cut_log,
+            self._store_vote,
+            self._truncate_log,
             self._write_entries,
-            self._tell,
+            self._notify_others,
             self._append_marker,
-            self._settle_clients,
+            self._answer_clients,
         )
         self._led_term: Term | None = None
-        """The term in which the broker was notified that it leads."""
+        """The term of the leadership that the broker knows of."""
         self.is_cutting = False
-        """Whether the log is being truncated.
+        """True while the log is being truncated.
 
-        It stays set while the disk prevents completion, possibly until a restart: files and their
-        description may differ, so nothing is reported meanwhile.
+        It remains True if the disk prevents completion, possibly until a restart. Files and their
+        description may differ meanwhile, so nothing is reported.
         """
         self.stopped = False
-        """Whether sending has stopped."""
+        """True if no more messages are sent."""
         self.dead = False
-        """Whether the core and the files may no longer agree."""
+        """True if the core and the files may no longer agree."""
 
     def stop(self) -> None:
         """Stop sending."""
@@ -94,29 +96,29 @@ class ReadyProcessor:
 
     @property
     def is_over(self) -> bool:
-        """Whether this member no longer takes part."""
+        """True if this member no longer takes part in the group."""
         return self.stopped or self.dead
 
     @property
     def leads(self) -> bool:
-        """Whether the broker has been notified that it leads."""
+        """True if the broker has been notified that it leads."""
         return self._led_term is not None
 
     def process_all(self) -> None:
         """Finish the current Ready, then carry out all further decisions of the core."""
         while self.finish():
-            self._under_way = self._node.take_next()
-            if self._under_way is None:
+            self._current = self._node.take_next()
+            if self._current is None:
                 return
 
     def finish(self) -> bool:
-        """Finish the current Ready; return False if that is impossible now or permanently."""
-        ready = self._under_way
+        """Finish the current Ready. Return False if that is impossible, for now or permanently."""
+        ready = self._current
         if ready is None and not self._receipts:
             return True
         try:
             if self._receipts:
-                self._give_receipts()
+                self._write_receipts()
             if ready is None:
                 return True
             if isinstance(ready, Ready):
@@ -131,11 +133,11 @@ class ReadyProcessor:
         except Exception as error:  # noqa: BLE001 - logged, and the end of this member
             self._die(error)
             return False
-        self._under_way, self._steps_done = None, 0
+        self._current, self._steps_done = None, 0
         return True
 
-    def _give_receipts(self) -> None:
-        """Write the pushes staged by the fast path; then their answers may leave."""
+    def _write_receipts(self) -> None:
+        """Write the pushes that the fast path has staged, then send their answers."""
         self._entries.commit()
         for channel, frame in self._receipts:
             channel.write(frame)
@@ -144,7 +146,7 @@ class ReadyProcessor:
     def _carry_out(self, ready: Ready) -> None:
         steps = self._steps
         if ready.tells_only and not self._steps_done:
-            self._tell(ready)  # the other steps would find nothing
+            self._notify_others(ready)  # the other steps have nothing to do
             self._steps_done = len(steps)
         while self._steps_done < len(steps):
             steps[self._steps_done](ready)
@@ -152,12 +154,12 @@ class ReadyProcessor:
         if self._entries.has_staged:
             self._store.appender.commit()
 
-    def _keep_vote(self, ready: Ready) -> None:
+    def _store_vote(self, ready: Ready) -> None:
         if ready.hard_state is not None:
             self._entries.member_files.save_hard_state(ready.hard_state)
-        self._tell_loss()
+        self._report_loss()
 
-    def _cut_log(self, ready: Ready) -> None:
+    def _truncate_log(self, ready: Ready) -> None:
         self.is_cutting = True
         if ready.begin_again:
             first = ready.entries[0]
@@ -171,8 +173,10 @@ class ReadyProcessor:
         self.is_cutting = False
 
     def _drop_old_log(self, first: Part) -> None:
-        """This member comes back so late that everything up to ``first`` has expired with the
-        leader: the log before the divide goes as its entries go.
+        """Remove the log before the divide if the leader no longer has any entry before ``first``.
+
+        This happens if a member returns after all its entries have expired on the leader. Raises
+        StoreError if the leader's log does not belong to the old log.
         """
         divided = self._store.opened.divided_offset
         if divided is None or first.position == divided:
@@ -182,14 +186,14 @@ class ReadyProcessor:
                 self._entries.data.first.path,
                 f"a leader whose log begins with entry {first_of(first)} at {first.position}, and"
                 f" an old commit log that ends at {divided}",
-                "entry 0 to stand where the old log ends",
+                "entry 0 at the end of the old log",
                 "compare this directory with the leader's: rmqpy upgrade check names the one that"
-                " is wrong; rmqpy upgrade join gives it what the other has",
+                " is wrong; rmqpy upgrade join copies the data of the other",
             )
         self._store.delete_classic_prefix()
         self._note(
-            f"the old commit log up to {divided} is removed: it has expired with the others, whose"
-            f" log begins at {first.position}"
+            f"removed the old commit log up to {divided}: it has expired on the other members,"
+            f" whose log begins at {first.position}"
         )
 
     def _write_entries(self, ready: Ready) -> None:
@@ -197,8 +201,8 @@ class ReadyProcessor:
             self._entries.receive(ready.entries)
             self._entries.commit()
 
-    def _tell(self, ready: Ready) -> None:
-        """The other members, the readers, the broker."""
+    def _notify_others(self, ready: Ready) -> None:
+        """Notify the other members, the readers and the broker."""
         for message in ready.messages:
             if isinstance(message, Reply):
                 self._peers.reply(message)
@@ -206,26 +210,26 @@ class ReadyProcessor:
                 self._peers.send(message)
         if ready.committed_index is not None:
             self._entries.commit_to(ready.committed_index)
-        self._tell_role(ready)
+        self._report_role(ready)
 
-    def _settle_clients(self, ready: Ready) -> None:
+    def _answer_clients(self, ready: Ready) -> None:
         for append in ready.appends:
             self._append_for(append)
-        for told in ready.acknowledged:
-            self._peers.reply_append(told)
+        for outcome in ready.acknowledged:
+            self._peers.reply_append(outcome)
         for notice in ready.notices:
             group, self_id = self._peers.membership.group, self._peers.membership.self_id
             self._peers.once.warn(notice, "group %s, %s: %s", group, self_id, notice)
             self._note(notice)
 
-    def _tell_loss(self) -> None:
-        """Tell the broker, first of all, that it does not lead any more."""
+    def _report_loss(self) -> None:
+        """Report to the broker that it no longer leads."""
         leads = self._node.role is Role.LEADER and self._node.term == self._led_term
         if self._led_term is not None and not leads:
             self._led_term = None
             self._deps.on_role(Role.CANDIDATE)
 
-    def _tell_role(self, ready: Ready) -> None:
+    def _report_role(self, ready: Ready) -> None:
         if self._node.role is Role.LEADER:
             if self._led_term is None:
                 self._led_term = self._node.term
@@ -236,7 +240,7 @@ class ReadyProcessor:
             self._deps.on_role(ready.role)
 
     def _append_marker(self, ready: Ready) -> None:
-        """The one entry that a leader makes itself: a record that no queue and no index takes."""
+        """Append the marker of a new leader: a record without a queue unit and an index entry."""
         proposal = ready.marker
         if proposal is None:
             return
@@ -255,8 +259,8 @@ class ReadyProcessor:
         self._entries.append(proposal.term, proposal.first_index, records, now_ms)
 
     def _append_for(self, append: ClientAppend) -> None:
-        """A client of DLedger's own protocol appends records. What precedes one that is
-        refused stays, as in Java.
+        """Append the records of a client of DLedger's own protocol. If one is refused, the records
+        before it remain in the log, as in Java.
         """
         for body in append.bodies:
             result = self._store.appender.put_record(body)
@@ -276,11 +280,11 @@ class ReadyProcessor:
         self._peers.refuse_append(append.ticket, code)
 
     def _die(self, error: Exception) -> None:
-        """Whether the core and the files may no longer agree."""
+        """Leave the group, because the core and the files may no longer agree."""
         self.dead = True
         if isinstance(error, (OSError, StoreError)):
             logger.error("this member leaves its group until a restart: %s", error)
         else:
             logger.exception("this member leaves its group until a restart")
-        self._store.health.fail(f"the DLedger log cannot be kept: {error}")
+        self._store.health.fail(f"the DLedger log cannot be written: {error}")
         self._deps.on_role(Role.CANDIDATE)

@@ -1,5 +1,5 @@
-"""The interface of a feed, which receives and answers frames in addition to or instead of the
-connection's own receiver.
+"""The interface of a feed, which receives and answers frames in addition to a connection's own
+receiver.
 
 ``broker.fastpath`` implements :class:`Feed` on the C core; :mod:`rmqpy.net.server.feed_server`
 drives it.
@@ -15,7 +15,7 @@ from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 
 FEED_BYTES: Final = 256 * 1024
-"""The size of a feed's buffer; larger frames are read by the connection's own receiver."""
+"""The size of a feed's buffer. The connection's own receiver reads larger frames."""
 
 
 class FeedStatus(IntEnum):
@@ -36,34 +36,34 @@ class FeedStatus(IntEnum):
 
 
 class FeedChannel(Channel, Protocol):
-    """A channel that the feed writes to by itself."""
+    """A channel to which the feed writes directly."""
 
     def unsent(self, data: bytes) -> None:
-        """Queue bytes that the kernel did not accept; they are sent once it does."""
+        """Queue bytes that the kernel did not accept, to send them later."""
 
     def send_failed(self, code: int) -> None:
         """Handle a send that failed with errno ``code``."""
 
 
 class PollSet(Protocol):
-    """A set of watched connections that receives from all readable ones in one call."""
+    """A set of watched connections that receives from all readable connections in one call."""
 
     receive: Callable[[Any, bool], int]
     """``receive(core, begin)`` receives once from each connection that was readable at the start.
 
-    It stops when one of them ends with a status other than DONE: that one is ``stopped_at`` and
-    must be handled; then ``receive`` continues, until NONE_LEFT. EXCLUDED means that nothing was
-    received from it.
+    It stops at a connection with a status other than DONE. The caller handles that connection
+    (``stopped_at``) and calls ``receive`` again, until it returns NONE_LEFT. EXCLUDED means that
+    nothing was received from the connection.
     """
     flush_replies_early: Callable[[], bool]
-    """Send replies before the turn ends, unless a commit must come first. Returns False if nothing
-    was sent.
+    """Sends replies before the turn ends, unless a commit must precede them. Returns False if
+    nothing was sent.
     """
 
     @property
     def fd(self) -> int:
-        """The descriptor that is readable while a watched connection is; valid after a first
-        ``watch``.
+        """The descriptor that is readable while a watched connection is readable. It is valid after
+        the first ``watch``.
         """
         ...
 
@@ -72,7 +72,9 @@ class PollSet(Protocol):
         ...
 
     def exclude(self, number: int, apart: bool) -> None:
-        """Receive a connection separately, because data is kept for its next read."""
+        """Set whether a connection is received separately, because data is kept for its
+        next read.
+        """
         ...
 
     @property
@@ -86,17 +88,17 @@ class PollSet(Protocol):
 
 
 class Feed(Protocol):
-    """A receiver that also answers; ``broker.fastpath`` implements it."""
+    """A receiver that also answers requests. ``broker.fastpath`` implements it."""
 
     core: Any
     needs_refresh: bool
-    """Others have handled frames in this turn: what the feed knows has to be refreshed."""
+    """True if other code has handled frames in this turn, so that the feed's state is stale."""
     receive: Callable[[Any, int, int], int]
     """``receive(core, number, have)`` returns a FeedStatus."""
 
     @property
     def ready(self) -> PollSet | None:
-        """The set of watched connections; None if the driver watches the descriptors."""
+        """The set of watched connections; None if the server watches the descriptors."""
         ...
 
     @property
@@ -104,15 +106,15 @@ class Feed(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether the last ``receive`` filled the buffer, so that more may be waiting."""
+        """True if the last ``receive`` filled the buffer, so that more bytes may be waiting."""
         ...
 
     def pause(self, held: bool) -> None:
-        """Hold the feed, which then hands back every frame, or release it."""
+        """Set whether the feed is paused. A paused feed hands back every frame."""
 
     def refresh(self) -> None:
-        """Refresh the feed's state: before the first frame of a turn and after frames of other
-        code.
+        """Refresh the feed's state. Call before the first frame of a turn, and after other code has
+        handled frames.
         """
         ...
 

@@ -1,18 +1,18 @@
-"""The bytes of one connection on their way through a feed, independent of the receiver.
+"""The reader that passes the bytes of a connection through a feed, however they are received.
 
 =======  ==========================================  =============================
 mode     when                                        reader
 =======  ==========================================  =============================
-fast     a buffer's worth of frames                  the feed
-partial  the start of a frame is kept                the feed, after it
+fast     the frames fit into the feed's buffer       the feed
+partial  the start of a frame is kept                the feed, after these bytes
 large    a frame larger than the feed's buffer       the connection's own receiver
 =======  ==========================================  =============================
 
 :class:`rmqpy.net.server.feed_server.FastTransport` drives it with a plain socket,
-:class:`FedConnection`
-with bytes that an asyncio transport has received: TLS, and loops that cannot watch descriptors.
+:class:`FedConnection` with bytes that an asyncio transport has received (TLS, and loops that cannot
+watch descriptors).
 
-Invariants: frames reach feed and handler in the order of arrival; nothing is fed after the
+Invariants: frames reach feed and handler in the order of arrival; no bytes are fed after the
 connection has closed, or while its requests wait for the next turn.
 """
 
@@ -36,15 +36,15 @@ class FeedOwner(Protocol):
     turn_open: bool
 
     def open_turn(self) -> None:
-        """Prepare for the first read of a turn, or the first one after the state became stale."""
+        """Prepare for the first read of a turn, or the first read after the state became stale."""
 
     def end_turn_early(self) -> None:
-        """Commit and send the replies now, because the feed has no room for more."""
+        """Commit and send the replies now, because the feed's reply buffer is full."""
 
 
 @define(slots=True, eq=False, repr=False)
 class FeedReader:
-    """A connection's reader; ``number`` is its number in the feed, negative if it has none."""
+    """The reader of a connection. ``number`` is its number in the feed, negative if it has none."""
 
     owner: FeedOwner
     connection: RemotingConnection
@@ -57,7 +57,7 @@ class FeedReader:
         self.number = self.owner.feed.attach(channel, fd)
 
     def detach(self) -> None:
-        """Detach from the feed at the end of the connection. Safe to call twice."""
+        """Detach from the feed when the connection ends. Safe to call twice."""
         self.rest = b""
         if self.number >= 0:
             self.owner.feed.detach(self.number)
@@ -94,7 +94,7 @@ class FeedReader:
             self.take(memoryview(rest))
 
     def resume(self, status: int) -> None:
-        """Continue until the buffer is used up; ``status`` is the feed's last outcome."""
+        """Continue until the buffer is used up. ``status`` is the last status of the feed."""
         feed, connection = self.owner.feed, self.connection
         while status > FeedStatus.PARTIAL:
             if status == FeedStatus.FALLBACK:
@@ -106,7 +106,7 @@ class FeedReader:
             else:
                 assert status == FeedStatus.BAD_FRAME, status
                 self._receive(feed.rest()[: LENGTH_BYTES + WORD_BYTES])
-                assert connection.closed, "the receiver takes what the feed refused"
+                assert connection.closed, "the receiver accepts a frame that the feed refused"
             if self.number < 0 or connection.closed:
                 return
             if connection.postponing:  # the remaining bytes wait with them
@@ -116,7 +116,9 @@ class FeedReader:
         self._keep_rest(status)
 
     def begin_large(self) -> None:
-        """Pass a large frame to the connection's receiver; its length may be invalid."""
+        """Pass the start of a large frame, whose length may be invalid, to the connection's
+        receiver.
+        """
         rest, self.rest = self.rest, b""
         self.large = True
         self._receive(rest)
@@ -165,7 +167,7 @@ class FeedReader:
 
 @define(slots=True, eq=False, repr=False)
 class FedConnection(RemotingConnection):
-    """A connection whose transport is asyncio's; implements ``FeedChannel``."""
+    """A connection of a feed with a transport of asyncio; implements ``FeedChannel``."""
 
     reader: FeedReader | None = None
 
@@ -175,9 +177,9 @@ class FedConnection(RemotingConnection):
         self.write(data)
 
     def send_failed(self, code: int) -> None:
-        raise AssertionError(f"the feed sends nothing here: {code}")
+        raise AssertionError(f"the feed does not send on this connection: {code}")
 
-    # -- asyncio.BufferedProtocol and Turns
+    # -- asyncio.BufferedProtocol and LoopTurns
 
     def buffer_updated(self, nbytes: int) -> None:
         reader = self.reader

@@ -1,15 +1,16 @@
 """The server of the fast path: plain TCP, one C call for all readable connections.
 
 Each :class:`rmqpy.net.connection.RemotingConnection` has a :class:`FastTransport` instead of
-asyncio's transport. A :class:`PollSet` watches the descriptors and lets a :class:`Feed` receive and
-answer; only frames that the feed hands back become commands. Without one (no epoll, no C) the loop
-watches each descriptor with ``add_reader``, with one call per connection. Limits, deadlines,
-back-pressure and counters are those of the ordinary server, whose code is used. TLS connections,
-and all connections of a loop that cannot watch descriptors, are received by asyncio and go through
-the same feed (:mod:`rmqpy.net.server.feed_reader`).
+asyncio's transport. A :class:`PollSet` watches the descriptors, and a :class:`Feed` receives and
+answers; only frames that the feed hands back become commands. Without a poll set (no epoll, no C)
+the loop watches each descriptor with ``add_reader``, with one call per connection. Limits,
+deadlines, back-pressure and counters are those of the base class. TLS connections, and all
+connections on a loop that cannot watch descriptors, are received by asyncio and use the same feed
+(:mod:`rmqpy.net.server.feed_reader`).
 
-Replies of the feed leave at the end of the turn, after the commit, in the handler's ``turn_ended``.
-If a turn has nothing to commit they leave immediately, and the turn continues for a moment.
+Replies of the feed are sent at the end of the turn, after the commit, in the handler's
+``turn_ended``. If a turn has nothing to commit, they are sent immediately, and the turn continues
+for up to ``AGAIN_MS``.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from rmqpy.remoting.frame import LENGTH_BYTES
 from rmqpy.remoting.frame_decoder import FrameDecoder
 
 AGAIN_MS = 1
-"""The age up to which a turn that stores nothing polls the sockets again, because the overhead of a
-turn exceeds the cost of a few pulls.
+"""The age in ms up to which a turn that stores nothing polls the sockets again, because the
+overhead of a turn exceeds the cost of a few pulls.
 """
 
 logger = logging.getLogger(__name__)
@@ -54,9 +55,9 @@ class FastServer(RemotingServer):
     ) -> None:
         """Create the server.
 
-        ``own_sockets`` False: asyncio accepts and receives; None: only if its loop cannot watch
-        descriptors. ``patient``: a turn also includes what arrives one loop turn later
-        (``LoopTurns``).
+        If ``own_sockets`` is False, asyncio accepts and receives; if it is None, only if the loop
+        cannot watch descriptors. With ``patient``, a turn includes requests that arrive one loop
+        turn later (``LoopTurns``).
         """
         super().__init__(handler, scheduler, limits, doors)
         self.turns = LoopTurns(scheduler, self._turn_ended, patient=patient)
@@ -84,7 +85,7 @@ class FastServer(RemotingServer):
         self.feed.refresh()
 
     def end_turn_early(self) -> None:
-        """Commit and send the replies now, because the feed has no room for more."""
+        """Commit and send the replies now, because the feed's reply buffer is full."""
         self._handler.turn_ended()
         self.feed.refresh()
 
@@ -100,7 +101,7 @@ class FastServer(RemotingServer):
             self.loop.add_reader(self._ready_fd, self._readable)
 
     def unwatch(self, transport: FastTransport, number: int) -> None:
-        """Stop watching a transport; reads of the current turn still complete."""
+        """Stop watching a transport. Reads of the current turn still complete."""
         if self._ready is None:
             self.loop.remove_reader(transport.fd)
         else:
@@ -111,7 +112,7 @@ class FastServer(RemotingServer):
         self._transports.pop(number, None)
 
     def exclude(self, number: int, apart: bool) -> None:
-        """Set whether the transport itself does the next read of a connection."""
+        """Set whether the transport itself performs the next read of a connection."""
         if self._ready is not None:
             self._ready.exclude(number, apart)
 
@@ -122,17 +123,17 @@ class FastServer(RemotingServer):
             transport = FastTransport(self, sock, connection)
             connection.connection_made(transport)
         except OSError as error:
-            logger.debug("a connection ended before it began: %s", error)
+            logger.debug("a connection ended before it was set up: %s", error)
             sock.close()
             return
         try:
             transport.start()
         except OSError as error:
-            logger.warning("%s:%d cannot be watched: %s", *connection.peer, error)
+            logger.warning("closing %s:%d: it cannot be watched: %s", *connection.peer, error)
             transport.abort()
 
     def _connection(self) -> RemotingConnection:
-        """Return a connection for which asyncio receives."""
+        """Return a connection whose bytes asyncio receives."""
         connection = FedConnection(self, self.turns, FrameDecoder(self.limits.max_frame))
         connection.reader = FeedReader(self, connection)
         return connection
@@ -151,7 +152,7 @@ class FastServer(RemotingServer):
             more = self._receive_from_all(ready)
 
     def _receive_from_all(self, ready: PollSet) -> bool:
-        """Receive once from each readable connection; return False if there was none."""
+        """Receive once from each readable connection. Return False if there was none."""
         feed, transports = self.feed, self._transports
         status = ready.receive(feed.core, True)
         while status != FeedStatus.NONE_LEFT:
@@ -177,7 +178,7 @@ class FastServer(RemotingServer):
 
 
 def watches_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether the loop has ``add_reader``; the one of Windows does not."""
+    """Return whether the loop has ``add_reader``, which the default loop of Windows lacks."""
     return type(loop).add_reader is not asyncio.AbstractEventLoop.add_reader
 
 
@@ -192,8 +193,9 @@ class FastConnection(ServedConnection):
 
 
 class FastTransport(asyncio.Transport):
-    """Implements what a ``RemotingConnection`` uses of ``asyncio.HaTransport``, and
-    ``FeedChannel``."""
+    """The parts of ``asyncio.Transport`` that a ``RemotingConnection`` uses, on a plain socket;
+    implements ``FeedChannel``.
+    """
 
     __slots__ = (
         "_buffer",
@@ -238,7 +240,7 @@ class FastTransport(asyncio.Transport):
         self._server.watch(self, self._reader.number)
         self._paused = False
 
-    # -- Channel, for the gate's replies
+    # -- Channel, for the replies of PendingReplies
 
     @property
     def peer(self) -> tuple[str, int]:
@@ -283,7 +285,7 @@ class FastTransport(asyncio.Transport):
         return self._closing
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write for the reply gate and the connection; bytes that cannot be sent wait."""
+        """Send ``data``, or queue the part of it that the kernel does not accept."""
         if self._closing or not data:
             return
         if not self._buffer:
@@ -335,7 +337,7 @@ class FastTransport(asyncio.Transport):
         if connection.mark is not None:
             status = self._receive_marked(connection)
         elif reader.rest:
-            status = self._receive_behind()
+            status = self._receive_after_rest()
         elif reader.large:
             status = self._receive_large()
         else:
@@ -343,7 +345,7 @@ class FastTransport(asyncio.Transport):
         self.received(status)
 
     def received(self, status: int) -> None:
-        """Handle the status that the feed has returned."""
+        """Handle the status that the feed has returned for this connection."""
         reader, connection = self._reader, self.connection
         if status >= FeedStatus.CLOSED:
             self._stop(status)
@@ -364,13 +366,13 @@ class FastTransport(asyncio.Transport):
             self._server.exclude(reader.number, apart)
 
     def _receive_marked(self, connection: RemotingConnection) -> int:
-        """Receive only bytes up to their mark: those that wait too long leave the fast path."""
+        """Receive only the marked bytes. Requests that have waited too long leave the fast path."""
         server, reader, mark = self._server, self._reader, connection.mark
         assert mark is not None
         rest = reader.rest
         if reader.large or (rest and not server.feed.unread(rest)):
-            connection.mark = None  # not measured in a large frame
-            return self._receive_large() if reader.large else self._receive_behind()
+            connection.mark = None  # the waiting time of a large frame is not measured
+            return self._receive_large() if reader.large else self._receive_after_rest()
         try:
             data = self._sock.recv(min(mark.left, FEED_BYTES - len(rest)))
         except (BlockingIOError, InterruptedError):
@@ -394,7 +396,7 @@ class FastTransport(asyncio.Transport):
             server.feed.pause(False)
         return FeedStatus.AGAIN
 
-    def _receive_behind(self) -> int:
+    def _receive_after_rest(self) -> int:
         reader = self._reader
         rest = reader.rest
         if not self._server.feed.unread(rest):
@@ -432,7 +434,7 @@ class FastTransport(asyncio.Transport):
             self._end(OSError(self._core.status_detail, "receiving failed"))
 
     def _peer_ended(self) -> None:
-        """Handle the peer's end of stream; pending replies are still sent."""
+        """Handle the peer's end of stream. Pending replies are still sent."""
         self.connection.eof_received()
         self.close()
 
@@ -483,7 +485,7 @@ class FastTransport(asyncio.Transport):
             self._reader.detach()
 
     def _end(self, error: OSError | None) -> None:
-        """End immediately; queued bytes are dropped."""
+        """End immediately and drop queued bytes."""
         if self.fd < 0:
             return
         if not self._closing:

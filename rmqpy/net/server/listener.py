@@ -1,4 +1,4 @@
-"""Listening sockets that pass accepted sockets on without a transport.
+"""Listening sockets that pass on accepted sockets without a transport.
 
 The interface is the part of ``asyncio.Server`` that
 :class:`rmqpy.net.server.server.RemotingServer` uses.
@@ -18,21 +18,21 @@ from attrs import define, field
 logger = logging.getLogger(__name__)
 
 ACCEPTED_AT_ONCE: Final = 64
-"""Maximum number of connections accepted in one turn."""
+"""The maximum number of connections accepted in one turn."""
 ACCEPT_PAUSE_MS: Final = 1000
-"""The pause in accepting connections after descriptors or memory ran out."""
+"""The pause in accepting connections after the process has run out of descriptors or memory."""
 
 _NO_MORE_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _GONE = (errno.ECONNABORTED, errno.EPROTO)
 
 Accepted = Callable[[socket.socket], None]
-"""The receiver of a connected, non-blocking socket."""
+"""A function that receives a connected, non-blocking socket."""
 
 
 async def open_sockets(
     loop: asyncio.AbstractEventLoop, address: tuple[str, int], backlog: int, accepted: Accepted
 ) -> SocketListener:
-    """Listen on every address that ``address`` resolves to; raise OSError."""
+    """Listen on every address that ``address`` resolves to. Raises OSError."""
     host, port = address
     found = await loop.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -49,7 +49,7 @@ async def open_sockets(
 
 @define(slots=True, eq=False, repr=False)
 class SocketListener:
-    """The listening sockets of one ``listen``."""
+    """The listening sockets that one ``listen`` opens."""
 
     loop: asyncio.AbstractEventLoop
     backlog: int
@@ -88,7 +88,9 @@ class SocketListener:
                     continue
                 if error.errno not in _NO_MORE_FILES:
                     raise
-                logger.error("no connection can be accepted: %s", error)
+                logger.error(
+                    "cannot accept connections, retrying in %d ms: %s", ACCEPT_PAUSE_MS, error
+                )
                 self.loop.remove_reader(sock.fileno())
                 self.loop.call_later(ACCEPT_PAUSE_MS / 1000, self._watch, sock)
                 return

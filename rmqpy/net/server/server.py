@@ -1,11 +1,11 @@
 """The remoting server: listening sockets, and one handler for the frames of all connections.
 
-Several ports (a broker's main and fast port) share one server, one handler and one turn; the
+Several ports (a broker's main and fast port) share a server, a handler and a turn; the
 ``local_port`` of a channel distinguishes them.
 
 Invariants: ``channel_closed`` of the handler is called exactly once for every channel whose frames
-it has received or could have received; a connection beyond ``limits.max_connections`` never reaches
-it.
+the handler has received or could have received; a connection beyond ``limits.max_connections``
+never reaches the handler.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from rmqpy.remoting.frame_decoder import FrameDecoder
 logger = logging.getLogger(__name__)
 
 LOG_PERIOD_MS = 60_000
-"""The interval at which a full server logs the number of connections it has rejected."""
+"""The interval in ms at which a full server logs the number of rejected connections."""
 LISTEN_PORT = "listenPort (a broker also takes the port 2 below) or bindAddress"
-"""The setting to change if a port of the server is not available."""
+"""The setting that an operator can change if a port of the server is not available."""
 
 
 class Listener(Protocol):
-    """The listening sockets that ``listen`` opens; an ``asyncio.Server`` is one."""
+    """The listening sockets that ``listen`` opens. ``asyncio.Server`` implements it."""
 
     @property
     def sockets(self) -> Sequence[Any]: ...
@@ -49,7 +49,7 @@ class Listener(Protocol):
 
 
 def allow_all(_address: str) -> bool:
-    """Return True: no address is rejected."""
+    """Return True, so that no address is rejected."""
     return True
 
 
@@ -60,49 +60,54 @@ class ServerCounts:
     accepted: int = 0
     turned_away: int = 0
     refused: int = 0
-    """The number of connections refused because of their address, or plain where TLS is required.
+    """The number of connections that were refused because of their address, or because they are
+    plain where TLS is required.
     """
     faults: int = 0
     overdue: int = 0
 
 
 def listen_fault(host: str, port: int, error: OSError, setting: str) -> ConfigError:
-    """Return the error of a failed listen, with the system's reason extracted from the loop's."""
+    """Return the error of a failed listen, with the reason of the system without the loop's
+    text.
+    """
     number = error.errno or 0
     reason = os.strerror(number) if number in errno.errorcode else error.strerror or str(error)
     return ConfigError(
         f"cannot listen on {host}:{port}: {reason};"
-        f" stop what uses the port, or set {setting} to another"
+        f" stop the process that uses the port, or change {setting}"
     )
 
 
 class OverloadFilter(Protocol):
-    """A filter that answers requests that have waited too long, instead of the handler."""
+    """A filter that answers requests that have waited too long in place of the handler."""
 
     @property
     def patience_ms(self) -> int:
-        """The waiting time below which all requests are handled."""
+        """The waiting time in ms below which all requests are handled."""
         ...
 
     def sift(
         self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int, turn: int
     ) -> list[RemotingCommand]:
-        """Return the requests that are to be handled nevertheless. ``turn`` is the number of the
-        loop turn.
+        """Answer the requests that have waited too long, and return the others. ``turn`` is the
+        number of the loop turn.
         """
         ...
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class ListenerSecurity:
-    """The admission rules of a listener: ``allows`` an address; without ``tls`` plain only."""
+    """The admission rules of a listener: the addresses that it ``allows``, and its TLS. Without
+    ``tls`` it accepts only plain connections.
+    """
 
     tls: ServerTls | None = None
     allows: Callable[[str], bool] = allow_all
 
 
 class RemotingServer:
-    """A server: ``await listen(host, port)`` once or more, ``await close()`` at the end."""
+    """A remoting server. Await ``listen`` once or more, and ``close`` at the end."""
 
     def __init__(
         self,
@@ -117,7 +122,7 @@ class RemotingServer:
         self.sieve: OverloadFilter | None = None
         self._watch: StallDetector | None = None
         self.own_sockets = doors.tls is not None
-        """Whether this server accepts connections itself instead of asyncio."""
+        """True if this server accepts connections itself, False if asyncio does."""
         self._doors = doors
         self._undecided: set[TlsSniffer] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -132,18 +137,18 @@ class RemotingServer:
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     def set_overload_filter(self, sieve: OverloadFilter, watch: StallDetector) -> None:
-        """Pass the waiting times of requests to ``sieve``. Call before ``listen``.
+        """Pass requests and their waiting times to ``sieve``. Call before ``listen``.
 
-        ``watch`` ends when the first of its servers closes.
+        ``watch`` stops when the first of its servers closes.
         """
         self.sieve, self._watch = sieve, watch
         watch.add(self.turns, lambda: self._connections)
 
     async def listen(self, host: str, port: int, setting: str = LISTEN_PORT) -> tuple[str, int]:
-        """Accept on ``host`` (an address or name) and ``port`` (0: any free).
+        """Listen on ``host`` (an address or name) and ``port`` (0 for any free port).
 
-        Returns the actual address. Raises a ConfigError that recommends changing ``setting`` if the
-        address is not available.
+        Returns the actual address. If it is not available, raises a ConfigError that recommends
+        changing ``setting``.
         """
         assert not self._closing
         try:
@@ -158,7 +163,7 @@ class RemotingServer:
         return _address(server.sockets[0].getsockname())
 
     async def open_listener(self, host: str, port: int) -> Listener:
-        """Open the listening sockets, whose connections this server handles."""
+        """Open listening sockets whose connections this server handles."""
         if self.own_sockets:
             return await open_sockets(
                 self._scheduler.loop, (host, port), self.limits.backlog, self._accepted
@@ -169,7 +174,7 @@ class RemotingServer:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Every (address, port) on which the server listens."""
+        """All pairs of address and port on which the server listens."""
         return [
             _address(each.getsockname()) for server in self._listening for each in server.sockets
         ]
@@ -179,7 +184,9 @@ class RemotingServer:
         return len(self._connections)
 
     async def close(self) -> None:
-        """Stop accepting, flush queued replies (at most ``limits.linger_ms``), close all."""
+        """Stop accepting, flush queued replies for up to ``limits.linger_ms``, and close all
+        connections.
+        """
         self._closing = True
         for server in self._listening:
             server.close()
@@ -197,7 +204,8 @@ class RemotingServer:
                     await self._all_gone.wait()
             except TimeoutError:
                 logger.warning(
-                    "%d connections did not take their last bytes", len(self._connections)
+                    "aborting %d connections whose peers did not read the last bytes",
+                    len(self._connections),
                 )
                 for connection in list(self._connections):
                     connection.abort()
@@ -208,7 +216,7 @@ class RemotingServer:
             self._watch.stop()
 
     def sweep(self) -> None:
-        """Close idle, overdue and dead connections. Called every ``limits.sweep_ms``."""
+        """Close idle, overdue and dead connections. A timer calls it every ``limits.sweep_ms``."""
         now_ms = self._scheduler.monotonic_ms()
         for undecided in list(self._undecided):
             if now_ms - undecided.since_ms >= self.limits.idle_close_ms:
@@ -265,7 +273,7 @@ class RemotingServer:
         except Exception as error:  # noqa: BLE001 - supervision: logged and counted
             self._scheduler.supervisor.report("the handler's channel_closed", error)
 
-    # -- sockets that are accepted here
+    # -- sockets that this server accepts
 
     def take_plain(self, sock: socket.socket) -> None:
         """Handle an accepted connection without TLS."""
@@ -308,18 +316,18 @@ class RemotingServer:
     def _adopt(
         self, sock: socket.socket, factory: Callable[[], RemotingConnection], tls: TlsContext | None
     ) -> None:
-        async def whole() -> None:
-            made = factory()
-            if not await adopt(lambda: made, sock, tls):
+        async def attach() -> None:
+            connection = factory()
+            if not await adopt(lambda: connection, sock, tls):
                 self.counts.faults += 1
-                if not made.opened:
-                    self.lost(made)
+                if not connection.opened:
+                    self.lost(connection)
 
-        task = self._scheduler.loop.create_task(whole())
+        task = self._scheduler.loop.create_task(attach())
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
 
-    # -- inside
+    # -- internal
 
     def _connection(self) -> RemotingConnection:
         receiver = FrameDecoder(self.limits.max_frame)
@@ -335,7 +343,7 @@ class RemotingServer:
         if self._full_logged_ms is None or now_ms - self._full_logged_ms >= LOG_PERIOD_MS:
             self._full_logged_ms = now_ms
             logger.warning(
-                "%d connections are open, the limit; %s:%d was turned away, %d since the start",
+                "the limit of %d connections is reached: rejected %s:%d, %d since the start",
                 len(self._connections),
                 *connection.peer,
                 self.counts.turned_away,

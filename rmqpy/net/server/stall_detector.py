@@ -1,20 +1,20 @@
-"""The waiting time of requests before they are read, the counterpart of Java's queue ages.
+"""The waiting time of requests before they are read, the counterpart of the age of Java's queues.
 
-In rmqpy requests wait in the kernel's buffers, which do not record arrival times. A *mark* of a
-connection states how many unread bytes were present at a time; these bytes have waited at least
-since then. Marks are set where requests can have waited:
+In rmqpy, requests wait in the kernel's buffers, which do not record arrival times. A *mark* of a
+connection states the number of unread bytes at a point in time; these bytes have waited at least
+since then. Marks are set when requests may have waited:
 
 ================================  ==================================================================
-when                              by
+when                              set by
 ================================  ==================================================================
-a read has filled its buffer      the connection: more bytes are waiting
+a read has filled its buffer      the connection, because more bytes are waiting
 a commit takes long               a thread that checks every ``LOOK_MS`` whether the loop is in the
-                                  same commit; no connection is read meanwhile
+                                  same commit, during which no connection is read
 ================================  ==================================================================
 
-Invariants: an age is never too high, because it applies only to complete frames whose last byte was
-present at the mark; the thread changes only ``LoopTurns.found``, which the loop takes over at the
-end of that commit and of no other.
+Invariants: a waiting time is never too high, because it applies only to complete frames whose last
+byte was present at the mark; the thread changes only ``LoopTurns.found``, which the loop uses at
+the end of that commit only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ LOOK_MS: Final = 50
 
 @define(slots=True, eq=False, repr=False)
 class StallDetector:
-    """The marking thread for all servers of one loop: while one of them commits, none is read."""
+    """The thread that sets marks for all servers of a loop. While one of them commits, none is
+    read.
+    """
 
     _turns: list[LoopTurns] = field(factory=list, init=False)
     _connections: list[Callable[[], Iterable[RemotingConnection]]] = field(factory=list, init=False)
@@ -54,7 +56,7 @@ class StallDetector:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread and wait for its end. Safe to call twice, and without a start."""
+        """Stop the thread and wait for it to end. Safe to call twice, and without a start."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
