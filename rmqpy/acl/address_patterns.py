@@ -96,13 +96,13 @@ def _address(text: str) -> _Parts | None:
 
 
 def _one_of(texts: Iterable[str]) -> Callable[[_Parts], bool]:
-    wanted = set()
+    addresses = set()
     for text in texts:
         parts = _address(text.strip())
         if parts is None:
             raise ValueError(f"{text.strip()!r} is not an IP address")
-        wanted.add(parts)
-    return lambda parts: parts in wanted
+        addresses.add(parts)
+    return lambda parts: parts in addresses
 
 
 def _expanded(pattern: str) -> list[str]:

@@ -81,9 +81,9 @@ def signature(secret_key: str, fields: Mapping[str, str], body: bytes) -> str:
 def verify_signature(account: Account, request: RemotingCommand) -> bool:
     """Return whether ``request`` is signed with the secret of ``account``."""
     fields = {key: value for key, value in request.ext_fields.items() if key != UNIQUE_KEY_QUERY}
-    wanted = signature(account.secret_key, fields, request.body)
+    expected = signature(account.secret_key, fields, request.body)
     return hmac.compare_digest(
-        wanted, request.ext_fields.get(SIGNATURE, "").encode("ascii", "replace").decode()
+        expected, request.ext_fields.get(SIGNATURE, "").encode("ascii", "replace").decode()
     )
 
 
@@ -170,15 +170,15 @@ class AccessChecker:
         if not secrets and any_matches(self.rules.white_addresses, address):
             return
         account = self._account(request)
-        at_home = account.white_address.matches(address)
-        if (secrets or not at_home) and not verify_signature(account, request):
+        is_white_address = account.white_address.matches(address)
+        if (secrets or not is_white_address) and not verify_signature(account, request):
             raise _refusal(f"Check signature failed for accessKey={account.access_key}")
         if declared.level is not AccessLevel.ACCOUNT and not account.admin:
             raise _refusal(
                 f"Need admin permission for request code={request.code}, "
                 f"but accessKey={account.access_key} is not"
             )
-        if at_home:
+        if is_white_address:
             return
         lacking = account.lacks(_needs(declared, request))
         if lacking is not None:

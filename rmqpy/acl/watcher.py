@@ -116,7 +116,7 @@ class AccessFiles:
                 "exists; set rocketmqHome or rocketmq.acl.plain.file"
             )
         self._take(raw)
-        self._plan()
+        self._schedule_reload()
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -157,16 +157,16 @@ class AccessFiles:
         self._changing = True
         self.scheduler.run_blocking(lambda: self.files.replace_bytes(path, data), written)
 
-    def _plan(self) -> None:
-        self._timer = self.scheduler.call_later(RELOAD_MS, self._look)
+    def _schedule_reload(self) -> None:
+        self._timer = self.scheduler.call_later(RELOAD_MS, self._reload)
 
-    def _look(self) -> None:
+    def _reload(self) -> None:
         before = self._raw
 
         def read(raw: dict[str, bytes] | None, error: BaseException | None) -> None:
             if self._timer is None:
                 return
-            self._plan()
+            self._schedule_reload()
             if self._raw is not before:
                 return  # a request has changed the files meanwhile
             if error is not None or not raw:

@@ -207,14 +207,14 @@ def walk_records(
     Return that frame's offset and LIMIT, or the offset at which the walk ended earlier and the
     reason. Exists in C too.
     """
-    end, why = base_offset, StopReason.LIMIT
-    while why is StopReason.LIMIT and end < stop:
+    end, reason = base_offset, StopReason.LIMIT
+    while reason is StopReason.LIMIT and end < stop:
         scan = scan_records(view[end - base_offset :], end, dledger=dledger, check_crc=False)
         row = bisect_left(scan.frame_offset, stop)
         if row < len(scan):
             return scan.frame_offset[row], StopReason.LIMIT
-        end, why = scan.end, scan.stop
-    return end, why
+        end, reason = scan.end, scan.stop
+    return end, reason
 
 
 def measure_record(

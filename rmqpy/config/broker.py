@@ -175,8 +175,8 @@ class BrokerSettings:
     compressed_register: bool = key("compressedRegister", False, runtime=True,
         doc="Compress the topic table in registrations (loses the topics' order flag, as in Java).")
     force_register: bool = key("forceRegister", True, runtime=True,
-        doc="Send a full registration each time; false: first ask the name servers whether they "
-            "need it.")
+        doc="Send a full registration each time; false: first query whether the name servers need "
+            "it.")
     register_name_server_period: int = key("registerNameServerPeriod", 30000, unit="ms",
         doc="Time between two registrations, clamped to 10000 … 60000.")
     transaction_time_out: int = key("transactionTimeOut", 6000, long=True, unit="ms", runtime=True,

@@ -487,7 +487,7 @@ def _classic_broker_id(configuration: BrokerConfiguration, reading: _Reading) ->
     broker_id = configuration.broker.broker_id
     if configuration.store.broker_role is BrokerRole.SLAVE:
         if broker_id <= MASTER_ID:
-            raise reading.fault("brokerId", "a slave needs an id of its own", "a number above 0")
+            raise reading.fault("brokerId", "a slave needs its own id", "a number above 0")
         return broker_id
     if broker_id != MASTER_ID:
         reading.notes.append(

@@ -320,8 +320,8 @@ class Election:
         tally.count(own)
         # A member leads a term only with its own vote. After a restart the vote therefore shows
         # which term it may have led, and that term is not led again.
-        spent = self._spent_term == member.term
-        tally.can_pass = own.result is VoteResult.ACCEPT and not spent
+        led_before = self._spent_term == member.term
+        tally.can_pass = own.result is VoteResult.ACCEPT and not led_before
         for peer in others:
             request = VoteRequest(
                 group=member.membership.group,

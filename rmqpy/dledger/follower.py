@@ -302,10 +302,10 @@ class Follower:
         member = self.member
         log = member.log
         before = entry.index - 1
-        sure = max(member.committed_index, self.matched_index)
+        certain = max(member.committed_index, self.matched_index)
         if entry.term > term or entry.size + ENTRY_FILLER_SIZE > log.file_size:
             return False
-        if log.has(before) and before <= sure:
+        if log.has(before) and before <= certain:
             offset = frame(log.end_offset_of(before), entry.size, log.file_size)
             if offset == entry.position:
                 if entry.term < log.term_of(before):

@@ -71,7 +71,7 @@ class LeadershipTransfer:
         if request.transfer_id == own:
             code = self._refusal(request)
             if code is None:
-                self._give(request.transferee_id or "", ticket)
+                self._start_transfer(request.transferee_id or "", ticket)
             else:
                 self._refuse(ticket, request, code)
         elif request.transferee_id == own:
@@ -94,7 +94,7 @@ class LeadershipTransfer:
         if candidates:
             best = min(candidates, key=self.lag_of)
             if self.lag_of(best) < member.options.transfer_wait_index:
-                self._give(best, None)
+                self._start_transfer(best, None)
 
     def _refusal(self, request: LeadershipTransferRequest) -> DLedgerResponseCode | None:
         member = self.member
@@ -113,7 +113,7 @@ class LeadershipTransfer:
             return _CODE.LEADER_TRANSFERRING
         return None
 
-    def _give(self, successor: str, ticket: int | None) -> None:
+    def _start_transfer(self, successor: str, ticket: int | None) -> None:
         member = self.member
         member.transferee = successor
         request = LeadershipTransferRequest(
@@ -130,10 +130,10 @@ class LeadershipTransfer:
             request,
             LeadershipTransferResponse,
             member.now_ms,
-            lambda response: self._given(request, ticket, response),
+            lambda response: self._transfer_ended(request, ticket, response),
         )
 
-    def _given(
+    def _transfer_ended(
         self, request: LeadershipTransferRequest, ticket: int | None, response: Response | None
     ) -> None:
         member = self.member

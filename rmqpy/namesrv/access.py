@@ -120,9 +120,9 @@ class NamesrvAccess:
         """Raise RequestRejectedError unless the peer may send ``request``."""
         address = channel.peer[0]
         if request.code in REGISTRATION:
-            allowed, what, key = self._registrars, "register with", "registrationAddresses"
+            allowed, action, key = self._registrars, "register with", "registrationAddresses"
         elif request.code in ADMINISTRATION:
-            allowed, what, key = self._administrators, "administer", "administrationAddresses"
+            allowed, action, key = self._administrators, "administer", "administrationAddresses"
         elif self._checker is None:
             return
         else:
@@ -133,6 +133,6 @@ class NamesrvAccess:
         if self._checker is None:
             raise RequestRejectedError(
                 ResponseCode.NO_PERMISSION,
-                f"{address} may not {what} this name server: it is not in {key}",
+                f"{address} may not {action} this name server: it is not in {key}",
             )
         self._checker.check(address, request)

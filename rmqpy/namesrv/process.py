@@ -47,8 +47,8 @@ class NamesrvProcess:
         self._configuration = configuration
         self.name_server = NameServer(configuration, scheduler, OsFileSystem(), unknown or {})
         limits = ConnectionLimits.from_settings(configuration.server)
-        doors = ListenerSecurity(tls_of(configuration.security).server)
-        self._server = RemotingServer(self.name_server, scheduler, limits, doors)
+        security = ListenerSecurity(tls_of(configuration.security).server)
+        self._server = RemotingServer(self.name_server, scheduler, limits, security)
         self.address = ""
 
     async def start(self) -> None:

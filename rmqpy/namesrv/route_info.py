@@ -165,21 +165,21 @@ class RouteInfoTable:
 
     def channel_closed(self, channel: Channel) -> list[str]:
         """Remove and return every address whose last registration used ``channel``."""
-        gone = [address for address, live in self._live.items() if live.channel is channel]
-        for address in gone:
+        removed = [address for address, live in self._live.items() if live.channel is channel]
+        for address in removed:
             self._remove(address)
-        return gone
+        return removed
 
     def tick(self, now_ms: int) -> list[tuple[str, Channel]]:
         """Remove overdue brokers. Return their addresses and the channels to close."""
-        late = [
+        overdue = [
             (address, live.channel)
             for address, live in self._live.items()
             if now_ms - live.last_ms > live.expiry_ms
         ]
-        for address, _ in late:
+        for address, _ in overdue:
             self._remove(address)
-        return late
+        return overdue
 
     # -- data versions
 

@@ -298,9 +298,9 @@ class RemotingClient:
         if link.watch is not None:
             link.watch.cancel()
         link.watch_ms = self._scheduler.monotonic_ms() + delay_ms
-        link.watch = self._scheduler.call_later(delay_ms, partial(self._look, link))
+        link.watch = self._scheduler.call_later(delay_ms, partial(self._expire_requests, link))
 
-    def _look(self, link: ServerLink) -> None:
+    def _expire_requests(self, link: ServerLink) -> None:
         link.watch = None
         now_ms = self._scheduler.monotonic_ms()
         late = [

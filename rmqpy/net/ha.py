@@ -71,10 +71,10 @@ class HaServer:
         log: StreamedLog,
         settings: LinkSettings,
         scheduler: AsyncioScheduler,
-        doors: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
+        security: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
     ) -> None:
         self.log = log
-        self.doors = doors
+        self.security = security
         self.settings = settings
         self.scheduler = scheduler
         self.replicated = Watermark("replicated")
@@ -111,13 +111,13 @@ class HaServer:
 
     async def _open(self, host: str, port: int) -> Listener:
         loop = self.scheduler.loop
-        if self.doors.tls is None:
+        if self.security.tls is None:
             return await loop.create_server(lambda: _Slave(self), host, port, reuse_address=True)
         return await open_sockets(loop, (host, port), SLAVES_MAX, self._accepted)
 
     def _accepted(self, sock: socket.socket) -> None:
         """Handle a connection on a port that accepts only TLS."""
-        tls = self.doors.tls
+        tls = self.security.tls
         assert tls is not None
         if len(self._handshakes) >= SLAVES_MAX:
             self.turned_away += 1
@@ -208,7 +208,7 @@ class _Slave(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._address = _peer_of(self._transport)
         host = str((transport.get_extra_info("peername") or ("",))[0])
-        if not self._server.doors.allows(host) or not self._server.enter(self):
+        if not self._server.security.allows(host) or not self._server.enter(self):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=ROOM_BYTES, low=ROOM_BYTES // 2)

@@ -156,7 +156,7 @@ def _members(body: Hashable) -> tuple[_BodyMember, ...]:
 
 def _kind(hint: Any) -> tuple[Read, Write]:
     if hint in _SCALARS:
-        return _SCALARS[hint], _as_it_is
+        return _SCALARS[hint], _identity
     if get_origin(hint) is list:
         return _list_kind(get_args(hint)[0], list)
     if get_origin(hint) is tuple:
@@ -206,7 +206,7 @@ def _map_kind(key: Any, item: Any) -> tuple[Read, Write]:
 
 def _key_kind(key: Any) -> tuple[Read, Write]:
     if key in (str, int, Int64):
-        return _SCALARS[key], _as_it_is
+        return _SCALARS[key], _identity
     assert isinstance(key, type) and issubclass(key, Body), key
     of: type[Body] = key
 
@@ -224,7 +224,7 @@ def _key_kind(key: Any) -> tuple[Read, Write]:
     return read, write
 
 
-def _as_it_is(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 

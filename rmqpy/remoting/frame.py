@@ -281,7 +281,7 @@ def _decode_json(header: bytes) -> RemotingCommand:
     try:
         decoded = _JSON.decode(text)
     except (ValueError, RecursionError):
-        decoded = _tolerantly(text)
+        decoded = _read_tolerantly(text)
     if not isinstance(decoded, dict):
         raise RemoteProtocolError(f"a JSON header is not an object but {type(decoded).__name__}")
     numbers: list[Any] = list(map(decoded.get, _NUMBERS))
@@ -309,7 +309,7 @@ def _decode_json(header: bytes) -> RemotingCommand:
     )
 
 
-def _tolerantly(text: str) -> object:
+def _read_tolerantly(text: str) -> object:
     if len(text) > TOLERANT_REQUEST_MAX:
         raise RemoteProtocolError(f"a JSON header of {len(text)} characters is not strict JSON")
     try:

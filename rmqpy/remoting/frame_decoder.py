@@ -49,9 +49,9 @@ class FrameDecoder:
             raise RemoteProtocolError(self._fault)
         try:
             if not self._pending:
-                whole = self._only_frame(data)
-                if whole is not None:
-                    return [whole]
+                command = self._only_frame(data)
+                if command is not None:
+                    return [command]
                 with memoryview(data) as view:
                     commands, used = self._cut(view)
                     self._pending += view[used:]

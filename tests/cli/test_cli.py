@@ -121,7 +121,7 @@ def test_a_slave_with_the_id_of_the_master_is_refused(
 ) -> None:
     conf = write_broker_conf(tmp_path, ports.broker_port, brokerRole="SLAVE", brokerId="0")
     assert main(["broker", "-c", str(conf)]) == 1
-    assert "a slave needs an id of its own" in capsys.readouterr().err
+    assert "a slave needs its own id" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
 
 

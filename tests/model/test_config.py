@@ -229,7 +229,7 @@ def test_the_broker_id_depends_on_the_role() -> None:
     assert slave.broker.broker_id == 3
     assert slave.store.broker_role is BrokerRole.SLAVE
     assert fault({"brokerRole": "SLAVE"}) == (
-        "brokerId is not set: a slave needs an id of its own; allowed: a number above 0"
+        "brokerId is not set: a slave needs its own id; allowed: a number above 0"
     )
     zero = fault({"brokerRole": "SLAVE", "brokerId": "0"})
     assert zero.startswith("command line: brokerId='0': a slave")

@@ -104,18 +104,18 @@ def walk_records(
     data, output = ffi.from_buffer("uint8_t[]", view), ffi.from_buffer("int64_t[]", cells)
     state = ffi.new("rmq_scan_state *")
     state.dledger, state.cells, state.max_records = dledger, output, rows
-    end, why = base_offset, StopReason.LIMIT
-    while why is StopReason.LIMIT and end < stop:
+    end, reason = base_offset, StopReason.LIMIT
+    while reason is StopReason.LIMIT and end < stop:
         position = end - base_offset
         state.view, state.length, state.base_offset = data + position, len(data) - position, end
-        why = StopReason(lib.rmq_scan(state))
+        reason = StopReason(lib.rmq_scan(state))
         end += state.position
         if end > stop:
             frames = cells[0 : state.count * COLUMN_COUNT : COLUMN_COUNT]
             row = bisect_left(frames, stop)
             if row < len(frames):
                 return frames[row], StopReason.LIMIT
-    return end, why
+    return end, reason
 
 
 def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:

@@ -153,7 +153,7 @@ class _WireField:
         self.write = write
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -356,18 +356,18 @@ def _arguments(members: tuple[_WireField, ...], value: Mapping[Any, Any]) -> dic
 
 _INT32_FIELDS: Final = frozenset({"code", "count", "max_size"})
 _KINDS: Final[Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
-    "group": (_text, _same),
-    "remote_id": (_text, _same),
-    "local_id": (_text, _same),
-    "leader_id": (_text, _same),
-    "transfer_id": (_text, _same),
-    "transferee_id": (_text, _same),
+    "group": (_text, _identity),
+    "remote_id": (_text, _identity),
+    "local_id": (_text, _identity),
+    "leader_id": (_text, _identity),
+    "transfer_id": (_text, _identity),
+    "transferee_id": (_text, _identity),
     "body": (_bytes, _write_bytes),
     "peers": (_peers, dict),
     "result": (_vote_result, lambda result: result.value),
     "type": (_push_type, lambda kind: kind.value),
     "entry": (_entry, _write_entry),
-    "batch_entry": (lambda value: _list(value, _entry), _same),
+    "batch_entry": (lambda value: _list(value, _entry), _identity),
     "entries": (
         lambda value: _list(value, _entry),
         lambda entries: [_write_entry(entry) for entry in entries],
@@ -379,7 +379,9 @@ _WIRE_NAMES: Final[Mapping[str, str]] = {"result": "voteResult", "position": "po
 
 
 def _member(attribute: str) -> _WireField:
-    read, write = _KINDS.get(attribute, (_int32 if attribute in _INT32_FIELDS else _int64, _same))
+    read, write = _KINDS.get(
+        attribute, (_int32 if attribute in _INT32_FIELDS else _int64, _identity)
+    )
     head, *tail = attribute.split("_")
     wire_name = head + "".join(word.capitalize() for word in tail)
     return _WireField(attribute, _WIRE_NAMES.get(attribute, wire_name), read, write)
@@ -395,7 +397,7 @@ _MEMBERS: Final[Mapping[type[DLedgerMessage], tuple[_WireField, ...]]] = {
 }
 _ENTRY: Final = tuple(
     _member(name) if name not in ("magic", "size", "channel", "chain_crc", "body_crc")
-    else _WireField(name, _member(name).wire_name, _int32, _same)
+    else _WireField(name, _member(name).wire_name, _int32, _identity)
     for name in (
         "body", "body_crc", "chain_crc", "channel", "index", "magic", "position", "size", "term"
     )

@@ -48,7 +48,7 @@ class FastServer(RemotingServer):
         scheduler: AsyncioScheduler,
         limits: ConnectionLimits,
         feed: Feed,
-        doors: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
+        security: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
         *,
         own_sockets: bool | None = None,
         patient: bool = False,
@@ -59,7 +59,7 @@ class FastServer(RemotingServer):
         cannot watch descriptors. With ``patient``, a turn includes requests that arrive one loop
         turn later (``LoopTurns``).
         """
-        super().__init__(handler, scheduler, limits, doors)
+        super().__init__(handler, scheduler, limits, security)
         self.turns = LoopTurns(scheduler, self._turn_ended, patient=patient)
         self.feed = feed
         feed.core.frame_max = limits.max_frame - LENGTH_BYTES

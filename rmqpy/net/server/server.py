@@ -114,16 +114,16 @@ class RemotingServer:
         handler: RequestHandler,
         scheduler: AsyncioScheduler,
         limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 - a frozen value
-        doors: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
+        security: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
     ) -> None:
         self.limits = limits
         self.turns = LoopTurns(scheduler, handler.turn_ended, limits.read_bytes)
         self.counts = ServerCounts()
         self.sieve: OverloadFilter | None = None
         self._watch: StallDetector | None = None
-        self.own_sockets = doors.tls is not None
+        self.own_sockets = security.tls is not None
         """True if this server accepts connections itself, False if asyncio does."""
-        self._doors = doors
+        self._security = security
         self._undecided: set[TlsSniffer] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._handler = handler
@@ -236,7 +236,7 @@ class RemotingServer:
         if self._closing or len(self._connections) >= self.limits.max_connections:
             self._turn_away(connection)
             return
-        if not self._doors.allows(connection.peer[0]):
+        if not self._security.allows(connection.peer[0]):
             self.counts.refused += 1
             self._turned_away.add(connection)
             connection.abort()
@@ -284,7 +284,7 @@ class RemotingServer:
         return self._connection()
 
     def _accepted(self, sock: socket.socket) -> None:
-        if self._doors.tls is None:
+        if self._security.tls is None:
             self.take_plain(sock)
         elif self._busy >= self.limits.max_connections:
             self.counts.turned_away += 1
@@ -303,7 +303,7 @@ class RemotingServer:
 
     def _decided(self, undecided: TlsSniffer, is_tls: bool) -> None:
         self._undecided.discard(undecided)
-        tls = self._doors.tls
+        tls = self._security.tls
         assert tls is not None
         if is_tls:
             self._adopt(undecided.sock, self.tls_connection, tls.context)
