@@ -48,9 +48,7 @@ class AddressPattern:
     _matches: Callable[[_Parts], bool] = field(eq=False, repr=False)
 
     def matches(self, address: str) -> bool:
-        """Return whether the textual IP ``address`` matches. A text that is not an IP never
-        does.
-        """
+        """Return whether ``address`` matches. A text that is not an IP address never does."""
         parts = _address(address)
         return parts is not None and self._matches(parts)
 

@@ -268,9 +268,7 @@ def encode_batch_body(items: Iterable[BatchItem]) -> bytes:
 
 
 def offset_msg_id(host: Host, physical_offset: int) -> str:
-    """Return Java's offsetMsgId: store host and physical offset as 32 or 56 upper-case hex
-    digits.
-    """
+    """Return Java's offsetMsgId: store host and physical offset in 32 or 56 hex digits."""
     address, port = host
     return f"{address.hex()}{port:08x}{physical_offset:016x}".upper()
 

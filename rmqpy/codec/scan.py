@@ -97,9 +97,7 @@ class Scan:
     """
 
     frame_offset: array[int]
-    """The offset of the record's frame: the entry in a DLedger file, otherwise the record
-    itself.
-    """
+    """The offset of the record's frame: of the entry in a DLedger file, else of the record."""
     offset: array[int]
     size: array[int]
     queue_id: array[int]
@@ -409,9 +407,7 @@ def _parse_int(raw: bytes) -> int:
 
 
 def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:
-    """Yield the positions of record magics from ``start`` to before ``stop``, in ascending
-    order.
-    """
+    """Yield the positions of record magics from ``start`` to before ``stop``, ascending."""
     while start < stop:
         chunk = bytes(view[start : min(start + _STEP, stop) + _SPLIT_MAX])
         places = []

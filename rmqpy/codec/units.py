@@ -53,9 +53,7 @@ class IndexHeader:
 
     @classmethod
     def decode(cls, view: Buffer) -> IndexHeader:
-        """Return the header of a file. An index count of 0 in a new file is read as 1, as
-        in Java.
-        """
+        """Return the header of a file. As in Java, an index count of 0 is read as 1."""
         begin_ms, end_ms, begin, end, slots, count = INDEX_HEADER.unpack_from(view)
         return cls(
             begin_timestamp_ms=begin_ms,

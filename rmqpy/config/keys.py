@@ -168,9 +168,7 @@ _FACTORY: type = type(attrs.Factory(list))
 
 
 def printed(settings: Any) -> Mapping[str, str]:
-    """Return a map from Java key to text for each value that is not null, in order of
-    declaration.
-    """
+    """Return Java key and text of each value that is not null, in order of declaration."""
     values = {
         name: (facts.kind, getattr(settings, facts.attribute))
         for name, facts in key_facts(type(settings)).items()
@@ -317,9 +315,7 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """Return the addresses in ``host:port;host:port``. Empty parts are dropped. Raises
-    ValueError.
-    """
+    """Return the non-empty parts of ``host:port;host:port``. Raises ValueError."""
     parts = tuple(part.strip() for part in text.split(";") if part.strip())
     if not parts:
         raise ValueError("no address")

@@ -78,9 +78,7 @@ def parse_properties(text: str, source: str = "properties") -> list[Property]:
 
 
 def format_properties(values: Mapping[str, str]) -> str:
-    """Return a text that :func:`parse_properties` and Java read back as ``values``, one
-    line each.
-    """
+    """Return a text that :func:`parse_properties` and Java read back as ``values``."""
     return "".join(f"{_escape(key, True)}={_escape(values[key], False)}\n" for key in values)
 
 

@@ -115,9 +115,7 @@ def compare(own: PeerHello, other: PeerHello) -> PeerMismatch:
 
 
 def compare_old_logs(own: PeerHello, other: PeerHello) -> list[str]:
-    """Return the reasons why the old logs before the two DLedger logs differ; none if they
-    match.
-    """
+    """Return the reasons why the old logs differ; an empty list if they match."""
     if other.divided_offset == own.divided_offset:
         return _old_content(own, other)
     if min(other.divided_offset, own.divided_offset) >= 0:

@@ -76,9 +76,7 @@ class RaftOptions:
     """
 
     heartbeat_interval_ms: int = 2000
-    """heartBeatTimeIntervalMs: the interval of a leader's heartbeats, and its timeout for
-    answers.
-    """
+    """heartBeatTimeIntervalMs: the interval of heartbeats, and the timeout for answers."""
 
     max_heartbeat_leak: int = 3
     """maxHeartBeatLeak: the number of intervals after which a follower without a heartbeat becomes

@@ -32,9 +32,7 @@ class Send:
 
 @define(slots=True, frozen=True)
 class Reply:
-    """The answer to an incoming request. None means that the ticket is dropped without an
-    answer.
-    """
+    """The answer to an incoming request; with None, the ticket is dropped unanswered."""
 
     ticket: int
     response: Response | None

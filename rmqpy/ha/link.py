@@ -370,9 +370,7 @@ class SlaveLink:
 
 @define(slots=True, eq=False, repr=False)
 class ReconnectBackoff:
-    """The delay before a reconnect: none after a link that has stored bytes, otherwise
-    increasing.
-    """
+    """The delay before a reconnect: none after a link that has stored bytes, else increasing."""
 
     _delay_ms: int = field(default=0, init=False)
 

@@ -112,9 +112,7 @@ class FileSystem(Protocol):
         """
 
     def open_to_others(self, path: str) -> bool:
-        """Return whether users other than the owner and the group of a file can read or
-        write it.
-        """
+        """Return whether users other than a file's owner and group can read or write it."""
 
     def disk_usage(self, path: str) -> tuple[int, int]:
         """Return (total, free) bytes of the file system that contains ``path``. Neither includes

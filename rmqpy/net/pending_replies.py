@@ -70,9 +70,7 @@ LateReply = Callable[[Ticket, PutMessageStatus], bytes]
 
 
 class PendingReplies(Generic[Ticket]):
-    """The replies that wait for watermarks. ``late`` builds the frames of late and failed
-    replies.
-    """
+    """The replies that wait for watermarks. ``late`` builds late and failed replies."""
 
     def __init__(
         self,
@@ -104,9 +102,7 @@ class PendingReplies(Generic[Ticket]):
         return self.waiting + count <= self._limit
 
     def waits_for(self, watermark: Watermark) -> bool:
-        """Return whether a reply waits for ``watermark``, so that group commit must start a
-        flush.
-        """
+        """Return whether a reply waits for ``watermark``, so that group commit must flush."""
         return any(
             queue.replies and queue.replies[0].end > watermark.value
             for queue in self._queues.values()

@@ -64,9 +64,7 @@ class TlsSide:
 
 @define(slots=True, eq=False, repr=False)
 class TlsContext:
-    """A TLS context that is reloaded when its files change. Call ``current`` for each
-    connection.
-    """
+    """A TLS context that is reloaded when its files change. Call ``current`` for each use."""
 
     side: TlsSide
     server: bool

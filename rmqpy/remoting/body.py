@@ -72,9 +72,7 @@ class Body(Value):
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview | str) -> Self:
-        """Return the body in ``data``. Raises RequestRejectedError, which names the invalid
-        member.
-        """
+        """Return the body in ``data``. Raises RequestRejectedError with the invalid member."""
         if cls.BYTES_MAX is not None and len(data) > cls.BYTES_MAX:
             raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR,

@@ -284,12 +284,24 @@ def test_values_are_coerced_as_by_fastjson() -> None:
         (MessageQueue, "null", "expected an object, found None"),
         (MessageQueue, "[]", "expected an object, found list"),
         (MessageQueue, '{"topic":"T","queueId":1}', "the member brokerName is missing"),
-        (MessageQueue, '{"topic":"T","brokerName":"b","queueId":"x"}', "queueId: expected an integer"),
-        (MessageQueue, '{"topic":"T","brokerName":"b","queueId":2147483648}', "queueId: expected an integer"),
+        (
+            MessageQueue,
+            '{"topic":"T","brokerName":"b","queueId":"x"}',
+            "queueId: expected an integer",
+        ),
+        (
+            MessageQueue,
+            '{"topic":"T","brokerName":"b","queueId":2147483648}',
+            "queueId: expected an integer",
+        ),
         (MessageQueue, '{"topic":{},"brokerName":"b","queueId":2}', "topic: expected a string"),
         (TopicConfig, '{"topicName":"T","order":"maybe"}', "order: expected true or false"),
         (ConsumeStats, '{"consumeTps":"fast"}', "consumeTps: expected a number"),
-        (HeartbeatData, '{"clientID":"c","consumerDataSet":{}}', "consumerDataSet: expected an array"),
+        (
+            HeartbeatData,
+            '{"clientID":"c","consumerDataSet":{}}',
+            "consumerDataSet: expected an array",
+        ),
         (KVTable, '{"table":[]}', "table: expected an object, found list"),
         (ResetOffsetBody, '{"offsetTable":{"T":1}}', "offsetTable: 'T': "),
         (

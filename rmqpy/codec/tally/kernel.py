@@ -348,9 +348,7 @@ class _TallyWalk:
     def _record(
         self, start: int, record: int, places: tuple[tuple[int, ...], int, int, int]
     ) -> None:
-        """Check and count a record. Its frame begins at ``start``, the record itself at
-        ``record``.
-        """
+        """Check and count the record at ``record``, whose frame begins at ``start``."""
         tally, view = self.tally, self.view
         fields, body, topic, properties = places
         size, magic, stored_crc, queue_id = fields[:4]

@@ -227,9 +227,7 @@ class PeerTransport:
                 self.answered(Answered(send.ticket, None))
 
     def _judge(self, link: PeerLink, body: bytes | None) -> None:
-        """Accept or refuse a member because of its introduction ``body``; None means a Java
-        member.
-        """
+        """Accept or refuse a member by its introduction ``body``; None means a Java member."""
         if body is None:
             missing = self.vouch(link.name)
             if missing:

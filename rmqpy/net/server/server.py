@@ -68,9 +68,7 @@ class ServerCounts:
 
 
 def listen_fault(host: str, port: int, error: OSError, setting: str) -> ConfigError:
-    """Return the error of a failed listen, with the reason of the system without the loop's
-    text.
-    """
+    """Return the error of a failed listen. Its reason is the text of the errno, not the loop's."""
     number = error.errno or 0
     reason = os.strerror(number) if number in errno.errorcode else error.strerror or str(error)
     return ConfigError(

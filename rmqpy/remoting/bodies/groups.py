@@ -11,9 +11,7 @@ from rmqpy.remoting.lazy_attrs import Int64, lazy_define
 
 @define(slots=True, eq=False, repr=False)
 class SubscriptionGroupConfig(Body):
-    """A consumer group on a broker; the request body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-    (200).
-    """
+    """A consumer group on a broker, and the body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
 
     BYTES_MAX = REQUEST_BYTES_MAX
 

@@ -48,9 +48,7 @@ class LockBatchResponseBody(Body):
 
 @lazy_define()
 class ResetOffsetBody(Body):
-    """The request body of 220 and response body of 222: the offsets that a client must continue
-    from.
-    """
+    """The request body of 220 and response body of 222: the new offsets of a client."""
 
     offset_table: dict[MessageQueue, Int64] = field(factory=dict)
 

@@ -53,9 +53,7 @@ class ConsumeStatsList(Body):
 
 @lazy_define()
 class QueueTimeSpan(Body):
-    """The time span of a queue, in ms. The ``…_str`` members are texts in the broker's
-    local time.
-    """
+    """The time span of a queue, in ms. The ``…_str`` members are in the broker's local time."""
 
     message_queue: MessageQueue
     min_time_stamp: Int64 = 0

@@ -164,9 +164,7 @@ class ViewBrokerStatsDataRequestHeader(CommandHeader):
 
 @lazy_define(kw_only=True)
 class CreateAccessConfigRequestHeader(CommandHeader):
-    """An account. ``topic_perms`` and ``group_perms`` are ``name=PERM`` pairs separated by
-    commas.
-    """
+    """An account. ``topic_perms`` and ``group_perms`` are ``name=PERM`` separated by commas."""
 
     access_key: str
     secret_key: str | None = None
