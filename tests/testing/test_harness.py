@@ -1,4 +1,4 @@
-"""The broker in memory, as docs/how-to/test-with-rmqpy.md shows it to users."""
+"""The broker in memory, used as docs/how-to/test-with-rmqpy.md shows it to users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ def test_a_message_survives_kill_9(rmq_memory_broker: BuildBroker) -> None:
     assert b"hello" in pulled.body
 
 
-def test_a_held_pull_is_answered_when_its_time_is_over(rmq_memory_broker: BuildBroker) -> None:
+def test_a_held_pull_is_answered_when_its_suspend_time_has_passed(
+    rmq_memory_broker: BuildBroker,
+) -> None:
     broker = rmq_memory_broker()
     broker.send(b"first")
     broker.deliver(broker.pull_command(queue_offset=1, sys_flag=6, suspend_timeout_millis=2000))
@@ -24,7 +26,7 @@ def test_a_held_pull_is_answered_when_its_time_is_over(rmq_memory_broker: BuildB
     assert broker.channel.take_one().code == ResponseCode.PULL_NOT_FOUND
 
 
-def test_a_name_server_receives_the_registration(rmq_memory_broker: BuildBroker) -> None:
+def test_a_broker_registers_with_its_name_servers(rmq_memory_broker: BuildBroker) -> None:
     broker = rmq_memory_broker()
     broker.scheduler.run_until_idle()
     codes = {command.code for _, command, _ in broker.network.take()}

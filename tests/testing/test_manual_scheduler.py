@@ -1,6 +1,8 @@
-"""Virtual time and the remembering channel."""
+"""The scheduler of virtual time, and the channel that keeps frames in memory."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
@@ -10,11 +12,11 @@ from rmqpy.testing.manual_scheduler import START_MS, ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel
 
 
-def test_callbacks_run_at_their_time_and_in_their_order() -> None:
+def test_callbacks_run_when_due_and_in_the_order_of_their_calls() -> None:
     scheduler = ManualScheduler()
-    ran = []
+    ran: list[tuple[str, int, int]] = []
 
-    def note(name):
+    def note(name: str) -> Callable[[], None]:
         return lambda: ran.append((name, scheduler.monotonic_ms(), scheduler.now_ms() - START_MS))
 
     scheduler.call_later(20, note("late"))
@@ -34,11 +36,11 @@ def test_callbacks_run_at_their_time_and_in_their_order() -> None:
     assert scheduler.next_due_ms is None
 
 
-def test_what_a_callback_adds_runs_in_the_same_advance_when_it_falls_due() -> None:
+def test_a_callback_added_by_a_callback_runs_in_the_same_advance_if_due() -> None:
     scheduler = ManualScheduler()
-    ran = []
+    ran: list[int] = []
 
-    def again():
+    def again() -> None:
         ran.append(scheduler.monotonic_ms())
         scheduler.call_later(10, again)
 
@@ -47,15 +49,18 @@ def test_what_a_callback_adds_runs_in_the_same_advance_when_it_falls_due() -> No
     assert ran == [0, 10, 20, 30]
 
 
-def test_blocking_work_takes_virtual_time_and_hands_on_its_error() -> None:
+def test_blocking_work_takes_virtual_time_and_passes_on_its_error() -> None:
     scheduler = ManualScheduler(blocking_ms=3)
-    seen = []
+    seen: list[tuple[int | None, str | None]] = []
 
-    def fails():
+    def done(result: int | None, error: BaseException | None) -> None:
+        seen.append((result, str(error) if error is not None else None))
+
+    def fails() -> int:
         raise OSError("EIO")
 
-    scheduler.run_blocking(lambda: 7, lambda result, error: seen.append((result, error)))
-    scheduler.run_blocking(fails, lambda result, error: seen.append((result, str(error))))
+    scheduler.run_blocking(lambda: 7, done)
+    scheduler.run_blocking(fails, done)
     scheduler.advance(2)
     assert seen == []
     scheduler.advance(1)
@@ -63,9 +68,12 @@ def test_blocking_work_takes_virtual_time_and_hands_on_its_error() -> None:
 
 
 def test_a_failing_callback_reaches_the_test() -> None:
+    def fails() -> None:
+        raise OSError("EIO")
+
     scheduler = ManualScheduler()
-    scheduler.call_soon(lambda: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
+    scheduler.call_soon(fails)
+    with pytest.raises(OSError, match="EIO"):
         scheduler.run_until_idle()
 
 

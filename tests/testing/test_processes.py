@@ -1,10 +1,11 @@
-"""Server processes, with a few lines of Python as the server."""
+"""Server processes, with a few lines of Python as the server program."""
 
 from __future__ import annotations
 
 import re
 import socket
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,23 +29,26 @@ while True:
 """
 
 
+MakeServer = Callable[[str], ServerProcess]
+
+
 @pytest.fixture
-def make(tmp_path: Path):
-    made = []
+def make(tmp_path: Path) -> Iterator[MakeServer]:
+    """Return a function that creates a server from its Python code; all are killed at the end."""
+    servers: list[ServerProcess] = []
 
-    def server(code):
+    def create(code: str) -> ServerProcess:
         argv = [sys.executable, "-c", code]
-        made.append(
-            ServerProcess("server", argv, tmp_path, 1, re.compile(rb"^ready: ", re.MULTILINE))
-        )
-        return made[-1]
+        ready = re.compile(rb"^ready: ", re.MULTILINE)
+        servers.append(ServerProcess("server", argv, tmp_path, 1, ready))
+        return servers[-1]
 
-    yield server
-    for server in made:
+    yield create
+    for server in servers:
         server.kill()
 
 
-def test_start_returns_when_ready_and_stop_gives_the_exit_code(make) -> None:
+def test_start_returns_when_ready_and_stop_returns_the_exit_code(make: MakeServer) -> None:
     server = make(SERVER).start()
     assert server.running
     assert server.printed() == "starting\nready: it\n"
@@ -52,7 +56,7 @@ def test_start_returns_when_ready_and_stop_gives_the_exit_code(make) -> None:
     assert not server.running
 
 
-def test_it_starts_again_and_waits_for_a_new_ready_line(make) -> None:
+def test_a_second_start_waits_for_a_new_ready_line(make: MakeServer) -> None:
     server = make(SERVER).start()
     first = server.pid
     server.kill()
@@ -62,13 +66,15 @@ def test_it_starts_again_and_waits_for_a_new_ready_line(make) -> None:
     assert server.printed().count("ready: it") == 2
 
 
-def test_an_end_before_readiness_is_told_with_what_was_printed(make) -> None:
+def test_the_error_of_a_server_that_ends_before_it_is_ready_has_its_output(
+    make: MakeServer,
+) -> None:
     server = make("print('no such file'); raise SystemExit(3)")
     with pytest.raises(ProcessError, match=r"ended with 3 before it was ready:\n.*no such file"):
         server.start()
 
 
-def test_a_server_that_is_never_ready_is_killed(make) -> None:
+def test_a_server_that_is_never_ready_is_killed(make: MakeServer) -> None:
     server = make("import time; time.sleep(60)")
     server.ready_timeout_s = 0.05
     with pytest.raises(ProcessError, match="not ready after"):
@@ -76,7 +82,7 @@ def test_a_server_that_is_never_ready_is_killed(make) -> None:
     assert not server.running
 
 
-def test_a_server_that_ignores_sigterm_is_killed_and_told(make) -> None:
+def test_a_server_that_ignores_sigterm_is_killed_and_reported(make: MakeServer) -> None:
     server = make(SERVER.replace("lambda *_: sys.exit(7)", "signal.SIG_IGN")).start()
     with pytest.raises(ProcessError, match="still running"):
         server.stop(timeout_s=0.05)
@@ -102,7 +108,7 @@ def test_a_broker_gets_its_settings_as_a_properties_file(tmp_path: Path) -> None
     assert not server.ready.search(b"ready: broker broker-a 127.0.0.1:1234\n")
 
 
-def test_a_port_block_is_free_below_the_ephemeral_ports_and_held() -> None:
+def test_a_port_block_lies_below_the_ephemeral_ports_and_is_reserved() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         assert free_port_block(4).first + 4 < 61_000
@@ -114,7 +120,7 @@ def test_a_port_block_is_free_below_the_ephemeral_ports_and_held() -> None:
         blocks[0][4]
 
 
-def test_a_released_block_can_be_had_again() -> None:
+def test_a_released_block_can_be_reserved_again() -> None:
     block = free_port_block(1)
     name = f"\0rmqpy-test-port-{block.first}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:

@@ -1,4 +1,4 @@
-"""The second opinion on stores: agrees with Java's manifests, and sees what is wrong."""
+"""The independent store reader agrees with Java's manifests and finds damage."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from rmqpy.testing.store_reader import read_store
 
 
-def folders(golden, name):
-    """The stores in one golden archive."""
+def stores_in(golden: Callable[[str], Path], name: str) -> list[Path]:
+    """Return the store directories in a golden archive."""
     return sorted(path.parent for path in golden(name).rglob("consumequeue"))
 
 
@@ -28,8 +28,8 @@ def folders(golden, name):
         ("D-dledger-v497", 3),
     ],
 )
-def test_a_store_of_java_has_no_problem(golden: Callable[[str], Path], name, count) -> None:
-    stores = folders(golden, name)
+def test_a_java_store_has_no_problems(golden: Callable[[str], Path], name: str, count: int) -> None:
+    stores = stores_in(golden, name)
     assert len(stores) == count
     for store in stores:
         reading = read_store(store)
@@ -37,10 +37,10 @@ def test_a_store_of_java_has_no_problem(golden: Callable[[str], Path], name, cou
         assert len(reading.messages) > 200
 
 
-def test_it_reads_what_the_java_consumer_got(
+def test_it_reads_the_messages_that_the_java_consumer_received(
     golden: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
 ) -> None:
-    (store,) = folders(golden, "A-classic-clean-v497")
+    (store,) = stores_in(golden, "A-classic-clean-v497")
     found = {m.physical_offset: m for m in read_store(store).messages}
     for message in manifest("A-classic-clean-v497")["messages"]:
         mine = found[message["commitLogOffset"]]
@@ -49,9 +49,9 @@ def test_it_reads_what_the_java_consumer_got(
         assert mine.size == message["storeSize"]
 
 
-def test_a_wrong_upgrade_is_seen(golden: Callable[[str], Path]) -> None:
-    """n1 took over with fewer old messages than n0: the queue of its consumers is shifted."""
-    by_node = {s.name: read_store(s).problems for s in folders(golden, "X-gap_same_file-v497")}
+def test_the_damage_of_a_wrong_upgrade_is_found(golden: Callable[[str], Path]) -> None:
+    """n1 took over with fewer old messages than n0, so the units of its queues are shifted."""
+    by_node = {s.name: read_store(s).problems for s in stores_in(golden, "X-gap_same_file-v497")}
     assert by_node["n0"] == []
     assert any("Normal/0@35: the slot has None" in problem for problem in by_node["n1"])
 
@@ -66,7 +66,7 @@ def test_a_wrong_upgrade_is_seen(golden: Callable[[str], Path]) -> None:
     ],
 )
 def test_a_changed_byte_is_found(
-    golden_copy: Callable[[str], Path], position, value, problem
+    golden_copy: Callable[[str], Path], position: int, value: bytes, problem: str
 ) -> None:
     store = next(golden_copy("A-classic-clean-v497").rglob("commitlog")).parent
     log = store / "commitlog" / "00000000000000000000"
