@@ -1,6 +1,6 @@
 /* Disk faults on demand, for a process under LD_PRELOAD.
  *
- * The file named by FAULTY_IO says what fails, a line each: "OPERATION ERRNO PATH-PART"; operations are write, sync and
+ * The file named by FAULTY_IO has one line per fault: "OPERATION ERRNO PATH-PART". The operations are write, sync, and
  * room. It is read at every call, so that a test can switch faults on and off while the process runs. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

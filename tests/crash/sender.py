@@ -1,9 +1,9 @@
-"""The load of the crash test, a process of its own: sends until the broker is gone.
+"""The load of test_kill.py, a separate process that sends until the broker is killed.
 
     sender.py ADDRESS TOPIC QUEUES SEED ACKNOWLEDGED
 
 Every acknowledged message becomes a line "queue offset body-id" in the file ACKNOWLEDGED, written
-before the next answer is looked at. A body starts with its id, sixteen hex digits that occur once;
+before the next response is read. A body starts with its id, sixteen hex digits that occur once;
 nothing is sent twice.
 """
 
@@ -25,15 +25,16 @@ BATCH_COUNT_MAX = 8
 
 
 class Load:
-    """Requests to come, and the ids of those under way."""
+    """A generator of send requests with unique message ids, repeatable by its seed."""
 
     def __init__(self, topic: str, queues: int, seed: int) -> None:
         self.topic, self.queues = topic, queues
         self.rng = random.Random(seed)
         self.first_id = seed << 32
-        self.made = 0
+        self.id_count = 0
 
     def request(self) -> tuple[RemotingCommand, int, list[str]]:
+        """Return the next request, its queue id, and the ids of its messages."""
         batch = self.rng.random() < BATCH_CHANCE
         count = self.rng.randint(2, BATCH_COUNT_MAX) if batch else 1
         ids = [self._next_id() for _ in range(count)]
@@ -44,20 +45,23 @@ class Load:
         return send_request(self.topic, queue_id, bodies, properties), queue_id, ids
 
     def _next_id(self) -> str:
-        self.made += 1
-        return f"{self.first_id + self.made:016x}"
+        self.id_count += 1
+        return f"{self.first_id + self.id_count:016x}"
 
 
 def acknowledged_lines(connection: BlockingConnection, load: Load) -> Iterator[str]:
-    """Keeps WINDOW requests under way; ends with the connection."""
-    under_way: dict[int, tuple[int, list[str]]] = {}
+    """Keep WINDOW requests in flight and yield the lines of each acknowledged one.
+
+    Raise NetworkError when the connection ends.
+    """
+    in_flight: dict[int, tuple[int, list[str]]] = {}
     while True:
-        while len(under_way) < WINDOW:
+        while len(in_flight) < WINDOW:
             command, queue_id, ids = load.request()
             (opaque,) = connection.send(command)
-            under_way[opaque] = queue_id, ids
+            in_flight[opaque] = queue_id, ids
         response = connection.receive()
-        queue_id, ids = under_way.pop(response.opaque)
+        queue_id, ids = in_flight.pop(response.opaque)
         if response.code != 0:
             raise SystemExit(f"refused: {response.code} {response.remark}")
         offset = int(response.ext_fields["queueOffset"])
@@ -72,7 +76,7 @@ def main(address: str, topic: str, queues: str, seed: str, path: str) -> None:
             for lines in acknowledged_lines(connection, Load(topic, int(queues), int(seed))):
                 os.write(file, lines.encode())
     except NetworkError:
-        pass  # the broker was killed: that is the end of the load
+        pass  # The broker was killed, which ends the load.
     finally:
         os.close(file)
 

@@ -1,6 +1,5 @@
-"""Delays, transactions and ordered consumption while the leader of a DLedger group of three is
-killed, or stopped in good order, under load: counts against the promises of
-docs/reference/features.md.
+"""Delays, transactions, and ordered consumption while the leader of a DLedger group of three is
+killed or stopped cleanly under load, checked against the promises of docs/reference/features.md.
 
 ==================  =====================================  ===================================
 what                leader killed                          leader stopped
@@ -9,10 +8,10 @@ delayed             each acknowledged at least once,       each acknowledged onc
                     none before its time
 committed           each at least once, also after a check the same
 rolled back         never                                  never
-ordered             first deliveries in order, none lacks  the same
+ordered             first deliveries in order, no gaps     the same
 ==================  =====================================  ===================================
 
-RMQPY_CRASH_ROUNDS is the number of leaders that end (default 1).
+RMQPY_CRASH_ROUNDS is the number of leaders that are killed or stopped (default 1).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -61,28 +60,30 @@ SETTINGS = {
 DELAY_MS = 1_000
 SHARDS = 3
 QUEUES = 4
-"""As many as a topic has that is made by a send: a leader that ends before the others have heard of
-a new topic leaves them to make it anew, and with another count a shard would be in another queue.
+"""The number of queues of a topic that a send creates. A leader may end before the others know a
+new topic; they then create it again, and with another number a shard would change its queue.
 """
 PAUSE_S = 0.02
 LOAD_S = 3.0
-"""Before and after each end of a leader."""
+"""How long the load runs before and after each end of a leader."""
 GROWTH_MIN = 20
-"""Acknowledgements of each kind between two of them."""
+"""The acknowledgements of each kind between two ends of a leader."""
 WAIT_S = 90
 LINGER_S = 4.0
-"""For what must not come."""
+"""How long the test waits for messages that must not arrive."""
 
-OUTCOMES = ("commit", "rollback", "commit when asked", "rollback when asked")
+OUTCOMES = ("commit", "rollback", "commit when checked", "rollback when checked")
 
 
 @define
 class Group:
+    """A DLedger group of broker processes."""
+
     name_server: str
     members: list[ServerProcess]
 
     def leader(self) -> ServerProcess | None:
-        """Who acknowledges a message now."""
+        """Return the member that acknowledges a message now, or None."""
         for member in self.members:
             try:
                 with BlockingConnection(member.address, 1.0) as connection:
@@ -95,60 +96,65 @@ class Group:
 
 
 @define
-class Story:
-    """What was acknowledged, and what came, in the order in which it came."""
+class Workload:
+    """The load, what of it was acknowledged, and what arrived, in the order of arrival."""
 
     delayed: set[str] = field(factory=set)
     halves: dict[str, str] = field(factory=dict)
-    """Body → outcome, of every attempt."""
+    """The outcome of every attempted transaction, by body."""
     committed: set[str] = field(factory=set)
-    """Of the acknowledged ones, those that must become visible."""
+    """The acknowledged transactions that must become visible."""
     ordered: dict[int, int] = field(factory=lambda: dict.fromkeys(range(SHARDS), 0))
-    """How many of each shard are acknowledged."""
+    """The number of acknowledged steps of each shard."""
     refused: Counter[str] = field(factory=Counter)
-    came: dict[str, list[str]] = field(factory=lambda: {"Delayed": [], "Paid": [], "Steps": []})
+    arrived: dict[str, list[str]] = field(factory=lambda: {"Delayed": [], "Paid": [], "Steps": []})
     early: list[str] = field(factory=list)
+    """The delayed messages that arrived before they were due."""
     ended: bool = False
 
-    async def listen(self, messages: list[MessageExt]) -> None:
+    async def listen(self, messages: Sequence[MessageExt]) -> None:
+        """Record the messages of a consumer."""
         for message in messages:
             body = message.body.decode()
             topic = body.partition(" ")[0]
-            self.came[topic].append(body)
+            self.arrived[topic].append(body)
             waited_ms = message.stored.store_timestamp_ms - message.stored.born_timestamp_ms
             if topic == "Delayed" and waited_ms < DELAY_MS:
                 self.early.append(f"{body} after {waited_ms} ms")
 
-    async def until(self, what: str, holds: Callable[[], bool]) -> None:
+    async def wait_until(self, expected: str, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_S
-        while not holds():
-            assert time.monotonic() < deadline, f"{what}: {self.figures()}"
+        while not condition():
+            assert time.monotonic() < deadline, f"not {expected}: {self.figures()}"
             await asyncio.sleep(0.05)
 
     def missing(self) -> list[str]:
-        """What must come and has not."""
+        """Return the messages that must arrive and have not."""
         steps = {
             f"Steps {shard} {number}"
             for shard, count in self.ordered.items()
             for number in range(count)
         }
-        wanted = {"Delayed": self.delayed, "Paid": self.committed, "Steps": steps}
-        return [body for topic, bodies in wanted.items() for body in bodies - set(self.came[topic])]
+        expected = {"Delayed": self.delayed, "Paid": self.committed, "Steps": steps}
+        return [
+            body for topic, bodies in expected.items() for body in bodies - set(self.arrived[topic])
+        ]
 
     def complete(self) -> bool:
         return not self.missing()
 
     def acknowledged(self) -> tuple[int, int, int]:
+        """Return the counts of delayed messages, committed transactions, and steps."""
         return len(self.delayed), len(self.committed), sum(self.ordered.values())
 
     def figures(self) -> str:
         lines = []
-        for topic, count in zip(self.came, self.acknowledged(), strict=True):
-            came = Counter(self.came[topic])
-            repeated = sum(times - 1 for times in came.values())
+        for topic, count in zip(self.arrived, self.acknowledged(), strict=True):
+            arrived = Counter(self.arrived[topic])
+            repeated = sum(times - 1 for times in arrived.values())
             lines.append(
-                f"{topic}: {count} acknowledged, {self.refused[topic]} not, "
-                f"{len(came)} came, {repeated} once more"
+                f"{topic}: {count} acknowledged, {self.refused[topic]} refused, "
+                f"{len(arrived)} arrived, {repeated} repeated"
             )
         return "; ".join(lines) + f"; missing {sorted(self.missing())[:20]}"
 
@@ -184,7 +190,7 @@ class Story:
 
     async def execute(self, message: Message, _unique_id: str) -> TransactionState:
         outcome = self.halves[message.body.decode()]
-        if "asked" in outcome:
+        if "checked" in outcome:
             return TransactionState.UNKNOWN
         return TransactionState.COMMIT if outcome == "commit" else TransactionState.ROLLBACK
 
@@ -195,7 +201,7 @@ class Story:
         )
 
     async def send_steps(self, producer: Producer, shard: int) -> None:
-        """The next step only when the one before is acknowledged."""
+        """Send each step once the previous one is acknowledged."""
         while not self.ended:
             body = f"Steps {shard} {self.ordered[shard]}"
             try:
@@ -216,7 +222,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
     with site.namesrv("namesrv", name_port.first) as namesrv:
         members = []
         for number, block in enumerate(blocks):
-            own = group_settings("broker-a", list(ports), number) | FAST_ELECTION | SETTINGS
+            own = {**group_settings("broker-a", list(ports), number), **FAST_ELECTION, **SETTINGS}
             spec = BrokerSpec(port=block.broker_port, namesrv=namesrv.address, settings=own)
             members.append(site.broker(f"broker-{number}", spec).start())
         yield Group(namesrv.address, members)
@@ -224,25 +230,25 @@ def group(tmp_path: Path) -> Iterator[Group]:
             member.kill()
 
 
-async def led(group: Group) -> ServerProcess:
+async def wait_for_leader(group: Group) -> ServerProcess:
     deadline = time.monotonic() + WAIT_S
     while (leader := await asyncio.to_thread(group.leader)) is None:
-        assert time.monotonic() < deadline, "nobody leads"
+        assert time.monotonic() < deadline, "no member leads"
         await asyncio.sleep(0.1)
     return leader
 
 
-async def tell(group: Group, end: Callable[[ServerProcess], object]) -> Story:
-    """The load, and leaders that end meanwhile; returns when all that must come has come."""
-    story = Story()
-    leader = await led(group)
+async def run_workload(group: Group, end: Callable[[ServerProcess], object]) -> Workload:
+    """Run the load while ``end`` ends leaders, and return when every expected message arrived."""
+    workload = Workload()
+    leader = await wait_for_leader(group)
     with BlockingConnection(leader.address, 5.0) as connection:
-        for topic in story.came:
+        for topic in workload.arrived:
             create_topic(connection, topic, QUEUES)
-    deps = ClientSettings(name_servers=group.name_server, route_refresh_ms=1_000)
+    client_settings = ClientSettings(name_servers=group.name_server, route_refresh_ms=1_000)
     once = ProducerSettings(retries=0)
     consumers = []
-    for topic in story.came:
+    for topic in workload.arrived:
         settings = PushSettings(
             ordered=topic == "Steps",
             from_where="CONSUME_FROM_FIRST_OFFSET",
@@ -251,67 +257,70 @@ async def tell(group: Group, end: Callable[[ServerProcess], object]) -> Story:
             persist_ms=500,
         )
         consumers.append(
-            PushConsumer(f"{topic}-readers", deps, listener=story.listen, settings=settings)
+            PushConsumer(
+                f"{topic}-readers", client_settings, listener=workload.listen, settings=settings
+            )
         )
         consumers[-1].subscribe(topic)
-    producer = Producer("senders", deps, settings=once)
-    steps = Producer("steppers", deps)
-    payer = TransactionalProducer("payers", deps, check=story.check, settings=once)
+    producer = Producer("senders", client_settings, settings=once)
+    steps = Producer("steppers", client_settings)
+    payer = TransactionalProducer("payers", client_settings, check=workload.check, settings=once)
     clients = [producer, steps, payer, *consumers]
     for client in clients:
         await client.start()
-    load: list[Awaitable[None]] = [story.send_delayed(producer), story.transact(payer)]
-    load += [story.send_steps(steps, shard) for shard in range(SHARDS)]
+    load: list[Awaitable[None]] = [workload.send_delayed(producer), workload.transact(payer)]
+    load += [workload.send_steps(steps, shard) for shard in range(SHARDS)]
     tasks = [asyncio.ensure_future(each) for each in load]
     try:
-        await grown(story)
+        await wait_for_growth(workload)
         for _ in range(ROUNDS):
-            leader = await led(group)
+            leader = await wait_for_leader(group)
             await asyncio.to_thread(end, leader)
-            await grown(story)
+            await wait_for_growth(workload)
             await asyncio.to_thread(leader.start)
-            await grown(story)
-        story.ended = True
+            await wait_for_growth(workload)
+        workload.ended = True
         await asyncio.gather(*tasks)
-        await story.until("not all has come", story.complete)
+        await workload.wait_until("every message arrived", workload.complete)
         await asyncio.sleep(LINGER_S)
     finally:
         for task in tasks:
             task.cancel()
         for client in clients:
             await client.close()
-    return story
+    return workload
 
 
-async def grown(story: Story) -> None:
-    goals = [count + GROWTH_MIN for count in story.acknowledged()]
+async def wait_for_growth(workload: Workload) -> None:
+    """Wait until GROWTH_MIN more messages of each kind are acknowledged."""
+    goals = [count + GROWTH_MIN for count in workload.acknowledged()]
     await asyncio.sleep(LOAD_S)
-    await story.until(
-        "the load goes on",
-        lambda: all(now >= goal for now, goal in zip(story.acknowledged(), goals, strict=True)),
+    await workload.wait_until(
+        f"{GROWTH_MIN} more acknowledged",
+        lambda: all(now >= goal for now, goal in zip(workload.acknowledged(), goals, strict=True)),
     )
 
 
-def check_promises(story: Story) -> None:
-    print(story.figures())
-    assert story.early == []
-    assert story.complete(), story.figures()
-    visible = {story.halves[body] for body in story.came["Paid"]}
-    assert visible == {"commit", "commit when asked"}
+def check_promises(workload: Workload) -> None:
+    print(workload.figures())
+    assert workload.early == []
+    assert workload.complete(), workload.figures()
+    visible = {workload.halves[body] for body in workload.arrived["Paid"]}
+    assert visible == {"commit", "commit when checked"}
     for shard in range(SHARDS):
-        steps = [body for body in story.came["Steps"] if body.startswith(f"Steps {shard} ")]
-        firsts = [int(body.rpartition(" ")[2]) for body in dict.fromkeys(steps)]
-        # Behind the last acknowledged one there may be one more, whose answer was lost.
-        assert firsts == list(range(len(firsts))), f"shard {shard}"
-        assert len(firsts) - story.ordered[shard] in (0, 1)
+        steps = [body for body in workload.arrived["Steps"] if body.startswith(f"Steps {shard} ")]
+        numbers = [int(body.rpartition(" ")[2]) for body in dict.fromkeys(steps)]
+        # After the last acknowledged one there may be one more, whose response was lost.
+        assert numbers == list(range(len(numbers))), f"shard {shard}"
+        assert len(numbers) - workload.ordered[shard] in (0, 1)
 
 
 def test_a_killed_leader(group: Group) -> None:
-    check_promises(asyncio.run(tell(group, lambda leader: leader.kill())))
+    check_promises(asyncio.run(run_workload(group, lambda leader: leader.kill())))
 
 
-def test_a_leader_that_is_stopped_delivers_delayed_messages_once(group: Group) -> None:
-    story = asyncio.run(tell(group, lambda leader: leader.stop()))
-    check_promises(story)
-    repeated = [body for body, times in Counter(story.came["Delayed"]).items() if times > 1]
+def test_a_stopped_leader_delivers_delayed_messages_once(group: Group) -> None:
+    workload = asyncio.run(run_workload(group, lambda leader: leader.stop()))
+    check_promises(workload)
+    repeated = [body for body, times in Counter(workload.arrived["Delayed"]).items() if times > 1]
     assert repeated == []

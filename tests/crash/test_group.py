@@ -1,8 +1,8 @@
-"""Three brokers as a DLedger group, processes of their own, under load: the leader is killed,
-paused, cut off. What was acknowledged is there, once, on every member; their ledgers end equal.
+"""Three broker processes as a DLedger group under load, whose leader is killed, paused, or cut off:
+every acknowledged message is on every member exactly once, and their ledgers become equal.
 
-RMQPY_CRASH_ROUNDS is the number of faults of each kind (default 1), RMQPY_CRASH_TIMERS=java runs
-with Java's times instead of the fast ones.
+RMQPY_CRASH_ROUNDS is the number of faults of each kind (default 1). RMQPY_CRASH_TIMERS=java runs
+with Java's election times instead of the fast ones.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.crash
 ROUNDS = int(os.environ.get("RMQPY_CRASH_ROUNDS", "1"))
 JAVA_TIMES = os.environ.get("RMQPY_CRASH_TIMERS") == "java"
 FAILOVER_SECONDS_MAX = 10 if JAVA_TIMES else 4
-"""Of goals for a quiet machine (7 and 2), and what a busy one may add."""
+"""The goals for a quiet machine are 7 and 2; the rest is what a busy one may add."""
 
 PARTITION_SECONDS_MAX = 10
 
@@ -50,13 +50,13 @@ TOPIC = "load"
 WAIT_SECONDS_MAX = 90
 
 
-class Way:
-    """A TCP way to one port that can be cut in each direction: what is sent then goes nowhere,
-    unheard. A connection that has lost bytes is closed when the way is mended.
+class Link:
+    """A TCP proxy to one port that can be cut in each direction: bytes sent then are lost without
+    an error. A connection that has lost bytes is closed when the link is restored.
     """
 
     def __init__(self, port: int, target: int) -> None:
-        self.cut_there = self.cut_back = False
+        self.cut_forward = self.cut_backward = False
         self._target = target
         self._listener = socket.create_server((LOOPBACK, port))
         threading.Thread(target=self._accept, daemon=True).start()
@@ -76,15 +76,15 @@ class Way:
                 client.close()
                 continue
             for source, sink, cut in (
-                (client, server, lambda: self.cut_there),
-                (server, client, lambda: self.cut_back),
+                (client, server, lambda: self.cut_forward),
+                (server, client, lambda: self.cut_backward),
             ):
                 copying = threading.Thread(target=copy, args=(source, sink, cut), daemon=True)
                 copying.start()
 
 
 def copy(source: socket.socket, sink: socket.socket, cut: Callable[[], bool]) -> None:
-    """What comes from ``source`` goes to ``sink``, as long as the way is not cut."""
+    """Copy ``source`` to ``sink``; bytes that arrive while ``cut`` is true are lost."""
     source.settimeout(0.05)
     lost = False
     try:
@@ -107,13 +107,15 @@ def copy(source: socket.socket, sink: socket.socket, cut: Callable[[], bool]) ->
 
 @define
 class Group:
+    """A group of broker processes, the links between them, and a sender."""
+
     namesrv: ServerProcess
     brokers: list[ServerProcess]
-    ways: dict[tuple[int, int], Way]
-    """By who goes, and to whom."""
+    links: dict[tuple[int, int], Link]
+    """The link from each member to each other one."""
 
     acknowledged: dict[tuple[int, int], bytes] = field(factory=dict)
-    """(queue, offset) → body."""
+    """The bodies by (queue, offset)."""
 
     sent: int = 0
     gap_s: float = 0.0
@@ -123,7 +125,7 @@ class Group:
     _sender: threading.Thread | None = None
 
     def leader(self) -> ServerProcess:
-        """Who acknowledges a message now."""
+        """Wait until a member acknowledges a message, and return it."""
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         while time.monotonic() < deadline:
             for broker in self.brokers:
@@ -131,7 +133,7 @@ class Group:
                     return broker
             time.sleep(0.05)
         printed = "\n".join(broker.printed()[-1500:] for broker in self.brokers)
-        raise AssertionError(f"nobody leads:\n{printed}")
+        raise AssertionError(f"no member leads:\n{printed}")
 
     def _leads(self, broker: ServerProcess) -> bool:
         try:
@@ -141,20 +143,20 @@ class Group:
         except (NetworkError, RequestRejectedError):
             return False
 
-    def begin_load(self) -> None:
+    def start_load(self) -> None:
         with connect_when_ready(self.leader().address) as connection:
             create_topic(connection, TOPIC, 1)
         self._stop.clear()
         self._sender = threading.Thread(target=self._send)
         self._sender.start()
 
-    def end_load(self) -> None:
+    def stop_load(self) -> None:
         self._stop.set()
         assert self._sender is not None
         self._sender.join()
 
     def _send(self) -> None:
-        """Sends one after the other; who does not acknowledge is left for the next broker."""
+        """Send one message after another; after a failure, continue with the next broker."""
         last = time.monotonic()
         number = 0
         while not self._stop.is_set():
@@ -169,7 +171,7 @@ class Group:
                         if response.code != 0:
                             break
                         place = 0, int(response.ext_fields["queueOffset"])
-                        assert place not in self.acknowledged, f"{place} was given twice"
+                        assert place not in self.acknowledged, f"{place} was acknowledged twice"
                         self.acknowledged[place] = body
                         now = time.monotonic()
                         self.gap_s = max(self.gap_s, now - last)
@@ -186,24 +188,27 @@ class Group:
             time.sleep(0.02)
 
     def check_leader(self) -> None:
-        """It serves every acknowledged message at its place, and none twice."""
+        """Assert that the leader serves every acknowledged message at its place, and none twice."""
         with connect_when_ready(self.leader().address) as connection:
             messages = read_queue(connection, TOPIC, 0)
         assert [message.queue_offset for message in messages] == list(range(len(messages)))
         self.check_bodies([message.body for message in messages])
 
     def check_bodies(self, found: list[bytes]) -> None:
-        assert len(set(found)) == len(found), "a message is there twice"
+        assert len(set(found)) == len(found), "a message is stored twice"
         for (_, offset), body in self.acknowledged.items():
             assert found[offset] == body
 
     def stop_equal(self) -> None:
-        """Stop all members once their ledgers are equal; each has every message at its place."""
+        """Stop all members once their ledgers are equal, and assert that each has every message at
+        its place.
+        """
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         while len({ledger_end(broker, n) for n, broker in enumerate(self.brokers)}) > 1:
             assert time.monotonic() < deadline, "a member does not catch up"
             time.sleep(0.2)
-        time.sleep(1.5)  # a leader that has nothing to push tells what is committed once a second
+        # A leader without entries to push sends the committed index once a second.
+        time.sleep(1.5)
         for broker in self.brokers:
             assert broker.stop() == 0
         ledgers = [ledger_of(broker, number) for number, broker in enumerate(self.brokers)]
@@ -218,7 +223,7 @@ class Group:
 
 
 def ledger_end(broker: ServerProcess, number: int) -> tuple[int, int]:
-    """File and place behind the last byte that was written."""
+    """Return the last data file and the position after the last byte written to it."""
     assert broker.store is not None
     last = max((broker.store / f"dledger-n{number}" / "data").iterdir())
     return int(last.name), len(read_sparse(last))
@@ -234,7 +239,7 @@ def ledger_of(broker: ServerProcess, number: int) -> dict[str, bytes]:
 
 
 def read_sparse(path: Path) -> bytes:
-    """What was written; index files are mostly a hole."""
+    """Return the written bytes; index files are mostly a hole."""
     with path.open("rb") as file:
         return file.read(4 << 20).rstrip(b"\0")
 
@@ -243,11 +248,11 @@ def read_sparse(path: Path) -> bytes:
 def group(tmp_path: Path) -> Iterator[Group]:
     site = RmqpySite(tmp_path)
     blocks: list[PortBlock] = [free_port_block(BROKER_PORT_COUNT) for _ in range(3)]
-    peer_ports, way_ports = free_port_block(3), free_port_block(9)
+    peer_ports, link_ports = free_port_block(3), free_port_block(9)
     name_port = free_port_block(1)
     times = {} if JAVA_TIMES else FAST_ELECTION
-    ways = {
-        (number, other): Way(way_ports[3 * number + other], peer_ports[other])
+    links = {
+        (number, other): Link(link_ports[3 * number + other], peer_ports[other])
         for number in range(3)
         for other in range(3)
         if other != number
@@ -255,32 +260,32 @@ def group(tmp_path: Path) -> Iterator[Group]:
     with site.namesrv("namesrv", name_port.first) as namesrv:
         brokers = []
         for number, block in enumerate(blocks):
-            # Each member listens on its own port, and has its own ways to the others.
-            ports = [way_ports[3 * number + other] for other in range(3)]
+            # Each member listens on its own port, and has its own links to the others.
+            ports = [link_ports[3 * number + other] for other in range(3)]
             ports[number] = peer_ports[number]
             spec = BrokerSpec(
                 port=block.broker_port,
                 namesrv=namesrv.address,
-                settings=group_settings("broker-a", ports, number) | times,
+                settings={**group_settings("broker-a", ports, number), **times},
             )
             brokers.append(site.broker(f"broker-{number}", spec).start())
-        yield Group(namesrv, brokers, ways)
-        for way in ways.values():
-            way.close()
+        yield Group(namesrv, brokers, links)
+        for link in links.values():
+            link.close()
         for broker in brokers:
             broker.kill()
 
 
-def test_faults_of_the_leader_under_load(group: Group) -> None:
+def test_faults_of_the_leader_under_load_lose_no_acknowledged_message(group: Group) -> None:
     group.leader()
-    group.begin_load()
+    group.start_load()
     group.wait_for_acknowledgements(200)
     figures: dict[str, list[float]] = {
         "killed": [],
         "paused": [],
         "cut off": [],
-        "not heard": [],
-        "deaf": [],
+        "cannot send": [],
+        "cannot receive": [],
     }
     for _ in range(ROUNDS):
         for fault in figures:
@@ -302,20 +307,20 @@ def test_faults_of_the_leader_under_load(group: Group) -> None:
             else:
                 cut_off(group, number, None)
             group.wait_for_acknowledgements(200)
-    group.end_load()
+    group.stop_load()
     group.check_leader()
     print(f"{len(group.acknowledged)} acknowledged, 0 lost")
     print(f"longest time without an acknowledgement (s): {figures}")
     assert max(figures["killed"]) < FAILOVER_SECONDS_MAX, figures
-    # To one that is paused or cut off a sender listens for a second first.
+    # The sender first waits a second for a member that is paused or cut off.
     assert max(map(max, figures.values())) < PARTITION_SECONDS_MAX, figures
     group.stop_equal()
 
 
-def test_damage_met_at_the_start_is_mended_by_the_group(group: Group) -> None:
-    """Two entries of a follower that was killed are damaged, one in its body, one in its header."""
+def test_damage_found_at_the_start_is_repaired_by_the_group(group: Group) -> None:
+    """Two entries of a killed follower are damaged, one in its body, one in its header."""
     leader = group.leader()
-    group.begin_load()
+    group.start_load()
     group.wait_for_acknowledgements(100)
     number = next(n for n, broker in enumerate(group.brokers) if broker is not leader)
     victim = group.brokers[number]
@@ -339,17 +344,18 @@ def test_damage_met_at_the_start_is_mended_by_the_group(group: Group) -> None:
         time.sleep(0.1)
     assert "entry 5 is damaged" in victim.printed()
     assert "entry 5 was repaired" in victim.printed()
-    group.end_load()
+    group.stop_load()
     group.check_leader()
     group.stop_equal()
 
 
 def cut_off(group: Group, number: int, fault: str | None) -> None:
-    """``not heard``: nothing that the member says arrives; ``deaf``: nothing that the others say to
-    it; ``cut off``: both; None: all is well again.
+    """Cut the links of a member: with ``cannot send`` nothing from it arrives, with ``cannot
+    receive`` nothing to it, with ``cut off`` neither. None restores all links.
     """
-    for (member, other), way in group.ways.items():
+    from_it = fault in ("cut off", "cannot send")
+    to_it = fault in ("cut off", "cannot receive")
+    for (member, other), link in group.links.items():
         if number in (member, other):
-            says, hears = fault in ("cut off", "not heard"), fault in ("cut off", "deaf")
-            way.cut_there = says if member == number else hears
-            way.cut_back = hears if member == number else says
+            link.cut_forward = from_it if member == number else to_it
+            link.cut_backward = to_it if member == number else from_it

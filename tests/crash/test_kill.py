@@ -1,9 +1,8 @@
-"""kill -9 in the middle of a load, again and again on one store: what was acknowledged is there,
-where it was said to be.
+"""Repeated kill -9 under load on one store: every acknowledged message is available at the place
+that was acknowledged.
 
-RMQPY_CRASH_ROUNDS is the number of kills a mode (default 6), RMQPY_CRASH_SEED repeats a run as far
-as its dice go, RMQPY_CRASH_TARGET=java runs the Java broker instead, to see whether this test is
-right.
+RMQPY_CRASH_ROUNDS is the number of kills per mode (default 6). RMQPY_CRASH_SEED repeats the random
+choices of a run. RMQPY_CRASH_TARGET=java runs the Java broker instead, to check this test itself.
 """
 
 from __future__ import annotations
@@ -13,11 +12,13 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rmqpy.model.errors import NetworkError, RequestRejectedError
+from rmqpy.model.message import StoredMessage
 from rmqpy.testing.blocking_connection import (
     connect_when_ready,
     create_topic,
@@ -25,10 +26,12 @@ from rmqpy.testing.blocking_connection import (
     send_request,
 )
 from rmqpy.testing.java import JavaHome, JavaSite
-from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
+from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 from rmqpy.testing.processes import (
     BrokerSpec,
     RmqpySite,
+    ServerProcess,
+    Site,
     dledger_settings,
     python_environment,
 )
@@ -44,8 +47,12 @@ LOAD_SECONDS_MAX = 60
 SETTLE_SECONDS_MAX = 60
 SENDER = Path(__file__).with_name("sender.py")
 
+Place = tuple[int, int]
+"""A queue id and a queue offset."""
 
-def settings_of(mode):
+
+def settings_of(mode: str) -> tuple[PortBlock | None, dict[str, str]]:
+    """Return the port block to hold while the broker runs, if any, and the settings of ``mode``."""
     if mode == "dledger":
         block = free_port_block(1)
         return block, dledger_settings("broker-a", block.first)
@@ -53,7 +60,7 @@ def settings_of(mode):
 
 
 @pytest.fixture
-def site(tmp_path: Path):
+def site(tmp_path: Path) -> Site:
     if TARGET != "java":
         return RmqpySite(tmp_path)
     reason = JavaHome().missing()
@@ -63,22 +70,23 @@ def site(tmp_path: Path):
 
 
 @pytest.fixture(params=["classic", "classic-sync-flush", "dledger"])
-def broker(request: pytest.FixtureRequest, site):
+def broker(request: pytest.FixtureRequest, site: Site) -> Iterator[ServerProcess]:
     namesrv_port, broker_ports = free_port_block(1), free_port_block(BROKER_PORT_COUNT)
     member_port, settings = settings_of(request.param)
     with site.namesrv("namesrv", namesrv_port.first) as namesrv:
         spec = BrokerSpec(port=broker_ports.broker_port, namesrv=namesrv.address, settings=settings)
-        made = site.broker("broker", spec)
-        yield made
-        made.kill()
+        server = site.broker("broker", spec)
+        yield server
+        server.kill()
     del member_port  # held until here
 
 
-def test_no_acknowledged_message_is_lost(broker, tmp_path: Path) -> None:
+def test_no_acknowledged_message_is_lost(broker: ServerProcess, tmp_path: Path) -> None:
     seed = int(os.environ.get("RMQPY_CRASH_SEED", "0")) or int.from_bytes(os.urandom(3))
     print(f"RMQPY_CRASH_SEED={seed}")
     rng = random.Random(seed)
-    acknowledged, served = {}, {}
+    acknowledged: dict[Place, str] = {}
+    served: dict[Place, StoredMessage] = {}
     for turn in range(ROUNDS):
         broker.start()
         served = check_served(broker, acknowledged, served)
@@ -89,6 +97,7 @@ def test_no_acknowledged_message_is_lost(broker, tmp_path: Path) -> None:
     broker.start()
     served = check_served(broker, acknowledged, served)
     assert broker.stop() in (0, 143 if TARGET == "java" else 0)
+    assert broker.store is not None
     reading = read_store(broker.store)
     assert reading.problems == []
     on_disk = {
@@ -104,15 +113,15 @@ def test_no_acknowledged_message_is_lost(broker, tmp_path: Path) -> None:
     print(f"{ROUNDS} kills, {len(acknowledged)} acknowledged, {len(served)} stored, 0 lost")
 
 
-def kill_under_load(broker, file, seed, count):
-    """Start a sender, kill the broker once ``count`` messages are acknowledged."""
+def kill_under_load(broker: ServerProcess, file: Path, seed: int, count: int) -> None:
+    """Start a sender, and kill the broker once ``count`` messages are acknowledged."""
     command = [sys.executable, str(SENDER), broker.address, TOPIC, str(QUEUES)]
     command += [str(seed), str(file)]
     sender = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=python_environment())
     deadline = time.monotonic() + LOAD_SECONDS_MAX
     while not file.exists() or file.read_bytes().count(b"\n") < count:
         assert sender.poll() is None, sender.communicate()[1]
-        assert broker.running, f"the broker ended by itself: {broker.printed()[-3000:]}"
+        assert broker.running, f"the broker ended on its own: {broker.printed()[-3000:]}"
         assert time.monotonic() < deadline, f"{count} messages took more than {LOAD_SECONDS_MAX} s"
         time.sleep(0.002)
     broker.kill()
@@ -120,11 +129,12 @@ def kill_under_load(broker, file, seed, count):
     assert sender.returncode == 0, printed
 
 
-def read_acknowledged(file):
-    """(queue, offset) -> id; the last line may be cut only if the sender was killed, and it is
-    not.
+def read_acknowledged(file: Path) -> dict[Place, str]:
+    """Return the id of the message acknowledged at each place.
+
+    The last line is complete, because the sender is not killed.
     """
-    places = {}
+    places: dict[Place, str] = {}
     for line in file.read_text().splitlines():
         queue_id, offset, name = line.split()
         place = int(queue_id), int(offset)
@@ -133,10 +143,18 @@ def read_acknowledged(file):
     return places
 
 
-def check_served(broker, acknowledged, served_before):
-    """What consumers get now, by place; everything known from before must be unchanged in it."""
+def check_served(
+    broker: ServerProcess,
+    acknowledged: dict[Place, str],
+    served_before: dict[Place, StoredMessage],
+) -> dict[Place, StoredMessage]:
+    """Return the messages that consumers receive now, by place.
+
+    Assert that all acknowledged messages are among them, none twice, and that those of
+    ``served_before`` are unchanged.
+    """
     wait_until_settled(broker)
-    served = {}
+    served: dict[Place, StoredMessage] = {}
     with connect_when_ready(broker.address) as connection:
         for queue_id in range(QUEUES):
             messages = read_queue(connection, TOPIC, queue_id)
@@ -145,7 +163,7 @@ def check_served(broker, acknowledged, served_before):
     lost = {place: name for place, name in acknowledged.items() if place not in served}
     assert not lost, f"{len(lost)} of {len(acknowledged)} acknowledged messages lost: {lost}"
     for place, name in acknowledged.items():
-        assert served[place].body[:16] == name.encode(), f"another message stands at {place}"
+        assert served[place].body[:16] == name.encode(), f"another message is at {place}"
     for place, message in served_before.items():
         assert served[place] == message
     ids = [message.body[:16] for message in served.values()]
@@ -153,8 +171,10 @@ def check_served(broker, acknowledged, served_before):
     return served
 
 
-def wait_until_settled(broker):
-    """The topic exists, and a send to another one succeeds: the broker leads and has recovered."""
+def wait_until_settled(broker: ServerProcess) -> None:
+    """Wait until the topic exists and a send to another one succeeds: the broker has recovered and,
+    with DLedger, leads.
+    """
     deadline = time.monotonic() + SETTLE_SECONDS_MAX
     while True:
         try:
@@ -164,9 +184,10 @@ def wait_until_settled(broker):
                 response = connection.call(send_request("settled", 0, [b"settled"]))
                 if response.code == 0:
                     return
+                reason = str(response)
         except (NetworkError, RequestRejectedError) as fault:
-            response = fault
-        assert broker.running, f"the broker ended by itself: {broker.printed()[-3000:]}"
+            reason = str(fault)
+        assert broker.running, f"the broker ended on its own: {broker.printed()[-3000:]}"
         printed = broker.printed()[-3000:]
-        assert time.monotonic() < deadline, f"no send succeeds: {response}\n{printed}"
+        assert time.monotonic() < deadline, f"no send succeeds: {reason}\n{printed}"
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The runbook of the way back, printed for a group that Java has switched, and carried out."""
+"""The runbook of ``rmqpy upgrade leave``, printed for a group that Java has switched, and run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ enableDLegerCommitLog=true
 """
 
 
-def test_the_way_back(
+def test_the_printed_runbook_leads_back_to_a_classic_log(
     golden_copy: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -36,10 +36,10 @@ def test_the_way_back(
     for member in MEMBERS:
         (root / f"{member}.conf").write_text(CONF.format(root=root / member, member=member))
     monkeypatch.chdir(root)
-    asked = ["upgrade", "leave", *MEMBERS, "--runbook", "java"]
+    arguments = ["upgrade", "leave", *MEMBERS, "--runbook", "java"]
     for member, role in zip(MEMBERS, ("SYNC_MASTER", "SLAVE", "SLAVE"), strict=True):
-        asked += ["-c", f"{member}={member}.conf", "--role", f"{member}={role}"]
-    assert main(asked) == 0
+        arguments += ["-c", f"{member}={member}.conf", "--role", f"{member}={role}"]
+    assert main(arguments) == 0
     done = []
     for line in capsys.readouterr().out.splitlines():
         if line.startswith("rmqpy upgrade"):
@@ -55,7 +55,7 @@ def test_the_way_back(
     assert "brokerRole=SLAVE\n" in (root / "n1.conf").read_text()
 
 
-def test_a_copy_leaves_and_the_original_stays(
+def test_leaving_into_a_copy_does_not_change_the_original(
     golden_copy: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -65,13 +65,13 @@ def test_a_copy_leaves_and_the_original_stays(
     conf.write_text(CONF.format(root=root / "n0", member="n0"))
     monkeypatch.chdir(root)
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
-    asked = ["upgrade", "leave", "n0", "-c", "n0=n0.conf", "--cut-index", "280"]
-    assert main([*asked, "--into", "classic/n0"]) == 0
-    made = root / "classic"
-    after = {path: path.stat().st_mtime_ns for path in root.rglob("*") if made not in path.parents}
-    del after[made]
+    arguments = ["upgrade", "leave", "n0", "-c", "n0=n0.conf", "--cut-index", "280"]
+    assert main([*arguments, "--into", "classic/n0"]) == 0
+    copy = root / "classic"
+    after = {path: path.stat().st_mtime_ns for path in root.rglob("*") if copy not in path.parents}
+    del after[copy]
     assert after == before
-    assert (made / "n0/commitlog/00000000000000262144").exists()
-    assert not list((made / "n0").glob("dledger-*"))
+    assert (copy / "n0/commitlog/00000000000000262144").exists()
+    assert not list((copy / "n0").glob("dledger-*"))
     assert main(["upgrade", "verify", "old=n0", "new=classic/n0"]) == 0
     assert "560 same" in capsys.readouterr().out

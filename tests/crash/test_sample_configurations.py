@@ -1,5 +1,6 @@
-"""The sample configurations that come with the Java broker start ours, with only ports and paths
-changed: two masters alone, each with a slave (synchronous and asynchronous), and a DLedger group.
+"""The sample configurations of the Java broker start this broker with only ports and paths changed:
+two masters without slaves, two with a slave each (synchronous and asynchronous), and a DLedger
+group.
 """
 
 from __future__ import annotations
@@ -114,5 +115,5 @@ def wait_for_leader(group: str, port: int) -> None:
                 return
         except NetworkError:
             pass
-        assert time.monotonic() < deadline, "nobody leads"
+        assert time.monotonic() < deadline, "no member leads"
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""The regression suite that users run on their own stores, on a store that Java wrote; and the
+"""The regression suite that users run on their own stores, run on a store that Java wrote, and the
 fixtures of the plug-in.
 """
 
@@ -44,13 +44,13 @@ def test_group(rmq_group):
 """
 SETUP = re.compile(r"([\d.]+)s setup +test_timed.py::test_(\w+)")
 GOALS_S = {"broker": 1.0, "group": 3.0}
-"""Until it is up, on a quiet machine; a group until it has acknowledged a message."""
+"""The setup times on a quiet machine; a group is up when it has acknowledged a message."""
 
 
 def run_pytest(folder: Path, *arguments: str) -> str:
     plugin = ["-p", "no:cacheprovider"]
     if PLUGIN not in {each.value for each in entry_points(group="pytest11")}:
-        plugin += ["-p", PLUGIN]  # in a checkout that is not installed
+        plugin += ["-p", PLUGIN]  # The checkout is not installed.
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", *plugin, *arguments],
         cwd=folder,
@@ -64,7 +64,9 @@ def run_pytest(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_store_of_java_there_and_back(golden_copy: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_suite_passes_on_a_java_store_and_does_not_change_it(
+    golden_copy: Callable[[str], Path], tmp_path: Path
+) -> None:
     store = golden_copy("B-master-slave-v497") / "master"
     before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
     out = run_pytest(tmp_path, "--pyargs", "rmqpy.testing.suite", "--rmq-store", str(store))
@@ -72,17 +74,17 @@ def test_a_store_of_java_there_and_back(golden_copy: Callable[[str], Path], tmp_
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
 
 
-def test_the_fixtures_of_the_plug_in(tmp_path: Path) -> None:
+def test_the_fixtures_of_the_plug_in_work(tmp_path: Path) -> None:
     (tmp_path / "test_user.py").write_text(USER_TEST)
     assert "2 passed" in run_pytest(tmp_path, "test_user.py")
 
 
-def test_how_long_the_fixtures_take(tmp_path: Path) -> None:
+def test_the_fixtures_start_in_time(tmp_path: Path) -> None:
     (tmp_path / "test_timed.py").write_text(TIMED_TEST)
     out = run_pytest(tmp_path, "test_timed.py", "--durations=0", "--durations-min=0.01")
     took = {name: float(seconds) for seconds, name in SETUP.findall(out)}
-    waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
-    print(f"{took}, {waiting:.1f} processes wait for each core")
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    print(f"{took}, a load of {load:.1f} per core")
     assert took.keys() == GOALS_S.keys()
     for name, goal_s in GOALS_S.items():
-        assert took[name] < max(1.0, 2 * waiting) * goal_s
+        assert took[name] < max(1.0, 2 * load) * goal_s

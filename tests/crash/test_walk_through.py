@@ -1,4 +1,4 @@
-"""The commands of docs/tutorials/run-a-dledger-group.md do what it says."""
+"""The commands of docs/tutorials/run-a-dledger-group.md, run as a script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECONDS_MAX = 150
 
 
-def test_the_group_of_the_page(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_start_a_group(tmp_path: Path) -> None:
     name_port, peers, brokers = free_port_block(1), free_port_block(3), free_port_block(30)
     blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
     assert len(blocks) == 4
