@@ -64,7 +64,7 @@ FEATURES: Final = (
         "all of these in progress at the switch",
         _SWITCH,
         "tests/interop/test_services_flip.py",
-        "test_what_was_under_way_goes_on_behind_the_switch",
+        "test_unfinished_work_continues_after_the_switch",
     ),
     (
         "Go client 2.1.2, C++ client (PyPI's `rocketmq` 0.4.4): sends",
@@ -119,7 +119,7 @@ FEATURES: Final = (
         "delays of a Java store after the switch",
         _SWITCH,
         "tests/broker/assembly/test_golden_continues.py",
-        "test_delays_are_delivered_behind_the_switch_as_java_delivered_them",
+        "test_delays_are_delivered_after_the_switch_as_java_delivered_them",
     ),
     (
         "delays, transactions, order while a leader is killed",

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from attrs import define, field
@@ -26,7 +27,15 @@ from rmqpy.remoting.bodies import ClusterInfo
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import WipeWritePermOfBrokerRequestHeader
 from rmqpy.testing.blocking_connection import BlockingConnection
-from rmqpy.testing.java import Event, JavaHome, JavaSite, MqAdmin, Probe
+from rmqpy.testing.java import (
+    ClientError,
+    Event,
+    JavaHome,
+    JavaSite,
+    MqAdmin,
+    Probe,
+    side_by_side,
+)
 from rmqpy.testing.java.site import BUSY_MACHINE
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 from rmqpy.testing.processes import (
@@ -38,6 +47,8 @@ from rmqpy.testing.processes import (
     dledger_settings,
     group_settings,
 )
+
+T = TypeVar("T")
 
 ROUTE_WAIT_MS = 20_000
 
@@ -374,7 +385,36 @@ class Hosts:
         return Brokers(self.folder, self.namesrv, servers, self.specs["n0"].broker_name)
 
 
+MakeHosts = Callable[[Path, str, str, str], Hosts]
+
+
+def on_both(pair: ClusterPair, scenario: Callable[[InteropCluster], T]) -> T:
+    """Run a scenario on both clusters, which use the same topic names whatever failed before, and
+    return its result; the results must be equal.
+    """
+    topics = max(cluster._topics for cluster in pair.values())
+    for cluster in pair.values():
+        cluster._topics = topics
+    result: T = side_by_side.both(pair, scenario)
+    return result
+
+
+def create_topic_when_ready(
+    probe: Probe, topic: str, broker: ServerProcess, timeout_s: float = PATIENCE_SECONDS
+) -> None:
+    """Create a topic with four queues as soon as the broker is a master that accepts it."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            probe.run("createTopic", topic=topic, broker=broker.address)
+            return
+        except ClientError:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+
+
 def version_of(ground: InteropServers, kind: str) -> Site:
+    """Return the site of ``java``, ``rmqpy``, or a version such as ``java-5.3.3``."""
     _, _, version = kind.partition("-")
     if not version:
         return ground.site(kind)

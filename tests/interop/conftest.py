@@ -1,4 +1,4 @@
-"""Fixtures of tests/interop; what they hand out is in harness.interop."""
+"""The fixtures of tests/interop; their types are in harness.interop."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from harness.interop import (
     Hosts,
     InteropCluster,
     InteropServers,
+    MakeHosts,
     clean_exit_codes,
     start_cluster,
 )
@@ -45,14 +46,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteropServers]:
     root = tmp_path_factory.mktemp("interop")
     java = JavaSite(root / "java", JavaHome())
-    home = {"ROCKETMQ_HOME": str(root / "rmqpy")}  # as the Java servers have one
-    made = InteropServers(
+    home = {"ROCKETMQ_HOME": str(root / "rmqpy")}  # The Java servers have one, too.
+    servers = InteropServers(
         java, RmqpySite(root / "rmqpy", environment=home), java.probe(""), java.admin("")
     )
-    yield made
-    made.probe.close()
-    made.admin.close()
-    made.close()
+    yield servers
+    servers.probe.close()
+    servers.admin.close()
+    servers.close()
 
 
 @pytest.fixture(scope="session", params=CLUSTERS, ids="-".join)
@@ -79,9 +80,10 @@ def cluster(request: pytest.FixtureRequest, ground: InteropServers) -> Iterator[
 
 @pytest.fixture(scope="session")
 def pair_of(ground: InteropServers) -> Callable[[str, str, Mapping[str, str]], ClusterPair]:
-    """Starts a pair under a name, in a mode, with settings; their owner stops it.
+    """Return a function that starts a pair under a name, in a mode, with settings; the caller stops
+    it.
 
-    Modes: classic; dledger, a group of one; group, one of three.
+    The modes are ``classic``, ``dledger`` (a group of one), and ``group`` (a group of three).
     """
 
     def start(name: str, mode: str, settings: Mapping[str, str]) -> ClusterPair:
@@ -92,10 +94,12 @@ def pair_of(ground: InteropServers) -> Callable[[str, str, Mapping[str, str]], C
 
 
 @pytest.fixture
-def hosts(ground: InteropServers, upgrade_commands: Commands) -> Callable[..., Hosts]:
-    """(folder, kind of the name server, name of all, brokerName) → hosts."""
+def hosts(ground: InteropServers, upgrade_commands: Commands) -> MakeHosts:
+    """Return a function that creates hosts in a folder, from the kind of their name server, a name
+    for all servers, and a brokerName.
+    """
 
-    def make(*words: object) -> Hosts:
-        return Hosts.make(ground, upgrade_commands, *words)
+    def make(folder: Path, namesrv_kind: str, name: str, broker: str) -> Hosts:
+        return Hosts.make(ground, upgrade_commands, folder, namesrv_kind, name, broker)
 
     return make

@@ -1,6 +1,6 @@
-"""Access control 1.0 across implementations: Java's clients and mqadmin sign for our broker, our
-client and admin commands for Java's; the same accounts, the same answers, in classic mode and on
-DLedger.
+"""Access control 1.0 across implementations, in classic mode and on DLedger: Java's clients and
+mqadmin sign requests to our broker, our client and admin commands sign requests to Java's, with the
+same accounts and the same answers.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 from attrs import define
-from harness.interop import InteropServers
+from harness.interop import ROUTE_WAIT_MS, InteropServers
 
 from rmqpy.client import (
     ClientInstance,
@@ -32,8 +34,16 @@ from rmqpy.testing.processes import BrokerSpec, ServerProcess, dledger_settings
 
 pytestmark = pytest.mark.interop
 
-PLAIN = {"accessKey": "plain-user", "secretKey": "plain-secret"}
-ADMIN = {"accessKey": "administrator", "secretKey": "admin-secret"}
+
+class Account(TypedDict):
+    """The options with which the probe signs."""
+
+    accessKey: str
+    secretKey: str
+
+
+PLAIN = Account(accessKey="plain-user", secretKey="plain-secret")
+ADMIN = Account(accessKey="administrator", secretKey="admin-secret")
 ACCOUNTS = """\
 globalWhiteRemoteAddresses:
 accounts:
@@ -57,8 +67,8 @@ accounts:
 
 
 @define
-class Guarded:
-    """A broker with access control, and signing clients."""
+class GuardedCluster:
+    """A broker with access control, its name server, and clients that can sign."""
 
     kind: str
     home: Path
@@ -67,12 +77,16 @@ class Guarded:
     probe: Probe
     admin: MqAdmin
 
-    def sent(self, topic, **options):
-        """How many of three messages were taken."""
-        events = self.probe.run("send", topic=topic, count=3, queue=0, **options)
+    def sent(self, topic: str, **options: object) -> int:
+        """Send three messages and return how many were accepted."""
+        events = self.probe.run(
+            "send", topic=topic, count=3, queue=0, timeout_s=60.0, heard=None, **options
+        )
         return sum(event.get("count", 1) for event in events if event["event"] in ("sent", "batch"))
 
-    def rmqpy_admin(self, *words, account=ADMIN):
+    def rmqpy_admin(
+        self, *words: str, account: Account = ADMIN
+    ) -> subprocess.CompletedProcess[str]:
         environment = {
             **os.environ,
             "RMQPY_ACCESS_KEY": account["accessKey"],
@@ -87,7 +101,7 @@ class Guarded:
     params=[(kind, mode) for mode in ("classic", "dledger") for kind in ("java", "rmqpy")],
     ids="-".join,
 )
-def guarded(request: pytest.FixtureRequest, ground: InteropServers):
+def guarded(request: pytest.FixtureRequest, ground: InteropServers) -> Iterator[GuardedCluster]:
     kind, mode = request.param
     name = f"guarded-{kind}-{mode}"
     site = ground.site(kind)
@@ -107,7 +121,7 @@ def guarded(request: pytest.FixtureRequest, ground: InteropServers):
     tools = ground.java.root / "admin" / "conf" / "tools.yml"
     tools.parent.mkdir(parents=True, exist_ok=True)
     tools.write_text("accessKey: administrator\nsecretKey: admin-secret\n")
-    made = Guarded(
+    cluster = GuardedCluster(
         kind,
         home,
         namesrv,
@@ -116,18 +130,17 @@ def guarded(request: pytest.FixtureRequest, ground: InteropServers):
         ground.admin.at(namesrv.address),
     )
     for topic in ("Open", "Closed"):
-        made.probe.run("createTopic", topic=topic, broker=broker.address, **ADMIN)
-    yield made
+        cluster.probe.run("createTopic", topic=topic, broker=broker.address, **ADMIN)
+    yield cluster
     tools.unlink()
     broker.stop()
     namesrv.stop()
 
 
-def test_javas_clients_are_let_in_by_their_accounts(guarded) -> None:
-    route = {"retryMs": 20_000}
-    assert guarded.sent("Open", **PLAIN, **route) == 3
-    assert guarded.sent("Open", mode="batch", **PLAIN, **route) == 3
-    assert guarded.sent("Closed", **ADMIN, **route) == 3
+def test_java_clients_are_authorized_by_their_accounts(guarded: GuardedCluster) -> None:
+    assert guarded.sent("Open", retryMs=ROUTE_WAIT_MS, **PLAIN) == 3
+    assert guarded.sent("Open", mode="batch", retryMs=ROUTE_WAIT_MS, **PLAIN) == 3
+    assert guarded.sent("Closed", retryMs=ROUTE_WAIT_MS, **ADMIN) == 3
     assert guarded.sent("Closed", **PLAIN) == 0
     assert guarded.sent("Open") == 0
     assert guarded.sent("Open", accessKey="plain-user", secretKey="other-secret") == 0
@@ -135,14 +148,14 @@ def test_javas_clients_are_let_in_by_their_accounts(guarded) -> None:
     assert taken[-1] == {"event": "consumed", "count": 6}
 
 
-def test_the_batch_hole_is_open_in_java_only(guarded) -> None:
+def test_only_java_accepts_a_batch_without_permission(guarded: GuardedCluster) -> None:
     stored = guarded.sent("Closed", mode="batch", **PLAIN)
     assert stored == (3 if guarded.kind == "java" else 0)
 
 
-def test_mqadmin_administrates_with_its_tools_file(guarded) -> None:
+def test_mqadmin_administrates_with_its_tools_file(guarded: GuardedCluster) -> None:
     address = guarded.broker.address
-    made = guarded.admin.run(
+    created = guarded.admin.run(
         "updateAclConfig",
         "-b",
         address,
@@ -153,7 +166,7 @@ def test_mqadmin_administrates_with_its_tools_file(guarded) -> None:
         "-t",
         "Open=SUB",
     )
-    assert "success" in made, made
+    assert "success" in created, created
     assert guarded.sent("Open", accessKey="made-by-mqadmin", secretKey="made-secret") == 0
     listed = guarded.admin.run("getAccessConfigSubCommand", "-b", address)
     assert "made-by-mqadmin" in listed, listed
@@ -167,16 +180,16 @@ def test_mqadmin_administrates_with_its_tools_file(guarded) -> None:
     assert "made-by-mqadmin" not in (guarded.home / "conf" / "plain_acl.yml").read_text()
 
 
-def test_our_admin_commands_are_signed(guarded) -> None:
+def test_our_admin_commands_are_signed(guarded: GuardedCluster) -> None:
     address = guarded.broker.address
-    made = guarded.rmqpy_admin(
+    created = guarded.rmqpy_admin(
         "updateAclConfig", "-b", address, "-a", "made-by-rmqpy", "-s", "made-secret"
     )
-    assert made.returncode == 0, made.stderr
+    assert created.returncode == 0, created.stderr
     listed = guarded.rmqpy_admin("getAclConfig", "-b", address, "--format", "json")
     assert "made-by-rmqpy" in json.dumps(json.loads(listed.stdout))
-    gone = guarded.rmqpy_admin("deleteAclConfig", "-b", address, "-a", "made-by-rmqpy")
-    assert gone.returncode == 0, gone.stderr
+    deleted = guarded.rmqpy_admin("deleteAclConfig", "-b", address, "-a", "made-by-rmqpy")
+    assert deleted.returncode == 0, deleted.stderr
     unsigned = guarded.rmqpy_admin(
         "deleteTopic",
         "-c",
@@ -189,14 +202,14 @@ def test_our_admin_commands_are_signed(guarded) -> None:
     assert "AclException" in unsigned.stderr
 
 
-def test_our_client_signs_what_java_asks_for(guarded) -> None:
-    async def whole():
+def test_our_client_signs_its_requests(guarded: GuardedCluster) -> None:
+    async def scenario() -> list[bytes]:
         credentials = Credentials(PLAIN["accessKey"], PLAIN["secretKey"])
         settings = ClientSettings(name_servers=guarded.namesrv.address, credentials=credentials)
         instance = await ClientInstance.open(settings)
         try:
             async with Producer("writers", instance=instance) as producer:
-                results = await producer.send_batch(
+                assert await producer.send_batch(
                     [Message(topic="Open", body=b"one"), Message(topic="Open", body=b"two")]
                 )
                 single = await producer.send(Message(topic="Open", body=b"three"))
@@ -206,18 +219,18 @@ def test_our_client_signs_what_java_asks_for(guarded) -> None:
                 queue = single.queue
                 end = await consumer.max_offset(queue)
                 pulled = await consumer.pull(queue, end - 1)
-            return results, [message.body for message in pulled.messages]
+            return [message.body for message in pulled.messages]
         finally:
             await instance.close()
 
-    results, bodies = asyncio.run(whole())
-    assert bodies == [b"three"]
-    assert results
+    assert asyncio.run(scenario()) == [b"three"]
 
 
 @pytest.mark.parametrize(("master", "slave"), [("java", "rmqpy"), ("rmqpy", "java")])
-def test_a_slave_synchronizes_with_a_guarded_master(ground: InteropServers, master, slave) -> None:
-    """Ours signs; Java's cannot, and is let in by its address, as with a master of Java."""
+def test_a_slave_synchronizes_with_a_master_that_has_access_control(
+    ground: InteropServers, master: str, slave: str
+) -> None:
+    """Our slave signs; Java's cannot, and is accepted by its address, as by a Java master."""
     name = f"guarded-{master}-with-{slave}"
     home = ground.site(master).root / f"{name}-master"
     (home / "conf").mkdir(parents=True)
@@ -244,7 +257,9 @@ def test_a_slave_synchronizes_with_a_guarded_master(ground: InteropServers, mast
         brokers[role] = ground.take(ground.site(kind).broker(f"{name}-{role}", spec).start())
     probe = ground.probe.at(namesrv.address)
     probe.run("createTopic", topic="Synchronized", broker=brokers["master"].address, **ADMIN)
-    table = brokers["slave"].store / "config" / "topics.json"
+    store = brokers["slave"].store
+    assert store is not None
+    table = store / "config" / "topics.json"
     deadline = time.monotonic() + 60
     while not (table.exists() and "Synchronized" in table.read_text()):
         assert time.monotonic() < deadline, "the slave does not know the topic"

@@ -10,29 +10,29 @@ import pytest
 from harness.interop import InteropCluster
 
 from rmqpy.testing.blocking_connection import connect_when_ready, send_request
-from rmqpy.testing.java import probe_body
+from rmqpy.testing.java import Event, probe_body
 
 pytestmark = pytest.mark.interop
 
 SIZES = (10, 300, 6000)
-"""The last one is compressed by the client."""
+"""The client compresses the last one."""
 SECONDS_UNTIL_THE_CONSUMER_WAITS = 2.0
-TOLD_MS_MAX = 1500
-"""A broker that only looks at waiting requests from time to time needs up to five seconds."""
+DELIVERY_MS_MAX = 1500
+"""A broker that only checks held requests from time to time needs up to five seconds."""
 
 
 def size_of(index: int) -> int:
     return SIZES[index % len(SIZES)]
 
 
-def own_properties(message):
-    """Without what the client adds to a pulled message."""
+def own_properties(message: Event) -> dict[str, str]:
+    """Return the properties without those that the client adds to a pulled message."""
     added = ("MIN_OFFSET", "MAX_OFFSET", "CLUSTER", "UNIQ_KEY")
     return {key: value for key, value in message["properties"].items() if key not in added}
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_message_is_served_where_it_was_acknowledged(cluster: InteropCluster, mode) -> None:
+def test_a_message_is_served_where_it_was_acknowledged(cluster: InteropCluster, mode: str) -> None:
     topic = cluster.topic()
     sent = cluster.send(
         topic,
@@ -77,13 +77,13 @@ def test_queue_offsets_of_a_queue_have_no_holes(cluster: InteropCluster) -> None
 
 def test_oneway_sends_arrive(cluster: InteropCluster) -> None:
     topic = cluster.topic()
-    cluster.send(topic, count=4)  # waits for the route and, in DLedger mode, for the leader
+    cluster.send(topic, count=4)  # This waits for the route and, with DLedger, for the leader.
     cluster.send(topic, mode="oneway", first=4, count=20)
     crcs = {message["crc"] for message in cluster.dump(topic)}
     assert crcs == {zlib.crc32(probe_body(i, 100)) & 0x7FFFFFFF for i in range(24)}
 
 
-def test_a_batch_takes_consecutive_places_of_one_queue(cluster: InteropCluster) -> None:
+def test_a_batch_has_consecutive_offsets_in_one_queue(cluster: InteropCluster) -> None:
     topic = cluster.topic()
     cluster.send(topic, count=1)
     batches = cluster.send(topic, mode="batch", first=1, count=24, batch=8, keys="b")
@@ -99,15 +99,15 @@ def test_a_batch_takes_consecutive_places_of_one_queue(cluster: InteropCluster) 
             assert found["properties"]["KEYS"] == f"b{batch['first'] + k}"
 
 
-def test_a_topic_is_made_by_the_first_send(cluster: InteropCluster) -> None:
+def test_the_first_send_creates_the_topic(cluster: InteropCluster) -> None:
     cluster.send(cluster.topic(), count=1)
-    topic = f"made-by-a-send-{cluster.broker.port}"
+    topic = f"created-by-a-send-{cluster.broker.port}"
     (sent,) = cluster.send(topic, auto="true")
     (found,) = cluster.dump(topic)
     assert (found["queueId"], found["queueOffset"]) == (sent["queueId"], sent["queueOffset"])
 
 
-def test_a_push_consumer_gets_every_message_once(cluster: InteropCluster) -> None:
+def test_a_push_consumer_receives_every_message_once(cluster: InteropCluster) -> None:
     topic = cluster.topic()
     cluster.send(topic, count=40)
     events = cluster.probe.run("consume", topic=topic, group="all-of-it", max=40)
@@ -115,15 +115,17 @@ def test_a_push_consumer_gets_every_message_once(cluster: InteropCluster) -> Non
     assert received == Counter(zlib.crc32(probe_body(i, 100)) & 0x7FFFFFFF for i in range(40))
 
 
-def test_a_consumer_group_goes_on_where_it_stopped(cluster: InteropCluster) -> None:
-    """One queue only: of the first offsets of a new group that come together Java may lose one."""
+def test_a_consumer_group_continues_where_it_stopped(cluster: InteropCluster) -> None:
+    """With one queue only: when the first offsets of a new group arrive together, Java may lose
+    one.
+    """
     topic = cluster.topic(queues=1)
     for first in (0, 4):
         cluster.send(topic, first=first, count=4)
-        events = cluster.probe.run("consume", topic=topic, group="goes-on", max=4)
+        events = cluster.probe.run("consume", topic=topic, group="continues", max=4)
         offsets = [event["queueOffset"] for event in events if event["event"] == "received"]
         assert sorted(offsets) == [first, first + 1, first + 2, first + 3]
-        (queue,) = cluster.probe.run("offsets", topic=topic, group="goes-on")
+        (queue,) = cluster.probe.run("offsets", topic=topic, group="continues")
         assert queue["consumed"] == first + 4
 
 
@@ -135,7 +137,7 @@ def test_a_tag_expression_selects(cluster: InteropCluster) -> None:
     assert tags == {"red": 10, "blue": 10}
 
 
-def test_an_orderly_consumer_sees_each_queue_in_order(cluster: InteropCluster) -> None:
+def test_an_orderly_consumer_receives_each_queue_in_order(cluster: InteropCluster) -> None:
     topic = cluster.topic(queues=2)
     cluster.send(topic, count=20)
     events = cluster.probe.run("consume", topic=topic, group="in-order", mode="orderly", max=20)
@@ -148,12 +150,12 @@ def test_an_orderly_consumer_sees_each_queue_in_order(cluster: InteropCluster) -
         assert offsets == list(range(10))
 
 
-def test_a_waiting_consumer_is_told_of_a_new_message(cluster: InteropCluster) -> None:
-    """Long polling: the broker holds the pull request and answers when a message comes."""
+def test_a_held_pull_is_answered_when_a_message_arrives(cluster: InteropCluster) -> None:
+    """Long polling: the broker holds the pull request and answers when a message arrives."""
     topic = cluster.topic(queues=1)
     cluster.send(topic, count=1)
 
-    def send_later():
+    def send_later() -> None:
         with connect_when_ready(cluster.broker.address) as connection:
             assert connection.call(send_request(topic, 0, [b"late"])).code == 0
 
@@ -163,7 +165,7 @@ def test_a_waiting_consumer_is_told_of_a_new_message(cluster: InteropCluster) ->
     timer.join()
     late = [event for event in events if event["event"] == "received"][-1]
     assert late["bodyLength"] == 4
-    assert late["seenTimestamp"] - late["storeTimestamp"] < TOLD_MS_MAX
+    assert late["seenTimestamp"] - late["storeTimestamp"] < DELIVERY_MS_MAX
 
 
 def test_messages_are_found_by_key_by_unique_key_and_by_offset_id(cluster: InteropCluster) -> None:
@@ -179,7 +181,7 @@ def test_messages_are_found_by_key_by_unique_key_and_by_offset_id(cluster: Inter
         assert found["crc"] == wanted["crc"]
 
 
-def test_search_by_time_gives_the_message_of_that_time_or_the_nearest_one(
+def test_search_by_time_returns_the_message_of_that_time_or_the_nearest_one(
     cluster: InteropCluster,
 ) -> None:
     topic = cluster.topic(queues=1)

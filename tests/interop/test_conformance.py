@@ -1,11 +1,11 @@
-"""Every request code and every command of mqadmin, against a Java and an rmqpy server of the same
-settings: docs/reference/conformance.md is what this file sees.
+"""Every request code and every command of mqadmin, against a Java and an rmqpy server with the same
+settings. docs/reference/conformance.md is generated from what these tests compare.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import unified_diff
 from itertools import takewhile
 from pathlib import Path
@@ -15,6 +15,8 @@ from conformance.broker_scenario import TOPIC, run_broker_scenario
 from conformance.commands import (
     FAILED,
     LINES,
+    Line,
+    OnlineClient,
     any_numbers,
     exact,
     names,
@@ -25,11 +27,11 @@ from conformance.commands import (
     unordered,
     without_paths,
 )
-from conformance.compare import differences, masked_text, without_places
+from conformance.compare import Seen, differences, masked_text, without_places
 from conformance.namesrv_scenario import run_namesrv_scenario
 from conformance.page import Evidence, page, read_codes, read_commands
-from conformance.wire import Wire, recorded_requests
-from harness.interop import ClusterPair
+from conformance.wire import Exchange, Wire, recorded_requests
+from harness.interop import ClusterPair, InteropCluster
 
 from rmqpy.cli import main
 from rmqpy.model.names import LEADER_MARKER_TOPIC
@@ -43,12 +45,16 @@ FRAMES = ROOT / "tests/golden/wire/frames.jsonl"
 PAGE = ROOT / "docs/reference/conformance.md"
 KINDS = ("java", "rmqpy")
 ACCESS = "`tests/interop/test_access.py`: `test_mqadmin_administrates_with_its_tools_file`"
-ELSEWHERE = dict.fromkeys(
+PairOf = Callable[[str, str, Mapping[str, str]], ClusterPair]
+Scenario = Callable[[Wire, InteropCluster], None]
+
+ELSEWHERE: dict[int | str, str] = dict.fromkeys(
     (50, 51, 52, 53, 54, "updateAclConfig", "deleteAclConfig", "clusterAclConfigVersion")
     + ("updateGlobalWhiteAddr", "getAclConfig"),
     ACCESS,
 )
-COMPARED = {
+"""The codes and commands that another file tests."""
+COMPARED: dict[Callable[[str], list[str]], str] = {
     exact: "every character",
     unordered: "every line, in any order",
     numbers: "every line, numbers apart",
@@ -59,11 +65,11 @@ COMPARED = {
 }
 REGISTRATION_SECONDS = 2
 FIRST_CHECK_SECONDS_MAX = 60
-OWN = {
-    who: {"made": f"Made-{who}", "madegroup": f"made-{who}", "cloned": f"cloned-{who}"}
-    for who in ("mqadmin", "rmqpy")
+OWN_NAMES = {
+    tool: {"made": f"Made-{tool}", "madegroup": f"made-{tool}", "cloned": f"cloned-{tool}"}
+    for tool in ("mqadmin", "rmqpy")
 }
-"""What each side makes for itself."""
+"""The names of the topics and groups that each tool creates."""
 SETTINGS = {
     "transactionCheckInterval": "1500",
     "transactionTimeOut": "500",
@@ -72,18 +78,19 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module", params=["classic", "dledger"])
-def mode(request: pytest.FixtureRequest):
-    return request.param
+def mode(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
 
 
 @pytest.fixture(scope="module")
-def evidence():
-    """What the tests of this file have seen; the last one makes the page of it."""
+def evidence() -> Evidence:
+    """What the tests of this file have compared; the last test builds the page from it."""
     return Evidence()
 
 
 @pytest.fixture(scope="module")
-def pair(mode, pair_of: Callable[[str, str, Mapping[str, str]], ClusterPair]):
+def pair(mode: str, pair_of: PairOf) -> Iterator[ClusterPair]:
     clusters = pair_of("conformance", mode, SETTINGS)
     for cluster in clusters.values():
         cluster.send(cluster.topic(), count=1)
@@ -95,16 +102,18 @@ def pair(mode, pair_of: Callable[[str, str, Mapping[str, str]], ClusterPair]):
         cluster.namesrv.stop()
 
 
-def wait_for_first_check(cluster):
-    """The first look for half messages makes their topic, at some time of each broker's own."""
+def wait_for_first_check(cluster: InteropCluster) -> None:
+    """Wait until the first check for half messages has created their topic; each broker chooses
+    its time.
+    """
     deadline = time.monotonic() + FIRST_CHECK_SECONDS_MAX
     while HALF not in cluster.admin.run("topicList"):
         assert time.monotonic() < deadline, f"no {HALF}"
         time.sleep(0.5)
 
 
-def masks_of(cluster):
-    """What differs from server to server; the longest first."""
+def masks_of(cluster: InteropCluster) -> dict[str, str]:
+    """Return the texts that differ from server to server and their masks, the longest first."""
     port = cluster.broker.port
     return {
         f"{cluster.broker.store}/dledger-n0/data": "LOG",
@@ -117,56 +126,63 @@ def masks_of(cluster):
     }
 
 
-def told(pair, story, address_of):
-    """What both answered to the same story, one below the other."""
+def exchanges_of_both(
+    pair: ClusterPair, scenario: Scenario, address_of: Callable[[InteropCluster], str]
+) -> dict[str, list[Exchange]]:
+    """Run a scenario against both servers and return the exchanges by kind of server."""
     recorded = recorded_requests(FRAMES)
-    heard = {}
+    exchanges: dict[str, list[Exchange]] = {}
     for kind in KINDS:
         cluster = pair[kind]
         with Wire(address_of(cluster), recorded, masks_of(cluster)) as wire:
             try:
-                story(wire, cluster)
+                scenario(wire, cluster)
             except Exception as error:
                 last = wire.exchanges[-1] if wire.exchanges else None
                 raise AssertionError(f"against {kind}, after {last}") from error
-        heard[kind] = wire.exchanges
-    return heard
+        exchanges[kind] = wire.exchanges
+    return exchanges
 
 
-def compare(heard, mode, evidence):
-    """On DLedger Java leaves out what stands in the header of a batch: sizes differ from there."""
-    found = []
-    for java, ours in zip(heard["java"], heard["rmqpy"], strict=True):
+def compare(exchanges: dict[str, list[Exchange]], mode: str, evidence: Evidence) -> list[str]:
+    """Return the differences between the exchanges with both servers.
+
+    On DLedger Java leaves out the properties in the header of a batch, so sizes and places in the
+    log differ after it.
+    """
+    found: list[str] = []
+    for java, ours in zip(exchanges["java"], exchanges["rmqpy"], strict=True):
         assert (java.code, java.name) == (ours.code, ours.name)
-        seen = [each.seen if mode == "classic" else without_places(each.seen)
-                for each in (java, ours)]  # fmt: skip
+        seen_by_java, seen_by_us = (
+            each.seen if mode == "classic" else without_places(each.seen) for each in (java, ours)
+        )
         evidence.exchanged(mode, java.code)
-        for text in differences(*seen, more=java.more):
+        for text in differences(seen_by_java, seen_by_us, more=java.more):
             found.append(f"{java.code} {java.name}{text}")
     return found
 
 
-def test_every_request_of_a_name_server(pair, mode, evidence) -> None:
-    def story(wire, _cluster):
+def test_every_request_of_a_name_server(pair: ClusterPair, mode: str, evidence: Evidence) -> None:
+    def scenario(wire: Wire, _cluster: InteropCluster) -> None:
         run_namesrv_scenario(wire)
 
-    heard = told(pair, story, lambda cluster: cluster.namesrv.address)
-    found = compare(heard, mode, evidence)
+    exchanges = exchanges_of_both(pair, scenario, lambda cluster: cluster.namesrv.address)
+    found = compare(exchanges, mode, evidence)
     assert not found, "\n".join(found)
 
 
-def test_every_request_of_a_broker(pair, mode, evidence) -> None:
-    def story(wire, cluster):
+def test_every_request_of_a_broker(pair: ClusterPair, mode: str, evidence: Evidence) -> None:
+    def scenario(wire: Wire, cluster: InteropCluster) -> None:
         fast = f"127.0.0.1:{cluster.broker.port - 2}"
         run_broker_scenario(wire, fast, "DefaultCluster")
 
-    heard = told(pair, story, lambda cluster: cluster.broker.address)
-    found = compare(heard, mode, evidence)
+    exchanges = exchanges_of_both(pair, scenario, lambda cluster: cluster.broker.address)
+    found = compare(exchanges, mode, evidence)
     assert not found, "\n".join(found)
 
 
-def test_what_the_broker_wrote(pair, mode) -> None:
-    """The log behind the answers above, message by message."""
+def test_both_brokers_wrote_the_same_log(pair: ClusterPair, mode: str) -> None:
+    """The logs that the scenarios above leave are compared message by message."""
     java, ours = (log_of(pair[kind]) for kind in KINDS)
     if mode == "dledger":
         java, ours = without_places(java), without_places(ours)
@@ -177,9 +193,11 @@ def test_what_the_broker_wrote(pair, mode) -> None:
     assert len(java) >= 10 and not found, "\n".join(found)
 
 
-def log_of(cluster):
+def log_of(cluster: InteropCluster) -> Seen:
+    """Return the messages of a broker's log in comparable form."""
+    assert cluster.broker.store is not None
     reading = read_store(cluster.broker.store)
-    # That topic was deleted.
+    # The scenario has deleted that topic.
     assert [problem for problem in reading.problems if TOPIC not in problem] == []
     masks = masks_of(cluster)
     return [
@@ -193,81 +211,87 @@ def log_of(cluster):
                 for name, value in message.properties.items()
             },
         }
-        # Half messages are looked at on a clock: how many there are of each depends on when.
+        # Brokers check half messages periodically, so the number of copies depends on the clock.
         for message in takewhile(lambda each: each.topic != HALF, reading.messages)
         if message.topic != LEADER_MARKER_TOPIC
     ]
 
 
 def test_every_command_of_mqadmin(
-    pair,
-    mode,
-    evidence,
+    pair: ClusterPair,
+    mode: str,
+    evidence: Evidence,
     tmp_path_factory: pytest.TempPathFactory,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """mqadmin against Java and against rmqpy, and ``rmqpy admin`` against the same rmqpy."""
-    clients = []
+    """mqadmin against Java and against rmqpy, and ``rmqpy admin`` against rmqpy, print the same."""
+    clients: list[OnlineClient] = []
     try:
-        words = {}
+        words: dict[str, dict[str, str]] = {}
         for kind in KINDS:
             client, words[kind] = prepare(pair[kind].broker.address)
             clients.append(client)
             words[kind]["folder"] = str(tmp_path_factory.mktemp(kind))
         time.sleep(REGISTRATION_SECONDS)
-        found = []
+        found: list[str] = []
         for line in LINES:
-            shown = {}
+            shown: dict[str, list[str]] = {}
             for kind in KINDS:
                 cluster = pair[kind]
                 masks = masks_of(cluster) | {words[kind]["folder"]: "FOLDER"}
-                masks |= {name: key for own in OWN.values() for key, name in own.items()}
-                given = line.words.format(**words[kind], **OWN["mqadmin"]).split()
+                masks |= {name: key for own in OWN_NAMES.values() for key, name in own.items()}
+                given = line.words.format(**words[kind], **OWN_NAMES["mqadmin"]).split()
                 answer = cluster.admin.call(*given, seconds=line.seconds)
                 shown[kind] = seen(line, answer["output"], masks)
                 if kind == "rmqpy" and answer["finished"]:
-                    sends(evidence, line.command, answer["codes"])
-                if not answer["finished"]:  # it goes on printing as long as its JVM lives
+                    record_sent_codes(evidence, line.command, answer["codes"])
+                if not answer["finished"]:  # The command prints as long as its JVM lives.
                     cluster.admin.close()
-            given = line.words.format(**words[kind], **OWN["rmqpy"]).split()
+            given = line.words.format(**words[kind], **OWN_NAMES["rmqpy"]).split()
             code = main(["admin", *given, *line.ours.split(), "-n", cluster.namesrv.address])
-            told = capsys.readouterr()
-            ours = [FAILED] if code and not told.out else seen(line, told.out, masks)
+            printed = capsys.readouterr().out
+            ours = [FAILED] if code and not printed else seen(line, printed, masks)
             evidence.commands[mode, line.command] = COMPARED[line.look]
-            found += told_apart(line, "mqadmin: Java, rmqpy", shown["java"], shown["rmqpy"])
-            found += told_apart(line, "rmqpy: mqadmin, rmqpy admin", shown["rmqpy"], ours)
+            found += output_differences(line, "mqadmin: Java, rmqpy", shown["java"], shown["rmqpy"])
+            found += output_differences(line, "rmqpy: mqadmin, rmqpy admin", shown["rmqpy"], ours)
     finally:
         for client in clients:
             client.close()
     assert not found, "\n".join(found)
 
 
-def sends(evidence, command, codes):
-    """``codes`` are CODE=ANSWER; clients that a command starts greet, leave, and ask for routes on
-    a clock of their own.
+def record_sent_codes(evidence: Evidence, command: str, codes: Sequence[str]) -> None:
+    """Record the request codes, given as CODE=ANSWER, that a command sent.
+
+    Heartbeats, unregistrations, and route requests are left out, because the clients that a command
+    starts send them on their own timers.
     """
     for code in {int(each.partition("=")[0]) for each in codes} - {34, 35, 105}:
         evidence.sent_by.setdefault(code, set()).add(command)
 
 
-def told_apart(line, who, expected, given):
+def output_differences(
+    line: Line, compared: str, expected: list[str], given: list[str]
+) -> list[str]:
     if line.look is names:
         given = [each for each in given if each in expected]
     return [
-        f"{line.words}: {who} {text}"
+        f"{line.words}: {compared} {text}"
         for text in unified_diff(expected, given, lineterm="", n=0)
         if not text.startswith(("---", "+++", "@@"))
     ]
 
 
-def test_the_page_is_what_was_seen(evidence, request: pytest.FixtureRequest) -> None:
-    """Last of all: rows of the lists, each with what is behind it."""
+def test_the_page_matches_what_was_compared(
+    evidence: Evidence, request: pytest.FixtureRequest
+) -> None:
+    """This test runs last, because its rows are the evidence of the others."""
     if {mode for mode, _ in evidence.exchanges} != {"classic", "dledger"}:
         pytest.skip("both modes must have been run")
     evidence.recorded.update(recorded_requests(FRAMES))
     codes = read_codes(Path(__file__).with_name("request-codes.tsv"))
     commands = read_commands(ROOT / "tests/admin/mqadmin-4.9.7.tsv")
-    made = page(codes, commands, evidence, ELSEWHERE)
+    text = page(codes, commands, evidence, ELSEWHERE)
     if request.config.getoption("--write-pages"):
-        PAGE.write_text(made, encoding="utf-8")
-    assert PAGE.read_text(encoding="utf-8") == made
+        PAGE.write_text(text, encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == text

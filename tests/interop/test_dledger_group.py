@@ -1,8 +1,8 @@
-"""DLedger groups of Java members and ours: they elect each other, replicate byte for byte, lose a
-leader in the middle of a Java producer's load, and lose no message.
+"""DLedger groups of Java members and ours elect leaders, replicate byte for byte, and lose no
+message when the leader is killed under the load of a Java producer.
 
-The member that is to lead is named by ``preferredLeaderId``: so each group also hands leadership
-over between the two implementations.
+``preferredLeaderId`` names the member that should lead, so each group also transfers leadership
+between the two implementations.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import define, field
-from harness.interop import InteropServers
+from harness.interop import InteropServers, create_topic_when_ready, version_of
 
 from rmqpy.cli import main
 from rmqpy.dledger.protocol.json_bodies import decode_response, encode
@@ -24,7 +24,7 @@ from rmqpy.dledger.protocol.messages import MetadataRequest, MetadataResponse
 from rmqpy.model.errors import NetworkError
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.blocking_connection import BlockingConnection
-from rmqpy.testing.java import ClientError, JavaHome, JavaSite
+from rmqpy.testing.java import Event, Probe
 from rmqpy.testing.ports import BROKER_PORT_COUNT
 from rmqpy.testing.processes import LOOPBACK, BrokerSpec, ServerProcess, group_settings
 from rmqpy.testing.store_reader import read_store
@@ -44,25 +44,26 @@ LOAD = 600
 
 @define
 class MixedGroup:
-    """Three members; number 0 should lead."""
+    """A group of three members, of which number 0 should lead."""
 
     namesrv: ServerProcess
     brokers: list[ServerProcess]
     peer_ports: list[int]
     kinds: tuple[str, ...]
     name: str = "broker-a"
-    sent: list[dict] = field(factory=list)
+    sent: list[Event] = field(factory=list)
 
     def leader(self) -> int | None:
-        """Number of the member that all who answer take for the leader."""
-        told = set()
+        """Return the number of the member that all answering members follow, or None."""
+        leader_ids: set[str | None] = set()
         for number in range(3):
             response = self._metadata(number)
             if response is not None:
-                told.add(response.leader_id)
-        if len(told) != 1 or None in told:
+                leader_ids.add(response.leader_id)
+        if len(leader_ids) != 1:
             return None
-        return int(told.pop()[1:])
+        (leader_id,) = leader_ids
+        return int(leader_id[1:]) if leader_id is not None else None
 
     def wait_for_leader(self, *allowed: int) -> int:
         deadline = time.monotonic() + WAIT_SECONDS_MAX
@@ -70,7 +71,7 @@ class MixedGroup:
             leader = self.leader()
             if leader is not None and (not allowed or leader in allowed):
                 return leader
-            assert time.monotonic() < deadline, f"leader {leader}, wanted {allowed}"
+            assert time.monotonic() < deadline, f"leader {leader}, expected {allowed}"
             time.sleep(0.2)
 
     def _metadata(self, number: int) -> MetadataResponse | None:
@@ -86,8 +87,8 @@ class MixedGroup:
         return response
 
     def ledger(self, number: int) -> tuple[bytes, bytes]:
-        """All entries and all index units."""
-        folder = self.brokers[number].store / f"dledger-n{number}"
+        """Return all entries and all index units."""
+        folder = store_of(self.brokers[number]) / f"dledger-n{number}"
         data = b"".join(path.read_bytes() for path in sorted((folder / "data").iterdir()))
         index = b""
         for path in sorted((folder / "index").iterdir()):
@@ -96,9 +97,14 @@ class MixedGroup:
         return data.rstrip(b"\0"), index.rstrip(b"\0")
 
 
+def store_of(broker: ServerProcess) -> Path:
+    assert broker.store is not None
+    return broker.store
+
+
 @pytest.fixture(params=GROUPS)
-def group(request: pytest.FixtureRequest, ground: InteropServers):
-    kinds = request.param
+def group(request: pytest.FixtureRequest, ground: InteropServers) -> Iterator[MixedGroup]:
+    kinds: tuple[str, ...] = request.param
     name = "-".join(kinds)
     namesrv = ground.namesrv("java", f"{name}-namesrv")
     ports = ground.block(3)
@@ -109,36 +115,26 @@ def group(request: pytest.FixtureRequest, ground: InteropServers):
             namesrv=namesrv.address,
             settings=group_settings("broker-a", list(ports), number) | {"preferredLeaderId": "n0"},
         )
-        site = site_of(ground, kind)
+        site = version_of(ground, kind)
         brokers.append(ground.take(site.broker(f"{name}-{number}", spec).launch()))
     yield MixedGroup(namesrv, brokers, list(ports), kinds)
     for broker in brokers:
         broker.kill()
 
 
-def site_of(ground, kind):
-    """``java-5.3.3`` is another version than that of the clients and the name server."""
-    _, _, version = kind.partition("-")
-    if not version:
-        return ground.site(kind)
-    home = JavaHome(version)
-    reason = home.missing()
-    if reason is not None:
-        pytest.skip(reason)
-    return JavaSite(ground.java.root / version, home)
-
-
-def test_the_leader_is_killed_under_load(group, ground: InteropServers) -> None:
+def test_a_leader_killed_under_load_loses_no_acknowledged_message(
+    group: MixedGroup, ground: InteropServers
+) -> None:
     probe = ground.probe.at(group.namesrv.address)
     leader = group.brokers[group.wait_for_leader(0)]
-    create_topic(probe, "T", leader)
+    create_topic_when_ready(probe, "T", leader, WAIT_SECONDS_MAX)
     first = send(probe, "T", 50, 0)
-    failed = []
+    failed: list[BaseException] = []
 
-    def load():
+    def load() -> None:
         try:
             group.sent = send(probe, "T", LOAD, 1000)
-        except BaseException as fault:  # noqa: BLE001 - told by the test
+        except BaseException as fault:  # noqa: BLE001 - reported by the test
             failed.append(fault)
 
     sender = threading.Thread(target=load)
@@ -149,36 +145,23 @@ def test_the_leader_is_killed_under_load(group, ground: InteropServers) -> None:
     assert not failed, failed
     second = group.wait_for_leader(1, 2)
     assert second in (1, 2)
-    group.brokers[0].launch()  # that it is there again is seen when it leads
+    group.brokers[0].launch()
     group.wait_for_leader(0)
     last = send(probe, "T", 50, 5000)
-    places = [*first, *group.sent, *last]
-    hasty = group.brokers[0] if group.kinds[0] == "java-5.3.3" else None
-    check_dump(probe, "T", places, hasty)
+    sent = [*first, *group.sent, *last]
+    repeating = group.brokers[0] if group.kinds[0] == "java-5.3.3" else None
+    check_dump(probe, "T", sent, repeating)
     wait_until_equal(group)
-    time.sleep(3)  # what is committed is told with the next push, at least once a second
-    check_dump(probe, "T", places, hasty)
+    time.sleep(3)  # The committed index is sent with the next push, at least once a second.
+    check_dump(probe, "T", sent, repeating)
     for number in (1, 2, 0):
         assert group.brokers[number].stop() in (0, 143)
     for broker in group.brokers:
-        assert read_store(broker.store).problems == []
+        assert read_store(store_of(broker)).problems == []
 
 
-def create_topic(probe, topic, broker):
-    """As soon as the broker side of the leader is master."""
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while True:
-        try:
-            probe.run(
-                "createTopic", topic=topic, broker=broker.address, readQueues=4, writeQueues=4
-            )
-            return
-        except ClientError:
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
-
-
-def send(probe, topic, count, first):
+def send(probe: Probe, topic: str, count: int, first: int) -> list[Event]:
+    """Send messages and return their acknowledgements; each must be acknowledged."""
     events = probe.run(
         "send",
         topic=topic,
@@ -194,26 +177,30 @@ def send(probe, topic, count, first):
     return sent
 
 
-def check_dump(probe, topic, sent, twice_by=None):
-    """A Java consumer finds every acknowledged message where it was said to be, once.
+def check_dump(
+    probe: Probe, topic: str, sent: Sequence[Event], repeating: ServerProcess | None = None
+) -> None:
+    """Assert that a Java consumer finds every acknowledged message once, at the place that was
+    acknowledged.
 
-    ``twice_by``: a member of Java 5.3.3, which may give a queue offset a second time when it has
-    just begun to lead, in a group without any of ours too (docs/reference/dledger.md).
+    ``repeating`` is a member of Java 5.3.3, which may assign a queue offset a second time when it
+    has just become the leader, also in a group of Java members only (docs/reference/dledger.md).
     """
-    found = {}
+    found: dict[tuple[int, int], list[str]] = {}
     for event in probe.run("dump", topic=topic):
         if event["event"] == "message":
             place = event["queueId"], event["queueOffset"]
             if place in found:
                 port = int(event["offsetMsgId"][8:16], 16)
-                assert twice_by is not None and port == twice_by.port, f"{place} twice: {event}"
+                assert repeating is not None and port == repeating.port, f"{place} twice: {event}"
             found.setdefault(place, []).append(event["msgId"])
     for event in sent:
         place = event["queueId"], event["queueOffset"]
-        assert event["msgId"] in found.get(place, []), f"{event} was acknowledged and is not there"
+        assert event["msgId"] in found.get(place, []), f"{event} was acknowledged and is missing"
 
 
-def wait_until_equal(group):
+def wait_until_equal(group: MixedGroup) -> None:
+    """Wait until the three ledgers are equal in every byte."""
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while True:
         ledgers = [group.ledger(number) for number in range(3)]
@@ -231,15 +218,15 @@ def wait_until_equal(group):
         pytest.param(("rmqpy", "java", "rmqpy"), id="mixed"),
     ],
 )
-def test_an_upgraded_master_and_slave_go_on(
-    kinds,
+def test_an_upgraded_master_and_slave_work_as_a_group(
+    kinds: tuple[str, ...],
     ground: InteropServers,
     golden_copy: Callable[[str], Path],
     manifest: Callable[[str], dict[str, Any]],
     tmp_path: Path,
 ) -> None:
-    """A store of Java's master, its slave's and a copy become a group: every old message is read at
-    its place before and after the leader is lost, and new ones stand behind them.
+    """The stores of a Java master and slave and a copy become a group. Every old message is read at
+    its place before and after the loss of the leader, and new messages follow them.
     """
     stores = [golden_copy("B-master-slave-v497") / name for name in ("master", "slave")]
     stores.append(tmp_path / "copy")
@@ -280,8 +267,10 @@ def test_an_upgraded_master_and_slave_go_on(
             broker.kill()
 
 
-def certify(stores, path):
-    """Our members join Java ones in front of an old log only with a certificate."""
+def certify(stores: Sequence[Path], path: Path) -> None:
+    """Give every store a certificate, without which our members do not join Java members on top of
+    an old log.
+    """
     replicas = [f"n{number}={store}" for number, store in enumerate(stores)]
     assert main(["upgrade", "verify", *replicas, "--out", str(path)]) == 0
     for store in stores:
@@ -289,7 +278,8 @@ def certify(stores, path):
         shutil.copy(path, store / "rmqpy")
 
 
-def check_old(probe, messages):
+def check_old(probe: Probe, messages: Sequence[dict[str, Any]]) -> None:
+    """Assert that every message of the manifest is read at its place, unchanged."""
     for topic in ("Normal", "Keyed", "Batch", "Order"):
         found = {
             (event["queueId"], event["queueOffset"]): event

@@ -1,10 +1,11 @@
-"""What mqadmin of Java 4.9.7 prints about every pair of name server and broker."""
+"""The output of mqadmin 4.9.7 for every combination of name server and broker."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
+from typing import Any
 
 import pytest
 from harness.interop import InteropCluster
@@ -12,35 +13,36 @@ from harness.interop import InteropCluster
 pytestmark = pytest.mark.interop
 
 
-def table(output):
-    """The rows below a line of #column names, as lists of words."""
+def table(output: str) -> list[list[str]]:
+    """Return the rows below a line of #column names, as lists of words."""
     lines = output.strip().splitlines()
     head = next(n for n, line in enumerate(lines) if line.startswith("#"))
     return [line.split() for line in lines[head + 1 :] if line.strip()]
 
 
-class Fields(dict):
-    """The lines ``Name:   value`` and ``name   : value`` of a command that shows one thing."""
+class Fields(dict[str, str]):
+    """The lines ``Name:   value`` and ``name   : value`` of a command that shows one object."""
 
-    def __init__(self, output):
+    def __init__(self, output: str) -> None:
         pairs = (line.split(":", 1) for line in output.splitlines() if ":" in line)
         super().__init__({name.strip(): value.strip() for name, value in pairs})
         self.output = output
 
-    def __missing__(self, name):
+    def __missing__(self, name: str) -> str:
         raise AssertionError(f"no {name} in {self.output}")
 
 
-def fastjson(text):
-    """fastjson writes map keys that are numbers without quotes."""
+def fastjson(text: str) -> Any:
+    """Parse the output of fastjson, which writes map keys that are numbers without quotes."""
     return json.loads(re.sub(r"([{,]\s*)(\d+):", r'\1"\2":', text))
 
 
 @pytest.fixture
-def topic(cluster: InteropCluster):
-    made = cluster.topic(queues=2)
-    cluster.send(made, count=9, keys="bill-", tags="paid,open")
-    return made
+def topic(cluster: InteropCluster) -> str:
+    """A topic with two queues and nine messages."""
+    name = cluster.topic(queues=2)
+    cluster.send(name, count=9, keys="bill-", tags="paid,open")
+    return name
 
 
 def test_cluster_list(cluster: InteropCluster) -> None:
@@ -48,7 +50,7 @@ def test_cluster_list(cluster: InteropCluster) -> None:
     output = cluster.admin.run("clusterList")
     deadline = time.monotonic() + 30
     while "NoSuchElementException" in output and time.monotonic() < deadline:
-        # Java's broker fails to tell its figures before it has taken the first, after a second.
+        # Java's broker cannot answer before its first statistics sample, after a second.
         output = cluster.admin.run("clusterList")
     rows = table(output)
     assert len(rows) == 1, output
@@ -56,7 +58,7 @@ def test_cluster_list(cluster: InteropCluster) -> None:
     assert row[:5] == ["DefaultCluster", "broker-a", "0", cluster.broker.address, "V4_9_7"]
 
 
-def test_topic_route(cluster: InteropCluster, topic) -> None:
+def test_topic_route(cluster: InteropCluster, topic: str) -> None:
     route = fastjson(cluster.admin.run("topicRoute", "-t", topic))
     assert route["brokerDatas"] == [
         {
@@ -77,7 +79,7 @@ def test_topic_route(cluster: InteropCluster, topic) -> None:
     assert route["filterServerTable"] == {}
 
 
-def test_topic_status(cluster: InteropCluster, topic) -> None:
+def test_topic_status(cluster: InteropCluster, topic: str) -> None:
     rows = table(cluster.admin.run("topicStatus", "-t", topic))
     assert [row[:4] for row in rows] == [
         ["broker-a", "0", "0", "5"],
@@ -86,11 +88,11 @@ def test_topic_status(cluster: InteropCluster, topic) -> None:
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", " ".join(r[4:])) for r in rows)
 
 
-def test_topic_list_names_it(cluster: InteropCluster, topic) -> None:
+def test_topic_list_has_the_topic(cluster: InteropCluster, topic: str) -> None:
     assert topic in cluster.admin.run("topicList").split()
 
 
-def test_message_by_offset_id(cluster: InteropCluster, topic) -> None:
+def test_message_by_offset_id(cluster: InteropCluster, topic: str) -> None:
     message = cluster.dump(topic)[3]
     shown = Fields(cluster.admin.run("queryMsgById", "-i", message["offsetMsgId"]))
     assert shown["OffsetID"] == message["offsetMsgId"]
@@ -104,7 +106,7 @@ def test_message_by_offset_id(cluster: InteropCluster, topic) -> None:
     assert f"UNIQ_KEY={message['msgId']}" in shown["Properties"]
 
 
-def test_message_by_unique_key(cluster: InteropCluster, topic) -> None:
+def test_message_by_unique_key(cluster: InteropCluster, topic: str) -> None:
     message = cluster.dump(topic)[4]
     shown = Fields(cluster.admin.run("queryMsgByUniqueKey", "-t", topic, "-i", message["msgId"]))
     assert shown["Topic"] == topic
@@ -112,13 +114,13 @@ def test_message_by_unique_key(cluster: InteropCluster, topic) -> None:
     assert shown["CommitLog Offset"] == str(message["commitLogOffset"])
 
 
-def test_message_by_key(cluster: InteropCluster, topic) -> None:
+def test_message_by_key(cluster: InteropCluster, topic: str) -> None:
     message = cluster.dump(topic)[5]
     rows = table(cluster.admin.run("queryMsgByKey", "-t", topic, "-k", "bill-5"))
     assert rows == [[message["msgId"], "1", "2"]]
 
 
-def test_message_by_queue_offset(cluster: InteropCluster, topic) -> None:
+def test_message_by_queue_offset(cluster: InteropCluster, topic: str) -> None:
     output = cluster.admin.run(
         "queryMsgByOffset", "-t", topic, "-b", "broker-a", "-i", "0", "-o", "4"
     )
@@ -127,7 +129,7 @@ def test_message_by_queue_offset(cluster: InteropCluster, topic) -> None:
     assert shown["Queue Offset"] == "4"
 
 
-def test_update_topic_makes_and_changes_a_topic(cluster: InteropCluster) -> None:
+def test_update_topic_creates_and_changes_a_topic(cluster: InteropCluster) -> None:
     topic = f"by-mqadmin-{cluster.broker.port}"
     for queues, perm in (("3", "6"), ("5", "4")):
         command = ["updateTopic", "-t", topic, "-b", cluster.broker.address]
@@ -139,14 +141,16 @@ def test_update_topic_makes_and_changes_a_topic(cluster: InteropCluster) -> None
         assert data["perm"] == int(perm)
 
 
-def test_delete_topic_takes_it_from_broker_and_name_server(cluster: InteropCluster, topic) -> None:
+def test_delete_topic_removes_it_from_broker_and_name_server(
+    cluster: InteropCluster, topic: str
+) -> None:
     output = cluster.admin.run("deleteTopic", "-t", topic, "-c", "DefaultCluster")
     assert "delete topic" in output and "success" in output
     assert topic not in cluster.admin.run("topicList").split()
     assert "No topic route info" in cluster.admin.run("topicRoute", "-t", topic)
 
 
-def test_broker_status(cluster: InteropCluster, topic) -> None:
+def test_broker_status(cluster: InteropCluster, topic: str) -> None:
     shown = Fields(cluster.admin.run("brokerStatus", "-b", cluster.broker.address))
     assert shown["brokerVersionDesc"] == "V4_9_7"
     assert shown["brokerVersion"] == "407"

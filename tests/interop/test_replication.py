@@ -1,7 +1,7 @@
-"""Master and slave, one of them Java or both ours: the same bytes on both, Java's status codes, and
-what becomes of it when either is killed under load.
+"""A master and a slave, one of them Java or both ours: both have the same bytes, the status codes
+are Java's, and nothing acknowledged is lost when either is killed under load.
 
-The name server is ours throughout: test_clients.py judges it.
+The name server is always ours; test_clients.py tests it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import pytest
 from harness.interop import InteropServers
 
+from rmqpy.testing.java import Event
 from rmqpy.testing.ports import BROKER_PORT_COUNT
-from rmqpy.testing.processes import BrokerSpec
+from rmqpy.testing.processes import BrokerSpec, ServerProcess
 from rmqpy.testing.store_reader import read_store
 
 pytestmark = pytest.mark.interop
@@ -26,14 +28,24 @@ PAIRS = [("java", "rmqpy"), ("rmqpy", "java"), ("rmqpy", "rmqpy")]
 ROLES = ["SYNC_MASTER", "ASYNC_MASTER"]
 FOLLOW_SECONDS = 60
 FAST_HEARTBEATS = {"haSendHeartbeatInterval": "1000"}
-"""A Java slave reports first when it has been silent for this time."""
+"""A Java slave sends its first report when it has been silent for this time."""
+
+Kinds = tuple[str, str]
+"""The implementations of the master and the slave."""
 
 
-class Group:
-    """One master and one slave."""
+class MasterAndSlave:
+    """One master, one slave, and their name server."""
 
-    def __init__(self, ground, name, kinds, role="SYNC_MASTER", stores=(None, None), **settings):
-        self.ground = ground
+    def __init__(
+        self,
+        ground: InteropServers,
+        name: str,
+        kinds: Kinds,
+        role: str = "SYNC_MASTER",
+        stores: tuple[Path | None, Path | None] = (None, None),
+        **settings: str,
+    ) -> None:
         self.namesrv = ground.namesrv("rmqpy", f"{name}-namesrv")
         self.probe = ground.probe.at(self.namesrv.address)
         self.admin = ground.admin.at(self.namesrv.address)
@@ -55,26 +67,26 @@ class Group:
             )
         )
 
-    def start(self):
+    def start(self) -> Self:
         self.master.start()
         self.slave.start()
         return self
 
-    def stop(self):
+    def stop(self) -> None:
         self.slave.stop()
         self.master.stop()
         self.namesrv.stop()
 
-    def status(self, broker):
+    def status(self, broker: ServerProcess) -> dict[str, str]:
         output = self.admin.run("brokerStatus", "-b", broker.address)
         pairs = (line.split(":", 1) for line in output.splitlines() if ":" in line)
         return {name.strip(): value.strip() for name, value in pairs}
 
-    def end(self, broker):
+    def end(self, broker: ServerProcess) -> int:
         return int(self.status(broker).get("commitLogMaxOffset", -1))
 
-    def wait_equal(self, least=0):
-        """Until both logs end at the same offset."""
+    def wait_equal(self, least: int = 0) -> int:
+        """Wait until both logs end at the same offset, at least at ``least``, and return it."""
         deadline = time.monotonic() + FOLLOW_SECONDS
         while True:
             ends = [self.end(broker) for broker in (self.master, self.slave)]
@@ -83,18 +95,21 @@ class Group:
             assert time.monotonic() < deadline, (ends, self.status(self.slave))
             time.sleep(0.5)
 
-    def topic(self, name):
+    def topic(self, name: str) -> str:
         self.probe.run(
             "createTopic", topic=name, broker=self.master.address, readQueues=4, writeQueues=4
         )
         return name
 
-    def send(self, topic, **options):
-        events = self.probe.run("send", topic=topic, retryMs=30_000, timeout_s=200, **options)
+    def send(self, topic: str, **options: object) -> list[Event]:
+        """Send messages and return their acknowledgements."""
+        events = self.probe.run(
+            "send", topic=topic, retryMs=30_000, timeout_s=200, heard=None, **options
+        )
         return [event for event in events if event["event"] == "sent"]
 
-    def send_until(self, topic, status, first):
-        """Single messages until one is answered so; the number of the next."""
+    def send_until(self, topic: str, status: str, first: int) -> int:
+        """Send single messages until one has this status, and return the number of the next one."""
         deadline = time.monotonic() + FOLLOW_SECONDS
         while True:
             (event,) = self.send(topic, count=1, first=first)
@@ -105,32 +120,39 @@ class Group:
             time.sleep(0.5)
 
 
-def files_of(store):
+def store_of(broker: ServerProcess) -> Path:
+    assert broker.store is not None
+    return broker.store
+
+
+def log_files(store: Path) -> list[Path]:
     return sorted((store / "commitlog").iterdir())
 
 
-def log_bytes(store, end):
-    """The bytes of a log up to ``end``, and where they begin."""
-    files = files_of(store)
+def log_bytes(store: Path, end: int) -> tuple[int, bytes]:
+    """Return the first offset of a log and its bytes up to ``end``."""
+    files = log_files(store)
     begin = int(files[0].name)
     return begin, b"".join(file.read_bytes() for file in files)[: end - begin]
 
 
-def assert_same_logs(group, end):
-    begin, theirs = log_bytes(group.master.store, end)
-    other_begin, ours = log_bytes(group.slave.store, end)
-    assert (begin, len(theirs)) == (other_begin, len(ours))
-    assert theirs == ours
+def assert_same_logs(group: MasterAndSlave, end: int) -> None:
+    begin, master = log_bytes(store_of(group.master), end)
+    slave_begin, slave = log_bytes(store_of(group.slave), end)
+    assert (begin, len(master)) == (slave_begin, len(slave))
+    assert master == slave
 
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
-def test_a_slave_has_what_its_master_has(ground: InteropServers, kinds, role) -> None:
+def test_a_slave_has_the_log_and_tables_of_its_master(
+    ground: InteropServers, kinds: Kinds, role: str
+) -> None:
     name = f"pair-{'-'.join(kinds)}-{role[:4]}"
-    group = Group(ground, name, kinds, role).start()
+    group = MasterAndSlave(ground, name, kinds, role).start()
     topic = group.topic("T")
     group.send(topic, count=1)
-    group.wait_equal(1)  # a slave that comes later begins with the last file
+    group.wait_equal(1)  # A slave that connects later starts with the last file.
     first = 1
     if role == "SYNC_MASTER":
         first = group.send_until(topic, "SEND_OK", first)
@@ -144,10 +166,10 @@ def test_a_slave_has_what_its_master_has(ground: InteropServers, kinds, role) ->
         ["0", group.master.address],
         ["1", group.slave.address],
     ]
-    # tables follow within a round
+    # The slave copies the tables periodically.
     deadline = time.monotonic() + FOLLOW_SECONDS
     for name in ("topics.json", "consumerOffset.json"):
-        while not same_table(group, name, "T"):
+        while not has_same_table(group, name, "T"):
             assert time.monotonic() < deadline, name
             time.sleep(0.5)
 
@@ -160,31 +182,34 @@ def test_a_slave_has_what_its_master_has(ground: InteropServers, kinds, role) ->
     group.stop()
     assert_same_logs(group, end)
     for broker in (group.master, group.slave):
-        assert read_store(broker.store).problems == []
+        assert read_store(store_of(broker)).problems == []
 
 
-def same_table(group, name, key):
+def has_same_table(group: MasterAndSlave, name: str, topic: str) -> bool:
+    """Return whether the table files of master and slave agree on ``topic``."""
     texts = []
     for broker in (group.master, group.slave):
-        path = broker.store / "config" / name
+        path = store_of(broker) / "config" / name
         text = path.read_text() if path.exists() else ""
         texts.append(re.sub(r'\s|"dataVersion":\{[^}]*\}', "", text))
     if name == "consumerOffset.json":
         lines = [re.search(r'"T@readers":\{([^}]*)\}', text) for text in texts]
         found = [{*line[1].split(",")} if line is not None else None for line in lines]
         return found[0] is not None and found[0] == found[1]
-    return all(f'"topicName":"{key}"' in text for text in texts)
+    return all(f'"topicName":"{topic}"' in text for text in texts)
 
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
-def test_either_is_killed_under_load(ground: InteropServers, kinds, role) -> None:
+def test_no_acknowledged_message_is_lost_when_either_is_killed_under_load(
+    ground: InteropServers, kinds: Kinds, role: str
+) -> None:
     name = f"kill-{'-'.join(kinds)}-{role[:4]}"
-    group = Group(ground, name, kinds, role).start()
+    group = MasterAndSlave(ground, name, kinds, role).start()
     topic = group.topic("T")
     group.send(topic, count=1)
-    group.wait_equal(1)  # a slave that comes later begins with the last file
-    sent = []
+    group.wait_equal(1)  # A slave that connects later starts with the last file.
+    sent: list[Event] = []
     load = threading.Thread(
         target=lambda: sent.extend(
             group.send(topic, count=6000, first=1, sizes="100,900,4000", timeoutMs=1000)
@@ -201,36 +226,36 @@ def test_either_is_killed_under_load(ground: InteropServers, kinds, role) -> Non
     group.stop()
     assert len({event["index"] for event in sent}) == 6000
     assert_same_logs(group, end)
-    readings = [read_store(broker.store) for broker in (group.master, group.slave)]
-    for reading in readings:
+    acknowledged = {int(event["offsetMsgId"][-16:], 16) for event in sent}
+    for broker in (group.master, group.slave):
+        reading = read_store(store_of(broker))
         assert reading.problems == []
-        places = {message.physical_offset for message in reading.messages}
-        # A process was killed, not the machine: what was acknowledged is there, on both.
-        acknowledged = {int(event["offsetMsgId"][-16:], 16) for event in sent}
-        assert acknowledged <= places
+        # A process was killed, not the machine, so both have every acknowledged message.
+        assert acknowledged <= {message.physical_offset for message in reading.messages}
 
 
 @pytest.mark.parametrize("kinds", PAIRS[:1] + PAIRS[2:], ids="-".join)
-def test_a_late_slave_can_have_everything(ground: InteropServers, kinds) -> None:
-    group = Group(ground, f"late-{'-'.join(kinds)}", kinds, haFetchFromBeginning="true")
+def test_a_late_slave_can_fetch_the_whole_log(ground: InteropServers, kinds: Kinds) -> None:
+    name = f"late-{'-'.join(kinds)}"
+    group = MasterAndSlave(ground, name, kinds, haFetchFromBeginning="true")
     group.master.start()
     topic = group.topic("T")
     group.send(topic, count=300, sizes="900")
     group.slave.start()
     end = group.wait_equal(200_000)
     group.stop()
-    assert log_bytes(group.slave.store, end)[0] == 0
+    assert log_bytes(store_of(group.slave), end)[0] == 0
     assert_same_logs(group, end)
-    assert read_store(group.slave.store).problems == []
+    assert read_store(store_of(group.slave)).problems == []
 
 
 @pytest.mark.parametrize("kinds", PAIRS[:1] + PAIRS[2:], ids="-".join)
 def test_a_slave_that_was_stopped_early_catches_up(
-    ground: InteropServers, kinds, golden_copy: Callable[[str], Path]
+    ground: InteropServers, kinds: Kinds, golden_copy: Callable[[str], Path]
 ) -> None:
     stores = golden_copy("B-lagging-slave-v497")
-    before = {path.name: path.read_bytes() for path in files_of(stores / "slave")}
-    group = Group(
+    before = {path.name: path.read_bytes() for path in log_files(stores / "slave")}
+    group = MasterAndSlave(
         ground,
         f"lagging-{'-'.join(kinds)}",
         kinds,
@@ -243,8 +268,8 @@ def test_a_slave_that_was_stopped_early_catches_up(
     assert ("the same up to" in compared) == (kinds[0] == "rmqpy"), compared
     group.stop()
     assert_same_logs(group, end)
-    assert read_store(group.slave.store).problems == []
-    # what it had it still has
-    *whole, _ = sorted(before)
-    for name in whole:
-        assert (group.slave.store / "commitlog" / name).read_bytes() == before[name]
+    assert read_store(store_of(group.slave)).problems == []
+    # The files that were full before are unchanged.
+    *full, _ = sorted(before)
+    for name in full:
+        assert (store_of(group.slave) / "commitlog" / name).read_bytes() == before[name]

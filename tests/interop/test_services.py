@@ -1,18 +1,17 @@
-"""Batches, delays, transactions, retries, dead letters, order, broadcast: the Java clients against
-a Java and an rmqpy cluster side by side, message by message: classic, a DLedger member alone, a
-group of three.
+"""Batches, delays, transactions, retries, dead letters, order, and broadcast: the Java clients
+against a Java and an rmqpy cluster, compared message by message, in classic mode, with a single
+DLedger member, and with a group of three.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from harness.interop import ClusterPair
+from harness.interop import ClusterPair, InteropCluster, on_both
 
-from rmqpy.testing.java import side_by_side
 from rmqpy.testing.java.side_by_side import in_order, received, seen, when_known
 
 pytestmark = pytest.mark.interop
@@ -24,30 +23,26 @@ SETTINGS = {
     "transactionCheckMax": "2",
     "enablePropertyFilter": "true",
 }
-HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
+
+Messages = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module", params=["classic", "dledger", "group"])
 def pair(
     request: pytest.FixtureRequest, pair_of: Callable[[str, str, Mapping[str, str]], ClusterPair]
-):
-    """A Java and an rmqpy cluster of the same settings: kind -> cluster."""
+) -> Iterator[ClusterPair]:
+    """A Java and an rmqpy cluster with the same settings, by kind."""
     clusters = pair_of("services", request.param, SETTINGS)
     yield clusters
     for cluster in clusters.values():
         cluster.stop()
 
 
-def both(pair, scenario) -> Any:
-    """The same names of topics on both sides, whatever failed before."""
-    made = max(cluster._topics for cluster in pair.values())
-    for cluster in pair.values():
-        cluster._topics = made
-    return side_by_side.both(pair, scenario)
-
-
-def test_batches(pair) -> None:
-    def scenario(cluster):
+def test_batches(pair: ClusterPair) -> None:
+    def scenario(
+        cluster: InteropCluster,
+    ) -> tuple[list[tuple[int, int, str]], Messages, Messages]:
         topic = cluster.topic(queues=2)
         sent = cluster.send(
             topic, mode="batch", count=24, batch=8, keys="b", tags="a,b", sizes="10,3000"
@@ -56,17 +51,19 @@ def test_batches(pair) -> None:
         acknowledged = [(event["first"], event["count"], event["status"]) for event in sent]
         given, dumped = received(events), [seen(m) for m in cluster.dump(topic)]
         for message in given + dumped:
-            # Of a batch on DLedger Java leaves it out (docs/reference/conformance.md).
+            # Java leaves this property out of a batch on DLedger (docs/reference/conformance.md).
             message["properties"].pop("CLUSTER", None)
         return acknowledged, in_order(given), in_order(dumped)
 
-    sent, given, dumped = both(pair, scenario)
+    sent, given, dumped = on_both(pair, scenario)
     assert sent == [(first, 8, "SEND_OK") for first in (0, 8, 16)]
     assert len(given) == len(dumped) == 24 and not any(message["flag"] for message in given)
 
 
-def test_delayed_messages(pair) -> None:
-    def scenario(cluster):
+def test_delayed_messages(pair: ClusterPair) -> None:
+    def scenario(
+        cluster: InteropCluster,
+    ) -> tuple[list[tuple[int, int, str]], Messages, Messages, Messages]:
         topic = cluster.topic(queues=2)
         sent = cluster.send(topic, count=6, delay=1, keys="k", tags="a,b", property="p:v", flag=3)
         cluster.send(topic, first=6, count=2, delay=2, sizes="6000")
@@ -83,23 +80,25 @@ def test_delayed_messages(pair) -> None:
             ],
         )
 
-    _, got, dumped, waiting = both(pair, scenario)
+    _, got, dumped, waiting = on_both(pair, scenario)
     assert len(got) == len(dumped) == len(waiting) == 8
 
 
-def test_delayed_messages_are_on_time(pair) -> None:
-    def scenario(cluster):
+def test_delayed_messages_are_on_time(pair: ClusterPair) -> None:
+    def scenario(cluster: InteropCluster) -> tuple[int, bool]:
         topic = cluster.topic(queues=1)
         cluster.send(topic, count=4, delay=2)
         cluster.probe.run("consume", topic=topic, group=f"{topic}-g", max=4)
         late = [m["storeTimestamp"] - m["bornTimestamp"] for m in cluster.dump(topic)]
         return len(late), all(2_000 <= ms < 4_000 for ms in late)
 
-    assert both(pair, scenario) == (4, True)
+    assert on_both(pair, scenario) == (4, True)
 
 
-def test_transactions(pair) -> None:
-    def scenario(cluster):
+def test_transactions(pair: ClusterPair) -> None:
+    def scenario(
+        cluster: InteropCluster,
+    ) -> tuple[list[tuple[tuple[Any, ...], int]], Messages, list[str], Messages]:
         topic = cluster.topic(queues=1)
         events = cluster.send(
             topic,
@@ -113,7 +112,7 @@ def test_transactions(pair) -> None:
             warmMs=1_500,
             lingerMs=9_000,
         )
-        asked = Counter(
+        checks = Counter(
             (e["index"], e["answer"], e["topic"], e["queueId"], e["sysFlag"], e["flag"],
              e["properties"].get("TRANSACTION_CHECK_TIMES"), e["crc"])
             for e in events if e["event"] == "checked"
@@ -121,7 +120,7 @@ def test_transactions(pair) -> None:
         halves = cluster.probe.run("dump", topic=HALF, via=topic)
         given_up = cluster.probe.run("dump", topic="TRANS_CHECK_MAX_TIME_TOPIC", via=topic)
         return (
-            sorted(asked.items(), key=str),
+            sorted(checks.items(), key=str),
             in_order([seen(m) for m in cluster.dump(topic)]),
             sorted(
                 str(seen(m))
@@ -132,13 +131,13 @@ def test_transactions(pair) -> None:
              if m["event"] == "message" and m["properties"]["REAL_TOPIC"] == topic],
         )  # fmt: skip
 
-    _, finals, _, given_up = both(pair, scenario)
+    _, finals, _, given_up = on_both(pair, scenario)
     assert len(finals) == 3 and len(given_up) == 1
     assert {message["sysFlag"] for message in finals} == {8}
 
 
-def test_retries_and_dead_letters(pair) -> None:
-    def scenario(cluster):
+def test_retries_and_dead_letters(pair: ClusterPair) -> None:
+    def scenario(cluster: InteropCluster) -> tuple[Messages, Messages, Messages]:
         topic = cluster.topic(queues=1)
         group = f"{topic}-g"
         # A consumer that starts before the name server knows its retry topic finds it much later.
@@ -155,13 +154,13 @@ def test_retries_and_dead_letters(pair) -> None:
             in_order([seen(m) for m in dead]),
         )
 
-    got, retries, dead = both(pair, scenario)
+    got, retries, dead = on_both(pair, scenario)
     assert Counter(message["reconsumeTimes"] for message in got) == {0: 3, 1: 3, 2: 3}
     assert len(retries) == 6 and len(dead) == 3
 
 
-def test_an_orderly_consumer_tries_again_in_place(pair) -> None:
-    def scenario(cluster):
+def test_an_orderly_consumer_tries_again_in_place(pair: ClusterPair) -> None:
+    def scenario(cluster: InteropCluster) -> list[Messages]:
         topic = cluster.topic(queues=2)
         cluster.send(topic, count=10)
         events = cluster.probe.run(
@@ -170,13 +169,13 @@ def test_an_orderly_consumer_tries_again_in_place(pair) -> None:
         got = received(events, "queueOffset")
         return [[m for m in got if m["queueId"] == queue] for queue in (0, 1)]
 
-    first, second = both(pair, scenario)
+    first, second = on_both(pair, scenario)
     assert [m["queueOffset"] for m in first] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert len(second) == 10
 
 
-def test_broadcast(pair) -> None:
-    def scenario(cluster):
+def test_broadcast(pair: ClusterPair) -> None:
+    def scenario(cluster: InteropCluster) -> tuple[list[Messages], list[int]]:
         topic = cluster.topic(queues=2)
         cluster.send(topic, count=8)
         events = [
@@ -190,7 +189,7 @@ def test_broadcast(pair) -> None:
         offsets = cluster.probe.run("offsets", topic=topic, group=f"{topic}-g")
         return [in_order(each) for each in events], [q["max"] for q in offsets]
 
-    both(pair, scenario)
+    on_both(pair, scenario)
 
 
 @pytest.mark.parametrize(
@@ -200,8 +199,8 @@ def test_broadcast(pair) -> None:
         "number NOT BETWEEN 2 AND 4 AND colour IN ('red', 'green')",
     ],
 )
-def test_sql_filters(pair, expression) -> None:
-    def scenario(cluster):
+def test_sql_filters(pair: ClusterPair, expression: str) -> None:
+    def scenario(cluster: InteropCluster) -> Messages:
         topic = cluster.topic(queues=1)
         for colour in ("red", "green", "blue"):
             for number in range(6):
@@ -216,5 +215,5 @@ def test_sql_filters(pair, expression) -> None:
         )  # fmt: skip
         return sorted(received(events, "queueOffset"), key=lambda m: m["queueOffset"])
 
-    got = both(pair, scenario)
+    got = on_both(pair, scenario)
     assert 0 < len(got) < 21

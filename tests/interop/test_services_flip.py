@@ -1,10 +1,10 @@
-"""What was under way when a classic broker became a DLedger member: delays, half messages, retries,
-ordered consumption, filters. Java's switch and ours side by side, message by message.
+"""Work that was unfinished when a classic broker became a DLedger member: delays, half messages,
+retries, ordered consumption, filters. Java's switch and ours are compared message by message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from attrs import define
 from harness.interop import InteropServers
 
+from rmqpy.testing.java import Event, Probe
 from rmqpy.testing.java.side_by_side import KINDS, both, in_order, received, seen, when_known
 from rmqpy.testing.ports import BROKER_PORT_COUNT
 from rmqpy.testing.processes import BrokerSpec, ServerProcess, dledger_settings
@@ -31,53 +32,61 @@ EXPRESSION = "number > 3 AND colour = 'red'"
 
 
 @define
-class Switched:
-    """One store, first opened as a classic broker's, then as a member's."""
+class SwitchedStore:
+    """One store, opened first by a classic broker, then by a DLedger member."""
 
     open: Callable[[bool], ServerProcess]
-    probe: Any
+    """Return a broker on the store; the argument is whether it is a DLedger member."""
+    probe: Probe
 
-    def send(self, topic: str, **options: object) -> list[Any]:
-        """Before an election is over the broker refuses; the probe tries again."""
-        events: list[Any] = self.probe.run("send", topic=topic, retryMs=20_000, **options)
+    def send(self, topic: str, **options: object) -> list[Event]:
+        """Send messages; the probe repeats those that the broker refuses before an election is
+        over.
+        """
+        events = self.probe.run(
+            "send", topic=topic, retryMs=20_000, timeout_s=60.0, heard=None, **options
+        )
         return [event for event in events if event["event"] != "failed"]
 
-    def consume(self, topic: str, **options: object) -> list[Any]:
-        found: list[Any] = self.probe.run("consume", topic=topic, group=f"{topic}-g", **options)
-        return found
+    def consume(self, topic: str, **options: object) -> list[Event]:
+        return self.probe.run(
+            "consume", topic=topic, group=f"{topic}-g", timeout_s=60.0, heard=None, **options
+        )
 
-    def dump(self, topic: str) -> list[Any]:
+    def dump(self, topic: str) -> list[Event]:
+        """Return every message of the topic, in the order of the log."""
         events = self.probe.run("dump", topic=topic)
         messages = [event for event in events if event["event"] == "message"]
         return sorted(messages, key=lambda event: event["commitLogOffset"])
 
 
 @pytest.fixture
-def sides(ground: InteropServers, tmp_path: Path):
-    namesrvs = []
+def sides(ground: InteropServers, tmp_path: Path) -> Iterator[dict[str, SwitchedStore]]:
+    """A store of Java and one of rmqpy, by kind."""
+    namesrvs: list[ServerProcess] = []
 
-    def switched(kind):
+    def switched(kind: str) -> SwitchedStore:
         namesrv = ground.namesrv("java", f"flip-{kind}-namesrv")
         namesrvs.append(namesrv)
         port = ground.block(BROKER_PORT_COUNT).broker_port
         member = dledger_settings("broker-a", ground.block(1).first)
         store = tmp_path / kind
 
-        def opened(dledger):
+        def opened(dledger: bool) -> ServerProcess:
             own = SETTINGS | member if dledger else SETTINGS
             spec = BrokerSpec(port=port, namesrv=namesrv.address, store=store, settings=own)
             name = f"flip-{kind}-{'member' if dledger else 'classic'}"
             return ground.take(ground.site(kind).broker(name, spec))
 
-        return Switched(opened, ground.probe.at(namesrv.address))
+        return SwitchedStore(opened, ground.probe.at(namesrv.address))
 
     yield {kind: switched(kind) for kind in KINDS}
     for namesrv in namesrvs:
         namesrv.stop()
 
 
-def begin(side: Switched) -> None:
-    """Something of everything, none of it finished."""
+def start_work(side: SwitchedStore) -> None:
+    """Start work of every kind, and finish none of it."""
     side.send("packed", mode="batch", count=12, batch=6, keys="p")
     for number in range(8):
         side.send(
@@ -97,14 +106,14 @@ def begin(side: Switched) -> None:
     side.send("late", count=4, delay=5, keys="l")
 
 
-def end(side: Switched) -> dict[str, Any]:
-    """What becomes of it."""
+def finish_work(side: SwitchedStore) -> dict[str, Any]:
+    """Let the work finish, and return its results by name."""
     side.send("settled", count=1)
     events = side.send(
         "paid", mode="transaction", count=1, first=100, outcomes="c", checks="uucruc", keys="t",
         group="payers", warmMs=1_500, lingerMs=9_000,
     )  # fmt: skip
-    asked = {(e["index"], e["answer"], e["crc"]) for e in events if e["event"] == "checked"}
+    checks = {(e["index"], e["answer"], e["crc"]) for e in events if e["event"] == "checked"}
     late = side.consume("late", max=4, firstMs=30_000)
     waits = [
         event["storeTimestamp"] - event["bornTimestamp"]
@@ -114,7 +123,7 @@ def end(side: Switched) -> dict[str, Any]:
     side.consume("again", refuse=9, maxTimes=2, max=9, idleMs=8_000)
     steps = received(side.consume("steps", mode="orderly", max=18), "queueOffset")
     return {
-        "asked": sorted(asked),
+        "checks": sorted(checks),
         "paid": in_order(without_checks(seen(m)) for m in side.dump("paid")),
         "late": in_order(received(late)),
         "not early": [ms >= LONG_DELAY_MS for ms in waits],
@@ -131,23 +140,23 @@ def end(side: Switched) -> dict[str, Any]:
 
 
 def without_checks(message: dict[str, Any]) -> dict[str, Any]:
-    """How often was asked about it hangs on how long the switch has taken."""
+    """Remove the number of checks, which depends on how long the switch took."""
     message["properties"].pop("TRANSACTION_CHECK_TIMES", None)
     return message
 
 
-def test_what_was_under_way_goes_on_behind_the_switch(sides) -> None:
-    def scenario(side: Switched) -> dict[str, Any]:
+def test_unfinished_work_continues_after_the_switch(sides: dict[str, SwitchedStore]) -> None:
+    def scenario(side: SwitchedStore) -> dict[str, Any]:
         with side.open(False) as broker:
             for topic in TOPICS:
-                count = 1 if topic == "paid" else 2  # its producer chooses the queue
+                count = 1 if topic == "paid" else 2  # The transaction producer chooses the queue.
                 side.probe.run(
                     "createTopic", topic=topic, broker=broker.address,
                     readQueues=count, writeQueues=count,
                 )  # fmt: skip
-            begin(side)
+            start_work(side)
         with side.open(True):
-            return end(side)
+            return finish_work(side)
 
     found = both(sides, scenario)
     assert len(found["late"]) == 4 and found["not early"] == [True] * 4

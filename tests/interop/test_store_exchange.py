@@ -1,17 +1,19 @@
-"""One store directory, opened in turn by Java and by us: nothing may be lost or look different.
+"""One store directory, opened in turn by Java and by rmqpy: nothing is lost or looks different.
 
-The name server is Java's throughout: it is not what is tested here.
+The name server is always Java's; it is not tested here.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 from harness.interop import InteropServers
 
+from rmqpy.testing.java import Event
 from rmqpy.testing.ports import BROKER_PORT_COUNT
-from rmqpy.testing.processes import BrokerSpec, dledger_settings
+from rmqpy.testing.processes import BrokerSpec, ServerProcess, dledger_settings
 from rmqpy.testing.store_reader import read_store
 
 pytestmark = pytest.mark.interop
@@ -27,15 +29,29 @@ MODES = [
     pytest.param("classic", "dledger", id="flipped"),
     pytest.param("dledger", "dledger", id="dledger"),
 ]
-FIRST = {"count": 150, "sizes": "40,900,1500,9000,3", "keys": "first-", "tags": "a,b,c"}
-SECOND = {"count": 60, "sizes": "700,20", "keys": "second-", "tags": "d", "first": 1000}
+
+
+class Messages(TypedDict):
+    """The options with which the probe sends messages."""
+
+    count: int
+    sizes: str
+    keys: str
+    tags: str
+    first: int
+
+
+FIRST = Messages(count=150, sizes="40,900,1500,9000,3", keys="first-", tags="a,b,c", first=0)
+SECOND = Messages(count=60, sizes="700,20", keys="second-", tags="d", first=1000)
 ADDED_BY_THE_CLIENT = ("MIN_OFFSET", "MAX_OFFSET", "CLUSTER")
 
 
-class Exchange:
-    """A store and the two ports that belong to it; hosts stand in every message, so they stay."""
+class SharedStore:
+    """A store and its two ports, which do not change because every message has the host and port
+    of its broker.
+    """
 
-    def __init__(self, ground, name, tmp_path):
+    def __init__(self, ground: InteropServers, name: str, tmp_path: Path) -> None:
         self.ground, self.name = ground, name
         self.namesrv = ground.namesrv("java", f"{name}-namesrv")
         self.probe = ground.probe.at(self.namesrv.address)
@@ -44,7 +60,8 @@ class Exchange:
         self.store = tmp_path / "store"
         self.turns = 0
 
-    def open(self, kind, mode):
+    def open(self, kind: str, mode: str) -> ServerProcess:
+        """Return a broker on the store, not started."""
         self.turns += 1
         member = dledger_settings("broker-a", self.member_port)
         spec = BrokerSpec(
@@ -56,16 +73,17 @@ class Exchange:
         name = f"{self.name}-{self.turns}-{kind}-{mode}"
         return self.ground.take(self.ground.site(kind).broker(name, spec))
 
-    def send(self, topic, **options):
-        events = self.probe.run("send", topic=topic, retryMs=20_000, **options)
+    def send(self, messages: Messages) -> list[Event]:
+        """Send messages to the topic ``goods`` and return their acknowledgements."""
+        events = self.probe.run("send", topic="goods", retryMs=20_000, **messages)
         sent = [event for event in events if event["event"] == "sent"]
-        assert len(sent) == options["count"]
+        assert len(sent) == messages["count"]
         return sent
 
-    def dump(self, topic):
-        """Every field of every message, by place in the log."""
+    def dump(self, topic: str) -> dict[int, Event]:
+        """Return every field of every message, by offset in the log."""
         self.wait_for_route(topic)
-        messages = {}
+        messages: dict[int, Event] = {}
         for event in self.probe.run("dump", topic=topic):
             if event["event"] == "message":
                 for name in ADDED_BY_THE_CLIENT:
@@ -73,15 +91,16 @@ class Exchange:
                 messages[event["commitLogOffset"]] = event
         return messages
 
-    def wait_for_route(self, topic):
-        """A send to a topic of its own waits until the broker is master and known."""
-        self.send("settled", count=1)
+    def wait_for_route(self, topic: str) -> None:
+        """Wait until a send to another topic succeeds: the broker is a master, and registered."""
+        events = self.probe.run("send", topic="settled", retryMs=20_000, count=1)
+        assert [event["event"] for event in events if event["event"] == "sent"] == ["sent"]
         assert self.probe.run("offsets", topic=topic)
 
-    def offsets(self, topic):
+    def offsets(self, topic: str) -> list[Event]:
         return self.probe.run("offsets", topic=topic, group="reads-half")
 
-    def consume_some(self, topic):
+    def consume_some(self, topic: str) -> None:
         self.probe.run("consume", topic=topic, group="reads-half", expression="a")
 
 
@@ -91,47 +110,49 @@ def test_each_opens_what_the_other_wrote(
     ground: InteropServers,
     request: pytest.FixtureRequest,
     tmp_path: Path,
-    writer,
-    reader,
-    writer_mode,
-    reader_mode,
+    writer: str,
+    reader: str,
+    writer_mode: str,
+    reader_mode: str,
 ) -> None:
-    exchange = Exchange(ground, request.node.callspec.id, tmp_path)
-    with exchange.open(writer, writer_mode) as broker:
+    shared = SharedStore(ground, request.node.callspec.id, tmp_path)
+    with shared.open(writer, writer_mode) as broker:
         for topic in ("goods", "settled"):
-            exchange.probe.run("createTopic", topic=topic, broker=broker.address)
-        sent = exchange.send("goods", **FIRST)
-        exchange.consume_some("goods")
-        written = exchange.dump("goods")
-        offsets = exchange.offsets("goods")
+            shared.probe.run("createTopic", topic=topic, broker=broker.address)
+        sent = shared.send(FIRST)
+        shared.consume_some("goods")
+        written = shared.dump("goods")
+        offsets = shared.offsets("goods")
     assert len(written) == len(sent) == 150
-    assert read_store(exchange.store).problems == []
+    assert read_store(shared.store).problems == []
 
-    with exchange.open(reader, reader_mode):
-        assert exchange.dump("goods") == written
-        assert exchange.offsets("goods") == offsets
-        (found,) = exchange.probe.run("query", topic="goods", key="first-77")
-        assert found["commitLogOffset"] == place_of(sent, 77, written)
-        more = exchange.send("goods", **SECOND)
-        grown = exchange.dump("goods")
-    assert {place: grown[place] for place in written} == written
+    with shared.open(reader, reader_mode):
+        assert shared.dump("goods") == written
+        assert shared.offsets("goods") == offsets
+        (found,) = shared.probe.run("query", topic="goods", key="first-77")
+        assert found["commitLogOffset"] == offset_of(sent, 77, written)
+        more = shared.send(SECOND)
+        grown = shared.dump("goods")
+    assert {offset: grown[offset] for offset in written} == written
     assert len(grown) == len(written) + len(more)
-    assert read_store(exchange.store).problems == []
+    assert read_store(shared.store).problems == []
 
-    with exchange.open(writer, reader_mode):
-        assert exchange.dump("goods") == grown
+    with shared.open(writer, reader_mode):
+        assert shared.dump("goods") == grown
         for key, events in (("first-5", sent), ("second-1033", more)):
-            (found,) = exchange.probe.run("query", topic="goods", key=key)
-            assert found["commitLogOffset"] == place_of(events, int(key.split("-")[1]), grown)
-    assert read_store(exchange.store).problems == []
+            (found,) = shared.probe.run("query", topic="goods", key=key)
+            assert found["commitLogOffset"] == offset_of(events, int(key.split("-")[1]), grown)
+    assert read_store(shared.store).problems == []
 
 
-def place_of(sent, index, messages):
-    """Where the message with that index stands, by the queue offset that the broker answered."""
+def offset_of(sent: list[Event], index: int, messages: dict[int, Event]) -> int:
+    """Return the offset in the log of the message with that index, found by the queue offset that
+    was acknowledged.
+    """
     (event,) = (event for event in sent if event["index"] == index)
-    (place,) = (
-        place
-        for place, message in messages.items()
+    (offset,) = (
+        offset
+        for offset, message in messages.items()
         if (message["queueId"], message["queueOffset"]) == (event["queueId"], event["queueOffset"])
     )
-    return place
+    return offset

@@ -1,7 +1,7 @@
-"""TLS across implementations: Java's client and mqadmin at our servers, ours at Java's.
+"""TLS across implementations: Java's client and mqadmin with our servers, ours with Java's.
 
-Both Java and rmqpy read one ``tls.properties``; the Java programs get its path and the other keys
-as system properties.
+Java and rmqpy read the same ``tls.properties``; the Java programs receive its path and the other
+keys as system properties.
 """
 
 from __future__ import annotations
@@ -10,27 +10,36 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from attrs import evolve
-from harness.interop import InteropCluster, InteropServers
+from attrs import define, evolve
+from harness.interop import ROUTE_WAIT_MS, InteropServers
 
 from rmqpy.client import ClientInstance, ClientSettings, Message, Producer, PullConsumer, TlsSide
 from rmqpy.model.errors import NetworkError
-from rmqpy.testing.java import JavaSite, JvmSettings
+from rmqpy.testing.java import JavaSite, JvmSettings, MqAdmin, Probe
 from rmqpy.testing.ports import BROKER_PORT_COUNT
-from rmqpy.testing.processes import BrokerSpec, RmqpySite, dledger_settings
+from rmqpy.testing.processes import BrokerSpec, RmqpySite, ServerProcess, Site, dledger_settings
 
 pytestmark = pytest.mark.interop
 
-ROUTE_WAIT_MS = 20_000
+
+@define
+class TlsCluster:
+    """A name server, a broker, and Java clients, all of which speak only TLS."""
+
+    namesrv: ServerProcess
+    broker: ServerProcess
+    probe: Probe
+    admin: MqAdmin
 
 
 @pytest.fixture(scope="module")
-def tls_file(tls_folder: Path, tmp_path_factory: pytest.TempPathFactory):
-    """Everybody verifies everybody."""
+def tls_file(tls_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tls.properties with which every side verifies its peer."""
     file = tmp_path_factory.mktemp("tls") / "tls.properties"
     lines = {
         "tls.test.mode.enable": "false",
@@ -49,8 +58,8 @@ def tls_file(tls_folder: Path, tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(scope="module")
-def java_tls(ground: InteropServers, tls_file):
-    """Java programs that speak TLS, and demand it where they serve."""
+def java_tls(ground: InteropServers, tls_file: Path) -> JavaSite:
+    """A site of Java programs that speak TLS, and whose servers require it."""
     options = {
         "tls.enable": "true",
         "tls.server.mode": "enforcing",
@@ -65,16 +74,23 @@ def java_tls(ground: InteropServers, tls_file):
 
 
 @pytest.fixture(scope="module", params=["java", "rmqpy", "rmqpy-dledger"])
-def cluster(request: pytest.FixtureRequest, ground: InteropServers, java_tls, tls_file):
-    """(kind, name server, broker, a Java probe, mqadmin), all behind TLS."""
-    kind = request.param
-    settings = {"tls.server.mode": "enforcing", "tls.enable": "true", "tls.config.file": tls_file}
+def tls_cluster(
+    request: pytest.FixtureRequest, ground: InteropServers, java_tls: JavaSite, tls_file: Path
+) -> Iterator[TlsCluster]:
+    kind: str = request.param
+    settings = {
+        "tls.server.mode": "enforcing",
+        "tls.enable": "true",
+        "tls.config.file": str(tls_file),
+    }
+    site: Site
+    own: dict[str, str] = {}
     with ExitStack() as stack:
         if kind == "java":
-            site, own = java_tls, {}
+            site = java_tls
             namesrv = java_tls.namesrv(f"{kind}-namesrv", ground.block(1).first)
         else:
-            site, own = RmqpySite(ground.rmqpy.root / "with-tls"), settings
+            site, own = RmqpySite(ground.rmqpy.root / "with-tls"), dict(settings)
             namesrv = site.namesrv(f"{kind}-namesrv", ground.block(1).first)
             namesrv.argv += [
                 word for key, value in settings.items() for word in ("--set", f"{key}={value}")
@@ -82,11 +98,11 @@ def cluster(request: pytest.FixtureRequest, ground: InteropServers, java_tls, tl
         stack.callback(namesrv.kill)
         namesrv.start()
         if kind.endswith("dledger"):
-            own = {**own, **dledger_settings("broker-a", ground.block(1).first)}
+            own |= dledger_settings("broker-a", ground.block(1).first)
         spec = BrokerSpec(
             port=ground.block(BROKER_PORT_COUNT).broker_port,
             namesrv=namesrv.address,
-            settings={key: str(value) for key, value in own.items()},
+            settings=own,
         )
         broker = site.broker(f"{kind}-broker", spec)
         stack.callback(broker.kill)
@@ -94,10 +110,10 @@ def cluster(request: pytest.FixtureRequest, ground: InteropServers, java_tls, tl
         probe = stack.enter_context(java_tls.probe(namesrv.address))
         admin = java_tls.admin(namesrv.address)
         stack.callback(admin.close)
-        yield kind, namesrv, broker, probe, admin
+        yield TlsCluster(namesrv, broker, probe, admin)
 
 
-def side(tls_folder):
+def client_side(tls_folder: Path) -> TlsSide:
     return TlsSide(
         certificate=str(tls_folder / "client.pem"),
         key=str(tls_folder / "client.key"),
@@ -106,25 +122,25 @@ def side(tls_folder):
     )
 
 
-def test_javas_client_and_mqadmin_speak_tls(cluster: InteropCluster) -> None:
-    _, _, broker, probe, admin = cluster
+def test_javas_client_and_mqadmin_speak_tls(tls_cluster: TlsCluster) -> None:
+    broker, probe = tls_cluster.broker, tls_cluster.probe
     probe.run("createTopic", topic="Tls", broker=broker.address)
     sent = probe.run("send", topic="Tls", count=20, retryMs=ROUTE_WAIT_MS, sizes="10,100000")
     assert sum(event["event"] == "sent" for event in sent) == 20
-    taken = probe.run("consume", topic="Tls", group="tls-readers")
-    assert taken[-1]["count"] == 20
-    assert broker.address in admin.run("clusterList")
+    consumed = probe.run("consume", topic="Tls", group="tls-readers")
+    assert consumed[-1]["count"] == 20
+    assert broker.address in tls_cluster.admin.run("clusterList")
 
 
 def test_our_client_and_admin_speak_tls(
-    cluster: InteropCluster, tls_folder: Path, tls_file
+    tls_cluster: TlsCluster, tls_folder: Path, tls_file: Path
 ) -> None:
-    _, namesrv, broker, probe, _ = cluster
-    probe.run("createTopic", topic="Ours", broker=broker.address)
-    probe.run("send", topic="Ours", count=1, queue=0, retryMs=ROUTE_WAIT_MS)
+    namesrv, broker = tls_cluster.namesrv, tls_cluster.broker
+    tls_cluster.probe.run("createTopic", topic="Ours", broker=broker.address)
+    tls_cluster.probe.run("send", topic="Ours", count=1, queue=0, retryMs=ROUTE_WAIT_MS)
 
-    async def whole():
-        settings = ClientSettings(name_servers=namesrv.address, tls=side(tls_folder))
+    async def scenario() -> list[int]:
+        settings = ClientSettings(name_servers=namesrv.address, tls=client_side(tls_folder))
         instance = await ClientInstance.open(settings)
         try:
             async with Producer("tls-writers", instance=instance) as producer:
@@ -135,7 +151,7 @@ def test_our_client_and_admin_speak_tls(
         finally:
             await instance.close()
 
-    assert asyncio.run(whole())[0] == 200_000
+    assert asyncio.run(scenario())[0] == 200_000
     argv = [sys.executable, "-m", "rmqpy.cli", "admin", "clusterList", "-n", namesrv.address]
     listed = subprocess.run(
         [*argv, "--format", "json", "--tls-config", str(tls_file)],
@@ -147,11 +163,12 @@ def test_our_client_and_admin_speak_tls(
     assert broker.address in json.dumps(json.loads(listed.stdout))
 
 
-def test_who_shows_no_certificate_stays_outside(cluster: InteropCluster, tls_folder: Path) -> None:
-    _, namesrv, _, _, _ = cluster
-
-    async def asks(tls):
-        instance = await ClientInstance.open(ClientSettings(name_servers=namesrv.address, tls=tls))
+def test_a_client_without_a_certificate_is_refused(
+    tls_cluster: TlsCluster, tls_folder: Path
+) -> None:
+    async def scenario(tls: TlsSide | None) -> None:
+        settings = ClientSettings(name_servers=tls_cluster.namesrv.address, tls=tls)
+        instance = await ClientInstance.open(settings)
         try:
             with pytest.raises(NetworkError):
                 await instance.route("Tls")
@@ -159,4 +176,4 @@ def test_who_shows_no_certificate_stays_outside(cluster: InteropCluster, tls_fol
             await instance.close()
 
     for tls in (None, TlsSide(trust=str(tls_folder / "ca.pem"), verify=True)):
-        asyncio.run(asks(tls))
+        asyncio.run(scenario(tls))

@@ -1,4 +1,4 @@
-"""The regression suite for users' own stores, with the Java broker as the last to open them."""
+"""The regression suite for users' own stores, after which the Java broker opens the store."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ SECONDS_MAX = 600
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
-def test_java_serves_what_the_suite_has_left(
-    golden_copy: Callable[[str], Path], tmp_path: Path, version
+def test_java_serves_a_store_after_the_suite(
+    golden_copy: Callable[[str], Path], tmp_path: Path, version: str
 ) -> None:
     if JavaHome(version).missing() is not None:
         pytest.skip(str(JavaHome(version).missing()))
     store = golden_copy("B-master-slave-v497") / "master"
-    asked = ["--pyargs", "rmqpy.testing.suite", "--rmq-store", str(store), "--rmq-java", version]
+    arguments = ["--pyargs", "rmqpy.testing.suite"]
+    arguments += ["--rmq-store", str(store), "--rmq-java", version]
     plugin = ["-p", "no:cacheprovider"]
     if PLUGIN not in {each.value for each in entry_points(group="pytest11")}:
         plugin += ["-p", PLUGIN]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", *plugin, *asked],
+        [sys.executable, "-m", "pytest", "-q", "-x", *plugin, *arguments],
         cwd=tmp_path,
         env=python_environment(),
         capture_output=True,

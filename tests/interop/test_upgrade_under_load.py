@@ -1,7 +1,7 @@
-"""A master and its slave become three members and go back by the commands of
-docs/how-to/upgrade-a-group.md while clients of Java run through it: every acknowledged message is
-read once at its queue offset, every one reached the consumers, and each step says for how long
-nothing was acknowledged (``-rP``).
+"""A master and its slave become three members and go back with the commands of
+docs/how-to/upgrade-a-group.md while Java clients run: every acknowledged message is read once at
+its queue offset and has reached the consumers. Each step prints for how long nothing was
+acknowledged (``-rP``).
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from attrs import define, field
-from harness.interop import Hosts, InteropServers
+from harness.interop import MEMBERS, Brokers, Hosts, InteropServers, MakeHosts
 
 from rmqpy.testing.java import ClientError, Event, Probe
 from rmqpy.testing.processes import ServerProcess
@@ -23,12 +23,11 @@ from rmqpy.testing.store_reader import read_store
 
 pytestmark = pytest.mark.interop
 
-MEMBERS = ("n0", "n1", "n2")
 BROKER = "broker-a"
 TOPICS = ("goods", "orders")
 PACE_MS = 20
 STEADY = 80
-"""Acknowledgements of each producer between two steps."""
+"""The acknowledgements of each producer between two steps."""
 
 STARTS_MAX = 5
 
@@ -38,7 +37,9 @@ JOURNEY_SECONDS_MAX = 900.0
 
 @define
 class Client:
-    """A JVM that works until the file ``over`` exists; ``heard`` is what it has printed so far."""
+    """A JVM that runs one command until the file of its option ``until`` exists; ``heard`` are its
+    events so far.
+    """
 
     probe: Probe
     command: str
@@ -53,12 +54,13 @@ class Client:
         return self
 
     def _run(self) -> None:
-        options = {"timeout_s": JOURNEY_SECONDS_MAX, "heard": self.heard, **self.options}
         for left in reversed(range(STARTS_MAX)):
             try:
-                self.probe.run(self.command, **options)
+                self.probe.run(
+                    self.command, timeout_s=JOURNEY_SECONDS_MAX, heard=self.heard, **self.options
+                )
             except ClientError as fault:
-                # Java's client gives its broker three seconds when it starts.
+                # A Java client waits only three seconds for its broker when it starts.
                 if not left or self.times_ms():
                     self.fault.append(fault)
                     return
@@ -74,7 +76,7 @@ class Client:
         assert not self.fault, self.fault
 
     def times_ms(self) -> list[int]:
-        """When messages were acknowledged, or seen."""
+        """Return the times at which messages were acknowledged or received."""
         name = "at" if self.command == "send" else "seenTimestamp"
         return [event[name] for event in list(self.heard) if name in event]
 
@@ -88,90 +90,106 @@ class Client:
 
 @define
 class Watch:
-    """For how long clients stood still in each step."""
+    """The steps of the upgrade, and for how long clients paused in each."""
 
     producers: list[Client]
     consumers: list[Client]
     steps: list[tuple[str, float, float]] = field(factory=list)
-    """Name, begin, end of what the operator does."""
+    """The name, start, and end of each step of the operator."""
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Ends when all clients are steady again."""
-        begin = time.time()
+        """Record a step, and then wait until all clients are steady again."""
+        start = time.time()
         yield
-        self.steps.append((name, begin, time.time()))
-        self.steady()
+        self.steps.append((name, start, time.time()))
+        self.wait_until_steady()
 
-    def steady(self) -> None:
-        """Every producer has so many more acknowledged, and they are consumed."""
-        wanted = [(each, len(each.sent()) + STEADY) for each in self.producers]
+    def wait_until_steady(self) -> None:
+        """Wait until every producer has STEADY more acknowledgements and their messages are
+        consumed.
+        """
+        goals = [(each, len(each.sent()) + STEADY) for each in self.producers]
         deadline = time.monotonic() + WAIT_SECONDS_MAX
-        for producer, count in wanted:
+        for producer, count in goals:
             while len(producer.sent()) < count:
                 assert not producer.fault, producer.fault
                 assert time.monotonic() < deadline, producer.heard[-3:]
                 time.sleep(0.05)
-        self.read_by_all()
+        self.wait_until_consumed()
 
-    def read_by_all(self) -> None:
-        """Every consumer has what was acknowledged up to now."""
+    def wait_until_consumed(self) -> None:
+        """Wait until every consumer has received the messages acknowledged up to now."""
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         for producer, consumer in zip(self.producers, self.consumers, strict=True):
-            wanted = {event["msgId"] for event in producer.sent()}
-            while lacking := wanted - consumer.received():
+            acknowledged = {event["msgId"] for event in producer.sent()}
+            while missing := acknowledged - consumer.received():
                 assert not consumer.fault, consumer.fault
-                assert time.monotonic() < deadline, (len(wanted), lacking)
+                assert time.monotonic() < deadline, (len(acknowledged), missing)
                 time.sleep(0.2)
 
     def gap_s(self, clients: list[Client], number: int) -> float:
-        """The longest pause that began in a step, or went on into it, of who suffered most."""
-        _, begin, _ = self.steps[number]
+        """Return the longest pause of a client that overlapped a step."""
+        _, start, _ = self.steps[number]
         end = self.steps[number + 1][1] if number + 1 < len(self.steps) else time.time()
         longest = 0
         for client in clients:
             for one, two in itertools.pairwise(sorted(client.times_ms())):
-                if begin * 1000 <= two and one < end * 1000 and two - one > longest:
+                if start * 1000 <= two and one < end * 1000 and two - one > longest:
                     longest = two - one
         return longest / 1000
 
     def table(self) -> Iterator[str]:
         yield "| step | it took | no send was acknowledged for | nothing was consumed for |"
         yield "|---|---|---|---|"
-        for number, (name, begin, end) in enumerate(self.steps):
+        for number, (name, start, end) in enumerate(self.steps):
             sends_s, reads_s = (
                 self.gap_s(each, number) for each in (self.producers, self.consumers)
             )
-            yield f"| {name} | {end - begin:.1f} s | {sends_s:.1f} s | {reads_s:.1f} s |"
+            yield f"| {name} | {end - start:.1f} s | {sends_s:.1f} s | {reads_s:.1f} s |"
 
 
-def clients(ground, namesrv: ServerProcess, folder: Path) -> tuple[list[Client], list[Client]]:
-    """A producer and a consumer of each topic, each in a JVM of its own."""
+def clients(
+    ground: InteropServers, namesrv: ServerProcess, folder: Path
+) -> tuple[list[Client], list[Client]]:
+    """Return a producer and a consumer of each topic, each in its own JVM."""
     producers, consumers = [], []
     for number, topic in enumerate(TOPICS):
-        sending = ground.java.probe(namesrv.address, f"producer-{topic}-{namesrv.port}")
-        words = {"topic": topic, "auto": "true", "keys": f"{topic}-", "sizes": "40,300,9"}
-        patience = {"paceMs": PACE_MS, "retryMs": WAIT_SECONDS_MAX * 1000}
-        last = {"count": 1_000_000, "until": folder / "sent"}
-        producers.append(Client(sending, "send", {**words, **patience, **last}))
-        reading = ground.java.probe(namesrv.address, f"consumer-{topic}-{namesrv.port}")
-        mode = ("concurrently", "orderly")[number % 2]
-        words = {"topic": topic, "group": f"readers-{topic}", "mode": mode, "pollMs": 1000}
-        consumers.append(Client(reading, "consume", {**words, "until": folder / "read"}))
+        sending: dict[str, object] = {
+            "topic": topic,
+            "auto": "true",
+            "keys": f"{topic}-",
+            "sizes": "40,300,9",
+            "paceMs": PACE_MS,
+            "retryMs": WAIT_SECONDS_MAX * 1000,
+            "count": 1_000_000,
+            "until": folder / "sent",
+        }
+        probe = ground.java.probe(namesrv.address, f"producer-{topic}-{namesrv.port}")
+        producers.append(Client(probe, "send", sending))
+        reading: dict[str, object] = {
+            "topic": topic,
+            "group": f"readers-{topic}",
+            "mode": ("concurrently", "orderly")[number % 2],
+            "pollMs": 1000,
+            "until": folder / "read",
+        }
+        probe = ground.java.probe(namesrv.address, f"consumer-{topic}-{namesrv.port}")
+        consumers.append(Client(probe, "consume", reading))
     return producers, consumers
 
 
 @pytest.mark.parametrize("kind", ["rmqpy", "java"])
-def test_there_and_back_under_load(
+def test_the_switch_and_the_way_back_under_load_lose_no_message(
     ground: InteropServers,
-    hosts: Callable[..., Hosts],
-    kind,
+    hosts: MakeHosts,
+    kind: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    place = hosts(tmp_path, kind, f"under-load-{kind}", BROKER)
-    brokers = place.brokers(kind)
+    group = hosts(tmp_path, kind, f"under-load-{kind}", BROKER)
+    brokers = group.brokers(kind)
     for member in ("n0", "n1"):
         brokers.servers[member].start()
     probe = ground.probe.at(brokers.namesrv.address)
@@ -182,12 +200,12 @@ def test_there_and_back_under_load(
     try:
         for client in (*producers, *consumers):
             client.start()
-        watch.steady()
-        journey(place, brokers, watch)
+        watch.wait_until_steady()
+        switch_and_leave(group, brokers, watch)
         (tmp_path / "sent").touch()
         for producer in producers:
             producer.join()
-        watch.read_by_all()
+        watch.wait_until_consumed()
     finally:
         (tmp_path / "sent").touch()
         (tmp_path / "read").touch()
@@ -200,29 +218,31 @@ def test_there_and_back_under_load(
         assert read_store(tmp_path / member).problems == []
 
 
-def journey(place, brokers, watch: Watch) -> None:
-    ports = list(place.ground.block(3))
-    there = place.page("Switch to DLedger", ports)
-    back = place.page("Go back to a master and slaves", ports)
+def switch_and_leave(group: Hosts, brokers: Brokers, watch: Watch) -> None:
+    """Run both parts of the page, with the loss of a leader between them."""
+    ports = list(group.ground.block(3))
+    switch = group.page("Switch to DLedger", ports)
+    leave = group.page("Go back to a master and slaves", ports)
     with watch.step("check, plan, apply, switch, start of three members"):
         brokers.stop("n0", "n1")
-        there("rmqpy upgrade verify")
+        switch("rmqpy upgrade verify")
         brokers.launch(*MEMBERS)
     with watch.step("verify, finalize, while the group works"):
-        there("")
+        switch("")
     with watch.step("the leader is killed"):
         leader = brokers.leader()
         brokers.servers[leader].kill()
     brokers.launch(leader)
-    watch.steady()
+    watch.wait_until_steady()
     with watch.step("leave, start of master and slaves"):
         brokers.stop_group(wiping=True)
-        back("")
+        leave("")
         brokers.launch("n0")
         brokers.launch("n1", "n2")
 
 
 def check(probe: Probe, watch: Watch) -> None:
+    """Assert that every queue is complete, and that every acknowledged message was consumed."""
     for topic, producer, consumer in zip(TOPICS, watch.producers, watch.consumers, strict=True):
         found: dict[tuple[int, int], Event] = {}
         for event in probe.run("dump", topic=topic):

@@ -1,4 +1,4 @@
-"""The wrong upgrades, made by Java groups: what became of them is found, mended or refused."""
+"""Wrong upgrades, performed by Java groups: their damage is found, and repaired or refused."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.interop import InteropServers
+from harness.interop import MEMBERS, InteropServers
 
 from rmqpy.cli import main
 from rmqpy.codec.backend import scan_records
 from rmqpy.testing.java import ClientError, JavaHome
 from rmqpy.testing.ports import BROKER_PORT_COUNT
-from rmqpy.testing.processes import BrokerSpec, ProcessError, group_settings
+from rmqpy.testing.processes import BrokerSpec, ProcessError, ServerProcess, group_settings
 
 pytestmark = pytest.mark.interop
 
-MEMBERS = ("n0", "n1", "n2")
 LAST = "commitlog/00000000000000196608"
 WAIT_SECONDS_MAX = 90
 SHORT = 5
-"""Messages that a log lacks."""
+"""The number of messages that are cut off a log."""
 
 UNSOUND = {"same-log", "same-divide", "tables-there", "tables-readable", "divide-fits"}
 
 
 def shorten(store: Path, count: int) -> None:
-    """The last messages of a log are not there; their queues know nothing of it."""
+    """Cut the last messages off a log, and remove its consume queues and index."""
     path = store / LAST
     data = bytearray(path.read_bytes())
     scan = scan_records(memoryview(bytes(data)), 0, dledger=False, check_crc=False)
@@ -64,7 +63,7 @@ def bare_third(root: Path) -> None:
 
 
 def killed(root: Path) -> None:
-    """As after a kill: the abort file, a torn last record, a file made ahead."""
+    """Leave a store as after a kill: the abort file, a torn last record, a preallocated file."""
     path = root / "n0" / LAST
     data = bytearray(path.read_bytes())
     end = scan_records(memoryview(bytes(data)), 0, dledger=False, check_crc=False).end
@@ -88,31 +87,30 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
     "roll_back": (nothing, "n0"),
     "delete_old": (nothing, "n1"),
 }
-"""How the stores are made wrong, and who should lead."""
+"""The change to the stores, and the member that should lead."""
 
-MENDED, REFUSED = 0, 2
+REPAIRED, REFUSED = 0, 2
 OUTCOMES = {
-    "gap_same_file": {MENDED},
-    "gap_whole_file": {MENDED, REFUSED},  # a short one that leads begins inside the old log
-    "third_empty": {MENDED},
-    "empty_leads": {MENDED, REFUSED},  # an empty one that leads begins at 0
-    "bare_leads": {MENDED},
+    "gap_same_file": {REPAIRED},
+    "gap_whole_file": {REPAIRED, REFUSED},  # A short member that leads starts inside the old log.
+    "third_empty": {REPAIRED},
+    "empty_leads": {REPAIRED, REFUSED},  # An empty member that leads starts at 0.
+    "bare_leads": {REPAIRED},
     "killed_store": {REFUSED},
     "roll_back": {REFUSED},
-    "delete_old": {MENDED},
+    "delete_old": {REPAIRED},
 }
-"""Exit codes of ``rmqpy upgrade plan``. Who leads first is Java's dice."""
+"""The exit codes of ``rmqpy upgrade plan``. Java chooses the first leader at random."""
 
 
-class Wrong:
-    """A Java group on wrong stores."""
+class WrongGroup:
+    """A Java group on damaged stores."""
 
-    def __init__(self, ground, root: Path, name: str, leader: str):
-        self.ground, self.root, self.name = ground, root, name
+    def __init__(self, ground: InteropServers, root: Path, name: str, leader: str) -> None:
         self.namesrv = ground.namesrv("java", f"wrong-{name}-namesrv")
         self.probe = ground.probe.at(self.namesrv.address)
         ports = list(ground.block(3))
-        self.servers = {}
+        self.servers: dict[str, ServerProcess] = {}
         for number, member in enumerate(MEMBERS):
             own = group_settings("golden", ports, number) | {"preferredLeaderId": leader}
             spec = BrokerSpec(
@@ -130,7 +128,7 @@ class Wrong:
         return next(Path(word) for word in words if word.endswith("broker.conf"))
 
     def run(self, *members: str, first: int = 0) -> None:
-        """Some of them, until messages were taken or nothing comes any more."""
+        """Run some members until messages are accepted or the time is up."""
         for member in members:
             self.servers[member].launch()
         deadline = time.monotonic() + WAIT_SECONDS_MAX
@@ -140,7 +138,7 @@ class Wrong:
                 break
             except ClientError:
                 time.sleep(0.5)
-        time.sleep(3)  # what followers do with it
+        time.sleep(3)  # The followers replicate meanwhile.
         for member in members:
             try:
                 self.servers[member].stop(20)
@@ -149,10 +147,10 @@ class Wrong:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_found_and_mended_or_refused(
+def test_the_damage_is_found_and_repaired_or_refused(
     ground: InteropServers,
     golden_copy: Callable[[str], Path],
-    name,
+    name: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -162,56 +160,56 @@ def test_it_is_found_and_mended_or_refused(
     shutil.copytree(root / "n0", root / "n2")
     change, leader = CASES[name]
     change(root)
-    wrong = Wrong(ground, root, name, leader)
-    wrong.run(*MEMBERS)
+    group = WrongGroup(ground, root, name, leader)
+    group.run(*MEMBERS)
     if name == "roll_back":
-        conf = wrong.conf("n0")
+        conf = group.conf("n0")
         flagged = conf.read_text()
         conf.write_text(flagged.replace("CommitLog=true", "CommitLog=false"))
-        wrong.run("n0", first=100)
+        group.run("n0", first=100)
         conf.write_text(flagged)
-        wrong.run(*MEMBERS, first=200)
+        group.run(*MEMBERS, first=200)
     if name == "delete_old":
         shutil.rmtree(root / "n1" / "commitlog")
-        wrong.run(*MEMBERS, first=100)
+        group.run(*MEMBERS, first=100)
     for member in MEMBERS:
-        (root / member / "abort").unlink(missing_ok=True)  # some do not stop cleanly any more
+        (root / member / "abort").unlink(missing_ok=True)  # Some members cannot stop cleanly.
     monkeypatch.chdir(root)
     replicas = [*MEMBERS]
     for member in MEMBERS:
-        replicas += ["-c", f"{member}={os.fspath(wrong.conf(member))}"]
+        replicas += ["-c", f"{member}={os.fspath(group.conf(member))}"]
 
     def upgrade(*words: str) -> tuple[int, str]:
         code = main(["upgrade", *words])
-        told = capsys.readouterr()
-        return code, told.out + told.err
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
 
     def findings() -> set[str]:
-        code, out = upgrade("check", *replicas, "--format", "json")
-        told = json.loads(out[: out.rindex("}") + 1])["findings"]
-        found = {each["check"] for each in told}
+        code, printed = upgrade("check", *replicas, "--format", "json")
+        rows = json.loads(printed[: printed.rindex("}") + 1])["findings"]
+        found = {each["check"] for each in rows}
         assert code == (2 if found else 0)
         return found
 
     found = findings()
-    assert found, "it is seen"
-    code, told = upgrade("plan", *replicas, "--out", "plan.json")
-    print(f"{name}: {sorted(found)}; plan: {code} {told[:300]}")
+    assert found, "the damage is found"
+    code, printed = upgrade("plan", *replicas, "--out", "plan.json")
+    print(f"{name}: {sorted(found)}; plan: {code} {printed[:300]}")
     assert code in OUTCOMES[name]
     if code == REFUSED:
         return
     for member in MEMBERS:
-        code, told = upgrade("apply", "--plan", "plan.json", "--node", member, *replicas)
-        assert code == 0, told
+        code, printed = upgrade("apply", "--plan", "plan.json", "--node", member, *replicas)
+        assert code == 0, printed
     left = findings()
     print(f"{name}: left {sorted(left)}")
     assert not left & UNSOUND
 
 
-def test_another_file_size_is_refused_by_java_itself(
+def test_java_refuses_another_file_size_and_our_check_finds_it(
     ground: InteropServers, golden_copy: Callable[[str], Path]
 ) -> None:
-    """Ours tells it before: ``same-sizes`` and ``file-sizes`` of ``rmqpy upgrade check``."""
+    """The checks ``same-sizes`` and ``file-sizes`` of ``rmqpy upgrade check`` report it."""
     assert JavaHome().missing() is None
     root = golden_copy("B-master-slave-v497")
     namesrv = ground.namesrv("java", "wrong-size-namesrv")

@@ -222,7 +222,7 @@ def test_a_retry_that_java_left_waiting(
 
 
 @pytest.mark.slow
-def test_delays_are_delivered_behind_the_switch_as_java_delivered_them(
+def test_delays_are_delivered_after_the_switch_as_java_delivered_them(
     golden_copy: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
 ) -> None:
     """C is what Java made of B: the two messages that waited in the classic log."""
