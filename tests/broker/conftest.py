@@ -14,5 +14,5 @@ def build() -> BuildBroker:
 
 
 @pytest.fixture
-def kit(build: BuildBroker) -> BrokerHarness:
+def harness(build: BuildBroker) -> BrokerHarness:
     return build()

@@ -4,9 +4,10 @@ network that can be cut.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from attrs import define, evolve, field
@@ -38,7 +39,6 @@ from rmqpy.net.dledger.driver import DLedgerDriver
 from rmqpy.net.dledger.peers import PeerStatus
 from rmqpy.remoting.channel import Network, Reply
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.fastjson import loads
 from rmqpy.remoting.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
 from rmqpy.store.ledger.entry_scrub import REST_MS
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
@@ -334,7 +334,7 @@ def test_three_members_elect_replicate_and_serve(group: Group) -> None:
     }
 
 
-def test_a_follower_takes_no_messages(group: Group) -> None:
+def test_a_follower_refuses_messages(group: Group) -> None:
     leader = group.elect()
     follower = next(member for member in group.members if member is not leader)
     (reply,) = group.send(follower, b"wrong")
@@ -355,7 +355,7 @@ def test_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(group: Gro
     equal_ledgers(group)
 
 
-def test_what_no_quorum_has_is_given_up_and_cut_off(group: Group) -> None:
+def test_entries_without_a_quorum_are_truncated(group: Group) -> None:
     """The cut-off leader's entries never become readable; its sender is told."""
     leader = group.elect()
     assert [reply.code for reply in group.send(leader, b"a")] == [0]
@@ -380,7 +380,7 @@ def test_what_no_quorum_has_is_given_up_and_cut_off(group: Group) -> None:
         assert group.read(member) == [b"a", b"b" * 300, b"c", b"d"]
 
 
-def test_an_old_tail_is_committed_by_a_marker_that_no_reader_sees(group: Group) -> None:
+def test_an_old_tail_is_committed_by_a_marker_that_readers_do_not_see(group: Group) -> None:
     leader = group.elect()
     group.send(leader, b"a")
     others = [member.number for member in group.members if member is not leader]
@@ -440,11 +440,11 @@ def test_a_failed_disk_ends_leadership(group: Group) -> None:
     assert [reply.code for reply in group.send(second, b"b")] == [0]
 
 
-def test_clients_of_dledger(group: Group) -> None:
+def test_dledger_clients_are_served(group: Group) -> None:
     leader = group.elect()
     group.send(leader, b"a")
     assert leader.store is not None
-    common = {"group": "broker-a", "remote_id": leader.name}
+    common = Destination(group="broker-a", remote_id=leader.name)
     found = group.talk(leader, MetadataRequest(**common))
     assert isinstance(found, MetadataResponse)
     assert found.leader_id == leader.name and dict(found.peers or {}).keys() == set(MEMBERS)
@@ -481,7 +481,9 @@ def test_clients_of_dledger(group: Group) -> None:
     assert group.read(leader) == [b"a"] * 5
 
 
-def test_frames_that_cannot_be_read(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_frames_are_refused_and_logged_once(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
     leader = group.elect()
     assert leader.driver is not None
     before = leader.data()
@@ -503,28 +505,38 @@ def test_frames_that_cannot_be_read(group: Group, caplog: pytest.LogCaptureFixtu
     assert leader.data() == before
 
 
+class Destination(TypedDict):
+    """The fields that name the receiver of a request."""
+
+    group: str
+    remote_id: str
+
+
 ENTRY = (
     b'{"body":"%b","bodyCrc":0,"chainCrc":0,"channel":0,"index":%d,"magic":1,"pos":%d,'
     b'"size":%d,"term":%d}'
 )
 
 
-def bad_push(**changes: Any) -> bytes:
-    """A batch of one entry as a leader would send it, but for ``changes``."""
-    told = {
-        "body": b"aGk=", "index": 0, "pos": 0, "size": 50, "entry_term": 1, "term": 1,
-        "group": b"broker-a", "leader": b"n0", "to": b"n1",
-    } | changes  # fmt: skip
-    entry = ENTRY % tuple(told[name] for name in ("body", "index", "pos", "size", "entry_term"))
+def push_batch(
+    *,
+    body: bytes = b"aGk=",
+    index: int = 0,
+    pos: int = 0,
+    size: int = 50,
+    entry_term: int = 1,
+    term: int = 1,
+    group: bytes = b"broker-a",
+    leader: bytes = b"n0",
+    to: bytes = b"n1",
+) -> bytes:
+    """Return a batch of one entry as a leader sends it; the arguments can make it wrong."""
+    entry = ENTRY % (body, index, pos, size, entry_term)
     return (
         b'{"batch":true,"batchEntry":[%b],"code":200,"commitIndex":-1,"count":1,'
         b'"firstEntryIndex":%d,"group":"%b","lastEntryIndex":%d,"leaderId":"%b","localId":"%b",'
         b'"remoteId":"%b","term":%d,"totalSize":%d,"type":"APPEND"}'
-    ) % (
-        entry,
-        *(told[name] for name in ("index", "group", "index", "leader", "leader", "to", "term")),
-        told["size"],
-    )
+    ) % (entry, index, group, index, leader, leader, to, term, size)
 
 
 @pytest.mark.parametrize(
@@ -545,20 +557,20 @@ def bad_push(**changes: Any) -> bytes:
     ],
     ids=str,
 )
-def test_a_push_that_is_wrong_is_refused_and_writes_nothing(
+def test_a_wrong_push_is_refused_and_writes_nothing(
     group: Group, changes: dict[str, Any], code: int, said: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     leader = group.elect()
     follower = next(member for member in group.members if member is not leader)
     assert follower.driver is not None
     before = follower.data()
-    usual = {
+    usual: dict[str, Any] = {
         "leader": leader.name.encode(),
         "to": follower.name.encode(),
         "term": follower.driver.node.term,
         "entry_term": follower.driver.node.term,
     }
-    body = bad_push(**(usual | changes))
+    body = push_batch(**(usual | changes))
     caplog.clear()
     channel = MemoryChannel()
     for _ in range(3):
@@ -569,7 +581,7 @@ def test_a_push_that_is_wrong_is_refused_and_writes_nothing(
         assert b'"code":%d' % code in answer.body
     assert len(caplog.messages) == said, caplog.messages
     assert follower.data() == before
-    good = bad_push(**usual)  # and nothing was wrong but that
+    good = push_batch(**usual)  # and nothing was wrong but that
     follower.driver.handle(channel, [RemotingCommand.request(51004, body=good)])
     assert b'"code":200' in channel.take_one().body
 
@@ -621,7 +633,7 @@ def test_members_with_other_file_sizes_are_refused_by_name(
     assert 1 <= len(refused) <= 2, "said once by each that meets it"
 
 
-def test_java_members_take_no_batches_and_are_taken_as_they_are(group: Group) -> None:
+def test_java_members_are_accepted_and_receive_no_batches(group: Group) -> None:
     """A member that answers the handshake with code 3 gets every entry in a push of its own."""
     leader = group.elect()
     assert leader.driver is not None
@@ -640,7 +652,7 @@ def test_java_members_take_no_batches_and_are_taken_as_they_are(group: Group) ->
 
 
 @pytest.mark.slow
-def test_a_restarted_member_without_an_old_log_asks_for_no_certificate(group: Group) -> None:
+def test_a_restarted_member_without_an_old_log_needs_no_certificate(group: Group) -> None:
     """Its log begins at 0, or further on when files have expired: Java members are joined again."""
     leader = group.elect()
     group.send(leader, *(b"x" * 700 + b"%d" % number for number in range(20)))
@@ -659,13 +671,13 @@ def test_a_restarted_member_without_an_old_log_asks_for_no_certificate(group: Gr
         leader = group.elect()
 
 
-def test_the_state_of_a_member_can_be_asked_for(group: Group) -> None:
+def test_the_status_of_a_member_is_served(group: Group) -> None:
     leader = group.elect()
     group.send(leader, b"a", b"b")
     group.run(2000)
     answer = group.ask(leader, RemotingCommand.request(71003))
     assert answer.code == 0
-    status = loads(answer.body)
+    status = json.loads(answer.body)
     assert (status["role"], status["leader"]) == ("LEADER", leader.name)
     assert (status["begin"], status["end"], status["committed"]) == (0, 1, 1)
     assert [peer["id"] for peer in status["peers"]] == list(MEMBERS)
@@ -674,7 +686,7 @@ def test_the_state_of_a_member_can_be_asked_for(group: Group) -> None:
     assert {peer["handshake"] for peer in others} == {"verified"}
     assert "leads in term" in status["events"][-1]["text"]
     follower = next(member for member in group.members if member is not leader)
-    status = loads(group.ask(follower, RemotingCommand.request(71003)).body)
+    status = json.loads(group.ask(follower, RemotingCommand.request(71003)).body)
     assert (status["role"], status["leader"]) == ("FOLLOWER", leader.name)
     assert f"follows {leader.name}" in status["events"][-1]["text"]
 
@@ -688,7 +700,7 @@ PLACES_IN_ENTRY = {
 @pytest.mark.slow
 @pytest.mark.parametrize("index", [3, 0], ids=["in the middle", "the first"])
 @pytest.mark.parametrize("field", PLACES_IN_ENTRY)
-def test_a_damaged_entry_met_at_the_start_is_fetched(
+def test_a_damaged_entry_found_at_the_start_is_fetched(
     group: Group, field: str, index: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     leader = group.elect()
@@ -802,7 +814,7 @@ def test_a_damaged_entry_is_fetched_again(
 
 
 @pytest.mark.slow
-def test_what_was_granted_is_proposed_before_answers_are_looked_at(group: Group) -> None:
+def test_granted_entries_are_proposed_before_answers_are_handled(group: Group) -> None:
     """They may end the leadership; what C has appended meanwhile was granted before."""
     leader = group.elect()
     assert [reply.code for reply in group.send(leader, b"a")] == [0]
@@ -819,7 +831,7 @@ def test_what_was_granted_is_proposed_before_answers_are_looked_at(group: Group)
     assert not driver._granted
 
 
-def test_a_put_without_a_grant_looks_at_answers_first(group: Group) -> None:
+def test_a_put_without_a_grant_handles_answers_first(group: Group) -> None:
     leader = group.elect()
     group.send(leader, b"a")
     group.run(2000)

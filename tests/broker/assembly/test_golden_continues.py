@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.broker import queue_messages
 
 from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.codec.hashes import crc32
@@ -27,6 +28,7 @@ from rmqpy.remoting.headers import (
     QueryConsumerOffsetRequestHeader,
 )
 from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.store.message_store import MessageStore
 from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.ports import free_port_block
@@ -54,7 +56,7 @@ def cut(root: Path, offset: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def opened(build: BuildBroker, root: Path, now_ms: int) -> Any:
+def opened(build: BuildBroker, root: Path, now_ms: int) -> BrokerHarness:
     return build(
         files=OsFileSystem(),
         scheduler=ManualScheduler(start_ms=now_ms),
@@ -79,8 +81,8 @@ def as_java(message: dict[str, Any]) -> dict[str, Any]:
     return {name: message[name] for name in names} | {"sysFlag": message["sysFlag"]}
 
 
-def we_made(kit: BrokerHarness, topics: Iterable[str], since: int) -> list[dict[str, Any]]:
-    return [as_ours(m) for m in in_order(kit, topics) if m.physical_offset >= since]
+def we_made(store: MessageStore, topics: Iterable[str], since: int) -> list[dict[str, Any]]:
+    return [as_ours(m) for m in in_order(store, topics) if m.physical_offset >= since]
 
 
 def as_ours(message: StoredMessage) -> dict[str, Any]:
@@ -97,14 +99,13 @@ def as_ours(message: StoredMessage) -> dict[str, Any]:
     }
 
 
-def in_order(kit: BrokerHarness, topics: Iterable[str]) -> list[StoredMessage]:
-    found = []
-    for topic, queue_id in kit.store.reader.queue_names():
-        if topic in topics:
-            first = kit.store.reader.min_queue_offset(topic, queue_id)
-            count = kit.store.reader.max_queue_offset(topic, queue_id) - first
-            units = kit.store.reader.queue_units(topic, queue_id, first, count)
-            found += [decode_message(kit.store.reader.message_at(unit[0])) for unit in units]
+def in_order(store: MessageStore, topics: Iterable[str]) -> list[StoredMessage]:
+    found = [
+        message
+        for topic, queue_id in store.reader.queue_names()
+        if topic in topics
+        for message in queue_messages(store, topic, queue_id)
+    ]
     return sorted(found, key=lambda message: message.physical_offset)
 
 
@@ -133,27 +134,27 @@ def test_delays_and_half_messages(
     first = at(java, "Delay")
     since = first["commitLogOffset"]
     cut(root, since)
-    kit = opened(build, root, first["storeTimestamp"])
-    assert kit.store.log.max_offset == since
+    harness = opened(build, root, first["storeTimestamp"])
+    assert harness.store.log.max_offset == since
     group = "PID_tx_a" if name.startswith("A") else "PID_tx_b"
     for _ in range(80):
-        if kit.scheduler.monotonic_ms() % 10_000 == 0:
-            kit.heartbeat(group=None, producer=group)
-        kit.scheduler.advance(500)
-        for question in [command for command in kit.channel.take() if command.code == 39]:
-            answer(kit, question)
+        if harness.scheduler.monotonic_ms() % 10_000 == 0:
+            harness.heartbeat(group=None, producer=group)
+        harness.scheduler.advance(500)
+        for question in [command for command in harness.channel.take() if command.code == 39]:
+            answer(harness, question)
     topics = ("Delay", "Tx", HALF)
     theirs = [m for m in java_made(java, topics, since) if m["props"].get("DELAY") != "5"]
-    assert sorted_by_text(we_made(kit, topics, since)) == sorted_by_text(theirs)
+    assert sorted_by_text(we_made(harness.store, topics, since)) == sorted_by_text(theirs)
     assert len(theirs) > 35
-    keys = [m["props"]["KEYS"] for m in we_made(kit, [GIVEN_UP], since)]
+    keys = [m["props"]["KEYS"] for m in we_made(harness.store, [GIVEN_UP], since)]
     pending = [m["props"]["KEYS"] for m in theirs if m["props"].get("txp") == "p"]
     assert sorted(keys) == sorted(set(pending)) and len(keys) == 2
     assert all(count == 15 for count in Counter(pending).values())
-    kit.store.shutdown()
+    harness.store.shutdown()
 
 
-def answer(kit: BrokerHarness, question: RemotingCommand) -> None:
+def answer(harness: BrokerHarness, question: RemotingCommand) -> None:
     header = CheckTransactionStateRequestHeader.decode(question.ext_fields)
     half = decode_message(memoryview(question.body))
     known = half.properties["txp"] == "u"
@@ -167,7 +168,7 @@ def answer(kit: BrokerHarness, question: RemotingCommand) -> None:
     )
     command = RemotingCommand.request(37, end)
     command.flag |= FLAG_ONEWAY
-    kit.deliver(command)
+    harness.deliver(command)
 
 
 @pytest.mark.parametrize(("name", "part"), STORES)
@@ -183,10 +184,10 @@ def test_retries_and_dead_letters(
     first = at(java, RETRY)
     since = first["commitLogOffset"]
     cut(root, since)
-    kit = opened(build, root, first["storeTimestamp"])
-    kit.scheduler.advance(3_000)
-    assert we_made(kit, [RETRY], since) == java_made(java, [RETRY], since)
-    for message in in_order(kit, [RETRY]):
+    harness = opened(build, root, first["storeTimestamp"])
+    harness.scheduler.advance(3_000)
+    assert we_made(harness.store, [RETRY], since) == java_made(java, [RETRY], since)
+    for message in in_order(harness.store, [RETRY]):
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.physical_offset,
             group="CID_retry",
@@ -195,12 +196,12 @@ def test_retries_and_dead_letters(
             origin_topic="Retry",
             max_reconsume_times=1,
         )
-        assert kit.call(36, header).code == 0
-    dead = we_made(kit, [DEAD], since)
+        assert harness.call(36, header).code == 0
+    dead = we_made(harness.store, [DEAD], since)
     theirs = java_made(java, [DEAD], since)
     assert len(dead) == 3
     assert sorted_by_text(dead) == sorted_by_text(theirs)
-    kit.store.shutdown()
+    harness.store.shutdown()
 
 
 def test_a_retry_that_java_left_waiting(
@@ -211,14 +212,14 @@ def test_a_retry_that_java_left_waiting(
     """5.3.3 had given back three messages that nobody had fetched yet: the group goes on there."""
     root = golden_copy("A-classic-clean-v533") / "store"
     java = manifest("A-classic-clean-v533")
-    kit = opened(build, root, max(m["storeTimestamp"] for m in java["messages"]))
+    harness = opened(build, root, max(m["storeTimestamp"] for m in java["messages"]))
     header = QueryConsumerOffsetRequestHeader(consumer_group="CID_retry", topic=RETRY, queue_id=0)
-    found = kit.call(14, header)
+    found = harness.call(14, header)
     assert (found.code, found.ext_fields["offset"]) == (0, "0")
-    page = kit.pull(consumer_group="CID_retry", topic=RETRY, queue_offset=0)
+    page = harness.pull(consumer_group="CID_retry", topic=RETRY, queue_offset=0)
     assert (page.code, page.ext_fields["nextBeginOffset"]) == (0, "3")
-    assert we_made(kit, [RETRY], 0) == java_made(java, [RETRY], 0)
-    kit.store.shutdown()
+    assert we_made(harness.store, [RETRY], 0) == java_made(java, [RETRY], 0)
+    harness.store.shutdown()
 
 
 @pytest.mark.slow
@@ -254,7 +255,7 @@ def test_delays_are_delivered_after_the_switch_as_java_delivered_them(
         async with asyncio.timeout(20):
             while process.store.reader.max_queue_offset("Delay", 1) < 3:
                 await asyncio.sleep(0.01)
-        made = we_made(process, ["Delay"], process.store.opened.divided_offset)
+        made = we_made(process.store, ["Delay"], process.store.opened.divided_offset)
         await process.stop()
         await scheduler.close()
         return made

@@ -30,6 +30,7 @@ from rmqpy.dledger.protocol.messages import (
     VoteRequest,
 )
 from rmqpy.dledger.state import DiskState, Role
+from rmqpy.model.ids import Term
 from rmqpy.net.dledger.peers import PeerStatus
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel
@@ -80,6 +81,11 @@ def standings(host: BrokerHost) -> dict[str, tuple[PeerStatus, str]]:
     return {name: (way.standing, way.reason) for name, way in ways.items()}
 
 
+def disk_of(host: BrokerHost) -> DiskState:
+    assert host.running is not None and host.running.driver is not None
+    return host.running.driver.disk
+
+
 def role_of(host: BrokerHost) -> Role:
     assert host.running is not None and host.running.node is not None
     return host.running.node.role
@@ -116,7 +122,7 @@ def test_a_difference_in_the_first_file_is_found_after_the_vote() -> None:
     assert role_of(odd) is Role.CANDIDATE
 
 
-def test_the_whole_mark_is_kept_and_told() -> None:
+def test_the_digests_of_the_old_log_are_saved_and_exchanged() -> None:
     world = world_with(lambda _host: None)
     settled(world)
     for host in world.hosts.values():
@@ -133,7 +139,7 @@ def test_an_empty_member_is_refused_and_never_leads() -> None:
     assert "rmqpy upgrade join DIR" in refused_by_all(world, "n0")
 
 
-def test_a_member_that_was_mended_is_taken_at_once() -> None:
+def test_a_repaired_member_is_accepted_at_once() -> None:
     saved: dict[str, bytes] = {}
 
     def change(host: BrokerHost) -> None:
@@ -165,16 +171,16 @@ def test_a_member_without_tables_does_not_lead_before_it_has_them() -> None:
     leader = settled(world)
     assert leader.name == "n2", "the only one that knows topics and offsets"
     bare = world.hosts["n0"].running
-    assert bare is not None and bare.driver is not None
-    assert bare.driver.disk is DiskState.LACKS_TABLES
+    assert bare is not None
+    assert disk_of(world.hosts["n0"]) is DiskState.LACKS_TABLES
     assert "/store/config/topics.json" not in world.hosts["n0"].disk.nodes
     bare.broker.metadata_sync._fetched.update((21, 43, 45, 201))
     world.advance(1000)
-    assert bare.driver.disk is DiskState.GOOD
+    assert disk_of(world.hosts["n0"]) is DiskState.GOOD
     assert "/store/config/topics.json" in world.hosts["n0"].disk.nodes
 
 
-def test_where_no_member_has_tables_nobody_leads(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_member_leads_if_none_has_tables(caplog: pytest.LogCaptureFixture) -> None:
     world = world_with(lambda host: remove(host, "/store/config/"), "n0", "n1", "n2")
     world.advance(15_000)
     assert world.leader() is None
@@ -192,7 +198,7 @@ def java_answers(host: BrokerHost, member: str) -> tuple[PeerStatus, str]:
     return standings(host)[member]
 
 
-def test_a_java_member_is_not_joined_unseen() -> None:
+def test_a_java_member_without_a_certificate_is_refused() -> None:
     world = world_with(lambda _host: None)
     leader = settled(world)
     follower = next(host for host in world.hosts.values() if host is not leader)
@@ -203,7 +209,7 @@ def test_a_java_member_is_not_joined_unseen() -> None:
     assert follower.running is not None and follower.running.driver is not None
     before = follower.running.driver.node.term
     request = VoteRequest(
-        group="simulated", remote_id=follower.name, leader_id=leader.name, term=before + 5
+        group="simulated", remote_id=follower.name, leader_id=leader.name, term=Term(before + 5)
     )
     channel = MemoryChannel()
     command = RemotingCommand.request(request.CODE, body=encode(request))
@@ -256,7 +262,9 @@ def subject(name: str, **changes: Any) -> Subject:
         ([subject("n0"), subject("n1", by_queue=8)], "says NOT EQUAL"),
     ],
 )
-def test_a_certificate_vouches(subjects: list[Subject], says: str) -> None:
+def test_a_certificate_admits_only_members_that_it_proves_equal(
+    subjects: list[Subject], says: str
+) -> None:
     files = MemoryFiles()
     certificate = Certificate(made_ms=1, subjects=tuple(subjects), comparisons=())
     files.put("/s/rmqpy/certificate.json", certificate.encode(b"secret"))
@@ -278,7 +286,7 @@ def test_a_certificate_vouches(subjects: list[Subject], says: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_member_that_was_away_until_all_it_had_expired_begins_anew() -> None:
+def test_a_member_that_was_away_until_its_log_expired_starts_over() -> None:
     """Its old log goes as its entries go, whatever the age of these files by its own clock."""
     world = BrokerCluster(evolve(PLAN, old_messages=5, queues=1))
     world.begin()
@@ -308,7 +316,7 @@ def test_a_member_that_was_away_until_all_it_had_expired_begins_anew() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("old_messages", [0, 5])
-def test_damage_that_has_expired_with_the_others_goes(old_messages: int) -> None:
+def test_damage_in_files_that_have_expired_elsewhere_is_removed(old_messages: int) -> None:
     """Nobody has a copy of it; while it stayed nothing behind it was read, and no file expired."""
     world = BrokerCluster(evolve(PLAN, old_messages=old_messages, queues=1))
     world.begin()
@@ -353,7 +361,7 @@ def send(world: BrokerCluster, count: int) -> None:
 
 
 @pytest.mark.parametrize(("index", "files"), [(0, 2), (5, -1)])
-def test_a_leader_whose_log_does_not_begin_behind_the_old_one_is_refused(
+def test_a_leader_whose_log_does_not_start_after_the_old_one_is_refused(
     index: int, files: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Entry 0 stands where the old log ends: another divide is another group. Nothing is lost."""

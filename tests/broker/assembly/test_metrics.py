@@ -99,10 +99,10 @@ def test_the_page_of_a_member_of_a_group(tmp_path: Path) -> None:
 
 
 def test_labels_are_escaped(build: BuildBroker) -> None:
-    kit = build(broker_cluster_name='a "quoted" \\ name')
+    harness = build(broker_cluster_name='a "quoted" \\ name')
     line = next(
         line
-        for line in build_metrics(kit.broker, None).text().splitlines()
+        for line in build_metrics(harness.broker, None).text().splitlines()
         if "rocketmq_broker_tps{" in line
     )
     assert 'cluster="a \\"quoted\\" \\\\ name"' in line and LINE.fullmatch(line)

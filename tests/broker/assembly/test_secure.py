@@ -219,7 +219,7 @@ def test_a_dledger_group(secured: Callable[[Any], None]) -> None:
     secured(test)
 
 
-def test_who_has_no_account_or_no_tls_stays_outside(secured: Callable[[Any], None]) -> None:
+def test_a_client_without_account_or_tls_is_refused(secured: Callable[[Any], None]) -> None:
     async def test(ground: Ground) -> None:
         broker = await ground.broker({})
         create(broker)
@@ -246,19 +246,19 @@ def fault(settings: Mapping[str, str], root: Path) -> str:
     "opening",
     ["aclEnable=false", "tls.server.mode=permissive", "tls.enable=false", "haTlsEnable=false"],
 )
-def test_no_key_opens_a_door_again(opening: str, tmp_path: Path, tls_folder: Path) -> None:
+def test_no_key_can_weaken_the_secure_mode(opening: str, tmp_path: Path, tls_folder: Path) -> None:
     name, _, value = opening.partition("=")
     settings = {**secure_settings(tmp_path, tls_folder), name: value}
     assert f"{name}={value} contradicts securityMode=secure" in fault(settings, tmp_path)
 
 
-def test_everybody_is_no_list(tmp_path: Path, tls_folder: Path) -> None:
+def test_a_wildcard_is_not_an_address_list(tmp_path: Path, tls_folder: Path) -> None:
     settings = {**secure_settings(tmp_path, tls_folder), "registrationAddresses": "10.0.0.1; *"}
     with pytest.raises(ConfigError, match="list the allowed addresses"):
         load_namesrv_configuration(None, settings, {"HOME": str(tmp_path)})
 
 
-def test_a_broker_needs_an_account_of_its_own(tmp_path: Path, tls_folder: Path) -> None:
+def test_a_broker_needs_its_own_account(tmp_path: Path, tls_folder: Path) -> None:
     assert "innerClientAuthenticationCredentials" in fault(
         secure_settings(tmp_path, tls_folder), tmp_path
     )
@@ -290,7 +290,7 @@ def test_a_start_that_would_not_be_secure_is_refused(
     secured(test)
 
 
-def test_secrets_are_in_the_file_and_nowhere_else(tmp_path: Path, tls_folder: Path) -> None:
+def test_secrets_are_written_to_the_file_and_never_shown(tmp_path: Path, tls_folder: Path) -> None:
     settings = {
         **secure_settings(tmp_path, tls_folder),
         "innerClientAuthenticationCredentials": json.dumps(BROKERS),
@@ -304,7 +304,9 @@ def test_secrets_are_in_the_file_and_nowhere_else(tmp_path: Path, tls_folder: Pa
     assert "brokers-secret" in kept and "open-sesame" in kept
 
 
-def test_a_reading_without_account_says_why(secured: Callable[[Any], None]) -> None:
+def test_a_request_without_an_account_is_refused_with_the_reason(
+    secured: Callable[[Any], None],
+) -> None:
     async def test(ground: Ground) -> None:
         instance = await ClientInstance.open(ground.client())
         with pytest.raises((RmqError, NetworkError), match="No accessKey"):

@@ -48,7 +48,7 @@ def test_plain_and_tls_senders_share_a_queue(mode: str, tmp_path: Path, tls_fold
             async with asyncio.timeout(60), broker_in_process(tmp_path, address, settings):
                 await first_message(plain)
                 await shared(plain, secret)
-                await woken_behind_tls(plain, secret)
+                await pull_is_resumed_over_tls(plain, secret)
                 await plain.close()
                 await secret.close()
         finally:
@@ -98,7 +98,7 @@ async def shared(plain: ClientInstance, secret: ClientInstance) -> None:
     assert sorted(map(int, bodies)) == list(range(SENDS))
 
 
-async def woken_behind_tls(plain: ClientInstance, secret: ClientInstance) -> None:
+async def pull_is_resumed_over_tls(plain: ClientInstance, secret: ClientInstance) -> None:
     """A waiting pull of a TLS connection is woken by a send that C has answered."""
     queue = MessageQueue("Shared", "a", 2)
     async with PullConsumer("waiting", instance=secret) as consumer:

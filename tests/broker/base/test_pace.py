@@ -45,7 +45,7 @@ def paced(cost_ms: int) -> tuple[Later, Throttled, list[int]]:
     return later, Throttled(later, work), runs  # type: ignore[arg-type]
 
 
-def test_cheap_work_runs_at_once_each_time() -> None:
+def test_cheap_work_runs_at_once() -> None:
     later, pace, runs = paced(0)
     for _ in range(3):
         pace.request()
@@ -53,7 +53,7 @@ def test_cheap_work_runs_at_once_each_time() -> None:
     assert later.waiting == []
 
 
-def test_dear_work_has_a_tenth_of_the_time() -> None:
+def test_expensive_work_takes_at_most_a_tenth_of_the_time() -> None:
     later, pace, runs = paced(20)
     for now in range(0, 1_000, 5):
         later.run_until(max(now, later.now))
@@ -64,7 +64,7 @@ def test_dear_work_has_a_tenth_of_the_time() -> None:
     assert runs[5:] == [5_000]
 
 
-def test_very_dear_work_waits_for_a_second() -> None:
+def test_very_expensive_work_rests_for_a_second() -> None:
     later, pace, runs = paced(3_000)
     pace.request()
     pace.request()
@@ -74,7 +74,7 @@ def test_very_dear_work_waits_for_a_second() -> None:
     assert runs == [0, 4_000]
 
 
-def test_cancelled() -> None:
+def test_a_cancelled_request_does_not_run() -> None:
     later, pace, runs = paced(20)
     pace.request()
     pace.request()

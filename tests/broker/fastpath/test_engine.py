@@ -66,7 +66,7 @@ def _pull() -> RemotingCommand:
     )
 
 
-def test_plain_sends_and_pulls_are_hot(
+def test_plain_sends_and_pulls_take_the_fast_path(
     pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
     """The comparison above would hold as well if C handed everything back."""
@@ -86,7 +86,7 @@ def test_plain_sends_and_pulls_are_hot(
     assert hot.handed_back[11] == 1
 
 
-def test_no_pull_is_hot_while_slow_readers_are_looked_for(
+def test_no_pull_takes_the_fast_path_while_slow_consumers_are_checked(
     pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
     both = pair(disable_consume_if_consumer_read_slowly=True)
@@ -102,7 +102,7 @@ def test_no_pull_is_hot_while_slow_readers_are_looked_for(
 
 
 @pytest.mark.slow
-def test_what_is_held_back_is_answered_by_python(
+def test_a_paused_feed_leaves_requests_to_python(
     pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
     both = pair()
@@ -125,7 +125,7 @@ def test_what_is_held_back_is_answered_by_python(
     assert_same(both)
 
 
-def test_arrivals_wake_who_waits(
+def test_an_arrival_resumes_held_pulls(
     pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
     both = pair()
@@ -160,7 +160,7 @@ def test_nothing_is_answered_when_the_write_fails(
     assert_same(both)
 
 
-def test_a_deleted_topic_begins_anew(
+def test_a_deleted_topic_starts_again_at_offset_0(
     pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
     both = pair()
@@ -197,7 +197,7 @@ def test_sync_flush_replies_wait(
     assert_same(both)
 
 
-def test_replies_that_are_late_say_so(pair: MakeBrokerPair) -> None:
+def test_late_replies_have_the_timeout_code(pair: MakeBrokerPair) -> None:
     from rmqpy.broker.processors.send import SendReplies
     from rmqpy.model.codes import PutMessageStatus
 
@@ -230,7 +230,7 @@ def test_replies_that_are_late_say_so(pair: MakeBrokerPair) -> None:
     ],
     ids=["size", "no size", "size below 0", "behind the log", "another's", "offset below 0"],
 )
-def test_units_that_lead_elsewhere(
+def test_units_that_point_to_wrong_places_are_skipped(
     pair: MakeBrokerPair,
     assert_same: Callable[[BrokerPair], None],
     place: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from rmqpy.net.server.feed_api import FeedStatus
 from rmqpy.net.server.feed_server import FastServer
 from rmqpy.net.server.server import ListenerSecurity
 from rmqpy.net.tls import ServerTls, TlsContext, TlsSide, client_tls
+from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import decode_command, encode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
@@ -94,9 +95,9 @@ WAYS = ["off-own", "auto-own", "off-asyncio", "auto-asyncio", "off-tls", "auto-t
 def serving(
     request: pytest.FixtureRequest, build: BuildBroker, tls_folder: Path
 ) -> Callable[..., None]:
-    """Runs ``main(connect, kit, server)`` against a broker whose main port is the fast path's: on
-    asyncio's loop, or on uvloop's where that is installed; with sockets of its own, those of
-    asyncio, or TLS.
+    """Return a function that runs ``main(connect, harness, server)`` against a broker whose main
+    port uses the fast path: on asyncio's loop, or on uvloop's where that is installed; with its own
+    sockets, those of asyncio, or TLS.
     """
     uvloop, sockets = request.param.split("-")
     if backend.implementation != "c":
@@ -105,9 +106,9 @@ def serving(
         TlsSide(certificate=str(tls_folder / "server.pem"), key=str(tls_folder / "server.key")),
         TlsSide(trust=str(tls_folder / "ca.pem"), verify=True),
     )
-    behind_tls = sockets == "tls"
-    doors = ListenerSecurity(
-        ServerTls(TlsMode.PERMISSIVE, TlsContext(own, True, lambda: 0)) if behind_tls else None
+    is_tls = sockets == "tls"
+    security = ListenerSecurity(
+        ServerTls(TlsMode.PERMISSIVE, TlsContext(own, True, lambda: 0)) if is_tls else None
     )
 
     def serve(main: Callable[..., Any], **settings: Any) -> None:
@@ -115,22 +116,27 @@ def serving(
         from rmqpy.net.server.feed_server import FastServer
 
         limits = ConnectionLimits(**settings.pop("limits", {}))
-        kit = build(**{"mapped_file_size_commit_log": 1 << 22, **settings})
+        harness = build(**{"mapped_file_size_commit_log": 1 << 22, **settings})
 
         async def whole(scheduler: AsyncioScheduler) -> None:
-            feed = install_fast_path(kit.broker, kit.store, scheduler)
+            feed = install_fast_path(harness.broker, harness.store, scheduler)
             assert feed is not None
             server = FastServer(
-                kit.broker.server, scheduler, limits, feed, doors, own_sockets=sockets != "asyncio"
+                harness.broker.server,
+                scheduler,
+                limits,
+                feed,
+                security,
+                own_sockets=sockets != "asyncio",
             )
             address = await server.listen("127.0.0.1", 0)
 
             async def connect() -> Client:
-                tls = client_tls(trust).current() if behind_tls else None
+                tls = client_tls(trust).current() if is_tls else None
                 return Client(*await asyncio.open_connection(*address, ssl=tls))
 
             async with asyncio.timeout(DEADLINE_S):
-                await main(connect, kit, server)
+                await main(connect, harness, server)
                 await server.close()
 
         run(whole, uvloop=uvloop)
@@ -138,9 +144,24 @@ def serving(
     return serve
 
 
+def record_handled(monkeypatch: pytest.MonkeyPatch) -> list[RemotingCommand]:
+    """Return a list to which every request that reaches the processors is appended."""
+    handled: list[RemotingCommand] = []
+    handle = BrokerServer.handle
+
+    def record(
+        server: BrokerServer, channel: Channel, commands: Sequence[RemotingCommand]
+    ) -> Sequence[RemotingCommand] | None:
+        handled.extend(commands)
+        return handle(server, channel, commands)
+
+    monkeypatch.setattr(BrokerServer, "handle", record)
+    return handled
+
+
 @pytest.mark.slow
 def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:
-    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+    async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
         clients = [await connect() for _ in range(3)]
         data = [
             b"".join(send(n, queue_id=number, binary=n % 2 == 1) for n in range(300))
@@ -157,7 +178,7 @@ def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:
             assert {answer.code for answer in answers} == {0}
             offsets = [int(answer.ext_fields["queueOffset"]) for answer in answers]
             assert offsets == list(range(300))
-            assert kit.store.reader.max_queue_offset("T", number) == 300
+            assert harness.store.reader.max_queue_offset("T", number) == 300
 
     serving(main)
 
@@ -166,26 +187,21 @@ def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:
 def test_known_sends_do_not_reach_the_processors(
     serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
-        handled = []
-        handle = BrokerServer.handle
-        monkeypatch.setattr(
-            BrokerServer, "handle", lambda *given: (handled.extend(given[2]), handle(*given))[1]
-        )
+    async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
+        handled = record_handled(monkeypatch)
         client = await connect()
         client.writer.write(send(0))
         await client.read(1)
         client.writer.write(b"".join(send(n) for n in range(300)))
         await client.read(300)
         assert len(handled) == 1
-        assert kit.store.reader.max_queue_offset("T", 0) == 301
+        assert harness.store.reader.max_queue_offset("T", 0) == 301
 
     serving(main)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("serving", [way for way in WAYS if way.startswith("c-")], indirect=True)
-def test_with_access_control_only_what_is_signed_is_taken(
+def test_with_access_control_only_signed_requests_are_accepted(
     serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signer, forger = (Credentials("plain-user", word) for word in ("plain-secret", "guessed"))
@@ -196,14 +212,10 @@ def test_with_access_control_only_what_is_signed_is_taken(
     )
 
     def signed(credentials: Credentials, opaque: int) -> bytes:
-        return encode_command(credentials.signed(decode_command(send(opaque)[4:])))
+        return encode_command(credentials.signed(decode_command(memoryview(send(opaque))[4:])))
 
-    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
-        handled = []
-        handle = BrokerServer.handle
-        monkeypatch.setattr(
-            BrokerServer, "handle", lambda *given: (handled.extend(given[2]), handle(*given))[1]
-        )
+    async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
+        handled = record_handled(monkeypatch)
         client = await connect()
         client.writer.write(signed(signer, 0))
         await client.read(1)
@@ -213,24 +225,24 @@ def test_with_access_control_only_what_is_signed_is_taken(
         client.writer.write(b"".join([send(1), signed(forger, 2), signed(signer, 3)]))
         answers = {answer.opaque: answer.code for answer in await client.read(3)}
         assert answers == {1: 1, 2: 1, 3: 0}
-        assert kit.store.reader.max_queue_offset("T", 0) == 302
+        assert harness.store.reader.max_queue_offset("T", 0) == 302
 
     serving(main, files=files, acl_enable=True, rocketmq_home="/rocketmq")
 
 
-def test_what_was_sent_is_pulled(serving: Callable[..., None]) -> None:
-    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+def test_sent_messages_are_pulled(serving: Callable[..., None]) -> None:
+    async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
         client = await connect()
         client.writer.write(b"".join(send(n, body=b"%d" % n) for n in range(500)))
         await client.read(500)
-        bodies = []
-        while len(bodies) < 500:
-            client.writer.write(pull(9, len(bodies)))
+        offsets: list[int] = []
+        while len(offsets) < 500:
+            client.writer.write(pull(9, len(offsets)))
             (answer,) = await client.read(1)
             scan = scan_records(memoryview(answer.body), 0, dledger=False, check_crc=True)
-            assert scan.queue_offset[0] == len(bodies)
-            bodies += scan.queue_offset
-        assert bodies == list(range(500))
+            assert scan.queue_offset[0] == len(offsets)
+            offsets += scan.queue_offset
+        assert offsets == list(range(500))
 
     serving(main)
 
@@ -242,12 +254,12 @@ SET_WAYS = pytest.mark.parametrize(
 
 
 @SET_WAYS
-def test_pulls_leave_before_the_turn_ends(
+def test_pull_replies_are_sent_before_the_turn_ends(
     serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless a message of the same turn has to be written first."""
 
-    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+    async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
         if server.feed.ready is None:
             pytest.skip("no epoll here")
         client = await connect()
@@ -260,20 +272,20 @@ def test_pulls_leave_before_the_turn_ends(
             (answer,) = await client.read(1)
             assert (answer.opaque, answer.code) == (2, 0)
             client.writer.write(send(3) + pull(4, 0))
-            while not kit.store.log.has_staged:
+            while not harness.store.log.has_staged:
                 await asyncio.sleep(0)
             assert server.feed.core.outgoing_count == 2
-        kit.broker.server.turn_ended()
+        harness.broker.server.turn_ended()
         assert [answer.opaque for answer in await client.read(2)] == [3, 4]
 
     serving(main)
 
 
 @SET_WAYS
-def test_a_turn_ends_however_much_is_pulled(
+def test_a_turn_ends_even_if_pulls_never_stop(
     serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+    async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
         ready = server.feed.ready
         if ready is None:
             pytest.skip("no epoll here")
@@ -299,7 +311,7 @@ def test_a_turn_ends_however_much_is_pulled(
 
 @pytest.mark.slow
 def test_a_message_larger_than_the_buffer(serving: Callable[..., None]) -> None:
-    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+    async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
         client = await connect()
         for round_ in range(2):
             large = send(1, body=bytes(600_000))
@@ -316,7 +328,7 @@ def test_a_message_larger_than_the_buffer(serving: Callable[..., None]) -> None:
 def test_a_peer_that_does_not_read_is_not_read(serving: Callable[..., None]) -> None:
     """Its replies wait, bounded; the others are served; when it reads, all are there."""
 
-    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+    async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
         first = await connect()
         first.writer.write(b"".join(send(n, body=bytes(2000)) for n in range(64)))
         await first.read(64)
@@ -332,7 +344,8 @@ def test_a_peer_that_does_not_read_is_not_read(serving: Callable[..., None]) -> 
             await asyncio.sleep(0.001)
         first.writer.write(send(1))
         await first.read(1)
-        receiver, answers = FrameDecoder(), []
+        receiver = FrameDecoder()
+        answers: list[RemotingCommand] = []
         while len(answers) < 200:
             answers += receiver.receive(await loop.sock_recv(deaf, 1 << 16))
         assert [answer.opaque for answer in answers] == list(range(200))
@@ -342,10 +355,10 @@ def test_a_peer_that_does_not_read_is_not_read(serving: Callable[..., None]) -> 
 
 
 @pytest.mark.slow
-def test_no_reply_overtakes_what_waits_for_a_slow_reader(serving: Callable[..., None]) -> None:
+def test_replies_to_a_slow_reader_stay_in_order(serving: Callable[..., None]) -> None:
     """Replies of many turns, to a peer whose socket takes a part of a frame now and then."""
 
-    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+    async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
         first = await connect()
         first.writer.write(b"".join(send(n, body=bytes(2000)) for n in range(64)))
         await first.read(64)
@@ -354,7 +367,8 @@ def test_no_reply_overtakes_what_waits_for_a_slow_reader(serving: Callable[..., 
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.setblocking(False)
         await loop.sock_connect(slow, server.addresses[0])
-        receiver, answers = FrameDecoder(), []
+        receiver = FrameDecoder()
+        answers: list[RemotingCommand] = []
         for number in range(400):
             await loop.sock_sendall(slow, pull(number, 0))
             await asyncio.sleep(0)
@@ -371,14 +385,14 @@ def test_no_reply_overtakes_what_waits_for_a_slow_reader(serving: Callable[..., 
 def test_replies_wait_for_the_disk(serving: Callable[..., None]) -> None:
     from rmqpy.config.keys import FlushDiskType
 
-    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+    async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
         client = await connect()
         client.writer.write(b"".join(send(n) for n in range(40)))
         reading = asyncio.ensure_future(client.read(40))
         waited = 0
         while not reading.done():
-            waited = max(waited, kit.broker.gate.waiting)
-            kit.scheduler.run_until_idle()  # the flush runs here
+            waited = max(waited, harness.broker.gate.waiting)
+            harness.scheduler.run_until_idle()  # the flush runs here
             await asyncio.sleep(0)
         answers = await reading
         assert waited
@@ -388,8 +402,8 @@ def test_replies_wait_for_the_disk(serving: Callable[..., None]) -> None:
 
 
 @pytest.mark.slow
-def test_a_connection_that_ends_takes_nobody_along(serving: Callable[..., None]) -> None:
-    async def main(connect: Connect, kit: BrokerHarness, server: FastServer) -> None:
+def test_an_aborted_connection_does_not_affect_others(serving: Callable[..., None]) -> None:
+    async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
         first, second = await connect(), await connect()
         for number in range(20):
             gone = await connect()

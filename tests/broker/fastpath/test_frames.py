@@ -95,7 +95,7 @@ def frames(draw: st.DrawFn) -> bytes:
     cuts=st.lists(st.integers(1, 700), max_size=12),
 )
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_equal_on_made_frames(
+def test_equal_on_generated_frames(
     pair: MakeBrokerPair,
     assert_same: Callable[[BrokerPair], None],
     some: list[bytes],
@@ -163,7 +163,7 @@ def _changed_headers(header: bytes) -> list[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("like", [HEADER, PULL_HEADER], ids=["send", "pull"])
-def test_equal_on_headers_that_are_nearly_known(
+def test_equal_on_headers_that_almost_match_a_known_one(
     pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None], like: bytes
 ) -> None:
     both = pair()

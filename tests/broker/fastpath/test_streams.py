@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from attrs import define
-from harness.fastpath import BrokerPair, MakeBrokerPair
+from harness.fastpath import BrokerPair, FallbackDriver, FastPathDriver, MakeBrokerPair
 
 from rmqpy.acl.signature import Credentials
 from rmqpy.codec.message import BatchItem, encode_batch_body
@@ -68,8 +68,6 @@ GUARDED: dict[str, Any] = {
     "rocketmq_home": "/rocketmq",
     "given_files": {ACCESS_FILE: ACCOUNTS},
 }
-KNOWS_ACCOUNTS = pytest.mark.parametrize("pair", ["c"], indirect=True)
-"""The hot path in Python is not used with access control."""
 PLAIN = Credentials("plain-user", "plain-secret")
 SIGNERS = [
     *[PLAIN] * 12,
@@ -275,7 +273,7 @@ def _loosened(frame: bytes) -> bytes:
     return head + header + body
 
 
-def _run(pair: Callable[..., BrokerPair], stream: Stream, frames: int = FRAMES) -> None:
+def _run(pair: BrokerPair, stream: Stream, frames: int = FRAMES) -> None:
     """The same stream to both, cut at random, over turns and three connections."""
     rng = stream.rng
     for side in pair:
@@ -320,13 +318,14 @@ def test_equal_on_random_streams(
     assert_same(both)
 
 
-def access_of(side: Any) -> dict[str, str]:
-    counts: dict[str, str] = side.kit.broker.access.runtime_info()
-    return counts
+def access_of(side: FallbackDriver | FastPathDriver) -> dict[str, str]:
+    """Return the counts of access control."""
+    access = side.kit.broker.access
+    assert access is not None
+    return access.runtime_info()
 
 
 @pytest.mark.slow
-@KNOWS_ACCOUNTS
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_equal_on_random_signed_streams(
     pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None], seed: int
@@ -363,10 +362,9 @@ PULL = {
 }
 
 
-@KNOWS_ACCOUNTS
 @pytest.mark.parametrize("serialize_type", [0, 1])
 @pytest.mark.parametrize("code", [310, 320, 10, 11])
-def test_signed_requests_of_each_kind_are_hot(
+def test_signed_requests_of_each_kind_take_the_fast_path(
     pair: MakeBrokerPair,
     assert_same: Callable[[BrokerPair], None],
     code: int,
@@ -399,8 +397,7 @@ def test_signed_requests_of_each_kind_are_hot(
     assert access_of(both[0]) == access_of(both[1])
 
 
-@KNOWS_ACCOUNTS
-def test_what_is_signed_is_hot_until_the_rules_are_others(
+def test_signed_requests_take_the_fast_path_until_the_rules_change(
     pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
     both = pair(**GUARDED)

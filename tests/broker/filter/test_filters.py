@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from harness.broker import response_bodies
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,6 @@ from rmqpy.codec.message import decode_message, encode_messages, record_properti
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.message import OutgoingMessage
 from rmqpy.remoting.bodies import CheckClientRequestBody, SubscriptionData
-from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.harness import BrokerHarness, BuildBroker
 
 VECTORS = Path(__file__).parent / "data" / "sql_vectors.json.xz"
@@ -34,10 +34,13 @@ def value_of(text: str, properties: dict[str, str]) -> str:
         value = compile_expression(text).evaluate(properties)
     except FilterEvaluationError:
         return "error"
-    return {True: "true", False: "false", None: "null"}[value]
+    if value is None:
+        return "null"
+    assert isinstance(value, bool)
+    return "true" if value else "false"
 
 
-def test_every_result_is_javas() -> None:
+def test_every_result_matches_javas() -> None:
     rows = json.loads(lzma.decompress(VECTORS.read_bytes()))
     assert len(rows) > 1_000
     for text, java, results in rows:
@@ -92,7 +95,7 @@ def test_three_valued_logic(text: str, properties: dict[str, str], value: str) -
         "a = 1" + " = b" * 4_000,
     ],
 )
-def test_what_is_no_expression(text: str) -> None:
+def test_invalid_expressions_are_refused(text: str) -> None:
     if text == "a LIKE":  # Java ignores what follows a complete expression
         compile_expression(text)
         return
@@ -100,13 +103,13 @@ def test_what_is_no_expression(text: str) -> None:
         compile_expression(text)
 
 
-def test_long_chains_are_no_deep_nests() -> None:
+def test_long_chains_are_not_nested_too_deep() -> None:
     text = " OR ".join(f"a = {number}" for number in range(1_000))
     assert compile_expression(text).matches({"a": "999"})
 
 
 @given(st.text(max_size=40), st.dictionaries(st.sampled_from("ab"), st.text(max_size=6)))
-def test_no_text_makes_it_fail_otherwise(text: str, properties: dict[str, str]) -> None:
+def test_no_text_raises_another_error(text: str, properties: dict[str, str]) -> None:
     with suppress(FilterSyntaxError):
         compile_expression(text).matches(properties)
 
@@ -133,57 +136,48 @@ def subscription(text: str, version: int = 1, topic: str = "T") -> SubscriptionD
     )
 
 
-def fill(kit: BrokerHarness) -> None:
+def fill(harness: BrokerHarness) -> None:
     for number in range(6):
-        kit.send(b"%d" % number, properties=f"n\x01{number}\x02TAGS\x01t")
+        harness.send(b"%d" % number, properties=f"n\x01{number}\x02TAGS\x01t")
 
 
-def bodies(answer: RemotingCommand) -> list[bytes]:
-    found, position = [], 0
-    while position < len(answer.body):
-        message = decode_message(answer.body, position)
-        found.append(message.body)
-        position += message.size
-    return found
-
-
-def test_a_pull_gets_what_the_registered_filter_wants(build: BuildBroker) -> None:
-    kit = build(enable_property_filter=True)
-    fill(kit)
-    kit.heartbeat(subscriptions=(subscription("n > 3 OR n = 0"),))
-    answer = kit.pull(sys_flag=0, sub_version=1)
-    assert bodies(answer) == [b"0", b"4", b"5"]
+def test_a_pull_returns_the_messages_that_match_the_registered_filter(build: BuildBroker) -> None:
+    harness = build(enable_property_filter=True)
+    fill(harness)
+    harness.heartbeat(subscriptions=(subscription("n > 3 OR n = 0"),))
+    answer = harness.pull(sys_flag=0, sub_version=1)
+    assert response_bodies(answer) == [b"0", b"4", b"5"]
     assert answer.ext_fields["nextBeginOffset"] == "6"
 
 
-def test_nothing_matched_is_told_with_where_to_go_on(build: BuildBroker) -> None:
-    kit = build(enable_property_filter=True)
-    fill(kit)
-    kit.heartbeat(subscriptions=(subscription("n > 30"),))
-    answer = kit.pull(sys_flag=0, sub_version=1)
+def test_a_pull_without_matches_returns_the_next_offset(build: BuildBroker) -> None:
+    harness = build(enable_property_filter=True)
+    fill(harness)
+    harness.heartbeat(subscriptions=(subscription("n > 30"),))
+    answer = harness.pull(sys_flag=0, sub_version=1)
     assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (20, "6")
 
 
 def test_an_expression_in_the_request(build: BuildBroker) -> None:
-    kit = build(enable_property_filter=True)
-    fill(kit)
-    answer = kit.pull(sys_flag=4, subscription="n = 2", expression_type="SQL92")
-    assert bodies(answer) == [b"2"]
-    assert kit.pull(sys_flag=4, subscription="n =", expression_type="SQL92").code == 23
-    assert kit.pull(sys_flag=4, subscription="n = 2", expression_type="ABC").code == 23
+    harness = build(enable_property_filter=True)
+    fill(harness)
+    answer = harness.pull(sys_flag=4, subscription="n = 2", expression_type="SQL92")
+    assert response_bodies(answer) == [b"2"]
+    assert harness.pull(sys_flag=4, subscription="n =", expression_type="SQL92").code == 23
+    assert harness.pull(sys_flag=4, subscription="n = 2", expression_type="ABC").code == 23
 
 
-def test_a_waiting_pull_is_woken_by_what_it_wants_only(build: BuildBroker) -> None:
-    kit = build(enable_property_filter=True)
-    fill(kit)
-    kit.heartbeat(subscriptions=(subscription("n = 7"),))
-    kit.deliver(kit.pull_command(sys_flag=2, sub_version=1, queue_offset=6))
-    kit.send_command()
-    kit.deliver(kit.send_command(b"no", properties="n\x016"))
-    assert [a.code for a in kit.channel.take() if "msgId" not in a.ext_fields] == []
-    kit.deliver(kit.send_command(b"yes", properties="n\x017"))
-    (answer,) = [a for a in kit.channel.take() if "msgId" not in a.ext_fields]
-    assert bodies(answer) == [b"yes"]
+def test_a_held_pull_is_resumed_only_by_a_matching_message(build: BuildBroker) -> None:
+    harness = build(enable_property_filter=True)
+    fill(harness)
+    harness.heartbeat(subscriptions=(subscription("n = 7"),))
+    harness.deliver(harness.pull_command(sys_flag=2, sub_version=1, queue_offset=6))
+    harness.send_command()
+    harness.deliver(harness.send_command(b"no", properties="n\x016"))
+    assert [a.code for a in harness.channel.take() if "msgId" not in a.ext_fields] == []
+    harness.deliver(harness.send_command(b"yes", properties="n\x017"))
+    (answer,) = [a for a in harness.channel.take() if "msgId" not in a.ext_fields]
+    assert response_bodies(answer) == [b"yes"]
 
 
 @pytest.mark.parametrize(
@@ -194,25 +188,27 @@ def test_a_waiting_pull_is_woken_by_what_it_wants_only(build: BuildBroker) -> No
         (True, "n > 3", 2, 25),
     ],
 )
-def test_refusals(build: BuildBroker, enabled: bool, text: str, version: int, code: int) -> None:
-    kit = build(enable_property_filter=enabled)
-    fill(kit)
-    kit.heartbeat(subscriptions=(subscription(text),))
-    assert kit.pull(sys_flag=0, sub_version=version).code == code
+def test_invalid_requests_are_refused(
+    build: BuildBroker, enabled: bool, text: str, version: int, code: int
+) -> None:
+    harness = build(enable_property_filter=enabled)
+    fill(harness)
+    harness.heartbeat(subscriptions=(subscription(text),))
+    assert harness.pull(sys_flag=0, sub_version=version).code == code
 
 
 def test_a_newer_expression_replaces_an_older_one(build: BuildBroker) -> None:
-    kit = build(enable_property_filter=True)
-    fill(kit)
+    harness = build(enable_property_filter=True)
+    fill(harness)
     for text, version, expected in (
         ("n = 1", 5, [b"1"]),
         ("n = 2", 4, [b"1"]),
         ("n = 3", 6, [b"3"]),
     ):
-        kit.heartbeat(subscriptions=(subscription(text, version),))
-        assert bodies(kit.pull(sys_flag=0, sub_version=version)) == expected
-    kit.heartbeat(subscriptions=(subscription("n >", 7),))
-    assert kit.pull(sys_flag=0, sub_version=7).code == 27
+        harness.heartbeat(subscriptions=(subscription(text, version),))
+        assert response_bodies(harness.pull(sys_flag=0, sub_version=version)) == expected
+    harness.heartbeat(subscriptions=(subscription("n >", 7),))
+    assert harness.pull(sys_flag=0, sub_version=7).code == 27
 
 
 @pytest.mark.parametrize(
@@ -225,59 +221,63 @@ def test_a_newer_expression_replaces_an_older_one(build: BuildBroker) -> None:
         (True, "ABC", "n", 23),
     ],
 )
-def test_a_client_may_ask_first(
+def test_a_client_can_check_an_sql_expression_in_advance(
     build: BuildBroker, enabled: bool, expression_type: str, text: str, code: int
 ) -> None:
-    kit = build(enable_property_filter=enabled)
+    harness = build(enable_property_filter=enabled)
     data = SubscriptionData(topic="T", sub_string=text, expression_type=expression_type)
     body = CheckClientRequestBody(client_id="c", group="CG", subscription_data=data)
-    assert kit.call(46, body=body.encode()).code == code
+    assert harness.call(46, body=body.encode()).code == code
 
 
-def test_filters_are_kept_over_a_restart_and_forgotten_later(build: BuildBroker) -> None:
-    kit = build(enable_property_filter=True, filter_data_clean_time_span=100_000)
-    kit.heartbeat(subscriptions=(subscription("n = 1", 5),))
-    kit.scheduler.advance(11_000)
-    assert b'"expression":"n = 1"' in kit.files.read_bytes("/store/config/consumerFilter.json")
-    kit.store.shutdown()
-    again = build(files=kit.files, scheduler=kit.scheduler, enable_property_filter=True,
+def test_filters_survive_a_restart_and_expire_later(build: BuildBroker) -> None:
+    harness = build(enable_property_filter=True, filter_data_clean_time_span=100_000)
+    harness.heartbeat(subscriptions=(subscription("n = 1", 5),))
+    harness.scheduler.advance(11_000)
+    assert b'"expression":"n = 1"' in harness.files.read_bytes("/store/config/consumerFilter.json")
+    harness.store.shutdown()
+    again = build(files=harness.files, scheduler=harness.scheduler, enable_property_filter=True,
                   filter_data_clean_time_span=100_000)  # fmt: skip
     found = again.broker.filters.get("CG", "T")
+    assert found is not None and found.expression is not None
     assert found.expression.matches({"n": "1"}) and found.dead_ms > 0
     again.scheduler.advance(90_000)
     again.heartbeat(subscriptions=(subscription("n = 1", 5),))
-    assert again.broker.filters.get("CG", "T").dead_ms == 0
+    found = again.broker.filters.get("CG", "T")
+    assert found is not None and found.dead_ms == 0
     again.heartbeat(subscriptions=(SubscriptionData(topic="Other"),))
     again.scheduler.advance(111_000)
     assert again.broker.filters.get("CG", "T") is None
 
 
-def test_retries_may_be_filtered_by_the_topic_they_came_from(build: BuildBroker) -> None:
-    kit = build(enable_property_filter=True, filter_support_retry=True)
-    kit.heartbeat(
+def test_retries_can_be_filtered_by_their_original_topic(build: BuildBroker) -> None:
+    harness = build(enable_property_filter=True, filter_support_retry=True)
+    harness.heartbeat(
         subscriptions=(
             subscription("n = 1"),
             SubscriptionData(topic="%RETRY%CG", sub_string="*", sub_version=1),
         )
     )
     for number in range(3):
-        kit.send(b"%d" % number, topic="%RETRY%CG", properties=f"n\x01{number}\x02RETRY_TOPIC\x01T")
-    kit.send(b"free", topic="%RETRY%CG", properties="RETRY_TOPIC\x01Other")
-    answer = kit.pull(topic="%RETRY%CG", sys_flag=0, sub_version=1)
-    assert bodies(answer) == [b"1", b"free"]
+        harness.send(
+            b"%d" % number, topic="%RETRY%CG", properties=f"n\x01{number}\x02RETRY_TOPIC\x01T"
+        )
+    harness.send(b"free", topic="%RETRY%CG", properties="RETRY_TOPIC\x01Other")
+    answer = harness.pull(topic="%RETRY%CG", sys_flag=0, sub_version=1)
+    assert response_bodies(answer) == [b"1", b"free"]
 
 
 @pytest.mark.parametrize("code", [301, 302])
-def test_classes_that_filter_are_no_requests(kit: BrokerHarness, code: int) -> None:
+def test_requests_for_filter_classes_are_not_supported(harness: BrokerHarness, code: int) -> None:
     """Java has forgotten them too: who subscribes with a class gets every message."""
-    answer = kit.call(code)
+    answer = harness.call(code)
     assert answer.code == 3 and answer.remark == f" request type {code} not supported"
 
 
-def test_who_subscribes_with_a_class_gets_every_message(kit: BrokerHarness) -> None:
+def test_a_subscription_with_a_filter_class_receives_every_message(harness: BrokerHarness) -> None:
     by_class = SubscriptionData("T", "org.example.Filter", sub_version=1, class_filter_mode=True)
-    kit.heartbeat(group="CG", subscriptions=(by_class,))
-    kit.send(b"one", properties="TAGS\x01TagA")
-    kit.send(b"two")
-    answer = kit.pull(sys_flag=8, sub_version=1)
+    harness.heartbeat(group="CG", subscriptions=(by_class,))
+    harness.send(b"one", properties="TAGS\x01TagA")
+    harness.send(b"two")
+    answer = harness.pull(sys_flag=8, sub_version=1)
     assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (0, "2")

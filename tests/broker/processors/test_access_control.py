@@ -8,6 +8,7 @@ in memory.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -55,12 +56,12 @@ Answer = RemotingCommand
 class Guarded:
     """A broker with access control; requests are signed by whom one says."""
 
-    kit: BrokerHarness
+    harness: BrokerHarness
 
     def ask(
         self,
         code: int,
-        fields: dict[str, object] | None = None,
+        fields: Mapping[str, object] | None = None,
         body: bytes = b"",
         by: Credentials | None = PLAIN,
         address: str = "10.0.0.1",
@@ -71,17 +72,17 @@ class Guarded:
 
     def tell(self, request: RemotingCommand, address: str = "10.0.0.1") -> Answer:
         channel = MemoryChannel(peer=(address, 1234))
-        self.kit.deliver(request, channel=channel)
-        self.kit.scheduler.advance(0)
+        self.harness.deliver(request, channel=channel)
+        self.harness.scheduler.advance(0)
         (answer,) = [each for each in channel.take() if each.is_response]
         return answer
 
     def send(self, topic: str, by: Credentials | None = PLAIN, code: int = 310) -> Answer:
-        header = self.kit.send_command(b"body", topic=topic, code=code)
+        header = self.harness.send_command(b"body", topic=topic, code=code)
         return self.ask(code, header.ext_fields, b"body", by)
 
     def pull(self, topic: str, group: str = "Mine", by: Credentials = PLAIN) -> Answer:
-        fields = self.kit.pull_command(topic=topic, consumer_group=group).ext_fields
+        fields = self.harness.pull_command(topic=topic, consumer_group=group).ext_fields
         return self.ask(11, {**fields, "suspendTimeoutMillis": 0}, by=by)
 
 
@@ -111,7 +112,7 @@ def offset_of(answer: Answer) -> int:
     return int(answer.ext_fields["msgId"][-16:], 16)
 
 
-CHECKS = {
+CHECKS: dict[str, Callable[[Guarded], bool]] = {
     "unsigned send": lambda b: refused(b.send("Open", None)),
     "unsigned request without fields": lambda b: refused(b.ask(26, by=None)),
     "unknown key": lambda b: refused(b.send("Open", Credentials("nobody-known", "plain-secret"))),
@@ -130,14 +131,17 @@ CHECKS = {
     "reading a denied message by id": lambda b: refused(
         b.ask(33, {"offset": offset_of(b.send("Secret", ADMIN))})
     ),
-    "create topic": lambda b: refused(b.ask(17, NEW_TOPIC)) and not b.kit.broker.topics.get("N"),
+    "create topic": lambda b: (
+        refused(b.ask(17, NEW_TOPIC)) and not b.harness.broker.topics.get("N")
+    ),
     "delete topic": lambda b: refused(b.ask(215, {"topic": "Open"})) and b.send("Open").code == 0,
     "broker configuration": lambda b: refused(b.ask(25, body=b"brokerPermission=2")),
     "create group": lambda b: refused(b.ask(200, body=b'{"groupName":"G"}')),
     "list accounts": lambda b: refused(b.ask(54)),
     "no secret in any list": lambda b: not secrets_in(b.ask(54, by=ADMIN), b.ask(26, by=ADMIN)),
     "create an administrator": lambda b: (
-        refused(b.ask(50, NEW_ACCOUNT)) and b"intruder" not in b.kit.files.read_bytes(PLAIN_FILE)
+        refused(b.ask(50, NEW_ACCOUNT))
+        and b"intruder" not in b.harness.files.read_bytes(PLAIN_FILE)
     ),
     "read configuration": lambda b: refused(b.ask(26)),
     "reset offsets": lambda b: refused(b.ask(222, RESET)),
@@ -163,7 +167,7 @@ RESET: dict[str, object] = {"topic": "Open", "group": "Mine", "timestamp": 0, "i
 
 
 def send_batch(broker: Guarded, topic: str) -> Answer:
-    fields = {**broker.kit.send_command(topic=topic).ext_fields, "m": "true"}
+    fields = {**broker.harness.send_command(topic=topic).ext_fields, "m": "true"}
     return broker.ask(320, fields, encode_batch_body([BatchItem(0, b"x", b"")]))
 
 
@@ -174,7 +178,7 @@ def secrets_in(*answers: Answer) -> bool:
 
 
 def signed_send(broker: Guarded) -> RemotingCommand:
-    return PLAIN.signed(broker.kit.send_command(b"once", topic="Open"))
+    return PLAIN.signed(broker.harness.send_command(b"once", topic="Open"))
 
 
 def replayed(broker: Guarded) -> list[int]:
@@ -197,7 +201,7 @@ def test_there_are_26_checks_and_the_page_lists_them() -> None:
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_check(broker: Guarded, name: str) -> None:
+def test_access_check(broker: Guarded, name: str) -> None:
     assert CHECKS[name](broker)
 
 
@@ -206,7 +210,7 @@ def test_check(broker: Guarded, name: str) -> None:
 
 def test_every_request_code_is_declared_exactly_once(broker: Guarded) -> None:
     """A code that nobody declared is open to nobody; forgetting one must not go unnoticed."""
-    demands = broker_demands(broker.kit.store)
+    demands = broker_demands(broker.harness.store.reader)
     at_brokers, at_namesrv = set(demands), set(NAMESRV_DEMANDS)
     assert at_brokers | at_namesrv | ELSEWHERE == set(RequestCode)
     assert not at_brokers & at_namesrv
@@ -215,11 +219,13 @@ def test_every_request_code_is_declared_exactly_once(broker: Guarded) -> None:
 
 
 def test_every_code_that_a_broker_answers_is_declared(broker: Guarded) -> None:
-    assert set(broker.kit.broker.server._handlers) <= set(broker_demands(broker.kit.store))
+    assert set(broker.harness.broker.server._handlers) <= set(
+        broker_demands(broker.harness.store.reader)
+    )
 
 
-def test_an_undeclared_code_is_open_to_nobody(broker: Guarded) -> None:
-    broker.kit.broker.server.register_handlers(
+def test_an_undeclared_code_is_always_refused(broker: Guarded) -> None:
+    broker.harness.broker.server.register_handlers(
         {7777: lambda _channel, request: RemotingCommand.response_to(request)}
     )
     for by in (None, PLAIN, ADMIN):
@@ -229,14 +235,14 @@ def test_an_undeclared_code_is_open_to_nobody(broker: Guarded) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", sorted({*ADMINISTRATION, *SECRETS}))
-def test_a_plain_user_administrates_nothing(broker: Guarded, code: int) -> None:
+def test_a_plain_user_cannot_administrate(broker: Guarded, code: int) -> None:
     assert refused(broker.ask(code)) or broker.ask(code).code == 3
 
 
 # ------------------------------------------------------------------------------ rights by request
 
 
-def test_what_a_plain_user_does_all_day(broker: Guarded) -> None:
+def test_a_plain_user_may_use_its_topics_and_groups(broker: Guarded) -> None:
     heartbeat = {
         "clientID": "c",
         "producerDataSet": [{"groupName": "P"}],
@@ -260,7 +266,7 @@ def test_what_a_plain_user_does_all_day(broker: Guarded) -> None:
     assert broker.ask(35, {"clientID": "c", "consumerGroup": "Mine"}).code == 0
 
 
-def test_what_belongs_to_others_is_closed(broker: Guarded) -> None:
+def test_topics_and_groups_of_others_are_refused(broker: Guarded) -> None:
     queue = {"topic": "Secret", "brokerName": "b", "queueId": 0}
     subscription = {"topic": "Secret", "subString": "*"}
     bodies = {
@@ -289,14 +295,14 @@ def test_what_belongs_to_others_is_closed(broker: Guarded) -> None:
         assert refused(broker.ask(code, {**QUEUE, "timestamp": 0})), code
 
 
-def test_a_denied_message_is_not_had_by_way_of_the_own_retry_topic(broker: Guarded) -> None:
+def test_a_denied_message_cannot_be_read_through_the_own_retry_topic(broker: Guarded) -> None:
     """Sending back copies the message at an offset that the client names."""
     offset = offset_of(broker.send("Secret", ADMIN))
     assert refused(broker.ask(36, {"offset": offset, "group": "Mine", "delayLevel": 0}))
 
 
-def test_a_foreign_retry_topic_is_not_written_under_the_own_group(broker: Guarded) -> None:
-    fields = broker.kit.send_command(topic="%RETRY%Theirs", producer_group="Mine").ext_fields
+def test_the_retry_topic_of_another_group_cannot_be_written(broker: Guarded) -> None:
+    fields = broker.harness.send_command(topic="%RETRY%Theirs", producer_group="Mine").ext_fields
     assert refused(broker.ask(310, fields))
 
 
@@ -313,9 +319,9 @@ def test_topics_that_hold_messages_of_others_are_for_administrators(
     assert refused(broker.pull("RMQ_SYS_TRANS_HALF_TOPIC"))
 
 
-def test_a_half_message_is_ended_by_who_may_write_its_topic(broker: Guarded) -> None:
+def test_ending_a_half_message_needs_permission_for_its_topic(broker: Guarded) -> None:
     properties = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01U"
-    fields = broker.kit.send_command(topic="Secret", properties=properties).ext_fields
+    fields = broker.harness.send_command(topic="Secret", properties=properties).ext_fields
     half = broker.ask(310, fields, b"half", ADMIN)
     end = {
         "producerGroup": "PG",
@@ -335,16 +341,16 @@ def test_every_account_may_write_traces(broker: Guarded) -> None:
 # --------------------------------------------------------------------------------- white addresses
 
 
-def test_white_addresses_open_everything_but_accounts(broker: Guarded) -> None:
+def test_white_addresses_allow_everything_but_account_requests(broker: Guarded) -> None:
     assert broker.ask(26, by=None, address="10.8.8.8").code == 0
     assert refused(broker.ask(54, by=None, address="10.8.8.8"))
     assert broker.ask(54, by=ADMIN, address="10.8.8.8").code == 0
 
 
-def test_the_white_address_of_an_account_stands_for_its_signature_only(broker: Guarded) -> None:
+def test_the_white_address_of_an_account_replaces_only_its_signature(broker: Guarded) -> None:
     """Java lets it administrate too."""
     key = {"AccessKey": "homely-user"}
-    sent = {**broker.kit.send_command(topic="Secret").ext_fields, **key}
+    sent = {**broker.harness.send_command(topic="Secret").ext_fields, **key}
     assert broker.ask(310, sent, by=None, address="10.7.7.1").code == 0
     assert refused(broker.ask(310, sent, by=None, address="10.7.8.1"))
     assert refused(broker.ask(26, key, by=None, address="10.7.7.1"))
@@ -353,7 +359,7 @@ def test_the_white_address_of_an_account_stands_for_its_signature_only(broker: G
 # --------------------------------------------------------------------------------- administration
 
 
-def test_accounts_are_made_changed_listed_and_deleted(broker: Guarded) -> None:
+def test_accounts_are_created_changed_listed_and_deleted(broker: Guarded) -> None:
     new = Credentials("new-account", "new-secret")
     fields = {"accessKey": "new-account", "secretKey": "new-secret", "admin": "false"}
     assert broker.ask(50, {**fields, "topicPerms": "Open=PUB,Secret=SUB"}, by=ADMIN).code == 0
@@ -363,7 +369,7 @@ def test_accounts_are_made_changed_listed_and_deleted(broker: Guarded) -> None:
     accounts = {each.access_key: each for each in listed.plain_access_configs or []}
     found = accounts["new-account"]
     assert (found.topic_perms, found.secret_key) == (["Open=PUB", "Secret=SUB"], None)
-    written = parse_access_file(broker.kit.files.read_bytes(PLAIN_FILE).decode(), PLAIN_FILE)
+    written = parse_access_file(broker.harness.files.read_bytes(PLAIN_FILE).decode(), PLAIN_FILE)
     assert written.find("new-account") is not None
     assert written.version[0] == 1
     header = broker.ask(52, by=ADMIN).ext_fields
@@ -374,7 +380,7 @@ def test_accounts_are_made_changed_listed_and_deleted(broker: Guarded) -> None:
     assert broker.ask(51, {"accessKey": "new-account"}, by=ADMIN).code == 210
 
 
-def test_changes_of_one_moment_do_not_undo_each_other(broker: Guarded) -> None:
+def test_simultaneous_changes_do_not_undo_each_other(broker: Guarded) -> None:
     """The file is written beside the loop; the second change comes before that is done."""
     channel = MemoryChannel()
     fields = {"secretKey": "new-secret"}
@@ -382,10 +388,10 @@ def test_changes_of_one_moment_do_not_undo_each_other(broker: Guarded) -> None:
         ADMIN.signed(RemotingCommand(50, ext_fields={**fields, "accessKey": f"account-{number}"}))
         for number in range(5)
     ]
-    broker.kit.deliver(*requests, channel=channel)
-    broker.kit.scheduler.advance(0)
+    broker.harness.deliver(*requests, channel=channel)
+    broker.harness.scheduler.advance(0)
     assert [answer.code for answer in channel.take()] == [0] * 5
-    file = parse_access_file(broker.kit.files.read_bytes(PLAIN_FILE).decode(), PLAIN_FILE)
+    file = parse_access_file(broker.harness.files.read_bytes(PLAIN_FILE).decode(), PLAIN_FILE)
     assert [each.access_key for each in file.accounts][3:] == [f"account-{n}" for n in range(5)]
     assert file.version[0] == 5
 
@@ -395,40 +401,40 @@ def test_changes_of_one_moment_do_not_undo_each_other(broker: Guarded) -> None:
     [{"secretKey": "short"}, {"topicPerms": "Open=ALL"}, {"whiteRemoteAddress": "nowhere"}],
 )
 def test_a_wrong_account_is_refused_and_changes_nothing(
-    broker: Guarded, wrong: dict[str, object]
+    broker: Guarded, wrong: dict[str, str]
 ) -> None:
-    before = broker.kit.files.read_bytes(PLAIN_FILE)
+    before = broker.harness.files.read_bytes(PLAIN_FILE)
     fields = {"accessKey": "new-account", "secretKey": "new-secret", **wrong}
     answer = broker.ask(50, fields, by=ADMIN)
     assert answer.code == ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
-    assert broker.kit.files.read_bytes(PLAIN_FILE) == before
+    assert broker.harness.files.read_bytes(PLAIN_FILE) == before
 
 
-def test_white_lists_change_in_known_files_only(broker: Guarded) -> None:
+def test_white_lists_are_changed_in_known_files_only(broker: Guarded) -> None:
     white = {"globalWhiteAddrs": "10.9.9.9, 10.8.8.*"}
     assert broker.ask(53, white, by=ADMIN).code == 0
     assert broker.ask(26, by=None, address="10.9.9.9").code == 0
     for path in ("/etc/passwd", f"{HOME}/conf/acl/../../other.yml"):
         answer = broker.ask(53, {**white, "aclFileFullPath": path}, by=ADMIN)
         assert answer.code == ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
-        assert not broker.kit.files.exists(path)
+        assert not broker.harness.files.exists(path)
 
 
 # ------------------------------------------------------------------------------------------ files
 
 
-def test_a_changed_file_counts_within_seconds_and_a_broken_one_does_not(
+def test_a_changed_file_takes_effect_within_seconds_and_a_broken_one_does_not(
     broker: Guarded, files: MemoryFiles
 ) -> None:
     files.put(PLAIN_FILE, ACCOUNTS.replace("Open=PUB|SUB", "Secret=PUB").encode())
-    broker.kit.scheduler.advance(6_000)
+    broker.harness.scheduler.advance(6_000)
     assert broker.send("Secret").code == 0
     files.put(PLAIN_FILE, b"accounts: [")
-    broker.kit.scheduler.advance(6_000)
+    broker.harness.scheduler.advance(6_000)
     assert broker.send("Secret").code == 0
 
 
-def test_the_folder_adds_files_and_the_first_of_two_accounts_counts(
+def test_the_folder_adds_files_and_the_first_account_of_a_name_counts(
     build: BuildBroker, files: MemoryFiles
 ) -> None:
     files.put(
@@ -443,11 +449,11 @@ def test_the_folder_adds_files_and_the_first_of_two_accounts_counts(
     assert broker.send("Open").code == 0
 
 
-def test_no_file_no_start(build: BuildBroker) -> None:
+def test_a_broker_without_an_access_file_does_not_start(build: BuildBroker) -> None:
     with pytest.raises(ConfigError, match="plain_acl"):
         build(acl_enable=True, rocketmq_home=HOME)
 
 
-def test_without_access_control_account_requests_are_unknown(kit: BrokerHarness) -> None:
+def test_without_access_control_account_requests_are_unknown(harness: BrokerHarness) -> None:
     for code in SECRETS:
-        assert kit.call(code).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert harness.call(code).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

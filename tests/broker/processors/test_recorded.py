@@ -66,7 +66,7 @@ class Answered:
 class Replay:
     """One conversation against one broker of ours."""
 
-    kit: BrokerHarness
+    harness: BrokerHarness
     channels: dict[int, MemoryChannel] = field(factory=dict)
     requests: dict[tuple[int, int], RemotingCommand] = field(factory=dict)
     answers: dict[tuple[int, int], RemotingCommand] = field(factory=dict)
@@ -77,7 +77,7 @@ class Replay:
 
     def run(self, rows: list[dict[str, Any]]) -> None:
         for number, row in enumerate(rows):
-            self.kit.scheduler.advance(max(0, row["t"] - self.kit.scheduler.now_ms()))
+            self.harness.scheduler.advance(max(0, row["t"] - self.harness.scheduler.now_ms()))
             connection = row["conn"]
             channel = self.channels.setdefault(connection, MemoryChannel(("127.0.0.1", 50_000)))
             command = decode_command(memoryview(bytes.fromhex(row["frame"]))[4:])
@@ -86,7 +86,7 @@ class Replay:
                 if command.code == 34:
                     heartbeat = HeartbeatData.decode(command.body)
                     self.groups.update(data.group_name for data in heartbeat.consumer_data_set)
-                self.kit.deliver(command, channel=channel)
+                self.harness.deliver(command, channel=channel)
             self.collect()
             if row["dir"] == "s2c":
                 self.compare(number, connection, command)
@@ -121,7 +121,7 @@ class Replay:
 def replay(request: pytest.FixtureRequest, build: BuildBroker) -> Replay:
     text = lzma.decompress((CONVERSATIONS / f"{request.param}.jsonl.xz").read_bytes())
     rows = [json.loads(line) for line in text.splitlines()]
-    kit = build(
+    harness = build(
         scheduler=ManualScheduler(start_ms=rows[0]["t"]),
         broker_name="golden",
         broker_cluster_name="JavaMQ",
@@ -130,12 +130,12 @@ def replay(request: pytest.FixtureRequest, build: BuildBroker) -> Replay:
         host="127.0.0.1",
         namesrv_addr=None,
     )
-    replayed = Replay(kit)
+    replayed = Replay(harness)
     replayed.run(rows)
     return replayed
 
 
-def test_our_answers_are_javas(replay: Replay) -> None:
+def test_our_answers_match_javas(replay: Replay) -> None:
     differences = []
     compared: Counter[int] = Counter()
     for answer in replay.answered:
@@ -150,7 +150,7 @@ def test_our_answers_are_javas(replay: Replay) -> None:
 
 
 @pytest.mark.slow
-def test_members_are_told_where_java_told_them(replay: Replay) -> None:
+def test_members_are_notified_where_java_notified_them(replay: Replay) -> None:
     told = {key for key in replay.java_notices if key[1] in replay.groups}
     assert told <= set(replay.notices)
 

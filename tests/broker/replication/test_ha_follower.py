@@ -19,6 +19,7 @@ from rmqpy.ha.link import SlaveLink
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkError
 from rmqpy.model.ids import PhysicalOffset
+from rmqpy.net.ha import HaClientHandler
 from rmqpy.remoting.bodies import KVTable
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.commitlog.interface import read_span
@@ -36,11 +37,11 @@ SERVERS = ("10.0.0.8:9876", "10.0.0.9:9876")
 
 
 @define
-class Dialled:
-    """A connection that the test plays."""
+class FakeConnection:
+    """A connection to a master, whose events the test causes."""
 
     address: tuple[str, int]
-    follower: SlaveLink
+    follower: HaClientHandler
     closed: bool = False
 
     def close(self) -> None:
@@ -80,22 +81,22 @@ class FakeMaster:
 
 @define
 class Scene:
-    kit: BrokerHarness
+    harness: BrokerHarness
     following: HaFollower
     choice: MasterDiscovery
     masters: dict[str, FakeMaster]
-    dialled: list[Dialled] = field(factory=list)
+    dialled: list[FakeConnection] = field(factory=list)
     asked: list[str] = field(factory=list)
 
     def tell(self, server: int, host: str) -> None:
         answer = RegistrationAnswer(f"{host}:10912", f"{host}:10911")
         self.choice.on_registration_answer(
-            SERVERS[server], answer, self.kit.scheduler.monotonic_ms()
+            SERVERS[server], answer, self.harness.scheduler.monotonic_ms()
         )
 
     def settle(self) -> None:
         """Answer everything that is asked."""
-        while requests := self.kit.network.take():
+        while requests := self.harness.network.take():
             for address, command, done in requests:
                 if command.code not in CHECKS:
                     continue
@@ -108,7 +109,7 @@ class Scene:
 
     def run(self, duration_ms: int) -> None:
         for _ in range(duration_ms // 100):
-            self.kit.scheduler.advance(100)
+            self.harness.scheduler.advance(100)
             self.settle()
 
     @property
@@ -116,7 +117,7 @@ class Scene:
         return self.following.runtime_info()["haState"]
 
     def connect(self) -> SlaveLink:
-        return self.dialled[-1].follower.connected(self.kit.scheduler.monotonic_ms())
+        return self.dialled[-1].follower.connected(self.harness.scheduler.monotonic_ms())
 
 
 MakeScene = Callable[..., Scene]
@@ -125,35 +126,35 @@ MakeScene = Callable[..., Scene]
 @pytest.fixture
 def scene(build: BuildBroker) -> MakeScene:
     def make(masters: dict[str, FakeMaster], **settings: Any) -> Scene:
-        kit = build(broker_role=BrokerRole.SLAVE, broker_id=1, **settings)
-        kit.store.set_role(slave=True)
-        choice = MasterDiscovery(kit.broker.identity)
-        dialled: list[Dialled] = []
+        harness = build(broker_role=BrokerRole.SLAVE, broker_id=1, **settings)
+        harness.store.set_role(slave=True)
+        choice = MasterDiscovery(harness.broker.identity)
+        dialled: list[FakeConnection] = []
 
-        def dial(address: tuple[str, int], follower: SlaveLink) -> Dialled:
-            dialled.append(Dialled(address, follower))
+        def dial(address: tuple[str, int], follower: HaClientHandler) -> FakeConnection:
+            dialled.append(FakeConnection(address, follower))
             return dialled[-1]
 
         following = HaFollower(
-            identity=kit.broker.identity,
-            store=kit.store,
-            scheduler=kit.scheduler,
-            network=kit.network,
+            identity=harness.broker.identity,
+            store=harness.store,
+            scheduler=harness.scheduler,
+            network=harness.network,
             dial=dial,
             choice=choice,
         )
         following.start()
-        return Scene(kit, following, choice, masters, dialled)
+        return Scene(harness, following, choice, masters, dialled)
 
     return make
 
 
 def master_log(build: BuildBroker, count: int) -> MessageStore:
     """A master's store with messages."""
-    kit = build(start=False)
+    harness = build(start=False)
     for number in range(count):
-        kit.send(b"%d" % number * 50)
-    return kit.store
+        harness.send(b"%d" % number * 50)
+    return harness.store
 
 
 def copy(store: MessageStore, scene: Scene, end: int, begin: int = 0) -> None:
@@ -201,7 +202,7 @@ def test_a_slave_follows_the_master_that_a_name_server_names(scene: MakeScene) -
         (FakeMaster(dead=True), "connection refused"),
     ],
 )
-def test_what_is_not_our_master_is_refused_by_name(
+def test_a_broker_that_is_not_our_master_is_refused_by_name(
     scene: MakeScene, build: BuildBroker, master: FakeMaster, reason: str
 ) -> None:
     made = scene({"m1": master})
@@ -209,20 +210,18 @@ def test_what_is_not_our_master_is_refused_by_name(
     if not master.end:
         master.end = 0 if "ends at 0" in reason else store.log.max_offset
     copy(store, made, store.log.max_offset)
-    before = made.kit.store.log.max_offset
+    before = made.harness.store.log.max_offset
     made.tell(0, "m1")
     made.run(20_000)
     assert made.dialled == []
     assert reason in made.state and "m1:10911" in made.state
     assert reason in made.following.runtime_info()["haLastFault"]
-    assert made.kit.store.log.max_offset == before
+    assert made.harness.store.log.max_offset == before
     tries = made.asked.count("m1:10911")
     assert 2 <= tries <= 12, "later and later"
 
 
-def test_a_log_that_has_parted_is_refused_with_the_offset(
-    scene: MakeScene, build: BuildBroker
-) -> None:
+def test_a_diverged_log_is_refused_with_the_offset(scene: MakeScene, build: BuildBroker) -> None:
     theirs, ours = master_log(build, 40), master_log(build, 30)
     made = scene({"m1": FakeMaster(end=theirs.log.max_offset, log=theirs)})
     copy(ours, made, ours.log.max_offset)
@@ -255,7 +254,7 @@ def test_a_log_that_has_parted_is_refused_with_the_offset(
         assert frame_start(ours.log, place) == begins[3]
 
 
-def test_a_java_master_cannot_be_asked_and_the_slave_says_so(
+def test_a_java_master_cannot_compare_logs_and_the_slave_reports_it(
     scene: MakeScene, build: BuildBroker
 ) -> None:
     store = master_log(build, 10)
@@ -267,7 +266,7 @@ def test_a_java_master_cannot_be_asked_and_the_slave_says_so(
     assert "not compared" in made.following.runtime_info()["haLogsCompared"]
 
 
-def test_what_is_stored_can_be_read_and_half_a_record_waits(
+def test_stored_records_are_readable_and_half_a_record_waits(
     scene: MakeScene, build: BuildBroker
 ) -> None:
     store = master_log(build, 10)
@@ -275,55 +274,56 @@ def test_what_is_stored_can_be_read_and_half_a_record_waits(
     queue = ("T", 0)
     half = store.log.max_offset - 30
     copy(store, made, half)
-    made.kit.broker.server.dispatch()
-    assert made.kit.store.reader.max_queue_offset(*queue) == 9
-    assert made.kit.store.health.failure is None
+    made.harness.broker.server.dispatch()
+    assert made.harness.store.reader.max_queue_offset(*queue) == 9
+    assert made.harness.store.health.failure is None
     copy(store, made, store.log.max_offset, half)
-    made.kit.broker.server.dispatch()
-    assert made.kit.store.reader.max_queue_offset(*queue) == 10
-    refused = made.kit.send()
+    made.harness.broker.server.dispatch()
+    assert made.harness.store.reader.max_queue_offset(*queue) == 10
+    refused = made.harness.send()
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-def test_a_stop_inside_a_record_is_a_clean_one(scene: MakeScene, build: BuildBroker) -> None:
+def test_a_stop_inside_a_record_is_a_clean_stop(scene: MakeScene, build: BuildBroker) -> None:
     store = master_log(build, 10)
     made = scene({})
     copy(store, made, store.log.max_offset - 30)
-    made.kit.store.shutdown()
-    assert not made.kit.files.exists("/store/abort")
-    again = build(files=made.kit.files, broker_role=BrokerRole.SLAVE, broker_id=1)
+    made.harness.store.shutdown()
+    assert not made.harness.files.exists("/store/abort")
+    again = build(files=made.harness.files, broker_role=BrokerRole.SLAVE, broker_id=1)
     assert again.store.log.max_offset < store.log.max_offset - 30
     assert again.store.reader.max_queue_offset("T", 0) == 9
 
 
-def test_bytes_that_are_no_record_stop_the_slave_and_say_where(scene: MakeScene) -> None:
+def test_bytes_that_are_not_a_record_stop_the_slave_with_their_offset(scene: MakeScene) -> None:
     made = scene({"m1": FakeMaster(end=500)})
     made.following.store(TransferFrame(PhysicalOffset(0), b"\xff" * 100))
-    made.kit.broker.server.dispatch()
-    assert "BAD_MAGIC where a record must begin" in made.kit.store.health.failure
+    made.harness.broker.server.dispatch()
+    failure = made.harness.store.health.failure
+    assert failure is not None and "BAD_MAGIC where a record must begin" in failure
     made.tell(0, "m1")
     made.run(300)
     made.following.ended(None, "closed")
     assert made.state.startswith("stopped: dispatching")
 
 
-def test_an_empty_slave_begins_where_its_master_sends(scene: MakeScene, build: BuildBroker) -> None:
+def test_an_empty_slave_starts_where_its_master_sends(scene: MakeScene, build: BuildBroker) -> None:
     master = build(start=False)
     while master.store.log.max_offset < 2 * FILE:
         master.send(b"m" * 5000)
     begin, end = 2 * FILE, master.store.log.max_offset
     made = scene({})
     copy(master.store, made, end, begin)
-    made.kit.broker.server.dispatch()
-    assert made.kit.store.log.min_offset == begin
-    assert made.kit.store.log.max_offset == end
-    assert made.kit.store.reader.max_queue_offset("T", 0) == master.store.reader.max_queue_offset(
+    made.harness.broker.server.dispatch()
+    assert made.harness.store.log.min_offset == begin
+    assert made.harness.store.log.max_offset == end
+    assert made.harness.store.reader.max_queue_offset(
         "T", 0
-    )
-    found = made.kit.store.reader.min_queue_offset("T", 0)
+    ) == master.store.reader.max_queue_offset("T", 0)
+    found = made.harness.store.reader.min_queue_offset("T", 0)
     assert found > 0
-    made.kit.store.shutdown()
-    again = build(files=made.kit.files, broker_role=BrokerRole.SLAVE, broker_id=1)
+    made.harness.store.shutdown()
+    again = build(files=made.harness.files, broker_role=BrokerRole.SLAVE, broker_id=1)
     assert again.store.log.max_offset == end
     assert again.store.reader.min_queue_offset("T", 0) == found
 
@@ -332,7 +332,7 @@ def test_an_empty_slave_begins_where_its_master_sends(scene: MakeScene, build: B
     ("begin", "end", "report"),
     [(0, 3 * FILE, 1), (FILE, 3 * FILE, FILE), (0, FILE - 1, 0), (2 * FILE, 2 * FILE + 5, 0)],
 )
-def test_an_empty_slave_can_ask_for_everything(
+def test_an_empty_slave_can_request_the_whole_log(
     scene: MakeScene, begin: int, end: int, report: int
 ) -> None:
     made = scene({"m1": FakeMaster(begin=begin, end=end)}, ha_fetch_from_beginning=True)
@@ -342,7 +342,7 @@ def test_an_empty_slave_can_ask_for_everything(
     assert ready is not None and ready.send == encode_report(report)
 
 
-def test_of_two_good_masters_none_is_taken(scene: MakeScene) -> None:
+def test_a_slave_follows_neither_of_two_valid_masters(scene: MakeScene) -> None:
     made = scene({"m1": FakeMaster(), "m2": FakeMaster()})
     made.following.stop()
     made.tell(0, "m1")
@@ -359,7 +359,7 @@ def test_of_two_good_masters_none_is_taken(scene: MakeScene) -> None:
     assert [dialled.address for dialled in made.dialled] == [("m1", 10912)]
 
 
-def test_a_stale_name_server_does_not_lead_away_from_a_master_that_works(scene: MakeScene) -> None:
+def test_a_stale_name_server_does_not_replace_a_working_master(scene: MakeScene) -> None:
     made = scene({"m1": FakeMaster(), "m2": FakeMaster()})
     made.tell(0, "m1")
     made.run(200)
@@ -371,7 +371,7 @@ def test_a_stale_name_server_does_not_lead_away_from_a_master_that_works(scene: 
         assert made.dialled[-1].address == ("m1", 10912)
 
 
-def test_a_dead_master_is_left_when_another_one_is_named(scene: MakeScene) -> None:
+def test_a_dead_master_is_replaced_when_another_one_is_named(scene: MakeScene) -> None:
     made = scene({"m1": FakeMaster(), "m2": FakeMaster()})
     made.tell(0, "m1")
     made.run(200)

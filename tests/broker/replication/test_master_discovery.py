@@ -36,7 +36,7 @@ def say(made: MasterDiscovery, server: int, master: MasterAddress | None, now_ms
     made.on_registration_answer(SERVERS[server], answer or RegistrationAnswer("", ""), now_ms)
 
 
-def test_nobody_is_known_at_first() -> None:
+def test_no_master_is_known_at_first() -> None:
     made = choice()
     assert made.candidates(0) == []
     say(made, 0, None)
@@ -67,14 +67,14 @@ def test_the_followed_master_stays_first() -> None:
         assert made.candidates(round_ms) == [A]
 
 
-def test_a_master_that_nobody_names_is_still_asked_before_one_that_is_named() -> None:
+def test_the_followed_master_comes_before_a_named_one() -> None:
     made = choice()
     made.follow(A)
     say(made, 0, B)
     assert made.candidates(0) == [A, B]
 
 
-def test_a_master_stays_while_nobody_names_any() -> None:
+def test_the_followed_master_stays_while_no_master_is_named() -> None:
     made = choice()
     made.follow(A)
     say(made, 0, None)
@@ -93,26 +93,26 @@ def test_an_old_answer_gives_way_to_fresh_ones() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "nonsense", "10.0.1.1:0", "10.0.0.2:10911"])
-def test_what_is_no_address_of_another_broker_is_no_answer(address: str) -> None:
+def test_an_answer_without_the_address_of_another_broker_is_ignored(address: str) -> None:
     made = choice()
     made.on_registration_answer(SERVERS[0], RegistrationAnswer("10.0.1.1:10912", address), 0)
     assert made.candidates(0) == []
 
 
-def test_a_fixed_address_rules_out_everybody_else() -> None:
+def test_a_fixed_address_excludes_all_others() -> None:
     made = choice(ha_master_address="10.0.1.1:10912")
     assert made.candidates(0) == [A]
     say(made, 0, B)
     assert made.candidates(0) == [A]
 
 
-def test_a_fixed_address_of_a_second_network_belongs_to_the_broker_that_tells_it() -> None:
+def test_a_fixed_address_of_a_second_network_belongs_to_the_broker_that_registers_it() -> None:
     made = choice(ha_master_address="192.168.0.1:10912")
     say(made, 0, MasterAddress("10.0.1.1:10911", "192.168.0.1:10912"))
     assert made.candidates(0) == [MasterAddress("10.0.1.1:10911", "192.168.0.1:10912")]
 
 
-def test_a_new_name_is_told() -> None:
+def test_a_newly_named_master_is_notified() -> None:
     made = choice()
     told: list[int] = []
     made.subscribe(lambda: told.append(len(made.candidates(0))))
@@ -122,7 +122,7 @@ def test_a_new_name_is_told() -> None:
     assert told == [1, 2]
 
 
-def test_of_two_that_are_named_as_often_the_later_one_comes_first() -> None:
+def test_of_two_masters_named_as_often_the_later_one_comes_first() -> None:
     made = choice()
     say(made, 0, A, 10)
     say(made, 1, B, 20)

@@ -94,7 +94,7 @@ def pair(build: BuildBroker) -> MakePair:
     return make
 
 
-def test_everything_arrives_from_the_ports_java_asks(pair: MakePair) -> None:
+def test_every_table_is_fetched_from_the_port_that_java_uses(pair: MakePair) -> None:
     both = pair()
     master = both.master.broker
     master.topics.put(TopicConfig("T", 3, 3))
@@ -122,7 +122,7 @@ def test_everything_arrives_from_the_ports_java_asks(pair: MakePair) -> None:
     assert slave.metadata_sync.runtime_info()["slaveSync"] == "20 s ago"
 
 
-def test_the_rounds_are_javas(pair: MakePair) -> None:
+def test_the_tables_are_fetched_in_javas_intervals(pair: MakePair) -> None:
     both = pair()
     both.run(FIRST_MS)
     assert both.asked == [], "nobody is named"
@@ -138,7 +138,7 @@ def test_the_rounds_are_javas(pair: MakePair) -> None:
     assert len(both.asked) == 8, "the same name is no news"
 
 
-def test_name_servers_are_asked_again_while_there_is_no_master_that_answers(pair: MakePair) -> None:
+def test_the_slave_registers_again_while_no_master_answers(pair: MakePair) -> None:
     both = pair()
     both.run(FIRST_MS - 1)
     servers = both.registered
@@ -166,7 +166,7 @@ def test_a_master_syncs_nothing(pair: MakePair) -> None:
     assert both.slave.broker.metadata_sync.runtime_info() == {}
 
 
-def test_a_topic_that_the_master_deletes_goes(pair: MakePair) -> None:
+def test_a_topic_that_the_master_deletes_is_deleted(pair: MakePair) -> None:
     both = pair()
     both.master.broker.topics.put(TopicConfig("T"))
     both.name()
@@ -181,7 +181,7 @@ def test_a_topic_that_the_master_deletes_goes(pair: MakePair) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, DLEDGER], ids=["classic", "dledger"])
-def test_a_fuller_set_is_not_replaced_by_an_emptier_one_of_a_younger_master(
+def test_tables_are_merged_with_those_of_a_newer_master_that_lacks_entries(
     pair: MakePair, settings: dict[str, Any]
 ) -> None:
     both = pair(**settings)
@@ -216,7 +216,7 @@ def test_a_fuller_set_is_not_replaced_by_an_emptier_one_of_a_younger_master(
     assert "later3" not in both.topics and "T0" in both.topics
 
 
-def test_in_a_dledger_group_only_what_a_leader_had_may_go(pair: MakePair) -> None:
+def test_in_a_dledger_group_only_entries_that_a_leader_had_are_deleted(pair: MakePair) -> None:
     """Whatever its version says."""
     both = pair(**DLEDGER)
     both.topics.put(TopicConfig("T"))
@@ -228,7 +228,7 @@ def test_in_a_dledger_group_only_what_a_leader_had_may_go(pair: MakePair) -> Non
     assert {"T", "other49"} <= set(both.topics.topics)
 
 
-def test_a_classic_slave_that_was_away_loses_what_its_master_has_deleted(pair: MakePair) -> None:
+def test_a_returning_classic_slave_deletes_what_its_master_has_deleted(pair: MakePair) -> None:
     both = pair()
     both.master.broker.topics.put(TopicConfig("T"))
     both.topics.replace(both.master.broker.topics.wrapper(), (), both.topics.data_version.next(0))
@@ -240,7 +240,7 @@ def test_a_classic_slave_that_was_away_loses_what_its_master_has_deleted(pair: M
     assert "T" not in both.topics
 
 
-def test_requests_stand_alone_and_faults_are_shown(pair: MakePair) -> None:
+def test_requests_are_independent_and_faults_are_shown(pair: MakePair) -> None:
     both = pair()
     both.dead = True
     both.name()
@@ -255,7 +255,7 @@ def test_requests_stand_alone_and_faults_are_shown(pair: MakePair) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"dataVersion":7}'])
-def test_what_cannot_be_read_changes_nothing(pair: MakePair, body: bytes) -> None:
+def test_an_unreadable_table_changes_nothing(pair: MakePair, body: bytes) -> None:
     both = pair()
     both.topics.put(TopicConfig("T"))
     before = both.topics.wrapper()
@@ -269,7 +269,7 @@ def test_what_cannot_be_read_changes_nothing(pair: MakePair, body: bytes) -> Non
     assert "slaveSyncFault_21" in faults
 
 
-def test_a_master_without_a_table_says_so(pair: MakePair) -> None:
+def test_the_refusal_of_a_master_is_shown(pair: MakePair) -> None:
     both = pair()
     both.name()
     both.slave.scheduler.run_until_idle()
@@ -283,7 +283,7 @@ def test_a_master_without_a_table_says_so(pair: MakePair) -> None:
     assert "No delay offset in this broker" in fault
 
 
-def test_a_master_of_ours_is_asked_for_changes_each_second(pair: MakePair) -> None:
+def test_an_rmqpy_master_is_polled_for_changes_each_second(pair: MakePair) -> None:
     both = pair(**DLEDGER)
     both.is_java = False
     both.name()
@@ -299,7 +299,7 @@ def test_a_master_of_ours_is_asked_for_changes_each_second(pair: MakePair) -> No
     assert "just-made" in both.slave.broker.groups.groups
 
 
-def test_what_has_not_changed_is_not_sent_again(pair: MakePair) -> None:
+def test_unchanged_tables_are_not_sent_again(pair: MakePair) -> None:
     both = pair()
     both.is_java = False
     both.name()
@@ -320,7 +320,7 @@ def test_what_has_not_changed_is_not_sent_again(pair: MakePair) -> None:
     assert bodies == [0, 0]
 
 
-def test_who_gives_the_whole_table_is_asked_as_often_as_by_java(pair: MakePair) -> None:
+def test_a_master_that_sends_whole_tables_is_polled_as_often_as_by_java(pair: MakePair) -> None:
     both = pair()
     both.name()
     both.run(0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from rmqpy.broker.services.flush import ALONE_FIRST, ALONE_MAX, GroupCommitDelay
 
 
-def test_the_first_flush_waits_for_nobody() -> None:
+def test_the_first_flush_does_not_wait() -> None:
     assert GroupCommitDelay().is_batch_full(1)
 
 
-def test_all_who_were_on_the_way_are_waited_for() -> None:
+def test_a_flush_waits_for_all_replies_that_were_in_flight() -> None:
     company = GroupCommitDelay()
     company.flushed(256)
     assert not company.is_batch_full(128) and not company.is_batch_full(255)
@@ -17,14 +17,14 @@ def test_all_who_were_on_the_way_are_waited_for() -> None:
     assert company.is_batch_full(1), "only once a flush"
 
 
-def test_who_sends_alone_is_flushed_at_once() -> None:
+def test_a_single_sender_is_flushed_at_once() -> None:
     company = GroupCommitDelay()
     for _ in range(3):
         company.flushed(1)
         assert company.is_batch_full(1)
 
 
-def test_waiting_in_vain_is_done_ever_more_seldom() -> None:
+def test_flushes_that_waited_in_vain_make_waiting_rarer() -> None:
     company = GroupCommitDelay()
     company.flushed(2)
     alone = []
@@ -41,7 +41,7 @@ def test_waiting_in_vain_is_done_ever_more_seldom() -> None:
     assert alone == sorted(alone) and alone[-1] == ALONE_MAX
 
 
-def test_company_that_comes_again_is_waited_for_again() -> None:
+def test_returning_senders_are_waited_for_again() -> None:
     company = GroupCommitDelay()
     company.flushed(2)
     company.on_timeout()

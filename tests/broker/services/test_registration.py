@@ -30,8 +30,8 @@ TOPIC = CreateTopicRequestHeader(
 SERVERS = ["10.0.0.8:9876", "10.0.0.9:9876"]
 
 
-def test_a_broker_registers_at_once_with_everybody(kit: BrokerHarness) -> None:
-    taken = kit.network.take()
+def test_a_broker_registers_at_once_with_all_name_servers(harness: BrokerHarness) -> None:
+    taken = harness.network.take()
     assert [address for address, _, _ in taken] == SERVERS
     command = taken[0][1]
     assert command.code == 103
@@ -47,104 +47,108 @@ def test_a_broker_registers_at_once_with_everybody(kit: BrokerHarness) -> None:
     )
     wrapper = RegisterBrokerBody.decode(command.body).topic_config_serialize_wrapper
     assert wrapper.topic_config_table["TBW102"].perm == 7
-    assert wrapper.data_version == kit.broker.topics.data_version
+    assert wrapper.data_version == harness.broker.topics.data_version
 
 
-def test_it_registers_again_after_ten_seconds_and_then_each_period(kit: BrokerHarness) -> None:
-    kit.network.take()
-    kit.scheduler.advance(9_999)
-    assert kit.network.take() == []
-    kit.scheduler.advance(1)
-    assert len(kit.network.take()) == 2
-    kit.scheduler.advance(29_999)
-    assert kit.network.take() == []
-    kit.scheduler.advance(1)
-    assert len(kit.network.take()) == 2
+def test_it_registers_again_after_ten_seconds_and_then_each_period(harness: BrokerHarness) -> None:
+    harness.network.take()
+    harness.scheduler.advance(9_999)
+    assert harness.network.take() == []
+    harness.scheduler.advance(1)
+    assert len(harness.network.take()) == 2
+    harness.scheduler.advance(29_999)
+    assert harness.network.take() == []
+    harness.scheduler.advance(1)
+    assert len(harness.network.take()) == 2
 
 
-def test_a_name_server_that_does_not_answer_holds_up_nobody(kit: BrokerHarness) -> None:
-    (_, _, fail), (_, command, answer) = kit.network.take()
+def test_a_name_server_that_does_not_answer_delays_no_other(harness: BrokerHarness) -> None:
+    (_, _, fail), (_, command, answer) = harness.network.take()
     header = RegisterBrokerResponseHeader(ha_server_addr="h:1", master_addr="m:2")
     answer(RemotingCommand.response_to(command, header=header), None)
-    assert kit.broker.registration.last_answer.master_address == "m:2"
+    last = harness.broker.registration.last_answer
+    assert last is not None and last.master_address == "m:2"
     fail(None, NetworkError("timed out"))
-    kit.scheduler.advance(10_000)
-    assert len(kit.network.take()) == 2
+    harness.scheduler.advance(10_000)
+    assert len(harness.network.take()) == 2
 
 
-def test_the_first_answer_of_a_round_counts(kit: BrokerHarness) -> None:
-    kit.send(topic="A")
-    kit.send(topic="B")
-    (_, first, answer_first), (_, second, answer_second) = kit.network.take()
+def test_the_first_answer_of_a_round_counts(harness: BrokerHarness) -> None:
+    harness.send(topic="A")
+    harness.send(topic="B")
+    (_, first, answer_first), (_, second, answer_second) = harness.network.take()
     answer_first(
         RemotingCommand.response_to(first, body=KVTable({"A": "broker-a:4"}).encode()), None
     )
     later = RegisterBrokerResponseHeader(ha_server_addr="h:1", master_addr="m:2")
     body = KVTable({"B": "broker-a:4"}).encode()
     answer_second(RemotingCommand.response_to(second, header=later, body=body), None)
-    assert kit.broker.topics.is_ordered("A") and not kit.broker.topics.is_ordered("B")
-    assert kit.broker.registration.last_answer.master_address == ""
+    assert harness.broker.topics.is_ordered("A") and not harness.broker.topics.is_ordered("B")
+    last = harness.broker.registration.last_answer
+    assert last is not None and last.master_address == ""
 
 
-def test_refusals_and_rubbish_are_survived(kit: BrokerHarness) -> None:
-    (_, first, answer_first), (_, second, answer_second) = kit.network.take()
+def test_refusals_and_invalid_answers_are_ignored(harness: BrokerHarness) -> None:
+    (_, first, answer_first), (_, second, answer_second) = harness.network.take()
     answer_first(RemotingCommand.response_to(first, 1, "crc32 not match"), None)
     answer_second(RemotingCommand.response_to(second, body=b"["), None)
-    assert kit.broker.registration.last_answer is None
+    assert harness.broker.registration.last_answer is None
 
 
-def test_new_topics_are_announced_once_a_turn(kit: BrokerHarness) -> None:
-    kit.deliver(kit.send_command(topic="A"), kit.send_command(topic="B"))
-    kit.scheduler.run_until_idle()
-    assert [address for address, _ in kit.network.oneways] == SERVERS
-    wrapper = RegisterBrokerBody.decode(kit.network.oneways[0][1].body)
+def test_new_topics_are_registered_once_per_turn(harness: BrokerHarness) -> None:
+    harness.deliver(harness.send_command(topic="A"), harness.send_command(topic="B"))
+    harness.scheduler.run_until_idle()
+    assert [address for address, _ in harness.network.oneways] == SERVERS
+    wrapper = RegisterBrokerBody.decode(harness.network.oneways[0][1].body)
     table = wrapper.topic_config_serialize_wrapper.topic_config_table
     assert {"A", "B"} <= set(table)
 
 
-def test_who_makes_a_topic_is_answered_when_all_name_servers_know_it(kit: BrokerHarness) -> None:
-    kit.network.take()
-    kit.deliver(RemotingCommand.request(17, TOPIC))
-    kit.scheduler.run_until_idle()
-    (_, first, know), (_, _, fail) = kit.network.take()
+def test_creating_a_topic_is_answered_when_all_name_servers_know_it(
+    harness: BrokerHarness,
+) -> None:
+    harness.network.take()
+    harness.deliver(RemotingCommand.request(17, TOPIC))
+    harness.scheduler.run_until_idle()
+    (_, first, know), (_, _, fail) = harness.network.take()
     table = RegisterBrokerBody.decode(first.body).topic_config_serialize_wrapper
     assert "Made" in table.topic_config_table
-    assert kit.channel.take() == [] and kit.network.oneways == []
+    assert harness.channel.take() == [] and harness.network.oneways == []
     know(RemotingCommand.response_to(first), None)
-    assert kit.channel.take() == []
+    assert harness.channel.take() == []
     fail(None, NetworkError("timed out"))
-    assert kit.channel.take_one().code == 0
+    assert harness.channel.take_one().code == 0
 
 
 def test_a_name_server_that_refuses_a_new_topic_is_named(
-    kit: BrokerHarness, caplog: pytest.LogCaptureFixture
+    harness: BrokerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kit.network.take()
-    kit.deliver(RemotingCommand.request(17, TOPIC))
-    kit.scheduler.run_until_idle()
-    for _, command, done in kit.network.take():
+    harness.network.take()
+    harness.deliver(RemotingCommand.request(17, TOPIC))
+    harness.scheduler.run_until_idle()
+    for _, command, done in harness.network.take():
         done(RemotingCommand.response_to(command, 1, "not you"), None)
-    assert kit.channel.take_one().code == 0
+    assert harness.channel.take_one().code == 0
     assert [SERVERS[0] in each and "not you" in each for each in caplog.messages] == [True, False]
 
 
-def test_who_makes_a_topic_is_answered_when_the_broker_stops(kit: BrokerHarness) -> None:
-    kit.network.take()
-    kit.deliver(RemotingCommand.request(17, TOPIC))
-    kit.broker.registration.stop(lambda: None)
-    assert kit.channel.take_one().code == 0
+def test_creating_a_topic_is_answered_when_the_broker_stops(harness: BrokerHarness) -> None:
+    harness.network.take()
+    harness.deliver(RemotingCommand.request(17, TOPIC))
+    harness.broker.registration.stop(lambda: None)
+    assert harness.channel.take_one().code == 0
 
 
-def test_who_makes_a_topic_without_name_servers_is_answered(build: BuildBroker) -> None:
-    kit = build(namesrv_addr=None)
-    kit.deliver(RemotingCommand.request(17, TOPIC))
-    kit.scheduler.run_until_idle()
-    assert kit.channel.take_one().code == 0
+def test_creating_a_topic_without_name_servers_is_answered(build: BuildBroker) -> None:
+    harness = build(namesrv_addr=None)
+    harness.deliver(RemotingCommand.request(17, TOPIC))
+    harness.scheduler.run_until_idle()
+    assert harness.channel.take_one().code == 0
 
 
 def test_compressed_registration(build: BuildBroker) -> None:
-    kit = build(compressed_register=True)
-    _, command, _ = kit.network.take()[0]
+    harness = build(compressed_register=True)
+    _, command, _ = harness.network.take()[0]
     header = RegisterBrokerRequestHeader.decode(command.ext_fields)
     assert header.compressed and header.body_crc32 == body_crc32(command.body)
     body = RegisterBrokerBody.decode_compressed(command.body)
@@ -152,61 +156,61 @@ def test_compressed_registration(build: BuildBroker) -> None:
 
 
 def test_the_permission_of_the_broker_covers_its_topics(build: BuildBroker) -> None:
-    kit = build(broker_permission=4)
-    _, command, _ = kit.network.take()[0]
+    harness = build(broker_permission=4)
+    _, command, _ = harness.network.take()[0]
     table = RegisterBrokerBody.decode(
         command.body
     ).topic_config_serialize_wrapper.topic_config_table
     assert {topic.perm for topic in table.values()} == {4}
-    assert kit.broker.topics.get("TBW102").perm == 7
+    assert harness.broker.topics.topics["TBW102"].perm == 7
 
 
-def test_without_force_only_who_needs_it_gets_the_table(build: BuildBroker) -> None:
-    kit = build(force_register=False)
-    (_, first, answer_first), (_, second, answer_second) = kit.network.take()
+def test_without_force_only_outdated_name_servers_get_the_table(build: BuildBroker) -> None:
+    harness = build(force_register=False)
+    (_, first, answer_first), (_, second, answer_second) = harness.network.take()
     assert (first.code, second.code) == (322, 322)
     for command, answer, changed in ((first, answer_first, False), (second, answer_second, True)):
         header = QueryDataVersionResponseHeader(changed=changed)
         answer(RemotingCommand.response_to(command, header=header), None)
-    ((address, command, _),) = kit.network.take()
+    ((address, command, _),) = harness.network.take()
     assert (address, command.code) == (SERVERS[1], 103)
 
 
 def test_a_slave_registers_with_its_id_and_learns_its_master(build: BuildBroker) -> None:
-    kit = build(broker_role=BrokerRole.SLAVE, broker_id=1)
-    _, command, answer = kit.network.take()[0]
+    harness = build(broker_role=BrokerRole.SLAVE, broker_id=1)
+    _, command, answer = harness.network.take()[0]
     assert command.ext_fields["brokerId"] == "1"
     heard: list[str] = []
-    kit.broker.registration.subscribe(lambda _server, found: heard.append(found.ha_address))
+    harness.broker.registration.subscribe(lambda _server, found: heard.append(found.ha_address))
     header = RegisterBrokerResponseHeader(ha_server_addr="h:1", master_addr="m:2")
     answer(RemotingCommand.response_to(command, header=header), None)
     assert heard == ["h:1"]
 
 
-def test_masters_have_id_zero_whatever_the_file_says(build: BuildBroker) -> None:
+def test_a_master_always_has_id_zero(build: BuildBroker) -> None:
     assert build(broker_id=3).broker.identity.broker_id == 0
 
 
-def test_a_member_of_a_group_registers_when_it_has_a_role(build: BuildBroker) -> None:
-    kit = build(
+def test_a_member_of_a_group_registers_once_it_has_a_role(build: BuildBroker) -> None:
+    harness = build(
         start=False,
         enable_dledger_commit_log=True,
         dledger_group="g",
         dledger_peers="n0-10.0.0.2:40911",
         dledger_self_id="n0",
     )
-    kit.broker.start()
-    assert kit.network.take() == []
-    kit.broker.identity.broker_id = 0
-    kit.broker.registration.register()
-    assert len(kit.network.take()) == 2
+    harness.broker.start()
+    assert harness.network.take() == []
+    harness.broker.identity.broker_id = 0
+    harness.broker.registration.register()
+    assert len(harness.network.take()) == 2
 
 
-def test_stopping_unregisters_and_waits_for_the_answers(kit: BrokerHarness) -> None:
-    kit.network.take()
+def test_stopping_unregisters_and_waits_for_the_answers(harness: BrokerHarness) -> None:
+    harness.network.take()
     stopped: list[bool] = []
-    kit.broker.stop(lambda: stopped.append(True))
-    (_, first, answer_first), (_, second, answer_second) = kit.network.take()
+    harness.broker.stop(lambda: stopped.append(True))
+    (_, first, answer_first), (_, second, answer_second) = harness.network.take()
     assert (first.code, second.code) == (104, 104)
     assert first.ext_fields == {
         "brokerName": "broker-a",
@@ -218,16 +222,16 @@ def test_stopping_unregisters_and_waits_for_the_answers(kit: BrokerHarness) -> N
     assert stopped == []
     answer_second(None, NetworkError("gone"))
     assert stopped == [True]
-    kit.scheduler.advance(100_000)
-    assert kit.network.take() == []
+    harness.scheduler.advance(100_000)
+    assert harness.network.take() == []
 
 
 def test_without_name_servers_a_broker_runs_alone(build: BuildBroker) -> None:
-    kit = build(namesrv_addr=None)
-    assert kit.network.take() == []
+    harness = build(namesrv_addr=None)
+    assert harness.network.take() == []
     stopped: list[bool] = []
-    kit.broker.stop(lambda: stopped.append(True))
-    kit.scheduler.run_until_idle()
+    harness.broker.stop(lambda: stopped.append(True))
+    harness.scheduler.run_until_idle()
     assert stopped == [True]
 
 
@@ -271,10 +275,10 @@ def test_addresses(
         assert chosen.warning is not None and named in chosen.warning
 
 
-def test_the_told_address_must_be_an_ip_address(build: BuildBroker) -> None:
+def test_the_advertised_address_must_be_an_ip_address(build: BuildBroker) -> None:
     from rmqpy.broker.base.context import BrokerContext
 
-    kit = build()
+    harness = build()
     with pytest.raises(ValueError):
-        BrokerContext.from_configuration(kit.broker.identity.configuration, "broker.example")
+        BrokerContext.from_configuration(harness.broker.identity.configuration, "broker.example")
     assert issubclass(ConfigError, Exception)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.broker import queue_messages
 
 from rmqpy.broker.services import schedule
 from rmqpy.codec.hashes import crc32
 from rmqpy.codec.message import decode_message
-from rmqpy.model.message import StoredMessage
 from rmqpy.remoting.bodies import DelayOffsetSerializeWrapper
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.files.disk import OsFileSystem
@@ -22,187 +22,184 @@ from rmqpy.testing.manual_scheduler import ManualScheduler
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 
 
-def messages(kit: BrokerHarness, topic: str, queue_id: int = 0) -> list[StoredMessage]:
-    end = kit.store.reader.max_queue_offset(topic, queue_id)
-    start = kit.store.reader.min_queue_offset(topic, queue_id)
-    units = kit.store.reader.queue_units(topic, queue_id, start, end - start)
-    return [decode_message(kit.store.reader.message_at(unit[0])) for unit in units]
-
-
-def send_delayed(kit: BrokerHarness, level: int, name: str = "U", **fields: Any) -> RemotingCommand:
+def send_delayed(
+    harness: BrokerHarness, level: int, name: str = "U", **fields: Any
+) -> RemotingCommand:
     properties = f"UNIQ_KEY\x01{name}\x02WAIT\x01true\x02DELAY\x01{level}"
-    return kit.send(name.encode(), properties=properties, **fields)
+    return harness.send(name.encode(), properties=properties, **fields)
 
 
-def saved_offsets(kit: BrokerHarness, root: str = "/store") -> dict[int, int]:
-    raw = kit.files.read_bytes(f"{root}/config/delayOffset.json")
+def saved_offsets(harness: BrokerHarness, root: str = "/store") -> dict[int, int]:
+    raw = harness.files.read_bytes(f"{root}/config/delayOffset.json")
     return DelayOffsetSerializeWrapper.decode(raw).offset_table
 
 
-def stop(kit: BrokerHarness) -> None:
+def stop(harness: BrokerHarness) -> None:
     """A whole stop: the name servers answer, the tables are saved."""
     stopped: list[bool] = []
-    kit.broker.stop(lambda: stopped.append(True))
-    for _, command, done in kit.network.take():
+    harness.broker.stop(lambda: stopped.append(True))
+    for _, command, done in harness.network.take():
         if command.code == 104:
             done(RemotingCommand.response_to(command), None)
     assert stopped
 
 
-def test_a_delayed_message_waits_in_the_queue_of_its_level(kit: BrokerHarness) -> None:
-    answer = send_delayed(kit, 3, queue_id=2)
+def test_a_delayed_message_waits_in_the_queue_of_its_level(harness: BrokerHarness) -> None:
+    answer = send_delayed(harness, 3, queue_id=2)
     assert answer.code == 0
     assert (answer.ext_fields["queueId"], answer.ext_fields["queueOffset"]) == ("2", "0")
-    (waiting,) = messages(kit, SCHEDULE, 2)
+    (waiting,) = queue_messages(harness.store, SCHEDULE, 2)
     assert waiting.raw_properties == (
         b"REAL_TOPIC\x01T\x02UNIQ_KEY\x01U\x02CLUSTER\x01C\x02DELAY\x013\x02WAIT\x01true"
         b"\x02REAL_QID\x012"
     )
-    ((_, _, due_ms),) = kit.store.reader.queue_units(SCHEDULE, 2, 0, 9)
+    ((_, _, due_ms),) = harness.store.reader.queue_units(SCHEDULE, 2, 0, 9)
     assert due_ms == waiting.store_timestamp_ms + 10_000
-    assert messages(kit, "T", 2) == []
+    assert queue_messages(harness.store, "T", 2) == []
 
 
-def test_it_comes_when_it_is_due_with_everything_that_it_had(kit: BrokerHarness) -> None:
-    send_delayed(kit, 2, queue_id=1, flag=7)
-    kit.scheduler.advance(4_990)
-    assert messages(kit, "T", 1) == []
-    kit.scheduler.advance(10 + schedule.POLL_MS)
-    (waiting,) = messages(kit, SCHEDULE, 1)
-    (come,) = messages(kit, "T", 1)
+def test_a_delayed_message_is_delivered_unchanged_when_due(harness: BrokerHarness) -> None:
+    send_delayed(harness, 2, queue_id=1, flag=7)
+    harness.scheduler.advance(4_990)
+    assert queue_messages(harness.store, "T", 1) == []
+    harness.scheduler.advance(10 + schedule.POLL_MS)
+    (waiting,) = queue_messages(harness.store, SCHEDULE, 1)
+    (come,) = queue_messages(harness.store, "T", 1)
     assert come.store_timestamp_ms >= waiting.store_timestamp_ms + 5_000
     for name in ("body", "flag", "sys_flag", "born_timestamp_ms", "born_host", "store_host"):
         assert getattr(come, name) == getattr(waiting, name), name
     assert come.raw_properties == waiting.raw_properties
 
 
-def test_a_suspended_pull_hears_of_a_delivery(kit: BrokerHarness) -> None:
-    send_delayed(kit, 1)
-    kit.deliver(kit.pull_command(sys_flag=6))
-    assert kit.channel.take() == []
-    kit.scheduler.advance(1_200)
-    answer = kit.channel.take_one()
+def test_a_delivery_resumes_a_held_pull(harness: BrokerHarness) -> None:
+    send_delayed(harness, 1)
+    harness.deliver(harness.pull_command(sys_flag=6))
+    assert harness.channel.take() == []
+    harness.scheduler.advance(1_200)
+    answer = harness.channel.take_one()
     assert answer.code == 0 and decode_message(answer.body).body == b"U"
 
 
-def test_levels_above_the_last_are_the_last(kit: BrokerHarness) -> None:
-    send_delayed(kit, 99)
-    (waiting,) = messages(kit, SCHEDULE, 17)
+def test_levels_above_the_last_count_as_the_last(harness: BrokerHarness) -> None:
+    send_delayed(harness, 99)
+    (waiting,) = queue_messages(harness.store, SCHEDULE, 17)
     assert waiting.properties["DELAY"] == "18"
 
 
 def test_other_levels_can_be_configured(build: BuildBroker) -> None:
-    kit = build(message_delay_level="2s 1m")
-    send_delayed(kit, 1)
-    kit.scheduler.advance(2_100)
-    assert len(messages(kit, "T")) == 1
+    harness = build(message_delay_level="2s 1m")
+    send_delayed(harness, 1)
+    harness.scheduler.advance(2_100)
+    assert len(queue_messages(harness.store, "T")) == 1
 
 
-def test_a_level_is_delivered_in_order_and_in_short_steps(
-    kit: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+def test_a_level_is_delivered_in_order_and_in_small_steps(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedule, "STEP_MESSAGES", 4)
     for number in range(10):
-        send_delayed(kit, 1, f"U{number}")
-    kit.scheduler.advance(1_000)
+        send_delayed(harness, 1, f"U{number}")
+    harness.scheduler.advance(1_000)
     seen = []
-    while len(messages(kit, "T")) < 10:
-        seen.append(len(messages(kit, "T")))
-        kit.scheduler.advance(1)
+    while len(queue_messages(harness.store, "T")) < 10:
+        seen.append(len(queue_messages(harness.store, "T")))
+        harness.scheduler.advance(1)
     assert {later - sooner for sooner, later in itertools.pairwise(seen)} <= {0, 4}
-    assert [m.body for m in messages(kit, "T")] == [b"U%d" % n for n in range(10)]
-    assert kit.broker.delay_offsets.get(1) == 10
+    assert [m.body for m in queue_messages(harness.store, "T")] == [b"U%d" % n for n in range(10)]
+    assert harness.broker.delay_offsets.get(1) == 10
 
 
-def test_progress_is_saved_and_answered(kit: BrokerHarness) -> None:
-    send_delayed(kit, 1)
-    kit.scheduler.advance(11_000)
-    assert saved_offsets(kit) == {1: 1}
-    assert kit.call(45).body == b'{"offsetTable":{1:1}}'
-    send_delayed(kit, 1)
-    kit.scheduler.advance(2_000)
-    stop(kit)
-    assert saved_offsets(kit) == {1: 2}
+def test_progress_is_saved_and_returned(harness: BrokerHarness) -> None:
+    send_delayed(harness, 1)
+    harness.scheduler.advance(11_000)
+    assert saved_offsets(harness) == {1: 1}
+    assert harness.call(45).body == b'{"offsetTable":{1:1}}'
+    send_delayed(harness, 1)
+    harness.scheduler.advance(2_000)
+    stop(harness)
+    assert saved_offsets(harness) == {1: 2}
 
 
-def again(kit: BrokerHarness, build: BuildBroker, **settings: Any) -> Any:
+def again(harness: BrokerHarness, build: BuildBroker, **settings: Any) -> Any:
     """The same store under another broker; the first one could not save its tables."""
-    kit.broker.services.stop()
-    kit.store.shutdown()
-    return build(files=kit.files, scheduler=kit.scheduler, **settings)
+    harness.broker.services.stop()
+    harness.store.shutdown()
+    return build(files=harness.files, scheduler=harness.scheduler, **settings)
 
 
-def test_what_was_delivered_is_found_when_the_progress_was_not_saved(
-    kit: BrokerHarness, build: BuildBroker
+def test_delivered_messages_are_recognized_if_the_progress_was_not_saved(
+    harness: BrokerHarness, build: BuildBroker
 ) -> None:
     for number in range(5):
-        send_delayed(kit, 1, f"U{number}", queue_id=number % 2)
-    send_delayed(kit, 1, "twin")
-    send_delayed(kit, 1, "twin")
-    kit.scheduler.advance(1_500)
-    send_delayed(kit, 1, "late")
-    second = again(kit, build)
+        send_delayed(harness, 1, f"U{number}", queue_id=number % 2)
+    send_delayed(harness, 1, "twin")
+    send_delayed(harness, 1, "twin")
+    harness.scheduler.advance(1_500)
+    send_delayed(harness, 1, "late")
+    second = again(harness, build)
     second.scheduler.advance(5_000)
-    assert [m.body for m in messages(second, "T")] == [
+    assert [m.body for m in queue_messages(second.store, "T")] == [
         b"U0", b"U2", b"U4", b"twin", b"twin", b"late"
     ]  # fmt: skip
-    assert [m.body for m in messages(second, "T", 1)] == [b"U1", b"U3"]
+    assert [m.body for m in queue_messages(second.store, "T", 1)] == [b"U1", b"U3"]
     assert second.broker.delay_offsets.get(1) == 8
 
 
-def test_what_was_not_delivered_is_delivered_later(kit: BrokerHarness, build: BuildBroker) -> None:
+def test_undelivered_messages_are_delivered_after_a_restart(
+    harness: BrokerHarness, build: BuildBroker
+) -> None:
     for number in range(3):
-        send_delayed(kit, 1, f"U{number}")
-    second = again(kit, build)
+        send_delayed(harness, 1, f"U{number}")
+    second = again(harness, build)
     second.scheduler.advance(5_000)
-    assert [m.body for m in messages(second, "T")] == [b"U0", b"U1", b"U2"]
+    assert [m.body for m in queue_messages(second.store, "T")] == [b"U0", b"U1", b"U2"]
 
 
-def test_a_slave_delivers_nothing_and_goes_on_when_it_is_master(kit: BrokerHarness) -> None:
-    kit.broker.services.stop()
-    send_delayed(kit, 1)
-    kit.scheduler.advance(60_000)
-    assert messages(kit, "T") == []
-    kit.broker.delay_offsets.merge(DelayOffsetSerializeWrapper(offset_table={1: 0, 2: 5}))
-    kit.broker.services.start()
-    kit.scheduler.advance(1_100)
-    assert len(messages(kit, "T")) == 1
+def test_a_slave_delivers_nothing_until_it_is_a_master(harness: BrokerHarness) -> None:
+    harness.broker.services.stop()
+    send_delayed(harness, 1)
+    harness.scheduler.advance(60_000)
+    assert queue_messages(harness.store, "T") == []
+    harness.broker.delay_offsets.merge(DelayOffsetSerializeWrapper(offset_table={1: 0, 2: 5}))
+    harness.broker.services.start()
+    harness.scheduler.advance(1_100)
+    assert len(queue_messages(harness.store, "T")) == 1
 
 
-def test_of_two_opinions_on_the_progress_the_larger_wins(kit: BrokerHarness) -> None:
-    offsets = kit.broker.delay_offsets
+def test_of_two_delay_offsets_the_larger_one_wins(harness: BrokerHarness) -> None:
+    offsets = harness.broker.delay_offsets
     offsets.advance(1, 7)
     offsets.merge(DelayOffsetSerializeWrapper(offset_table={1: 3, 2: 4}))
     assert (offsets.get(1), offsets.get(2)) == (7, 4)
 
 
-def test_an_offset_that_the_queue_does_not_have_is_corrected(kit: BrokerHarness) -> None:
-    kit.broker.services.stop()
-    kit.broker.delay_offsets.advance(1, 9)
-    send_delayed(kit, 1, "first")
-    kit.broker.services.start()
-    kit.scheduler.advance(2_000)
-    send_delayed(kit, 1, "second")
-    kit.scheduler.advance(2_000)
-    assert [m.body for m in messages(kit, "T")] == [b"second"]
-    assert kit.broker.delay_offsets.get(1) == 2
+def test_an_offset_outside_of_the_queue_is_corrected(harness: BrokerHarness) -> None:
+    harness.broker.services.stop()
+    harness.broker.delay_offsets.advance(1, 9)
+    send_delayed(harness, 1, "first")
+    harness.broker.services.start()
+    harness.scheduler.advance(2_000)
+    send_delayed(harness, 1, "second")
+    harness.scheduler.advance(2_000)
+    assert [m.body for m in queue_messages(harness.store, "T")] == [b"second"]
+    assert harness.broker.delay_offsets.get(1) == 2
 
 
-def test_a_store_that_takes_nothing_is_asked_again(kit: BrokerHarness) -> None:
-    send_delayed(kit, 1)
-    kit.store.set_role(slave=True)
-    kit.scheduler.advance(5_000)
-    kit.store.set_role(slave=False)
-    kit.scheduler.advance(200)
-    assert len(messages(kit, "T")) == 1
-    assert kit.broker.delay_offsets.get(1) == 1
+def test_a_delivery_that_the_store_refuses_is_repeated(harness: BrokerHarness) -> None:
+    send_delayed(harness, 1)
+    harness.store.set_role(slave=True)
+    harness.scheduler.advance(5_000)
+    harness.store.set_role(slave=False)
+    harness.scheduler.advance(200)
+    assert len(queue_messages(harness.store, "T")) == 1
+    assert harness.broker.delay_offsets.get(1) == 1
 
 
-def test_a_clock_that_was_set_back_does_not_stop_delivery(kit: BrokerHarness) -> None:
-    send_delayed(kit, 1)
-    kit.scheduler.jump_wall_clock(-3_600_000)
-    kit.scheduler.advance(1_100)
-    assert len(messages(kit, "T")) == 1
+def test_a_clock_that_was_set_back_does_not_stop_delivery(harness: BrokerHarness) -> None:
+    send_delayed(harness, 1)
+    harness.scheduler.jump_wall_clock(-3_600_000)
+    harness.scheduler.advance(1_100)
+    assert len(queue_messages(harness.store, "T")) == 1
 
 
 @pytest.mark.slow
@@ -220,7 +217,7 @@ def test_pending_delays_of_a_java_broker_are_delivered_as_java_delivers_them(
 ) -> None:
     root = str(golden_copy(name) / part)
     last_ms = max(message["storeTimestamp"] for message in manifest(name)["messages"])
-    kit = build(
+    harness = build(
         files=OsFileSystem(),
         scheduler=ManualScheduler(start_ms=last_ms),
         store_path_root_dir=root,
@@ -228,9 +225,9 @@ def test_pending_delays_of_a_java_broker_are_delivered_as_java_delivers_them(
         max_message_size=32768,
         mapped_file_size_consume_queue=2000,
     )
-    before = {q: kit.store.reader.max_queue_offset("Delay", q) for q in (0, 1)}
-    kit.scheduler.advance(3_600_000)
-    come = {q: messages(kit, "Delay", q)[before[q] :] for q in (0, 1)}
+    before = {q: harness.store.reader.max_queue_offset("Delay", q) for q in (0, 1)}
+    harness.scheduler.advance(3_600_000)
+    come = {q: queue_messages(harness.store, "Delay", q)[before[q] :] for q in (0, 1)}
     assert [m.body.startswith(b"Delay|" + waiting) for q in (0, 1) for m in come[q]] == [True] * 2
     (first,), (second,) = come[0], come[1]
     java = manifest("C-upgraded-v497")["messages"]
@@ -243,6 +240,6 @@ def test_pending_delays_of_a_java_broker_are_delivered_as_java_delivers_them(
         assert (theirs["queueId"], theirs["queueOffset"]) == (ours.queue_id, ours.queue_offset)
         assert theirs["crc"] == crc32(ours.body)
         assert theirs["bornTimestamp"] == ours.born_timestamp_ms
-    stop(kit)
-    assert saved_offsets(kit, root)[5] == 2
-    kit.store.shutdown()
+    stop(harness)
+    assert saved_offsets(harness, root)[5] == 2
+    harness.store.shutdown()

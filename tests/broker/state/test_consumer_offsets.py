@@ -23,89 +23,89 @@ FILE = "/store/config/consumerOffset.json"
 
 
 def update(
-    kit: BrokerHarness, offset: int, queue_id: int = 0, topic: str = "T", group: str = "CG"
+    harness: BrokerHarness, offset: int, queue_id: int = 0, topic: str = "T", group: str = "CG"
 ) -> int:
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
     )
-    return int(kit.call(15, header).code)
+    return int(harness.call(15, header).code)
 
 
-def query(kit: BrokerHarness, queue_id: int = 0) -> tuple[int, str | None]:
+def query(harness: BrokerHarness, queue_id: int = 0) -> tuple[int, str | None]:
     header = QueryConsumerOffsetRequestHeader(consumer_group="CG", topic="T", queue_id=queue_id)
-    answer = kit.call(14, header)
+    answer = harness.call(14, header)
     return answer.code, answer.ext_fields.get("offset")
 
 
-def test_what_is_committed_is_answered_smaller_offsets_too(kit: BrokerHarness) -> None:
-    assert update(kit, 7) == 0
-    assert query(kit) == (0, "7")
-    assert update(kit, 3) == 0
-    assert query(kit) == (0, "3")
+def test_a_committed_offset_is_returned_even_if_it_is_smaller(harness: BrokerHarness) -> None:
+    assert update(harness, 7) == 0
+    assert query(harness) == (0, "7")
+    assert update(harness, 3) == 0
+    assert query(harness) == (0, "3")
 
 
-def test_a_oneway_update_is_done_silently(kit: BrokerHarness) -> None:
+def test_a_oneway_update_is_not_answered(harness: BrokerHarness) -> None:
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group="CG", topic="T", queue_id=0, commit_offset=5
     )
     command = RemotingCommand.request(15, header)
     command.flag |= FLAG_ONEWAY
-    kit.deliver(command)
-    assert kit.channel.take() == []
-    assert kit.broker.offsets.get("CG", "T", 0) == 5
+    harness.deliver(command)
+    assert harness.channel.take() == []
+    assert harness.broker.offsets.get("CG", "T", 0) == 5
 
 
 def test_an_unknown_offset_is_zero_where_the_queue_begins_in_memory(build: BuildBroker) -> None:
-    kit = build()
-    assert query(kit) == (0, "0"), "an empty queue"
-    kit.send()
-    assert query(kit) == (0, "0")
-    kit = build(access_message_in_memory_max_ratio=0)
+    harness = build()
+    assert query(harness) == (0, "0"), "an empty queue"
+    harness.send()
+    assert query(harness) == (0, "0")
+    harness = build(access_message_in_memory_max_ratio=0)
     for _ in range(3):
-        kit.send()
-    assert query(kit) == (22, None)
+        harness.send()
+    assert query(harness) == (22, None)
 
 
-def test_names_and_numbers_are_checked(kit: BrokerHarness) -> None:
-    assert update(kit, 1, topic="a@b") == 1
-    assert update(kit, 1, group="../x") == 1
-    assert update(kit, 1, queue_id=-1) == 1
-    assert update(kit, 1, queue_id=1 << 20) == 1
-    assert kit.call(43).body == b'{"offsetTable":{}}'
+def test_names_and_numbers_are_checked(harness: BrokerHarness) -> None:
+    assert update(harness, 1, topic="a@b") == 1
+    assert update(harness, 1, group="../x") == 1
+    assert update(harness, 1, queue_id=-1) == 1
+    assert update(harness, 1, queue_id=1 << 20) == 1
+    assert harness.call(43).body == b'{"offsetTable":{}}'
 
 
-def test_all_offsets_in_javas_form(kit: BrokerHarness) -> None:
-    update(kit, 5)
-    update(kit, 6, queue_id=1)
-    assert kit.call(43).body == b'{"offsetTable":{"T@CG":{0:5,1:6}}}'
+def test_all_offsets_are_returned_in_javas_form(harness: BrokerHarness) -> None:
+    update(harness, 5)
+    update(harness, 6, queue_id=1)
+    assert harness.call(43).body == b'{"offsetTable":{"T@CG":{0:5,1:6}}}'
 
 
-def test_offsets_are_saved_each_interval_and_at_the_stop(build: BuildBroker) -> None:
-    kit = build()
-    update(kit, 5)
-    assert FILE not in kit.files.nodes
-    kit.scheduler.advance(5000)
-    assert kit.files.read_bytes(FILE) == b'{\n\t"offsetTable":{\n\t\t"T@CG":{0:5\n\t\t}\n\t}\n}'
-    update(kit, 6)
+def test_offsets_are_saved_in_intervals_and_at_the_stop(build: BuildBroker) -> None:
+    harness = build()
+    update(harness, 5)
+    assert FILE not in harness.files.nodes
+    harness.scheduler.advance(5000)
+    assert harness.files.read_bytes(FILE) == b'{\n\t"offsetTable":{\n\t\t"T@CG":{0:5\n\t\t}\n\t}\n}'
+    update(harness, 6)
     stopped: list[bool] = []
-    kit.broker.stop(lambda: stopped.append(True))
-    for _, command, done in kit.network.take():
+    harness.broker.stop(lambda: stopped.append(True))
+    for _, command, done in harness.network.take():
         if command.code == 104:
             done(RemotingCommand.response_to(command), None)
     assert stopped == [True]
-    assert b"0:6" in kit.files.read_bytes(FILE)
-    assert b"0:5" in kit.files.read_bytes(FILE + ".bak")
-    kit.store.shutdown()
-    again = build(files=kit.files)
+    assert b"0:6" in harness.files.read_bytes(FILE)
+    assert b"0:5" in harness.files.read_bytes(FILE + ".bak")
+    harness.store.shutdown()
+    again = build(files=harness.files)
     assert query(again) == (0, "6")
 
 
-def test_unchanged_offsets_are_not_written(kit: BrokerHarness) -> None:
-    update(kit, 5)
-    kit.scheduler.advance(5000)
-    kit.files.fail_write("consumerOffset")
-    kit.scheduler.advance(50_000)
-    kit.files.heal()
+def test_unchanged_offsets_are_not_written(harness: BrokerHarness) -> None:
+    update(harness, 5)
+    harness.scheduler.advance(5000)
+    harness.files.fail_write("consumerOffset")
+    harness.scheduler.advance(50_000)
+    harness.files.heal()
 
 
 @pytest.mark.parametrize("version", ["config_v497", "config_v533"])
@@ -113,24 +113,26 @@ def test_javas_files_are_read(build: BuildBroker, version: str) -> None:
     files = MemoryFiles()
     for path in (GOLDEN / version).iterdir():
         files.replace_bytes(f"/store/config/{path.name}", path.read_bytes())
-    kit = build(files=files, broker_name="golden", broker_cluster_name="JavaMQ")
-    assert kit.broker.offsets.queues("CID_push", "Normal") == {0: 22, 1: 22, 2: 22, 3: 21}
-    assert kit.broker.groups.get("CID_retry") is not None
-    normal = kit.broker.topics.get("Normal")
+    harness = build(files=files, broker_name="golden", broker_cluster_name="JavaMQ")
+    assert harness.broker.offsets.queues("CID_push", "Normal") == {0: 22, 1: 22, 2: 22, 3: 21}
+    assert harness.broker.groups.get("CID_retry") is not None
+    normal = harness.broker.topics.topics["Normal"]
     assert (normal.read_queue_nums, normal.write_queue_nums, normal.perm) == (4, 4, 6)
-    assert kit.broker.topics.data_version.counter > 0
+    assert harness.broker.topics.data_version.counter > 0
 
 
-def test_what_we_write_of_javas_tables_is_what_java_wrote(build: BuildBroker) -> None:
+def test_javas_offset_table_is_written_back_byte_for_byte(build: BuildBroker) -> None:
     files = MemoryFiles()
     source = GOLDEN / "config_v497"
     for path in source.iterdir():
         files.replace_bytes(f"/store/config/{path.name}", path.read_bytes())
-    kit = build(files=files, broker_name="golden", broker_cluster_name="JavaMQ", start=False)
-    ours = ConsumerOffsetSerializeWrapper.decode(kit.broker.offsets.wrapper().encode(pretty=True))
+    harness = build(files=files, broker_name="golden", broker_cluster_name="JavaMQ", start=False)
+    ours = ConsumerOffsetSerializeWrapper.decode(
+        harness.broker.offsets.wrapper().encode(pretty=True)
+    )
     theirs = ConsumerOffsetSerializeWrapper.decode((source / "consumerOffset.json").read_bytes())
     assert ours.offset_table == theirs.offset_table
-    text = kit.broker.offsets.wrapper().encode(pretty=True)
+    text = harness.broker.offsets.wrapper().encode(pretty=True)
     assert text == (source / "consumerOffset.json").read_bytes().rstrip(b"\n")
 
 
@@ -157,7 +159,9 @@ def load(files: MemoryFiles) -> str | None:
         (b"bad", b"good 2", "good 2"),
     ],
 )
-def test_the_backup_serves(main: bytes | None, backup: bytes | None, expected: str | None) -> None:
+def test_the_backup_replaces_an_unreadable_file(
+    main: bytes | None, backup: bytes | None, expected: str | None
+) -> None:
     files = MemoryFiles()
     if main is not None:
         files.replace_bytes("/c/x.json", main)
@@ -169,7 +173,7 @@ def test_the_backup_serves(main: bytes | None, backup: bytes | None, expected: s
 @pytest.mark.parametrize(
     ("main", "backup"), [(b"bad", None), (b"bad", b"bad too"), (None, b"bad"), (b"bad", b"")]
 )
-def test_nothing_readable_is_a_fault_that_names_the_file(
+def test_two_unreadable_files_are_an_error_that_names_the_file(
     main: bytes | None, backup: bytes | None
 ) -> None:
     files = MemoryFiles()
@@ -195,7 +199,7 @@ def test_one_write_at_a_time_and_the_last_state_wins() -> None:
     assert scheduler.waiting == 0
 
 
-def test_a_failed_write_is_tried_again_with_the_next() -> None:
+def test_a_failed_write_is_repeated_with_the_next_one() -> None:
     files, scheduler = MemoryFiles(), ManualScheduler()
     writer = TableWriter(TableFile(files, "/c/x"), scheduler, lambda: b"content")
     files.fail_write("/c/x")
