@@ -9,10 +9,11 @@ from rmqpy.testing.harness import BrokerHarness, BuildBroker, memory_broker
 
 @pytest.fixture
 def build() -> BuildBroker:
-    """Return what builds brokers; keyword arguments are settings of whichever part has them."""
+    """Return the function that builds brokers; its keyword arguments are settings of any part."""
     return memory_broker
 
 
 @pytest.fixture
 def harness(build: BuildBroker) -> BrokerHarness:
+    """A started broker with default settings."""
     return build()

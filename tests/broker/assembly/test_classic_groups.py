@@ -1,5 +1,5 @@
-"""Whole groups in one loop, on sockets of the loopback: Java's sample configurations, and name
-servers that are dead or wrong.
+"""Whole groups in one loop, on loopback sockets: Java's sample configurations, and name servers
+that are dead or wrong.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ COMMON = {
 }
 
 
-def lines(name: str, role: str, broker_id: int = 0) -> dict[str, str]:
-    """One of the files of RocketMQ's conf/2m-*."""
+def sample(name: str, role: str, broker_id: int = 0) -> dict[str, str]:
+    """Return the settings of one of the files in RocketMQ's conf/2m-*."""
     return {**COMMON, "brokerName": name, "brokerId": str(broker_id), "brokerRole": role}
 
 
 SAMPLES = {
     "2m-2s-sync": [
-        lines("broker-a", "SYNC_MASTER"),
-        lines("broker-a", "SLAVE", 1),
-        lines("broker-b", "SYNC_MASTER"),
-        lines("broker-b", "SLAVE", 1),
+        sample("broker-a", "SYNC_MASTER"),
+        sample("broker-a", "SLAVE", 1),
+        sample("broker-b", "SYNC_MASTER"),
+        sample("broker-b", "SLAVE", 1),
     ],
     "2m-2s-async": [
-        lines("broker-a", "ASYNC_MASTER"),
-        lines("broker-a", "SLAVE", 1),
-        lines("broker-b", "ASYNC_MASTER"),
-        lines("broker-b", "SLAVE", 1),
+        sample("broker-a", "ASYNC_MASTER"),
+        sample("broker-a", "SLAVE", 1),
+        sample("broker-b", "ASYNC_MASTER"),
+        sample("broker-b", "SLAVE", 1),
     ],
     "2m-noslave": [
-        lines("broker-a", "ASYNC_MASTER"),
-        lines("broker-b", "ASYNC_MASTER"),
-        lines("broker-trace", "ASYNC_MASTER"),
+        sample("broker-a", "ASYNC_MASTER"),
+        sample("broker-b", "ASYNC_MASTER"),
+        sample("broker-trace", "ASYNC_MASTER"),
     ],
 }
 
 
-class Ground:
-    """What runs in the loop of one test; everything ends with it."""
+class LoopbackServers:
+    """Creates servers in the loop of one test, which stop when it ends."""
 
     def __init__(self, root: Path, scheduler: AsyncioScheduler) -> None:
         self.root = root
@@ -102,13 +102,13 @@ class Ground:
 
 
 @asynccontextmanager
-async def grounded(root: Path) -> AsyncIterator[Ground]:
+async def loopback_servers(root: Path) -> AsyncIterator[LoopbackServers]:
     scheduler = AsyncioScheduler()
-    ground = Ground(root, scheduler)
+    servers = LoopbackServers(root, scheduler)
     try:
-        yield ground
+        yield servers
     finally:
-        for end in reversed(ground.ends):
+        for end in reversed(servers.ends):
             await end()
         await scheduler.close()
 
@@ -133,16 +133,16 @@ def info(process: BrokerRuntime) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_javas_sample_configurations_start_and_replicate(tmp_path: Path, sample: str) -> None:
-    """Only paths and ports are changed."""
+    """Only paths and ports differ from the samples."""
 
     async def main() -> None:
-        async with grounded(tmp_path) as ground:
-            server = await ground.namesrv()
-            brokers = [await ground.broker(server, settings) for settings in SAMPLES[sample]]
+        async with loopback_servers(tmp_path) as servers:
+            server = await servers.namesrv()
+            brokers = [await servers.broker(server, settings) for settings in SAMPLES[sample]]
             masters = [each for each in brokers if each.broker.identity.broker_id == 0]
             slaves = [each for each in brokers if each.broker.identity.broker_id == 1]
             for slave in slaves:
-                # A master is known once it has registered: the slave asks again when it does.
+                # The slave learns of its master when it registers after it.
                 slave.broker.registration.register()
             await until(lambda: all("connected" in info(each)["haState"] for each in slaves))
             if slaves:
@@ -167,7 +167,7 @@ def test_javas_sample_configurations_start_and_replicate(tmp_path: Path, sample:
 
 
 class StaleNameServer:
-    """Tells every broker of a master that is gone."""
+    """A name server that names a dead master to every broker."""
 
     def __init__(self, gone: str) -> None:
         self.gone = gone
@@ -199,17 +199,17 @@ class StaleNameServer:
 @pytest.mark.slow
 def test_a_slave_keeps_its_master_with_one_dead_and_one_stale_name_server(tmp_path: Path) -> None:
     async def main() -> None:
-        async with grounded(tmp_path) as ground:
-            gone = f"127.0.0.1:{ground.port(BROKER_PORT_COUNT)}"
+        async with loopback_servers(tmp_path) as servers:
+            gone = f"127.0.0.1:{servers.port(BROKER_PORT_COUNT)}"
             stale = StaleNameServer(gone)
-            server = RemotingServer(stale, ground.scheduler)
+            server = RemotingServer(stale, servers.scheduler)
             stale_address = "{}:{}".format(*await server.listen("127.0.0.1", 0))
-            ground.ends.append(server.close)
-            servers = ";".join(
-                (f"127.0.0.1:{ground.port()}", stale_address, await ground.namesrv())
+            servers.ends.append(server.close)
+            name_servers = ";".join(
+                (f"127.0.0.1:{servers.port()}", stale_address, await servers.namesrv())
             )
-            master = await ground.broker(servers, lines("broker-a", "SYNC_MASTER"))
-            slave = await ground.broker(servers, lines("broker-a", "SLAVE", 1))
+            master = await servers.broker(name_servers, sample("broker-a", "SYNC_MASTER"))
+            slave = await servers.broker(name_servers, sample("broker-a", "SLAVE", 1))
             for _ in range(3):
                 rounds = stale.registrations
                 slave.broker.registration.register()
@@ -224,13 +224,13 @@ def test_a_slave_keeps_its_master_with_one_dead_and_one_stale_name_server(tmp_pa
 
 @pytest.mark.slow
 def test_a_slave_whose_log_diverged_receives_nothing(tmp_path: Path) -> None:
-    """It was a master for a while, as happens when people switch by hand."""
+    """It was a master for a while, as happens when operators switch by hand."""
 
     async def main() -> None:
-        async with grounded(tmp_path) as ground:
-            server = await ground.namesrv()
-            master = await ground.broker(server, lines("broker-a", "ASYNC_MASTER"), "one")
-            slave = await ground.broker(server, lines("broker-a", "SLAVE", 1), "two")
+        async with loopback_servers(tmp_path) as servers:
+            server = await servers.namesrv()
+            master = await servers.broker(server, sample("broker-a", "ASYNC_MASTER"), "one")
+            slave = await servers.broker(server, sample("broker-a", "SLAVE", 1), "two")
             await until(lambda: "connected" in info(slave)["haState"])
             await send(server, b"for both", 20)
             common = master.store.log.max_offset
@@ -238,17 +238,17 @@ def test_a_slave_whose_log_diverged_receives_nothing(tmp_path: Path) -> None:
             await slave.stop()
             await send(server, b"for the master", 5)
             end = master.store.log.max_offset
-            other = await ground.namesrv()
-            alone = await ground.broker(other, lines("broker-a", "ASYNC_MASTER"), "two")
+            other = await servers.namesrv()
+            alone = await servers.broker(other, sample("broker-a", "ASYNC_MASTER"), "two")
             await send(other, b"for the slave!", 5)
             await alone.stop()
-            again = await ground.broker(server, lines("broker-a", "SLAVE", 1), "two")
+            again = await servers.broker(server, sample("broker-a", "SLAVE", 1), "two")
             await until(lambda: "waiting" in info(again)["haState"])
             await until(lambda: "diverge at offset" in info(again)["haState"])
-            parted = int(info(again)["haState"].split("diverge at offset ")[1].split(":")[0])
-            assert common <= parted < common + 200
+            diverged = int(info(again)["haState"].split("diverge at offset ")[1].split(":")[0])
+            assert common <= diverged < common + 200
             before = read_span(again.store.log, 0, again.store.log.max_offset)
-            await asyncio.sleep(1.2)  # the next attempt is refused as well
+            await asyncio.sleep(1.2)  # The next attempt is refused as well.
             assert read_span(again.store.log, 0, again.store.log.max_offset) == before
             assert master.store.log.max_offset == end
             assert info(master)["haSlaveCount"] == "0"

@@ -1,5 +1,5 @@
-"""Three whole brokers as a DLedger group, in virtual time: real stores, drivers and wire frames, a
-network that can be cut.
+"""Three whole brokers as a DLedger group in virtual time, with real stores, drivers, and wire
+frames, and a network that can be cut.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FILE_SIZE = 4096
 
 @define(eq=False)
 class Member:
-    """One broker; the files outlive it."""
+    """One broker, and its files, which outlive it."""
 
     number: int
     files: MemoryFiles
@@ -79,7 +79,7 @@ class Member:
         return StoreSettings(**(values | self.changes))
 
     def data(self) -> dict[str, bytes]:
-        """The entries and index units on the disk, by file."""
+        """Return the entries and index units on the disk, by file."""
         prefix = f"/store/dledger-{self.name}/"
         return {
             path.removeprefix(prefix): node.content().rstrip(b"\0")
@@ -93,11 +93,11 @@ class Group:
     scheduler: ManualScheduler = field(factory=ManualScheduler)
     members: list[Member] = field(factory=list)
     cut: set[int] = field(factory=set)
-    """Members that nothing reaches."""
+    """The members that are cut off from the network."""
 
     rng: random.Random = field(factory=lambda: random.Random(1))
     registered: list[tuple[int, int]] = field(factory=list)
-    """(member, broker id) of each registration."""
+    """The member and the broker id of each registration."""
 
     @classmethod
     def of(cls, **changes: Any) -> Group:
@@ -117,7 +117,7 @@ class Group:
             store=member.settings(),
         )
         store = open_store(StoreContext(configuration.store, member.files, self.scheduler, 1 << 34))
-        network = Line(self, member)
+        network = MemberNetwork(self, member)
         broker = build_broker(
             BrokerDependencies(
                 configuration=configuration,
@@ -140,7 +140,7 @@ class Group:
         driver.start()
 
     def kill(self, number: int, *, power: bool = False) -> None:
-        """The process ends; ``power``: with it what was not synced."""
+        """End the process; with ``power``, unsynced data is lost too."""
         member = self.members[number]
         assert member.store and member.driver and member.broker
         member.driver.stop()
@@ -153,7 +153,7 @@ class Group:
         self.scheduler.advance(delay_ms)
 
     def leader(self) -> Member:
-        """The one that the broker side knows as master."""
+        """Return the member whose broker is a master."""
         (found,) = [
             member
             for member in self.members
@@ -190,7 +190,7 @@ class Group:
         return member.channel.take()
 
     def read(self, member: Member) -> list[bytes]:
-        """Bodies of queue 0 of topic T, as a reader gets them."""
+        """Return the bodies that a reader receives from queue 0 of topic T."""
         assert member.store is not None
         found: list[bytes] = []
         while True:
@@ -199,8 +199,8 @@ class Group:
                 return found
             found += [decode_message(message).body for message in page.messages]
 
-    def talk(self, member: Member, request: Any) -> Any:
-        """A client of DLedger's own protocol."""
+    def request(self, member: Member, request: Any) -> Any:
+        """Return the response to a request of DLedger's own protocol."""
         assert member.driver is not None
         channel = MemoryChannel()
         member.driver.handle(channel, [RemotingCommand.request(request.CODE, body=encode(request))])
@@ -211,8 +211,8 @@ class Group:
 
 
 @define(eq=False)
-class Line:
-    """One member's way to the others; a millisecond long."""
+class MemberNetwork:
+    """The network of one member, with a delay of a millisecond."""
 
     group: Group
     member: Member
@@ -236,9 +236,9 @@ class Line:
         target = self.group.members[int(address.split(":")[0][-1])]
 
         def arrive() -> None:
-            if self._parted(target) or target.driver is None:
+            if self._is_cut_off(target) or target.driver is None:
                 scheduler.call_later(
-                    timeout_ms if self._parted(target) else 1,
+                    timeout_ms if self._is_cut_off(target) else 1,
                     lambda: done(None, NetworkError(f"{address} is not reached")),
                 )
                 return
@@ -251,12 +251,12 @@ class Line:
     def oneway(self, address: str, command: RemotingCommand) -> None:
         pass
 
-    def _parted(self, target: Member) -> bool:
+    def _is_cut_off(self, target: Member) -> bool:
         return bool({target.number, self.member.number} & self.group.cut)
 
     def _watch(self, channel: MemoryChannel, target: Member, done: Reply, left_ms: int) -> None:
         answers = channel.take()
-        if answers and not self._parted(target):
+        if answers and not self._is_cut_off(target):
             self.group.scheduler.call_later(1, lambda: done(answers[0], None))
         elif left_ms <= 0:
             done(None, NetworkError("no answer"))
@@ -267,8 +267,8 @@ class Line:
 
 
 @define
-class Watched:
-    """A network that remembers what goes out."""
+class RecordingNetwork:
+    """A network that records the requests that are sent."""
 
     network: Network
     sent: list[RemotingCommand] = field(factory=list)
@@ -312,7 +312,7 @@ def group() -> Iterator[Group]:
     yield made
 
 
-def equal_ledgers(group: Group) -> None:
+def assert_equal_ledgers(group: Group) -> None:
     first, *others = [member.data() for member in group.members]
     for other in others:
         assert other == first
@@ -326,7 +326,7 @@ def test_three_members_elect_replicate_and_serve(group: Group) -> None:
     group.run(3000)
     for member in group.members:
         assert group.read(member) == [b"message %d" % number for number in range(40)]
-    equal_ledgers(group)
+    assert_equal_ledgers(group)
     assert len(leader.data()) > 2, "several data files"
     ids = dict(group.registered)
     assert ids == {
@@ -352,27 +352,27 @@ def test_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(group: Gro
     group.run(5000)
     for member in group.members:
         assert group.read(member) == [b"a", b"b", b"c"]
-    equal_ledgers(group)
+    assert_equal_ledgers(group)
 
 
 def test_entries_without_a_quorum_are_truncated(group: Group) -> None:
-    """The cut-off leader's entries never become readable; its sender is told."""
+    """The entries of a leader that is cut off never become readable, and its sender is refused."""
     leader = group.elect()
     assert [reply.code for reply in group.send(leader, b"a")] == [0]
     group.cut = {leader.number}
     bodies = [b"lost %d" % number * 30 for number in range(30)]
     replies = group.send(leader, *bodies, wait_ms=2000)
-    assert replies == [], "nobody has confirmed"
+    assert replies == [], "no member has confirmed"
     second = group.elect()
     group.run(8000)
     assert {reply.code for reply in leader.channel.take()} == {1}, "broker busy: not in time"
-    assert leader.broker is not None and leader.broker.identity.is_slave, "stepped down"
+    assert leader.broker is not None and leader.broker.identity.is_slave, "it stepped down"
     assert [reply.code for reply in group.send(second, b"b" * 300, b"c")] == [0, 0]
     group.cut = set()
     group.run(10_000)
     for member in group.members:
         assert group.read(member) == [b"a", b"b" * 300, b"c"]
-    equal_ledgers(group)
+    assert_equal_ledgers(group)
     again = group.leader()
     assert [reply.code for reply in group.send(again, b"d")] == [0]
     group.run(2000)
@@ -384,7 +384,7 @@ def test_an_old_tail_is_committed_by_a_marker_that_readers_do_not_see(group: Gro
     leader = group.elect()
     group.send(leader, b"a")
     others = [member.number for member in group.members if member is not leader]
-    # The next message reaches both followers, but nobody hears that it is committed.
+    # The next message reaches both followers, but none learns that it is committed.
     group.send(leader, b"b", wait_ms=2)
     for number in range(3):
         group.kill(number)
@@ -412,7 +412,7 @@ def test_the_whole_group_restarts(group: Group) -> None:
     group.run(3000)
     for member in group.members:
         assert group.read(member) == [*(b"%d" % number * 50 for number in range(30)), b"more"]
-    equal_ledgers(group)
+    assert_equal_ledgers(group)
 
 
 def test_power_failures_lose_nothing_that_was_acknowledged_after_a_sync() -> None:
@@ -445,17 +445,17 @@ def test_dledger_clients_are_served(group: Group) -> None:
     group.send(leader, b"a")
     assert leader.store is not None
     common = Destination(group="broker-a", remote_id=leader.name)
-    found = group.talk(leader, MetadataRequest(**common))
+    found = group.request(leader, MetadataRequest(**common))
     assert isinstance(found, MetadataResponse)
     assert found.leader_id == leader.name and dict(found.peers or {}).keys() == set(MEMBERS)
-    got = group.talk(leader, GetEntriesRequest(begin_index=0, **common))
+    got = group.request(leader, GetEntriesRequest(begin_index=0, **common))
     assert isinstance(got, GetEntriesResponse)
     record = bytes(got.entries[0].body)
     assert decode_message(record).body == b"a"
-    done = group.talk(leader, AppendEntryRequest(body=record, **common))
+    done = group.request(leader, AppendEntryRequest(body=record, **common))
     assert isinstance(done, AppendEntryResponse)
     assert (done.code, done.index) == (200, 1)
-    assert group.read(leader) == [b"a", b"a"], "it has the next place in its queue"
+    assert group.read(leader) == [b"a", b"a"], "the message has the next offset in its queue"
     position = (
         leader.store.opened.entries.entry(1)[0].position if leader.store.opened.entries else -1
     )
@@ -463,20 +463,20 @@ def test_dledger_clients_are_served(group: Group) -> None:
     damaged = bytearray(record)
     damaged[88] ^= 1
     for wrong in (b"no record", bytes(damaged), record[:-1]):
-        refused = group.talk(leader, AppendEntryRequest(body=wrong, **common))
+        refused = group.request(leader, AppendEntryRequest(body=wrong, **common))
         assert refused.code == DLedgerResponseCode.UNEXPECTED_ARGUMENT
-    done = group.talk(leader, AppendEntryRequest(batch_msgs=(record, record), **common))
+    done = group.request(leader, AppendEntryRequest(batch_msgs=(record, record), **common))
     assert (done.code, done.index) == (200, 3) and done.position > position
     assert group.read(leader) == [b"a"] * 4
     for empty in ((), (record, b"")):
-        refused = group.talk(leader, AppendEntryRequest(batch_msgs=empty, **common))
+        refused = group.request(leader, AppendEntryRequest(batch_msgs=empty, **common))
         assert refused.code == DLedgerResponseCode.REQUEST_WITH_EMPTY_BODYS
-    half = group.talk(leader, AppendEntryRequest(batch_msgs=(record, b"no record"), **common))
+    half = group.request(leader, AppendEntryRequest(batch_msgs=(record, b"no record"), **common))
     assert half.code == DLedgerResponseCode.UNEXPECTED_ARGUMENT
-    assert group.read(leader) == [b"a"] * 5, "what was appended before stays"
+    assert group.read(leader) == [b"a"] * 5, "the messages appended before stay"
     follower = next(member for member in group.members if member is not leader)
     common["remote_id"] = follower.name
-    refused = group.talk(follower, AppendEntryRequest(body=record, **common))
+    refused = group.request(follower, AppendEntryRequest(body=record, **common))
     assert refused.code == DLedgerResponseCode.NOT_LEADER
     assert group.read(leader) == [b"a"] * 5
 
@@ -494,13 +494,13 @@ def test_unreadable_frames_are_refused_and_logged_once(
         leader.driver.handle(channel, [RemotingCommand.request(51004, body=push)])
     for answer in channel.take():
         assert b'"code":411' in answer.body
-    assert sum("invalid Base64" in text for text in caplog.messages) == 1, "said once"
+    assert sum("invalid Base64" in text for text in caplog.messages) == 1, "logged once"
     for code, expected in ((51003, 1), (51999, 3)):
         leader.driver.handle(channel, [RemotingCommand.request(code)])
         assert channel.take_one().code == expected
     strange = MetadataRequest(group="other", remote_id=leader.name)
     for _ in range(2):
-        assert group.talk(leader, strange).code == DLedgerResponseCode.UNKNOWN_GROUP
+        assert group.request(leader, strange).code == DLedgerResponseCode.UNKNOWN_GROUP
     assert sum("UNKNOWN_GROUP" in text for text in caplog.messages) == 1
     assert leader.data() == before
 
@@ -540,9 +540,9 @@ def push_batch(
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "said"),
+    ("changes", "code", "log_lines"),
     [
-        ({"body": b"aGk"}, 411, 1),  # truncated
+        ({"body": b"aGk"}, 411, 1),  # incomplete Base64
         ({"body": b"aG=k"}, 411, 1),
         ({"size": 51}, 411, 1),
         ({"index": -1}, 411, 1),
@@ -558,7 +558,11 @@ def push_batch(
     ids=str,
 )
 def test_a_wrong_push_is_refused_and_writes_nothing(
-    group: Group, changes: dict[str, Any], code: int, said: int, caplog: pytest.LogCaptureFixture
+    group: Group,
+    changes: dict[str, Any],
+    code: int,
+    log_lines: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     leader = group.elect()
     follower = next(member for member in group.members if member is not leader)
@@ -579,9 +583,9 @@ def test_a_wrong_push_is_refused_and_writes_nothing(
     assert len(answers) == 3
     for answer in answers:
         assert b'"code":%d' % code in answer.body
-    assert len(caplog.messages) == said, caplog.messages
+    assert len(caplog.messages) == log_lines, caplog.messages
     assert follower.data() == before
-    good = push_batch(**usual)  # and nothing was wrong but that
+    good = push_batch(**usual)  # The change was the only fault.
     follower.driver.handle(channel, [RemotingCommand.request(51004, body=good)])
     assert b'"code":200' in channel.take_one().body
 
@@ -626,15 +630,15 @@ def test_members_with_other_file_sizes_are_refused_by_name(
     assert [reply.code for reply in odd.send(leader, b"a")] == [0]
     odd.run(30_000)
     assert odd.leader() is leader
-    stranger = odd.members[2].driver
-    assert stranger is not None and stranger.node.role is Role.CANDIDATE
+    refused_member = odd.members[2].driver
+    assert refused_member is not None and refused_member.node.role is Role.CANDIDATE
     assert odd.members[2].data() == {f"data/{0:020d}": b""}, "nothing was written"
     refused = [text for text in caplog.messages if "its mappedFileSizeCommitLog is 8192" in text]
-    assert 1 <= len(refused) <= 2, "said once by each that meets it"
+    assert 1 <= len(refused) <= 2, "logged once by each member that connects to it"
 
 
 def test_java_members_are_accepted_and_receive_no_batches(group: Group) -> None:
-    """A member that answers the handshake with code 3 gets every entry in a push of its own."""
+    """A member that answers the handshake with code 3 receives every entry in a separate push."""
     leader = group.elect()
     assert leader.driver is not None
     ways = leader.driver.peers.ways
@@ -643,9 +647,9 @@ def test_java_members_are_accepted_and_receive_no_batches(group: Group) -> None:
     for way in ways.values():
         leader.driver.peers._introduced(way, command, None)
     assert {way.standing for way in ways.values()} == {PeerStatus.JAVA}
-    watched = leader.driver.peers.network = Watched(leader.driver.peers.network)
+    recording = leader.driver.peers.network = RecordingNetwork(leader.driver.peers.network)
     group.send(leader, *(b"%d" % number for number in range(20)))
-    pushes = [sent.body for sent in watched.sent if sent.code == 51004]
+    pushes = [sent.body for sent in recording.sent if sent.code == 51004]
     # An empty follower gets the first one by TRUNCATE.
     assert len([push for push in pushes if b'"type":"APPEND"' in push]) == 2 * 19
     assert all(b'"batchEntry":[]' in push for push in pushes)
@@ -653,7 +657,7 @@ def test_java_members_are_accepted_and_receive_no_batches(group: Group) -> None:
 
 @pytest.mark.slow
 def test_a_restarted_member_without_an_old_log_needs_no_certificate(group: Group) -> None:
-    """Its log begins at 0, or further on when files have expired: Java members are joined again."""
+    """Its log starts at 0, or later if files have expired; it joins Java members in both cases."""
     leader = group.elect()
     group.send(leader, *(b"x" * 700 + b"%d" % number for number in range(20)))
     for expired in (False, True):
@@ -724,7 +728,7 @@ def test_a_damaged_entry_found_at_the_start_is_fetched(
     group.run(15_000)
     assert victim.driver.damaged == frozenset()
     assert any(f"entry {index} was repaired" in text for text in caplog.messages)
-    equal_ledgers(group)
+    assert_equal_ledgers(group)
     for member in group.members:
         assert len(group.read(member)) == 22
 
@@ -732,8 +736,9 @@ def test_a_damaged_entry_found_at_the_start_is_fetched(
 @pytest.mark.slow
 @pytest.mark.parametrize("field", PLACES_IN_ENTRY)
 def test_a_damaged_last_entry_is_a_torn_tail(group: Group, field: str) -> None:
-    """Whatever of it is wrong, the member goes on behind the one before; a term that is too large
-    would make it leader without what the others have."""
+    """Whatever field is wrong, the member continues after the previous entry. A term that is too
+    large would make it leader without the entries of the others.
+    """
     leader = group.elect()
     group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
     group.run(3000)
@@ -750,14 +755,14 @@ def test_a_damaged_last_entry_is_a_torn_tail(group: Group, field: str) -> None:
     assert victim.driver.entries.end.index == 18
     assert any("torn bytes" in note for note in victim.store.opened.notes)
     group.run(5000)
-    equal_ledgers(group)
+    assert_equal_ledgers(group)
     for member in group.members:
         assert len(group.read(member)) == 22
 
 
 @pytest.mark.slow
 def test_a_member_with_a_damaged_entry_does_not_lead(group: Group) -> None:
-    """It has the longest log, and waits until another member leads and gives it the entry."""
+    """It has the longest log, but waits until another member leads and sends it the entry."""
     leader = group.elect()
     group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
     group.run(3000)
@@ -775,19 +780,19 @@ def test_a_member_with_a_damaged_entry_does_not_lead(group: Group) -> None:
     group.start(*(member.number for member in group.members if member is not leader))
     group.run(30_000)
     assert leader.driver.damaged == frozenset()
-    equal_ledgers(group)
+    assert_equal_ledgers(group)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("who", ["leader", "follower"])
+@pytest.mark.parametrize("victim_role", ["leader", "follower"])
 def test_a_damaged_entry_is_fetched_again(
-    group: Group, who: str, caplog: pytest.LogCaptureFixture
+    group: Group, victim_role: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     leader = group.elect()
     group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
     group.run(3000)
     victim = leader
-    if who == "follower":
+    if victim_role == "follower":
         victim = next(member for member in group.members if member is not leader)
     assert victim.store is not None and victim.store.opened.entries is not None
     header, _ = victim.store.opened.entries.entry(3)
@@ -808,14 +813,16 @@ def test_a_damaged_entry_is_fetched_again(
     again = group.leader()
     assert [reply.code for reply in group.send(again, b"more")] == [0]
     group.run(3000)
-    equal_ledgers(group)
+    assert_equal_ledgers(group)
     for member in group.members:
         assert len(group.read(member)) == 21
 
 
 @pytest.mark.slow
 def test_granted_entries_are_proposed_before_answers_are_handled(group: Group) -> None:
-    """They may end the leadership; what C has appended meanwhile was granted before."""
+    """Answers may end the leadership, but entries that C has appended meanwhile were granted
+    before.
+    """
     leader = group.elect()
     assert [reply.code for reply in group.send(leader, b"a")] == [0]
     group.run(2000)
@@ -827,7 +834,7 @@ def test_granted_entries_are_proposed_before_answers_are_handled(group: Group) -
     driver._inbox.append(Answered(-1, None))
     proposed = driver.propose(1)
     assert proposed == granted
-    assert driver._inbox, "it waits for the next turn"
+    assert driver._inbox, "the answer waits for the next turn"
     assert not driver._granted
 
 

@@ -1,5 +1,5 @@
-"""Java's own course is the judge: a golden store is cut where delays, half messages or retries were
-under way, ours goes on from there, and what it makes of them is what Java made of them then.
+"""A golden store is cut where delays, half messages, or retries were unfinished; our broker
+continues from there, and its messages are compared with those that Java stored then.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ FILE_SIZE = 65536
 
 
 def cut(root: Path, offset: int) -> None:
-    """As if the broker had been killed when its log ended at ``offset``, before it saved how far
-    delays and checks of transactions were.
+    """Cut a store as if the broker had been killed when its log ended at ``offset``, before it
+    saved the progress of delays and transaction checks.
     """
     for path in (root / "commitlog").iterdir():
         first = int(path.name)
@@ -70,8 +70,12 @@ def opened(build: BuildBroker, root: Path, now_ms: int) -> BrokerHarness:
     )
 
 
-def java_made(manifest: dict[str, Any], topics: Iterable[str], since: int) -> list[dict[str, Any]]:
-    """What came to ``topics`` behind an offset of the log, in the order of the log."""
+def stored_by_java(
+    manifest: dict[str, Any], topics: Iterable[str], since: int
+) -> list[dict[str, Any]]:
+    """Return the messages that Java stored in ``topics`` from an offset on, in the order of the
+    log.
+    """
     found = [m for m in manifest["messages"] if m["topic"] in topics]
     return [as_java(m) for m in found if m["commitLogOffset"] >= since]
 
@@ -81,7 +85,7 @@ def as_java(message: dict[str, Any]) -> dict[str, Any]:
     return {name: message[name] for name in names} | {"sysFlag": message["sysFlag"]}
 
 
-def we_made(store: MessageStore, topics: Iterable[str], since: int) -> list[dict[str, Any]]:
+def stored_by_us(store: MessageStore, topics: Iterable[str], since: int) -> list[dict[str, Any]]:
     return [as_ours(m) for m in in_order(store, topics) if m.physical_offset >= since]
 
 
@@ -127,8 +131,8 @@ def test_delays_and_half_messages(
     name: str,
     part: str,
 ) -> None:
-    """From before the first delivery: the producer answers as Java's did, "u" commits at the first
-    question, "p" never knows.
+    """The store is cut before the first delivery. The producer answers checks as Java's did: it
+    commits "u" at the first check, and never knows the outcome of "p".
     """
     java, root = manifest(name), golden_copy(name) / part
     first = at(java, "Delay")
@@ -141,22 +145,22 @@ def test_delays_and_half_messages(
         if harness.scheduler.monotonic_ms() % 10_000 == 0:
             harness.heartbeat(group=None, producer=group)
         harness.scheduler.advance(500)
-        for question in [command for command in harness.channel.take() if command.code == 39]:
-            answer(harness, question)
+        for check in [command for command in harness.channel.take() if command.code == 39]:
+            answer_check(harness, check)
     topics = ("Delay", "Tx", HALF)
-    theirs = [m for m in java_made(java, topics, since) if m["props"].get("DELAY") != "5"]
-    assert sorted_by_text(we_made(harness.store, topics, since)) == sorted_by_text(theirs)
+    theirs = [m for m in stored_by_java(java, topics, since) if m["props"].get("DELAY") != "5"]
+    assert sorted_by_text(stored_by_us(harness.store, topics, since)) == sorted_by_text(theirs)
     assert len(theirs) > 35
-    keys = [m["props"]["KEYS"] for m in we_made(harness.store, [GIVEN_UP], since)]
+    keys = [m["props"]["KEYS"] for m in stored_by_us(harness.store, [GIVEN_UP], since)]
     pending = [m["props"]["KEYS"] for m in theirs if m["props"].get("txp") == "p"]
     assert sorted(keys) == sorted(set(pending)) and len(keys) == 2
     assert all(count == 15 for count in Counter(pending).values())
     harness.store.shutdown()
 
 
-def answer(harness: BrokerHarness, question: RemotingCommand) -> None:
-    header = CheckTransactionStateRequestHeader.decode(question.ext_fields)
-    half = decode_message(memoryview(question.body))
+def answer_check(harness: BrokerHarness, check: RemotingCommand) -> None:
+    header = CheckTransactionStateRequestHeader.decode(check.ext_fields)
+    half = decode_message(memoryview(check.body))
     known = half.properties["txp"] == "u"
     end = EndTransactionRequestHeader(
         producer_group=half.properties["PGROUP"],
@@ -179,14 +183,14 @@ def test_retries_and_dead_letters(
     name: str,
     part: str,
 ) -> None:
-    """From where three messages of a consumer wait to be tried again; it fails once more."""
+    """The store is cut where three messages of a consumer wait for a retry, which fails again."""
     java, root = manifest(name), golden_copy(name) / part
     first = at(java, RETRY)
     since = first["commitLogOffset"]
     cut(root, since)
     harness = opened(build, root, first["storeTimestamp"])
     harness.scheduler.advance(3_000)
-    assert we_made(harness.store, [RETRY], since) == java_made(java, [RETRY], since)
+    assert stored_by_us(harness.store, [RETRY], since) == stored_by_java(java, [RETRY], since)
     for message in in_order(harness.store, [RETRY]):
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.physical_offset,
@@ -197,8 +201,8 @@ def test_retries_and_dead_letters(
             max_reconsume_times=1,
         )
         assert harness.call(36, header).code == 0
-    dead = we_made(harness.store, [DEAD], since)
-    theirs = java_made(java, [DEAD], since)
+    dead = stored_by_us(harness.store, [DEAD], since)
+    theirs = stored_by_java(java, [DEAD], since)
     assert len(dead) == 3
     assert sorted_by_text(dead) == sorted_by_text(theirs)
     harness.store.shutdown()
@@ -209,7 +213,7 @@ def test_a_retry_that_java_left_waiting(
     golden_copy: Callable[[str], Path],
     manifest: Callable[[str], dict[str, Any]],
 ) -> None:
-    """5.3.3 had given back three messages that nobody had fetched yet: the group goes on there."""
+    """5.3.3 had sent back three messages that were not fetched yet; the group receives them."""
     root = golden_copy("A-classic-clean-v533") / "store"
     java = manifest("A-classic-clean-v533")
     harness = opened(build, root, max(m["storeTimestamp"] for m in java["messages"]))
@@ -218,7 +222,7 @@ def test_a_retry_that_java_left_waiting(
     assert (found.code, found.ext_fields["offset"]) == (0, "0")
     page = harness.pull(consumer_group="CID_retry", topic=RETRY, queue_offset=0)
     assert (page.code, page.ext_fields["nextBeginOffset"]) == (0, "3")
-    assert we_made(harness.store, [RETRY], 0) == java_made(java, [RETRY], 0)
+    assert stored_by_us(harness.store, [RETRY], 0) == stored_by_java(java, [RETRY], 0)
     harness.store.shutdown()
 
 
@@ -226,7 +230,7 @@ def test_a_retry_that_java_left_waiting(
 def test_delays_are_delivered_after_the_switch_as_java_delivered_them(
     golden_copy: Callable[[str], Path], manifest: Callable[[str], dict[str, Any]]
 ) -> None:
-    """C is what Java made of B: the two messages that waited in the classic log."""
+    """The store C is B after Java's switch: two messages had waited in the classic log."""
     root = golden_copy("B-master-slave-v497") / "master"
     ports = free_port_block(4)
     ports.release()
@@ -255,12 +259,12 @@ def test_delays_are_delivered_after_the_switch_as_java_delivered_them(
         async with asyncio.timeout(20):
             while process.store.reader.max_queue_offset("Delay", 1) < 3:
                 await asyncio.sleep(0.01)
-        made = we_made(process.store, ["Delay"], process.store.opened.divided_offset)
+        made = stored_by_us(process.store, ["Delay"], process.store.opened.divided_offset)
         await process.stop()
         await scheduler.close()
         return made
 
     java = manifest("C-upgraded-v497")
-    theirs = [m for m in java_made(java, ["Delay"], 0) if m["props"]["DELAY"] == "5"]
+    theirs = [m for m in stored_by_java(java, ["Delay"], 0) if m["props"]["DELAY"] == "5"]
     assert asyncio.run(main()) == theirs
     assert len(theirs) == 2

@@ -1,5 +1,5 @@
-"""Stores written by the Java broker, served by ours over sockets: every message as Java's consumer
-saw it, before and after the switch to DLedger.
+"""Stores written by the Java broker and served by ours over sockets: a consumer receives every
+message as Java's consumer did, before and after the switch to DLedger.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SIZES = {
 
 
 def member(name: str) -> dict[str, str]:
-    """Settings of a group that consists of one member."""
+    """Return the settings of a group of one member."""
     return {
         "enableDLegerCommitLog": "true",
         "dLegerGroup": "golden",
@@ -52,7 +52,7 @@ def member(name: str) -> dict[str, str]:
     }
 
 
-def as_java_saw_it(message: dict[str, Any]) -> dict[str, Any]:
+def as_java_received(message: dict[str, Any]) -> dict[str, Any]:
     names = (
         ("topic", "queueId", "queueOffset", "commitLogOffset", "storeSize", "sysFlag", "flag")
         + ("preparedTransactionOffset", "reconsumeTimes", "bornTimestamp", "storeTimestamp")
@@ -64,7 +64,7 @@ def as_java_saw_it(message: dict[str, Any]) -> dict[str, Any]:
         if name not in ADDED_BY_THE_JAVA_CLIENT
     }
     seen = {name: message[name] for name in names}
-    # The 5.x client clears the flag when it has inflated the body.
+    # The 5.x client clears the flag when it decompresses the body.
     seen["sysFlag"] &= ~COMPRESSED
     return seen | {"props": properties, "crc": message["crc"]}
 
@@ -95,7 +95,9 @@ def as_read(message: MessageExt) -> dict[str, Any]:
 async def read_queues(
     store: Path, settings: dict[str, str], queues: set[tuple[str, int]]
 ) -> tuple[dict[tuple[str, int, int], dict[str, Any]], int | None]:
-    """All messages of ``queues``, pulled through a name server and a broker; the divided offset."""
+    """Return all messages of ``queues``, pulled through a name server and a broker, and the divided
+    offset.
+    """
     scheduler = AsyncioScheduler()
     ports = free_port_block(4)
     ports.release()
@@ -144,14 +146,14 @@ async def read_queues(
 
 
 def check(store: Path, expected: list[dict[str, Any]], settings: dict[str, str]) -> int | None:
-    wanted = {
-        (message["topic"], message["queueId"], message["queueOffset"]): as_java_saw_it(message)
+    expected_messages = {
+        (message["topic"], message["queueId"], message["queueOffset"]): as_java_received(message)
         for message in expected
     }
-    assert len(wanted) > 200
-    queues = {(topic, queue_id) for topic, queue_id, _ in wanted}
+    assert len(expected_messages) > 200
+    queues = {(topic, queue_id) for topic, queue_id, _ in expected_messages}
     found, divided = asyncio.run(read_queues(store, settings, queues))
-    assert {place: found.get(place) for place in wanted} == wanted
+    assert {place: found.get(place) for place in expected_messages} == expected_messages
     return divided
 
 

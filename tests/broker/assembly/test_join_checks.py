@@ -1,6 +1,4 @@
-"""Groups with a classic log in front of the DLedger log that is not the same everywhere: whole
-brokers in virtual time.
-"""
+"""Groups of whole brokers in virtual time whose classic logs, below the DLedger log, differ."""
 
 from __future__ import annotations
 
@@ -42,19 +40,19 @@ LOG = "/store/commitlog/"
 
 
 def world_with(change: Callable[[BrokerHost], None], *names: str) -> BrokerCluster:
-    """All members run, with ``change`` made to the disks of some before."""
+    """Return a cluster whose members all run, after ``change`` was made to the disks of some."""
     world = BrokerCluster(PLAN)
     world.make_old_log()
     for name in names:
         change(world.hosts[name])
     for host in world.hosts.values():
-        host.on_event = lambda _name: None  # its invariants do not hold here
+        host.on_event = lambda _name: None  # The invariants of the cluster do not hold here.
         host.start()
     return world
 
 
-def born_otherwise(host: BrokerHost, number: int) -> None:
-    """The first message of a file has another born timestamp: no checksum tells."""
+def change_born_timestamp(host: BrokerHost, number: int) -> None:
+    """Change the born timestamp of the first message of a file, which no checksum covers."""
     host.disk.nodes[log_files(host)[number]].data[BORN_TIMESTAMP + 7] ^= 1
 
 
@@ -67,15 +65,15 @@ def remove(host: BrokerHost, prefix: str) -> None:
         host.disk.unlink(path)
 
 
-def settled(world: BrokerCluster) -> BrokerHost:
-    """Who leads once everybody knows all of everybody."""
+def wait_for_leader(world: BrokerCluster) -> BrokerHost:
+    """Return the leader once all members have checked each other."""
     world.advance(15_000)
     leader = world.leader()
     assert leader is not None
     return leader
 
 
-def standings(host: BrokerHost) -> dict[str, tuple[PeerStatus, str]]:
+def peer_statuses(host: BrokerHost) -> dict[str, tuple[PeerStatus, str]]:
     assert host.running is not None and host.running.driver is not None
     ways = host.running.driver.peers.ways
     return {name: (way.standing, way.reason) for name, way in ways.items()}
@@ -92,10 +90,10 @@ def role_of(host: BrokerHost) -> Role:
 
 
 def refused_by_all(world: BrokerCluster, name: str) -> str:
-    """The reason that the others give; all that is between them and it is refused."""
+    """Return the reason with which all other members refuse this one."""
     reasons = set()
     for host in world.hosts.values():
-        for other, (standing, reason) in standings(host).items():
+        for other, (standing, reason) in peer_statuses(host).items():
             if name in (host.name, other):
                 assert standing is PeerStatus.REFUSED, (host.name, other)
                 if host.name != name:
@@ -107,12 +105,11 @@ def refused_by_all(world: BrokerCluster, name: str) -> str:
 
 
 def test_a_difference_in_the_first_file_is_found_after_the_vote() -> None:
-    """The two last files are looked at before, the others behind it."""
-
-    world = world_with(lambda host: born_otherwise(host, 0), "n2")
+    """The last two files are compared before the vote, the others after it."""
+    world = world_with(lambda host: change_born_timestamp(host, 0), "n2")
     odd = world.hosts["n2"]
     assert len(log_files(odd)) > 3
-    leader = settled(world)
+    leader = wait_for_leader(world)
     assert leader.name != "n2"
     reason = refused_by_all(world, "n2")
     assert "contains other messages, first in the file that begins at 0" in reason
@@ -124,16 +121,16 @@ def test_a_difference_in_the_first_file_is_found_after_the_vote() -> None:
 
 def test_the_digests_of_the_old_log_are_saved_and_exchanged() -> None:
     world = world_with(lambda _host: None)
-    settled(world)
+    wait_for_leader(world)
     for host in world.hosts.values():
-        assert {standing for standing, _ in standings(host).values()} == {PeerStatus.VERIFIED}
+        assert {standing for standing, _ in peer_statuses(host).values()} == {PeerStatus.VERIFIED}
         kept = json.loads(bytes(host.disk.nodes["/store/rmqpy/old_log.json"].data))
         assert kept["digest"].count(",") == len(log_files(host)) - 1
 
 
 def test_an_empty_member_is_refused_and_never_leads() -> None:
     world = world_with(lambda host: remove(host, "/store/"), "n0")
-    leader = settled(world)
+    leader = wait_for_leader(world)
     assert leader.name != "n0"
     assert "n0 has no old commit log" in refused_by_all(world, "n0")
     assert "rmqpy upgrade join DIR" in refused_by_all(world, "n0")
@@ -144,10 +141,10 @@ def test_a_repaired_member_is_accepted_at_once() -> None:
 
     def change(host: BrokerHost) -> None:
         saved.update({path: bytes(node.data) for path, node in host.disk.nodes.items()})
-        born_otherwise(host, -1)
+        change_born_timestamp(host, -1)
 
     world = world_with(change, "n1")
-    settled(world)
+    wait_for_leader(world)
     refused_by_all(world, "n1")
     odd = world.hosts["n1"]
     world.crash(odd, power=False)
@@ -156,11 +153,11 @@ def test_a_repaired_member_is_accepted_at_once() -> None:
         odd.disk.put(path, data)
     odd.start()
     world.advance(3000)
-    assert {standing for standing, _ in standings(odd).values()} == {PeerStatus.VERIFIED}
+    assert {standing for standing, _ in peer_statuses(odd).values()} == {PeerStatus.VERIFIED}
     assert role_of(odd) is Role.FOLLOWER
 
 
-# Without config/
+# Members without config/
 
 
 def test_a_member_without_tables_does_not_lead_before_it_has_them() -> None:
@@ -168,8 +165,8 @@ def test_a_member_without_tables_does_not_lead_before_it_has_them() -> None:
         remove(host, "/store/config/")
 
     world = world_with(change, "n0", "n1")
-    leader = settled(world)
-    assert leader.name == "n2", "the only one that knows topics and offsets"
+    leader = wait_for_leader(world)
+    assert leader.name == "n2", "the only member that has topics and offsets"
     bare = world.hosts["n0"].running
     assert bare is not None
     assert disk_of(world.hosts["n0"]) is DiskState.LACKS_TABLES
@@ -191,16 +188,16 @@ def test_no_member_leads_if_none_has_tables(caplog: pytest.LogCaptureFixture) ->
 
 
 def java_answers(host: BrokerHost, member: str) -> tuple[PeerStatus, str]:
-    """What becomes of a member that answers the handshake as Java does."""
+    """Return the status and reason of a member that answers the handshake as Java does."""
     assert host.running is not None and host.running.driver is not None
     peers = host.running.driver.peers
     peers._introduced(peers.ways[member], RemotingCommand(3, flag=1), None)
-    return standings(host)[member]
+    return peer_statuses(host)[member]
 
 
 def test_a_java_member_without_a_certificate_is_refused() -> None:
     world = world_with(lambda _host: None)
-    leader = settled(world)
+    leader = wait_for_leader(world)
     follower = next(host for host in world.hosts.values() if host is not leader)
     standing, reason = java_answers(follower, leader.name)
     assert standing is PeerStatus.REFUSED
@@ -217,7 +214,7 @@ def test_a_java_member_without_a_certificate_is_refused() -> None:
     (answer,) = channel.take()
     code = decode_response(VoteRequest, answer.body).code
     assert code == DLedgerResponseCode.UNEXPECTED_MEMBER
-    assert follower.running.driver.node.term == before, "its vote does not count"
+    assert follower.running.driver.node.term == before, "its vote request is ignored"
 
 
 OWN = PeerHello(
@@ -251,7 +248,7 @@ def subject(name: str, **changes: Any) -> Subject:
 
 
 @pytest.mark.parametrize(
-    ("subjects", "says"),
+    ("subjects", "reason"),
     [
         ([subject("n0"), subject("n1")], ""),
         ([subject("n0"), subject("n1", old_log_digest="aa,bb,cc")], ""),
@@ -263,7 +260,7 @@ def subject(name: str, **changes: Any) -> Subject:
     ],
 )
 def test_a_certificate_admits_only_members_that_it_proves_equal(
-    subjects: list[Subject], says: str
+    subjects: list[Subject], reason: str
 ) -> None:
     files = MemoryFiles()
     certificate = Certificate(made_ms=1, subjects=tuple(subjects), comparisons=())
@@ -273,7 +270,7 @@ def test_a_certificate_admits_only_members_that_it_proves_equal(
     for key in (None, "/key"):
         settings = StoreSettings(store_path_root_dir="/s", rmqpy_certificate_key=key)
         found = PeerCertificateCheck(files, settings, lambda: OWN).reason_not_trusted("n1")
-        assert says in found and bool(says) == bool(found)
+        assert reason in found and bool(reason) == bool(found)
     settings = StoreSettings(store_path_root_dir="/s", rmqpy_certificate_key="/other")
     found = PeerCertificateCheck(files, settings, lambda: OWN).reason_not_trusted("n1")
     assert "not signed with the key in other" in found
@@ -287,10 +284,10 @@ def test_a_certificate_admits_only_members_that_it_proves_equal(
 
 @pytest.mark.slow
 def test_a_member_that_was_away_until_its_log_expired_starts_over() -> None:
-    """Its old log goes as its entries go, whatever the age of these files by its own clock."""
+    """Its old log is removed with its entries, whatever the age of the files by its own clock."""
     world = BrokerCluster(evolve(PLAN, old_messages=5, queues=1))
     world.begin()
-    leader = settled(world)
+    leader = wait_for_leader(world)
     away = next(host for host in world.hosts.values() if host is not leader)
     send(world, 3)
     world.crash(away, power=False)
@@ -317,10 +314,12 @@ def test_a_member_that_was_away_until_its_log_expired_starts_over() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("old_messages", [0, 5])
 def test_damage_in_files_that_have_expired_elsewhere_is_removed(old_messages: int) -> None:
-    """Nobody has a copy of it; while it stayed nothing behind it was read, and no file expired."""
+    """No member has a copy of the damaged entry. While it existed, nothing after it could be read
+    and no file could expire.
+    """
     world = BrokerCluster(evolve(PLAN, old_messages=old_messages, queues=1))
     world.begin()
-    leader = settled(world)
+    leader = wait_for_leader(world)
     host = next(each for each in world.hosts.values() if each is not leader)
     send(world, 40)
     world.advance(2000)
@@ -329,7 +328,7 @@ def test_damage_in_files_that_have_expired_elsewhere_is_removed(old_messages: in
     assert len(data) > 3
     world.crash(host, power=False)
     size = PLAN.file_size
-    entry = next(each for each in watched(world, host).entries if each.position >= 2 * size)
+    entry = next(each for each in view_of(world, host).entries if each.position >= 2 * size)
     position = entry.position % size
     path = f"{data[0].rpartition('/')[0]}/{entry.position - position:020d}"
     host.disk.flip(path, position + ENTRY_HEADER_BYTES + BODY_AT, 1, entry.index)
@@ -348,7 +347,7 @@ def test_damage_in_files_that_have_expired_elsewhere_is_removed(old_messages: in
     world.read_all()
 
 
-def watched(world: BrokerCluster, host: BrokerHost) -> MemberView:
+def view_of(world: BrokerCluster, host: BrokerHost) -> MemberView:
     assert isinstance(world.checker, GroupChecker)
     return world.checker.views[host.name]
 
@@ -364,10 +363,12 @@ def send(world: BrokerCluster, count: int) -> None:
 def test_a_leader_whose_log_does_not_start_after_the_old_one_is_refused(
     index: int, files: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Entry 0 stands where the old log ends: another divide is another group. Nothing is lost."""
+    """Entry 0 starts where the old log ends, so another divided offset means another group. Nothing
+    is lost.
+    """
     world = BrokerCluster(evolve(PLAN, old_messages=20))
     world.begin()
-    leader = settled(world)
+    leader = wait_for_leader(world)
     host = next(each for each in world.hosts.values() if each is not leader)
     assert host.running is not None and host.running.driver is not None and leader.running
     divided = host.running.store.opened.divided_offset

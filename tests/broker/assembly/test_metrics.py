@@ -1,4 +1,6 @@
-"""The page for Prometheus: the exporter's names, and series of role, term, commit, lag."""
+"""The metrics page for Prometheus: the exporter's names, and the series of role, term, commit, and
+lag.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ EXPORTER = (
 
 
 def read(text: str) -> dict[str, list[tuple[str, float]]]:
-    """Name to labels and value; every line must be of the format."""
+    """Return the labels and values of each name; every line must have the exposition format."""
     found: dict[str, list[tuple[str, float]]] = {}
     for line in text.splitlines():
         if line.startswith("# TYPE "):
@@ -57,7 +59,7 @@ async def scraped(root: Path, settings: dict[str, str]) -> dict[str, list[tuple[
         async with PullConsumer("readers", running.name_server) as consumer:
             await consumer.pull(sent.queue, 0)
             await consumer.commit_offset(sent.queue, 0)
-            await running_heartbeat(consumer)
+            await send_heartbeat(consumer)
             async with (
                 aiohttp.ClientSession() as session,
                 session.get(f"http://{address}/metrics") as response,
@@ -67,7 +69,7 @@ async def scraped(root: Path, settings: dict[str, str]) -> dict[str, list[tuple[
                 return read(await response.text())
 
 
-async def running_heartbeat(consumer: PullConsumer) -> None:
+async def send_heartbeat(consumer: PullConsumer) -> None:
     await consumer._open().send_heartbeats()
 
 
@@ -77,8 +79,8 @@ def test_the_page_of_a_classic_broker(tmp_path: Path) -> None:
     assert found["rmqpy_role"] == [('{broker="a",role="master"}', 1.0)]
     produced = dict(found["rocketmq_producer_offset"])
     assert produced['{cluster="DefaultCluster",broker="a",topic="TBW102"}'] == 5.0
-    behind = [(labels, value) for labels, value in found["rocketmq_group_diff"]]
-    assert next(value for labels, value in behind if 'group="readers"' in labels) >= 1.0
+    lags = found["rocketmq_group_diff"]
+    assert next(value for labels, value in lags if 'group="readers"' in labels) >= 1.0
     assert "rmqpy_dledger_term" not in found and "rmqpy_divided_offset" not in found
 
 

@@ -1,10 +1,10 @@
-"""``securityMode=secure``: whole groups with it on loopback sockets, and what it refuses."""
+"""Whole groups with ``securityMode=secure`` on loopback sockets, and settings that it refuses."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,8 @@ def secure_settings(root: Path, tls: Path) -> dict[str, str]:
 
 
 @define
-class Ground:
-    """Makes servers; all end with the test."""
+class SecureServers:
+    """Creates servers, which stop when the test ends."""
 
     root: Path
     tls: Path
@@ -118,7 +118,7 @@ class Ground:
         )
 
     async def write_and_read(self, topic_ready: Callable[[], bool]) -> list[bytes]:
-        """As the application, once the topic is registered."""
+        """Send a message and read it back as the application, once the topic is registered."""
         async with asyncio.timeout(30):
             while not topic_ready():
                 await asyncio.sleep(0.05)
@@ -143,62 +143,68 @@ class Ground:
             await instance.close()
 
 
+Scenario = Callable[["SecureServers"], Coroutine[Any, Any, None]]
+RunScenario = Callable[[Scenario], None]
+
+
 @asynccontextmanager
-async def ground_in(root: Path, tls: Path) -> AsyncIterator[Ground]:
+async def secure_servers(root: Path, tls: Path) -> AsyncIterator[SecureServers]:
     scheduler = AsyncioScheduler()
     async with AsyncExitStack() as stack:
-        ground = Ground(root, tls, scheduler, stack)
-        await ground.namesrv()
-        yield ground
+        servers = SecureServers(root, tls, scheduler, stack)
+        await servers.namesrv()
+        yield servers
     await scheduler.close()
 
 
 @pytest.fixture
-def secured(tmp_path: Path, tls_folder: Path) -> Callable[[Any], None]:
-    def whole(test: Any) -> None:
+def secured(tmp_path: Path, tls_folder: Path) -> RunScenario:
+    """Return a function that runs a scenario with servers in secure mode."""
+
+    def run_scenario(scenario: Scenario) -> None:
         async def main(_: AsyncioScheduler) -> None:
-            async with asyncio.timeout(DEADLINE_S), ground_in(tmp_path, tls_folder) as ground:
-                await test(ground)
+            async with asyncio.timeout(DEADLINE_S), secure_servers(tmp_path, tls_folder) as servers:
+                await scenario(servers)
 
         run(main)
 
-    return whole
+    return run_scenario
 
 
-def create(broker: BrokerRuntime) -> None:
+def create_topic(broker: BrokerRuntime) -> None:
     broker.broker.topics.put(TopicConfig("Orders", 2, 2))
 
 
 @pytest.mark.slow
-def test_a_master_and_its_slave(secured: Callable[[Any], None]) -> None:
-    """Registration and synchronisation are signed, the log travels behind TLS, SYNC_MASTER waits
-    for it.
+def test_a_master_and_its_slave(secured: RunScenario) -> None:
+    """Registration and synchronization are signed, the log is replicated over TLS, and SYNC_MASTER
+    waits for it.
     """
 
-    async def test(ground: Ground) -> None:
+    async def scenario(servers: SecureServers) -> None:
         known = {"replicationAddresses": "127.0.0.1"}
-        master = await ground.broker({"brokerRole": "SYNC_MASTER", **known})
-        slave = await ground.broker({"brokerRole": "SLAVE", "brokerId": "1", **known})
-        create(master)
+        master = await servers.broker({"brokerRole": "SYNC_MASTER", **known})
+        slave = await servers.broker({"brokerRole": "SLAVE", "brokerId": "1", **known})
+        create_topic(master)
         slaves = master.broker.replication.slaves
         assert slaves is not None
-        assert await ground.write_and_read(lambda: slaves.has_slaves) == [b"signed"]
+        assert await servers.write_and_read(lambda: slaves.has_slaves) == [b"signed"]
         async with asyncio.timeout(20):
             while slave.broker.topics.get("Orders") is None:
                 await asyncio.sleep(0.05)
         assert slave.store.log.max_offset == master.store.log.max_offset
 
-    secured(test)
+    secured(scenario)
 
 
 @pytest.mark.slow
-def test_a_dledger_group(secured: Callable[[Any], None]) -> None:
-    async def test(ground: Ground) -> None:
+def test_a_dledger_group(secured: RunScenario) -> None:
+    async def scenario(servers: SecureServers) -> None:
         block = free_port_block(3)
         block.release()
         peers = ";".join(f"n{number}-127.0.0.1:{block[number]}" for number in range(3))
         for number in range(3):
-            await ground.broker(
+            await servers.broker(
                 {
                     "enableDLegerCommitLog": "true",
                     "dLegerGroup": "broker-a",
@@ -207,49 +213,49 @@ def test_a_dledger_group(secured: Callable[[Any], None]) -> None:
                 }
             )
 
-        def led() -> bool:
-            leaders = [each for each in ground.brokers if not each.broker.identity.is_slave]
+        def has_leader() -> bool:
+            leaders = [each for each in servers.brokers if not each.broker.identity.is_slave]
             for leader in leaders:
                 if leader.broker.topics.get("Orders") is None:
-                    create(leader)
+                    create_topic(leader)
             return bool(leaders)
 
-        assert await ground.write_and_read(led) == [b"signed"]
+        assert await servers.write_and_read(has_leader) == [b"signed"]
 
-    secured(test)
+    secured(scenario)
 
 
-def test_a_client_without_account_or_tls_is_refused(secured: Callable[[Any], None]) -> None:
-    async def test(ground: Ground) -> None:
-        broker = await ground.broker({})
-        create(broker)
-        for settings in (ground.client(), ground.client(BROKERS, tls=False)):
+def test_a_client_without_account_or_tls_is_refused(secured: RunScenario) -> None:
+    async def scenario(servers: SecureServers) -> None:
+        broker = await servers.broker({})
+        create_topic(broker)
+        for settings in (servers.client(), servers.client(BROKERS, tls=False)):
             instance = await ClientInstance.open(settings)
             with pytest.raises(RmqError):
                 await instance.route("Orders")
             await instance.close()
-        assert ground.brokers
+        assert servers.brokers
 
-    secured(test)
+    secured(scenario)
 
 
 # -------------------------------------------------------------------------------- what is refused
 
 
-def fault(settings: Mapping[str, str], root: Path) -> str:
+def config_error(settings: Mapping[str, str], root: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         load_broker_configuration(None, settings, {"HOME": str(root)})
     return str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "opening",
+    "setting",
     ["aclEnable=false", "tls.server.mode=permissive", "tls.enable=false", "haTlsEnable=false"],
 )
-def test_no_key_can_weaken_the_secure_mode(opening: str, tmp_path: Path, tls_folder: Path) -> None:
-    name, _, value = opening.partition("=")
+def test_no_key_can_weaken_the_secure_mode(setting: str, tmp_path: Path, tls_folder: Path) -> None:
+    name, _, value = setting.partition("=")
     settings = {**secure_settings(tmp_path, tls_folder), name: value}
-    assert f"{name}={value} contradicts securityMode=secure" in fault(settings, tmp_path)
+    assert f"{name}={value} contradicts securityMode=secure" in config_error(settings, tmp_path)
 
 
 def test_a_wildcard_is_not_an_address_list(tmp_path: Path, tls_folder: Path) -> None:
@@ -259,35 +265,33 @@ def test_a_wildcard_is_not_an_address_list(tmp_path: Path, tls_folder: Path) -> 
 
 
 def test_a_broker_needs_its_own_account(tmp_path: Path, tls_folder: Path) -> None:
-    assert "innerClientAuthenticationCredentials" in fault(
+    assert "innerClientAuthenticationCredentials" in config_error(
         secure_settings(tmp_path, tls_folder), tmp_path
     )
 
 
-@pytest.mark.parametrize("fault_of", ["example", "readable", "no certificate"])
-def test_a_start_that_would_not_be_secure_is_refused(
-    fault_of: str, secured: Callable[[Any], None]
-) -> None:
-    async def test(ground: Ground) -> None:
-        says = {
+@pytest.mark.parametrize("fault_in", ["example", "readable", "no certificate"])
+def test_a_start_that_would_not_be_secure_is_refused(fault_in: str, secured: RunScenario) -> None:
+    async def scenario(servers: SecureServers) -> None:
+        reason = {
             "example": "secret of Java's example file",
             "readable": "other users of this machine",
             "no certificate": "/nowhere",
-        }[fault_of]
+        }[fault_in]
         settings = {}
-        folder = ground.root / "second"
-        if fault_of == "no certificate":
+        folder = servers.root / "second"
+        if fault_in == "no certificate":
             settings["tls.server.certPath"] = "/nowhere"
         else:
             (folder / "conf").mkdir(parents=True)
             file = folder / "conf" / "plain_acl.yml"
             file.write_text("accounts: [{accessKey: RocketMQ, secretKey: 12345678}]")
-            file.chmod(0o640 if fault_of == "example" else 0o644)
+            file.chmod(0o640 if fault_in == "example" else 0o644)
             settings["rocketmqHome"] = str(folder)
-        with pytest.raises(ConfigError, match=says):
-            await ground.broker(settings)
+        with pytest.raises(ConfigError, match=reason):
+            await servers.broker(settings)
 
-    secured(test)
+    secured(scenario)
 
 
 def test_secrets_are_written_to_the_file_and_never_shown(tmp_path: Path, tls_folder: Path) -> None:
@@ -305,12 +309,12 @@ def test_secrets_are_written_to_the_file_and_never_shown(tmp_path: Path, tls_fol
 
 
 def test_a_request_without_an_account_is_refused_with_the_reason(
-    secured: Callable[[Any], None],
+    secured: RunScenario,
 ) -> None:
-    async def test(ground: Ground) -> None:
-        instance = await ClientInstance.open(ground.client())
+    async def scenario(servers: SecureServers) -> None:
+        instance = await ClientInstance.open(servers.client())
         with pytest.raises((RmqError, NetworkError), match="No accessKey"):
             await instance.route("Orders")
         await instance.close()
 
-    secured(test)
+    secured(scenario)

@@ -1,4 +1,4 @@
-"""The way of a request through the broker: dispatch by code, faults, ports, forms."""
+"""Requests at the broker's server: dispatch by code, faults, ports, serialization, restart."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_stop_waits_for_running_flushes_and_writes(build: BuildBroker) -> None
     harness.scheduler.advance(49)
     assert stopped == []
     harness.scheduler.advance(1)
-    assert harness.channel.take_one().code == 0, "what was flushed is acknowledged"
+    assert harness.channel.take_one().code == 0, "the flushed message is acknowledged"
     assert stopped == [True]
     assert b'"T"' in harness.files.read_bytes("/store/config/topics.json")
     assert harness.scheduler.waiting == 0
@@ -267,9 +267,9 @@ BODIES = [
 )
 @given(data=st.data())
 def test_every_request_gets_exactly_one_answer(harness: BrokerHarness, data: st.DataObject) -> None:
-    """No header and no body makes the broker raise, stay silent or leave its folder.
+    """No header and no body makes the broker raise, stay silent, or leave its folder.
 
-    One broker for all examples: what one leaves behind is there for the next.
+    All examples use one broker, so the effects of one example are present in the next.
     """
     code = data.draw(st.sampled_from(sorted(harness.broker.server._handlers)))
     header = REQUEST_HEADERS.get(RequestCode(code))
@@ -290,12 +290,12 @@ def test_every_request_gets_exactly_one_answer(harness: BrokerHarness, data: st.
 
 
 def test_administrative_requests_are_limited_to_a_slice_of_a_turn(build: BuildBroker) -> None:
-    """What is not begun in time is handed back, with what stands behind it; sends are not."""
+    """Requests that do not start in time are returned with those after them, except sends."""
     harness = build()
-    asked: list[int] = []
+    handled: list[int] = []
 
     def slow(_channel: Any, request: RemotingCommand) -> RemotingCommand:
-        asked.append(request.opaque)
+        handled.append(request.opaque)
         harness.scheduler.advance(3)
         return RemotingCommand.response_to(request)
 
@@ -307,7 +307,7 @@ def test_administrative_requests_are_limited_to_a_slice_of_a_turn(build: BuildBr
     while commands:
         turns += 1
         commands = list(harness.broker.server.handle(harness.channel, commands) or ())
-        assert asked == list(range(turns))
+        assert handled == list(range(turns))
         harness.broker.server.turn_ended()
     assert turns == 3
     assert [answer.code for answer in harness.channel.take()] == [0] * 4

@@ -1,4 +1,4 @@
-"""Plain and TLS connections at one broker: C and Python take turns on the same queues."""
+"""Plain and TLS connections to one broker: C and Python append to the same queues in turn."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ def test_plain_and_tls_senders_share_a_queue(mode: str, tmp_path: Path, tls_fold
         address = namesrv.address
         settings = {**certificate, "flushDiskType": mode}
         plain = await ClientInstance.open(ClientSettings(name_servers=address))
-        secret = await ClientInstance.open(ClientSettings(name_servers=address, tls=trusted))
+        encrypted = await ClientInstance.open(ClientSettings(name_servers=address, tls=trusted))
         try:
             async with asyncio.timeout(60), broker_in_process(tmp_path, address, settings):
-                await first_message(plain)
-                await shared(plain, secret)
-                await pull_is_resumed_over_tls(plain, secret)
+                await send_first(plain)
+                await send_from_both(plain, encrypted)
+                await pull_is_resumed_over_tls(plain, encrypted)
                 await plain.close()
-                await secret.close()
+                await encrypted.close()
         finally:
             await namesrv.stop()
 
     run(main)
 
 
-async def first_message(instance: ClientInstance) -> None:
-    """Once the broker has registered."""
+async def send_first(instance: ClientInstance) -> None:
+    """Send a message once the broker has registered."""
     async with Producer("first", instance=instance) as producer:
         while True:
             try:
@@ -68,12 +68,12 @@ async def first_message(instance: ClientInstance) -> None:
                 await asyncio.sleep(0.05)
 
 
-async def shared(plain: ClientInstance, secret: ClientInstance) -> None:
+async def send_from_both(plain: ClientInstance, encrypted: ClientInstance) -> None:
     queue = MessageQueue("Shared", "a", 1)
     offsets: list[int] = []
     async with (
         Producer("plain", instance=plain) as first,
-        Producer("secret", instance=secret) as second,
+        Producer("secret", instance=encrypted) as second,
     ):
 
         async def send(producer: Producer, numbers: range) -> None:
@@ -88,20 +88,20 @@ async def shared(plain: ClientInstance, secret: ClientInstance) -> None:
                 for index in range(AT_ONCE)
             )
         )
-    begin = min(offsets)
-    assert sorted(offsets) == list(range(begin, begin + SENDS))
-    async with PullConsumer("readers", instance=secret) as consumer:
+    first_offset = min(offsets)
+    assert sorted(offsets) == list(range(first_offset, first_offset + SENDS))
+    async with PullConsumer("readers", instance=encrypted) as consumer:
         bodies: list[bytes] = []
         while len(bodies) < SENDS:
-            pulled = await consumer.pull(queue, begin + len(bodies))
+            pulled = await consumer.pull(queue, first_offset + len(bodies))
             bodies += [message.body for message in pulled.messages]
     assert sorted(map(int, bodies)) == list(range(SENDS))
 
 
-async def pull_is_resumed_over_tls(plain: ClientInstance, secret: ClientInstance) -> None:
-    """A waiting pull of a TLS connection is woken by a send that C has answered."""
+async def pull_is_resumed_over_tls(plain: ClientInstance, encrypted: ClientInstance) -> None:
+    """A held pull of a TLS connection is resumed by a send that C has answered."""
     queue = MessageQueue("Shared", "a", 2)
-    async with PullConsumer("waiting", instance=secret) as consumer:
+    async with PullConsumer("waiting", instance=encrypted) as consumer:
         end = await consumer.max_offset(queue)
         waiting = asyncio.ensure_future(consumer.pull(queue, end, suspend_ms=20_000))
         await asyncio.sleep(0.2)

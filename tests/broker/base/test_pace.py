@@ -1,4 +1,4 @@
-"""Work that is asked for too often."""
+"""The throttle of work that is requested too often."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rmqpy.broker.base.scheduling import Throttled
 
 
 @define
-class Later:
-    """A scheduler with hands."""
+class FakeScheduler:
+    """A scheduler whose time the test moves, also during work."""
 
     now: int = 0
     waiting: list[tuple[int, Callable[[], None]]] = field(factory=list)
@@ -19,7 +19,7 @@ class Later:
     def monotonic_ms(self) -> int:
         return self.now
 
-    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Later:
+    def call_later(self, delay_ms: int, callback: Callable[[], None]) -> FakeScheduler:
         self.waiting.append((self.now + delay_ms, callback))
         return self
 
@@ -34,52 +34,53 @@ class Later:
             callback()
 
 
-def paced(cost_ms: int) -> tuple[Later, Throttled, list[int]]:
-    later = Later()
+def throttled(cost_ms: int) -> tuple[FakeScheduler, Throttled, list[int]]:
+    scheduler = FakeScheduler()
     runs: list[int] = []
 
     def work() -> None:
-        runs.append(later.now)
-        later.now += cost_ms
+        runs.append(scheduler.now)
+        scheduler.now += cost_ms
 
-    return later, Throttled(later, work), runs  # type: ignore[arg-type]
+    # The fake has only the methods of a scheduler that Throttled calls.
+    return scheduler, Throttled(scheduler, work), runs  # type: ignore[arg-type]
 
 
 def test_cheap_work_runs_at_once() -> None:
-    later, pace, runs = paced(0)
+    scheduler, throttle, runs = throttled(0)
     for _ in range(3):
-        pace.request()
+        throttle.request()
     assert runs == [0, 0, 0]
-    assert later.waiting == []
+    assert scheduler.waiting == []
 
 
 def test_expensive_work_takes_at_most_a_tenth_of_the_time() -> None:
-    later, pace, runs = paced(20)
+    scheduler, throttle, runs = throttled(20)
     for now in range(0, 1_000, 5):
-        later.run_until(max(now, later.now))
-        pace.request()
+        scheduler.run_until(max(now, scheduler.now))
+        throttle.request()
     assert runs == [0, 220, 440, 660, 880]
-    assert len(later.waiting) == 1  # the last wish is not forgotten
-    later.run_until(5_000)
+    assert len(scheduler.waiting) == 1  # The last request is not lost.
+    scheduler.run_until(5_000)
     assert runs[5:] == [5_000]
 
 
 def test_very_expensive_work_rests_for_a_second() -> None:
-    later, pace, runs = paced(3_000)
-    pace.request()
-    pace.request()
-    later.run_until(3_999)
+    scheduler, throttle, runs = throttled(3_000)
+    throttle.request()
+    throttle.request()
+    scheduler.run_until(3_999)
     assert runs == [0]
-    later.run_until(4_000)
+    scheduler.run_until(4_000)
     assert runs == [0, 4_000]
 
 
 def test_a_cancelled_request_does_not_run() -> None:
-    later, pace, runs = paced(20)
-    pace.request()
-    pace.request()
-    pace.cancel()
-    later.run_until(10_000)
+    scheduler, throttle, runs = throttled(20)
+    throttle.request()
+    throttle.request()
+    throttle.cancel()
+    scheduler.run_until(10_000)
     assert runs == [0]
-    pace.request()
+    throttle.request()
     assert runs == [0, 10_000]

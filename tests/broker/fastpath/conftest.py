@@ -1,4 +1,4 @@
-"""Fixtures of tests/broker/fastpath; what they hand out is in harness.fastpath."""
+"""The fixtures of tests/broker/fastpath; their types are in harness.fastpath."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from rmqpy.testing.harness import BuildBroker
 
 @pytest.fixture
 def pair(build: BuildBroker) -> Iterator[Callable[..., BrokerPair]]:
-    """Build two brokers with the same settings, the second one with the fast path."""
+    """Return a function that builds two brokers with the same settings, the second one with the
+    fast path.
+    """
     if backend.implementation != "c":
         pytest.skip(f"no C to compare with: {backend.reason}")
     feeds = []
@@ -33,18 +35,18 @@ def pair(build: BuildBroker) -> Iterator[Callable[..., BrokerPair]]:
 
         pending_limit = settings.pop("pending_limit", 10_000)
         given = settings.pop("given_files", {})
-        pure, hot = (build(files=files_with(given), **settings) for _ in range(2))
+        fallback, fast = (build(files=files_with(given), **settings) for _ in range(2))
         if "enable_dledger_commit_log" in settings:
-            lead(pure, pending_limit)
-            lead(hot, pending_limit)
+            lead(fallback, pending_limit)
+            lead(fast, pending_limit)
         if settings.get("broker_role") is BrokerRole.SYNC_MASTER:
-            PromptSlave(pure)
-            PromptSlave(hot)
-        feed = install_fast_path(hot.broker, hot.store, hot.scheduler)
+            PromptSlave(fallback)
+            PromptSlave(fast)
+        feed = install_fast_path(fast.broker, fast.store, fast.scheduler)
         assert feed is not None
         feed.core.frame_max = (1 << 24) - 4
         feeds.append(feed)
-        return FallbackDriver(pure), FastPathDriver(hot, feed)
+        return FallbackDriver(fallback), FastPathDriver(fast, feed)
 
     yield make
     for feed in feeds:
@@ -53,5 +55,5 @@ def pair(build: BuildBroker) -> Iterator[Callable[..., BrokerPair]]:
 
 @pytest.fixture
 def assert_same() -> Callable[[BrokerPair], None]:
-    """Return the check that both brokers answered and stored the same."""
+    """Return the function that asserts that both brokers answered and stored the same."""
     return assert_same_state

@@ -1,4 +1,4 @@
-"""The hot path and Python do the same: recorded frames, and what one has to know of the other."""
+"""The fast path and Python behave alike on recorded frames, and share their state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GOLDEN_FRAMES = Path(__file__).parents[2] / "golden" / "wire" / "frames.jsonl"
 def test_equal_on_recorded_frames(
     pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
-    """Every send and pull that Java clients were recorded with, twice."""
+    """Every recorded send and pull of Java clients is sent twice."""
     both = pair()
     frames = [
         bytes.fromhex(line["frame"])
@@ -69,7 +69,7 @@ def _pull() -> RemotingCommand:
 def test_plain_sends_and_pulls_take_the_fast_path(
     pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
-    """The comparison above would hold as well if C handed everything back."""
+    """The comparison above would also pass if C left every request to Python."""
     both = pair()
     pull = _pull()
     for side in both:
@@ -81,9 +81,9 @@ def test_plain_sends_and_pulls_take_the_fast_path(
             side.receive(0, encode_command(pull))
             side.end_turn()
     assert_same(both)
-    hot = both[1]
-    assert hot.handed_back[310] <= 32, "all behind the first of a buffer, at the most"
-    assert hot.handed_back[11] == 1
+    fast = both[1]
+    assert fast.handed_back[310] <= 32, "at most those after the first one of a buffer"
+    assert fast.handed_back[11] == 1
 
 
 def test_no_pull_takes_the_fast_path_while_slow_consumers_are_checked(
@@ -110,18 +110,18 @@ def test_a_paused_feed_leaves_requests_to_python(
         side.connect(("10.0.0.1", 1234))
         side.receive(0, _sends(40))
         side.end_turn()
-    hot = both[1]
-    known = hot.handed_back[310]
-    hot.feed.pause(True)
+    fast = both[1]
+    known = fast.handed_back[310]
+    fast.feed.pause(True)
     for side in both:
         side.receive(0, _sends(100))
         side.end_turn()
-    assert hot.handed_back[310] == known + 100
-    hot.feed.pause(False)
+    assert fast.handed_back[310] == known + 100
+    fast.feed.pause(False)
     for side in both:
         side.receive(0, _sends(100))
         side.end_turn()
-    assert hot.handed_back[310] == known + 100
+    assert fast.handed_back[310] == known + 100
     assert_same(both)
 
 
@@ -201,13 +201,13 @@ def test_late_replies_have_the_timeout_code(pair: MakeBrokerPair) -> None:
     from rmqpy.broker.processors.send import SendReplies
     from rmqpy.model.codes import PutMessageStatus
 
-    _, hot = pair()
-    hot.connect(("10.0.0.1", 1234))
+    _, fast = pair()
+    fast.connect(("10.0.0.1", 1234))
     for _ in range(2):
-        hot.receive(0, _sends(40))
-        hot.end_turn()
-    frames = hot.channels[0].written[-3:]
-    replies = SendReplies(hot.kit.broker.identity)
+        fast.receive(0, _sends(40))
+        fast.end_turn()
+    frames = fast.channels[0].written[-3:]
+    replies = SendReplies(fast.kit.broker.identity)
     late = replies.on_ack_timeout(b"".join(frames), PutMessageStatus.FLUSH_DISK_TIMEOUT)
     commands = FrameDecoder().receive(late)
     assert [command.code for command in commands] == [10] * 3
@@ -228,7 +228,14 @@ def test_late_replies_have_the_timeout_code(pair: MakeBrokerPair) -> None:
         (0, bytes(8)),
         (0, b"\xff" * 8),
     ],
-    ids=["size", "no size", "size below 0", "behind the log", "another's", "offset below 0"],
+    ids=[
+        "size",
+        "no size",
+        "size below 0",
+        "after the log",
+        "wrong message",
+        "offset below 0",
+    ],
 )
 def test_units_that_point_to_wrong_places_are_skipped(
     pair: MakeBrokerPair,
@@ -237,7 +244,7 @@ def test_units_that_point_to_wrong_places_are_skipped(
     value: bytes,
     subscription: str,
 ) -> None:
-    """Both step over them, and keep that the queue is to be built again."""
+    """Both skip the units, and record that the queue must be rebuilt."""
     both = pair()
     for side in both:
         side.connect(("10.0.0.1", 1234))
@@ -255,9 +262,9 @@ def test_units_that_point_to_wrong_places_are_skipped(
             side.receive(0, encode_command(pull))
             side.end_turn()
         answers = side.channels[0].take()
-        told = "queuesToBuildAgain" in side.kit.store.runtime_info()
+        recorded = "queuesToBuildAgain" in side.kit.store.runtime_info()
         if subscription == "*":
-            assert answers[1].ext_fields["nextBeginOffset"] == "40" and told
-        # What is not wanted is not looked at, unless nothing at all can be there.
-        assert told or (place, value) in ((8, (400).to_bytes(4)), (0, bytes(8)))
+            assert answers[1].ext_fields["nextBeginOffset"] == "40" and recorded
+        # Messages that do not match are not read, unless the unit cannot point to a message at all.
+        assert recorded or (place, value) in ((8, (400).to_bytes(4)), (0, bytes(8)))
     assert_same(both)

@@ -1,4 +1,4 @@
-"""The hot path behind real sockets: a broker in memory, pipelined clients."""
+"""The fast path on real sockets: a broker in memory, and clients that pipeline requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEADLINE_S = 20
 
 
 class Client:
-    """A stream, and the answers read from it."""
+    """A connection, and the responses read from it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -173,7 +173,7 @@ def test_pipelined_sends_cut_anywhere(serving: Callable[..., None]) -> None:
             await asyncio.sleep(0)
         for number, client in enumerate(clients):
             answers = await client.read(300)
-            answers.sort(key=lambda answer: answer.opaque)  # those of a turn have no order
+            answers.sort(key=lambda answer: answer.opaque)  # The responses of a turn have no order.
             assert [answer.opaque for answer in answers] == list(range(300))
             assert {answer.code for answer in answers} == {0}
             offsets = [int(answer.ext_fields["queueOffset"]) for answer in answers]
@@ -250,20 +250,20 @@ def test_sent_messages_are_pulled(serving: Callable[..., None]) -> None:
 SET_WAYS = pytest.mark.parametrize(
     "serving", [way for way in WAYS if way.endswith("-own")], indirect=True
 )
-"""The ways with a set of connections that C can read together."""
+"""The ways in which C reads several connections with one call."""
 
 
 @SET_WAYS
 def test_pull_replies_are_sent_before_the_turn_ends(
     serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless a message of the same turn has to be written first."""
+    """They wait only if a message of the same turn must be written first."""
 
     async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
         if server.feed.ready is None:
             pytest.skip("no epoll here")
         client = await connect()
-        for frame in (send(0), pull(1, 0), send(1), pull(1, 0)):  # are learned
+        for frame in (send(0), pull(1, 0), send(1), pull(1, 0)):  # C learns their headers.
             client.writer.write(frame)
             await client.read(1)
         with monkeypatch.context() as turn:
@@ -292,19 +292,19 @@ def test_a_turn_ends_even_if_pulls_never_stop(
         client = await connect()
         client.writer.write(send(0))
         await client.read(1)
-        looks = 0
+        calls = 0
 
-        def look(core: Any, begin: bool) -> int:
-            nonlocal looks
-            looks += 1
+        def receive(core: Any, begin: bool) -> int:
+            nonlocal calls
+            calls += 1
             return FeedStatus.NONE_LEFT
 
         with monkeypatch.context() as always:
-            always.setattr(ready, "receive", look)
+            always.setattr(ready, "receive", receive)
             always.setattr(ready, "drained", lambda: [0])
-            always.setattr(ready, "flush_replies_early", lambda: looks < 1_000_000)
+            always.setattr(ready, "flush_replies_early", lambda: calls < 1_000_000)
             server._readable()
-        assert 0 < looks < 1_000_000
+        assert 0 < calls < 1_000_000
 
     serving(main)
 
@@ -326,20 +326,22 @@ def test_a_message_larger_than_the_buffer(serving: Callable[..., None]) -> None:
 
 @pytest.mark.slow
 def test_a_peer_that_does_not_read_is_not_read(serving: Callable[..., None]) -> None:
-    """Its replies wait, bounded; the others are served; when it reads, all are there."""
+    """Its replies wait, up to a limit, while others are served; once it reads, it receives them
+    all.
+    """
 
     async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
         first = await connect()
         first.writer.write(b"".join(send(n, body=bytes(2000)) for n in range(64)))
         await first.read(64)
         loop = asyncio.get_running_loop()
-        deaf = socket.socket()
-        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        deaf.setblocking(False)
-        await loop.sock_connect(deaf, server.addresses[0])
-        await loop.sock_sendall(deaf, b"".join(pull(n, 0) for n in range(200)))
+        silent = socket.socket()
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        silent.setblocking(False)
+        await loop.sock_connect(silent, server.addresses[0])
+        await loop.sock_sendall(silent, b"".join(pull(n, 0) for n in range(200)))
         while not any(
-            each.pending_bytes for each in server._connections if each.peer == deaf.getsockname()
+            each.pending_bytes for each in server._connections if each.peer == silent.getsockname()
         ):
             await asyncio.sleep(0.001)
         first.writer.write(send(1))
@@ -347,16 +349,16 @@ def test_a_peer_that_does_not_read_is_not_read(serving: Callable[..., None]) -> 
         receiver = FrameDecoder()
         answers: list[RemotingCommand] = []
         while len(answers) < 200:
-            answers += receiver.receive(await loop.sock_recv(deaf, 1 << 16))
+            answers += receiver.receive(await loop.sock_recv(silent, 1 << 16))
         assert [answer.opaque for answer in answers] == list(range(200))
-        deaf.close()
+        silent.close()
 
     serving(main, limits={"high_water": 64 * 1024, "low_water": 16 * 1024})
 
 
 @pytest.mark.slow
 def test_replies_to_a_slow_reader_stay_in_order(serving: Callable[..., None]) -> None:
-    """Replies of many turns, to a peer whose socket takes a part of a frame now and then."""
+    """Replies of many turns are sent to a peer whose socket accepts parts of frames."""
 
     async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
         first = await connect()
@@ -392,7 +394,7 @@ def test_replies_wait_for_the_disk(serving: Callable[..., None]) -> None:
         waited = 0
         while not reading.done():
             waited = max(waited, harness.broker.gate.waiting)
-            harness.scheduler.run_until_idle()  # the flush runs here
+            harness.scheduler.run_until_idle()  # This runs the flush.
             await asyncio.sleep(0)
         answers = await reading
         assert waited
@@ -406,9 +408,9 @@ def test_an_aborted_connection_does_not_affect_others(serving: Callable[..., Non
     async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
         first, second = await connect(), await connect()
         for number in range(20):
-            gone = await connect()
-            gone.writer.write(send(number) * 30)
-            gone.writer.transport.abort()
+            aborted = await connect()
+            aborted.writer.write(send(number) * 30)
+            aborted.writer.transport.abort()
             second.writer.write(send(number))
         assert {answer.code for answer in await second.read(20)} == {0}
         first.writer.write(b"\x00\x00\x00\x02ab")

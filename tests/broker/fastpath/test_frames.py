@@ -1,4 +1,4 @@
-"""Frames made by Hypothesis, cut where it likes, to both brokers; a difference is shrunk to the
+"""Frames generated and cut by Hypothesis, sent to both brokers. A difference is shrunk to the
 shortest stream that shows it.
 """
 
@@ -146,15 +146,15 @@ def _frame(header: bytes, body: bytes = b"body") -> bytes:
 
 
 def _changed_headers(header: bytes) -> list[bytes]:
-    """A known header, with each byte in turn another one, missing or twice, and with fields that
-    look like those which differ from message to message.
+    """Return variants of a known header: each byte in turn changed, missing, or doubled, and fields
+    added that look like those which differ from message to message.
     """
     found = []
     for place in range(len(header)):
-        before, behind = header[:place], header[place + 1 :]
+        before, after = header[:place], header[place + 1 :]
         byte = OTHER_BYTES[place % len(OTHER_BYTES) :][:1]
         twice = header[place : place + 1] * 2
-        found += [before + byte + behind, before + behind, before + twice + behind]
+        found += [before + byte + after, before + after, before + twice + after]
     for field in DOUBLED:
         found += [header.replace(at, field + b"," + at) for at in (b'"a":', b'"k":')]
         found += [b"{" + field + b"," + header[1:], header[:-1] + b"," + field + b"}"]
@@ -208,7 +208,7 @@ PROPERTY_TEXTS = (
 def test_equal_on_properties_of_the_same_names(
     pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None], settings: dict[str, Any]
 ) -> None:
-    """Sends of one buffer whose properties differ in their values only, between others."""
+    """Sends whose properties differ only in their values share a buffer with other sends."""
     both = pair(**settings)
     plain = HEADER.split(b'"i":"')[0] + b'"i":"%b"' + b',"j"' + HEADER.split(b',"j"')[1]
 

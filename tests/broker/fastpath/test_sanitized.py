@@ -1,5 +1,5 @@
-"""The comparisons of hot/ and of what packs and pushes, under AddressSanitizer and UBSan, every
-buffer exactly as long as what is in it. Only with RMQPY_SANITIZE=1.
+"""The comparisons of the fast path, of packing, and of entry batches under AddressSanitizer and
+UBSan, with buffers exactly as long as their content. They run only with RMQPY_SANITIZE=1.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ sys.exit(pytest.main(["-q", "--capture=sys", "-p", "no:cacheprovider", *sys.argv
 
 
 def _build(folder: Path) -> Path:
-    """The extension again, with sanitizers."""
+    """Build the extension with sanitizers and return its path."""
     spec = importlib.util.spec_from_file_location("recipe", ROOT / "native" / "build_native.py")
     assert spec is not None and spec.loader is not None
     recipe = importlib.util.module_from_spec(spec)

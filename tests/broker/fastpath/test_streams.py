@@ -1,5 +1,5 @@
-"""Random streams to both brokers: valid, odd and damaged frames, cut anywhere, over three
-connections and many turns. ``RMQPY_HOT_SEEDS`` says how many.
+"""Random streams to both brokers: valid, unusual, and damaged frames, cut anywhere, over three
+connections and many turns. ``RMQPY_HOT_SEEDS`` is the number of streams.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ RARE = ["DELAY", "TRAN_MSG", "INNER_MULTI_DISPATCH"]
 
 @define
 class Stream:
-    """What a seed makes of clients."""
+    """A generator of the frames of clients, repeatable by its seed."""
 
     rng: random.Random
     signs: bool = False
@@ -132,7 +132,7 @@ class Stream:
         return self.mutated(frame) if self.rng.random() < 0.04 else frame
 
     def falsify(self, command: RemotingCommand) -> None:
-        """Change what was signed, or the signature."""
+        """Change a signed field or the signature."""
         fields, rng = command.ext_fields, self.rng
         kind = rng.random()
         if kind < 0.2:
@@ -236,7 +236,7 @@ class Stream:
     def mutated(self, frame: bytes) -> bytes:
         changed = bytearray(frame)
         for _ in range(self.rng.choice([1, 1, 3])):
-            # Not the length word: a wrong one only changes where everything behind begins.
+            # The length word is kept: a wrong one would only shift all later frames.
             changed[self.rng.randrange(5, len(frame))] = self.rng.choice(b'\0"\\{}[],:0\xff\x80z ')
         return bytes(changed)
 
@@ -264,7 +264,7 @@ LONG_NAMES = {
 
 
 def _loosened(frame: bytes) -> bytes:
-    """The same header as another JSON writer would write it."""
+    """Return a frame with the same header as another JSON writer would write it."""
     length = int.from_bytes(frame[5:8])
     decoded = json.loads(frame[8 : 8 + length])
     header = json.dumps(decoded, ensure_ascii=len(frame) % 2 == 0).encode() + b"\n"
@@ -274,7 +274,7 @@ def _loosened(frame: bytes) -> bytes:
 
 
 def _run(pair: BrokerPair, stream: Stream, frames: int = FRAMES) -> None:
-    """The same stream to both, cut at random, over turns and three connections."""
+    """Send the same stream to both, cut at random, over turns and three connections."""
     rng = stream.rng
     for side in pair:
         home = MemoryChannel(peer=("10.8.8.8", 1))
@@ -370,7 +370,7 @@ def test_signed_requests_of_each_kind_take_the_fast_path(
     code: int,
     serialize_type: int,
 ) -> None:
-    """The order in which the texts are signed is that of their names."""
+    """The fields are signed in the order of their names."""
     both = pair(**GUARDED)
     stream = Stream(random.Random(1))
     fields = {**stream.header(), "b": "T", "e": "0", "f": "0", "g": "1", "h": "0"}
@@ -407,9 +407,9 @@ def test_signed_requests_take_the_fast_path_until_the_rules_change(
             side.receive(0, frame)
         side.end_turn()
     assert both[1].handed_back[310] == 1, "the first one"
-    unsigned = Credentials("plain-user", "guessed-secret")
+    forger = Credentials("plain-user", "guessed-secret")
     for side in both:
-        for frame in _signed_sends(5, unsigned):
+        for frame in _signed_sends(5, forger):
             side.receive(0, frame)
         side.end_turn()
     assert both[1].handed_back[310] == 6
@@ -423,6 +423,6 @@ def test_signed_requests_take_the_fast_path_until_the_rules_change(
         for frame in _signed_sends(50, PLAIN):
             side.receive(0, frame)
         side.end_turn()
-    assert both[1].handed_back[310] == 56, "each is Python's to refuse"
+    assert both[1].handed_back[310] == 56, "Python refuses each of them"
     assert access_of(both[1])["accessRequestsRefused"] == "55"
     assert_same(both)

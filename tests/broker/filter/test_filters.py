@@ -1,4 +1,4 @@
-"""SQL92 filters: results as Java's, registration by heartbeats, pulls that use them."""
+"""SQL92 filters: their results match Java's, heartbeats register them, and pulls use them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rmqpy.remoting.bodies import CheckClientRequestBody, SubscriptionData
 from rmqpy.testing.harness import BrokerHarness, BuildBroker
 
 VECTORS = Path(__file__).parent / "data" / "sql_vectors.json.xz"
-"""[expression, "ok" or "fault", [[properties, value], …]], as rocketmq-filter 4.9.7 answered."""
+"""Rows of [expression, "ok" or "fault", [[properties, value], …]] from rocketmq-filter 4.9.7."""
 
 
 def value_of(text: str, properties: dict[str, str]) -> str:
@@ -96,7 +96,7 @@ def test_three_valued_logic(text: str, properties: dict[str, str], value: str) -
     ],
 )
 def test_invalid_expressions_are_refused(text: str) -> None:
-    if text == "a LIKE":  # Java ignores what follows a complete expression
+    if text == "a LIKE":  # Java ignores the text after a complete expression.
         compile_expression(text)
         return
     with pytest.raises(FilterSyntaxError):
@@ -127,7 +127,7 @@ def test_properties_of_a_record_without_decoding_it(hosts: tuple[int, int]) -> N
     assert record_properties(record) == properties == decode_message(record).properties
 
 
-# the broker
+# Filters of the broker
 
 
 def subscription(text: str, version: int = 1, topic: str = "T") -> SubscriptionData:
@@ -269,7 +269,7 @@ def test_retries_can_be_filtered_by_their_original_topic(build: BuildBroker) -> 
 
 @pytest.mark.parametrize("code", [301, 302])
 def test_requests_for_filter_classes_are_not_supported(harness: BrokerHarness, code: int) -> None:
-    """Java has forgotten them too: who subscribes with a class gets every message."""
+    """Java has dropped them, too; a subscription with a class receives every message."""
     answer = harness.call(code)
     assert answer.code == 3 and answer.remark == f" request type {code} not supported"
 

@@ -1,8 +1,8 @@
-"""Access control of a broker: the 26 checks (docs/reference/security.md), the table of demands,
-accounts over the wire, reloading.
+"""Access control of a broker: the 26 checks (docs/reference/security.md), the table of required
+permissions, account requests, reloading.
 
-A plain user may use topic ``Open`` and not ``Secret``; all requests are real ones at a real broker
-in memory.
+A plain user may use topic ``Open`` but not ``Secret``; all requests are sent to a real broker in
+memory.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Answer = RemotingCommand
 
 @define
 class Guarded:
-    """A broker with access control; requests are signed by whom one says."""
+    """A broker with access control, and requests signed by a chosen account."""
 
     harness: BrokerHarness
 
@@ -68,9 +68,9 @@ class Guarded:
     ) -> Answer:
         texts = {name: str(value) for name, value in (fields or {}).items()}
         request = RemotingCommand(int(code), ext_fields=texts, body=body)
-        return self.tell(request if by is None else by.signed(request), address)
+        return self.deliver(request if by is None else by.signed(request), address)
 
-    def tell(self, request: RemotingCommand, address: str = "10.0.0.1") -> Answer:
+    def deliver(self, request: RemotingCommand, address: str = "10.0.0.1") -> Answer:
         channel = MemoryChannel(peer=(address, 1234))
         self.harness.deliver(request, channel=channel)
         self.harness.scheduler.advance(0)
@@ -183,13 +183,13 @@ def signed_send(broker: Guarded) -> RemotingCommand:
 
 def replayed(broker: Guarded) -> list[int]:
     request = signed_send(broker)
-    return [broker.tell(request).code, broker.tell(request).code]
+    return [broker.deliver(request).code, broker.deliver(request).code]
 
 
 def changed_body(broker: Guarded) -> Answer:
     request = signed_send(broker)
     request.body = b"other"
-    return broker.tell(request)
+    return broker.deliver(request)
 
 
 def test_there_are_26_checks_and_the_page_lists_them() -> None:
@@ -209,7 +209,7 @@ def test_access_check(broker: Guarded, name: str) -> None:
 
 
 def test_every_request_code_is_declared_exactly_once(broker: Guarded) -> None:
-    """A code that nobody declared is open to nobody; forgetting one must not go unnoticed."""
+    """A code without a declaration is refused to all accounts, so none may be forgotten."""
     demands = broker_demands(broker.harness.store.reader)
     at_brokers, at_namesrv = set(demands), set(NAMESRV_DEMANDS)
     assert at_brokers | at_namesrv | ELSEWHERE == set(RequestCode)
@@ -296,7 +296,7 @@ def test_topics_and_groups_of_others_are_refused(broker: Guarded) -> None:
 
 
 def test_a_denied_message_cannot_be_read_through_the_own_retry_topic(broker: Guarded) -> None:
-    """Sending back copies the message at an offset that the client names."""
+    """Sending back copies the message at an offset that the client chooses."""
     offset = offset_of(broker.send("Secret", ADMIN))
     assert refused(broker.ask(36, {"offset": offset, "group": "Mine", "delayLevel": 0}))
 
@@ -348,7 +348,7 @@ def test_white_addresses_allow_everything_but_account_requests(broker: Guarded) 
 
 
 def test_the_white_address_of_an_account_replaces_only_its_signature(broker: Guarded) -> None:
-    """Java lets it administrate too."""
+    """Java allows it administration, too."""
     key = {"AccessKey": "homely-user"}
     sent = {**broker.harness.send_command(topic="Secret").ext_fields, **key}
     assert broker.ask(310, sent, by=None, address="10.7.7.1").code == 0
@@ -381,7 +381,7 @@ def test_accounts_are_created_changed_listed_and_deleted(broker: Guarded) -> Non
 
 
 def test_simultaneous_changes_do_not_undo_each_other(broker: Guarded) -> None:
-    """The file is written beside the loop; the second change comes before that is done."""
+    """The file is written outside the loop, and the second change arrives before the write ends."""
     channel = MemoryChannel()
     fields = {"secretKey": "new-secret"}
     requests = [

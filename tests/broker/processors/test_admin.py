@@ -1,4 +1,4 @@
-"""What tools ask about groups and queues: codes 303, 317 and 321."""
+"""Requests of tools about groups and queues: codes 303, 317, and 321."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_units_of_a_queue(harness: BrokerHarness) -> None:
     assert len(QueryConsumeQueueResponseBody.decode(units(harness).body).queue_data or []) == 3
     absent = units(harness, queue_id=3)
     assert (absent.code, absent.remark) == (1, "3@TBW102 is not exist!")
-    behind = units(harness, index=3)
-    assert (behind.code, behind.remark) == (0, "Index 3 of 0@TBW102 is not exist!")
+    after_end = units(harness, index=3)
+    assert (after_end.code, after_end.remark) == (0, "Index 3 of 0@TBW102 is not exist!")
 
 
 def test_units_are_marked_with_the_filter_of_a_group(harness: BrokerHarness) -> None:

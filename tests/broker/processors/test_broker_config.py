@@ -1,4 +1,4 @@
-"""Settings changed and read at run time: codes 25 and 26."""
+"""Changing and reading settings at run time: codes 25 and 26."""
 
 from __future__ import annotations
 

@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 import pytest
+from attrs import evolve
 from harness.broker import response_bodies
 
 from rmqpy.broker.services.pull_hold import HeldPullRequest, PullRequestHold
 from rmqpy.codec.hashes import java_string_hash
 from rmqpy.codec.message import decode_message
-from rmqpy.config.loading import BrokerRole
-from rmqpy.remoting.bodies import SubscriptionData
+from rmqpy.config.loading import BrokerConfiguration, BrokerRole
+from rmqpy.remoting.bodies import SubscriptionData, SubscriptionGroupConfig
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.results import Arrival
 from rmqpy.testing.harness import BrokerHarness, BuildBroker
@@ -140,7 +141,7 @@ def test_a_slave_serves_its_messages_and_suggests_the_master(build: BuildBroker)
 
 
 def test_a_held_pull_misses_nothing_when_the_leader_becomes_a_follower(build: BuildBroker) -> None:
-    """The message that wakes it comes when the broker is a slave already."""
+    """The message that resumes it arrives when the broker is already a slave."""
     harness = build()
     harness.send(b"first")
     harness.deliver(harness.pull_command(sys_flag=SUBSCRIPTION | SUSPEND, queue_offset=1))
@@ -177,11 +178,11 @@ def test_the_checks_of_a_pull_have_a_fixed_order(build: BuildBroker) -> None:
 
     everything_wrong: dict[str, Any] = {"sys_flag": 0, "queue_id": 9}
     assert code(**everything_wrong) == 16
-    harness.broker.identity.change_configuration(build_readable(harness))
+    harness.broker.identity.change_configuration(readable(harness))
     assert code(**everything_wrong) == 26
-    broker.groups.put(group("CG", consume_enable=False))
+    broker.groups.put(SubscriptionGroupConfig("CG", consume_enable=False))
     assert code(**everything_wrong) == 16
-    broker.groups.put(group("CG", consume_broadcast_enable=False))
+    broker.groups.put(SubscriptionGroupConfig("CG", consume_broadcast_enable=False))
     assert code(**everything_wrong) == 17
     broker.topics.create_for_group("T", 4)
     broker.topics.topics["T"].perm = 2
@@ -201,15 +202,8 @@ def test_the_checks_of_a_pull_have_a_fixed_order(build: BuildBroker) -> None:
     assert harness.pull(sys_flag=0, sub_version=10).code == 19
 
 
-def group(name: str, **values: Any) -> Any:
-    from rmqpy.remoting.bodies import SubscriptionGroupConfig
-
-    return SubscriptionGroupConfig(name, **values)
-
-
-def build_readable(harness: BrokerHarness) -> Any:
-    from attrs import evolve
-
+def readable(harness: BrokerHarness) -> BrokerConfiguration:
+    """Return the configuration with read and write permission."""
     configuration = harness.broker.identity.configuration
     return evolve(configuration, broker=evolve(configuration.broker, broker_permission=6))
 
@@ -222,16 +216,16 @@ def test_a_wrong_group_name_creates_nothing(harness: BrokerHarness) -> None:
 
 def test_an_sql_subscription_of_a_heartbeat_is_refused(harness: BrokerHarness) -> None:
     harness.send()
-    wanted = subscription("T")
-    wanted.expression_type = "SQL92"
-    harness.heartbeat(subscriptions=(wanted,))
+    by_sql = subscription("T")
+    by_sql.expression_type = "SQL92"
+    harness.heartbeat(subscriptions=(by_sql,))
     assert harness.pull(sys_flag=0).code == 27
 
 
 # ---------------------------------------------------------------------------------- long polling
 
 
-def suspended(harness: BrokerHarness, **fields: Any) -> None:
+def hold_pull(harness: BrokerHarness, **fields: Any) -> None:
     harness.deliver(harness.pull_command(**{"sys_flag": SUBSCRIPTION | SUSPEND, **fields}))
     assert harness.channel.take() == []
     assert harness.broker.hold.count == 1
@@ -241,7 +235,7 @@ def test_an_arrival_resumes_a_held_pull_once_with_all_messages_of_the_turn(
     harness: BrokerHarness,
 ) -> None:
     harness.send()
-    suspended(harness, queue_offset=1)
+    hold_pull(harness, queue_offset=1)
     sender = MemoryChannel()
     harness.deliver(harness.send_command(b"a"), harness.send_command(b"b"), channel=sender)
     answer = harness.channel.take_one()
@@ -251,7 +245,7 @@ def test_an_arrival_resumes_a_held_pull_once_with_all_messages_of_the_turn(
 
 def test_messages_of_other_queues_and_tags_resume_no_pull(harness: BrokerHarness) -> None:
     harness.send()
-    suspended(harness, queue_offset=1, subscription="TagB")
+    hold_pull(harness, queue_offset=1, subscription="TagB")
     sender = MemoryChannel()
     harness.deliver(
         harness.send_command(b"other queue", queue_id=1, properties="TAGS\x01TagB"),
@@ -265,7 +259,7 @@ def test_messages_of_other_queues_and_tags_resume_no_pull(harness: BrokerHarness
 
 def test_the_sweep_answers_held_pulls_for_which_nothing_matched(harness: BrokerHarness) -> None:
     harness.send()
-    suspended(harness, queue_offset=1, subscription="TagB")
+    hold_pull(harness, queue_offset=1, subscription="TagB")
     harness.deliver(
         harness.send_command(b"other", properties="TAGS\x01TagA"), channel=MemoryChannel()
     )
@@ -277,7 +271,7 @@ def test_the_sweep_answers_held_pulls_for_which_nothing_matched(harness: BrokerH
 
 def test_a_pull_is_held_for_its_suspend_time(harness: BrokerHarness) -> None:
     harness.send()
-    suspended(harness, queue_offset=1, suspend_timeout_millis=12_000)
+    hold_pull(harness, queue_offset=1, suspend_timeout_millis=12_000)
     harness.scheduler.advance(14_999)
     assert harness.channel.take() == []
     harness.scheduler.advance(1)
@@ -289,14 +283,14 @@ def test_a_pull_is_held_for_its_suspend_time(harness: BrokerHarness) -> None:
 def test_short_polling(build: BuildBroker) -> None:
     harness = build(long_polling_enable=False)
     harness.send()
-    suspended(harness, queue_offset=1)
+    hold_pull(harness, queue_offset=1)
     harness.scheduler.advance(1000)
     assert harness.channel.take_one().code == 19
 
 
 def test_a_pull_of_an_empty_queue_is_held(harness: BrokerHarness) -> None:
     harness.broker.topics.create_for_group("T", 4)
-    suspended(harness)
+    hold_pull(harness)
     harness.deliver(harness.send_command(b"first"), channel=MemoryChannel())
     assert response_bodies(harness.channel.take_one()) == [b"first"]
 
@@ -315,18 +309,18 @@ def test_errors_are_answered_at_once(harness: BrokerHarness) -> None:
 
 def test_the_pulls_of_a_closed_connection_are_dropped(harness: BrokerHarness) -> None:
     harness.send()
-    suspended(harness, queue_offset=1)
+    hold_pull(harness, queue_offset=1)
     harness.channel.close()
     harness.broker.server.channel_closed(harness.channel)
     before = harness.broker.statistics.counters.get_miss
     harness.scheduler.advance(5000)
     assert harness.broker.hold.count == 0
-    assert harness.broker.statistics.counters.get_miss == before, "nothing is read for nobody"
+    assert harness.broker.statistics.counters.get_miss == before, "nothing is read for it"
 
 
 def test_a_topic_that_is_deleted_meanwhile_is_an_error(harness: BrokerHarness) -> None:
     harness.send()
-    suspended(harness, queue_offset=1)
+    hold_pull(harness, queue_offset=1)
     harness.broker.topics.delete("T")
     harness.scheduler.advance(15_000)
     assert harness.channel.take_one().code == 17
@@ -335,14 +329,14 @@ def test_a_topic_that_is_deleted_meanwhile_is_an_error(harness: BrokerHarness) -
 def test_a_full_hold_answers_at_once(harness: BrokerHarness) -> None:
     harness.send()
     harness.broker.hold._limit = 1
-    suspended(harness, queue_offset=1)
+    hold_pull(harness, queue_offset=1)
     assert harness.pull(sys_flag=SUBSCRIPTION | SUSPEND, queue_offset=1).code == 19
 
 
 def test_a_message_confirmed_outside_of_a_turn_resumes_pulls(harness: BrokerHarness) -> None:
-    """As when a quorum confirms: the watermark grows without a request."""
+    """When a quorum confirms, the watermark grows without a request."""
     harness.send()
-    suspended(harness, queue_offset=1)
+    hold_pull(harness, queue_offset=1)
     harness.broker.server.handle(MemoryChannel(), [harness.send_command(b"late")])
     harness.broker.server._turning = False
     harness.store.appender.commit()

@@ -1,4 +1,4 @@
-"""Codes that read: 12, 29 to 33, 26, 28, 202, 203, 204, 208, 300, 328."""
+"""Requests that read: codes 12, 29 to 33, 26, 28, 202, 203, 204, 208, 300, 328."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Recorded conversations with a Java broker, replayed: our answers against Java's.
+"""Recorded conversations with a Java broker, replayed to compare our responses with Java's.
 
-Compared are code, names of ext fields, shape of bodies, and all values except those that depend on
-what is not in the recording (``HISTORY``: it keeps the first frames of each kind only) or on time.
+The comparison covers codes, names of ext fields, the structure of bodies, and all values except
+those that depend on the time or on frames that were not recorded (``HISTORY``: the recording has
+only the first frames of each kind).
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from rmqpy.testing.memory_channel import MemoryChannel
 CONVERSATIONS = Path(__file__).parents[2] / "golden" / "conversations"
 
 NOT_RECORDED = {12, 26, 28, 36, 204, 222, 315, 317, 321, 328}
-"""The answers are about messages, groups or ends of connections, or have texts, that are not
-recorded.
+"""Requests whose responses have texts, or concern messages, groups, or ends of connections, that
+are not recorded.
 """
 
 PORTS = {"clients": 32911, "clients-binary": 12911, "tools": 32911}
@@ -49,7 +50,7 @@ HISTORY = {
 """Values that depend on what was sent and read before, or on the time of the start."""
 
 UNKNOWN_TOPICS = {"Retry", "Order", "Keyed", "Tx", "Delay"}
-"""Sends to these are not all there: reading them finds another state."""
+"""The topics whose sends were not all recorded, so that reads find another state."""
 
 READING = {11, 14, 29, 30, 31, 32, 202}
 
@@ -64,7 +65,7 @@ class Answered:
 
 @define
 class Replay:
-    """One conversation against one broker of ours."""
+    """One conversation, replayed to one of our brokers."""
 
     harness: BrokerHarness
     channels: dict[int, MemoryChannel] = field(factory=dict)
@@ -110,7 +111,7 @@ class Replay:
             self.answered.append(Answered(number, request, java, ours))
 
     def depends_on_history(self, answer: Answered) -> bool:
-        """Whether messages or heartbeats that decide on the answer are not all there."""
+        """Return whether the response depends on messages or heartbeats that were not recorded."""
         fields, code = answer.request.ext_fields, answer.request.code
         if code in (11, 38) and fields["consumerGroup"] not in self.groups:
             return True
@@ -151,8 +152,8 @@ def test_our_answers_match_javas(replay: Replay) -> None:
 
 @pytest.mark.slow
 def test_members_are_notified_where_java_notified_them(replay: Replay) -> None:
-    told = {key for key in replay.java_notices if key[1] in replay.groups}
-    assert told <= set(replay.notices)
+    by_java = {key for key in replay.java_notices if key[1] in replay.groups}
+    assert by_java <= set(replay.notices)
 
 
 def difference(answer: Answered) -> list[str]:
@@ -185,13 +186,13 @@ def difference(answer: Answered) -> list[str]:
 
 
 def steps(message_ids: str) -> list[int]:
-    """Distances between the physical offsets of a batch's messages."""
+    """Return the distances between the physical offsets of a batch's messages."""
     offsets = [int(part[16:], 16) for part in message_ids.split(",")]
     return [after - before for before, after in pairwise(offsets)]
 
 
 def different_messages(ours: bytes, java: bytes) -> list[str]:
-    """Each message that we have against Java's at the same place."""
+    """Compare each of our messages with Java's at the same position."""
     found, position = [], 0
     while position < len(ours):
         mine, theirs = decode_message(ours, position), decode_message(java, position)

@@ -1,5 +1,5 @@
-"""What the broker asks of its clients: offset resets, status, running info, direct consumption,
-pushed replies.
+"""Requests that the broker sends to its clients: offset resets, status, running info, direct
+consumption, pushed replies.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def member(harness: BrokerHarness, client_id: str, port: int = 1) -> MemoryChann
     return channel
 
 
-def question(channel: MemoryChannel) -> RemotingCommand:
-    """The one request that the broker has sent there."""
+def sent_request(channel: MemoryChannel) -> RemotingCommand:
+    """Return the one request that the broker has sent on a channel."""
     (found,) = [c for c in channel.take() if not c.is_response and c.code != 40]
     return found
 
 
 def answer(
-    harness: BrokerHarness, channel: MemoryChannel, asked: RemotingCommand, **fields: Any
+    harness: BrokerHarness, channel: MemoryChannel, request: RemotingCommand, **fields: Any
 ) -> None:
-    response = RemotingCommand.response_to(asked)
+    response = RemotingCommand.response_to(request)
     for name, value in fields.items():
         setattr(response, name, value)
     harness.deliver(response, channel=channel)
@@ -62,16 +62,16 @@ def running_info(harness: BrokerHarness, client_id: str = "c1") -> None:
 def test_running_info_comes_from_the_client(harness: BrokerHarness) -> None:
     channel = member(harness, "c1")
     running_info(harness)
-    asked = question(channel)
-    assert asked.code == 307 and not asked.is_oneway
-    assert asked.ext_fields == {
+    request = sent_request(channel)
+    assert request.code == 307 and not request.is_oneway
+    assert request.ext_fields == {
         "consumerGroup": "CG", "clientId": "c1", "jstackEnable": "true"
     }  # fmt: skip
     assert harness.channel.take() == []
-    answer(harness, channel, asked, body=b'{"properties":{}}', remark="well")
+    answer(harness, channel, request, body=b'{"properties":{}}', remark="well")
     got = harness.channel.take_one()
     assert (got.code, got.body, got.remark, got.opaque) == (0, b'{"properties":{}}', "well", 0)
-    answer(harness, channel, asked, body=b"twice")
+    answer(harness, channel, request, body=b"twice")
     assert harness.channel.take() == []
 
 
@@ -82,7 +82,7 @@ def test_a_client_that_does_not_answer_in_time_is_a_timeout(harness: BrokerHarne
     assert harness.channel.take() == []
     harness.scheduler.advance(1)
     assert harness.channel.take_one().code == 207
-    answer(harness, channel, question(channel))
+    answer(harness, channel, sent_request(channel))
     assert harness.channel.take() == []
 
 
@@ -96,10 +96,10 @@ def test_a_client_that_disconnects_is_a_timeout(harness: BrokerHarness) -> None:
 def test_only_the_connection_that_received_the_request_may_answer(harness: BrokerHarness) -> None:
     channel = member(harness, "c1")
     running_info(harness)
-    asked = question(channel)
-    answer(harness, MemoryChannel(), asked, body=b"forged")
+    request = sent_request(channel)
+    answer(harness, MemoryChannel(), request, body=b"forged")
     assert harness.channel.take() == []
-    answer(harness, channel, asked, body=b"true")
+    answer(harness, channel, request, body=b"true")
     assert harness.channel.take_one().body == b"true"
 
 
@@ -118,10 +118,10 @@ def test_a_message_is_consumed_directly(harness: BrokerHarness) -> None:
         consumer_group="CG", client_id="c1", msg_id=sent.ext_fields["msgId"]
     )
     harness.deliver(RemotingCommand.request(309, header))
-    asked = question(channel)
-    assert asked.code == 309 and asked.ext_fields["brokerName"] == "broker-a"
-    assert decode_message(asked.body).body == b"now"
-    answer(harness, channel, asked, body=b'{"consumeResult":"CR_SUCCESS"}')
+    request = sent_request(channel)
+    assert request.code == 309 and request.ext_fields["brokerName"] == "broker-a"
+    assert decode_message(request.body).body == b"now"
+    answer(harness, channel, request, body=b'{"consumeResult":"CR_SUCCESS"}')
     assert b"CR_SUCCESS" in harness.channel.take_one().body
     header.msg_id = "0A00000200002A9F0000000000000FFF"
     assert harness.call(309, header).code == 1
@@ -140,13 +140,13 @@ def reset(
     return got
 
 
-def consumed(harness: BrokerHarness, offset: int) -> None:
+def commit_offsets(harness: BrokerHarness, offset: int) -> None:
     for queue_id in range(4):
         harness.broker.offsets.commit("CG", "T", queue_id, offset if queue_id == 0 else 0)
 
 
-def filled(harness: BrokerHarness) -> int:
-    """Five messages a second apart in queue 0; the time of the third."""
+def send_five(harness: BrokerHarness) -> int:
+    """Send five messages to queue 0, one per second, and return the time of the third."""
     times = []
     for number in range(5):
         times.append(harness.scheduler.now_ms())
@@ -162,8 +162,8 @@ def filled(harness: BrokerHarness) -> int:
 def test_offsets_are_reset_by_the_members(
     harness: BrokerHarness, at: int, force: bool, committed: int, chosen: int
 ) -> None:
-    third_ms = filled(harness)
-    consumed(harness, committed)
+    third_ms = send_five(harness)
+    commit_offsets(harness, committed)
     channels = [member(harness, f"c{number}", number) for number in (1, 2)]
     got = reset(harness, third_ms if at == 2 else -1, force)
     assert got.code == 0
@@ -171,32 +171,32 @@ def test_offsets_are_reset_by_the_members(
     assert table[MessageQueue("T", "broker-a", 0)] == chosen
     assert len(table) == 4
     for channel in channels:
-        asked = question(channel)
-        assert asked.code == 220 and asked.is_oneway
-        assert asked.body == got.body
-        assert asked.ext_fields["isForce"] == "false"
+        request = sent_request(channel)
+        assert request.code == 220 and request.is_oneway
+        assert request.body == got.body
+        assert request.ext_fields["isForce"] == "false"
     assert harness.broker.offsets.get("CG", "T", 0) == committed
 
 
 def test_cpp_clients_receive_offsets_as_a_list(harness: BrokerHarness) -> None:
-    filled(harness)
-    consumed(harness, 1)
+    send_five(harness)
+    commit_offsets(harness, 1)
     channel = member(harness, "c1")
     assert reset(harness, -1, language=LANGUAGE_CPP).code == 0
-    rows = ResetOffsetBodyForC.decode(question(channel).body).offset_table
+    rows = ResetOffsetBodyForC.decode(sent_request(channel).body).offset_table
     assert [(row.queue_id, row.offset) for row in rows] == [(0, 5), (1, 0), (2, 0), (3, 0)]
 
 
 def test_impossible_resets_are_refused(harness: BrokerHarness) -> None:
     assert reset(harness, -1).code == 1
-    filled(harness)
+    send_five(harness)
     assert reset(harness, -1).remark == "THe consumer group <CG> not exist"
-    consumed(harness, 1)
+    commit_offsets(harness, 1)
     assert reset(harness, -1).code == 206
 
 
 def test_status_of_all_members_or_one(harness: BrokerHarness) -> None:
-    filled(harness)
+    send_five(harness)
     channels = {f"c{number}": member(harness, f"c{number}", number) for number in (1, 2)}
     queue = MessageQueue("T", "broker-a", 0)
 
@@ -204,9 +204,9 @@ def test_status_of_all_members_or_one(harness: BrokerHarness) -> None:
         header = GetConsumerStatusRequestHeader(topic="T", group="CG", client_addr=client_id)
         harness.deliver(RemotingCommand.request(223, header))
         for number, channel in enumerate(channels.values()):
-            for asked in [c for c in channel.take() if c.code == 221]:
+            for request in [c for c in channel.take() if c.code == 221]:
                 body = GetConsumerStatusBody(message_queue_table={queue: number}).encode()
-                answer(harness, channel, asked, body=body)
+                answer(harness, channel, request, body=body)
         return GetConsumerStatusBody.decode(harness.channel.take_one().body).consumer_table
 
     assert ask(None) == {"c1": {queue: 0}, "c2": {queue: 1}}
@@ -227,8 +227,8 @@ def test_the_status_of_a_silent_member_is_left_out(harness: BrokerHarness) -> No
 
 
 def test_offsets_are_cloned(harness: BrokerHarness) -> None:
-    filled(harness)
-    consumed(harness, 3)
+    send_five(harness)
+    commit_offsets(harness, 3)
     header = CloneGroupOffsetRequestHeader(src_group="CG", dest_group="Other", topic="T")
     assert harness.call(314, header).code == 0
     assert harness.broker.offsets.get("Other", "T", 0) == 3
@@ -237,7 +237,7 @@ def test_offsets_are_cloned(harness: BrokerHarness) -> None:
     assert harness.broker.offsets.get("Third", "T", 0) == 3
 
 
-# request and reply
+# Request and reply
 
 
 def stored_at(offset: int) -> str:
@@ -251,17 +251,17 @@ def reply(harness: BrokerHarness, properties: str, code: int = 325) -> None:
 
 
 def test_a_reply_is_pushed_to_the_requesting_client(harness: BrokerHarness) -> None:
-    asker = MemoryChannel(peer=("10.0.0.6", 7))
-    harness.heartbeat(asker, "asker", group=None, producer="PG")
-    reply(harness, "MSG_TYPE\x01reply\x02REPLY_TO_CLIENT\x01asker\x02CORRELATION_ID\x0142")
-    pushed = question(asker)
+    requester = MemoryChannel(peer=("10.0.0.6", 7))
+    harness.heartbeat(requester, "requester", group=None, producer="PG")
+    reply(harness, "MSG_TYPE\x01reply\x02REPLY_TO_CLIENT\x01requester\x02CORRELATION_ID\x0142")
+    pushed = sent_request(requester)
     header = ReplyMessageRequestHeader.decode(pushed.ext_fields)
     assert (pushed.code, pushed.body, header.topic) == (326, b"yes", "C_REPLY_TOPIC")
     assert (header.born_host, header.store_host) == ("10.0.0.1:1234", "10.0.0.2:10911")
     assert header.properties is not None and "CORRELATION_ID\x0142" in header.properties
     assert f"PUSH_REPLY_TIME\x01{harness.scheduler.now_ms()}" in header.properties
     assert harness.channel.take() == []
-    answer(harness, asker, pushed)
+    answer(harness, requester, pushed)
     got = harness.channel.take_one()
     place = (got.ext_fields["msgId"], got.ext_fields["queueOffset"])
     assert (got.code, place) == (0, (stored_at(0), "0"))
@@ -291,8 +291,8 @@ def test_storing_replies_can_be_switched_off(build: BuildBroker) -> None:
 
 
 def test_a_reply_that_the_client_rejects_is_an_error(harness: BrokerHarness) -> None:
-    asker = MemoryChannel(peer=("10.0.0.6", 7))
-    harness.heartbeat(asker, "asker", group=None, producer="PG")
-    reply(harness, "REPLY_TO_CLIENT\x01asker")
-    answer(harness, asker, question(asker), code=1)
+    requester = MemoryChannel(peer=("10.0.0.6", 7))
+    harness.heartbeat(requester, "requester", group=None, producer="PG")
+    reply(harness, "REPLY_TO_CLIENT\x01requester")
+    answer(harness, requester, sent_request(requester), code=1)
     assert harness.channel.take_one().code == 1

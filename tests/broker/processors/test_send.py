@@ -1,4 +1,4 @@
-"""Sending: what is stored, what is answered, what is refused."""
+"""Sending: stored messages, responses, and refusals."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def test_a_failed_write_refuses_all_waiting_senders(harness: BrokerHarness) -> N
     assert answer.code == 14
     assert answer.ext_fields == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
     harness.files.heal()
-    assert harness.send().code == 14, "nothing is accepted any more"
+    assert harness.send().code == 14, "messages are no longer accepted"
 
 
 def test_too_many_waiting_senders_are_refused(harness: BrokerHarness) -> None:
@@ -329,7 +329,7 @@ def test_too_many_waiting_senders_are_refused(harness: BrokerHarness) -> None:
 
 
 def test_a_synchronous_master_without_slaves_warns(build: BuildBroker) -> None:
-    """As Java's: the message is stored, its place is told, the code is a warning."""
+    """The message is stored, as by Java; the response has its id, and the code is a warning."""
     harness = build(broker_role=BrokerRole.SYNC_MASTER)
     answer = harness.send()
     assert answer.code == 11
@@ -340,7 +340,7 @@ def test_a_synchronous_master_without_slaves_warns(build: BuildBroker) -> None:
 
 @define
 class Slaves:
-    """Slaves as a master sees them."""
+    """The slaves of a master."""
 
     replicated: Watermark
     has_slaves: bool = True
@@ -518,7 +518,7 @@ def test_a_send_after_a_slow_write_is_refused(
     monkeypatch.setattr(harness.store.log, "commit", slow)
     assert harness.send(b"slow").code == 0
     monkeypatch.undo()
-    answer = harness.send(b"behind")
+    answer = harness.send(b"refused")
     assert answer.code == 2
     assert answer.remark == "[REJECTREQUEST]system busy, start flow control for a while"
     assert harness.send(b"after").code == 0

@@ -1,4 +1,4 @@
-"""Messages that consumers send back: retries, dead letters, settings of groups."""
+"""Messages that consumers send back: retries, dead letters, and the settings of groups."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_waiting_requests_are_answered_when_leadership_is_lost(harness: BrokerHa
     assert harness.channel.take() == []
 
 
-# what consumers send to the retry topic themselves, when sending back fails
+# Messages that consumers send to the retry topic themselves, when sending back fails
 
 
 def test_a_consumer_may_send_to_its_retry_topic(harness: BrokerHarness) -> None:

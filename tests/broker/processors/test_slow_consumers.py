@@ -1,4 +1,4 @@
-"""Who reads too far behind the end of the log may not consume any more."""
+"""Groups that read too far from the end of the log lose the right to consume."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THRESHOLD = 1_000
 
 @pytest.fixture
 def guarded(build: BuildBroker) -> BrokerHarness:
-    """A broker that takes the right from who reads a kilobyte behind, with five messages of 500."""
+    """A broker with five messages of 500 bytes, which disables groups that lag by a kilobyte."""
     harness = build(
         disable_consume_if_consumer_read_slowly=True, consumer_fallbehind_threshold=THRESHOLD
     )

@@ -1,4 +1,4 @@
-"""A slave in memory: whom it asks, what it refuses, how it stores, reports and tries again."""
+"""A slave in memory: how it chooses and checks its master, stores, reports, and retries."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FakeConnection:
 
 @define
 class FakeMaster:
-    """What a broker answers; ``log`` None: it knows no COMPARE_LOG."""
+    """The responses of a master; without a ``log`` it does not know COMPARE_LOG, as Java's."""
 
     settings: dict[str, str] = field(factory=dict)
     begin: int = 0
@@ -80,27 +80,31 @@ class FakeMaster:
 
 
 @define
-class Scene:
+class SlaveScenario:
+    """A slave, its name servers, and the masters that they can name."""
+
     harness: BrokerHarness
-    following: HaFollower
+    follower: HaFollower
     choice: MasterDiscovery
     masters: dict[str, FakeMaster]
     dialled: list[FakeConnection] = field(factory=list)
-    asked: list[str] = field(factory=list)
+    requested: list[str] = field(factory=list)
+    """The addresses of the requests, in order."""
 
-    def tell(self, server: int, host: str) -> None:
+    def name_master(self, server: int, host: str) -> None:
+        """Let a name server name a master."""
         answer = RegistrationAnswer(f"{host}:10912", f"{host}:10911")
         self.choice.on_registration_answer(
             SERVERS[server], answer, self.harness.scheduler.monotonic_ms()
         )
 
     def settle(self) -> None:
-        """Answer everything that is asked."""
+        """Answer all requests of the slave."""
         while requests := self.harness.network.take():
             for address, command, done in requests:
                 if command.code not in CHECKS:
                     continue
-                self.asked.append(address)
+                self.requested.append(address)
                 master = self.masters.get(address.rpartition(":")[0])
                 if master is None or master.dead:
                     done(None, NetworkError(f"{address}: connection refused"))
@@ -114,18 +118,18 @@ class Scene:
 
     @property
     def state(self) -> str:
-        return self.following.runtime_info()["haState"]
+        return self.follower.runtime_info()["haState"]
 
     def connect(self) -> SlaveLink:
         return self.dialled[-1].follower.connected(self.harness.scheduler.monotonic_ms())
 
 
-MakeScene = Callable[..., Scene]
+MakeScenario = Callable[..., SlaveScenario]
 
 
 @pytest.fixture
-def scene(build: BuildBroker) -> MakeScene:
-    def make(masters: dict[str, FakeMaster], **settings: Any) -> Scene:
+def scenario(build: BuildBroker) -> MakeScenario:
+    def make(masters: dict[str, FakeMaster], **settings: Any) -> SlaveScenario:
         harness = build(broker_role=BrokerRole.SLAVE, broker_id=1, **settings)
         harness.store.set_role(slave=True)
         choice = MasterDiscovery(harness.broker.identity)
@@ -135,7 +139,7 @@ def scene(build: BuildBroker) -> MakeScene:
             dialled.append(FakeConnection(address, follower))
             return dialled[-1]
 
-        following = HaFollower(
+        follower = HaFollower(
             identity=harness.broker.identity,
             store=harness.store,
             scheduler=harness.scheduler,
@@ -143,50 +147,45 @@ def scene(build: BuildBroker) -> MakeScene:
             dial=dial,
             choice=choice,
         )
-        following.start()
-        return Scene(harness, following, choice, masters, dialled)
+        follower.start()
+        return SlaveScenario(harness, follower, choice, masters, dialled)
 
     return make
 
 
 def master_log(build: BuildBroker, count: int) -> MessageStore:
-    """A master's store with messages."""
+    """Return a master's store with ``count`` messages."""
     harness = build(start=False)
     for number in range(count):
         harness.send(b"%d" % number * 50)
     return harness.store
 
 
-def copy(store: MessageStore, scene: Scene, end: int, begin: int = 0) -> None:
-    """Bytes of a master's log, as a slave takes them."""
+def copy(store: MessageStore, scenario: SlaveScenario, end: int, begin: int = 0) -> None:
+    """Let the slave store bytes of a master's log."""
     for start in range(begin, end, 1000):
         stop = min(start + 1000, end)
-        scene.following.store(
+        scenario.follower.store(
             TransferFrame(PhysicalOffset(start), read_span(store.log, start, stop - start))
         )
 
 
-def test_a_slave_follows_the_master_that_a_name_server_names(scene: MakeScene) -> None:
-    made = scene({"m1": FakeMaster()})
-    made.run(500)
-    assert made.dialled == [] and "no name server names a master" in made.state
-    made.tell(0, "m1")
-    made.settle()
-    (dialled,) = made.dialled
+def test_a_slave_follows_the_master_that_a_name_server_names(scenario: MakeScenario) -> None:
+    slave = scenario({"m1": FakeMaster()})
+    slave.run(500)
+    assert slave.dialled == [] and "no name server names a master" in slave.state
+    slave.name_master(0, "m1")
+    slave.settle()
+    (dialled,) = slave.dialled
     assert dialled.address == ("m1", 10912)
-    link = made.connect()
+    link = slave.connect()
     ready = link.take_ready()
     assert ready is not None and ready.send == encode_report(0)
-    assert (
-        made.following.runtime_info()
-        == {
-            "haMaster": "m1:10911",
-            "haState": "connected to m1:10912",
-            "haLogsCompared": "nothing to compare yet",
-            "haLastFault": "no name server names a master",
-        }
-        or "haLastFault" not in made.following.runtime_info()
-    )
+    assert slave.follower.runtime_info() == {
+        "haMaster": "m1:10911",
+        "haState": "connected to m1:10912",
+        "haLogsCompared": "nothing to compare yet",
+    }
 
 
 @pytest.mark.parametrize(
@@ -203,50 +202,52 @@ def test_a_slave_follows_the_master_that_a_name_server_names(scene: MakeScene) -
     ],
 )
 def test_a_broker_that_is_not_our_master_is_refused_by_name(
-    scene: MakeScene, build: BuildBroker, master: FakeMaster, reason: str
+    scenario: MakeScenario, build: BuildBroker, master: FakeMaster, reason: str
 ) -> None:
-    made = scene({"m1": master})
+    slave = scenario({"m1": master})
     store = master_log(build, 10)
     if not master.end:
         master.end = 0 if "ends at 0" in reason else store.log.max_offset
-    copy(store, made, store.log.max_offset)
-    before = made.harness.store.log.max_offset
-    made.tell(0, "m1")
-    made.run(20_000)
-    assert made.dialled == []
-    assert reason in made.state and "m1:10911" in made.state
-    assert reason in made.following.runtime_info()["haLastFault"]
-    assert made.harness.store.log.max_offset == before
-    tries = made.asked.count("m1:10911")
-    assert 2 <= tries <= 12, "later and later"
+    copy(store, slave, store.log.max_offset)
+    before = slave.harness.store.log.max_offset
+    slave.name_master(0, "m1")
+    slave.run(20_000)
+    assert slave.dialled == []
+    assert reason in slave.state and "m1:10911" in slave.state
+    assert reason in slave.follower.runtime_info()["haLastFault"]
+    assert slave.harness.store.log.max_offset == before
+    tries = slave.requested.count("m1:10911")
+    assert 2 <= tries <= 12, "the intervals grow"
 
 
-def test_a_diverged_log_is_refused_with_the_offset(scene: MakeScene, build: BuildBroker) -> None:
+def test_a_diverged_log_is_refused_with_the_offset(
+    scenario: MakeScenario, build: BuildBroker
+) -> None:
     theirs, ours = master_log(build, 40), master_log(build, 30)
-    made = scene({"m1": FakeMaster(end=theirs.log.max_offset, log=theirs)})
-    copy(ours, made, ours.log.max_offset)
-    made.tell(0, "m1")
-    made.run(1_000)
-    assert len(made.dialled) == 1, "the same up to where ours ends"
-    assert "the same up to" in made.following.runtime_info()["haLogsCompared"]
+    slave = scenario({"m1": FakeMaster(end=theirs.log.max_offset, log=theirs)})
+    copy(ours, slave, ours.log.max_offset)
+    slave.name_master(0, "m1")
+    slave.run(1_000)
+    assert len(slave.dialled) == 1, "the logs are the same up to the end of ours"
+    assert "the same up to" in slave.follower.runtime_info()["haLogsCompared"]
 
     other = build(start=False)
     for number in range(40):
         other.send((b"%d" if number < 20 else b"x%d") % number * 50)
-    parted = next(
+    diverged = next(
         offset
         for offset in range(ours.log.max_offset)
         if read_span(other.store.log, offset, 1) != read_span(ours.log, offset, 1)
     )
-    second = scene({"m1": FakeMaster(end=other.store.log.max_offset, log=other.store)})
+    second = scenario({"m1": FakeMaster(end=other.store.log.max_offset, log=other.store)})
     copy(ours, second, ours.log.max_offset)
-    second.tell(0, "m1")
+    second.name_master(0, "m1")
     second.run(1_000)
     assert second.dialled == []
-    assert f"the two logs diverge at offset {parted}:" in second.state
+    assert f"the two logs diverge at offset {diverged}:" in second.state
     begins = [
         int.from_bytes(read_span(ours.log, place - 28, 36)[28:])
-        for place in range(28, parted + 29)
+        for place in range(28, diverged + 29)
         if int.from_bytes(read_span(ours.log, place, 8)) == place - 28
     ]
     assert f"(in the message at {begins[-1]})" in second.state
@@ -255,75 +256,79 @@ def test_a_diverged_log_is_refused_with_the_offset(scene: MakeScene, build: Buil
 
 
 def test_a_java_master_cannot_compare_logs_and_the_slave_reports_it(
-    scene: MakeScene, build: BuildBroker
+    scenario: MakeScenario, build: BuildBroker
 ) -> None:
     store = master_log(build, 10)
-    made = scene({"m1": FakeMaster(end=store.log.max_offset)})
-    copy(store, made, store.log.max_offset)
-    made.tell(0, "m1")
-    made.run(300)
-    assert len(made.dialled) == 1
-    assert "not compared" in made.following.runtime_info()["haLogsCompared"]
+    slave = scenario({"m1": FakeMaster(end=store.log.max_offset)})
+    copy(store, slave, store.log.max_offset)
+    slave.name_master(0, "m1")
+    slave.run(300)
+    assert len(slave.dialled) == 1
+    assert "not compared" in slave.follower.runtime_info()["haLogsCompared"]
 
 
 def test_stored_records_are_readable_and_half_a_record_waits(
-    scene: MakeScene, build: BuildBroker
+    scenario: MakeScenario, build: BuildBroker
 ) -> None:
     store = master_log(build, 10)
-    made = scene({})
+    slave = scenario({})
     queue = ("T", 0)
     half = store.log.max_offset - 30
-    copy(store, made, half)
-    made.harness.broker.server.dispatch()
-    assert made.harness.store.reader.max_queue_offset(*queue) == 9
-    assert made.harness.store.health.failure is None
-    copy(store, made, store.log.max_offset, half)
-    made.harness.broker.server.dispatch()
-    assert made.harness.store.reader.max_queue_offset(*queue) == 10
-    refused = made.harness.send()
+    copy(store, slave, half)
+    slave.harness.broker.server.dispatch()
+    assert slave.harness.store.reader.max_queue_offset(*queue) == 9
+    assert slave.harness.store.health.failure is None
+    copy(store, slave, store.log.max_offset, half)
+    slave.harness.broker.server.dispatch()
+    assert slave.harness.store.reader.max_queue_offset(*queue) == 10
+    refused = slave.harness.send()
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-def test_a_stop_inside_a_record_is_a_clean_stop(scene: MakeScene, build: BuildBroker) -> None:
+def test_a_stop_inside_a_record_is_a_clean_stop(scenario: MakeScenario, build: BuildBroker) -> None:
     store = master_log(build, 10)
-    made = scene({})
-    copy(store, made, store.log.max_offset - 30)
-    made.harness.store.shutdown()
-    assert not made.harness.files.exists("/store/abort")
-    again = build(files=made.harness.files, broker_role=BrokerRole.SLAVE, broker_id=1)
+    slave = scenario({})
+    copy(store, slave, store.log.max_offset - 30)
+    slave.harness.store.shutdown()
+    assert not slave.harness.files.exists("/store/abort")
+    again = build(files=slave.harness.files, broker_role=BrokerRole.SLAVE, broker_id=1)
     assert again.store.log.max_offset < store.log.max_offset - 30
     assert again.store.reader.max_queue_offset("T", 0) == 9
 
 
-def test_bytes_that_are_not_a_record_stop_the_slave_with_their_offset(scene: MakeScene) -> None:
-    made = scene({"m1": FakeMaster(end=500)})
-    made.following.store(TransferFrame(PhysicalOffset(0), b"\xff" * 100))
-    made.harness.broker.server.dispatch()
-    failure = made.harness.store.health.failure
+def test_bytes_that_are_not_a_record_stop_the_slave_with_their_offset(
+    scenario: MakeScenario,
+) -> None:
+    slave = scenario({"m1": FakeMaster(end=500)})
+    slave.follower.store(TransferFrame(PhysicalOffset(0), b"\xff" * 100))
+    slave.harness.broker.server.dispatch()
+    failure = slave.harness.store.health.failure
     assert failure is not None and "BAD_MAGIC where a record must begin" in failure
-    made.tell(0, "m1")
-    made.run(300)
-    made.following.ended(None, "closed")
-    assert made.state.startswith("stopped: dispatching")
+    slave.name_master(0, "m1")
+    slave.run(300)
+    slave.follower.ended(None, "closed")
+    assert slave.state.startswith("stopped: dispatching")
 
 
-def test_an_empty_slave_starts_where_its_master_sends(scene: MakeScene, build: BuildBroker) -> None:
+def test_an_empty_slave_starts_where_its_master_sends(
+    scenario: MakeScenario, build: BuildBroker
+) -> None:
     master = build(start=False)
     while master.store.log.max_offset < 2 * FILE:
         master.send(b"m" * 5000)
     begin, end = 2 * FILE, master.store.log.max_offset
-    made = scene({})
-    copy(master.store, made, end, begin)
-    made.harness.broker.server.dispatch()
-    assert made.harness.store.log.min_offset == begin
-    assert made.harness.store.log.max_offset == end
-    assert made.harness.store.reader.max_queue_offset(
+    slave = scenario({})
+    copy(master.store, slave, end, begin)
+    slave.harness.broker.server.dispatch()
+    assert slave.harness.store.log.min_offset == begin
+    assert slave.harness.store.log.max_offset == end
+    assert slave.harness.store.reader.max_queue_offset(
         "T", 0
     ) == master.store.reader.max_queue_offset("T", 0)
-    found = made.harness.store.reader.min_queue_offset("T", 0)
+    found = slave.harness.store.reader.min_queue_offset("T", 0)
     assert found > 0
-    made.harness.store.shutdown()
-    again = build(files=made.harness.files, broker_role=BrokerRole.SLAVE, broker_id=1)
+    slave.harness.store.shutdown()
+    again = build(files=slave.harness.files, broker_role=BrokerRole.SLAVE, broker_id=1)
     assert again.store.log.max_offset == end
     assert again.store.reader.min_queue_offset("T", 0) == found
 
@@ -333,61 +338,61 @@ def test_an_empty_slave_starts_where_its_master_sends(scene: MakeScene, build: B
     [(0, 3 * FILE, 1), (FILE, 3 * FILE, FILE), (0, FILE - 1, 0), (2 * FILE, 2 * FILE + 5, 0)],
 )
 def test_an_empty_slave_can_request_the_whole_log(
-    scene: MakeScene, begin: int, end: int, report: int
+    scenario: MakeScenario, begin: int, end: int, report: int
 ) -> None:
-    made = scene({"m1": FakeMaster(begin=begin, end=end)}, ha_fetch_from_beginning=True)
-    made.tell(0, "m1")
-    made.run(200)
-    ready = made.connect().take_ready()
+    slave = scenario({"m1": FakeMaster(begin=begin, end=end)}, ha_fetch_from_beginning=True)
+    slave.name_master(0, "m1")
+    slave.run(200)
+    ready = slave.connect().take_ready()
     assert ready is not None and ready.send == encode_report(report)
 
 
-def test_a_slave_follows_neither_of_two_valid_masters(scene: MakeScene) -> None:
-    made = scene({"m1": FakeMaster(), "m2": FakeMaster()})
-    made.following.stop()
-    made.tell(0, "m1")
-    made.tell(1, "m2")
-    made.following.start()
-    made.run(2_000)
-    assert made.dialled == []
-    assert "several masters are named broker-a: m1:10911, m2:10911" in made.state
-    assert made.following.runtime_info()["haNameServersDisagree"] == (
+def test_a_slave_follows_neither_of_two_valid_masters(scenario: MakeScenario) -> None:
+    slave = scenario({"m1": FakeMaster(), "m2": FakeMaster()})
+    slave.follower.stop()
+    slave.name_master(0, "m1")
+    slave.name_master(1, "m2")
+    slave.follower.start()
+    slave.run(2_000)
+    assert slave.dialled == []
+    assert "several masters are named broker-a: m1:10911, m2:10911" in slave.state
+    assert slave.follower.runtime_info()["haNameServersDisagree"] == (
         "10.0.0.8:9876 names m1:10911; 10.0.0.9:9876 names m2:10911"
     )
-    made.masters["m2"].dead = True
-    made.run(40_000)
-    assert [dialled.address for dialled in made.dialled] == [("m1", 10912)]
+    slave.masters["m2"].dead = True
+    slave.run(40_000)
+    assert [dialled.address for dialled in slave.dialled] == [("m1", 10912)]
 
 
-def test_a_stale_name_server_does_not_replace_a_working_master(scene: MakeScene) -> None:
-    made = scene({"m1": FakeMaster(), "m2": FakeMaster()})
-    made.tell(0, "m1")
-    made.run(200)
+def test_a_stale_name_server_does_not_replace_a_working_master(scenario: MakeScenario) -> None:
+    slave = scenario({"m1": FakeMaster(), "m2": FakeMaster()})
+    slave.name_master(0, "m1")
+    slave.run(200)
     for _ in range(5):
-        made.tell(1, "m2")
-        made.run(1_000)
-        made.dialled[-1].follower.ended(made.connect(), "connection reset")
-        made.run(70_000)
-        assert made.dialled[-1].address == ("m1", 10912)
+        slave.name_master(1, "m2")
+        slave.run(1_000)
+        slave.dialled[-1].follower.ended(slave.connect(), "connection reset")
+        slave.run(70_000)
+        assert slave.dialled[-1].address == ("m1", 10912)
 
 
-def test_a_dead_master_is_replaced_when_another_one_is_named(scene: MakeScene) -> None:
-    made = scene({"m1": FakeMaster(), "m2": FakeMaster()})
-    made.tell(0, "m1")
-    made.run(200)
-    link = made.connect()
-    made.masters["m1"].dead = True
-    made.tell(1, "m2")
-    made.dialled[-1].follower.ended(link, "connection reset")
-    made.run(10_000)
-    assert made.dialled[-1].address == ("m2", 10912)
+def test_a_dead_master_is_replaced_when_another_one_is_named(scenario: MakeScenario) -> None:
+    slave = scenario({"m1": FakeMaster(), "m2": FakeMaster()})
+    slave.name_master(0, "m1")
+    slave.run(200)
+    link = slave.connect()
+    slave.masters["m1"].dead = True
+    slave.name_master(1, "m2")
+    slave.dialled[-1].follower.ended(link, "connection reset")
+    slave.run(10_000)
+    assert slave.dialled[-1].address == ("m2", 10912)
 
 
-def test_a_stopped_slave_stores_and_tries_nothing(scene: MakeScene) -> None:
-    made = scene({"m1": FakeMaster()})
-    made.tell(0, "m1")
-    made.run(200)
-    made.following.stop()
-    assert made.dialled[0].closed
-    made.run(5_000)
-    assert len(made.dialled) == 1
+def test_a_stopped_slave_stores_and_tries_nothing(scenario: MakeScenario) -> None:
+    slave = scenario({"m1": FakeMaster()})
+    slave.name_master(0, "m1")
+    slave.run(200)
+    slave.follower.stop()
+    assert slave.dialled[0].closed
+    slave.run(5_000)
+    assert len(slave.dialled) == 1

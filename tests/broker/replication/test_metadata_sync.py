@@ -1,4 +1,4 @@
-"""A slave's tables beside its master's: what is taken over, what stays, what is never lost."""
+"""The tables of a slave and its master: entries that are copied, kept, and deleted."""
 
 from __future__ import annotations
 
@@ -36,31 +36,34 @@ DLEDGER = {
 
 
 @define
-class Pair:
+class MasterAndSlave:
+    """A master and a slave whose requests it answers."""
+
     master: BrokerHarness
     slave: BrokerHarness
-    asked: list[tuple[str, int]]
+    requested: list[tuple[str, int]]
     dead: bool = False
     is_java: bool = True
-    """The master knows nothing of versions in questions."""
+    """Whether the master ignores versions in requests."""
     registered: int = 0
     answered: list[int] = field(factory=list)
-    """Lengths of bodies."""
+    """The lengths of the bodies of the responses."""
 
-    def name(self, address: str = MASTER) -> None:
+    def name_master(self, address: str = MASTER) -> None:
+        """Let a name server name the master to the slave."""
         answer = RegistrationAnswer(f"{address[:-1]}2", address)
         now_ms = self.slave.scheduler.monotonic_ms()
         self.slave.broker.masters.on_registration_answer(SERVER, answer, now_ms)
 
     def run(self, duration_ms: int) -> None:
-        """Time passes; the master answers what the slave asks."""
+        """Let time pass while the master answers the slave's requests."""
         self.slave.scheduler.advance(duration_ms)
         while requests := self.slave.network.take():
             for address, command, done in requests:
                 self.registered += command.code == RequestCode.REGISTER_BROKER
                 if command.code not in SYNCED:
                     continue
-                self.asked.append((address, int(command.code)))
+                self.requested.append((address, int(command.code)))
                 if self.dead:
                     done(None, NetworkError("connection refused"))
                 else:
@@ -77,19 +80,19 @@ class Pair:
         return self.slave.broker.topics
 
 
-MakePair = Callable[..., Pair]
+MakePair = Callable[..., MasterAndSlave]
 
 
 @pytest.fixture
 def pair(build: BuildBroker) -> MakePair:
-    def make(**settings: Any) -> Pair:
+    def make(**settings: Any) -> MasterAndSlave:
         master = build()
         role = {} if settings else {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
         slave = build(host="10.0.0.3", **role, **settings)
         if settings:
             slave.broker.identity.role = BrokerRole.SLAVE
             slave.broker.identity.broker_id = 1
-        return Pair(master, slave, [])
+        return MasterAndSlave(master, slave, [])
 
     return make
 
@@ -101,9 +104,9 @@ def test_every_table_is_fetched_from_the_port_that_java_uses(pair: MakePair) -> 
     master.groups.put(SubscriptionGroupConfig(group_name="G", which_broker_when_consume_slowly=2))
     master.offsets.commit("G", "T", 1, 17)
     master.delay_offsets.merge(DelayOffsetSerializeWrapper({1: 10, 3: 11}))
-    both.name()
+    both.name_master()
     both.run(0)
-    assert sorted(both.asked, key=lambda each: each[1]) == [
+    assert sorted(both.requested, key=lambda each: each[1]) == [
         (FAST, 21),
         (MASTER, 43),
         (MASTER, 45),
@@ -125,17 +128,17 @@ def test_every_table_is_fetched_from_the_port_that_java_uses(pair: MakePair) -> 
 def test_the_tables_are_fetched_in_javas_intervals(pair: MakePair) -> None:
     both = pair()
     both.run(FIRST_MS)
-    assert both.asked == [], "nobody is named"
-    both.name()
+    assert both.requested == [], "no master is named"
+    both.name_master()
     both.run(0)
-    assert len(both.asked) == 4
+    assert len(both.requested) == 4
     both.run(PERIOD_MS - 1)
-    assert len(both.asked) == 4
+    assert len(both.requested) == 4
     both.run(1)
-    assert len(both.asked) == 8
-    both.name()
+    assert len(both.requested) == 8
+    both.name_master()
     both.run(1)
-    assert len(both.asked) == 8, "the same name is no news"
+    assert len(both.requested) == 8, "the same master was named before"
 
 
 def test_the_slave_registers_again_while_no_master_answers(pair: MakePair) -> None:
@@ -143,33 +146,33 @@ def test_the_slave_registers_again_while_no_master_answers(pair: MakePair) -> No
     both.run(FIRST_MS - 1)
     servers = both.registered
     both.run(1)
-    assert both.registered == 2 * servers, "nobody is named"
+    assert both.registered == 2 * servers, "no master is named"
     both.dead = True
-    both.name()
+    both.name_master()
     both.run(0)
     before = both.registered
     both.run(PERIOD_MS)
-    assert both.registered >= before + servers, "who is named does not answer"
+    assert both.registered >= before + servers, "the named master does not answer"
     both.dead = False
     both.run(2 * PERIOD_MS)
     before = both.registered
     both.run(PERIOD_MS)
-    assert both.registered - before <= servers, "the periodic one at the most"
+    assert both.registered - before <= servers, "at most the periodic registration"
 
 
 def test_a_master_syncs_nothing(pair: MakePair) -> None:
     both = pair()
     both.slave.broker.identity.role = BrokerRole.ASYNC_MASTER
-    both.name()
+    both.name_master()
     both.run(30_000)
-    assert both.asked == []
+    assert both.requested == []
     assert both.slave.broker.metadata_sync.runtime_info() == {}
 
 
 def test_a_topic_that_the_master_deletes_is_deleted(pair: MakePair) -> None:
     both = pair()
     both.master.broker.topics.put(TopicConfig("T"))
-    both.name()
+    both.name_master()
     both.run(0)
     assert "T" in both.topics
     both.master.scheduler.advance(5)
@@ -194,7 +197,7 @@ def test_tables_are_merged_with_those_of_a_newer_master_that_lacks_entries(
     both.master.broker.topics.put(TopicConfig("new"))
     both.master.broker.offsets.commit("G1", "T1", 1, 9)
     both.master.broker.delay_offsets.merge(DelayOffsetSerializeWrapper({2: 3}))
-    both.name()
+    both.name_master()
     both.run(0)
     slave = both.slave.broker
     assert {"new", *(f"T{number}" for number in range(6))} <= set(both.topics.topics)
@@ -206,7 +209,7 @@ def test_tables_are_merged_with_those_of_a_newer_master_that_lacks_entries(
     version = both.topics.data_version
     both.run(5 * PERIOD_MS)
     assert both.topics.data_version == version, "the same answer changes nothing"
-    for number in range(20):  # the young master lives on
+    for number in range(20):  # The newer master continues.
         both.master.broker.topics.put(TopicConfig(f"later{number}"))
         both.master.scheduler.jump_wall_clock(1_000_000)
         both.run(PERIOD_MS)
@@ -217,13 +220,13 @@ def test_tables_are_merged_with_those_of_a_newer_master_that_lacks_entries(
 
 
 def test_in_a_dledger_group_only_entries_that_a_leader_had_are_deleted(pair: MakePair) -> None:
-    """Whatever its version says."""
+    """This holds whatever the version of the table is."""
     both = pair(**DLEDGER)
     both.topics.put(TopicConfig("T"))
     for number in range(50):
         both.master.scheduler.advance(1000)
         both.master.broker.topics.put(TopicConfig(f"other{number}"))
-    both.name()
+    both.name_master()
     both.run(0)
     assert {"T", "other49"} <= set(both.topics.topics)
 
@@ -235,7 +238,7 @@ def test_a_returning_classic_slave_deletes_what_its_master_has_deleted(pair: Mak
     both.topics.data_version = both.master.broker.topics.data_version
     both.master.scheduler.advance(5)
     both.master.broker.topics.delete("T")
-    both.name()
+    both.name_master()
     both.run(0)
     assert "T" not in both.topics
 
@@ -243,7 +246,7 @@ def test_a_returning_classic_slave_deletes_what_its_master_has_deleted(pair: Mak
 def test_requests_are_independent_and_faults_are_shown(pair: MakePair) -> None:
     both = pair()
     both.dead = True
-    both.name()
+    both.name_master()
     both.run(0)
     info = both.slave.broker.metadata_sync.runtime_info()
     assert info["slaveSync"] == "nothing fetched yet"
@@ -259,7 +262,7 @@ def test_an_unreadable_table_changes_nothing(pair: MakePair, body: bytes) -> Non
     both = pair()
     both.topics.put(TopicConfig("T"))
     before = both.topics.wrapper()
-    both.name()
+    both.name_master()
     both.slave.scheduler.run_until_idle()
     for _, command, done in both.slave.network.take():
         if command.code in SYNCED:
@@ -271,7 +274,7 @@ def test_an_unreadable_table_changes_nothing(pair: MakePair, body: bytes) -> Non
 
 def test_the_refusal_of_a_master_is_shown(pair: MakePair) -> None:
     both = pair()
-    both.name()
+    both.name_master()
     both.slave.scheduler.run_until_idle()
     for _, command, done in both.slave.network.take():
         if command.code == RequestCode.GET_ALL_DELAY_OFFSET:
@@ -286,11 +289,11 @@ def test_the_refusal_of_a_master_is_shown(pair: MakePair) -> None:
 def test_an_rmqpy_master_is_polled_for_changes_each_second(pair: MakePair) -> None:
     both = pair(**DLEDGER)
     both.is_java = False
-    both.name()
+    both.name_master()
     both.run(0)
-    before = len(both.asked)
+    before = len(both.requested)
     both.run(LOOK_MS)
-    assert sorted(code for _, code in both.asked[before:]) == [21, 201]
+    assert sorted(code for _, code in both.requested[before:]) == [21, 201]
     leader = both.master.broker
     leader.topics.put(TopicConfig("just-made", 3, 3))
     leader.groups.put(SubscriptionGroupConfig("just-made"))
@@ -302,7 +305,7 @@ def test_an_rmqpy_master_is_polled_for_changes_each_second(pair: MakePair) -> No
 def test_unchanged_tables_are_not_sent_again(pair: MakePair) -> None:
     both = pair()
     both.is_java = False
-    both.name()
+    both.name_master()
     both.run(0)
     bodies = both.answered
     assert bodies[0] and bodies[3] and len(bodies) == 4
@@ -310,11 +313,11 @@ def test_unchanged_tables_are_not_sent_again(pair: MakePair) -> None:
         both.run(LOOK_MS)
     assert bodies[4:] == [0] * 18
     both.run(LOOK_MS)
-    assert len(bodies) == 28, "the round of all tables"
+    assert len(bodies) == 28, "the periodic round of all tables"
     bodies.clear()
     both.topics.put(TopicConfig("own"))
     both.run(LOOK_MS)
-    assert bodies[0] and bodies[1:] == [0], "one that is no longer what the master told"
+    assert bodies[0] and bodies[1:] == [0], "the table that no longer equals the master's"
     bodies.clear()
     both.run(LOOK_MS)
     assert bodies == [0, 0]
@@ -322,8 +325,8 @@ def test_unchanged_tables_are_not_sent_again(pair: MakePair) -> None:
 
 def test_a_master_that_sends_whole_tables_is_polled_as_often_as_by_java(pair: MakePair) -> None:
     both = pair()
-    both.name()
+    both.name_master()
     both.run(0)
     for _ in range(9):
         both.run(LOOK_MS)
-    assert len(both.asked) == 4
+    assert len(both.requested) == 4

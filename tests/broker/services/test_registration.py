@@ -1,4 +1,4 @@
-"""Registration with name servers, and which addresses a broker takes."""
+"""Registration with name servers, and the addresses that a broker chooses."""
 
 from __future__ import annotations
 
@@ -180,11 +180,11 @@ def test_a_slave_registers_with_its_id_and_learns_its_master(build: BuildBroker)
     harness = build(broker_role=BrokerRole.SLAVE, broker_id=1)
     _, command, answer = harness.network.take()[0]
     assert command.ext_fields["brokerId"] == "1"
-    heard: list[str] = []
-    harness.broker.registration.subscribe(lambda _server, found: heard.append(found.ha_address))
+    addresses: list[str] = []
+    harness.broker.registration.subscribe(lambda _server, found: addresses.append(found.ha_address))
     header = RegisterBrokerResponseHeader(ha_server_addr="h:1", master_addr="m:2")
     answer(RemotingCommand.response_to(command, header=header), None)
-    assert heard == ["h:1"]
+    assert addresses == ["h:1"]
 
 
 def test_a_master_always_has_id_zero(build: BuildBroker) -> None:
@@ -267,10 +267,10 @@ def test_addresses(
             broker_ip1=broker_ip1, bind_address=bind, name_servers=servers, local_addresses=LOCAL
         )
     )
-    told, bound, named = expected
-    assert (chosen.told, chosen.bind) == (told, bound)
+    advertised, bound, named = expected
+    assert (chosen.told, chosen.bind) == (advertised, bound)
     if named is None:
-        assert chosen == Addresses(told=told, bind=bound)
+        assert chosen == Addresses(told=advertised, bind=bound)
     else:
         assert chosen.warning is not None and named in chosen.warning
 

@@ -1,4 +1,4 @@
-"""Cleaning and full disks as a broker meets them: rounds on a timer, requests 306, 316 and 329."""
+"""File cleaning and full disks in a broker: periodic rounds, requests 306, 316, and 329."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_request_329_deletes_expired_files(build: BuildBroker) -> None:
     harness.scheduler.jump_wall_clock(73 * HOUR_MS)
     assert log_files(harness) == before
     assert harness.call(329).code == 0
-    harness.scheduler.advance(30_000)  # the first round lets the consume queues be made durable
+    harness.scheduler.advance(30_000)  # The first round flushes the consume queues.
     after = log_files(harness)
     assert after == before[-len(after) :] and len(after) <= 2
     info = harness.call(28)
@@ -34,7 +34,7 @@ def test_request_329_deletes_expired_files(build: BuildBroker) -> None:
 
 
 def test_files_are_deleted_only_once_the_consume_queues_are_durable(build: BuildBroker) -> None:
-    """A power failure takes what was not synced: the units of messages whose files have gone."""
+    """A power failure would lose unsynced units, which deleted files could not restore."""
     harness = build(
         mapped_file_size_commit_log=4096, delete_when=(), flush_interval_consume_queue=10**9
     )
@@ -48,7 +48,7 @@ def test_files_are_deleted_only_once_the_consume_queues_are_durable(build: Build
     harness.broker.cleaning._flush_queues = lambda: rounds.append(harness.scheduler.now_ms())
     harness.call(329)
     harness.scheduler.advance(60_000)
-    assert rounds, "a flush is asked for in each round"
+    assert rounds, "each round requests a flush"
     gone = set(before) - set(log_files(harness))
     assert all(int(path[-20:]) + 4096 <= durable_to for path in gone)
     assert len(log_files(harness)) > 2
@@ -74,7 +74,9 @@ def test_requests_306_and_316(build: BuildBroker) -> None:
 
 
 def test_a_full_disk_refuses_messages_and_accepts_them_again_later(harness: BrokerHarness) -> None:
-    """Code 14 for those who wait and those who come, pulls go on, then everything by itself."""
+    """Waiting and new sends get code 14, pulls continue, and sends succeed again without an
+    operator.
+    """
     assert harness.send(b"first").code == 0
     harness.files.fail_write("/commitlog/", errno.ENOSPC)
     assert [harness.send().code, harness.send().code] == [14, 14]
@@ -92,7 +94,9 @@ def test_a_full_disk_refuses_messages_and_accepts_them_again_later(harness: Brok
 
 
 def test_a_failed_sync_ends_writing(build: BuildBroker) -> None:
-    """SYNC_FLUSH: the sender is told at once, not after a timeout; nobody is acknowledged later."""
+    """With SYNC_FLUSH the sender is refused at once, not after a timeout, and no send succeeds
+    later.
+    """
     from rmqpy.config.loading import FlushDiskType
 
     harness = build(flush_disk_type=FlushDiskType.SYNC_FLUSH)
@@ -118,9 +122,9 @@ def test_offsets_of_incomplete_queues_are_not_answered(
     harness = build(files=harness.files.kill(), scheduler=harness.scheduler)
     from rmqpy.remoting.headers import GetMaxOffsetRequestHeader
 
-    asked = GetMaxOffsetRequestHeader(topic="T", queue_id=0)
-    answer = harness.call(30, asked)
+    request = GetMaxOffsetRequestHeader(topic="T", queue_id=0)
+    answer = harness.call(30, request)
     assert answer.code == 1 and "rebuilt from the log" in (answer.remark or "")
     assert harness.send().ext_fields["queueOffset"] == "20"
     harness.scheduler.advance(1_000)
-    assert harness.call(30, asked).ext_fields["offset"] == "21"
+    assert harness.call(30, request).ext_fields["offset"] == "21"

@@ -1,4 +1,4 @@
-"""Delayed messages: where they wait, when they come, what is known of the progress."""
+"""Delayed messages: where they wait, when they are delivered, and how progress is saved."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def saved_offsets(harness: BrokerHarness, root: str = "/store") -> dict[int, int
 
 
 def stop(harness: BrokerHarness) -> None:
-    """A whole stop: the name servers answer, the tables are saved."""
+    """Stop the broker: the name servers answer, and the tables are saved."""
     stopped: list[bool] = []
     harness.broker.stop(lambda: stopped.append(True))
     for _, command, done in harness.network.take():
@@ -64,11 +64,11 @@ def test_a_delayed_message_is_delivered_unchanged_when_due(harness: BrokerHarnes
     assert queue_messages(harness.store, "T", 1) == []
     harness.scheduler.advance(10 + schedule.POLL_MS)
     (waiting,) = queue_messages(harness.store, SCHEDULE, 1)
-    (come,) = queue_messages(harness.store, "T", 1)
-    assert come.store_timestamp_ms >= waiting.store_timestamp_ms + 5_000
+    (delivered,) = queue_messages(harness.store, "T", 1)
+    assert delivered.store_timestamp_ms >= waiting.store_timestamp_ms + 5_000
     for name in ("body", "flag", "sys_flag", "born_timestamp_ms", "born_host", "store_host"):
-        assert getattr(come, name) == getattr(waiting, name), name
-    assert come.raw_properties == waiting.raw_properties
+        assert getattr(delivered, name) == getattr(waiting, name), name
+    assert delivered.raw_properties == waiting.raw_properties
 
 
 def test_a_delivery_resumes_a_held_pull(harness: BrokerHarness) -> None:
@@ -120,8 +120,10 @@ def test_progress_is_saved_and_returned(harness: BrokerHarness) -> None:
     assert saved_offsets(harness) == {1: 2}
 
 
-def again(harness: BrokerHarness, build: BuildBroker, **settings: Any) -> Any:
-    """The same store under another broker; the first one could not save its tables."""
+def restart_without_saving(
+    harness: BrokerHarness, build: BuildBroker, **settings: Any
+) -> BrokerHarness:
+    """Return another broker on the same store; the first one does not save its tables."""
     harness.broker.services.stop()
     harness.store.shutdown()
     return build(files=harness.files, scheduler=harness.scheduler, **settings)
@@ -136,7 +138,7 @@ def test_delivered_messages_are_recognized_if_the_progress_was_not_saved(
     send_delayed(harness, 1, "twin")
     harness.scheduler.advance(1_500)
     send_delayed(harness, 1, "late")
-    second = again(harness, build)
+    second = restart_without_saving(harness, build)
     second.scheduler.advance(5_000)
     assert [m.body for m in queue_messages(second.store, "T")] == [
         b"U0", b"U2", b"U4", b"twin", b"twin", b"late"
@@ -150,7 +152,7 @@ def test_undelivered_messages_are_delivered_after_a_restart(
 ) -> None:
     for number in range(3):
         send_delayed(harness, 1, f"U{number}")
-    second = again(harness, build)
+    second = restart_without_saving(harness, build)
     second.scheduler.advance(5_000)
     assert [m.body for m in queue_messages(second.store, "T")] == [b"U0", b"U1", b"U2"]
 
@@ -227,9 +229,11 @@ def test_pending_delays_of_a_java_broker_are_delivered_as_java_delivers_them(
     )
     before = {q: harness.store.reader.max_queue_offset("Delay", q) for q in (0, 1)}
     harness.scheduler.advance(3_600_000)
-    come = {q: queue_messages(harness.store, "Delay", q)[before[q] :] for q in (0, 1)}
-    assert [m.body.startswith(b"Delay|" + waiting) for q in (0, 1) for m in come[q]] == [True] * 2
-    (first,), (second,) = come[0], come[1]
+    delivered = {q: queue_messages(harness.store, "Delay", q)[before[q] :] for q in (0, 1)}
+    assert [m.body.startswith(b"Delay|" + waiting) for q in (0, 1) for m in delivered[q]] == [
+        True
+    ] * 2
+    (first,), (second,) = delivered[0], delivered[1]
     java = manifest("C-upgraded-v497")["messages"]
     for ours in (first, second) if name.startswith("B") else ():
         (theirs,) = (

@@ -1,4 +1,4 @@
-"""Transactions: half messages, their ends, the questions about them."""
+"""Transactions: half messages, their ends, and the checks of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-GIVEN_UP = "TRANS_CHECK_MAX_TIME_TOPIC"
+DISCARDED = "TRANS_CHECK_MAX_TIME_TOPIC"
 ROUND_MS = 60_000
 
 
@@ -63,7 +63,7 @@ def committed(harness: BrokerHarness) -> tuple[int, int]:
     return offsets.get(group, HALF, 0), offsets.get(group, OP, 0)
 
 
-def questions(harness: BrokerHarness) -> list[RemotingCommand]:
+def check_requests(harness: BrokerHarness) -> list[RemotingCommand]:
     return [command for command in harness.channel.take() if command.code == 39]
 
 
@@ -165,7 +165,7 @@ def test_an_ended_transaction_is_not_checked(harness: BrokerHarness) -> None:
     for half, what in zip(queue_messages(harness.store, HALF), (8, 12), strict=True):
         harness.call(37, end_header(half, what))
     harness.scheduler.advance(ROUND_MS + 1_000)
-    assert questions(harness) == []
+    assert check_requests(harness) == []
     assert committed(harness) == (2, 2)
     assert len(queue_messages(harness.store, HALF)) == 2
 
@@ -176,20 +176,20 @@ def test_the_producer_is_checked_and_its_answer_ends_the_transaction(
     harness.heartbeat(group=None, producer="PG")
     send_half(harness, queue_id=3)
     harness.scheduler.advance(ROUND_MS + 1_000)
-    (asked,) = questions(harness)
-    assert asked.is_oneway
-    header = CheckTransactionStateRequestHeader.decode(asked.ext_fields)
+    (check,) = check_requests(harness)
+    assert check.is_oneway
+    header = CheckTransactionStateRequestHeader.decode(check.ext_fields)
     _, again = queue_messages(harness.store, HALF)
     assert again.properties["TRANSACTION_CHECK_TIMES"] == "1"
     assert header.tran_state_table_offset == again.queue_offset == 1
     assert header.commit_log_offset == again.physical_offset
     assert header.msg_id == header.transaction_id == "U"
-    message = decode_message(asked.body)
+    message = decode_message(check.body)
     assert (message.topic, message.queue_id, message.body) == ("T", 3, b"U")
     assert committed(harness) == (1, -1)
     harness.call(37, end_header(again, TRANSACTION_COMMIT, from_transaction_check=True))
     harness.scheduler.advance(ROUND_MS)
-    assert questions(harness) == []
+    assert check_requests(harness) == []
     assert [m.body for m in queue_messages(harness.store, "T", 3)] == [b"U"]
     assert committed(harness) == (2, 1)
 
@@ -199,9 +199,9 @@ def test_young_half_messages_are_checked_later(build: BuildBroker) -> None:
     harness.heartbeat(group=None, producer="PG")
     send_half(harness)
     harness.scheduler.advance(21_000)
-    assert questions(harness) == []
+    assert check_requests(harness) == []
     harness.scheduler.advance(10_000)
-    assert len(questions(harness)) == 1
+    assert len(check_requests(harness)) == 1
 
 
 def test_a_half_message_is_discarded_after_the_last_check(build: BuildBroker) -> None:
@@ -210,11 +210,11 @@ def test_a_half_message_is_discarded_after_the_last_check(build: BuildBroker) ->
     harness.heartbeat(group=None, producer="PG")
     send_half(harness, flag=6)
     harness.scheduler.advance(20_000)
-    assert len(questions(harness)) == 3
-    (given_up,) = queue_messages(harness.store, GIVEN_UP)
-    assert given_up.properties["TRANSACTION_CHECK_TIMES"] == "3"
-    assert (given_up.body, given_up.flag) == (b"U", 6)
-    assert harness.broker.topics.topics[GIVEN_UP].write_queue_nums == 1
+    assert len(check_requests(harness)) == 3
+    (discarded,) = queue_messages(harness.store, DISCARDED)
+    assert discarded.properties["TRANSACTION_CHECK_TIMES"] == "3"
+    assert (discarded.body, discarded.flag) == (b"U", 6)
+    assert harness.broker.topics.topics[DISCARDED].write_queue_nums == 1
     assert committed(harness) == (4, -1)
 
 
@@ -223,7 +223,7 @@ def test_a_half_message_older_than_the_retention_is_discarded_at_once(
 ) -> None:
     send_half(harness, born_timestamp=harness.scheduler.now_ms() - 73 * 3_600_000)
     harness.scheduler.advance(ROUND_MS + 1_000)
-    assert len(queue_messages(harness.store, GIVEN_UP)) == 1
+    assert len(queue_messages(harness.store, DISCARDED)) == 1
 
 
 def test_a_half_message_with_its_own_immunity_does_not_delay_others(build: BuildBroker) -> None:
@@ -232,12 +232,12 @@ def test_a_half_message_with_its_own_immunity_does_not_delay_others(build: Build
     send_half(harness, "late", "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0135")
     send_half(harness, "soon")
     harness.scheduler.advance(11_000)
-    assert [decode_message(q.body).body for q in questions(harness)] == [b"soon"]
+    assert [decode_message(q.body).body for q in check_requests(harness)] == [b"soon"]
     again = queue_messages(harness.store, HALF)[2]
     assert again.properties["TRAN_PREPARED_QUEUE_OFFSET"] == "0"
     harness.call(37, end_header(queue_messages(harness.store, HALF)[0], TRANSACTION_COMMIT))
     harness.scheduler.advance(60_000)
-    assert b"late" not in [decode_message(q.body).body for q in questions(harness)]
+    assert b"late" not in [decode_message(q.body).body for q in check_requests(harness)]
 
 
 def test_checks_are_counted_without_a_producer(build: BuildBroker) -> None:
@@ -279,11 +279,11 @@ def test_a_slave_checks_no_producer(harness: BrokerHarness) -> None:
     send_half(harness)
     harness.broker.services.stop()
     harness.scheduler.advance(ROUND_MS + 30_000)
-    assert questions(harness) == []
+    assert check_requests(harness) == []
     harness.broker.services.start()
     harness.heartbeat(group=None, producer="PG")
     harness.scheduler.advance(ROUND_MS + 1_000)
-    assert len(questions(harness)) == 1
+    assert len(check_requests(harness)) == 1
 
 
 def test_a_round_that_cannot_write_is_repeated(build: BuildBroker) -> None:
@@ -314,8 +314,8 @@ def test_a_discarded_half_message_can_be_resumed(build: BuildBroker) -> None:
     harness = build(transaction_check_interval=10_000, transaction_check_max=0)
     send_half(harness)
     harness.scheduler.advance(11_000)
-    (given_up,) = queue_messages(harness.store, GIVEN_UP)
-    msg_id = f"0A00000200002A9F{given_up.physical_offset:016X}"
+    (discarded,) = queue_messages(harness.store, DISCARDED)
+    msg_id = f"0A00000200002A9F{discarded.physical_offset:016X}"
     answer = harness.call(323, ResumeCheckHalfMessageRequestHeader(msg_id=msg_id))
     assert answer.code == 0
     assert queue_messages(harness.store, HALF)[-1].properties["TRANSACTION_CHECK_TIMES"] == "0"
@@ -326,7 +326,7 @@ def test_a_discarded_half_message_can_be_resumed(build: BuildBroker) -> None:
     assert harness.call(323, ResumeCheckHalfMessageRequestHeader(msg_id=msg_id)).code == 1
 
 
-# what a Java broker left behind
+# Half messages of a Java broker
 
 
 def test_the_check_request_is_javas_byte_for_byte() -> None:
@@ -363,9 +363,9 @@ def test_half_messages_of_a_java_broker_are_resolved(
     probe.scheduler.advance(60_000)
     ends = {topic: probe.store.reader.max_queue_offset(topic, 0) for topic in (HALF, OP)}
     assert committed(probe)[0] == ends[HALF]
-    given_up = [m.properties["UNIQ_KEY"] for m in queue_messages(probe.store, GIVEN_UP)]
-    assert set(pending) <= set(given_up)
-    assert len(given_up) == len(set(given_up))
+    discarded = [m.properties["UNIQ_KEY"] for m in queue_messages(probe.store, DISCARDED)]
+    assert set(pending) <= set(discarded)
+    assert len(discarded) == len(set(discarded))
     probe.store.shutdown()
 
 

@@ -1,4 +1,4 @@
-"""Statistics by topic, queue and group: what tools are told."""
+"""Statistics by topic, queue, and group, as tools read them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rmqpy.testing.harness import BrokerHarness, BuildBroker
 
 
 def view(harness: BrokerHarness, name: str, key: str) -> BrokerStatsData | None:
+    """Return a statistic, or None if the broker does not have it."""
     answer = harness.call(315, ViewBrokerStatsDataRequestHeader(stats_name=name, stats_key=key))
     if answer.code:
         assert answer.code == 1

@@ -1,4 +1,4 @@
-"""Heartbeats, groups, notices, order locks."""
+"""Heartbeats, groups, notifications, and queue locks."""
 
 from __future__ import annotations
 
@@ -70,10 +70,12 @@ def test_members_are_notified_of_joining_leaving_and_changed_topics(harness: Bro
     harness.heartbeat(second, "c2", subscriptions=(SubscriptionData("T", "*"),))
     assert take_notices(first) == ["CG"]
     harness.heartbeat(second, "c2", subscriptions=(SubscriptionData("T", "*", sub_version=9),))
-    assert take_notices(first) == [], "a newer version replaces without a word"
+    assert take_notices(first) == [], (
+        "a newer version replaces the subscription without a notification"
+    )
     assert subscription(harness).sub_version == 9
     harness.heartbeat(second, "c2")
-    assert take_notices(first) == ["CG"], "a topic is gone"
+    assert take_notices(first) == ["CG"], "a topic is no longer subscribed"
     harness.broker.server.channel_closed(second)
     assert take_notices(first) == ["CG"]
     assert consumer_ids(harness) == ["c1"]
@@ -127,17 +129,17 @@ def test_unregistering_the_last_member_removes_the_group(harness: BrokerHarness)
 
 
 def test_silent_clients_are_closed_after_two_minutes(harness: BrokerHarness) -> None:
-    silent, living = MemoryChannel(), MemoryChannel()
+    silent, active = MemoryChannel(), MemoryChannel()
     harness.heartbeat(silent, "c1", producer="PG")
-    harness.heartbeat(living, "c2")
-    take_notices(living)
+    harness.heartbeat(active, "c2")
+    take_notices(active)
     harness.scheduler.advance(100_000)
-    harness.heartbeat(living, "c2")
+    harness.heartbeat(active, "c2")
     harness.scheduler.advance(30_000)
-    assert silent.closed and not living.closed
+    assert silent.closed and not active.closed
     assert consumer_ids(harness) == ["c2"]
     assert harness.broker.clients.producer_groups == {}
-    assert take_notices(living) == ["CG"]
+    assert take_notices(active) == ["CG"]
 
 
 def test_a_wrong_group_name_is_refused_and_leaves_no_trace(harness: BrokerHarness) -> None:
@@ -194,7 +196,7 @@ def test_a_queue_belongs_to_one_client_of_a_group(harness: BrokerHarness) -> Non
     assert lock(harness, "c1", QUEUE) == [QUEUE]
     body = UnlockBatchRequestBody("CG", "c2", [QUEUE]).encode()
     assert harness.call(42, None, body).code == 0
-    assert lock(harness, "c2", QUEUE) == [], "only the owner can give up"
+    assert lock(harness, "c2", QUEUE) == [], "only the owner can unlock"
     harness.call(42, None, UnlockBatchRequestBody("CG", "c1", [QUEUE]).encode())
     assert lock(harness, "c2", QUEUE) == [QUEUE]
 

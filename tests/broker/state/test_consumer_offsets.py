@@ -1,4 +1,4 @@
-"""Consumer offsets: codes 14, 15, 43 and the file."""
+"""Consumer offsets: codes 14, 15, and 43, and the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics and groups: what is there, what is created, what administrators change, what is saved."""
+"""Topics and groups: defaults, automatic creation, administration, and the saved tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rmqpy.testing.harness import BrokerHarness, BuildBroker
 TOPICS = "/store/config/topics.json"
 
 
-def put_topic(harness: BrokerHarness, topic: str = "T", **values: Any) -> Any:
+def put_topic(harness: BrokerHarness, topic: str = "T", **values: Any) -> RemotingCommand:
     fields: dict[str, Any] = {
         "topic": topic,
         "default_topic": "TBW102",
