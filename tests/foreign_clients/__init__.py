@@ -8,8 +8,8 @@ cpp    rocketmq-client-cpp in PyPI's ``rocketmq``     Linux on x86-64, ``pip``
 =====  =============================================  ====================================
 
 Each is a :class:`rmqpy.testing.java.Probe` with the commands ``send`` and ``consume``; Go's also
-has ``transact``. Cache, below ``RMQPY_CLIENTS_CACHE`` or ``~/.cache/rmqpy/clients``:
-``go-<hash>/probe`` and ``rocketmq-<version>/``; they appear by rename.
+has ``transact``. They are cached below ``RMQPY_CLIENTS_CACHE`` or ``~/.cache/rmqpy/clients`` as
+``go-<hash>/probe`` and ``rocketmq-<version>/``, which appear by a rename when they are complete.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
     with _locked():
         if folder.is_dir():
             return
-        with tempfile.TemporaryDirectory(dir=_cache(), prefix="install-") as made:
-            work = Path(made) / "made"
+        with tempfile.TemporaryDirectory(dir=_cache(), prefix="install-") as folder_name:
+            work = Path(folder_name) / "client"
             work.mkdir()
             make(work)
             work.rename(folder)

@@ -40,7 +40,7 @@ def body(index: int, size: int) -> bytes:
     return bytes(97 + (31 * index + 7 * j) % 26 for j in range(size))
 
 
-def made(client: Any, options: Options, index: int) -> Any:
+def new_message(client: Any, options: Options, index: int) -> Any:
     message = client.Message(options["topic"])
     sizes = options.get("sizes", "100").split(",")
     message.set_body(body(index, int(sizes[index % len(sizes)])))
@@ -64,7 +64,7 @@ def send(client: Any, options: Options) -> None:
     shards = int(options.get("shards", 0))
     try:
         for index in range(first, first + count):
-            message = made(client, options, index)
+            message = new_message(client, options, index)
             if options.get("mode") == "oneway":
                 producer.send_oneway(message)
             elif shards:
@@ -72,7 +72,7 @@ def send(client: Any, options: Options) -> None:
             else:
                 _sent(index, producer.send_sync(message))
         if options.get("mode") == "oneway":
-            time.sleep(0.5)  # shutdown drops what is not sent yet
+            time.sleep(0.5)  # The shutdown drops unsent messages.
     finally:
         producer.shutdown()
 
@@ -115,7 +115,7 @@ def consume(client: Any, options: Options) -> None:
         if (count and now - last >= idle_s) or (not count and now > first_by):
             break
         time.sleep(0.05)
-    time.sleep(0.2)  # the last result is still being sent
+    time.sleep(0.2)  # The last result is still being sent.
     consumer.shutdown()
 
 

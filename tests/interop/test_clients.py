@@ -171,14 +171,17 @@ def test_a_held_pull_is_answered_when_a_message_arrives(cluster: InteropCluster)
 def test_messages_are_found_by_key_by_unique_key_and_by_offset_id(cluster: InteropCluster) -> None:
     topic = cluster.topic()
     sent = cluster.send(topic, count=10, keys="invoice-")
-    wanted = sent[3]
+    expected = sent[3]
     (found,) = cluster.probe.run("query", topic=topic, key="invoice-3")
-    assert (found["queueId"], found["queueOffset"]) == (wanted["queueId"], wanted["queueOffset"])
-    assert found["msgId"] == wanted["msgId"]
-    for identity in (wanted["offsetMsgId"], wanted["msgId"]):
+    assert (found["queueId"], found["queueOffset"]) == (
+        expected["queueId"],
+        expected["queueOffset"],
+    )
+    assert found["msgId"] == expected["msgId"]
+    for identity in (expected["offsetMsgId"], expected["msgId"]):
         (found,) = cluster.probe.run("view", topic=topic, id=identity)
         assert found["properties"]["KEYS"] == "invoice-3"
-        assert found["crc"] == wanted["crc"]
+        assert found["crc"] == expected["crc"]
 
 
 def test_search_by_time_returns_the_message_of_that_time_or_the_nearest_one(

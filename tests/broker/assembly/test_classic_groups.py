@@ -169,8 +169,8 @@ def test_javas_sample_configurations_start_and_replicate(tmp_path: Path, sample:
 class StaleNameServer:
     """A name server that names a dead master to every broker."""
 
-    def __init__(self, gone: str) -> None:
-        self.gone = gone
+    def __init__(self, dead_master: str) -> None:
+        self.dead_master = dead_master
         self.registrations = 0
 
     def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
@@ -180,10 +180,10 @@ class StaleNameServer:
             header = None
             if command.code == RequestCode.REGISTER_BROKER:
                 self.registrations += 1
-                host, port = self.gone.split(":")
+                host, port = self.dead_master.split(":")
                 ha_address = f"{host}:{int(port) + 1}"
                 header = RegisterBrokerResponseHeader(
-                    ha_server_addr=ha_address, master_addr=self.gone
+                    ha_server_addr=ha_address, master_addr=self.dead_master
                 )
             channel.write(encode_command(RemotingCommand.response_to(command, header=header)))
 
@@ -200,8 +200,8 @@ class StaleNameServer:
 def test_a_slave_keeps_its_master_with_one_dead_and_one_stale_name_server(tmp_path: Path) -> None:
     async def main() -> None:
         async with loopback_servers(tmp_path) as servers:
-            gone = f"127.0.0.1:{servers.port(BROKER_PORT_COUNT)}"
-            stale = StaleNameServer(gone)
+            dead_master = f"127.0.0.1:{servers.port(BROKER_PORT_COUNT)}"
+            stale = StaleNameServer(dead_master)
             server = RemotingServer(stale, servers.scheduler)
             stale_address = "{}:{}".format(*await server.listen("127.0.0.1", 0))
             servers.ends.append(server.close)
@@ -216,7 +216,7 @@ def test_a_slave_keeps_its_master_with_one_dead_and_one_stale_name_server(tmp_pa
                 await until(partial(stale.has_registered_after, rounds))
                 await until(lambda: "connected" in info(slave)["haState"])
                 assert info(slave)["haMaster"] == master.address
-            assert f"{stale_address} names {gone}" in info(slave)["haNameServersDisagree"]
+            assert f"{stale_address} names {dead_master}" in info(slave)["haNameServersDisagree"]
             assert info(master)["haSlaveCount"] == "1"
 
     in_loop(main)

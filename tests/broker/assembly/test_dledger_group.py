@@ -32,6 +32,8 @@ from rmqpy.dledger.protocol.messages import (
     GetEntriesResponse,
     MetadataRequest,
     MetadataResponse,
+    Request,
+    Response,
 )
 from rmqpy.dledger.state import DiskState, Role
 from rmqpy.model.errors import NetworkError
@@ -199,7 +201,7 @@ class Group:
                 return found
             found += [decode_message(message).body for message in page.messages]
 
-    def request(self, member: Member, request: Any) -> Any:
+    def request(self, member: Member, request: Request) -> Response:
         """Return the response to a request of DLedger's own protocol."""
         assert member.driver is not None
         channel = MemoryChannel()
@@ -307,9 +309,9 @@ def send_command(body: bytes) -> RemotingCommand:
 
 @pytest.fixture
 def group() -> Iterator[Group]:
-    made = Group.of()
-    made.start(0, 1, 2)
-    yield made
+    three = Group.of()
+    three.start(0, 1, 2)
+    yield three
 
 
 def assert_equal_ledgers(group: Group) -> None:
@@ -466,6 +468,7 @@ def test_dledger_clients_are_served(group: Group) -> None:
         refused = group.request(leader, AppendEntryRequest(body=wrong, **common))
         assert refused.code == DLedgerResponseCode.UNEXPECTED_ARGUMENT
     done = group.request(leader, AppendEntryRequest(batch_msgs=(record, record), **common))
+    assert isinstance(done, AppendEntryResponse)
     assert (done.code, done.index) == (200, 3) and done.position > position
     assert group.read(leader) == [b"a"] * 4
     for empty in ((), (record, b"")):

@@ -259,10 +259,10 @@ def test_delays_are_delivered_after_the_switch_as_java_delivered_them(
         async with asyncio.timeout(20):
             while process.store.reader.max_queue_offset("Delay", 1) < 3:
                 await asyncio.sleep(0.01)
-        made = stored_by_us(process.store, ["Delay"], process.store.opened.divided_offset)
+        stored = stored_by_us(process.store, ["Delay"], process.store.opened.divided_offset)
         await process.stop()
         await scheduler.close()
-        return made
+        return stored
 
     java = manifest("C-upgraded-v497")
     theirs = [m for m in stored_by_java(java, ["Delay"], 0) if m["props"]["DELAY"] == "5"]

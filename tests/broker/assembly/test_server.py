@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from rmqpy.config.loading import FlushDiskType
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import StoreError
+from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, SERIALIZE_ROCKETMQ, RemotingCommand
 from rmqpy.remoting.command_header import header_fields
 from rmqpy.remoting.headers import REQUEST_HEADERS
@@ -69,7 +69,7 @@ def test_replies_have_the_opaque_and_serialization_of_the_request(harness: Broke
 def test_a_failing_request_does_not_affect_others(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> None:
+    def broken(*_: object) -> None:
         raise KeyError("planted")
 
     monkeypatch.setattr(harness.store.reader, "max_queue_offset", broken)
@@ -294,7 +294,7 @@ def test_administrative_requests_are_limited_to_a_slice_of_a_turn(build: BuildBr
     harness = build()
     handled: list[int] = []
 
-    def slow(_channel: Any, request: RemotingCommand) -> RemotingCommand:
+    def slow(_channel: Channel, request: RemotingCommand) -> RemotingCommand:
         handled.append(request.opaque)
         harness.scheduler.advance(3)
         return RemotingCommand.response_to(request)

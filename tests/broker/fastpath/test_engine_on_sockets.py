@@ -294,7 +294,7 @@ def test_a_turn_ends_even_if_pulls_never_stop(
         await client.read(1)
         calls = 0
 
-        def receive(core: Any, begin: bool) -> int:
+        def receive(core: object, begin: bool) -> int:
             nonlocal calls
             calls += 1
             return FeedStatus.NONE_LEFT

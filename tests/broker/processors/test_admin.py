@@ -13,6 +13,7 @@ from rmqpy.remoting.bodies import (
     QueryConsumeTimeSpanBody,
     SubscriptionData,
 )
+from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import (
     GetConsumeStatsInBrokerHeader,
     QueryConsumeQueueRequestHeader,
@@ -59,7 +60,7 @@ def test_times_of_queues(harness: BrokerHarness) -> None:
     assert harness.call(RequestCode.QUERY_CONSUME_TIME_SPAN, header).code == 17
 
 
-def units(harness: BrokerHarness, **fields: Any) -> Any:
+def units(harness: BrokerHarness, **fields: Any) -> RemotingCommand:
     values = {"topic": "TBW102", "queue_id": 0, "index": 0, "count": 10, **fields}
     return harness.call(RequestCode.QUERY_CONSUME_QUEUE, QueryConsumeQueueRequestHeader(**values))
 

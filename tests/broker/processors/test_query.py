@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from harness.broker import response_bodies
 
@@ -22,6 +20,7 @@ from rmqpy.remoting.bodies import (
     TopicOffset,
     TopicStatsTable,
 )
+from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import (
     GetConsumerConnectionListRequestHeader,
     GetConsumeStatsRequestHeader,
@@ -78,7 +77,9 @@ def test_the_earliest_store_time_is_that_of_the_queue(harness: BrokerHarness) ->
     assert harness.call(32, header).ext_fields == {"timestamp": "-1"}
 
 
-def query(harness: BrokerHarness, key: str, max_num: int = 32, unique: bool | None = None) -> Any:
+def query(
+    harness: BrokerHarness, key: str, max_num: int = 32, unique: bool | None = None
+) -> RemotingCommand:
     header = QueryMessageRequestHeader(
         topic="T",
         key=key,

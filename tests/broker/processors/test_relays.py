@@ -59,7 +59,7 @@ def running_info(harness: BrokerHarness, client_id: str = "c1") -> None:
     harness.deliver(RemotingCommand.request(307, header))
 
 
-def test_running_info_comes_from_the_client(harness: BrokerHarness) -> None:
+def test_running_info_is_fetched_from_the_client(harness: BrokerHarness) -> None:
     channel = member(harness, "c1")
     running_info(harness)
     request = sent_request(channel)

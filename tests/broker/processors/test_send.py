@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from rmqpy.broker.services.flush import COMPANY_MS
 from rmqpy.codec.message import BatchItem, decode_message, encode_batch_body, offset_msg_id
 from rmqpy.config.loading import BrokerRole, FlushDiskType
 from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.net.ha import SlaveView
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.files.watermark import Watermark
@@ -261,7 +263,7 @@ def test_a_warning_of_the_store_has_the_id_of_the_message(
 ) -> None:
     put = harness.store.appender.put
 
-    def without_slave(drafts: Any, batch: bool = False) -> list[PutResult]:
+    def without_slave(drafts: Sequence[OutgoingMessage], batch: bool = False) -> list[PutResult]:
         return [
             PutResult(
                 PutMessageStatus.SLAVE_NOT_AVAILABLE,
@@ -294,7 +296,7 @@ def test_a_refusal_of_the_store_is_answered_at_once(harness: BrokerHarness) -> N
 def test_a_failing_put_is_answered_and_the_broker_continues(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(drafts: Any, batch: bool = False) -> list[PutResult]:
+    def broken(drafts: Sequence[OutgoingMessage], batch: bool = False) -> list[PutResult]:
         raise RuntimeError("planted")
 
     with monkeypatch.context() as patch:
@@ -382,7 +384,7 @@ def test_a_slave_that_does_not_acknowledge_in_time_is_a_warning(build: BuildBrok
     assert late.ext_fields["queueOffset"] == "0"
 
 
-def test_a_slave_too_far_behind_is_not_waited_for(build: BuildBroker) -> None:
+def test_a_slave_that_lags_too_far_is_not_waited_for(build: BuildBroker) -> None:
     harness, slaves = with_slaves(build, ha_slave_fallbehind_max=300)
     harness.deliver(harness.send_command(b"x" * 50))
     slaves.replicated.advance(harness.store.log.max_offset)

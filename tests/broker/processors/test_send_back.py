@@ -25,7 +25,7 @@ def send_back(
     return answer
 
 
-def test_a_message_comes_back_through_its_delay_level(harness: BrokerHarness) -> None:
+def test_a_message_sent_back_waits_in_its_delay_level(harness: BrokerHarness) -> None:
     harness.send(b"once", properties="UNIQ_KEY\x01U\x02KEYS\x01k\x02TAGS\x01a", flag=9)
     harness.channel.peer = ("10.0.0.77", 4321)
     assert send_back(harness, 0).code == 0

@@ -245,14 +245,14 @@ def test_a_diverged_log_is_refused_with_the_offset(
     second.run(1_000)
     assert second.dialled == []
     assert f"the two logs diverge at offset {diverged}:" in second.state
-    begins = [
+    record_starts = [
         int.from_bytes(read_span(ours.log, place - 28, 36)[28:])
         for place in range(28, diverged + 29)
         if int.from_bytes(read_span(ours.log, place, 8)) == place - 28
     ]
-    assert f"(in the message at {begins[-1]})" in second.state
-    for place in (begins[3], begins[3] + 1, begins[4] - 1):
-        assert frame_start(ours.log, place) == begins[3]
+    assert f"(in the message at {record_starts[-1]})" in second.state
+    for place in (record_starts[3], record_starts[3] + 1, record_starts[4] - 1):
+        assert frame_start(ours.log, place) == record_starts[3]
 
 
 def test_a_java_master_cannot_compare_logs_and_the_slave_reports_it(

@@ -49,8 +49,8 @@ def test_files_are_deleted_only_once_the_consume_queues_are_durable(build: Build
     harness.call(329)
     harness.scheduler.advance(60_000)
     assert rounds, "each round requests a flush"
-    gone = set(before) - set(log_files(harness))
-    assert all(int(path[-20:]) + 4096 <= durable_to for path in gone)
+    deleted = set(before) - set(log_files(harness))
+    assert all(int(path[-20:]) + 4096 <= durable_to for path in deleted)
     assert len(log_files(harness)) > 2
 
 

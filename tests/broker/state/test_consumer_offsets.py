@@ -55,7 +55,7 @@ def test_a_oneway_update_is_not_answered(harness: BrokerHarness) -> None:
     assert harness.broker.offsets.get("CG", "T", 0) == 5
 
 
-def test_an_unknown_offset_is_zero_where_the_queue_begins_in_memory(build: BuildBroker) -> None:
+def test_an_unknown_offset_is_zero_if_the_queue_starts_in_memory(build: BuildBroker) -> None:
     harness = build()
     assert query(harness) == (0, "0"), "an empty queue"
     harness.send()

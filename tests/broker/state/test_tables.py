@@ -187,7 +187,7 @@ def test_the_default_topic_must_be_inheritable(build: BuildBroker) -> None:
     assert harness.send().code == 17
 
 
-def test_ordered_topics_come_from_the_name_servers(harness: BrokerHarness) -> None:
+def test_the_name_servers_set_the_ordered_topics(harness: BrokerHarness) -> None:
     put_topic(harness, "A")
     put_topic(harness, "B")
     version = harness.broker.topics.data_version.counter
