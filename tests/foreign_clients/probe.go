@@ -1,5 +1,5 @@
-// The Go client of RocketMQ, told by lines what to do, answering with JSON lines as the probe in Java does:
-// "command name=value ..." in, events out, the last of which is "done" or "fault".
+// The Go client of RocketMQ, which reads commands as lines and writes JSON lines, as the probe in Java does: it reads
+// "command name=value ..." and writes events, the last of which is "done" or "fault".
 package main
 
 import (
@@ -70,7 +70,7 @@ func freshName(kind string) string {
 	return fmt.Sprintf("%s-%d-%d", kind, os.Getpid(), atomic.AddInt64(&names, 1))
 }
 
-// The body that every probe gives its message of this number.
+// Return the body that every probe sends in its message of this number.
 func body(index, size int) []byte {
 	made := make([]byte, size)
 	for j := range made {
@@ -167,12 +167,12 @@ func send(o options) error {
 		printSent(first, result, err)
 	}
 	if mode == "oneway" {
-		time.Sleep(500 * time.Millisecond) // the connection is closed with what it has not sent
+		time.Sleep(500 * time.Millisecond) // Closing the connection drops unsent messages.
 	}
 	return nil
 }
 
-// What a transactional producer says at first and when it is asked: a letter for each message.
+// The outcomes that a transactional producer returns at first and when it is checked: a letter for each message.
 type answers struct {
 	outcomes, checks string
 }
@@ -280,7 +280,7 @@ func consume(o options) error {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	time.Sleep(200 * time.Millisecond) // the last result is on its way
+	time.Sleep(200 * time.Millisecond) // The last result is still being sent.
 	return client.Shutdown()
 }
 

@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteropServers]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteropServers]:
     root = tmp_path_factory.mktemp("interop")
     java = JavaSite(root / "java", JavaHome())
     home = {"ROCKETMQ_HOME": str(root / "rmqpy")}  # The Java servers have one, too.
@@ -57,29 +57,29 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteropServers]
 
 
 @pytest.fixture(scope="session", params=CLUSTERS, ids="-".join)
-def cluster(request: pytest.FixtureRequest, ground: InteropServers) -> Iterator[InteropCluster]:
+def cluster(request: pytest.FixtureRequest, servers: InteropServers) -> Iterator[InteropCluster]:
     namesrv_kind, broker_kind, mode = request.param
     name = "-".join(request.param)
-    namesrv = ground.namesrv(namesrv_kind, f"{name}-namesrv")
+    namesrv = servers.namesrv(namesrv_kind, f"{name}-namesrv")
     spec = BrokerSpec(
-        port=ground.block(BROKER_PORT_COUNT).broker_port,
+        port=servers.block(BROKER_PORT_COUNT).broker_port,
         namesrv=namesrv.address,
-        settings=dledger_settings("broker-a", ground.block(1).first) if mode == "dledger" else {},
+        settings=dledger_settings("broker-a", servers.block(1).first) if mode == "dledger" else {},
     )
-    broker = ground.take(ground.site(broker_kind).broker(f"{name}-broker", spec).start())
+    broker = servers.take(servers.site(broker_kind).broker(f"{name}-broker", spec).start())
     yield InteropCluster(
         namesrv,
         broker,
         spec.broker_name,
-        ground.probe.at(namesrv.address),
-        ground.admin.at(namesrv.address),
+        servers.probe.at(namesrv.address),
+        servers.admin.at(namesrv.address),
     )
     assert broker.stop() in clean_exit_codes(broker_kind)
     assert namesrv.stop() in clean_exit_codes(namesrv_kind)
 
 
 @pytest.fixture(scope="session")
-def pair_of(ground: InteropServers) -> Callable[[str, str, Mapping[str, str]], ClusterPair]:
+def pair_of(servers: InteropServers) -> Callable[[str, str, Mapping[str, str]], ClusterPair]:
     """Return a function that starts a pair under a name, in a mode, with settings; the caller stops
     it.
 
@@ -87,19 +87,19 @@ def pair_of(ground: InteropServers) -> Callable[[str, str, Mapping[str, str]], C
     """
 
     def start(name: str, mode: str, settings: Mapping[str, str]) -> ClusterPair:
-        return {kind: start_cluster(ground, kind, f"{name}-{kind}-{mode}", mode, settings)
+        return {kind: start_cluster(servers, kind, f"{name}-{kind}-{mode}", mode, settings)
                 for kind in ("java", "rmqpy")}  # fmt: skip
 
     return start
 
 
 @pytest.fixture
-def hosts(ground: InteropServers, upgrade_commands: Commands) -> MakeHosts:
+def hosts(servers: InteropServers, upgrade_commands: Commands) -> MakeHosts:
     """Return a function that creates hosts in a folder, from the kind of their name server, a name
     for all servers, and a brokerName.
     """
 
     def make(folder: Path, namesrv_kind: str, name: str, broker: str) -> Hosts:
-        return Hosts.make(ground, upgrade_commands, folder, namesrv_kind, name, broker)
+        return Hosts.make(servers, upgrade_commands, folder, namesrv_kind, name, broker)
 
     return make

@@ -101,24 +101,26 @@ class GuardedCluster:
     params=[(kind, mode) for mode in ("classic", "dledger") for kind in ("java", "rmqpy")],
     ids="-".join,
 )
-def guarded(request: pytest.FixtureRequest, ground: InteropServers) -> Iterator[GuardedCluster]:
+def guarded(request: pytest.FixtureRequest, servers: InteropServers) -> Iterator[GuardedCluster]:
     kind, mode = request.param
     name = f"guarded-{kind}-{mode}"
-    site = ground.site(kind)
+    site = servers.site(kind)
     home = site.root / f"{name}-broker"
     (home / "conf").mkdir(parents=True)
     (home / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
-    namesrv = ground.namesrv(kind, f"{name}-namesrv")
+    namesrv = servers.namesrv(kind, f"{name}-namesrv")
     settings = {"aclEnable": "true", "autoCreateTopicEnable": "false"}
     if mode == "dledger":
-        settings |= dledger_settings("broker-a", ground.block(1).first)
+        settings |= dledger_settings("broker-a", servers.block(1).first)
     if kind == "rmqpy":
         settings["rocketmqHome"] = str(home)
     spec = BrokerSpec(
-        port=ground.block(BROKER_PORT_COUNT).broker_port, namesrv=namesrv.address, settings=settings
+        port=servers.block(BROKER_PORT_COUNT).broker_port,
+        namesrv=namesrv.address,
+        settings=settings,
     )
-    broker = ground.take(site.broker(f"{name}-broker", spec).start())
-    tools = ground.java.root / "admin" / "conf" / "tools.yml"
+    broker = servers.take(site.broker(f"{name}-broker", spec).start())
+    tools = servers.java.root / "admin" / "conf" / "tools.yml"
     tools.parent.mkdir(parents=True, exist_ok=True)
     tools.write_text("accessKey: administrator\nsecretKey: admin-secret\n")
     cluster = GuardedCluster(
@@ -126,8 +128,8 @@ def guarded(request: pytest.FixtureRequest, ground: InteropServers) -> Iterator[
         home,
         namesrv,
         broker,
-        ground.probe.at(namesrv.address),
-        ground.admin.at(namesrv.address),
+        servers.probe.at(namesrv.address),
+        servers.admin.at(namesrv.address),
     )
     for topic in ("Open", "Closed"):
         cluster.probe.run("createTopic", topic=topic, broker=broker.address, **ADMIN)
@@ -228,16 +230,16 @@ def test_our_client_signs_its_requests(guarded: GuardedCluster) -> None:
 
 @pytest.mark.parametrize(("master", "slave"), [("java", "rmqpy"), ("rmqpy", "java")])
 def test_a_slave_synchronizes_with_a_master_that_has_access_control(
-    ground: InteropServers, master: str, slave: str
+    servers: InteropServers, master: str, slave: str
 ) -> None:
     """Our slave signs; Java's cannot, and is accepted by its address, as by a Java master."""
     name = f"guarded-{master}-with-{slave}"
-    home = ground.site(master).root / f"{name}-master"
+    home = servers.site(master).root / f"{name}-master"
     (home / "conf").mkdir(parents=True)
     white = "globalWhiteRemoteAddresses: [127.0.0.1]" if slave == "java" else ""
     accounts = ACCOUNTS.replace("globalWhiteRemoteAddresses:", white)
     (home / "conf" / "plain_acl.yml").write_text(accounts)
-    namesrv = ground.namesrv("java", f"{name}-namesrv")
+    namesrv = servers.namesrv("java", f"{name}-namesrv")
     brokers = {}
     for role, kind in (("master", master), ("slave", slave)):
         settings = {"brokerRole": "ASYNC_MASTER" if role == "master" else "SLAVE"}
@@ -250,12 +252,12 @@ def test_a_slave_synchronizes_with_a_master_that_has_access_control(
             if kind == "rmqpy":
                 settings["innerClientAuthenticationCredentials"] = json.dumps(ADMIN)
         spec = BrokerSpec(
-            port=ground.block(BROKER_PORT_COUNT).broker_port,
+            port=servers.block(BROKER_PORT_COUNT).broker_port,
             namesrv=namesrv.address,
             settings=settings,
         )
-        brokers[role] = ground.take(ground.site(kind).broker(f"{name}-{role}", spec).start())
-    probe = ground.probe.at(namesrv.address)
+        brokers[role] = servers.take(servers.site(kind).broker(f"{name}-{role}", spec).start())
+    probe = servers.probe.at(namesrv.address)
     probe.run("createTopic", topic="Synchronized", broker=brokers["master"].address, **ADMIN)
     store = brokers["slave"].store
     assert store is not None

@@ -103,29 +103,29 @@ def store_of(broker: ServerProcess) -> Path:
 
 
 @pytest.fixture(params=GROUPS)
-def group(request: pytest.FixtureRequest, ground: InteropServers) -> Iterator[MixedGroup]:
+def group(request: pytest.FixtureRequest, servers: InteropServers) -> Iterator[MixedGroup]:
     kinds: tuple[str, ...] = request.param
     name = "-".join(kinds)
-    namesrv = ground.namesrv("java", f"{name}-namesrv")
-    ports = ground.block(3)
+    namesrv = servers.namesrv("java", f"{name}-namesrv")
+    ports = servers.block(3)
     brokers = []
     for number, kind in enumerate(kinds):
         spec = BrokerSpec(
-            port=ground.block(BROKER_PORT_COUNT).broker_port,
+            port=servers.block(BROKER_PORT_COUNT).broker_port,
             namesrv=namesrv.address,
             settings=group_settings("broker-a", list(ports), number) | {"preferredLeaderId": "n0"},
         )
-        site = version_of(ground, kind)
-        brokers.append(ground.take(site.broker(f"{name}-{number}", spec).launch()))
+        site = version_of(servers, kind)
+        brokers.append(servers.take(site.broker(f"{name}-{number}", spec).launch()))
     yield MixedGroup(namesrv, brokers, list(ports), kinds)
     for broker in brokers:
         broker.kill()
 
 
 def test_a_leader_killed_under_load_loses_no_acknowledged_message(
-    group: MixedGroup, ground: InteropServers
+    group: MixedGroup, servers: InteropServers
 ) -> None:
-    probe = ground.probe.at(group.namesrv.address)
+    probe = servers.probe.at(group.namesrv.address)
     leader = group.brokers[group.wait_for_leader(0)]
     create_topic_when_ready(probe, "T", leader, WAIT_SECONDS_MAX)
     first = send(probe, "T", 50, 0)
@@ -220,7 +220,7 @@ def wait_until_equal(group: MixedGroup) -> None:
 )
 def test_an_upgraded_master_and_slave_work_as_a_group(
     kinds: tuple[str, ...],
-    ground: InteropServers,
+    servers: InteropServers,
     golden_copy: Callable[[str], Path],
     manifest: Callable[[str], dict[str, Any]],
     tmp_path: Path,
@@ -233,12 +233,12 @@ def test_an_upgraded_master_and_slave_work_as_a_group(
     shutil.copytree(stores[0], stores[2])
     facts = manifest("B-master-slave-v497")
     certify(stores, tmp_path / "certificate.json")
-    namesrv = ground.namesrv("java", f"golden-{'-'.join(kinds)}-namesrv")
-    ports = ground.block(3)
+    namesrv = servers.namesrv("java", f"golden-{'-'.join(kinds)}-namesrv")
+    ports = servers.block(3)
     brokers = []
     for number, kind in enumerate(kinds):
         spec = BrokerSpec(
-            port=ground.block(BROKER_PORT_COUNT).broker_port,
+            port=servers.block(BROKER_PORT_COUNT).broker_port,
             namesrv=namesrv.address,
             broker_name="golden",
             store=stores[number],
@@ -246,9 +246,9 @@ def test_an_upgraded_master_and_slave_work_as_a_group(
             | {"brokerClusterName": "JavaMQ", "preferredLeaderId": "n0"},
         )
         name = f"golden-{'-'.join(kinds)}-{number}"
-        brokers.append(ground.take(ground.site(kind).broker(name, spec).launch()))
+        brokers.append(servers.take(servers.site(kind).broker(name, spec).launch()))
     group = MixedGroup(namesrv, brokers, list(ports), kinds, "golden")
-    probe = ground.probe.at(namesrv.address)
+    probe = servers.probe.at(namesrv.address)
     try:
         group.wait_for_leader(0)
         before = send(probe, "Normal", 20, 9000)

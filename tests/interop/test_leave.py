@@ -47,12 +47,12 @@ READERS = ["4.9.7", "5.3.3"]
 class SharedStore:
     """A store and its ports, opened by one broker after another."""
 
-    def __init__(self, ground: InteropServers, name: str, tmp_path: Path) -> None:
-        self.ground, self.name, self.turn = ground, name, 0
-        self.namesrv = ground.namesrv("java", f"{name}-namesrv")
-        self.probe = ground.probe.at(self.namesrv.address)
-        self.port = ground.block(BROKER_PORT_COUNT).broker_port
-        self.member = dledger_settings("broker-a", ground.block(1).first)
+    def __init__(self, servers: InteropServers, name: str, tmp_path: Path) -> None:
+        self.servers, self.name, self.turn = servers, name, 0
+        self.namesrv = servers.namesrv("java", f"{name}-namesrv")
+        self.probe = servers.probe.at(self.namesrv.address)
+        self.port = servers.block(BROKER_PORT_COUNT).broker_port
+        self.member = dledger_settings("broker-a", servers.block(1).first)
         self.store = tmp_path / "store"
         self.site = tmp_path / "site"
 
@@ -65,11 +65,11 @@ class SharedStore:
             store=self.store,
             settings=self.member if dledger else {},
         )
-        site = self.ground.site(kind) if kind in ("java", "rmqpy") else None
+        site = self.servers.site(kind) if kind in ("java", "rmqpy") else None
         site = site or JavaSite(self.site, JavaHome(kind))
         server = site.broker(f"{self.name}-{self.turn}", spec)
         self.conf = next(Path(arg) for arg in server.argv if arg.endswith("broker.conf"))
-        return self.ground.take(server)
+        return self.servers.take(server)
 
     def send(self, messages: Messages) -> None:
         self.probe.run("send", topic="goods", retryMs=20_000, **messages)
@@ -108,7 +108,7 @@ class SharedStore:
 @pytest.mark.parametrize("version", READERS)
 @pytest.mark.parametrize("writer", ["java", "rmqpy"])
 def test_java_reads_the_classic_log_and_it_can_be_switched_again(
-    ground: InteropServers,
+    servers: InteropServers,
     request: pytest.FixtureRequest,
     tmp_path: Path,
     writer: str,
@@ -116,7 +116,7 @@ def test_java_reads_the_classic_log_and_it_can_be_switched_again(
 ) -> None:
     if JavaHome(version).missing() is not None:
         pytest.skip(str(JavaHome(version).missing()))
-    shared = SharedStore(ground, request.node.callspec.id, tmp_path)
+    shared = SharedStore(servers, request.node.callspec.id, tmp_path)
     with shared.open(writer, dledger=False) as broker:
         for topic in ("goods", "settled"):
             shared.probe.run("createTopic", topic=topic, broker=broker.address)

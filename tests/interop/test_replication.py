@@ -39,23 +39,23 @@ class MasterAndSlave:
 
     def __init__(
         self,
-        ground: InteropServers,
+        servers: InteropServers,
         name: str,
         kinds: Kinds,
         role: str = "SYNC_MASTER",
         stores: tuple[Path | None, Path | None] = (None, None),
         **settings: str,
     ) -> None:
-        self.namesrv = ground.namesrv("rmqpy", f"{name}-namesrv")
-        self.probe = ground.probe.at(self.namesrv.address)
-        self.admin = ground.admin.at(self.namesrv.address)
+        self.namesrv = servers.namesrv("rmqpy", f"{name}-namesrv")
+        self.probe = servers.probe.at(self.namesrv.address)
+        self.admin = servers.admin.at(self.namesrv.address)
         roles = ({"brokerRole": role}, {"brokerRole": "SLAVE", "brokerId": "1"})
         self.master, self.slave = (
-            ground.take(
-                ground.site(kind).broker(
+            servers.take(
+                servers.site(kind).broker(
                     f"{name}-{what}",
                     BrokerSpec(
-                        port=ground.block(BROKER_PORT_COUNT).broker_port,
+                        port=servers.block(BROKER_PORT_COUNT).broker_port,
                         namesrv=self.namesrv.address,
                         store=store,
                         settings={**FAST_HEARTBEATS, **own, **settings},
@@ -146,10 +146,10 @@ def assert_same_logs(group: MasterAndSlave, end: int) -> None:
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
 def test_a_slave_has_the_log_and_tables_of_its_master(
-    ground: InteropServers, kinds: Kinds, role: str
+    servers: InteropServers, kinds: Kinds, role: str
 ) -> None:
     name = f"pair-{'-'.join(kinds)}-{role[:4]}"
-    group = MasterAndSlave(ground, name, kinds, role).start()
+    group = MasterAndSlave(servers, name, kinds, role).start()
     topic = group.topic("T")
     group.send(topic, count=1)
     group.wait_equal(1)  # A slave that connects later starts with the last file.
@@ -202,10 +202,10 @@ def has_same_table(group: MasterAndSlave, name: str, topic: str) -> bool:
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
 def test_no_acknowledged_message_is_lost_when_either_is_killed_under_load(
-    ground: InteropServers, kinds: Kinds, role: str
+    servers: InteropServers, kinds: Kinds, role: str
 ) -> None:
     name = f"kill-{'-'.join(kinds)}-{role[:4]}"
-    group = MasterAndSlave(ground, name, kinds, role).start()
+    group = MasterAndSlave(servers, name, kinds, role).start()
     topic = group.topic("T")
     group.send(topic, count=1)
     group.wait_equal(1)  # A slave that connects later starts with the last file.
@@ -235,9 +235,9 @@ def test_no_acknowledged_message_is_lost_when_either_is_killed_under_load(
 
 
 @pytest.mark.parametrize("kinds", PAIRS[:1] + PAIRS[2:], ids="-".join)
-def test_a_late_slave_can_fetch_the_whole_log(ground: InteropServers, kinds: Kinds) -> None:
+def test_a_late_slave_can_fetch_the_whole_log(servers: InteropServers, kinds: Kinds) -> None:
     name = f"late-{'-'.join(kinds)}"
-    group = MasterAndSlave(ground, name, kinds, haFetchFromBeginning="true")
+    group = MasterAndSlave(servers, name, kinds, haFetchFromBeginning="true")
     group.master.start()
     topic = group.topic("T")
     group.send(topic, count=300, sizes="900")
@@ -251,12 +251,12 @@ def test_a_late_slave_can_fetch_the_whole_log(ground: InteropServers, kinds: Kin
 
 @pytest.mark.parametrize("kinds", PAIRS[:1] + PAIRS[2:], ids="-".join)
 def test_a_slave_that_was_stopped_early_catches_up(
-    ground: InteropServers, kinds: Kinds, golden_copy: Callable[[str], Path]
+    servers: InteropServers, kinds: Kinds, golden_copy: Callable[[str], Path]
 ) -> None:
     stores = golden_copy("B-lagging-slave-v497")
     before = {path.name: path.read_bytes() for path in log_files(stores / "slave")}
     group = MasterAndSlave(
-        ground,
+        servers,
         f"lagging-{'-'.join(kinds)}",
         kinds,
         stores=(stores / "master", stores / "slave"),

@@ -181,7 +181,7 @@ FIELDS = {
 
 @pytest.mark.parametrize("kind", ["java", "java-5.3.3", "rmqpy"])
 def test_a_round_trip(
-    ground: InteropServers,
+    servers: InteropServers,
     hosts: MakeHosts,
     kind: str,
     tmp_path: Path,
@@ -197,8 +197,8 @@ def test_a_round_trip(
         folder, queues, expected = from_golden(golden_copy, manifest)
     monkeypatch.chdir(folder)
     group = hosts(folder, namesrv_kind, f"round-trip-{kind}", "golden")
-    probe = ground.probe.at(group.namesrv.address)
-    trip = Trip(group, probe, queues, list(ground.block(3)))
+    probe = servers.probe.at(group.namesrv.address)
+    trip = Trip(group, probe, queues, list(servers.block(3)))
     first = group.brokers(kind)
     first.launch("n0", "n1")
     if not expected:

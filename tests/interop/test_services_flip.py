@@ -61,24 +61,24 @@ class SwitchedStore:
 
 
 @pytest.fixture
-def sides(ground: InteropServers, tmp_path: Path) -> Iterator[dict[str, SwitchedStore]]:
+def sides(servers: InteropServers, tmp_path: Path) -> Iterator[dict[str, SwitchedStore]]:
     """A store of Java and one of rmqpy, by kind."""
     namesrvs: list[ServerProcess] = []
 
     def switched(kind: str) -> SwitchedStore:
-        namesrv = ground.namesrv("java", f"flip-{kind}-namesrv")
+        namesrv = servers.namesrv("java", f"flip-{kind}-namesrv")
         namesrvs.append(namesrv)
-        port = ground.block(BROKER_PORT_COUNT).broker_port
-        member = dledger_settings("broker-a", ground.block(1).first)
+        port = servers.block(BROKER_PORT_COUNT).broker_port
+        member = dledger_settings("broker-a", servers.block(1).first)
         store = tmp_path / kind
 
         def opened(dledger: bool) -> ServerProcess:
             own = SETTINGS | member if dledger else SETTINGS
             spec = BrokerSpec(port=port, namesrv=namesrv.address, store=store, settings=own)
             name = f"flip-{kind}-{'member' if dledger else 'classic'}"
-            return ground.take(ground.site(kind).broker(name, spec))
+            return servers.take(servers.site(kind).broker(name, spec))
 
-        return SwitchedStore(opened, ground.probe.at(namesrv.address))
+        return SwitchedStore(opened, servers.probe.at(namesrv.address))
 
     yield {kind: switched(kind) for kind in KINDS}
     for namesrv in namesrvs:

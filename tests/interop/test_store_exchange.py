@@ -51,12 +51,12 @@ class SharedStore:
     of its broker.
     """
 
-    def __init__(self, ground: InteropServers, name: str, tmp_path: Path) -> None:
-        self.ground, self.name = ground, name
-        self.namesrv = ground.namesrv("java", f"{name}-namesrv")
-        self.probe = ground.probe.at(self.namesrv.address)
-        self.port = ground.block(BROKER_PORT_COUNT).broker_port
-        self.member_port = ground.block(1).first
+    def __init__(self, servers: InteropServers, name: str, tmp_path: Path) -> None:
+        self.servers, self.name = servers, name
+        self.namesrv = servers.namesrv("java", f"{name}-namesrv")
+        self.probe = servers.probe.at(self.namesrv.address)
+        self.port = servers.block(BROKER_PORT_COUNT).broker_port
+        self.member_port = servers.block(1).first
         self.store = tmp_path / "store"
         self.turns = 0
 
@@ -71,7 +71,7 @@ class SharedStore:
             settings=member if mode == "dledger" else {},
         )
         name = f"{self.name}-{self.turns}-{kind}-{mode}"
-        return self.ground.take(self.ground.site(kind).broker(name, spec))
+        return self.servers.take(self.servers.site(kind).broker(name, spec))
 
     def send(self, messages: Messages) -> list[Event]:
         """Send messages to the topic ``goods`` and return their acknowledgements."""
@@ -107,7 +107,7 @@ class SharedStore:
 @pytest.mark.parametrize(("writer_mode", "reader_mode"), MODES)
 @pytest.mark.parametrize(("writer", "reader"), WRITERS)
 def test_each_opens_what_the_other_wrote(
-    ground: InteropServers,
+    servers: InteropServers,
     request: pytest.FixtureRequest,
     tmp_path: Path,
     writer: str,
@@ -115,7 +115,7 @@ def test_each_opens_what_the_other_wrote(
     writer_mode: str,
     reader_mode: str,
 ) -> None:
-    shared = SharedStore(ground, request.node.callspec.id, tmp_path)
+    shared = SharedStore(servers, request.node.callspec.id, tmp_path)
     with shared.open(writer, writer_mode) as broker:
         for topic in ("goods", "settled"):
             shared.probe.run("createTopic", topic=topic, broker=broker.address)

@@ -58,7 +58,7 @@ def tls_file(tls_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture(scope="module")
-def java_tls(ground: InteropServers, tls_file: Path) -> JavaSite:
+def java_tls(servers: InteropServers, tls_file: Path) -> JavaSite:
     """A site of Java programs that speak TLS, and whose servers require it."""
     options = {
         "tls.enable": "true",
@@ -69,13 +69,13 @@ def java_tls(ground: InteropServers, tls_file: Path) -> JavaSite:
     jvm = JvmSettings()
     more = tuple(f"-D{key}={value}" for key, value in options.items())
     return JavaSite(
-        ground.java.root / "with-tls", ground.java.home, evolve(jvm, options=jvm.options + more)
+        servers.java.root / "with-tls", servers.java.home, evolve(jvm, options=jvm.options + more)
     )
 
 
 @pytest.fixture(scope="module", params=["java", "rmqpy", "rmqpy-dledger"])
 def tls_cluster(
-    request: pytest.FixtureRequest, ground: InteropServers, java_tls: JavaSite, tls_file: Path
+    request: pytest.FixtureRequest, servers: InteropServers, java_tls: JavaSite, tls_file: Path
 ) -> Iterator[TlsCluster]:
     kind: str = request.param
     settings = {
@@ -88,19 +88,19 @@ def tls_cluster(
     with ExitStack() as stack:
         if kind == "java":
             site = java_tls
-            namesrv = java_tls.namesrv(f"{kind}-namesrv", ground.block(1).first)
+            namesrv = java_tls.namesrv(f"{kind}-namesrv", servers.block(1).first)
         else:
-            site, own = RmqpySite(ground.rmqpy.root / "with-tls"), dict(settings)
-            namesrv = site.namesrv(f"{kind}-namesrv", ground.block(1).first)
+            site, own = RmqpySite(servers.rmqpy.root / "with-tls"), dict(settings)
+            namesrv = site.namesrv(f"{kind}-namesrv", servers.block(1).first)
             namesrv.argv += [
                 word for key, value in settings.items() for word in ("--set", f"{key}={value}")
             ]
         stack.callback(namesrv.kill)
         namesrv.start()
         if kind.endswith("dledger"):
-            own |= dledger_settings("broker-a", ground.block(1).first)
+            own |= dledger_settings("broker-a", servers.block(1).first)
         spec = BrokerSpec(
-            port=ground.block(BROKER_PORT_COUNT).broker_port,
+            port=servers.block(BROKER_PORT_COUNT).broker_port,
             namesrv=namesrv.address,
             settings=own,
         )

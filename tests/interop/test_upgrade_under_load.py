@@ -150,7 +150,7 @@ class Watch:
 
 
 def clients(
-    ground: InteropServers, namesrv: ServerProcess, folder: Path
+    servers: InteropServers, namesrv: ServerProcess, folder: Path
 ) -> tuple[list[Client], list[Client]]:
     """Return a producer and a consumer of each topic, each in its own JVM."""
     producers, consumers = [], []
@@ -165,7 +165,7 @@ def clients(
             "count": 1_000_000,
             "until": folder / "sent",
         }
-        probe = ground.java.probe(namesrv.address, f"producer-{topic}-{namesrv.port}")
+        probe = servers.java.probe(namesrv.address, f"producer-{topic}-{namesrv.port}")
         producers.append(Client(probe, "send", sending))
         reading: dict[str, object] = {
             "topic": topic,
@@ -174,14 +174,14 @@ def clients(
             "pollMs": 1000,
             "until": folder / "read",
         }
-        probe = ground.java.probe(namesrv.address, f"consumer-{topic}-{namesrv.port}")
+        probe = servers.java.probe(namesrv.address, f"consumer-{topic}-{namesrv.port}")
         consumers.append(Client(probe, "consume", reading))
     return producers, consumers
 
 
 @pytest.mark.parametrize("kind", ["rmqpy", "java"])
 def test_the_switch_and_the_way_back_under_load_lose_no_message(
-    ground: InteropServers,
+    servers: InteropServers,
     hosts: MakeHosts,
     kind: str,
     tmp_path: Path,
@@ -192,10 +192,10 @@ def test_the_switch_and_the_way_back_under_load_lose_no_message(
     brokers = group.brokers(kind)
     for member in ("n0", "n1"):
         brokers.servers[member].start()
-    probe = ground.probe.at(brokers.namesrv.address)
+    probe = servers.probe.at(brokers.namesrv.address)
     for topic in TOPICS:
         probe.run("createTopic", topic=topic, broker=brokers.servers["n0"].address)
-    producers, consumers = clients(ground, brokers.namesrv, tmp_path)
+    producers, consumers = clients(servers, brokers.namesrv, tmp_path)
     watch = Watch(producers, consumers)
     try:
         for client in (*producers, *consumers):

@@ -106,21 +106,21 @@ OUTCOMES = {
 class WrongGroup:
     """A Java group on damaged stores."""
 
-    def __init__(self, ground: InteropServers, root: Path, name: str, leader: str) -> None:
-        self.namesrv = ground.namesrv("java", f"wrong-{name}-namesrv")
-        self.probe = ground.probe.at(self.namesrv.address)
-        ports = list(ground.block(3))
+    def __init__(self, servers: InteropServers, root: Path, name: str, leader: str) -> None:
+        self.namesrv = servers.namesrv("java", f"wrong-{name}-namesrv")
+        self.probe = servers.probe.at(self.namesrv.address)
+        ports = list(servers.block(3))
         self.servers: dict[str, ServerProcess] = {}
         for number, member in enumerate(MEMBERS):
             own = group_settings("golden", ports, number) | {"preferredLeaderId": leader}
             spec = BrokerSpec(
-                port=ground.block(BROKER_PORT_COUNT).broker_port,
+                port=servers.block(BROKER_PORT_COUNT).broker_port,
                 namesrv=self.namesrv.address,
                 broker_name="golden",
                 store=root / member,
                 settings=own,
             )
-            server = ground.take(ground.java.broker(f"wrong-{name}-{member}", spec))
+            server = servers.take(servers.java.broker(f"wrong-{name}-{member}", spec))
             self.servers[member] = server
 
     def conf(self, member: str) -> Path:
@@ -148,7 +148,7 @@ class WrongGroup:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_damage_is_found_and_repaired_or_refused(
-    ground: InteropServers,
+    servers: InteropServers,
     golden_copy: Callable[[str], Path],
     name: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -160,7 +160,7 @@ def test_the_damage_is_found_and_repaired_or_refused(
     shutil.copytree(root / "n0", root / "n2")
     change, leader = CASES[name]
     change(root)
-    group = WrongGroup(ground, root, name, leader)
+    group = WrongGroup(servers, root, name, leader)
     group.run(*MEMBERS)
     if name == "roll_back":
         conf = group.conf("n0")
@@ -207,21 +207,21 @@ def test_the_damage_is_found_and_repaired_or_refused(
 
 
 def test_java_refuses_another_file_size_and_our_check_finds_it(
-    ground: InteropServers, golden_copy: Callable[[str], Path]
+    servers: InteropServers, golden_copy: Callable[[str], Path]
 ) -> None:
     """The checks ``same-sizes`` and ``file-sizes`` of ``rmqpy upgrade check`` report it."""
     assert JavaHome().missing() is None
     root = golden_copy("B-master-slave-v497")
-    namesrv = ground.namesrv("java", "wrong-size-namesrv")
+    namesrv = servers.namesrv("java", "wrong-size-namesrv")
     spec = BrokerSpec(
-        port=ground.block(BROKER_PORT_COUNT).broker_port,
+        port=servers.block(BROKER_PORT_COUNT).broker_port,
         namesrv=namesrv.address,
         broker_name="golden",
         store=root / "master",
-        settings=group_settings("golden", list(ground.block(3)), 0)
+        settings=group_settings("golden", list(servers.block(3)), 0)
         | {"mappedFileSizeCommitLog": "131072"},
     )
-    server = ground.take(ground.java.broker("wrong-size", spec))
+    server = servers.take(servers.java.broker("wrong-size", spec))
     with pytest.raises(ProcessError, match="before it was ready"):
         server.start()
     conf = next(word for word in server.argv if word.endswith("broker.conf"))
