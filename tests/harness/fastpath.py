@@ -46,7 +46,7 @@ class _UnsentChannel(MemoryChannel):
 class FallbackDriver:
     """The Python path: frames are decoded and handled without the C core."""
 
-    kit: BrokerHarness
+    harness: BrokerHarness
     channels: list[MemoryChannel] = field(factory=list)
     receivers: list[FrameDecoder] = field(factory=list)
 
@@ -75,17 +75,17 @@ class FallbackDriver:
     def _handle(self, channel: MemoryChannel, commands: list[RemotingCommand]) -> None:
         # One command per call: the event of a moved offset is stored before the sends of the call.
         for command in commands:
-            self.kit.broker.server.handle(channel, [command])
+            self.harness.broker.server.handle(channel, [command])
 
     def end_turn(self) -> None:
-        self.kit.broker.server.turn_ended()
+        self.harness.broker.server.turn_ended()
 
 
 @define
 class FastPathDriver:
     """The fast path: frames pass through a feed, in the order of steps of the server's driver."""
 
-    kit: BrokerHarness
+    harness: BrokerHarness
     feed: Feed
     channels: list[_UnsentChannel] = field(factory=list)
     rests: list[bytes] = field(factory=list)
@@ -120,7 +120,7 @@ class FastPathDriver:
             elif status in (FeedStatus.ROLL, FeedStatus.COMMIT):
                 feed.make_room(status)
             elif status == FeedStatus.OUT_FULL:
-                self.kit.broker.server.turn_ended()
+                self.harness.broker.server.turn_ended()
                 feed.refresh()
             else:
                 assert status == FeedStatus.BAD_FRAME
@@ -142,7 +142,7 @@ class FastPathDriver:
         self.feed.before_fallback()
         self.handed_back.update(command.code for command in commands)
         for command in commands:
-            self.kit.broker.server.handle(channel, [command])
+            self.harness.broker.server.handle(channel, [command])
         self.feed.after_fallback(commands)
         if closed:
             self.feed.flush_now(self.feed_number(channel))
@@ -153,7 +153,7 @@ class FastPathDriver:
         return self.numbers[self.channels.index(channel)]
 
     def end_turn(self) -> None:
-        self.kit.broker.server.turn_ended()
+        self.harness.broker.server.turn_ended()
         self._open = False
 
 
@@ -200,14 +200,14 @@ def files_with(given: dict[str, str]) -> MemoryFiles:
     return files
 
 
-def lead(kit: BrokerHarness, limit: int = 10_000) -> None:
+def lead(harness: BrokerHarness, limit: int = 10_000) -> None:
     """Make the broker of a DLedger store its master."""
-    log = kit.store.opened.dledger
+    log = harness.store.opened.dledger
     assert log is not None
     log.proposer = SingleMember(log.entries, limit)
     log.entries.on_stored = log.entries.commit_to
-    kit.store.set_role(slave=False)
-    kit.broker.identity.role = BrokerRole.SYNC_MASTER
+    harness.store.set_role(slave=False)
+    harness.broker.identity.role = BrokerRole.SYNC_MASTER
 
 
 class PromptSlave:
@@ -217,13 +217,13 @@ class PromptSlave:
     slaves: Sequence[SlaveView] = ()
     last_refused = ""
 
-    def __init__(self, kit: BrokerHarness) -> None:
+    def __init__(self, harness: BrokerHarness) -> None:
         self.replicated = Watermark("replicated")
-        kit.broker.replication.slaves = self
-        log = kit.store.log
+        harness.broker.replication.slaves = self
+        log = harness.store.log
         assert isinstance(log, ClassicCommitLog)
         log.written.subscribe(
-            lambda end: kit.scheduler.call_soon(lambda: self.replicated.advance(end))
+            lambda end: harness.scheduler.call_soon(lambda: self.replicated.advance(end))
         )
 
 
@@ -237,8 +237,8 @@ def assert_same_state(pair: BrokerPair) -> None:
             assert Counter(channel.written) <= Counter(expected_channel.written)
         else:
             assert sorted(channel.written) == sorted(expected_channel.written)
-    assert _files(fast.kit) == _files(fallback.kit)
-    expected, store = fallback.kit.store, fast.kit.store
+    assert _files(fast.harness) == _files(fallback.harness)
+    expected, store = fallback.harness.store, fast.harness.store
     assert _tails(store) == _tails(expected)
     assert store.log.max_offset == expected.log.max_offset
     assert store.log.confirm_offset == expected.log.confirm_offset
@@ -246,8 +246,8 @@ def assert_same_state(pair: BrokerPair) -> None:
         assert store.opened.entries is not None
         assert store.opened.entries.end == expected.opened.entries.end
         assert store.opened.entries.begin_index == expected.opened.entries.begin_index
-    counters = fast.kit.broker.statistics.counters
-    expected_counters = fallback.kit.broker.statistics.counters
+    counters = fast.harness.broker.statistics.counters
+    expected_counters = fallback.harness.broker.statistics.counters
     for name in (
         "put_messages",
         "put_bytes",
@@ -257,19 +257,19 @@ def assert_same_state(pair: BrokerPair) -> None:
         "get_messages",
     ):
         assert getattr(counters, name) == getattr(expected_counters, name), name
-    offsets = fast.kit.broker.offsets.wrapper().encode()
-    assert offsets == fallback.kit.broker.offsets.wrapper().encode()
-    assert fast.kit.broker.hold.count == fallback.kit.broker.hold.count
+    offsets = fast.harness.broker.offsets.wrapper().encode()
+    assert offsets == fallback.harness.broker.offsets.wrapper().encode()
+    assert fast.harness.broker.hold.count == fallback.harness.broker.hold.count
 
 
 def _tails(store: MessageStore) -> dict[tuple[bytes, int], int]:
     return {key: offset for key, offset in store.appender.tails.items() if offset}
 
 
-def _files(kit: BrokerHarness) -> dict[str, bytes]:
+def _files(harness: BrokerHarness) -> dict[str, bytes]:
     return {
         path: bytes(memoryview(node.data)[: node.extent]).rstrip(b"\0")
-        for path, node in kit.files.nodes.items()
+        for path, node in harness.files.nodes.items()
         if "/config/" not in path
     }
 

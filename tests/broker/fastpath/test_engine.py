@@ -133,13 +133,13 @@ def test_an_arrival_resumes_held_pulls(
         side.connect(("10.0.0.1", 1234))
         side.receive(0, _sends(50))
         side.end_turn()
-        pull = side.kit.pull_command(queue_offset=50, sys_flag=6)
-        side.kit.deliver(pull)
-        assert side.kit.broker.hold.count == 1
+        pull = side.harness.pull_command(queue_offset=50, sys_flag=6)
+        side.harness.deliver(pull)
+        assert side.harness.broker.hold.count == 1
         side.receive(0, _sends(40))
         side.end_turn()
-        assert side.kit.broker.hold.count == 0
-        assert len(side.kit.channel.take_one().body) > 0
+        assert side.harness.broker.hold.count == 0
+        assert len(side.harness.channel.take_one().body) > 0
     assert_same(both)
 
 
@@ -152,7 +152,7 @@ def test_nothing_is_answered_when_the_write_fails(
         side.receive(0, _sends(40))
         side.end_turn()
         side.channels[0].take()
-        side.kit.files.fail_write("/commitlog/")
+        side.harness.files.fail_write("/commitlog/")
         side.receive(0, _sends(10))
         side.end_turn()
         answers = side.channels[0].take()
@@ -188,11 +188,11 @@ def test_sync_flush_replies_wait(
         side.receive(0, _sends(40))
         side.end_turn()
         side.receive(0, _sends(40))
-        side.kit.broker.store.appender.commit()
+        side.harness.broker.store.appender.commit()
         assert len(side.channels[0].written) in (0, 40)
         side.end_turn()
-        side.kit.scheduler.run_until_idle()
-        side.kit.scheduler.advance(COMPANY_MS)
+        side.harness.scheduler.run_until_idle()
+        side.harness.scheduler.advance(COMPANY_MS)
         assert len(side.channels[0].written) == 80
     assert_same(both)
 
@@ -207,7 +207,7 @@ def test_late_replies_have_the_timeout_code(pair: MakeBrokerPair) -> None:
         fast.receive(0, _sends(40))
         fast.end_turn()
     frames = fast.channels[0].written[-3:]
-    replies = SendReplies(fast.kit.broker.identity)
+    replies = SendReplies(fast.harness.broker.identity)
     late = replies.on_ack_timeout(b"".join(frames), PutMessageStatus.FLUSH_DISK_TIMEOUT)
     commands = FrameDecoder().receive(late)
     assert [command.code for command in commands] == [10] * 3
@@ -250,19 +250,19 @@ def test_units_that_point_to_wrong_places_are_skipped(
         side.connect(("10.0.0.1", 1234))
         side.receive(0, _sends(40))
         side.end_turn()
-        (path,) = [name for name in side.kit.files.nodes if "/consumequeue/T/0/" in name]
-        file = side.kit.files.open(path)
+        (path,) = [name for name in side.harness.files.nodes if "/consumequeue/T/0/" in name]
+        file = side.harness.files.open(path)
         file.write(20 * 7 + place, value)
         file.close()
         side.channels[0].take()
         for begin in (0, 7, 39):
-            pull = side.kit.pull_command(
+            pull = side.harness.pull_command(
                 queue_offset=begin, sys_flag=4, subscription=subscription, max_msg_nums=32
             )
             side.receive(0, encode_command(pull))
             side.end_turn()
         answers = side.channels[0].take()
-        recorded = "queuesToBuildAgain" in side.kit.store.runtime_info()
+        recorded = "queuesToBuildAgain" in side.harness.store.runtime_info()
         if subscription == "*":
             assert answers[1].ext_fields["nextBeginOffset"] == "40" and recorded
         # Messages that do not match are not read, unless the unit cannot point to a message at all.

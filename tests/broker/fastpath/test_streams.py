@@ -282,10 +282,10 @@ def _run(pair: BrokerPair, stream: Stream, frames: int = FRAMES) -> None:
         side.connect(("10.0.0.1", 1235))
         side.connect(("2001:db8::5", 40000))
         everything = (SubscriptionData("T", "*", sub_version=5),)
-        side.kit.heartbeat(home, group="CG", subscriptions=everything)
+        side.harness.heartbeat(home, group="CG", subscriptions=everything)
         tags = SubscriptionData("T", "TagA || x", ["TagA", "x"], [2598919, 120], 5)
-        side.kit.heartbeat(home, group="TG", client_id="c2", subscriptions=(tags,))
-        side.kit.heartbeat(
+        side.harness.heartbeat(home, group="TG", client_id="c2", subscriptions=(tags,))
+        side.harness.heartbeat(
             home,
             group="BG",
             client_id="c3",
@@ -303,7 +303,7 @@ def _run(pair: BrokerPair, stream: Stream, frames: int = FRAMES) -> None:
                     side.receive(number, data)
         for side in pair:
             side.end_turn()
-            side.kit.scheduler.advance(2)
+            side.harness.scheduler.advance(2)
 
 
 @pytest.mark.slow
@@ -320,7 +320,7 @@ def test_equal_on_random_streams(
 
 def access_of(side: FallbackDriver | FastPathDriver) -> dict[str, str]:
     """Return the counts of access control."""
-    access = side.kit.broker.access
+    access = side.harness.broker.access
     assert access is not None
     return access.runtime_info()
 
@@ -418,8 +418,8 @@ def test_signed_requests_take_the_fast_path_until_the_rules_change(
         "accessRequestsRefused": "5",
     }
     for side in both:
-        side.kit.files.put(ACCESS_FILE, ACCOUNTS.replace("T=PUB|SUB", "T=SUB").encode())
-        side.kit.scheduler.advance(6_000)
+        side.harness.files.put(ACCESS_FILE, ACCOUNTS.replace("T=PUB|SUB", "T=SUB").encode())
+        side.harness.scheduler.advance(6_000)
         for frame in _signed_sends(50, PLAIN):
             side.receive(0, frame)
         side.end_turn()
