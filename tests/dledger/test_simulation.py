@@ -69,6 +69,7 @@ def test_no_invariant_is_broken(first: int) -> None:
     assert elections > BATCH
 
 
+@pytest.mark.slow
 def test_a_seed_replays_exactly() -> None:
     runs = []
     for _ in range(2):
@@ -88,6 +89,7 @@ def test_without_faults_every_put_is_acknowledged_and_the_leader_stays() -> None
     assert not host.waiting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", [3, 5])
 def test_a_member_that_was_isolated_for_long_does_not_depose_the_leader(members: int) -> None:
     cluster = started(evolve(IDLE, seed=3, members=members))
@@ -135,6 +137,7 @@ def test_a_group_elects_within_two_seconds_of_a_kill_with_short_timeouts() -> No
         assert other is not None and other is not leader, seed
 
 
+@pytest.mark.slow
 def test_a_member_in_a_larger_term_rejoins_the_group() -> None:
     cluster = started(evolve(QUIET, seed=5))
     cluster.advance(3000)
@@ -228,6 +231,7 @@ def test_the_checker_reports_each_violation() -> None:
         first.audit()
 
 
+@pytest.mark.slow
 def test_every_result_of_a_vote_round_occurs() -> None:
     seen: set[VoteParseResult] = set()
     for seed in range(40):

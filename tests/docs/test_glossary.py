@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,13 +61,16 @@ def faults(text: str) -> list[str]:
     return found + [f"listed twice: {name}" for name, count in counts.items() if count > 1]
 
 
-def classes() -> Iterator[tuple[str, ast.ClassDef]]:
-    """Yield the dotted name and the definition of each public class of the package."""
+@cache
+def classes() -> list[tuple[str, ast.ClassDef]]:
+    """Return the dotted name and the definition of each public class of the package."""
+    found = []
     for path in sorted(CODE.glob("**/*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                yield f"{module}.{node.name}", node
+                found.append((f"{module}.{node.name}", node))
+    return found
 
 
 def claimed(docstring: str) -> set[str]:

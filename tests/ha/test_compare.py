@@ -39,6 +39,7 @@ def search(ours: bytes, theirs: bytes, begin: int = 0) -> tuple[int | None, int]
 MEGABYTES = random.Random(1).randbytes(5 << 20)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, len(MEGABYTES)), st.integers(0, len(MEGABYTES)), st.integers(0, len(MEGABYTES))

@@ -207,6 +207,7 @@ OPERATIONS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(OPERATIONS)
 def test_the_slave_ends_up_with_the_bytes_of_the_master(operations: list[Operation]) -> None:

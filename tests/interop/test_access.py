@@ -80,7 +80,7 @@ class GuardedCluster:
     def sent(self, topic: str, **options: object) -> int:
         """Send three messages and return how many were accepted."""
         events = self.probe.run(
-            "send", topic=topic, count=3, queue=0, timeout_s=60.0, heard=None, **options
+            "send", topic=topic, count=3, queue=0, timeout_s=60.0, events=None, **options
         )
         return sum(event.get("count", 1) for event in events if event["event"] in ("sent", "batch"))
 

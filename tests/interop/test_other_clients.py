@@ -98,7 +98,7 @@ def sent(
     """
     cluster.send(topic, queue=0)  # This is repeated until an election is over.
     events = probe.at(cluster.namesrv.address).run(
-        "send", topic=topic, count=count, timeout_s=60.0, heard=None, **options
+        "send", topic=topic, count=count, timeout_s=60.0, events=None, **options
     )
     assert not [event for event in events if event["event"] == "failed"], events
     return [(event["index"], event["status"], event["queueOffset"]) for event in events]

@@ -104,7 +104,7 @@ class MasterAndSlave:
     def send(self, topic: str, **options: object) -> list[Event]:
         """Send messages and return their acknowledgements."""
         events = self.probe.run(
-            "send", topic=topic, retryMs=30_000, timeout_s=200, heard=None, **options
+            "send", topic=topic, retryMs=30_000, timeout_s=200, events=None, **options
         )
         return [event for event in events if event["event"] == "sent"]
 

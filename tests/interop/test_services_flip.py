@@ -44,13 +44,13 @@ class SwitchedStore:
         over.
         """
         events = self.probe.run(
-            "send", topic=topic, retryMs=20_000, timeout_s=60.0, heard=None, **options
+            "send", topic=topic, retryMs=20_000, timeout_s=60.0, events=None, **options
         )
         return [event for event in events if event["event"] != "failed"]
 
     def consume(self, topic: str, **options: object) -> list[Event]:
         return self.probe.run(
-            "consume", topic=topic, group=f"{topic}-g", timeout_s=60.0, heard=None, **options
+            "consume", topic=topic, group=f"{topic}-g", timeout_s=60.0, events=None, **options
         )
 
     def dump(self, topic: str) -> list[Event]:

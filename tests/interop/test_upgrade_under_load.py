@@ -57,7 +57,7 @@ class Client:
         for left in reversed(range(STARTS_MAX)):
             try:
                 self.probe.run(
-                    self.command, timeout_s=JOURNEY_SECONDS_MAX, heard=self.heard, **self.options
+                    self.command, timeout_s=JOURNEY_SECONDS_MAX, events=self.heard, **self.options
                 )
             except ClientError as fault:
                 # A Java client waits only three seconds for its broker when it starts.

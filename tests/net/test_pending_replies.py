@@ -178,6 +178,7 @@ Step = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(Step, max_size=40))
 def test_each_reply_is_sent_once_and_never_before_its_watermarks(

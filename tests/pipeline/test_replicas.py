@@ -61,6 +61,7 @@ def test_the_first_missing_message_of_a_lagging_slave_is_found(
     assert (record["queue_id"], record["queue_offset"]) == (0, 33)
 
 
+@pytest.mark.slow
 def test_every_pair_of_a_wrongly_joined_group_is_compared(
     run: Run, store_of: Callable[[str], Path]
 ) -> None:
@@ -171,6 +172,7 @@ def test_invalid_replicas_are_refused(
     assert "not a manifest" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_certificate_is_created_and_checked(
     run: Run, copy_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -212,6 +214,7 @@ def test_a_store_is_certified_against_an_earlier_manifest(
     assert code == 2 and output.splitlines()[-1] == "NOT EQUAL"
 
 
+@pytest.mark.slow
 def test_the_plan_is_that_of_upgrade(
     run: Run, store_of: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def test_the_inflated_size_of_a_registration_is_bounded() -> None:
         RegisterBrokerBody.decode_compressed(padded)
 
 
+@pytest.mark.slow
 def test_the_registration_of_a_large_broker_is_accepted() -> None:
     names = [f"%RETRY%consumer-group-of-some-service-{number}" for number in range(20_000)]
     table = {name: TopicConfig(name) for name in names}

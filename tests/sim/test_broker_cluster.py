@@ -41,6 +41,7 @@ def test_no_invariant_is_broken_by_a_single_broker(seed: int) -> None:
     assert outcome.operations >= 500 and outcome.stored and outcome.read
 
 
+@pytest.mark.slow
 def test_a_single_leader_accepts_messages_when_its_disk_has_space_again() -> None:
     """A leader without peers stops its tick unless the disk is full."""
     run(single_broker_plan(27))
@@ -71,6 +72,7 @@ def test_a_seed_has_the_same_history_with_and_without_the_c_core() -> None:
     assert outputs[0] == outputs[1] and "digest=" in outputs[0]
 
 
+@pytest.mark.slow
 def test_another_seed_has_another_history() -> None:
     assert run(evolve(QUIET, seed=2)).digest != run(evolve(QUIET, seed=3)).digest
 
@@ -89,6 +91,7 @@ def test_the_plan_is_printed() -> None:
         assert name in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [16, 21])
 def test_a_clock_set_back_and_a_power_failure_lose_no_message(seed: int) -> None:
     run(single_broker_plan(seed))

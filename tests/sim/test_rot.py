@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from attrs import evolve
 from simulator.broker_cluster import BrokerCluster
 from simulator.checkers import GroupChecker
@@ -68,6 +69,7 @@ def test_after_hours_everything_is_durable() -> None:
     assert disk.read_bytes(PATH).rstrip(b"\0") == b"entry more"
 
 
+@pytest.mark.slow
 def test_damage_is_repaired_while_messages_are_sent_and_read() -> None:
     """Bits flip often, without other faults; all of them are found and repaired in time."""
     plan = SimulationPlan(

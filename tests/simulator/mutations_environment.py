@@ -122,7 +122,7 @@ def preferred_leader_ignored(patches: Patches) -> None:
 
 @group_mutation
 def failed_transfer_blocks_the_leader(patches: Patches) -> None:
-    def given(self: LeadershipTransfer, *_answer: object) -> None:
+    def ended(self: LeadershipTransfer, *_answer: object) -> None:
         pass
 
-    patches.replace(LeadershipTransfer, "_given", given)
+    patches.replace(LeadershipTransfer, "_transfer_ended", ended)
