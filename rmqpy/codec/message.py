@@ -7,7 +7,7 @@ The table of fields is in :mod:`rmqpy.codec.layout`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from attrs import define
@@ -28,7 +28,6 @@ __all__ = [
     "encode_batch_body",
     "encode_blank",
     "encode_message",
-    "encode_messages",
     "encode_stored",
     "offset_msg_id",
     "parse_offset_msg_id",
@@ -101,11 +100,6 @@ def record_size(draft: OutgoingMessage) -> int:
     """Return TOTALSIZE of the version 1 record of ``draft``."""
     head = HEADS[draft.sys_flag & layout.HOSTS_V6].size
     return head + len(draft.body) + 1 + len(draft.topic) + 2 + len(draft.properties)
-
-
-def encode_messages(drafts: Sequence[OutgoingMessage]) -> list[bytearray]:
-    """Encode each draft as a version 1 record. Offsets and store timestamp are 0."""
-    return [encode_message(draft) for draft in drafts]
 
 
 def encode_stored(message: StoredMessage) -> bytes:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rmqpy.codec import backend, entry_batch
 from rmqpy.codec.entry import encode_entry_header, encode_filler_head
-from rmqpy.codec.message import encode_messages
+from rmqpy.codec.message import encode_message
 from rmqpy.model.message import OutgoingMessage
 
 
@@ -60,7 +60,7 @@ def record(body: bytes) -> bytes:
         born_host=HOST,
         store_host=HOST,
     )
-    return bytes(encode_messages([draft])[0])
+    return bytes(encode_message(draft))
 
 
 def run_of(bodies: list[bytes], index: int = 7, position: int = 4096, term: int = 3) -> bytes:

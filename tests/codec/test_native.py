@@ -110,7 +110,7 @@ def test_magic_places_and_content_ends_are_equal(data: bytes, start: int, stop: 
 @settings(max_examples=300)
 def test_scans_are_equal_after_damage(some: list[OutgoingMessage], data: st.DataObject) -> None:
     dledger = data.draw(st.booleans())
-    frames: list[bytes] = [bytes(record) for record in message.encode_messages(some)]
+    frames: list[bytes] = [bytes(message.encode_message(draft)) for draft in some]
     if dledger:
         places = [
             sum(len(record) + 48 for record in frames[:number]) for number in range(len(frames))

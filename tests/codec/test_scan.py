@@ -64,7 +64,7 @@ def records(count: int = 3, base: int = 0, **changes: Unpack[MessageFields]) -> 
         born_host=(b"\n\0\0\1", 1234),
         store_host=(b"\n\0\0\2", 10911),
     )
-    encoded = message.encode_messages([evolve(draft, **changes)] * count)
+    encoded = [message.encode_message(evolve(draft, **changes)) for _ in range(count)]
     for number, record in enumerate(encoded):
         message.set_offsets(record, 0, number, base + number * len(record), 1000 + number)
     return encoded

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqpy.codec.backend import encode_run
-from rmqpy.codec.message import encode_messages
+from rmqpy.codec.message import encode_message
 from rmqpy.dledger.entries import EntryRun
 from rmqpy.dledger.protocol.json_bodies import (
     decode_request,
@@ -172,7 +172,7 @@ def test_a_batch_is_encoded_as_in_java() -> None:
 
 @pytest.mark.parametrize("name", ["g", 'g%d"', "größe", None])
 def test_the_pieces_of_a_run_are_the_push_encoded_at_once(name: str | None) -> None:
-    body = encode_messages([DRAFT])[0]
+    body = encode_message(DRAFT)
     entries = (Entry.of(7, 3, 100, body), Entry.of(8, 3, 148 + len(body), body))
     push = PushEntryRequest(
         group=name, remote_id="n1", local_id="n0", term=Term(3), entries=entries, batch=True

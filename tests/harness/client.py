@@ -15,7 +15,7 @@ from typing import Protocol, Self, TypeVar
 from attrs import define, evolve, field
 
 from rmqpy.client.core.instance import ClientDependencies, ClientInstance, ClientSettings
-from rmqpy.codec.message import encode_messages, set_offsets
+from rmqpy.codec.message import encode_message, set_offsets
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkError
@@ -220,6 +220,6 @@ def encode_record(
         born_host=(bytes([10, 0, 0, 7]), 1234),
         store_host=(bytes([10, 0, 0, 1]), 10911),
     )
-    (raw,) = encode_messages([draft])
+    raw = encode_message(draft)
     set_offsets(raw, 0, queue_offset, 1000 * queue_offset, NOW_MS + 1)
     return bytes(raw)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self, TypedDict
+from typing import TYPE_CHECKING, Self, TypedDict
 
 from attrs import define, evolve, field
 from simulator.crash_files import CrashingFiles
@@ -13,8 +13,25 @@ from simulator.crash_files import CrashingFiles
 from harness.store import StoreRig
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.plan.node_context import NodeContext
+from rmqpy.upgrade.steps.states import load_step
 
-__all__ = ["GOLDEN_SIZES", "FileSizes", "MakeUpgradeRig", "UpgradeRig", "log_of", "tree_of"]
+if TYPE_CHECKING:
+    from migrations.m0006_leave import LeaveOptions, plan_leave
+else:
+    # The package has another name where it is installed.
+    LeaveOptions = load_step("m0006_leave").LeaveOptions
+    plan_leave = load_step("m0006_leave").plan_leave
+
+__all__ = [
+    "GOLDEN_SIZES",
+    "FileSizes",
+    "LeaveOptions",
+    "MakeUpgradeRig",
+    "UpgradeRig",
+    "log_of",
+    "plan_leave",
+    "tree_of",
+]
 
 SPARSE_BYTES_MIN = 1 << 26
 """A file of at least this size is the sparse index of a ledger."""

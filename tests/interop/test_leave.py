@@ -9,6 +9,7 @@ from typing import TypedDict
 
 import pytest
 from harness.interop import InteropServers
+from harness.upgrade import LeaveOptions, plan_leave
 
 from rmqpy.config.loading import load_broker_configuration
 from rmqpy.store.files.disk import OsFileSystem
@@ -21,7 +22,6 @@ from rmqpy.upgrade.checks.ledger import agreed_index, read_ledger
 from rmqpy.upgrade.plan.engine import apply_plan
 from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.plan import Plan
-from rmqpy.upgrade.steps.states import load_step
 
 pytestmark = pytest.mark.interop
 
@@ -91,9 +91,6 @@ class SharedStore:
 
     def leave(self) -> int:
         """Turn the store into a classic one and return the end index of the ledger that it had."""
-        load_step("m0006_leave")  # This makes the package of the migrations importable.
-        from migrations.m0006_leave import LeaveOptions, plan_leave
-
         settings = load_broker_configuration(str(self.conf)).configuration.store
         work = NodeContext(
             OsFileSystem(), upgrade_work(str(self.store)), settings, now_ms=lambda: 0

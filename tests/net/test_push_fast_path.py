@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqpy.codec.backend import push_taker
-from rmqpy.codec.message import encode_messages
+from rmqpy.codec.message import encode_message
 from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.entry_log import frame
 from rmqpy.dledger.handshake import PeerHello
@@ -214,7 +214,7 @@ def record(body: bytes) -> bytes:
         born_host=HOST,
         store_host=HOST,
     )
-    return bytes(encode_messages([draft])[0])
+    return bytes(encode_message(draft))
 
 
 def push_request(

@@ -11,9 +11,8 @@ from collections.abc import Callable
 
 import pytest
 from harness.store import FILE_SIZE, KilledError
-from harness.upgrade import MakeUpgradeRig, UpgradeRig
+from harness.upgrade import LeaveOptions, MakeUpgradeRig, UpgradeRig, plan_leave
 
-from migrations.m0006_leave import LeaveOptions, plan_leave
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import MESSAGE_MAGIC_V2
 from rmqpy.codec.message import decode_message

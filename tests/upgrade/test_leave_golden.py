@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.upgrade import GOLDEN_SIZES, log_of, tree_of
+from harness.upgrade import GOLDEN_SIZES, LeaveOptions, log_of, plan_leave, tree_of
 
-from migrations.m0006_leave import LeaveOptions, plan_leave
 from rmqpy.config.loading import StoreSettings
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.upgrade_guard import upgrade_work

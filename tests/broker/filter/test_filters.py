@@ -19,7 +19,7 @@ from rmqpy.broker.filter.sql_parser import (
     compile_expression,
 )
 from rmqpy.broker.filter.tags import FilterSyntaxError
-from rmqpy.codec.message import decode_message, encode_messages, record_properties
+from rmqpy.codec.message import decode_message, encode_message, record_properties
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.message import OutgoingMessage
 from rmqpy.remoting.bodies import CheckClientRequestBody, SubscriptionData
@@ -123,7 +123,7 @@ def test_properties_of_a_record_without_decoding_it(hosts: tuple[int, int]) -> N
         topic=b"T", queue_id=0, body=b"x" * 9, properties=encode_properties(properties),
         sys_flag=sys_flag, born_timestamp_ms=0, born_host=host, store_host=host,
     )  # fmt: skip
-    (record,) = encode_messages([draft])
+    record = encode_message(draft)
     assert record_properties(record) == properties == decode_message(record).properties
 
 

@@ -8,7 +8,7 @@ import pytest
 from harness.store import FILE_SIZE, StoreRig, bodies_of, entries_of
 
 from rmqpy.codec.backend import scan_records
-from rmqpy.codec.message import encode_messages
+from rmqpy.codec.message import encode_message
 from rmqpy.codec.scan import StopReason
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.files import FileSystem
@@ -46,7 +46,7 @@ def framed_size(rig: StoreRig, record: bytearray) -> int:
 
 def append(rig: StoreRig, store: MessageStore, *numbers: int) -> tuple[Appended, list[bytearray]]:
     """Append messages to the log and return the result and the records."""
-    records = encode_messages([rig.draft(number) for number in numbers])
+    records = [encode_message(rig.draft(number)) for number in numbers]
     return store.log.append(records, 1_700_000_000_123), records
 
 
@@ -188,7 +188,7 @@ def test_a_record_leaves_at_least_8_bytes_of_its_file(
     room = FILE_SIZE - first % FILE_SIZE
     overhead = 91 + len(b"Topic") + (48 if rig.flag else 0)
     draft = rig.draft(1, body=b"x" * (room - 8 - overhead + extra), properties=b"")
-    appended = log.append(encode_messages([draft]), 1)
+    appended = log.append([encode_message(draft)], 1)
     assert appended.status is PutMessageStatus.PUT_OK
     assert (appended.physical_offsets[0] // FILE_SIZE == first // FILE_SIZE) is same_file
     assert (appended.end % FILE_SIZE == FILE_SIZE - 8) is same_file
@@ -207,7 +207,7 @@ def test_a_record_larger_than_a_file_is_refused(rig: StoreRig, store: MessageSto
     log = store.log
     before = log.max_offset
     draft = rig.draft(1, body=b"x" * FILE_SIZE)
-    appended = log.append(encode_messages([draft]), 1)
+    appended = log.append([encode_message(draft)], 1)
     assert appended.status is PutMessageStatus.MESSAGE_ILLEGAL
     assert str(FILE_SIZE) in appended.remark or str(FILE_SIZE - 8) in appended.remark
     assert log.max_offset == before
@@ -219,7 +219,7 @@ def test_a_batch_is_appended_as_a_whole_or_not_at_all(rig: StoreRig, store: Mess
     log = store.log
     before = log.max_offset
     drafts = [rig.draft(1), rig.draft(2, body=b"x" * FILE_SIZE)]
-    appended = log.append(encode_messages(drafts), 1)
+    appended = log.append([encode_message(draft) for draft in drafts], 1)
     assert appended.status is PutMessageStatus.MESSAGE_ILLEGAL
     assert log.max_offset == before
     appended, records = append(rig, store, 1, 2, 3, 4)
@@ -232,8 +232,8 @@ def test_a_batch_is_appended_as_a_whole_or_not_at_all(rig: StoreRig, store: Mess
 def test_only_a_classic_batch_rolls_as_a_whole(store: MessageStore, rig: StoreRig) -> None:
     """Every DLedger member places entries following the same rule, one after the other."""
     log = store.log
-    log.append(encode_messages([rig.draft(0, body=b"x" * 3000)]), 1)
-    batch = encode_messages([rig.draft(number, body=b"y" * 500) for number in range(3)])
+    log.append([encode_message(rig.draft(0, body=b"x" * 3000))], 1)
+    batch = [encode_message(rig.draft(number, body=b"y" * 500)) for number in range(3)]
     appended = log.append(batch, 1)
     log.commit()
     files = [offset // FILE_SIZE for offset in appended.physical_offsets]

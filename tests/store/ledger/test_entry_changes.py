@@ -13,7 +13,7 @@ from attrs import evolve
 from harness.store import MemoryRig, bodies_of, entries_of
 
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
-from rmqpy.codec.message import encode_messages, set_offsets
+from rmqpy.codec.message import encode_message, set_offsets
 from rmqpy.dledger.entry_log import frame
 from rmqpy.dledger.protocol.messages import Entry
 from rmqpy.dledger.state import LedgerEnd
@@ -71,7 +71,7 @@ def shortest(size_max: int) -> bytearray:
         born_host=host,
         store_host=host,
     )
-    (record,) = encode_messages([draft])
+    record = encode_message(draft)
     assert len(record) <= size_max
     return record
 
