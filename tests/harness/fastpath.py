@@ -204,8 +204,8 @@ def lead(harness: BrokerHarness, limit: int = 10_000) -> None:
     """Make the broker of a DLedger store its master."""
     log = harness.store.opened.dledger
     assert log is not None
-    log.proposer = SingleMember(log.entries, limit)
-    log.entries.on_stored = log.entries.commit_to
+    log.set_proposer(SingleMember(log.entries, limit))
+    log.entries.subscribe(stored=log.entries.commit_to)
     harness.store.set_role(slave=False)
     harness.broker.identity.role = BrokerRole.SYNC_MASTER
 

@@ -68,10 +68,10 @@ class SingleNodeProposer:
         remembered = entries.member_files.load_hard_state()
         self.term = Term(max(remembered.current_term, entries.end.term, 0))
         entries.member_files.save_hard_state(HardState(self.term, LEADER_ID))
-        entries.on_stored = entries.commit_to
+        entries.subscribe(stored=entries.commit_to)
         if entries.end.index >= 0:
             entries.commit_to(entries.end.index)
-        log.proposer = self
+        log.set_proposer(self)
 
     def propose(self, count: int) -> Proposal:
         entries = self.store.opened.entries

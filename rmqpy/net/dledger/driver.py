@@ -134,10 +134,12 @@ class DLedgerDriver:
 
     def start(self) -> None:
         """Start as a candidate. In a group of one the member leads when this returns."""
-        self._deps.log.proposer = self
-        self.entries.on_stored = self._entries_stored
-        self.entries.on_flushed = self._entries_flushed
-        self.entries.on_damage = self._on_damage_read
+        self._deps.log.set_proposer(self)
+        self.entries.subscribe(
+            stored=self._entries_stored,
+            flushed=self._entries_flushed,
+            damaged=self._on_damage_read,
+        )
         end = self.entries.end
         if end.index >= 0:  # recovery has made them durable
             self._step(Synced(end.index, end.term))

@@ -68,6 +68,10 @@ class DLedgerCommitLog:
         self.entries = entries
         self.proposer = proposer
 
+    def set_proposer(self, proposer: Proposer) -> None:
+        """Request the permission to append from ``proposer`` from now on."""
+        self.proposer = proposer
+
     @property
     def rows(self) -> Sequence[MappedFiles]:
         return (self.entries.data,)

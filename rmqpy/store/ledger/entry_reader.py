@@ -57,10 +57,7 @@ class EntryReader:
         """The damaged entries that recovery has skipped, by index. Entries from the first of them
         on are not readable until they are repaired.
         """
-        self.on_damage: Callable[[CorruptEntryError], bool] = lambda _fault: False
-        """The callback for damage that a reader has found. It returns True if the entry will be
-        repaired.
-        """
+        self._on_damage: Callable[[CorruptEntryError], bool] = lambda _fault: False
         self._batch: tuple[tuple[int, int, int], Sequence[Entry]] = ((-1, -1, -1), ())
         """The last request for a batch, and its result."""
         self._read_ends: dict[int, tuple[Term, int]] = {}
@@ -196,7 +193,7 @@ class EntryReader:
             if low >= 0 and self._unit(low).position == position:
                 self.entry(low)
         except CorruptEntryError as fault:
-            return self.on_damage(fault)
+            return self._on_damage(fault)
         return False
 
     def is_body_start(self, offset: int) -> bool:

@@ -75,17 +75,31 @@ class EntryStore(EntryReader):
         """
 
         self.committed_index = LedgerIndex(-1)
-        self.on_stored: Callable[[LedgerIndex], None] = lambda _index: None
-        self.on_flushed: Callable[[LedgerEnd], None] = lambda _end: None
-        """The callback for a finished sync. It receives the last entry as of the start of the
-        sync.
-        """
+        self._on_stored: Callable[[LedgerIndex], None] = lambda _index: None
+        self._on_flushed: Callable[[LedgerEnd], None] = lambda _end: None
         self.committed = Watermark("committed", data.min_offset)
         """The offset at which the last committed entry ends."""
         self.flushed_offset = PhysicalOffset(data.wrote_offset)
         self._flushing_end = LedgerEnd()
         self._flushing_to = 0
         """The end of the bytes that the running sync covers; a cut lowers it."""
+
+    def subscribe(
+        self,
+        *,
+        stored: Callable[[LedgerIndex], None] | None = None,
+        flushed: Callable[[LedgerEnd], None] | None = None,
+        damaged: Callable[[CorruptEntryError], bool] | None = None,
+    ) -> None:
+        """Set the listeners that are given.
+
+        ``stored`` receives the index of the last entry written; ``flushed`` receives, after a sync,
+        the last entry as of its start; ``damaged`` receives damage that a reader has found, and
+        returns True if the entry will be repaired.
+        """
+        self._on_stored = stored or self._on_stored
+        self._on_flushed = flushed or self._on_flushed
+        self._on_damage = damaged or self._on_damage
 
     @property
     def base_offset(self) -> PhysicalOffset:
@@ -197,7 +211,7 @@ class EntryStore(EntryReader):
             self.stored_index = index = LedgerIndex(state[INDEX] - 1)
             if state[END] % self._data.file_size:  # Otherwise a new file was started.
                 self._note_end(index, Term(state[TERM]), state[END])
-            self.on_stored(index)
+            self._on_stored(index)
 
     def make_files(self, sizes: Sequence[int]) -> None:
         """Create the files that entries of these sizes will need."""
@@ -337,7 +351,7 @@ class EntryStore(EntryReader):
         self._index.flushed()
         durable = min(offset, self._flushing_to)
         self.flushed_offset = PhysicalOffset(max(self.flushed_offset, durable))
-        self.on_flushed(self._flushing_end)
+        self._on_flushed(self._flushing_end)
 
     def checkpoint_task(self) -> Callable[[], None]:
         """Return a task that stores the committed index as of now (every 3 s and at shutdown). It

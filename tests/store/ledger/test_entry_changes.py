@@ -350,7 +350,7 @@ def test_a_sync_does_not_cover_entries_written_after_its_start(
     store = opened(rig)
     entries = entries_of(store)
     flushed: list[LedgerEnd] = []
-    entries.on_flushed = flushed.append
+    entries.subscribe(flushed=flushed.append)
     take(entries, leader[:10])
     task = store.flush_tracker.flush_task()
     assert task is not None
@@ -375,7 +375,7 @@ def test_a_sync_does_not_cover_entries_whose_units_are_not_written(
     store = opened(rig)
     entries = entries_of(store)
     ends: list[int] = []
-    entries.on_flushed = lambda end: ends.append(end.index)
+    entries.subscribe(flushed=lambda end: ends.append(end.index))
     rig.files.fail_write(INDEX, errno.ENOSPC)
     with pytest.raises(OSError):
         take(entries, leader[:1])

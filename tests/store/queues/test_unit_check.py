@@ -186,7 +186,7 @@ def test_a_pull_waits_for_a_damaged_message_that_another_member_has(
         reported.append(fault.index)
         return True
 
-    entries_of(store).on_damage = on_damage
+    entries_of(store).subscribe(damaged=on_damage)
     assert pulled(store, 0)[1:] == ([0, 1, 2, 3, 4], 5)
     assert pulled(store, 5)[1:] == ([], 5)
     assert len(reported) == 2 and len(set(reported)) == 1
