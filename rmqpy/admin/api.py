@@ -102,7 +102,9 @@ class Admin:
         body: bytes = b"",
         timeout_ms: int | None = None,
     ) -> RemotingCommand:
-        """Return the response of one broker or name server, which is SUCCESS."""
+        """Send a request and return the response. Raises RequestRejectedError unless its code is
+        SUCCESS.
+        """
         return _successful(
             await self.instance.invoke(address, code, header, body, timeout_ms=timeout_ms), address
         )

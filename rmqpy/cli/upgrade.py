@@ -139,7 +139,7 @@ def _add_leave(verbs: Commands) -> None:
 
 def _add_undo(verbs: Commands) -> None:
     for name, text, run in (
-        ("rollback", "take back what a plan did in a directory, to the byte", _rollback),
+        ("rollback", "undo what a plan did in a directory, to the byte", _rollback),
         ("finalize", "give up the rollback: remove undo records and kept files", _finalize),
     ):
         verb = _verb(verbs, name, text, run)

@@ -485,7 +485,7 @@ def check(report: Any, expected: Findings, damage: Callable[[Store], Findings]) 
 
 
 def normal(expected: Findings, log: Log) -> Findings:
-    """Return the findings with record offsets for surplus units, instead of entry offsets."""
+    """Return the findings, with the offset of the record instead of the entry for surplus units."""
     return {
         (code, place + log.shift if code == "UNIT_SURPLUS" else place) for code, place in expected
     }

@@ -238,7 +238,7 @@ def test_a_rollback_killed_at_any_operation_can_be_resumed(make_rig: MakeUpgrade
         assert journal is not None
         state = journal.state
         if state == ROLLING_BACK:
-            with pytest.raises(UpgradeRefusedError, match="being taken back"):
+            with pytest.raises(UpgradeRefusedError, match="being rolled back"):
                 apply_plan(again.context(), plan, "n0")
         if state != ROLLED_BACK:
             roll_back(again.context())

@@ -161,7 +161,13 @@ class ConsumerFilterTable:
         try:
             expression = compile_filter(subscription.expression_type, text)
         except FilterSyntaxError as fault:
-            logger.warning("group %s, topic %s: %s in %r", group, subscription.topic, fault, text)
+            logger.warning(
+                "group %s, topic %s: the filter %r is ignored: %s",
+                group,
+                subscription.topic,
+                text,
+                fault,
+            )
             if self._filters.pop(key, None) is not None:
                 self._on_change()
             return

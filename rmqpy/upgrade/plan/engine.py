@@ -71,7 +71,7 @@ def apply_plan(context: NodeContext, plan: Plan, replica: str, phase: str = "") 
             )
         if journal.state == ROLLING_BACK:
             raise UpgradeRefusedError(
-                f"plan {plan.id} is being taken back here; finish that with rmqpy upgrade rollback"
+                f"plan {plan.id} is being rolled back here; finish with rmqpy upgrade rollback"
             )
     elif journal is not None and journal.plan_id == plan.id and journal.state == APPLIED:
         return journal
@@ -138,7 +138,7 @@ def roll_back(context: NodeContext) -> Journal:
     journal = load_journal(files, work)
     if journal is None or journal.state in (ROLLED_BACK, FINALIZED):
         state = "no plan was carried out" if journal is None else f"the plan is {journal.state}"
-        raise UpgradeRefusedError(f"{state} in this directory, so there is nothing to take back")
+        raise UpgradeRefusedError(f"{state} in this directory, so there is nothing to roll back")
     plan, replica = load_plan(context, journal.plan_id)
     node = plan.node(replica)
     if journal.state == APPLIED:
@@ -161,7 +161,7 @@ def roll_back(context: NodeContext) -> Journal:
     forget_old_log_mark(files, work.rpartition("/")[0])
     if journal.earlier:
         before = load_journal(files, f"{work}/{journal.earlier[-1]}")
-        assert before is not None, "an earlier journal is kept until it is taken back or final"
+        assert before is not None, "an earlier journal is kept until it is rolled back or final"
         journal = attrs.evolve(before, fingerprint=fingerprint_log(context))
     else:
         journal = attrs.evolve(journal, state=ROLLED_BACK, done=0, skipped=())
@@ -199,7 +199,7 @@ def _save_plan(context: NodeContext, plan: Plan, replica: str) -> None:
 
 
 def _keep_earlier(context: NodeContext, journal: Journal | None) -> tuple[str, ...]:
-    """Save the journal of an applied plan, which can be taken back after the next one."""
+    """Save the journal of an applied plan, which can be rolled back after the next one."""
     if journal is None or journal.state != APPLIED:
         return ()
     save_journal(context.files, f"{context.work}/{journal.plan_id}", journal)

@@ -9,8 +9,8 @@ from its files, never from the journal.
 state            meaning
 ===============  ==============================================================================
 applying         operations below ``done`` are done, ``done`` may have started
-applied          all are done; the undo records are kept, so it can be taken back
-rolling_back     operations from ``done`` on are taken back
+applied          all are done; the undo records are kept, so it can be rolled back
+rolling_back     operations from ``done`` on are undone
 rolled_back      nothing of the plan, nor of an earlier one, is left
 finalized        the undo records are removed
 ===============  ==============================================================================
@@ -51,7 +51,7 @@ class Journal:
     """The phase that the operator has reached: aligned, switched, soaking, left."""
     since_ms: int = 0
     earlier: tuple[str, ...] = ()
-    """Plans that were applied before and can still be taken back, the newest last."""
+    """Plans that were applied before and can still be rolled back, the newest last."""
     fingerprint: str = ""
     """A digest of the log files after the plan was applied; if it differs, rollback is refused."""
 
