@@ -51,7 +51,7 @@ from rmqpy.dledger.protocol.messages import (
     PushEntryResponse,
     PushType,
 )
-from rmqpy.dledger.state import NO_TERM, DiskState, Role
+from rmqpy.dledger.state import NO_TERM, DiskState, PushGrant, Role
 from rmqpy.model.ids import Term
 
 _CODE = DLedgerResponseCode
@@ -62,22 +62,6 @@ GAP_WAIT_MS: Final = 1000
 GAP_CHECK_MS: Final = 1000
 HELD_MAX: Final = 2048
 """The maximum number of pushes held because of a gap. A leader has at most a thousand in flight."""
-
-
-@define(slots=True, frozen=True)
-class PushGrant:
-    """The conditions under which the log accepts a batch push in its usual text without asking the
-    core.
-
-    The push must be of this leader and term, and its entries must follow the end of the log within
-    its file, with terms between that of the end and the leader's. It is appended and answered with
-    SUCCESS.
-    """
-
-    group: str
-    self_id: str
-    leader_id: str
-    term: Term
 
 
 @define(slots=True, frozen=True)

@@ -42,7 +42,7 @@ from attrs import define, evolve
 
 from rmqpy.dledger.election import Election, VoteParseResult
 from rmqpy.dledger.entry_log import EntryLog, LogView
-from rmqpy.dledger.follower import Follower, PushGrant
+from rmqpy.dledger.follower import Follower
 from rmqpy.dledger.heartbeat import Heartbeat
 from rmqpy.dledger.member import Member, Membership, RaftOptions
 from rmqpy.dledger.outbox import (
@@ -69,7 +69,7 @@ from rmqpy.dledger.protocol.messages import (
 )
 from rmqpy.dledger.replication import Replication
 from rmqpy.dledger.serving import accept_append, get_entry, metadata
-from rmqpy.dledger.state import NOT_LEADING, DiskState, HardState, Role
+from rmqpy.dledger.state import NOT_LEADING, DiskState, HardState, PushGrant, Role
 from rmqpy.dledger.transfer import LeadershipTransfer
 from rmqpy.model.ids import LedgerIndex, Term
 

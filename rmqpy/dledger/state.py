@@ -55,3 +55,19 @@ class LedgerEnd:
 
     index: LedgerIndex = LedgerIndex(-1)  # noqa: RUF009 (a NewType)
     term: Term = NO_TERM
+
+
+@define(slots=True, frozen=True)
+class PushGrant:
+    """The conditions under which the log accepts a batch push in its usual text without asking the
+    core.
+
+    The push must be of this leader and term, and its entries must follow the end of the log within
+    its file, with terms between that of the end and the leader's. It is appended and answered with
+    SUCCESS.
+    """
+
+    group: str
+    self_id: str
+    leader_id: str
+    term: Term

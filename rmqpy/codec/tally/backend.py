@@ -15,9 +15,9 @@ _TallyFrames = Callable[[memoryview, int, int, int, Tally], tuple[int, StopReaso
 
 def _choose() -> _TallyFrames:
     if backend.implementation == "c":
-        from rmqpy.codec.native import tally
+        from rmqpy.codec.tally import native
 
-        return tally.tally_frames
+        return native.tally_frames
     from rmqpy.codec.tally import kernel
 
     return kernel.count_frames

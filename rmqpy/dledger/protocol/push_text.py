@@ -14,13 +14,13 @@ from typing import Final
 
 from rmqpy.codec.backend import decode_run
 from rmqpy.dledger.entries import EntryRun
-from rmqpy.dledger.follower import PushGrant
 from rmqpy.dledger.protocol.messages import (
     DLedgerResponseCode,
     PushEntryRequest,
     PushEntryResponse,
     PushType,
 )
+from rmqpy.dledger.state import PushGrant
 from rmqpy.model.ids import Term
 from rmqpy.remoting.fastjson import quote
 

@@ -21,10 +21,10 @@ from __future__ import annotations
 from typing import Final
 
 from rmqpy.codec.backend import PushDecoder, push_taker
-from rmqpy.dledger.follower import PushGrant
 from rmqpy.dledger.node import Node
 from rmqpy.dledger.protocol.json_bodies import RESPONSE_FRAME_CODE
 from rmqpy.dledger.protocol.push_text import granted_texts, taken_answer
+from rmqpy.dledger.state import PushGrant
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.ids import LedgerIndex
 from rmqpy.net.dledger.peers import PeerLink, PeerStatus, PeerTransport
