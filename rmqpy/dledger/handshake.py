@@ -40,7 +40,7 @@ from typing import Any, Final
 from attrs import asdict, define, fields
 
 from rmqpy.model.errors import RemoteProtocolError
-from rmqpy.remoting.fastjson import FastjsonDecodeError, dumps, loads
+from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX, FastjsonDecodeError, dumps, loads
 
 VERSION: Final = 1
 LEAST_VERSION: Final = 1
@@ -68,7 +68,14 @@ class PeerHello:
 
 
 def decode_introduction(body: bytes) -> PeerHello:
-    """Decode an introduction, ignoring fields of later versions. Raises RemoteProtocolError."""
+    """Decode an introduction, ignoring fields of later versions. Raises RemoteProtocolError.
+
+    Anyone may send one, so it must not be longer than ``TOLERANT_REQUEST_MAX``.
+    """
+    if len(body) > TOLERANT_REQUEST_MAX:
+        raise RemoteProtocolError(
+            f"a handshake has {len(body)} bytes, expected at most {TOLERANT_REQUEST_MAX}"
+        )
     try:
         found = loads(body)
     except FastjsonDecodeError as fault:

@@ -82,3 +82,8 @@ def test_harmless_differences_are_only_noted() -> None:
         "dLegerPeers: n1 is b:1 here, absent there",
         "dLegerPeers: n2 is absent here, c:1 there",
     )
+
+
+def test_a_long_introduction_is_refused_unread() -> None:
+    with pytest.raises(RemoteProtocolError, match="bytes, expected at most 65536"):
+        decode_introduction(b'{"group":"' + b"g" * 65536 + b'"}')

@@ -45,6 +45,7 @@ from rmqpy.dledger.protocol.messages import (
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import Term
 from rmqpy.model.message import OutgoingMessage
+from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX
 from rmqpy.remoting.frame import encode_command
 
 DRAFT = OutgoingMessage(
@@ -325,3 +326,17 @@ def test_ids_and_counts_that_old_members_omit_have_defaults() -> None:
     assert decode_response(REQUESTS[51002], b'{"code":416,"term":-1}') == HeartBeatResponse(
         code=DLedgerResponseCode.TERM_NOT_READY
     )
+
+
+@pytest.mark.parametrize("code", [50000, 50002, 51001, 51002, 51005])
+def test_a_long_body_without_entries_is_refused_unread(code: int) -> None:
+    body = b'{"group":"' + b"g" * TOLERANT_REQUEST_MAX + b'"}'
+    with pytest.raises(RemoteProtocolError, match="bytes, expected at most 65536"):
+        decode_request(code, body)
+
+
+@pytest.mark.parametrize("code", [50001, 51004])
+def test_a_long_body_with_entries_must_be_strict_json(code: int) -> None:
+    body = b'{"group":"' + b"g" * TOLERANT_REQUEST_MAX + b"\",'term':1}"
+    with pytest.raises(RemoteProtocolError, match="not strict JSON"):
+        decode_request(code, body)

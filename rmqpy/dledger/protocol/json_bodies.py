@@ -16,7 +16,9 @@ every other attribute                      its camelCase form
 ==========================  =============  =================================================
 
 Invariants: for any bytes, decoding returns a message or raises a RemoteProtocolError that names the
-field; a decoded entry has the size and magic that match its body.
+field; a decoded entry has the size and magic that match its body. Peers are not authenticated by
+default, so a body without entries has at most ``TOLERANT_REQUEST_MAX`` bytes, and a longer one must
+be strict JSON: the tolerant reader would stop the member for seconds.
 """
 
 from __future__ import annotations
@@ -36,8 +38,10 @@ from rmqpy.dledger.entries import EntryRun
 from rmqpy.dledger.protocol.messages import (
     REQUESTS,
     RESPONSES,
+    AppendEntryRequest,
     DLedgerMessage,
     Entry,
+    GetEntriesResponse,
     PushEntryRequest,
     PushEntryResponse,
     PushType,
@@ -56,7 +60,7 @@ from rmqpy.dledger.protocol.push_text import (
 )
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import LedgerIndex, Term
-from rmqpy.remoting.fastjson import FastjsonDecodeError, dumps, loads
+from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX, FastjsonDecodeError, dumps, loads
 from rmqpy.remoting.java_values import INT32_MAX, INT64_MAX, parse_decimal
 
 RESPONSE_FRAME_CODE: Final = 200
@@ -117,8 +121,11 @@ def _decode(kind: type[M], body: bytes | memoryview) -> M:
         answer = read_answer(body)
         if answer is not None:
             return cast(M, answer)
+    if kind not in _LARGE and len(body) > TOLERANT_REQUEST_MAX:
+        size = f"has {len(body)} bytes, expected at most {TOLERANT_REQUEST_MAX}"
+        raise RemoteProtocolError(f"a {kind.__name__} {size}")
     try:
-        value = loads(body)
+        value = loads(body, TOLERANT_REQUEST_MAX)
     except FastjsonDecodeError as fault:
         raise RemoteProtocolError(f"a {kind.__name__} is not JSON: {str(fault)[:200]}") from None
     if not isinstance(value, dict):
@@ -392,6 +399,8 @@ def _members_of(kind: type[DLedgerMessage]) -> tuple[_WireField, ...]:
     return tuple(sorted(members, key=lambda member: member.wire_name))
 
 
+_LARGE: Final = frozenset({AppendEntryRequest, GetEntriesResponse, PushEntryRequest})
+"""The messages that contain entries."""
 _MEMBERS: Final[Mapping[type[DLedgerMessage], tuple[_WireField, ...]]] = {
     kind: _members_of(kind) for kind in (*RESPONSES, *RESPONSES.values())
 }
