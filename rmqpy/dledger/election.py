@@ -16,10 +16,11 @@ a quorum accepted or must reach this term        REVOTE_IMMEDIATELY     now
 none of these                                    WAIT_TO_VOTE_NEXT      random; in a new term
 ===============================================  =====================  ==========================
 
-Two rules are specific to rmqpy and invisible to peers. First, a new term is entered only after an
+Three rules are specific to rmqpy and invisible to peers. First, a new term is entered only after an
 unsuccessful round in the old term that a quorum answered: a member that is cut off keeps its term
 and deposes no leader when it returns. Second, a member never leads a term again that it may have
-led before a restart, because entries of that term may have been lost.
+led before a restart, because entries of that term may have been lost. Third, a member that follows
+a leader votes for no other candidate of that term, even if its own vote is not given.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from attrs import define, field
 from rmqpy.dledger.member import Member, Membership
 from rmqpy.dledger.protocol.messages import Response, VoteRequest, VoteResponse, VoteResult
 from rmqpy.dledger.quorum import is_quorum
-from rmqpy.dledger.state import NOT_LEADING, DiskState, HardState, LedgerEnd, Role
+from rmqpy.dledger.state import NOT_LEADING, UNKNOWN_VOTE, DiskState, HardState, LedgerEnd, Role
 from rmqpy.model.ids import LedgerIndex, Term
 
 VOTE_WAIT_MS: Final = 2000
@@ -117,9 +118,10 @@ def _answer(voter: Voter, ballot: Ballot, from_self: bool) -> VoteResult:
         return VoteResult.REJECT_EXPIRED_VOTE_TERM
     if ballot.term > term:
         return VoteResult.REJECT_TERM_NOT_READY
-    if voter.hard_state.voted_for not in (None, ballot.candidate):
-        if voter.leader is not None:
-            return VoteResult.REJECT_ALREADY_HAS_LEADER
+    voted_for_another = voter.hard_state.voted_for not in (None, ballot.candidate)
+    if voter.leader is not None and (voted_for_another or voter.leader != ballot.candidate):
+        return VoteResult.REJECT_ALREADY_HAS_LEADER
+    if voted_for_another:
         return VoteResult.REJECT_ALREADY_VOTED
     if ballot.term < own_end.term:
         return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
@@ -228,7 +230,7 @@ class Election:
 
     def __attrs_post_init__(self) -> None:
         member = self.member
-        if not member.alone and member.hard_state.voted_for == member.self_id:
+        if not member.alone and member.hard_state.voted_for in (member.self_id, UNKNOWN_VOTE):
             self._spent_term = member.term
             self._raising = True
 

@@ -37,6 +37,7 @@ the last stored entry; only a leader proposes, and indexes are consecutive.
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from attrs import define, evolve
 
@@ -89,6 +90,11 @@ __all__ = [
     "Stored",
     "Synced",
 ]
+
+TERM_STEP_MAX: Final = 1 << 32
+"""The largest difference between the term of a message and the largest known one. Terms rise by one
+in an election; a single forged message must not use up the 63 bits that a term has.
+"""
 
 
 @define(slots=True, frozen=True)
@@ -232,7 +238,10 @@ class Node:
         """Process one event."""
         self.changes += 1
         if isinstance(event, Answered):
-            self._member.outbox.answered(event.ticket, event.response)
+            response = event.response
+            if response is not None and self._is_implausible(response.term):
+                response = None
+            self._member.outbox.answered(event.ticket, response)
         elif isinstance(event, Stored):
             self._stored(event.index)
         elif isinstance(event, Received):
@@ -375,9 +384,9 @@ class Node:
 
     def _receive(self, ticket: int, request: Request) -> None:
         member, reply = self._member, self._member.outbox.reply
-        wrong = self._wrong_address(request)
-        if wrong is not None:
-            reply(ticket, wrong)
+        refused = self._refuse(request)
+        if refused is not None:
+            reply(ticket, refused)
         elif isinstance(request, PushEntryRequest):
             self._follower.receive(ticket, request)
         elif isinstance(request, HeartBeatRequest):
@@ -396,12 +405,22 @@ class Node:
             assert isinstance(request, MetadataRequest), type(request).__name__
             reply(ticket, metadata(member, request))
 
-    def _wrong_address(self, request: Request) -> Response | None:
+    def _is_implausible(self, term: Term) -> bool:
+        """Return whether no member can have reached ``term``. Such messages are ignored."""
+        member = self._member
+        return term - max(member.term, member.known_max_term) > TERM_STEP_MAX
+
+    def _refuse(self, request: Request) -> Response | None:
+        """Return the refusal of a request for another member or group, or in a term that no member
+        can have reached; None if the request is to be handled.
+        """
         member = self._member
         if request.remote_id != member.self_id:
             code = DLedgerResponseCode.UNKNOWN_MEMBER
         elif request.group != member.membership.group:
             code = DLedgerResponseCode.UNKNOWN_GROUP
+        elif self._is_implausible(request.term):
+            code = DLedgerResponseCode.UNEXPECTED_ARGUMENT
         else:
             return None
         response = RESPONSES[type(request)](

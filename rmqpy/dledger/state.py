@@ -41,6 +41,12 @@ NOT_LEADING: Final = {
 """The states in which a member does not lead, with the reason for each."""
 
 
+UNKNOWN_VOTE: Final = "?"
+"""The vote of a term in which this member may have voted, for a candidate that it no longer knows.
+It is the id of no member, so the vote counts as given.
+"""
+
+
 @define(slots=True, frozen=True)
 class HardState:
     """The persistent state (file ``currterm``). ``voted_for`` is the vote of ``current_term``."""

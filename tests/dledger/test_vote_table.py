@@ -40,6 +40,8 @@ CASES = [
     (voter(), ballot(theirs=(3, 9)), VoteResult.REJECT_SMALL_LEDGER_END_INDEX, 5),
     (voter(), ballot(term=4), VoteResult.REJECT_EXPIRED_VOTE_TERM, 5),
     (voter(voted_for="n2", leader="n2"), ballot(), VoteResult.REJECT_ALREADY_HAS_LEADER, 5),
+    (voter(leader="n2"), ballot(), VoteResult.REJECT_ALREADY_HAS_LEADER, 5),
+    (voter(leader="n1"), ballot(), VoteResult.ACCEPT, 5),
     (voter(voted_for="n2"), ballot(), VoteResult.REJECT_ALREADY_VOTED, 5),
     (voter(), ballot(term=6), VoteResult.REJECT_TERM_NOT_READY, 5),
     (
@@ -89,8 +91,8 @@ def expected(member: Voter, received: Ballot) -> VoteResult:
         (received.term < term, VoteResult.REJECT_EXPIRED_VOTE_TERM),
         (
             received.term == term
-            and voted not in (None, received.candidate)
-            and member.leader is not None,
+            and member.leader is not None
+            and (voted not in (None, received.candidate) or member.leader != received.candidate),
             VoteResult.REJECT_ALREADY_HAS_LEADER,
         ),
         (
