@@ -42,7 +42,7 @@ from rmqpy.dledger.node import (
     Synced,
 )
 from rmqpy.dledger.protocol.messages import Entry
-from rmqpy.dledger.state import DiskState, LedgerEnd, Role
+from rmqpy.dledger.state import UNKNOWN_VOTE, DiskState, LedgerEnd, Role
 from rmqpy.model.clock import Timer
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import LedgerIndex
@@ -77,9 +77,17 @@ class DLedgerDriver:
         self.entries = deps.log.entries
         self._store = deps.store
         self._scheduler = deps.scheduler
+        hard_state = self.entries.member_files.load_hard_state()
+        if hard_state.voted_for == UNKNOWN_VOTE:
+            logger.warning(
+                "currterm of member %s cannot be read; the term %d of its backup is used, and this"
+                " member does not vote in that term",
+                membership.self_id,
+                hard_state.current_term,
+            )
         self.node = Node(
             membership,
-            self.entries.member_files.load_hard_state(),
+            hard_state,
             self.entries,
             self.entries.committed_index,
             options,

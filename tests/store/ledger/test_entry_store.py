@@ -9,7 +9,7 @@ import pytest
 from harness.store import MemoryRig, entries_of
 
 from rmqpy.dledger.entries import Entry
-from rmqpy.dledger.state import HardState
+from rmqpy.dledger.state import UNKNOWN_VOTE, HardState
 from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import LedgerIndex, Term
 
@@ -155,15 +155,16 @@ def test_the_hard_state_is_durable_and_has_a_backup(rig: MemoryRig) -> None:
     entries = entries_of(store)
     entries.member_files.save_hard_state(HardState(Term(7), "n2"))
     assert rig.tree()["dledger-n0/currterm"] == b"voteLeader=n2\ncurrTerm=7\n"
-    assert rig.tree()["dledger-n0/currterm.bak"] == b"voteLeader=n0\ncurrTerm=0\n"
+    assert rig.tree()["dledger-n0/currterm.bak"] == b"voteLeader=n2\ncurrTerm=7\n"
     assert rig.files.crash().read_bytes("/store/dledger-n0/currterm").endswith(b"currTerm=7\n")
     assert entries.member_files.load_hard_state() == HardState(Term(7), "n2")
     entries.member_files.save_hard_state(HardState(Term(8), None))
     assert entries.member_files.load_hard_state() == HardState(Term(8), None)
-    rig.files.put("/store/dledger-n0/currterm", b"")
-    assert entries.member_files.load_hard_state() == HardState(Term(7), "n2"), (
-        "read from the backup"
-    )
+    for damaged in (b"", b"x", b"\xff="):
+        rig.files.put("/store/dledger-n0/currterm", damaged)
+        assert entries.member_files.load_hard_state() == HardState(Term(8), UNKNOWN_VOTE), (
+            "a backup, which may be older than the vote"
+        )
     store.shutdown()
 
 
