@@ -84,7 +84,13 @@ class MessageStore:
         self._dispatch_failed = False
         self._index_waits_until_ms = 0
         self._info = RuntimeInfo(
-            self._paths, self.opened, self.dispatcher, self.retention, self.health, parts.rebuilds
+            self._paths,
+            self.opened,
+            self.dispatcher,
+            self.retention,
+            self.health,
+            parts.rebuilds,
+            self.queues,
         )
 
     @property

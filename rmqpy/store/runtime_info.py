@@ -1,8 +1,10 @@
 """RuntimeInfo: the state of a store, under the names that Java's tools read.
 
 Java does not have these keys: ``indexBehindBytes``, ``dividedCommitlogOffset``, ``storeFailure``
-(the error after which nothing is accepted), ``storeRefusesPuts``, ``cleaningFailure``, and
-``queuesToBuildAgain`` (the number of consume queues that the next start rebuilds in part).
+(the error after which nothing is accepted), ``storeRefusesPuts``, ``cleaningFailure``,
+``queuesToBuildAgain`` (the number of consume queues that the next start rebuilds in part), and
+``hiddenMessages`` (the number of messages, since the start, whose queue offset another message
+has).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from rmqpy.store.dispatcher import Dispatcher
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.health import StoreHealth
 from rmqpy.store.queues.rebuilds import QueueRebuilds
+from rmqpy.store.queues.table import ConsumeQueueTable
 from rmqpy.store.retention import RetentionCleaner
 
 
@@ -28,6 +31,7 @@ class RuntimeInfo:
     retention: RetentionCleaner
     health: StoreHealth
     rebuilds: QueueRebuilds
+    queues: ConsumeQueueTable
 
     def read(self, earliest_ms: int) -> dict[str, str]:
         """Return the current values. ``earliest_ms`` is the store time of the first message, or -1
@@ -58,4 +62,6 @@ class RuntimeInfo:
             info["cleaningFailure"] = self.retention.failure
         if self.rebuilds:
             info["queuesToBuildAgain"] = str(len(self.rebuilds))
+        if self.queues.hidden_count:
+            info["hiddenMessages"] = str(self.queues.hidden_count)
         return info

@@ -203,3 +203,23 @@ def test_a_deleted_topic_is_not_rebuilt(rig: MemoryRig) -> None:
     store = rig.open()
     assert ("Topic", 0) not in list(store.reader.queue_names())
     store.shutdown()
+
+
+def test_a_queue_offset_that_was_assigned_twice_is_reported(
+    rig: MemoryRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Java member of a group may do that; the later message stays in the log, unseen."""
+    store = filled(rig)
+    settle(store)
+    assert "hiddenMessages" not in store.runtime_info()
+    draft = rig.draft(COUNT)
+    topic, queue_id = draft.topic.decode(), draft.queue_id
+    end = store.reader.max_queue_offset(topic, queue_id)
+    store.appender.tails.replace({(draft.topic, queue_id): 3})
+    rig.put(store, COUNT)
+    store.dispatch()
+    assert store.runtime_info()["hiddenMessages"] == "1"
+    assert f"queue {queue_id} of {topic}: no reader sees the message at offset" in caplog.text
+    assert store.reader.max_queue_offset(topic, queue_id) == end
+    assert len(bodies_of(store)) == COUNT
+    store.shutdown()

@@ -252,6 +252,7 @@ class Metrics:
         yield "rmqpy_replies_waiting", labels, float(self.gate.waiting)
         if "dividedCommitlogOffset" in runtime:
             yield "rmqpy_divided_offset", labels, float(runtime["dividedCommitlogOffset"])
+        yield "rmqpy_hidden_messages", labels, float(runtime.get("hiddenMessages", 0))
         yield "rmqpy_confirmed_offset", labels, float(runtime["commitLogMaxOffset"])
         for key in ("term", "committed", "end"):
             if key in status:

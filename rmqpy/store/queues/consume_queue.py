@@ -69,6 +69,10 @@ class ConsumeQueue:
         """The last known start of the log."""
         self.began_again = False
         """True if files were removed since the attribute was last set to False."""
+        self.hidden: list[tuple[int, int]] = []
+        """The queue offset and physical offset of messages whose queue offset was already taken, so
+        that no reader of the queue sees them. The table reports and removes them.
+        """
         self.damaged = False
         """True if units after the end were found at the start and must be dispatched again."""
 
@@ -142,7 +146,7 @@ class ConsumeQueue:
 
     def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
         """Add the unit of one message. Return False if the queue already has it (dispatch may run
-        twice).
+        twice), or has another message at its queue offset, which is then in ``hidden``.
 
         If the queue offset is beyond the end, the skipped units become filler, so that the position
         of a unit always matches the queue offset of its message (the Java broker appends at the end
@@ -152,6 +156,7 @@ class ConsumeQueue:
             return False
         position = queue_offset * QUEUE_UNIT_SIZE
         if position < self._end:
+            self.hidden.append((queue_offset, physical_offset))
             return False
         if position > self._end:
             self._skip_to(position)

@@ -4,7 +4,9 @@ disk or created when first needed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from typing import Final
 
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.model.errors import StoreError
@@ -15,6 +17,11 @@ from rmqpy.store.queues.consume_queue import ConsumeQueue
 
 QueueName = tuple[str, int]
 """Topic and queue id."""
+
+HIDDEN_LOGGED_MAX: Final = 100
+"""The number of hidden messages that are logged; all are counted."""
+
+logger = logging.getLogger(__name__)
 
 
 class ConsumeQueueTable:
@@ -27,6 +34,10 @@ class ConsumeQueueTable:
         self._queues: dict[QueueName, ConsumeQueue] = {}
         self._torn: dict[str, BrokenFileSequenceError] = {}
         """The directories of incomplete queues, and why they are incomplete."""
+        self.hidden_count = 0
+        """The number of messages, since the start, that no reader of their queue sees because
+        another message has their queue offset.
+        """
         self.removals = 0
         """A counter of removals of queues or units. When it grows, code that keeps references to
         their files must look them up again.
@@ -119,6 +130,26 @@ class ConsumeQueueTable:
         if queue.began_again:
             queue.began_again = False
             self.removals += 1
+        if queue.hidden:
+            self._report_hidden(topic, queue_id, queue)
+
+    def _report_hidden(self, topic: str, queue_id: int, queue: ConsumeQueue) -> None:
+        hidden, queue.hidden = queue.hidden, []
+        for queue_offset, physical_offset in hidden:
+            self.hidden_count += 1
+            if self.hidden_count > HIDDEN_LOGGED_MAX:
+                continue
+            unit = queue.unit(queue_offset)
+            logger.warning(
+                "queue %d of %s: no reader sees the message at offset %d of the log, because its"
+                " queue offset %d belongs to the message at offset %s; two brokers were master at"
+                " once, or a Java member of the group assigned the offset twice",
+                queue_id,
+                topic,
+                physical_offset,
+                queue_offset,
+                "none" if unit is None else unit[0],
+            )
 
     def items(self) -> Iterator[tuple[QueueName, ConsumeQueue]]:
         """Yield every queue with its name."""
