@@ -8,6 +8,8 @@ network of its own through the same :func:`start_dledger_member` as
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import define
 
 from rmqpy.broker.assembly.join_checks import MetadataReadyCheck, PeerCertificateCheck
@@ -28,11 +30,13 @@ from rmqpy.store.message_store import MessageStore
 class DLedgerDependencies:
     """The dependencies of a member. ``network`` carries the requests to other members,
     ``rng(n)`` returns a random number below n, and ``tick_ms`` is the period of the state loop.
+    ``serves_client`` returns whether DLedger's own clients at an address may read and append.
     """
 
     scheduler: Scheduler
     network: Network
     rng: RandomBelow
+    serves_client: Callable[[str], bool] = lambda _address: True
     tick_ms: int = TICK_MS
 
 
@@ -69,6 +73,7 @@ def start_dledger_member(
             flush=broker.log_flusher.begin,
             vouch=PeerCertificateCheck.of(store, lambda: driver.introduce()),
             lacks_tables=metadata.is_missing_metadata,
+            serves_client=deps.serves_client,
             tick_ms=deps.tick_ms,
         ),
     )

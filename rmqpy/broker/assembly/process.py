@@ -39,7 +39,7 @@ from rmqpy.model.errors import ConfigError
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
-from rmqpy.net.server.server import ListenerSecurity, RemotingServer
+from rmqpy.net.server.server import ListenerSecurity, RemotingServer, allow_all
 from rmqpy.net.server.stall_detector import StallDetector
 from rmqpy.net.tls import Tls, tls_of
 from rmqpy.store.files.deferred_write import DeferredFileWriter
@@ -340,15 +340,19 @@ def _member(
     # The pushes of one turn to a follower that lags may be large.
     limits = ConnectionLimits(high_water=PUSHES_WAITING_MAX)
     network = RemotingClient(scheduler, ClientLimits(connection=limits), tls=tls.client)
-    rng = random.SystemRandom().randrange
-    deps = DLedgerDependencies(scheduler=scheduler, network=network, rng=rng)
-    driver = start_dledger_member(broker, store, deps)
-    if driver is None:
-        return None
     configuration = broker.identity.configuration
     allow_list = ReplicationAllowList.from_settings(
         configuration.security, [peer.host for peer in configuration.store.dledger_members]
     )
+    deps = DLedgerDependencies(
+        scheduler=scheduler,
+        network=network,
+        rng=random.SystemRandom().randrange,
+        serves_client=allow_list.knows if configuration.broker.acl_enable else allow_all,
+    )
+    driver = start_dledger_member(broker, store, deps)
+    if driver is None:
+        return None
     broker.replication.register_report(allow_list.runtime_info)
     server = RemotingServer(
         driver,

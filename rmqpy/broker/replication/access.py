@@ -52,8 +52,12 @@ class ReplicationAllowList:
         strict = bool(given) or security.security_mode is SecurityMode.SECURE
         return cls((*given, *map(parse_pattern, members)), strict)
 
+    def knows(self, address: str) -> bool:
+        """Return whether ``address`` belongs to a member or is in ``replicationAddresses``."""
+        return any_matches(self.known, address)
+
     def allows(self, address: str) -> bool:
-        if any_matches(self.known, address):
+        if self.knows(address):
             return True
         self.strangers += 1
         if address not in self._warned and len(self._warned) < REMEMBERED_MAX:

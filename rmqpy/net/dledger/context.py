@@ -59,7 +59,8 @@ class DriverDependencies:
     ``on_role`` is called with every new role (``ready_processor`` defines when); ``flush`` starts
     to make the log durable unless that is in progress; ``store_host`` is the store host of the
     marker; ``vouch`` returns the reason why a Java member may not be joined, or "";
-    ``lacks_tables`` returns whether this member lacks the topics and offsets that a leader needs.
+    ``lacks_tables`` returns whether this member lacks the topics and offsets that a leader needs;
+    ``serves_client`` returns whether DLedger's own clients at an address may read and append.
     """
 
     log: DLedgerCommitLog
@@ -71,4 +72,5 @@ class DriverDependencies:
     flush: Callable[[], None]
     vouch: Callable[[str], str] = lambda _member: ""
     lacks_tables: Callable[[], bool] = lambda: False
+    serves_client: Callable[[str], bool] = lambda _address: True
     tick_ms: int = TICK_MS

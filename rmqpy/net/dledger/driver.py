@@ -102,6 +102,7 @@ class DLedgerDriver:
             lambda: self._store.encode_queue_ends() if self.carrier.leads else None,
             self.node.take_batches,
             deps.vouch,
+            deps.serves_client,
         )
         self._push_fast_path = PushFastPath(self.node, self.entries, self.peers)
         self.carrier = ReadyProcessor(

@@ -59,11 +59,13 @@ from rmqpy.dledger.protocol.json_bodies import (
 from rmqpy.dledger.protocol.messages import (
     REQUESTS,
     RESPONSES,
+    AppendEntryRequest,
     AppendEntryResponse,
     DLedgerResponseCode,
     Entry,
     GetEntriesRequest,
     GetEntriesResponse,
+    MetadataRequest,
     Request,
     Response,
 )
@@ -75,6 +77,9 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 
 _CODE = DLedgerResponseCode
+
+_CLIENT_REQUESTS: Final = frozenset({AppendEntryRequest, GetEntriesRequest, MetadataRequest})
+"""The requests of DLedger's own clients, which know no accounts."""
 
 LOGGED_MAX: Final = 256
 """The maximum number of causes that are remembered as logged."""
@@ -153,6 +158,7 @@ class PeerTransport:
     ``introduce`` returns this member's introduction; ``queue_ends`` the ends of its queues without
     messages, or None if it does not lead; ``vouch`` the reason why a Java member may not be joined,
     or "". ``takes_batches`` is called with the name of each member and whether it is rmqpy.
+    ``serves_client`` returns whether DLedger's own clients at an address may read and append.
     """
 
     membership: Membership
@@ -164,6 +170,7 @@ class PeerTransport:
     queue_ends: Callable[[], bytes | None]
     takes_batches: Callable[[str, bool], None]
     vouch: Callable[[str], str]
+    serves_client: Callable[[str], bool]
     ways: dict[str, PeerLink] = field(init=False)
     once: OncePerCauseLog = field(factory=OncePerCauseLog)
     _ticket: int = 0
@@ -376,6 +383,9 @@ class PeerTransport:
         if kind is None:
             self._write(channel, _unknown(command))
             return None
+        if kind in _CLIENT_REQUESTS and not self.serves_client(channel.peer[0]):
+            self._write(channel, _not_permitted(command))
+            return None
         try:
             request = decode_request(command.code, command.body)
         except RemoteProtocolError as fault:
@@ -510,6 +520,15 @@ def _answer(command: RemotingCommand, response: Response) -> bytes:
     return encode_command(
         RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=encode(response))
     )
+
+
+def _not_permitted(command: RemotingCommand) -> bytes:
+    remark = (
+        "with access control only members of the group may read or append here: use the broker's"
+        " listenPort, or add this address to replicationAddresses"
+    )
+    response = RemotingCommand.response_to(command, ResponseCode.NO_PERMISSION, remark)
+    return encode_command(response)
 
 
 def _unknown(command: RemotingCommand) -> bytes:

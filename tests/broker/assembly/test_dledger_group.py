@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypedDict
 
 import pytest
@@ -98,6 +98,7 @@ class Group:
     """The members that are cut off from the network."""
 
     rng: random.Random = field(factory=lambda: random.Random(1))
+    serves_client: Callable[[str], bool] = lambda _address: True
     registered: list[tuple[int, int]] = field(factory=list)
     """The member and the broker id of each registration."""
 
@@ -132,7 +133,10 @@ class Group:
             )
         )
         deps = DLedgerDependencies(
-            scheduler=self.scheduler, network=network, rng=self.rng.randrange
+            scheduler=self.scheduler,
+            network=network,
+            rng=self.rng.randrange,
+            serves_client=self.serves_client,
         )
         driver = start_dledger_member(broker, store, deps)
         assert driver is not None
@@ -482,6 +486,32 @@ def test_dledger_clients_are_served(group: Group) -> None:
     refused = group.request(follower, AppendEntryRequest(body=record, **common))
     assert refused.code == DLedgerResponseCode.NOT_LEADER
     assert group.read(leader) == [b"a"] * 5
+
+
+def test_clients_without_an_account_can_neither_read_nor_append() -> None:
+    """With access control the broker's port requires accounts, which DLedger does not know."""
+    group = Group.of()
+    group.serves_client = {"10.0.0.1"}.__contains__
+    group.start(0, 1, 2)
+    leader = group.elect()
+    assert [reply.code for reply in group.send(leader, b"a")] == [0]
+    assert leader.driver is not None
+    common = Destination(group="broker-a", remote_id=leader.name)
+    for request in (
+        MetadataRequest(**common),
+        GetEntriesRequest(begin_index=0, **common),
+        AppendEntryRequest(body=b"x", **common),
+    ):
+        command = RemotingCommand.request(request.CODE, body=encode(request))
+        channel = MemoryChannel(("10.0.0.7", 4711))
+        leader.driver.handle(channel, [command])
+        refused = channel.take_one()
+        assert refused.code == 16 and "replicationAddresses" in (refused.remark or "")
+        channel = MemoryChannel(("10.0.0.1", 4711))
+        leader.driver.handle(channel, [command])
+        group.run(200)
+        assert channel.take_one().code == 200
+    assert group.read(leader) == [b"a"]
 
 
 def test_unreadable_frames_are_refused_and_logged_once(
