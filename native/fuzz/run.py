@@ -23,7 +23,7 @@ from rmqpy.acl.signature import Credentials
 from rmqpy.codec.entry import encode_entry_header
 from rmqpy.codec.entry_batch import encode_run
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
-from rmqpy.codec.message import BatchItem, encode_batch_body, encode_messages
+from rmqpy.codec.message import BatchItem, encode_batch_body, encode_message
 from rmqpy.model.message import OutgoingMessage
 from rmqpy.remoting.command import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, RemotingCommand
 from rmqpy.remoting.frame import encode_command
@@ -253,7 +253,7 @@ def _records() -> list[bytes]:
         )
         for length, properties in zip((0, 1, 70, 200, 15), PROPERTIES, strict=True)
     ]
-    return [bytes(record) for record in encode_messages(drafts)]
+    return [bytes(encode_message(draft)) for draft in drafts]
 
 
 def _options() -> argparse.Namespace:

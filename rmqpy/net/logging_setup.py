@@ -1,14 +1,21 @@
 """The configuration of logging: one line per event, as text or as JSON (``--log-json``).
 
-A traceback is on the line of its event: line breaks inside an event are written as ``\\n``.
+A traceback is on the line of its event: line breaks inside an event are written as ``\\n``. Names
+in events come from frames of unauthenticated peers, so the other characters that a terminal
+interprets are written as escapes, too.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from typing import TextIO
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Control characters, line separators, and those that change the direction of text."""
+_SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 class PlainLines(logging.Formatter):
@@ -18,7 +25,7 @@ class PlainLines(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).replace("\n", "\\n")
+        return _CONTROL.sub(_escape, super().format(record))
 
 
 class JsonLines(logging.Formatter):
@@ -35,7 +42,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             event["fault"] = self.formatException(record.exc_info)
-        return json.dumps(event, ensure_ascii=False)
+        return _CONTROL.sub(_escape, json.dumps(event, ensure_ascii=False))
 
 
 def configure_logging(*, as_json: bool, level: str = "INFO", stream: TextIO | None = None) -> None:
@@ -45,3 +52,8 @@ def configure_logging(*, as_json: bool, level: str = "INFO", stream: TextIO | No
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match[0]
+    return _SHORT_ESCAPES.get(char, f"\\u{ord(char):04x}")
