@@ -18,7 +18,7 @@ from harness.net import EchoHandler, InLoop, SkewedScheduler, until
 from rmqpy.model.errors import ConfigError
 from rmqpy.net.connection import ConnectionLimits, RemotingConnection
 from rmqpy.net.loop import AsyncioScheduler, run
-from rmqpy.net.server.server import RemotingServer
+from rmqpy.net.server.server import FAULTS_LOGGED_MAX, LOG_PERIOD_MS, RemotingServer
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
@@ -280,6 +280,34 @@ def test_a_peer_that_breaks_the_protocol_is_closed_and_logged_once(
     assert len(lines) == 1
     assert lines[0].startswith("closing 127.0.0.1:")
     assert reason in lines[0]
+
+
+def test_a_flood_of_broken_frames_fills_no_log(
+    in_loop: InLoop, handler: EchoHandler, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        caplog.clear()
+        server, address = await start_server(scheduler, handler)
+
+        async def break_protocol(count: int) -> None:
+            for _ in range(count):
+                peer = await Peer.connect(address)
+                peer.writer.write(b"\xff" * 64)
+                assert await peer.read_to_end() == b""
+
+        await break_protocol(FAULTS_LOGGED_MAX + 5)
+        assert server.counts.faults == FAULTS_LOGGED_MAX + 5
+        lines = [text for text in caplog.messages if text.startswith("closing 127.0.0.1:")]
+        assert len(lines) == FAULTS_LOGGED_MAX
+        assert "only counted for at most 60 s" in caplog.messages[-1]
+        caplog.clear()
+        scheduler.skew_ms += LOG_PERIOD_MS
+        await break_protocol(1)
+        (line,) = caplog.messages
+        assert line.startswith("closing 127.0.0.1:")
+        await server.close()
+
+    in_loop(main)
 
 
 def test_requests_read_in_a_turn_are_answered_although_their_peer_was_paused_in_it(

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 LOG_PERIOD_MS = 60_000
 """The interval in ms at which a full server logs the number of rejected connections."""
+FAULTS_LOGGED_MAX = 10
+"""The number of protocol errors that are logged in that interval; all are counted."""
 LISTEN_PORT = "listenPort (a broker also takes the port 2 below) or bindAddress"
 """The setting that an operator can change if a port of the server is not available."""
 
@@ -131,6 +133,8 @@ class RemotingServer:
         self._turned_away: set[RemotingConnection] = set()
         self._all_gone = asyncio.Event()
         self._full_logged_ms: int | None = None
+        self._faults_since_ms = 0
+        self._faults_in_period = 0
         self._closing = False
         self._sweep_timer: asyncio.TimerHandle | None = None
 
@@ -257,7 +261,18 @@ class RemotingServer:
 
     def faulted(self, connection: RemotingConnection, fault: RemoteProtocolError) -> None:
         self.counts.faults += 1
-        logger.warning("closing %s:%d: %s", *connection.peer, fault)
+        now_ms = self._scheduler.monotonic_ms()
+        if now_ms - self._faults_since_ms >= LOG_PERIOD_MS:
+            self._faults_since_ms, self._faults_in_period = now_ms, 0
+        self._faults_in_period += 1
+        if self._faults_in_period <= FAULTS_LOGGED_MAX:
+            logger.warning("closing %s:%d: %s", *connection.peer, fault)
+        if self._faults_in_period == FAULTS_LOGGED_MAX:
+            logger.warning(
+                "%d protocol errors since the start; more are only counted for at most %d s",
+                self.counts.faults,
+                LOG_PERIOD_MS // 1000,
+            )
 
     def lost(self, connection: RemotingConnection) -> None:
         if connection in self._turned_away:
