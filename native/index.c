@@ -56,7 +56,8 @@ void rmq_put_key(uint8_t *index, int64_t slots, rmq_index_header *header, const 
         header->begin_offset = key->offset;
         header->begin_timestamp = key->stored;
     }
-    header->slot_count += previous == 0;
+    if (previous == 0 && header->slot_count < INT32_MAX)
+        header->slot_count++;
     header->index_count++;
     header->end_offset = key->offset;
     header->end_timestamp = key->stored;

@@ -128,7 +128,7 @@ static int collect(const rmq_core *core, const rmq_reader *reader, const int64_t
     int64_t scanned = 0;
     for (; scanned < units; scanned++, unit += UNIT_SIZE) {
         const int64_t offset = rmq_load_long(unit), size = rmq_load_int(unit + 8);
-        if (is_full(core, found, numbers[COUNT], size, core->confirm_offset - offset > core->memory_distance))
+        if (is_full(core, found, numbers[COUNT], size, offset < core->confirm_offset - core->memory_distance))
             break;
         if (size == FILLER_SIZE)
             continue;

@@ -117,6 +117,9 @@ def index_time_diff_s(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:
     return min(max((store_timestamp_ms - begin_timestamp_ms) // 1000, 0), _INT_MAX)
 
 
+_SLOT_COUNT_MAX: Final = 0x7FFFFFFF
+"""The limit of the field, which only a damaged header reaches."""
+
 IndexEntry = tuple[int, int, int]
 """The key hash, physical offset and store time (ms) of a message."""
 
@@ -133,7 +136,7 @@ def put_index_entries(
         (previous,) = INDEX_SLOT.unpack_from(index, slot_position)
         if not 0 < previous < number:
             previous = 0
-            header.slot_count += 1
+            header.slot_count = min(header.slot_count + 1, _SLOT_COUNT_MAX)
         time_diff_s = index_time_diff_s(store_timestamp_ms, header.begin_timestamp_ms)
         place = index_entry_position(number, slot_count)
         INDEX_ENTRY.pack_into(index, place, key_hash, physical_offset, time_diff_s, previous)

@@ -100,3 +100,12 @@ def test_keys_that_do_not_fit_an_index_file_are_refused() -> None:
     index = memoryview(bytearray(index_file_size(SLOTS, ENTRIES)))
     with pytest.raises((AssertionError, struct.error)):
         backend.put_packed_keys(index, SLOTS, keys)
+
+
+def test_a_damaged_slot_count_stays_at_its_limit() -> None:
+    index = memoryview(bytearray(index_file_size(SLOTS, ENTRIES)))
+    damaged = IndexHeader(slot_count=0x7FFFFFFF, index_count=1).encode()
+    index[: len(damaged)] = damaged
+    backend.put_packed_keys(index, SLOTS, KEY.pack(1, 2, 3))
+    found = IndexHeader.decode(index)
+    assert (found.slot_count, found.index_count) == (0x7FFFFFFF, 2)
