@@ -108,6 +108,7 @@ def _start_locked(
     if point is not None and not (
         opened.classic is not None and point.holds(opened.classic.segments)
     ):
+        files.unlink(paths.recovery_point)  # it belongs to an earlier log
         point = None
     torn = queues.set_torn_aside(paths.quarantine)
     opened.notes += [

@@ -221,3 +221,39 @@ def test_a_topic_that_leads_out_of_the_store_is_refused(make_rig: type[MemoryRig
     with pytest.raises(StoreError, match="damaged"):
         rig.open()
     assert not any(folder.endswith("/oo") for folder in rig.files.folders)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("damage", ["bit", "zeros"])
+def test_damage_to_the_last_durable_records_is_not_a_torn_tail(
+    make_rig: type[MemoryRig], clean: bool, damage: str
+) -> None:
+    """Cut off in silence, their queue offsets would be assigned a second time."""
+    rig = make_rig()
+    store = rig.open()
+    for number in range(10):
+        rig.put(store, number)
+    rig.flush(store)
+    store.flush_tracker.flush_queues()
+    end = store.log.max_offset
+    start = end - 128 if damage == "bit" else end - 384
+    if clean:
+        store.shutdown()
+    else:
+        rig = make_rig(files=rig.files.kill())
+    path = f"{ROOT}/commitlog/{0:020d}"
+    data = bytearray(rig.files.read_bytes(path))
+    if damage == "bit":
+        data[end - 60] ^= 1
+    else:
+        data[start:end] = bytes(end - start)
+    rig.files.put(path, bytes(data))
+    with pytest.raises(StoreError, match="which were on disk") as found:
+        rig.open()
+    assert "--force-truncate" in str(found.value)
+    rig.force = True
+    store = rig.open()
+    assert store.log.max_offset < end
+    store.shutdown()
+    rig.force = False
+    rig.open().shutdown()

@@ -22,7 +22,7 @@ from rmqpy.cli import main
 from rmqpy.model.errors import RmqError
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.files.mapped_files import MappedFiles
-from rmqpy.store.ledger.classic_prefix import forget_old_log_mark, open_old_log
+from rmqpy.store.ledger.classic_prefix import forget_log_marks, open_old_log
 from rmqpy.testing.processes import python_environment
 from rmqpy.upgrade.checks.hazards import HAZARDS
 from rmqpy.upgrade.checks.replica import RemoteReplica
@@ -105,7 +105,7 @@ def test_the_page_switches_a_classic_group(
         own = f"{root}/rmqpy"
         recorded = open_old_log(OsFileSystem(), segments, segments.last.end_offset, own)
         assert recorded.next_digest_task() is None, "the switch has stored the digest of the log"
-        forget_old_log_mark(OsFileSystem(), own)
+        forget_log_marks(OsFileSystem(), own)
         computed = open_old_log(OsFileSystem(), segments, segments.last.end_offset, own)
         while (task := computed.next_digest_task()) is not None:
             computed.take(task())

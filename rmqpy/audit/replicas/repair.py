@@ -173,6 +173,7 @@ def execute_repair(files: FileSystem, directory: StoreDirectory, plan: RepairPla
         files.replace_bytes(journal, plan.encode())
         for action in plan.actions:
             _do(files, directory, action)
+        files.unlink(directory.paths.recovery_point)  # what it records may be gone
         files.unlink(journal)
         files.sync_dir(directory.paths.own)
     finally:

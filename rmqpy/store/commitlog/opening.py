@@ -136,6 +136,7 @@ class Opening:
                 check_crc=self.settings.check_crc_on_recover,
                 force=self.force,
                 check_property_crc=self.settings.checks_property_crc,
+                durable_end=self._durable_end(row),
             )
             end = walker.recover(start, start_offset)
             if end.torn_bytes:
@@ -161,6 +162,13 @@ class Opening:
             return (point.offset - row.min_offset) // row.file_size, point.offset
         start = unclean_start(row, Framing.CLASSIC, self.stop.safe_timestamp_ms)
         return start, row[start].first_offset
+
+    def _durable_end(self, row: MappedFiles) -> int:
+        """Return the offset of the recovery point; 0 if there is none, or if it is that of another
+        log, because no file contains it.
+        """
+        point = self.stop.point
+        return point.offset if point is not None and row.find(point.offset - 1) is not None else 0
 
     def _torn_note(self, torn_bytes: int, end: int) -> str:
         return f"{torn_bytes} torn bytes at offset {end} moved to {self._paths.quarantine}"

@@ -67,7 +67,7 @@ class WalkEnd:
 
 
 class MidLogCorruptionError(StoreError):
-    """Raised if no record starts at ``offset``, but a valid one follows."""
+    """Raised if no record starts at ``offset``, but a valid one follows, or was there before."""
 
     offset = -1
 
@@ -130,6 +130,10 @@ class LogRecovery:
     check_crc: bool = True
     force: bool = False
     check_property_crc: bool = False
+    durable_end: int = 0
+    """The offset up to which the log is known to have been on disk: a scan that ends before it has
+    met damage, not a torn tail.
+    """
     holes: Mapping[int, LogGap] = field(factory=dict)
     """The damaged entries to skip, by their offset."""
 
@@ -145,6 +149,19 @@ class LogRecovery:
         if len(self.segments) < count:
             self.segments.sync_directories()
         return evolve(end, torn_bytes=torn_bytes)
+
+    def _durable_records_missing(self, end: WalkEnd) -> MidLogCorruptionError:
+        file = self.segments[end.number]
+        fault = MidLogCorruptionError(
+            file.path,
+            f"no record at offset {end.end} (byte {end.end - file.first_offset} of the file)",
+            f"records up to offset {self.durable_end}, which were on disk (rmqpy/recovery-point)",
+            "restore the file from a backup or a replica; or give up everything from there on by"
+            " starting once with --force-truncate (it keeps the bytes in rmqpy/quarantine); or, if"
+            " the log was replaced on purpose, remove rmqpy/recovery-point",
+        )
+        fault.offset = end.end
+        return fault
 
     def force_truncate(self, offset: int) -> int:
         """Move everything from ``offset``, the start of a record, to the quarantine like a torn
@@ -244,7 +261,10 @@ class LogRecovery:
         """Refuse damage in the middle; move a torn tail to the quarantine. Return the number of
         bytes moved.
         """
+        is_short = end.end < self.durable_end and not self.force
         if end.at_blank:
+            if is_short:
+                raise self._durable_records_missing(end)
             return 0
         file = self.segments[end.number]
         position = end.end - file.first_offset
@@ -264,6 +284,8 @@ class LogRecovery:
             )
             fault.offset = end.end
             raise fault
+        if is_short:
+            raise self._durable_records_missing(end)
         return self._move_from(end.number, position)
 
     def _move_from(self, number: int, position: int) -> int:

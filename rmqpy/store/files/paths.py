@@ -8,6 +8,7 @@ from attrs import define
 
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
+from rmqpy.store.files.recovery_point import RECOVERY_POINT_NAME
 
 OWN_FORMAT = 1
 """The version of the files in ``rmqpy/``."""
@@ -80,7 +81,7 @@ class StorePaths:
 
     @property
     def recovery_point(self) -> str:
-        return f"{self.own}/recovery-point"
+        return f"{self.own}/{RECOVERY_POINT_NAME}"
 
     @property
     def queue_rebuilds(self) -> str:

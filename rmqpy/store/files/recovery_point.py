@@ -6,7 +6,8 @@ in the log, and its units in the consume queues), ``tail`` (CRC of the last byte
 reveals a log that was changed later), ``queues`` (topic to queue to next queue offset, at that
 time). It is written with each flush of the derived files, and at a clean stop.
 
-Invariant: a start has the same result with and without the point; with it, the start is faster.
+Invariant: a start has the same result with and without the point, and is faster with it. Only where
+records below the point are missing, the point shows that they are damaged and not a torn tail.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rmqpy.codec.backend import crc32
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.mapped_files import MappedFiles
 
+RECOVERY_POINT_NAME = "recovery-point"
 TAIL_BYTES = 4096
 
 QueueEnds = Mapping[str, Mapping[int, int]]

@@ -26,6 +26,7 @@ from rmqpy.codec.layout import BLOCK_DIGEST_BYTES, BLOCK_SIZE
 from rmqpy.codec.scan import StopReason
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.mapped_files import MappedFiles
+from rmqpy.store.files.recovery_point import RECOVERY_POINT_NAME
 
 OLD_LOG_NAME = "old_log.json"
 MARKED_FILES = 2
@@ -123,9 +124,10 @@ def keep_mark(
     return mark
 
 
-def forget_old_log_mark(files: FileSystem, own: str) -> None:
-    """Remove the stored mark, because the old files were changed on purpose."""
+def forget_log_marks(files: FileSystem, own: str) -> None:
+    """Remove the stored mark and the recovery point, because the files were changed on purpose."""
     files.unlink(f"{own}/{OLD_LOG_NAME}")
+    files.unlink(f"{own}/{RECOVERY_POINT_NAME}")
 
 
 def digest_of_blocks(blocks: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ import attrs
 from attrs import define, field
 
 from rmqpy.model.errors import RmqError
-from rmqpy.store.ledger.classic_prefix import forget_old_log_mark
+from rmqpy.store.ledger.classic_prefix import forget_log_marks
 from rmqpy.upgrade.plan.journal import (
     APPLIED,
     APPLYING,
@@ -122,7 +122,7 @@ def _run(context: NodeContext, node: NodePlan, journal: Journal) -> Journal:
         journal = attrs.evolve(journal, done=number + 1, begun=False, skipped=skipped)
         save_journal(files, work, journal)
         progress.advance(op.changed_bytes)
-    forget_old_log_mark(files, work.rpartition("/")[0])
+    forget_log_marks(files, work.rpartition("/")[0])
     journal = attrs.evolve(journal, state=APPLIED, fingerprint=fingerprint_log(context))
     save_journal(files, work, journal)
     return journal
@@ -158,7 +158,7 @@ def roll_back(context: NodeContext) -> Journal:
     if JOIN in plan.steps:
         _set_empty_ledgers_aside(context, node)
     _drop_keep(context, journal.plan_id, node)
-    forget_old_log_mark(files, work.rpartition("/")[0])
+    forget_log_marks(files, work.rpartition("/")[0])
     if journal.earlier:
         before = load_journal(files, f"{work}/{journal.earlier[-1]}")
         assert before is not None, "an earlier journal is kept until it is rolled back or final"

@@ -13,7 +13,7 @@ from rmqpy.store.ledger.classic_prefix import (
     ClassicPrefix,
     ClassicPrefixMark,
     digest_of_blocks,
-    forget_old_log_mark,
+    forget_log_marks,
     open_old_log,
 )
 from rmqpy.testing.memory_files import MemoryFiles
@@ -64,7 +64,7 @@ def test_the_mark_remains_after_the_files_have_expired(golden: Callable[[str], P
     for path in [path for path in files.nodes if "/commitlog/" in path]:
         files.unlink(path)
         assert mark_of(files, "/s") == mark
-    forget_old_log_mark(files, "/s/rmqpy")
+    forget_log_marks(files, "/s/rmqpy")
     assert mark_of(files, "/s") == ClassicPrefixMark()
 
 
