@@ -211,6 +211,35 @@ def test_unreadable_tables_and_their_backups_are_reported(copy_of: Callable[[str
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "found"),
+    [
+        ("currterm", "x", "1 bytes without currTerm"),
+        ("currterm", "voteLeader=n1\ncurrTerm=\n", "currTerm="),
+        ("currterm", None, "no file"),
+        ("checkpoint", "committedIndex=x\n", "committedIndex=x"),
+    ],
+)
+def test_an_unreadable_state_of_a_member_is_reported(
+    copy_of: Callable[[str], Path], name: str, content: str | None, found: str
+) -> None:
+    store = copy_of("C-upgraded-v497/n0")
+    path = store / "dledger-n0" / name
+    if content is None:
+        path.unlink()
+    else:
+        path.write_text(content)
+    (finding,) = facts_of(store).findings
+    assert (finding.code, finding.file) == (FindingCode.LEDGER_STATE, f"dledger-n0/{name}")
+    assert finding.found == found
+
+
+def test_a_missing_index_of_entries_is_reported(copy_of: Callable[[str], Path]) -> None:
+    store = copy_of("C-upgraded-v497/n0")
+    shutil.rmtree(store / "dledger-n0/index")
+    assert codes(facts_of(store)) == [FindingCode.ENTRY_INDEX_MISSING]
+
+
 def test_a_running_broker_is_detected_and_not_disturbed(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
     holder = subprocess.Popen(

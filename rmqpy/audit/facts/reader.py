@@ -17,6 +17,7 @@ from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.audit.facts.log_facts import read_log_facts
 from rmqpy.audit.facts.small_files import (
     ConfigTable,
+    ledger_state_problems,
     read_checkpoint,
     read_ledger_state,
     read_tables,
@@ -86,6 +87,8 @@ class _FactsReader:
         if isinstance(checkpoint, str):
             self._find(FindingCode.CHECKPOINT, directory.paths.checkpoint, checkpoint)
             checkpoint = None
+        if ledger is not None and ledger_facts is not None:
+            self._check_ledger(ledger)
         tables = tuple(read_tables(files, directory))
         self._check_tables(tables)
         facts = StoreFacts(
@@ -156,6 +159,12 @@ class _FactsReader:
         elif classic.tail is not TailKind.BLANK or classic.file_end != old_end:
             found = f"{classic.tail.value} after {classic.end}"
             self._find(FindingCode.DIVIDE_OPEN, path, found, f"a filler up to {old_end}")
+
+    def _check_ledger(self, ledger: LedgerFolder) -> None:
+        if not ledger.index.files:
+            self._find(FindingCode.ENTRY_INDEX_MISSING, f"{ledger.folder}/index")
+        for path, found in ledger_state_problems(self.files, ledger):
+            self._find(FindingCode.LEDGER_STATE, path, found)
 
     def _check_root(self, ledger: LedgerFolder | None) -> None:
         directory = self.directory

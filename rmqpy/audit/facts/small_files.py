@@ -180,6 +180,28 @@ def read_ledger_state(files: FileSystem, ledger: LedgerFolder) -> LedgerState:
     )
 
 
+def ledger_state_problems(files: FileSystem, ledger: LedgerFolder) -> list[tuple[str, str]]:
+    """Return the paths of a member's unreadable files, and what each contains.
+
+    A missing ``checkpoint`` is usual shortly after the first start.
+    """
+    problems = []
+    for path, key in ((ledger.current_term, "currTerm"), (ledger.checkpoint, "committedIndex")):
+        exists = files.exists(path)
+        raw = files.read_bytes(path) if exists else b""
+        pairs = dict(
+            line.split("=", 1)
+            for line in raw.decode("utf-8", "replace").splitlines()
+            if "=" in line
+        )
+        if not exists and path == ledger.checkpoint:
+            continue
+        if not pairs.get(key, "").strip().lstrip("-").isdigit():
+            found = f"{key}={pairs[key]}" if key in pairs else f"{len(raw)} bytes without {key}"
+            problems.append((path, found if exists else "no file"))
+    return problems
+
+
 def _pairs(files: FileSystem, path: str) -> dict[str, str]:
     for candidate in (path, path + BACKUP_SUFFIX):
         raw = files.read_bytes(candidate) if files.exists(candidate) else b""

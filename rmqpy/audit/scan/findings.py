@@ -148,6 +148,11 @@ class FindingCode(Enum):
         Severity.DAMAGE,
         _FROM_REPLICA,
     )
+    ENTRY_INDEX_MISSING = (
+        "a DLedger log has no index files",
+        Severity.DERIVED,
+        _REBUILD,
+    )
     ENTRY_UNIT = "an index unit does not lead to its entry", Severity.DERIVED, _REBUILD
 
     # Queues
@@ -178,6 +183,13 @@ class FindingCode(Enum):
         "the checkpoint cannot be read",
         Severity.DERIVED,
         "delete it: the next start scans the log from the first file",
+    )
+    LEDGER_STATE = (
+        "a DLedger member's term or committed index cannot be read",
+        Severity.DERIVED,
+        "currterm: with a readable .bak the member starts and does not vote in that term; without"
+        " one, remove both files, and let the member follow a leader before others stop."
+        " checkpoint: remove it, the committed index comes from the leader",
     )
     CONFIG_UNREADABLE = (
         "a configuration table that cannot be read, nor its .bak",

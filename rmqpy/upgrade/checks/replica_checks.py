@@ -100,7 +100,7 @@ log_sound = _from_audit(
 queues_match = _from_audit(
     "queues-match",
     "Check that the consume queues lead to all messages of the log (H2, H5).",
-    ["UNIT_MISSING", "UNIT_WRONG", "UNIT_SURPLUS", "ENTRY_UNIT"],
+    ["UNIT_MISSING", "UNIT_WRONG", "UNIT_SURPLUS", "ENTRY_UNIT", "ENTRY_INDEX_MISSING"],
 )
 index_match = _from_audit(
     "index-match",
@@ -115,8 +115,8 @@ divide_fits = _from_audit(
 )
 tables_readable = _from_audit(
     "tables-readable",
-    "Check that every configuration table can be read (H12).",
-    ["CONFIG_UNREADABLE", "FORMAT_NEWER", "CHECKPOINT"],
+    "Check that every configuration table, and the state of a DLedger member, can be read (H12).",
+    ["CONFIG_UNREADABLE", "FORMAT_NEWER", "CHECKPOINT", "LEDGER_STATE"],
 )
 
 
