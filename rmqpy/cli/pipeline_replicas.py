@@ -22,7 +22,13 @@ from rmqpy.cli.parsing import (
 )
 from rmqpy.cli.pipeline_engine import engine_option, spark_options, store_roots, store_runners
 from rmqpy.cli.upgrade import plan_verb, replica_options
-from rmqpy.cli.upgrade_inputs import all_replicas, local_replicas, name_of, now_ms
+from rmqpy.cli.upgrade_inputs import (
+    all_replicas,
+    check_certificate_target,
+    local_replicas,
+    name_of,
+    now_ms,
+)
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
@@ -118,6 +124,7 @@ def _certify(options: argparse.Namespace) -> int:
     key = Path(options.key).read_bytes().strip() if options.key else None
     if options.check:
         return _check(options, key)
+    check_certificate_target(options.out, key)
     replicas = _replicas(options, derived=True)
     if len(replicas) < 2:
         raise RmqError("give two replicas, or an earlier manifest: equality needs two sides")

@@ -24,6 +24,7 @@ from rmqpy.cli.parsing import (
 from rmqpy.cli.upgrade_inputs import (
     absolute,
     all_replicas,
+    check_certificate_target,
     copied,
     local_replicas,
     locked,
@@ -407,8 +408,11 @@ def _verify(options: argparse.Namespace) -> int:
         replica.name: replica.messages() if isinstance(replica, LocalReplica) else replica
         for replica in replicas
     }
-    certificate = certify(manifests, now_ms(), available)
-    text = certificate.encode(_secret(options))
+    key = _secret(options)
+    check_certificate_target(options.out, key)
+    earlier = len(before) if replicas else 0
+    certificate = certify(manifests, now_ms(), available, earlier=earlier)
+    text = certificate.encode(key)
     if options.out:
         Path(options.out).write_bytes(text)
     _print(options, json.loads(text), certificate.lines())

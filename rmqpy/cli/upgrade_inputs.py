@@ -186,5 +186,20 @@ def copied(options: argparse.Namespace) -> str:
     return f"{name}={options.into}"
 
 
+def check_certificate_target(path: str | None, key: bytes | None) -> None:
+    """Raise RmqError if an unsigned certificate would replace a signed one."""
+    if path is None or key:
+        return
+    from pathlib import Path
+
+    from rmqpy.audit.replicas.certificate import is_signed
+
+    target = Path(path)
+    if target.is_file() and is_signed(target.read_bytes()):
+        raise RmqError(
+            f"{path} is a signed certificate: give --key to sign the new one too, or another --out"
+        )
+
+
 def now_ms() -> int:
     return time.time_ns() // 1_000_000

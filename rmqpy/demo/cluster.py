@@ -232,7 +232,7 @@ class DemoCluster:
             )
             for member in MEMBERS
         }
-        result = certify([before, *manifests], time.time_ns() // 1_000_000, stores)
+        result = certify([before, *manifests], time.time_ns() // 1_000_000, stores, earlier=1)
         (self.folder / "certificate.json").write_bytes(result.encode())
         return result
 

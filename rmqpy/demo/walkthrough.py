@@ -204,7 +204,7 @@ class _Walkthrough:
         certificate = await asyncio.to_thread(self.cluster.certificate, manifest)
         compared = certificate.comparisons[0]
         self._say(
-            f"rmqpy upgrade verify, {when}: {'EQUAL' if certificate.is_equal else 'NOT EQUAL'};"
+            f"rmqpy upgrade verify, {when}: {certificate.verdict};"
             f" {compared.same:,} messages the same on all three, {compared.missing} missing,"
             f" {compared.different} different, {compared.moved} moved"
         )

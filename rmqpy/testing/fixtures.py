@@ -245,7 +245,7 @@ class UpgradeRun:
             for member, store in self.stores.items()
         }
         first = [before] if before is not None else []
-        return certify([*first, *manifests], 0, available)
+        return certify([*first, *manifests], 0, available, earlier=len(first))
 
 
 def shown_sizes(store: Path) -> dict[str, str]:

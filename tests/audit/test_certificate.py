@@ -21,12 +21,14 @@ from rmqpy.store.files.disk import OsFileSystem
 Pair = tuple[Path, Path]
 
 
-def certificate_of(*stores: Path, files: bool = True) -> Certificate:
-    """Compare the first store with the others, whose files may be read only with ``files``."""
+def certificate_of(*stores: Path, files: bool = True, earlier: int = 0) -> Certificate:
+    """Compare the stores, whose files may be read only with ``files``. The first ``earlier`` ones
+    are earlier states.
+    """
     available = {
         store.name: QueueMessages(OsFileSystem(), directory_of(store)) for store in stores if files
     }
-    return certify([manifest_of(store) for store in stores], 11, available)
+    return certify([manifest_of(store) for store in stores], 11, available, earlier=earlier)
 
 
 @pytest.fixture
@@ -52,11 +54,17 @@ def test_a_store_before_a_switch_is_contained_in_those_after_it(
     certificate = certificate_of(
         store_of("B-master-slave-v497/master"),
         *(store_of(f"C-upgraded-v497/n{n}") for n in (0, 1, 2)),
+        earlier=1,
     )
-    assert certificate.is_equal
-    for comparison in certificate.comparisons:
+    assert certificate.is_equal and certificate.verdict == "CONTAINED"
+    contained, equal = certificate.comparisons[:3], certificate.comparisons[3:]
+    for comparison in contained:
         assert (comparison.same, comparison.moved, comparison.more) == (279, 0, 281)
         assert comparison.tables == ("consumerOffset.json", "delayOffset.json")
+    assert [(each.reference, each.other, each.same, each.more) for each in equal] == [
+        ("n0", "n1", 560, 0),
+        ("n0", "n2", 560, 0),
+    ], "the stores after the switch are compared with each other, too"
 
 
 def test_messages_that_a_slave_lacks_are_missing(store_of: Callable[[str], Path]) -> None:
@@ -67,6 +75,24 @@ def test_messages_that_a_slave_lacks_are_missing(store_of: Callable[[str], Path]
     (comparison,) = certificate.comparisons
     assert (comparison.same, comparison.missing, comparison.different) == (291, 70, 0)
     assert comparison.differences[0].field == "missing"
+    *_, sentence, verdict = certificate.lines()
+    assert sentence.startswith("  topic ") and sentence.endswith("nothing in slave")
+    assert verdict == "NOT EQUAL"
+
+
+def test_the_order_of_the_stores_does_not_change_the_verdict(
+    store_of: Callable[[str], Path],
+) -> None:
+    master = store_of("B-lagging-slave-v497/master")
+    slave = store_of("B-lagging-slave-v497/slave")
+    certificate = certificate_of(slave, master)
+    assert not certificate.is_equal
+    (comparison,) = certificate.comparisons
+    assert (comparison.same, comparison.missing, comparison.more) == (291, 0, 70)
+    *_, sentence, verdict = certificate.lines()
+    assert (sentence, verdict) == ("  master has 70 messages that slave lacks", "NOT EQUAL")
+    assert Certificate.decode(certificate.encode()) == certificate
+    assert certificate_of(slave, master, earlier=1).verdict == "CONTAINED"
 
 
 @pytest.mark.slow
@@ -258,7 +284,9 @@ def test_a_store_may_have_the_name_of_an_earlier_manifest(
     store_of: Callable[[str], Path], copy_of: Callable[[str], Path]
 ) -> None:
     """The messages of the earlier manifest are not read from the directory with that name."""
-    certificate = certificate_of(store_of("B-master-slave-v497/master"), switched_store(copy_of))
+    certificate = certificate_of(
+        store_of("B-master-slave-v497/master"), switched_store(copy_of), earlier=1
+    )
     (comparison,) = certificate.comparisons
     assert (comparison.same, comparison.undecided, comparison.more) == (279, 0, 281)
     assert certificate.is_equal
@@ -271,7 +299,7 @@ def test_a_change_since_an_earlier_manifest_is_found(
     now = switched_store(copy_of)
     record = RecordInFile.of(now)
     record.flip(record.start + 63)
-    certificate = certificate_of(store_of("B-master-slave-v497/master"), now)
+    certificate = certificate_of(store_of("B-master-slave-v497/master"), now, earlier=1)
     assert not certificate.is_equal
     (comparison,) = certificate.comparisons
     assert comparison.same + comparison.undecided == 279

@@ -3,8 +3,19 @@
 A certificate is computed from manifests. The first one is the reference; every message of it must
 be in each of the other stores: with the same content (queue offset, message id, body CRC and size,
 times, hosts, flags, properties), at the same physical offset unless it was moved on purpose, and
-reachable through its consume queue, by its keys, and by its id. Messages that only another store
-has, and those that have expired, are counted.
+reachable through its consume queue, by its keys, and by its id. Messages that have expired are
+counted.
+
+Stores of one time must contain the same messages, in whatever order they are given. An earlier
+state must be contained in each later one, which may have more messages; the later ones are then
+compared with each other, too. So the verdict is one of these:
+
+=============  ===================================================================================
+EQUAL          all stores contain the same messages
+CONTAINED      an earlier state is contained in stores that are equal and have more
+NOT EQUAL      a message is missing, different, undecided, damaged or unreachable in one of them,
+               or a store of the same time has more
+=============  ===================================================================================
 
 Messages are compared in buckets of 1024 queue offsets. If both stores have all messages of a
 bucket, their sums decide at once. If the sums differ, or only one store has all of the messages
@@ -47,6 +58,7 @@ __all__ = [
     "Subject",
     "certify",
     "check_signature",
+    "is_signed",
     "signature_of",
 ]
 
@@ -122,18 +134,24 @@ class Comparison:
     undecided: int
     expired: int
     more: int
+    reference: str = ""
+    """The name of the store that ``other`` is compared with; "" for the first subject."""
+    may_have_more: bool = True
+    """True if the reference is an earlier state: messages have been added since."""
     tables: tuple[str, ...] = ()
     """Configuration tables with different content."""
     differences: tuple[MessageDifference, ...] = ()
 
     @property
     def is_equal(self) -> bool:
-        return not (self.missing or self.different or self.undecided)
+        """True if the other store contains the same messages, or more if it may."""
+        is_excess = self.more > 0 and not self.may_have_more
+        return not (self.missing or self.different or self.undecided or is_excess)
 
     def __str__(self) -> str:
         counts = {name: getattr(self, name) for name in _COUNTS}
         text = ", ".join(f"{value} {name}" for name, value in counts.items() if value)
-        return f"compared with {self.other}: {text or 'nothing to compare'}"
+        return f"{self.reference} compared with {self.other}: {text or 'nothing to compare'}"
 
 
 _COUNTS: Final = ("same", "moved", "missing", "different", "undecided", "expired", "more")
@@ -149,8 +167,8 @@ class Certificate:
 
     @property
     def is_equal(self) -> bool:
-        """True if every message of the reference is in all other stores, and in all stores every
-        message is intact and reachable through its queue and by its id.
+        """True if the stores contain the same messages, or an earlier state is contained in them,
+        and every message is intact and reachable through its queue and by its id.
         """
         intact = not any(
             name.startswith(("RECORD_", "ENTRY_"))
@@ -174,12 +192,29 @@ class Certificate:
             )
         for compared in self.comparisons:
             yield str(compared)
-            yield from (f"  {each}" for each in compared.differences)
-        yield "EQUAL" if self.is_equal else "NOT EQUAL"
+            if compared.more and not compared.may_have_more:
+                lacking = f"{compared.more} messages that {compared.reference} lacks"
+                yield f"  {compared.other} has {lacking}"
+            for sentence in _sentences(compared):
+                yield f"  {sentence}"
+        yield self.verdict
+
+    @property
+    def verdict(self) -> str:
+        """EQUAL, CONTAINED, or NOT EQUAL. See the text of the module."""
+        if not self.is_equal:
+            return "NOT EQUAL"
+        return "CONTAINED" if any(compared.more for compared in self.comparisons) else "EQUAL"
 
     def encode(self, key: bytes | None = None) -> bytes:
         """Return the JSON form, signed if ``key`` is given."""
-        tree = {"kind": KIND, "format": CERTIFICATE_FORMAT, "equal": self.is_equal, **asdict(self)}
+        tree = {
+            "kind": KIND,
+            "format": CERTIFICATE_FORMAT,
+            "equal": self.is_equal,
+            "verdict": self.verdict,
+            **asdict(self),
+        }
         if key:
             tree["signature"] = signature_of(tree, key)
         return json.dumps(tree, indent=1).encode() + b"\n"
@@ -202,6 +237,27 @@ class Certificate:
             )
         except (KeyError, TypeError) as error:
             raise RmqError(f"not a certificate: {error!r}") from error
+
+
+def _sentences(compared: Comparison) -> Iterator[str]:
+    """Yield a sentence for the differences of each queue in each field."""
+    groups: dict[tuple[str, int, str], list[MessageDifference]] = {}
+    for each in compared.differences:
+        groups.setdefault((each.topic, each.queue_id, each.field), []).append(each)
+    for (topic, queue_id, name), group in groups.items():
+        first, last = group[0], group[-1]
+        where = f"topic {topic}, queue {queue_id}"
+        if len(group) > 1:
+            where += f", {len(group)} times from offset {first.queue_offset} to {last.queue_offset}"
+        elif first.queue_offset >= 0:
+            where += f", offset {first.queue_offset}"
+        other = f"{first.other or 'nothing'} in {compared.other}"
+        values = f"{first.reference} in {compared.reference}, {other}"
+        what = {"missing": "missing", "bucket": "not compared message by message"}
+        yield f"{where}: {what.get(name, f'{name} differs')}: {values}"
+    left = compared.missing + compared.different + compared.undecided - len(compared.differences)
+    if len(compared.differences) == DIFFERENCES_MAX and left > 0:
+        yield f"and {left} more"
 
 
 def _comparison_of(tree: dict[str, Any]) -> Comparison:
@@ -233,6 +289,14 @@ def check_signature(raw: bytes, key: bytes) -> bool:
     return hmac.compare_digest(given, signature_of(tree, key))
 
 
+def is_signed(raw: bytes) -> bool:
+    """Return whether ``raw`` is a certificate with a signature."""
+    try:
+        return "signature" in _tree(raw)
+    except RmqError:
+        return False
+
+
 class MessageSummer(Protocol):
     """A store that sums messages on request; its files need not be available."""
 
@@ -241,18 +305,27 @@ class MessageSummer(Protocol):
 
 
 def certify(
-    manifests: Sequence[Manifest], now_ms: int, available: Mapping[str, MessageSummer] | None = None
+    manifests: Sequence[Manifest],
+    now_ms: int,
+    available: Mapping[str, MessageSummer] | None = None,
+    *,
+    earlier: int = 0,
 ) -> Certificate:
-    """Compare the first manifest's store with each of the others.
+    """Compare the stores of these manifests, the first ``earlier`` of which are earlier states.
 
     ``available`` maps names of manifests to stores whose files can be read.
     """
     named = list(_distinctly_named(manifests))
-    reference, *others = named
+    past, present = named[:earlier], named[earlier:]
+    pairs = [(before, after, True) for before in past for after in present]
+    pairs += [(present[0], other, False) for other in present[1:]]
     return Certificate(
         made_ms=now_ms,
         subjects=tuple(map(_subject, named)),
-        comparisons=tuple(_Compare(reference, other, available or {}).run() for other in others),
+        comparisons=tuple(
+            _Compare(reference, other, available or {}, may_have_more=grown).run()
+            for reference, other, grown in pairs
+        ),
     )
 
 
@@ -293,6 +366,7 @@ class _Compare:
     reference: Manifest
     other: Manifest
     available: Mapping[str, MessageSummer]
+    may_have_more: bool
     same: int = 0
     moved: int = 0
     missing: int = 0
@@ -314,6 +388,8 @@ class _Compare:
             undecided=self.undecided,
             expired=self.expired,
             more=self._more(others),
+            reference=self.reference.name,
+            may_have_more=self.may_have_more,
             tables=tuple(self._tables()),
             differences=tuple(self.differences),
         )

@@ -67,13 +67,17 @@ def compare_pairs(replicas: Sequence[LocalReplicaStore]) -> Iterator[Pair]:
 
 
 def certify_replicas(replicas: Sequence[LocalReplicaStore], now_ms: int) -> Certificate:
-    """Return the certificate of the replicas; the first is the reference."""
+    """Return the certificate of the replicas. Those that are known only by a manifest are earlier
+    states, unless there are no others.
+    """
     available = {
         each.name: QueueMessages(each.store.files, each.store.directory)
         for each in replicas
         if each.store is not None
     }
-    return certify([each.manifest for each in replicas], now_ms, available)
+    past = [each.manifest for each in replicas if each.store is None] if available else []
+    present = [each.manifest for each in replicas if each.manifest not in past]
+    return certify([*past, *present], now_ms, available, earlier=len(past))
 
 
 def changed_subjects(certificate: Certificate, manifests: Mapping[str, Manifest]) -> dict[str, str]:
