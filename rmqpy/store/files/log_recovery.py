@@ -261,12 +261,13 @@ class LogRecovery:
         """Refuse damage in the middle; move a torn tail to the quarantine. Return the number of
         bytes moved.
         """
-        is_short = end.end < self.durable_end and not self.force
+        file = self.segments[end.number]
+        reached = file.end_offset if end.at_blank else end.end
+        is_short = reached < self.durable_end and not self.force
         if end.at_blank:
             if is_short:
                 raise self._durable_records_missing(end)
             return 0
-        file = self.segments[end.number]
         position = end.end - file.first_offset
         later = self._find_record(file, position)
         if later is None:

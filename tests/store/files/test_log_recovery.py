@@ -69,6 +69,8 @@ def test_a_last_record_torn_at_any_byte_is_quarantined(
     frame = frame_of(rig, offsets[-1])
     path, position = rig.place(frame)
     stopped = rig.files.kill()
+    # Java writes no recovery point. With one, a last record that was on disk is not torn.
+    stopped.unlink(f"{ROOT}/rmqpy/recovery-point")
     lost = rig.draft(11).body
     written = bytes(stopped.nodes[f"{ROOT}/{path}"].data)[position : position + end - frame]
     for cut in range(end - frame):
