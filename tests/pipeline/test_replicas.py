@@ -195,6 +195,25 @@ def test_a_certificate_is_created_and_checked(
     assert code == 2 and "n7: not in the certificate" in output
 
 
+@pytest.mark.slow
+def test_an_unsigned_certificate_does_not_replace_a_signed_one(
+    run: Run,
+    store_of: Callable[[str], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    key, out = tmp_path / "secret.key", tmp_path / "certificate.json"
+    key.write_text("a secret of the operator")
+    stores = [*map(store_of, JOINED)]
+    assert run("pipeline", "certify", *stores, "--key", key, "--out", out)[0] == 0
+    signed = out.read_bytes()
+    for verb in (("pipeline", "certify"), ("upgrade", "verify")):
+        assert main([*verb, *map(str, stores), "--out", str(out)]) == 1
+        assert "is a signed certificate: give --key" in capsys.readouterr().err
+        assert out.read_bytes() == signed
+        assert run(*verb, *stores, "--key", key, "--out", out)[0] == 0
+
+
 def test_certify_and_verify_print_the_same(run: Run, store_of: Callable[[str], Path]) -> None:
     stores = [*map(store_of, JOINED)]
     certified = run("pipeline", "certify", *stores, "--format", "json")
