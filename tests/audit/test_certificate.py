@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from attrs import define
+from attrs import define, evolve
 from harness.audit import directory_of, manifest_of
 
 from rmqpy.audit.facts.log_reader import QueueMessages
@@ -305,3 +305,29 @@ def test_a_change_since_an_earlier_manifest_is_found(
     assert comparison.same + comparison.undecided == 279
     (difference,) = comparison.differences
     assert (difference.topic, difference.field) == (record.topic, "bucket")
+
+
+def test_empty_stores_prove_nothing(store_of: Callable[[str], Path], tmp_path: Path) -> None:
+    empty = [tmp_path / "one", tmp_path / "two"]
+    for folder in empty:
+        (folder / "commitlog").mkdir(parents=True)
+    certificate = certificate_of(*empty)
+    assert not certificate.is_equal and certificate.verdict == "NOTHING COMPARED"
+    full = store_of("B-master-slave-v497/master")
+    assert certificate_of(empty[0], full, earlier=1).verdict == "NOTHING COMPARED"
+    assert certificate_of(empty[0], full).verdict == "NOT EQUAL"
+    assert certificate_of(full, empty[0]).verdict == "NOT EQUAL"
+
+
+def test_messages_without_a_queue_offset_count_in_either_order(
+    store_of: Callable[[str], Path],
+) -> None:
+    store = manifest_of(store_of("B-master-slave-v497/master"))
+    first, *others = store.queues
+    longer = evolve(first, unqueued=5, buckets=((-1, 5, 1, 1), *first.buckets))
+    more = evolve(store, name="more", queues=(longer, *others))
+    for pair in ((store, more), (more, store)):
+        certificate = certify(pair, 11)
+        (comparison,) = certificate.comparisons
+        assert comparison.missing + comparison.more == 5
+        assert certificate.verdict == "NOT EQUAL"

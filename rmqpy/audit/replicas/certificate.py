@@ -10,12 +10,13 @@ Stores of one time must contain the same messages, in whatever order they are gi
 state must be contained in each later one, which may have more messages; the later ones are then
 compared with each other, too. So the verdict is one of these:
 
-=============  ===================================================================================
-EQUAL          all stores contain the same messages
-CONTAINED      an earlier state is contained in stores that are equal and have more
-NOT EQUAL      a message is missing, different, undecided, damaged or unreachable in one of them,
-               or a store of the same time has more
-=============  ===================================================================================
+================  ================================================================================
+EQUAL             all stores contain the same messages, apart from those that have expired
+CONTAINED         an earlier state is contained in stores that are equal and have more
+NOT EQUAL         a message is missing, different, undecided, damaged or unreachable in one of
+                  them, or a store of the same time has more
+NOTHING COMPARED  two of the stores have no message in common, and no difference
+================  ================================================================================
 
 Messages are compared in buckets of 1024 queue offsets. If both stores have all messages of a
 bucket, their sums decide at once. If the sums differ, or only one store has all of the messages
@@ -181,7 +182,12 @@ class Certificate:
             subject.by_queue == subject.queued and subject.by_id == subject.messages
             for subject in self.subjects
         )
-        return intact and reached and all(comparison.is_equal for comparison in self.comparisons)
+        same = all(comparison.is_equal for comparison in self.comparisons)
+        return intact and reached and same and not self._is_vacuous
+
+    @property
+    def _is_vacuous(self) -> bool:
+        return any(each.is_equal and not each.same for each in self.comparisons)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of a report."""
@@ -201,9 +207,10 @@ class Certificate:
 
     @property
     def verdict(self) -> str:
-        """EQUAL, CONTAINED, or NOT EQUAL. See the text of the module."""
+        """EQUAL, CONTAINED, NOT EQUAL, or NOTHING COMPARED. See the text of the module."""
         if not self.is_equal:
-            return "NOT EQUAL"
+            compared = all(each.is_equal for each in self.comparisons)
+            return "NOTHING COMPARED" if compared and self._is_vacuous else "NOT EQUAL"
         return "CONTAINED" if any(compared.more for compared in self.comparisons) else "EQUAL"
 
     def encode(self, key: bytes | None = None) -> bytes:
@@ -395,11 +402,17 @@ class _Compare:
         )
 
     def _more(self, others: Mapping[tuple[str, int], QueueDigest]) -> int:
-        mine = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.reference.queues}
-        return sum(
-            max(0, queue.max_offset - max(mine.get(key, 0), queue.min_offset))
-            for key, queue in others.items()
-        )
+        """Return how many messages only the other store has, those without a queue offset
+        included.
+        """
+        mine = {(queue.topic, queue.queue_id): queue for queue in self.reference.queues}
+        more = 0
+        for key, queue in others.items():
+            known = mine.get(key)
+            max_offset, unqueued = (known.max_offset, known.unqueued) if known else (0, 0)
+            more += max(0, queue.max_offset - max(max_offset, queue.min_offset))
+            more += max(0, queue.unqueued - unqueued)
+        return more
 
     def _tables(self) -> Iterator[str]:
         mine = {table.name: table.digest for table in self.reference.tables}

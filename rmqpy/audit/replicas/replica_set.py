@@ -75,8 +75,8 @@ def certify_replicas(replicas: Sequence[LocalReplicaStore], now_ms: int) -> Cert
         for each in replicas
         if each.store is not None
     }
-    past = [each.manifest for each in replicas if each.store is None] if available else []
-    present = [each.manifest for each in replicas if each.manifest not in past]
+    past = [each.manifest for each in replicas if available and each.store is None]
+    present = [each.manifest for each in replicas if not available or each.store is not None]
     return certify([*past, *present], now_ms, available, earlier=len(past))
 
 
