@@ -151,7 +151,7 @@ def _add_proof(verbs: Commands) -> None:
     verify = _verb(
         verbs,
         "verify",
-        "write the equality certificate: every message of the first is in all others",
+        "compare all messages of the stores and write the certificate",
         _verify,
     )
     replica_options(verify)
