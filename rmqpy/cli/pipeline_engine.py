@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rmqpy.model.errors import RmqError
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
@@ -52,11 +50,14 @@ def spark_options(parser: argparse.ArgumentParser) -> None:
 
 
 def store_roots(directories: list[str]) -> list[str]:
-    """Return the directories as absolute paths. Raise RmqError if one does not exist."""
-    for name in directories:
-        if not Path(name).is_dir():
-            raise RmqError(f"{name}: not a directory; give a broker's storePathRootDir")
-    return [str(Path(name).resolve()) for name in directories]
+    """Return the directories as absolute paths. Raise StoreError if one is not a store."""
+    from rmqpy.audit.scan.store_root import check_store_root
+    from rmqpy.store.files.disk import OsFileSystem
+
+    roots = [str(Path(name).resolve()) for name in directories]
+    for root in roots:
+        check_store_root(OsFileSystem(), root)
+    return roots
 
 
 def store_runners(

@@ -20,7 +20,7 @@ from rmqpy.cli.parsing import (
     add_format_option,
     add_log_options,
 )
-from rmqpy.cli.pipeline_engine import engine_option, spark_options, store_roots, store_runners
+from rmqpy.cli.pipeline_engine import engine_option, spark_options, store_runners
 from rmqpy.cli.upgrade import plan_verb, replica_options
 from rmqpy.cli.upgrade_inputs import (
     all_replicas,
@@ -61,7 +61,7 @@ def add_verbs(verbs: Commands) -> None:
     plan = _verb(
         verbs, "plan", "plan how the replicas become equal, for rmqpy upgrade apply", _plan
     )
-    replica_options(plan)
+    replica_options(plan, may_be_empty=True)
     plan.add_argument("--reference", metavar="NAME", help="the side to keep after a divergence")
     plan.add_argument("--out", metavar="FILE", help="write the plan to FILE, as JSON")
 
@@ -178,7 +178,7 @@ def _plan(options: argparse.Namespace) -> int:
 def _choose_engine(options: argparse.Namespace, stack: ExitStack) -> None:
     """Set the engine with which the surveys of this host's replicas read their logs."""
     folders = [each.root for each in local_replicas(options)]
-    options.runner = store_runners(options, store_roots(folders), stack)
+    options.runner = store_runners(options, folders, stack)
 
 
 def _replicas(options: argparse.Namespace, *, derived: bool) -> list[LocalReplicaStore]:

@@ -98,13 +98,15 @@ def _settings(options: argparse.Namespace) -> StoreSettings | None:
 
 
 def _root(options: argparse.Namespace) -> str:
-    """Return the directory as an absolute path. Raise RmqError if it does not exist."""
+    """Return the directory as an absolute path. Raise StoreError if it is not a store."""
     from pathlib import Path
 
-    path = Path(options.directory)
-    if not path.is_dir():
-        raise RmqError(f"{options.directory}: not a directory; give a broker's storePathRootDir")
-    return str(path.resolve())
+    from rmqpy.audit.scan.store_root import check_store_root
+    from rmqpy.store.files.disk import OsFileSystem
+
+    root = str(Path(options.directory).resolve())
+    check_store_root(OsFileSystem(), root, _settings(options))
+    return root
 
 
 def _inspect(options: argparse.Namespace) -> int:

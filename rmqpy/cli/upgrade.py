@@ -64,7 +64,7 @@ def _add_checks(verbs: Commands) -> None:
     check = _verb(
         verbs, "check", "show what prevents a switch; exit code 2 if anything does", _check
     )
-    replica_options(check)
+    replica_options(check, may_be_empty=True)
 
     manifest = _verb(
         verbs, "manifest", "print md5 and digests of everything in a directory", _manifest
@@ -75,13 +75,13 @@ def _add_checks(verbs: Commands) -> None:
 
 def _add_alignment(verbs: Commands) -> None:
     plan = _verb(verbs, "plan", "plan how the replicas become equal, to read and sign off", _plan)
-    replica_options(plan)
+    replica_options(plan, may_be_empty=True)
     plan.add_argument("--reference", metavar="NAME", help="the side to keep after a divergence")
     _out(plan)
     _key(plan)
 
     apply = _verb(verbs, "apply", "carry out one node's part of a plan; resumable", _apply)
-    replica_options(apply, at_least="*")
+    replica_options(apply, at_least="*", may_be_empty=True)
     apply.add_argument("--plan", metavar="FILE", help="the plan; not needed with --resume")
     apply.add_argument("--node", metavar="NAME", help="the node whose part is carried out")
     apply.add_argument("--resume", metavar="DIR", help="continue an interrupted apply in DIR")
@@ -94,7 +94,7 @@ def _add_switch(verbs: Commands) -> None:
     switch = _verb(
         verbs, "switch", "seal the old log and write the configuration of a node", _switch
     )
-    replica_options(switch)
+    replica_options(switch, may_be_empty=True)
     switch.add_argument("--peers", default="", metavar="ID-HOST:PORT;...", help="dLegerPeers")
     switch.add_argument(
         "--self-id", action="append", default=[], metavar="[NAME=]ID", help="a node's dLegerSelfId"
@@ -113,7 +113,7 @@ def _add_switch(verbs: Commands) -> None:
     )
     _inputs(join)
     join.add_argument("--dry-run", action="store_true", help="only print the plan")
-    join.set_defaults(interrupted=CAN_BE_RESUMED)
+    join.set_defaults(interrupted=CAN_BE_RESUMED, may_be_empty=True)
 
 
 def _add_leave(verbs: Commands) -> None:
@@ -162,7 +162,7 @@ def _add_proof(verbs: Commands) -> None:
     _out(verify)
 
     status = _verb(verbs, "status", "show the progress of each replica", _status)
-    replica_options(status)
+    replica_options(status, may_be_empty=True)
 
 
 def _add_serve(verbs: Commands) -> None:
@@ -174,7 +174,7 @@ def _add_serve(verbs: Commands) -> None:
     serve.add_argument("--token-file", metavar="FILE", help="token that clients must send")
     serve.add_argument("--certificate", metavar="FILE", help="TLS certificate, PEM")
     serve.add_argument("--key", metavar="FILE", help="key of the certificate")
-    serve.set_defaults(every_md5=True)
+    serve.set_defaults(every_md5=True, may_be_empty=True)
 
 
 def _verb(verbs: Commands, name: str, text: str, run: Verb) -> Parser:
@@ -209,8 +209,10 @@ def _refusal_lines(text: str, sides: dict[str, dict[str, list[str]]]) -> Iterabl
             yield from (f"  {line}" for line in lines)
 
 
-def replica_options(parser: Parser, at_least: str = "+") -> None:
+def replica_options(parser: Parser, at_least: str = "+", *, may_be_empty: bool = False) -> None:
+    """Add the replicas; ``may_be_empty`` if one of them may be a member to be filled."""
     parser.add_argument("replica", nargs=at_least, metavar="[NAME=]DIR|NAME=URL")
+    parser.set_defaults(may_be_empty=may_be_empty)
     _inputs(parser)
 
 

@@ -33,6 +33,7 @@ def plan_context_of(
     from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
 
     replicas = all_replicas(options)
+    _check_one_has_content(replicas)
     names = [replica.name for replica in replicas]
     if len(set(names)) < len(names):
         raise RmqError(f"replicas need different names: {', '.join(names)}; write NAME=DIR")
@@ -54,6 +55,17 @@ def plan_context_of(
     )
 
 
+def _check_one_has_content(replicas: list[Replica]) -> None:
+    """Raise StoreError if all replicas are empty: then none can be a member to be filled."""
+    from rmqpy.audit.scan.store_root import check_store_root, is_store_root
+    from rmqpy.upgrade.checks.replica import LocalReplica
+
+    local = [each for each in replicas if isinstance(each, LocalReplica)]
+    stores = (is_store_root(each.files, each.root, each.plan.settings) for each in local)
+    if local and len(local) == len(replicas) and not any(stores):
+        check_store_root(local[0].files, local[0].root, local[0].plan.settings)
+
+
 def all_replicas(options: argparse.Namespace) -> list[Replica]:
     from pathlib import Path
 
@@ -72,7 +84,15 @@ def all_replicas(options: argparse.Namespace) -> list[Replica]:
 
 
 def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
+    """Return the replicas that are directories of this host.
+
+    Raise StoreError if one is not a store. ``options.may_be_empty`` says whether it may be a member
+    to be filled.
+    """
+    from pathlib import Path
+
     from rmqpy.audit.replicas.manifest import Md5
+    from rmqpy.audit.scan.store_root import check_store_root
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.config.loading import load_broker_configuration
     from rmqpy.store.files.disk import OsFileSystem
@@ -89,11 +109,15 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
         name = name_of(text)
         config = configs.get(name)
         store = load_broker_configuration(config).configuration.store if config else None
+        root = str(Path(path).resolve())
+        settings = _relocated(store, root) if store else None
+        may_be_empty = getattr(options, "may_be_empty", False)
+        check_store_root(OsFileSystem(), root, settings, may_be_empty=may_be_empty)
         plan = SurveyPlan(
             name=name,
-            root=absolute(path),
+            root=root,
             config_path=absolute(config, folder=False) if config else None,
-            settings=_relocated(store, absolute(path)) if store else None,
+            settings=settings,
             now_ms=now_ms,
             progress=ProgressLine,
             runner=getattr(options, "runner", None),

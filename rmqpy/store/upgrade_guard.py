@@ -22,9 +22,13 @@ def upgrade_work(root: str) -> str:
     return f"{own_folder(root)}/upgrade"
 
 
+def journal_path(root: str) -> str:
+    return f"{upgrade_work(root)}/{JOURNAL_NAME}"
+
+
 def check_no_unfinished_upgrade(files: FileSystem, root: str) -> None:
     """Raise StoreError if a plan was started here and neither finished nor rolled back."""
-    path = f"{upgrade_work(root)}/{JOURNAL_NAME}"
+    path = journal_path(root)
     if not files.exists(path):
         return
     try:

@@ -12,6 +12,7 @@ import pytest
 from harness.pipeline import Row
 
 from rmqpy.cli import main
+from rmqpy.model.errors import StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,6 +53,15 @@ def test_rows_are_those_that_a_java_consumer_received(
 ) -> None:
     rows = read(store_of(told_node), splitBytes=SPLIT).collect()
     check_rows(told_node, [row.asDict() for row in rows])
+
+
+def test_a_directory_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
+    from rmqpy.pipeline.datasource.source import RocketMqSource
+
+    (tmp_path / "holiday.jpg").write_bytes(b"\xff\xd8")
+    source = RocketMqSource({"path": str(tmp_path)})
+    with pytest.raises(StoreError, match="found a directory with other content"):
+        source.reader(source.schema())
 
 
 def test_a_schema_prunes_and_any_split_reads_the_same(

@@ -24,6 +24,7 @@ __all__ = [
     "LogSegments",
     "QueueFolder",
     "StoreDirectory",
+    "paths_below",
     "read_directory",
 ]
 
@@ -183,6 +184,18 @@ def read_directory(
     return _Reader(files, root, settings).read()
 
 
+def paths_below(root: str, settings: StoreSettings | None) -> StorePaths:
+    """Return the paths of the store in ``root``, which may be a copy of the directory in
+    ``settings``: a log that they place outside of the root stays there.
+    """
+    default = f"{root}/commitlog"
+    if settings is None:
+        return StorePaths(root, default)
+    configured = StorePaths.from_settings(settings)
+    is_below = configured.commit_log == f"{configured.root}/commitlog"
+    return StorePaths(root, default if is_below else configured.commit_log)
+
+
 @define(slots=True)
 class _Reader:
     files: FileSystem
@@ -191,7 +204,7 @@ class _Reader:
     strays: list[str] = field(factory=list)
 
     def read(self) -> StoreDirectory:
-        paths = self._paths()
+        paths = paths_below(self.root, self.settings)
         classic = self._segments(
             "commitlog", paths.commit_log.split(PATH_SEPARATOR), Framing.CLASSIC
         )
@@ -210,18 +223,6 @@ class _Reader:
             strays=tuple(self.strays),
             own_self_id=self.settings.dledger_self_id if self.settings else None,
         )
-
-    def _paths(self) -> StorePaths:
-        default = f"{self.root}/commitlog"
-        if self.settings is None:
-            return StorePaths(self.root, default)
-        configured = StorePaths.from_settings(self.settings)
-        log = (
-            default
-            if configured.commit_log == f"{configured.root}/commitlog"
-            else configured.commit_log
-        )
-        return StorePaths(self.root, log)
 
     def _segments(self, name: str, folders: list[str], framing: Framing) -> LogSegments:
         found: list[LogFile] = []

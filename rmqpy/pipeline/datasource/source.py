@@ -46,7 +46,8 @@ from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.directory import LogFile, read_directory
 from rmqpy.audit.scan.ranges import WorkRange, split_log
-from rmqpy.model.errors import ConfigError, RmqError, StoreError
+from rmqpy.audit.scan.store_root import check_store_root
+from rmqpy.model.errors import ConfigError, StoreError
 from rmqpy.pipeline.arrow.columns import TIME_MS_MAX
 from rmqpy.pipeline.arrow.message_filter import BOUNDED, MessageFilter, log_batches
 from rmqpy.pipeline.arrow.rows import COLUMNS, MessageColumns
@@ -243,10 +244,10 @@ def _roots(given: Options) -> list[str]:
     path = given.text("path", None)
     if path is not None:
         paths.append(path)
-    for name in paths:
-        if not Path(name).is_dir():
-            raise RmqError(f"{name}: not a directory; give a broker's storePathRootDir")
-    return [str(Path(name).resolve()) for name in paths]
+    roots = [str(Path(name).resolve()) for name in paths]
+    for root in roots:
+        check_store_root(OsFileSystem(), root)
+    return roots
 
 
 class FilterPushdownReader(StoreReader):

@@ -1,0 +1,90 @@
+"""The one function that decides whether a directory is a store.
+
+A store has a log folder: ``commitlog``, ``dledger-<self id>``, or the ones that the settings name,
+with or without files. Every command that is given a directory calls :func:`check_store_root` before
+it reads anything else, so that a wrong path is never reported as a store without damage.
+"""
+
+from __future__ import annotations
+
+from rmqpy.audit.scan.directory import LEDGER_PREFIX, PATH_SEPARATOR, paths_below
+from rmqpy.config.loading import StoreSettings
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
+from rmqpy.store.files.mapped_files import NAME_DIGITS
+from rmqpy.store.files.paths import own_folder
+from rmqpy.store.upgrade_guard import journal_path
+
+__all__ = ["check_store_root", "is_store_root"]
+
+EXPECTED = "the storePathRootDir of a broker, with a folder commitlog or dledger-ID"
+GIVE_ROOT = "give a broker's storePathRootDir"
+NOT_CONTENT = frozenset(("lock", "lost+found"))
+"""What a directory without content may contain, besides rmqpy's own folder."""
+DERIVED = ("consumequeue", "index", "config")
+LISTED_MAX = 3
+
+
+def is_store_root(files: FileSystem, root: str, settings: StoreSettings | None = None) -> bool:
+    """Return whether ``root`` is a store, possibly one without messages."""
+    log = paths_below(root, settings).commit_log
+    if any(files.is_dir(folder) for folder in log.split(PATH_SEPARATOR)):
+        return True
+    names = _names(files, root)
+    return any(name.startswith(LEDGER_PREFIX) and files.is_dir(f"{root}/{name}") for name in names)
+
+
+def check_store_root(
+    files: FileSystem,
+    root: str,
+    settings: StoreSettings | None = None,
+    *,
+    may_be_empty: bool = False,
+) -> None:
+    """Raise StoreError if ``root``, an absolute path, is not a store.
+
+    With ``may_be_empty``, a member that is to be filled is accepted too: a directory without
+    content, or one in which a plan has begun.
+    """
+    if is_store_root(files, root, settings):
+        return
+    names = _names(files, root)
+    if may_be_empty and files.is_dir(root):
+        content = [name for name in names if f"{root}/{name}" != own_folder(root)]
+        if NOT_CONTENT.issuperset(content) or files.exists(journal_path(root)):
+            return
+    found, remedy = _described(files, root, names)
+    expected = f"{EXPECTED}{', or an empty directory' if may_be_empty else ''}"
+    raise StoreError(root, found, expected, remedy)
+
+
+def _names(files: FileSystem, path: str) -> list[str]:
+    """Return the names in a directory; none if it is a file or may not be read."""
+    try:
+        return files.list_dir(path)
+    except OSError:
+        return []
+
+
+def _described(files: FileSystem, root: str, names: list[str]) -> tuple[str, str]:
+    """Return what ``root`` is instead of a store, and the remedy."""
+    parent = root.rpartition("/")[0]
+    if not files.is_dir(root):
+        what = "a file" if files.exists(root) else "no directory"
+        return what, f"{GIVE_ROOT}; if it is on another file system, mount that first"
+    if not names:
+        return "an empty directory", f"{GIVE_ROOT}; if it is a mount point, mount its file system"
+    stores = [name for name in names if is_store_root(files, f"{root}/{name}")]
+    if stores:
+        listed = ", ".join(stores[:LISTED_MAX]) + (" and more" if stores[LISTED_MAX:] else "")
+        return f"a directory of stores ({listed})", f"give one of them, as {root}/{stores[0]}"
+    while parent:
+        if is_store_root(files, parent):
+            return f"a part of the store {parent}", f"give {parent}"
+        parent = parent.rpartition("/")[0]
+    if any(len(name) == NAME_DIGITS and name.isdigit() for name in names):
+        return "a folder of log or queue files", "give the store directory that contains it"
+    if any(name in DERIVED for name in names):
+        return "a store without its log", "pass -c broker.conf, which says where the log is"
+    listed = ", ".join(names[:LISTED_MAX]) + (", ..." if names[LISTED_MAX:] else "")
+    return f"a directory with other content ({listed})", GIVE_ROOT
