@@ -47,8 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = getattr(options, "interrupted", "")
         configure_logging(as_json=options.log_json, level=options.log_level)
         return command(options)
-    except (RmqError, OSError) as error:
+    except RmqError as error:
         print(f"rmqpy: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except OSError as error:
+        from rmqpy.cli.os_errors import sentence_of
+
+        print(f"rmqpy: {sentence_of(error)}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
         print(f"rmqpy: interrupted{hint and '; '}{hint}", file=sys.stderr)

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rmqpy.cli.given_files import read_given, read_manifest, read_secret
 from rmqpy.cli.parsing import (
     EXIT_DONE,
     EXIT_NO,
@@ -121,7 +122,7 @@ def _replica_tree(replica: LocalReplicaStore) -> dict[str, Any]:
 def _certify(options: argparse.Namespace) -> int:
     from rmqpy.audit.replicas.replica_set import certify_replicas
 
-    key = Path(options.key).read_bytes().strip() if options.key else None
+    key = read_secret(options.key)
     if options.check:
         return _check(options, key)
     check_certificate_target(options.out, key)
@@ -144,7 +145,7 @@ def _check(options: argparse.Namespace, key: bytes | None) -> int:
     from rmqpy.audit.replicas.certificate import Certificate, check_signature
     from rmqpy.audit.replicas.replica_set import changed_subjects
 
-    raw = Path(options.check).read_bytes()
+    raw = read_given(options.check, "the certificate")
     certificate = Certificate.decode(raw)
     manifests: dict[str, Manifest] = {}
     if options.replica:
@@ -211,10 +212,7 @@ def _replicas(options: argparse.Namespace, *, derived: bool) -> list[LocalReplic
 def _read_manifest(text: str) -> Manifest:
     import attrs
 
-    from rmqpy.audit.replicas.manifest import Manifest
-
-    path = text.partition("=")[2] or text
-    manifest = Manifest.decode(Path(path).read_bytes())
+    manifest = read_manifest(text.partition("=")[2] or text)
     return attrs.evolve(manifest, name=name_of(text))
 
 

@@ -13,6 +13,13 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from rmqpy.cli.given_files import (
+    check_readable,
+    read_manifest,
+    read_plan,
+    read_secret,
+    read_token,
+)
 from rmqpy.cli.parsing import (
     CAN_BE_RESUMED,
     EXIT_DONE,
@@ -301,7 +308,7 @@ def _apply(options: argparse.Namespace) -> int:
             raise UpgradeRefusedError(f"no plan is half done in {root}")
         plan, node = load_plan(node_context, journal.plan_id)
     else:
-        plan, node = _read_plan(options.plan, _secret(options)), options.node or ""
+        plan, node = _read_plan(options.plan, read_secret(options.key)), options.node or ""
         node_context = node_context_at(context, plan.node(node).root)
     if options.dry_run:
         wrong = verify_preconditions(node_context, plan.node(node))
@@ -319,9 +326,10 @@ def _switch(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_switch
 
+    names = [name_of(text) for text in options.replica]
     switch = SwitchOptions(
         peers=options.peers,
-        self_ids=named(options.self_id, options.replica),
+        self_ids=named(options.self_id, names, "--self-id"),
         dledger_group=options.group,
     )
     context = plan_context_of(options, switch)
@@ -369,10 +377,11 @@ def _leave(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_leaving
 
+    names = [name_of(text) for text in options.replica]
     switch = SwitchOptions(
         cut_index=options.cut_index,
         reads_version=1 if options.reader == "4" else 2,
-        roles=named(options.role, []),
+        roles=named(options.role, names, "--role"),
         peers=options.peers,
         write_config=not options.into,
     )
@@ -398,10 +407,9 @@ def _verify(options: argparse.Namespace) -> int:
     from pathlib import Path
 
     from rmqpy.audit.replicas.certificate import certify
-    from rmqpy.audit.replicas.manifest import Manifest
     from rmqpy.upgrade.checks.replica import LocalReplica
 
-    before = [Manifest.decode(Path(path).read_bytes()) for path in options.before]
+    before = [read_manifest(path) for path in options.before]
     replicas = plan_context_of(options).group.replicas
     manifests = [*before, *(replica.survey().manifest for replica in replicas)]
     if len(manifests) < 2:
@@ -410,7 +418,7 @@ def _verify(options: argparse.Namespace) -> int:
         replica.name: replica.messages() if isinstance(replica, LocalReplica) else replica
         for replica in replicas
     }
-    key = _secret(options)
+    key = read_secret(options.key)
     check_certificate_target(options.out, key)
     earlier = len(before) if replicas else 0
     certificate = certify(manifests, now_ms(), available, earlier=earlier)
@@ -455,8 +463,6 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from pathlib import Path
-
     try:
         from rmqpy.upgrade.serve import TokenAuth, run
     except ModuleNotFoundError as error:
@@ -466,7 +472,9 @@ def _serve(options: argparse.Namespace) -> int:
 
     options.replica = [options.directory]
     (replica,) = local_replicas(options)
-    token = Path(options.token_file).read_text().strip() if options.token_file else ""
+    token = read_token(options.token_file)
+    check_readable(options.certificate, "the certificate")
+    check_readable(options.key, "the key of the certificate")
     auth = TokenAuth(
         host=options.host,
         port=options.port,
@@ -481,38 +489,24 @@ def _serve(options: argparse.Namespace) -> int:
 # Shared by the verbs
 
 
-def _secret(options: argparse.Namespace) -> bytes | None:
-    from pathlib import Path
-
-    path = getattr(options, "key", None)
-    if path is None:
-        return None
-    secret = Path(path).read_bytes().strip()
-    if not secret:
-        raise RmqError(f"{path}: empty; give a file with a secret")
-    return secret
-
-
 def _read_plan(path: str | None, key: bytes | None) -> Plan:
     """Return the plan. Raise UpgradeRefusedError if it is not the plan that was signed."""
-    from pathlib import Path
-
     from rmqpy.upgrade.plan.plan import Plan, check_signed
 
     if path is None:
-        raise RmqError("--plan FILE is missing")
+        raise RmqError("--plan FILE is missing: give the plan, or --resume DIR")
+    value = read_plan(path)
+    check_signed(value, key)
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
-        check_signed(value, key)
         return Plan.from_json(value)
-    except (ValueError, KeyError, TypeError) as error:
-        raise RmqError(f"{path}: not a plan: {error!r}") from None
+    except (RmqError, ValueError, KeyError, TypeError) as error:
+        raise RmqError(f"{path}: found a plan that cannot be used: {error}") from None
 
 
 def _show_plan(options: argparse.Namespace, plan: Plan) -> int:
     from pathlib import Path
 
-    value = plan.to_json(_secret(options))
+    value = plan.to_json(read_secret(getattr(options, "key", None)))
     if getattr(options, "out", None):
         Path(options.out).write_text(json.dumps(value, indent=1), encoding="utf-8")
     _print(options, value, plan.lines())

@@ -10,7 +10,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rmqpy.cli.given_files import check_readable, read_token
 from rmqpy.model.errors import RmqError
+from rmqpy.model.near_names import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +40,7 @@ def plan_context_of(
     if len(set(names)) < len(names):
         raise RmqError(f"replicas need different names: {', '.join(names)}; write NAME=DIR")
     settings = {}
-    for name, path in named(getattr(options, "config", []), names).items():
+    for name, path in named(getattr(options, "config", []), names, "-c").items():
         settings[name] = load_broker_configuration(path).configuration.store
     for replica in replicas:
         # The given directory is used, not the one in its broker.conf, because it may be a copy.
@@ -67,12 +69,10 @@ def _check_one_has_content(replicas: list[Replica]) -> None:
 
 
 def all_replicas(options: argparse.Namespace) -> list[Replica]:
-    from pathlib import Path
-
     from rmqpy.upgrade.checks.replica import RemoteReplica
 
-    token_file = getattr(options, "token_file", None)
-    token = Path(token_file).read_text().strip() if token_file else ""
+    token = read_token(getattr(options, "token_file", None))
+    check_readable(getattr(options, "authority", None), "the certificates to trust")
     found: list[Replica] = []
     for text in getattr(options, "replica", []):
         name, separator, address = text.partition("=")
@@ -100,8 +100,10 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
     from rmqpy.upgrade.plan.survey import SurveyPlan
 
     texts = getattr(options, "replica", [])
-    configs = named(getattr(options, "config", []), [name_of(text) for text in texts])
-    found = []
+    names = [name_of(text) for text in texts]
+    configs = named(getattr(options, "config", []), names, "-c")
+    stores: dict[str, StoreSettings] = {}
+    found: list[LocalReplica] = []
     for text in texts:
         _, separator, path = text.rpartition("=")
         if separator and path.startswith(("http://", "https://")):
@@ -113,6 +115,8 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
         settings = _relocated(store, root) if store else None
         may_be_empty = getattr(options, "may_be_empty", False)
         check_store_root(OsFileSystem(), root, settings, may_be_empty=may_be_empty)
+        if store is not None:
+            stores[name] = store
         plan = SurveyPlan(
             name=name,
             root=root,
@@ -124,6 +128,8 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
             md5=Md5.EVERY_FILE if getattr(options, "every_md5", False) else Md5.OWN_FILES,
         )
         found.append(LocalReplica(OsFileSystem(), plan))
+    _check_not_swapped({each.name: each.root for each in found}, stores)
+    _check_distinct(found)
     return found
 
 
@@ -143,20 +149,73 @@ def name_of(text: str) -> str:
     return name if separator else path or text.rstrip("/").rpartition("/")[2] or text
 
 
-def named(texts: list[str], replicas: list[str]) -> dict[str, str]:
-    """Return the values of ``NAME=VALUE`` texts by name.
+def named(texts: list[str], replicas: list[str], option: str) -> dict[str, str]:
+    """Return the values of ``option``, which are ``NAME=VALUE`` texts, by the replica's name.
 
-    A value without a name belongs to the only replica. Raise RmqError if there are several.
+    A value without a name belongs to the only replica. Raise RmqError if there are several, if no
+    replica has that name, or if one has two values.
     """
-    found = {}
+    found: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator:
             if len(replicas) != 1:
-                raise RmqError(f"{text}: the replica is not clear; write NAME={text}")
-            name, value = name_of(replicas[0]), text
+                raise RmqError(f"{option} {text}: the replica is not clear; write NAME={text}")
+            name, value = replicas[0], text
+        if name not in replicas:
+            known = ", ".join(replicas) or "none"
+            raise RmqError(
+                f"{option} {text}: no replica is called {name}{did_you_mean(name, replicas)};"
+                f" the replicas given are: {known}"
+            )
+        if name in found:
+            raise RmqError(f"{option}: {name} has two values, {found[name]} and {value}; give one")
         found[name] = value
     return found
+
+
+def _check_distinct(replicas: list[LocalReplica]) -> None:
+    """Check that no two replicas share a directory, a log, or a broker.conf.
+
+    Raise UpgradeRefusedError for the first that do.
+    """
+    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+
+    owners: dict[tuple[str, str], str] = {}
+    for replica in replicas:
+        plan = replica.plan
+        log = plan.settings.store_path_commit_log if plan.settings is not None else None
+        places = {
+            "the directory": plan.root,
+            "the broker.conf": plan.config_path,
+            "storePathCommitLog": log,
+        }
+        for what, place in places.items():
+            if place is None:
+                continue
+            other = owners.setdefault((what, place), plan.name)
+            if other != plan.name:
+                raise UpgradeRefusedError(
+                    f"{other} and {plan.name} share {what} {place}, expected one for each; give"
+                    " every replica its own"
+                )
+
+
+def _check_not_swapped(roots: dict[str, str], stores: dict[str, StoreSettings]) -> None:
+    """Check that no broker.conf is that of another replica. Raise UpgradeRefusedError if one is."""
+    from pathlib import Path
+
+    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+
+    for name, store in stores.items():
+        configured = str(Path(store.store_path_root_dir).resolve())
+        for other, root in roots.items():
+            if other != name and root == configured:
+                raise UpgradeRefusedError(
+                    f"the broker.conf given for {name} has storePathRootDir={configured}, which is"
+                    f" the directory of {other}: the files may be swapped; give {name} its own"
+                    f" with -c {name}=FILE"
+                )
 
 
 def absolute(path: str, *, folder: bool = True) -> str:

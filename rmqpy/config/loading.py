@@ -53,6 +53,7 @@ from rmqpy.config.store import StoreSettings
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import ConfigError, RequestRejectedError
 from rmqpy.model.ids import MASTER_ID
+from rmqpy.model.near_names import did_you_mean
 
 __all__ = [
     "BrokerConfiguration",
@@ -332,7 +333,9 @@ class _Reading:
             self.notes.append(f"{where}: {name} is set, but Java 4.9.7 reads only enableBatchPush")
         name = _OTHER_SPELLINGS.get(name, name)
         if name not in self._facts:
-            self.notes.append(f"{where}: {name} is unknown and ignored{self._nearest(name)}")
+            self.notes.append(
+                f"{where}: {name} is unknown and ignored{did_you_mean(name, self._facts)}"
+            )
             self.unknown[name] = text
             return
         self._where[name], self._texts[name] = where, text
@@ -429,13 +432,6 @@ class _Reading:
         if part == "server" and "listenPort" not in self.values:
             return {"listen_port": NAMESRV_PORT}
         return {}
-
-    def _nearest(self, name: str) -> str:
-        import difflib  # here because it is rarely needed: only for an unknown key
-
-        by_lower = {known.lower(): known for known in self._facts}
-        near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.75)
-        return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
     def _parsed(self, where: str, facts: KeyFacts, text: str) -> Any:
         trimmed = text.strip() if facts.kind.trims else text

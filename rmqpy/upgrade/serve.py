@@ -49,7 +49,13 @@ class TokenAuth:
         if self.certificate is None:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.certificate, self.key)
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except ssl.SSLError as error:
+            raise RmqError(
+                f"{self.certificate}: found no certificate with its key ({error.reason}), expected"
+                " both in PEM; give them with --certificate and --key"
+            ) from None
         return context
 
 

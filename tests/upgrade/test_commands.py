@@ -402,8 +402,9 @@ def test_a_switch_reads_other_hosts_and_changes_only_this_one(
     served: ServeProcess, hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remote = f"n0={served.address}"
-    peers = "--peers 'n0-a:1;n1-b:1;n2-c:1' --self-id n1=n1 --self-id n2=n2"
-    switch = f"rmqpy upgrade switch {remote} n1 n2 -c n1=n1.conf -c n2=n2.conf {peers}"
+    peers = "--peers 'n0-a:1;n1-b:1;n2-c:1'"
+    ids = "--self-id n1=n1 --self-id n2=n2"
+    switch = f"rmqpy upgrade switch {remote} n1 n2 -c n1=n1.conf -c n2=n2.conf {peers} {ids}"
     assert run(switch, capsys)[0] == 2, "the replicas are not aligned"
     assert run(f"rmqpy upgrade plan {remote} n1 n2 --out plan.json", capsys)[0] == 0
     for node in ("n1", "n2"):

@@ -216,8 +216,10 @@ class Manifest:
             if tree["format"] > MANIFEST_FORMAT:
                 raise RmqError(f"the manifest has format {tree['format']}: use a newer rmqpy")
             return _manifest_of(tree)
-        except (KeyError, TypeError, ValueError) as error:
-            raise RmqError(f"not a manifest: {error!r}") from error
+        except KeyError as error:
+            raise RmqError(f"not a manifest: it has no {error}") from error
+        except (TypeError, ValueError) as error:
+            raise RmqError(f"not a manifest: {error}") from error
 
 
 def _manifest_of(tree: dict[str, Any]) -> Manifest:

@@ -72,10 +72,14 @@ class DiskFile:
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         assert position + len(data) <= self._size, "write beyond the end of a file of fixed size"
         rest = memoryview(data)
-        while rest:
-            count = os.pwrite(self._fd, rest, position)
-            rest = rest[count:]
-            position += count
+        try:
+            while rest:
+                count = os.pwrite(self._fd, rest, position)
+                rest = rest[count:]
+                position += count
+        except OSError as error:
+            error.filename = self._path
+            raise
 
     def sync(self) -> None:
         fd = self._fd
@@ -83,8 +87,9 @@ class DiskFile:
             return
         try:
             _sync_data(fd)
-        except OSError:
+        except OSError as error:
             if self._fd >= 0:
+                error.filename = self._path
                 raise
             # The file was removed and closed in the meantime, so nothing must become durable.
 
@@ -103,6 +108,7 @@ class DiskFile:
             os.posix_fallocate(self._fd, position, length)
         except OSError as error:
             if error.errno not in _CANNOT_RESERVE:
+                error.filename = self._path
                 raise
 
     def close(self) -> None:
@@ -188,6 +194,9 @@ class OsFileSystem:
             while rest:
                 rest = rest[os.write(fd, rest) :]
             os.fsync(fd)
+        except OSError as error:
+            error.filename = temporary
+            raise
         finally:
             os.close(fd)
         os.rename(temporary, path)

@@ -7,6 +7,8 @@ from typing import Any
 from attrs import define
 
 from rmqpy.audit.facts.facts import Mode
+from rmqpy.model.errors import RmqError
+from rmqpy.model.near_names import did_you_mean
 from rmqpy.upgrade.checks.replica import Replica
 from rmqpy.upgrade.plan.survey import Survey
 
@@ -62,7 +64,14 @@ class Group:
         return [replica.survey() for replica in self.replicas]
 
     def replica(self, name: str) -> Replica:
-        return next(each for each in self.replicas if each.name == name)
+        """Return a replica by its name. Raise RmqError if there is none."""
+        for each in self.replicas:
+            if each.name == name:
+                return each
+        known = [each.name for each in self.replicas]
+        raise RmqError(
+            f"{name} is not one of the replicas {', '.join(known)}{did_you_mean(name, known)}"
+        )
 
     @staticmethod
     def mode(replica: Replica) -> Mode:

@@ -169,7 +169,7 @@ class RemoteReplica:
     def _get(self, what: str, query: Mapping[str, object]) -> bytes:
         url = f"{self.address.rstrip('/')}/v1/{what}?{urllib.parse.urlencode(query)}"
         request = urllib.request.Request(url, headers={TOKEN_HEADER: self.token})
-        context = ssl.create_default_context(cafile=self.authority)
+        context = _trusting(self.authority)
         if self.token and not url.startswith("https:"):
             raise RmqError(f"{self.address}: a token is not sent without TLS; use https://")
         try:
@@ -183,6 +183,16 @@ class RemoteReplica:
             raise RmqError(f"{self.address}: {error.code} {text}") from None
         except OSError as error:
             raise NetworkError(f"{self.address}: {error}") from None
+
+
+def _trusting(authority: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except ssl.SSLError as error:
+        raise RmqError(
+            f"{authority}: found no certificates ({error.reason}), expected PEM; give the file of"
+            " the certificates to trust"
+        ) from None
 
 
 @define(slots=True, frozen=True)

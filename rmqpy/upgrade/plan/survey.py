@@ -107,8 +107,10 @@ class Survey:
             tree["spans"] = tuple(FileSpan(**span) for span in tree["spans"])
             tree["found"] = tuple(tree["found"])
             return cls(**tree)
-        except (KeyError, TypeError, ValueError) as error:
-            raise RmqError(f"not a survey: {error!r}") from error
+        except KeyError as error:
+            raise RmqError(f"not a survey: it has no {error}") from error
+        except (TypeError, ValueError) as error:
+            raise RmqError(f"not a survey: {error}") from error
 
 
 @define(slots=True, frozen=True, kw_only=True)

@@ -1,0 +1,190 @@
+"""Whatever an operator passes to ``rmqpy upgrade`` is checked before anything is written."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness.upgrade import tree_of
+
+from rmqpy.cli import main
+from rmqpy.store.files.disk import OsFileSystem
+
+CONF = """brokerName=b0
+brokerClusterName=DefaultCluster
+listenPort={port}
+mappedFileSizeCommitLog=65536
+mappedFileSizeConsumeQueue=2000
+maxHashSlotNum=100
+maxIndexNum=400
+storePathRootDir={root}
+"""
+SHOWN = "n0 n1 n2 -c n0=n0.conf -c n1=n1.conf -c n2=n2.conf"
+PEERS = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
+
+Run = Callable[[str], tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run ``rmqpy upgrade`` with a line of arguments; return code, stdout, and stderr."""
+
+    def run_line(line: str) -> tuple[int, str, str]:
+        import shlex
+
+        code = main(["upgrade", *shlex.split(line)])
+        return code, *capsys.readouterr()
+
+    return run_line
+
+
+def write_confs(root: Path, more: str = "") -> None:
+    for number in range(3):
+        text = CONF.format(port=15911 + 10 * number, root=root / f"n{number}")
+        (root / f"n{number}.conf").write_text(text + more.replace("SELF", f"n{number}"))
+
+
+@pytest.fixture
+def classic(golden_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the directory of three equal classic replicas with their broker.conf files."""
+    root = golden_copy("B-master-slave-v497")
+    (root / "master").rename(root / "n0")
+    (root / "slave").rename(root / "n1")
+    shutil.copytree(root / "n0", root / "n2")
+    for name in ("n1", "n2"):
+        shutil.copytree(root / "n0/config", root / name / "config", dirs_exist_ok=True)
+    write_confs(root)
+    monkeypatch.chdir(root)
+    return root
+
+
+@pytest.fixture
+def lagging(golden_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the directory of a master, a lagging slave, and an empty third node."""
+    root = golden_copy("B-lagging-slave-v497")
+    (root / "master").rename(root / "n0")
+    (root / "slave").rename(root / "n1")
+    (root / "n2").mkdir()
+    write_confs(root)
+    monkeypatch.chdir(root)
+    return root
+
+
+@pytest.fixture
+def joined(golden_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the directory of a group of three members with their broker.conf files."""
+    root = golden_copy("C-upgraded-v497")
+    write_confs(
+        root,
+        f"dLegerPeers={PEERS}\ndLegerSelfId=SELF\nenableDLegerCommitLog=true\ndLegerGroup=b0\n",
+    )
+    monkeypatch.chdir(root)
+    return root
+
+
+Tree = dict[str, tuple[bytes, int]]
+
+
+def everything(root: Path) -> Tree:
+    return tree_of(root)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        (
+            "check n0 n1 -c n0=n1.conf -c n1=n0.conf",
+            2,
+            ["the broker.conf given for n0", "is the directory of n1", "swapped", "-c n0=FILE"],
+        ),
+        (
+            "check n0 n1 -c n0=n0.conf -c n1=n0.conf",
+            2,
+            ["the broker.conf given for n1", "the directory of n0"],
+        ),
+        ("check n0 n1 -c n0=any.conf -c n1=any.conf", 2, ["n0 and n1 share the broker.conf"]),
+        ("check n0 other=n0", 2, ["n0 and other share the directory", "its own"]),
+        ("check n0 n1 -c n9=n0.conf", 1, ["no replica is called n9", "are: n0, n1"]),
+        ("check master=n0 slave=n1 -c mster=n0.conf", 1, ["did you mean master?"]),
+        ("check n0 n1 -c n0=n0.conf -c n0=n1.conf", 1, ["n0 has two values"]),
+        ("check n0 n1 -c n0.conf", 1, ["write NAME=n0.conf"]),
+        ("plan n0 n1 --reference n9", 1, ["n9 is not one of the replicas n0, n1"]),
+        ("plan master=n0 slave=n1 --reference slav", 1, ["did you mean slave?"]),
+        (f"switch {SHOWN} --peers '{PEERS}' --self-id n9=n9", 1, ["no replica is called n9"]),
+    ],
+)
+def test_names_and_files_that_do_not_fit_are_refused(
+    classic: Path, run: Run, line: str, code: int, words: list[str]
+) -> None:
+    (classic / "any.conf").write_text("storePathRootDir=/elsewhere\n")
+    before = everything(classic)
+    found, _, err = run(line)
+    assert found == code and [word for word in words if word not in err] == [], err
+    assert err.count("\n") == 1
+    assert everything(classic) == before
+
+
+def test_a_shared_log_is_refused(classic: Path, run: Run) -> None:
+    for name in ("n0", "n1"):
+        with (classic / f"{name}.conf").open("a") as conf:
+            conf.write(f"storePathCommitLog={classic}/n0/commitlog\n")
+    code, _, err = run("check n0 n1 -c n0=n0.conf -c n1=n1.conf")
+    assert code == 2 and "n0 and n1 share storePathCommitLog" in err
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("apply --plan none.json --node n0 n0", ["the plan", "none.json: found no such file"]),
+        ("apply --plan n0.conf --node n0 n0", ["n0.conf: found no plan", "plan again"]),
+        ("apply --plan binary --node n0 n0", ["binary: found no plan"]),
+        ("apply --plan list.json --node n0 n0", ["list.json: found no plan"]),
+        ("apply --plan n0 --node n0 n0", ["n0: found a directory, expected a file"]),
+        ("apply --node n0 n0", ["--plan FILE is missing"]),
+        ("verify --before none.json n0 n1", ["the manifest", "none.json: found no such file"]),
+        ("verify --before list.json n0 n1", ["list.json: found no manifest", "--format json"]),
+        ("verify n0 n1 --key none.key", ["the key", "none.key: found no such file"]),
+        ("verify n0 n1 --key empty", ["empty: found an empty file, expected a secret"]),
+        ("verify n0 n1 --out none/certificate.json", ["none/certificate.json: found no such file"]),
+        ("check n0 n1=https://127.0.0.1:1 --token-file none", ["the token", "none: found no such"]),
+        (
+            "check n0 n1=https://127.0.0.1:1 --authority none.pem",
+            ["the certificates to trust", "none.pem: found no such file"],
+        ),
+        (
+            "check n0 n1=https://127.0.0.1:1 --authority list.json",
+            ["list.json: found no certificates", "expected PEM"],
+        ),
+        ("serve n0 --certificate none.pem", ["the certificate", "none.pem: found no such file"]),
+    ],
+)
+def test_files_that_cannot_be_used_are_named(
+    classic: Path, run: Run, line: str, words: list[str]
+) -> None:
+    (classic / "binary").write_bytes(b"\xff\xfe\x00")
+    (classic / "list.json").write_text("[1, 2]")
+    (classic / "empty").write_text("\n")
+    if line.startswith("serve"):
+        pytest.importorskip("aiohttp", reason="rmqpy[upgrade] is not installed")
+    code, _, err = run(line)
+    assert code == 1 and [word for word in words if word not in err] == [], err
+    assert "Errno" not in err and "Error(" not in err
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.EROFS])
+def test_an_error_of_the_disk_has_path_and_remedy(
+    classic: Path, run: Run, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    assert run("plan n0 n1 --out plan.json")[0] == 0
+
+    def fail(*_: object) -> None:
+        raise OSError(number, "text of the system", "/disk/file")
+
+    monkeypatch.setattr(OsFileSystem, "replace_bytes", fail)
+    code, _, err = run("apply --plan plan.json --node n1 n0 n1")
+    assert code == 1
+    assert err.startswith("rmqpy: /disk/file: found ") and "expected" in err and "; " in err
+    assert "Errno" not in err
