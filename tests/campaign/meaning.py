@@ -1,0 +1,171 @@
+"""What a file of a store means to its readers: two contents with one meaning read the same.
+
+A fault that does not change the meaning of any file need not be reported. The rules are those of
+the Java broker, and deliberately do not use the audit, which the campaign judges.
+
+==================  ==============================================================================
+file                meaning
+==================  ==============================================================================
+log                 the length of the file; its records and the head of its filler (8 bytes)
+consume queue       every byte: a unit after the last one would be read as a message
+key index           the length; header, slots, and the entries that the header counts
+DLedger index       the length; the units of the entries that exist
+configuration       the JSON value without ``dataVersion``, which counts writes; that of its
+                    backup if it cannot be read
+``currterm``        term and vote
+``checkpoint``      for DLedger: a committed index that is not above the end. Otherwise nothing: its
+                    times only save work after an unclean stop
+backup (``.bak``)   nothing, as long as the file that it backs up can be read; else its own meaning
+``lock``, others    nothing
+==================  ==============================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Hashable, Mapping
+from enum import Enum
+from pathlib import PurePosixPath
+from typing import Any
+
+__all__ = ["FileKind", "kind_of", "log_end", "meaning_of", "read_table"]
+
+INDEX_HEADER_BYTES = 40
+INDEX_ENTRY_BYTES = 20
+LEDGER_UNIT_BYTES = 32
+HASH_SLOTS = 100
+"""maxHashSlotNum of the stores."""
+
+_MESSAGE_MAGICS = (0xDAA320A7, 0xDAA320AB)
+_BLANK_MAGIC = 0xCBD43194
+_LEDGER_BLANK_MAGIC = 0xFFFFFFFF
+_FILLER_BYTES = 8
+_INTEGER_KEY = re.compile(rb"([{,]\s*)(-?\d+):")
+
+
+class FileKind(Enum):
+    """A kind of file of a store."""
+
+    LOG = "log"
+    LEDGER = "DLedger log"
+    QUEUE = "consume queue"
+    INDEX = "key index"
+    LEDGER_INDEX = "DLedger index"
+    TABLE = "table"
+    TERM = "currterm"
+    CHECKPOINT = "checkpoint"
+    LEDGER_CHECKPOINT = "DLedger checkpoint"
+    OTHER = "other"
+
+
+_TABLES = frozenset(
+    {"topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json"}
+)
+
+
+def kind_of(path: PurePosixPath) -> FileKind:
+    """Return the kind of a file by its path below the store."""
+    first, *rest = path.parts
+    name = path.name
+    if name.endswith(".bak"):
+        return FileKind.OTHER
+    if first.startswith("dledger-") and rest:
+        folders = {"data": FileKind.LEDGER, "index": FileKind.LEDGER_INDEX}
+        files = {"currterm": FileKind.TERM, "checkpoint": FileKind.LEDGER_CHECKPOINT}
+        return folders.get(rest[0]) or files.get(name, FileKind.OTHER)
+    if first == "config":
+        return FileKind.TABLE if name in _TABLES else FileKind.OTHER
+    kinds = {"commitlog": FileKind.LOG, "consumequeue": FileKind.QUEUE, "index": FileKind.INDEX}
+    if first == "checkpoint":
+        return FileKind.CHECKPOINT
+    return kinds.get(first, FileKind.OTHER)
+
+
+def log_end(data: bytes, *, ledger: bool) -> int:
+    """Return where the records of a log file end, the head of its filler included."""
+    position = 0
+    while position + _FILLER_BYTES <= len(data):
+        if ledger:
+            magic, size = struct.unpack_from(">II", data, position)
+            if magic == _LEDGER_BLANK_MAGIC:
+                return position + _FILLER_BYTES
+            if magic != 1 or not size:
+                return position
+        else:
+            size, magic = struct.unpack_from(">II", data, position)
+            if magic == _BLANK_MAGIC:
+                return position + _FILLER_BYTES
+            if magic not in _MESSAGE_MAGICS:
+                return position
+        position += size
+    return position
+
+
+def meaning_of(kind: FileKind, data: bytes, healthy: bytes) -> Hashable:
+    """Return what ``data`` means; ``healthy`` is the content of the file without the fault."""
+    match kind:
+        case FileKind.LOG | FileKind.LEDGER:
+            return len(data), data[: log_end(healthy, ledger=kind is FileKind.LEDGER)]
+        case FileKind.QUEUE:
+            return data
+        case FileKind.INDEX:
+            count = struct.unpack_from(">i", healthy, 36)[0]
+            used = INDEX_HEADER_BYTES + 4 * HASH_SLOTS + INDEX_ENTRY_BYTES * count
+            return len(data), data[:used]
+        case FileKind.LEDGER_INDEX:
+            used = -(-len(healthy.rstrip(b"\0")) // LEDGER_UNIT_BYTES) * LEDGER_UNIT_BYTES
+            return len(data), data[:used]
+        case FileKind.TABLE:
+            return _table(data)
+        case FileKind.TERM:
+            return _properties(data)
+        case FileKind.LEDGER_CHECKPOINT:
+            return _committed(data, healthy)
+        case FileKind.CHECKPOINT | FileKind.OTHER:
+            return None
+
+
+def read_table(data: bytes) -> Any:
+    """Return the value of a table. Java's library writes integer keys without quotes."""
+    return json.loads(_INTEGER_KEY.sub(rb'\1"\2":', data))
+
+
+def _table(data: bytes) -> str:
+    try:
+        value = read_table(data)
+    except ValueError:
+        return f"unreadable: {data!r}"
+    if isinstance(value, dict):
+        value.pop("dataVersion", None)
+    return json.dumps(value, sort_keys=True)
+
+
+def _properties(data: bytes) -> Hashable:
+    """Return the pairs of a file of Java properties, or the bytes if they are none."""
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError:
+        return data
+    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
+    return frozenset((key.strip(), value.strip()) for key, _, value in pairs)
+
+
+def _committed(data: bytes, healthy: bytes) -> Hashable:
+    """Return the committed index as far as a member trusts it: up to its log's end."""
+    before, after = _numbers(healthy), _numbers(data)
+    if after is None or before is None:
+        return data
+    return after["committedIndex"] > before["endIndex"]
+
+
+def _numbers(data: bytes) -> Mapping[str, int] | None:
+    pairs = _properties(data)
+    if not isinstance(pairs, frozenset):
+        return None
+    try:
+        found = {key: int(value) for key, value in pairs}
+    except ValueError:
+        return None
+    return found if {"committedIndex", "endIndex"} <= found.keys() else None
