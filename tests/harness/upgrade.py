@@ -12,7 +12,11 @@ from simulator.crash_files import CrashingFiles
 
 from harness.store import StoreRig
 from rmqpy.store.upgrade_guard import upgrade_work
+from rmqpy.upgrade.checks.findings import Group
+from rmqpy.upgrade.checks.replica import LocalReplica
 from rmqpy.upgrade.plan.node_context import NodeContext
+from rmqpy.upgrade.plan.survey import SurveyPlan
+from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
 from rmqpy.upgrade.steps.states import load_step
 
 if TYPE_CHECKING:
@@ -29,7 +33,9 @@ __all__ = [
     "MakeUpgradeRig",
     "UpgradeRig",
     "log_of",
+    "memory_context",
     "plan_leave",
+    "small_group",
     "tree_of",
 ]
 
@@ -100,3 +106,43 @@ def log_of(root: Path) -> dict[str, bytes]:
 
 
 MakeUpgradeRig = Callable[..., UpgradeRig]
+
+
+def small_group(make_rig: MakeUpgradeRig) -> tuple[UpgradeRig, UpgradeRig]:
+    """Return a master with 40 messages and a consumer offset, and a slave with 25 of them."""
+    files = CrashingFiles()
+    master = make_rig(files=files, root="/m")
+    slave = make_rig(files=files, root="/s")
+    slave.clock = master.clock
+    for rig in (master, slave):
+        rig.write(*range(25))
+        rig.files.put(f"{rig.root}/config/topics.json", b'{"topicConfigTable":{}}')
+    for path in [each for each in files.nodes if each.startswith("/m/commitlog")]:
+        files.put("/s" + path[2:], bytes(files.nodes[path].data))
+    master.write(*range(25, 40))
+    files.put("/m/config/consumerOffset.json", b'{"offsetTable":{"Topic@g":{0:7}}}')
+    return master, slave
+
+
+def memory_context(
+    files: CrashingFiles,
+    master: UpgradeRig,
+    slave: UpgradeRig,
+    options: SwitchOptions | None = None,
+) -> PlanContext:
+    plans = [
+        SurveyPlan(
+            name=rig.root[1:],
+            root=rig.root,
+            config_path=f"{rig.root}.conf" if files.exists(f"{rig.root}.conf") else None,
+            settings=rig.settings(),
+            now_ms=lambda: 5,
+        )
+        for rig in (master, slave)
+    ]
+    return PlanContext(
+        group=Group(tuple(LocalReplica(files, plan) for plan in plans)),
+        files=files,
+        options=options or SwitchOptions(),
+        settings={rig.root[1:]: rig.settings() for rig in (master, slave)},
+    )

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 from harness.store import CrashingFiles, KilledError, StoreRig
-from harness.upgrade import GOLDEN_SIZES, MakeUpgradeRig, UpgradeRig, log_of, tree_of
+from harness.upgrade import (
+    GOLDEN_SIZES,
+    MakeUpgradeRig,
+    UpgradeRig,
+    log_of,
+    memory_context,
+    small_group,
+    tree_of,
+)
 
 from rmqpy.audit.replicas.certificate import Certificate, certify
 from rmqpy.codec.backend import scan_records
@@ -429,22 +437,6 @@ def test_entries_that_start_inside_the_old_log_are_not_aligned(
 # Small stores in memory, killed at every operation
 
 
-def small_group(make_rig: MakeUpgradeRig) -> tuple[UpgradeRig, UpgradeRig]:
-    """Return a master with 40 messages and a consumer offset, and a slave with 25 of them."""
-    files = CrashingFiles()
-    master = make_rig(files=files, root="/m")
-    slave = make_rig(files=files, root="/s")
-    slave.clock = master.clock
-    for rig in (master, slave):
-        rig.write(*range(25))
-        rig.files.put(f"{rig.root}/config/topics.json", b'{"topicConfigTable":{}}')
-    for path in [each for each in files.nodes if each.startswith("/m/commitlog")]:
-        files.put("/s" + path[2:], bytes(files.nodes[path].data))
-    master.write(*range(25, 40))
-    files.put("/m/config/consumerOffset.json", b'{"offsetTable":{"Topic@g":{0:7}}}')
-    return master, slave
-
-
 def test_a_slave_receives_the_queues_of_an_unknown_topic(
     make_rig: MakeUpgradeRig,
 ) -> None:
@@ -459,30 +451,6 @@ def test_a_slave_receives_the_queues_of_an_unknown_topic(
     after = memory_context(files, master, slave)
     assert files.is_dir("/s/consumequeue/New/0") and files.is_dir("/s/consumequeue/New/1")
     assert "queues-match" not in bad_checks(after)
-
-
-def memory_context(
-    files: CrashingFiles,
-    master: UpgradeRig,
-    slave: UpgradeRig,
-    options: SwitchOptions | None = None,
-) -> PlanContext:
-    plans = [
-        SurveyPlan(
-            name=rig.root[1:],
-            root=rig.root,
-            config_path=f"{rig.root}.conf" if files.exists(f"{rig.root}.conf") else None,
-            settings=rig.settings(),
-            now_ms=lambda: 5,
-        )
-        for rig in (master, slave)
-    ]
-    return PlanContext(
-        group=Group(tuple(LocalReplica(files, plan) for plan in plans)),
-        files=files,
-        options=options or SwitchOptions(),
-        settings={rig.root[1:]: rig.settings() for rig in (master, slave)},
-    )
 
 
 def kill_everywhere(
