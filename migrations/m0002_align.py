@@ -13,6 +13,7 @@ from rmqpy.audit.replicas.manifest import LogFileDigest
 from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.message import encode_blank
 from rmqpy.codec.tally.kernel import BLOCK_SIZE
+from rmqpy.store.files.mapped_files import file_name
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.group_checks import same_divide, same_log
 from rmqpy.upgrade.checks.log_comparison import Relation, classic_log
@@ -163,11 +164,16 @@ class _AlignPlanner:
                 yield from self._file(file, own)
 
     def _create(self, file: LogFileDigest) -> Op:
-        source = next(
-            each for each in self.reference.survey().manifest.files if each.path == file.path
-        )
+        files = self.reference.survey().manifest.files
+        source = next((each for each in files if each.path == file.path), None)
+        if source is None:
+            raise UpgradeRefusedError(
+                f"the survey of {self.reference.name}: found no md5 of its log file {file.path!r},"
+                " expected one for every file; plan again on a host with the same rmqpy version"
+            )
+        # Never a path of the other host: only the offset is taken from its survey.
         return Create(
-            path=self._absolute(file.path),
+            path=f"{self.context.commit_log(self.replica)}/{file_name(file.first_offset)}",
             replica=self.reference.name,
             source_path=file.path,
             size=file.file_size,

@@ -47,10 +47,16 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from rmqpy.cli.parsing import Commands
+    from rmqpy.upgrade.checks.replica import Replica
     from rmqpy.upgrade.plan.journal import Journal
-    from rmqpy.upgrade.plan.plan import Plan
+    from rmqpy.upgrade.plan.plan import NodePlan, Plan
+    from rmqpy.upgrade.steps.plan_context import PlanContext
 
 Verb = Callable[[argparse.Namespace], int]
+
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) != "\t"}
+_CONTROL |= {0x2028: "\\u2028", 0x2029: "\\u2029"}
+"""The escapes of characters that would control the terminal or break a line."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -120,6 +126,7 @@ def _add_switch(verbs: Commands) -> None:
     )
     _inputs(join)
     join.add_argument("--dry-run", action="store_true", help="only print the plan")
+    join.add_argument("--yes", action="store_true", help="carry out the plan without asking")
     join.set_defaults(interrupted=CAN_BE_RESUMED, may_be_empty=True)
 
 
@@ -309,7 +316,7 @@ def _apply(options: argparse.Namespace) -> int:
         plan, node = load_plan(node_context, journal.plan_id)
     else:
         plan, node = _read_plan(options.plan, read_secret(options.key)), options.node or ""
-        node_context = node_context_at(context, plan.node(node).root)
+        node_context = context.node_context(_replica_of(context, plan.node(node)))
     if options.dry_run:
         wrong = verify_preconditions(node_context, plan.node(node))
         _print(options, {"wrong": wrong}, wrong or ["every operation could be done"])
@@ -366,6 +373,7 @@ def _join(options: argparse.Namespace) -> int:
         return _show_plan(options, plan)
     node_context = context.node_context(context.group.replica(name))
     (part,) = plan.nodes
+    _confirm(options, plan, f"change {part.root} as planned")
     with locked(node_context.files, part.root):
         journal = apply_plan(node_context, plan, name, phase="aligned")
     return _print_journal(options, journal, f"{name} has the old log of {source}: start its broker")
@@ -489,6 +497,40 @@ def _serve(options: argparse.Namespace) -> int:
 # Shared by the verbs
 
 
+def _replica_of(context: PlanContext, part: NodePlan) -> Replica:
+    """Return the replica of this host whose directory a part of a plan is for.
+
+    The directory is never taken from the plan, which may come from another host.
+    """
+    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+
+    local = context.on_this_host
+    for replica in local:
+        if replica.root == part.root:
+            return replica
+    given = ", ".join(f"{each.name}={each.root}" for each in local) or "no directory"
+    raise UpgradeRefusedError(
+        f"the plan's part for {part.replica} is for {part.root!r}: found {given} among the replicas"
+        f" given, expected that directory; if it is this node's, give {part.replica}=DIR"
+    )
+
+
+def _confirm(options: argparse.Namespace, plan: Plan, what: str) -> None:
+    """Show the plan, and ask at a terminal. Raise UpgradeRefusedError unless the answer is yes."""
+    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+
+    if options.yes:
+        return
+    if options.format != "json":
+        _print(options, None, plan.lines())
+        if sys.stdin.isatty() and input(f"{what}? [y/N] ").strip().lower() in ("y", "yes"):
+            return
+    raise UpgradeRefusedError(
+        f"found no confirmation to {what}, expected --yes or the answer y at a terminal; nothing"
+        " was changed. Read the plan (--dry-run), then run the command again with --yes"
+    )
+
+
 def _read_plan(path: str | None, key: bytes | None) -> Plan:
     """Return the plan. Raise UpgradeRefusedError if it is not the plan that was signed."""
     from rmqpy.upgrade.plan.plan import Plan, check_signed
@@ -527,4 +569,5 @@ def _print(
         print()
         return
     for line in lines:
-        print(line, file=stream or sys.stdout)
+        # Plans and surveys of other hosts contain names of their choice.
+        print(line.translate(_CONTROL), file=stream or sys.stdout)

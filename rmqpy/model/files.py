@@ -74,6 +74,9 @@ class FileSystem(Protocol):
         or the new content. (Write a temporary file, fsync, rename, fsync the directory.)
         """
 
+    def resolve(self, path: str) -> str:
+        """Return the absolute path without symbolic links, ``.`` and ``..``; it need not exist."""
+
     def exists(self, path: str) -> bool: ...
 
     def is_dir(self, path: str) -> bool: ...

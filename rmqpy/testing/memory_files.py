@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import posixpath
 
 from attrs import define, field
 
@@ -224,6 +225,9 @@ class MemoryFiles:
         node.synced_to = len(data)
         self.nodes[path] = self._durable_names[path] = node
         self.touched("sync", path.rpartition("/")[0])
+
+    def resolve(self, path: str) -> str:
+        return posixpath.normpath(path)
 
     def exists(self, path: str) -> bool:
         return path in self.nodes or self.is_dir(path)

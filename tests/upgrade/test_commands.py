@@ -154,8 +154,8 @@ def test_the_page_lets_a_refused_member_join(
         empty.parent.mkdir(parents=True)
         empty.write_bytes(bytes(65536))
     logs = [file.name for file in (root / "n0/commitlog").iterdir()]
-    ((line, code),) = upgrade_commands("Let a refused member join")
-    (_, shown) = run(f"{line} --dry-run", capsys)
+    (preview, _), (line, code) = upgrade_commands("Let a refused member join")
+    (_, shown) = run(preview, capsys)
     assert "n2 (" in shown and "n0 (" not in shown, "only the member itself is changed"
     found, out = run(line, capsys)
     assert (found, "start its broker" in out) == (code, True)
@@ -392,7 +392,7 @@ def test_the_replica_of_another_host_is_verified(
 def test_a_refused_member_copies_from_another_host(
     served: ServeProcess, hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = f"rmqpy upgrade join n1 --from n0={served.address} -c n1=n1.conf"
+    line = f"rmqpy upgrade join n1 --from n0={served.address} -c n1=n1.conf --yes"
     assert run(line, capsys)[0] == 0
     assert log_of(hosts / "n0").items() <= log_of(hosts / "n1").items()
 

@@ -46,6 +46,7 @@ from rmqpy.codec.hashes import java_text
 from rmqpy.codec.tally.kernel import BLOCK_SIZE, QueueTally
 from rmqpy.model.errors import RmqError
 from rmqpy.model.files import FileSystem
+from rmqpy.model.typed_json import check_types
 
 __all__ = [
     "FileMd5",
@@ -230,7 +231,7 @@ def _manifest_of(tree: dict[str, Any]) -> Manifest:
         divided_offset=tree["divided_offset"],
         clean_stop=tree["clean_stop"],
         running=tree["running"],
-        files=tuple(FileMd5(**file) for file in tree["files"]),
+        files=tuple(map(_file_md5_of, tree["files"])),
         logs=tuple(
             LogDigest(kind=log["kind"], files=tuple(map(_log_file_of, log["files"])))
             for log in tree["logs"]
@@ -258,7 +259,13 @@ def _log_file_tree(file: LogFileDigest) -> dict[str, Any]:
     return {**asdict(evolve(file, groups=())), "groups": groups}
 
 
+def _file_md5_of(tree: dict[str, Any]) -> FileMd5:
+    check_types(FileMd5, tree)
+    return FileMd5(**tree)
+
+
 def _log_file_of(tree: dict[str, Any]) -> LogFileDigest:
+    check_types(LogFileDigest, tree)
     groups = tuple(FrameGroup(*group) for group in tree["groups"])
     return LogFileDigest(**{**tree, "blocks": tuple(tree["blocks"]), "groups": groups})
 

@@ -202,6 +202,9 @@ class OsFileSystem:
         os.rename(temporary, path)
         self.sync_dir(os.path.dirname(path))
 
+    def resolve(self, path: str) -> str:
+        return os.path.realpath(path)
+
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import time
 import urllib.error
@@ -11,7 +12,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from rmqpy.audit.facts.log_reader import QueueMessages
 from rmqpy.audit.scan.directory import read_directory
@@ -28,6 +29,7 @@ SUMMED_MAX = 1 << 10
 
 REQUEST_SECONDS_MAX = 600
 TOKEN_HEADER = "X-Rmqpy-Token"
+_DIGEST = re.compile(rb"[0-9a-f]{32}|absent")
 
 
 class Replica(Protocol):
@@ -134,7 +136,8 @@ class RemoteReplica:
 
     def survey(self) -> Survey:
         if self._survey is None:
-            self._survey = Survey.decode(self._get("survey", {"name": self.name}))
+            survey = Survey.decode(self._get("survey", {"name": self.name}))
+            self._survey = evolve(survey, name=self.name)
         return self._survey
 
     def read(self, path: str, start: int, end: int) -> bytes:
@@ -149,7 +152,13 @@ class RemoteReplica:
         return b"".join(parts)
 
     def digest(self, path: str, start: int, end: int) -> str:
-        return self._get("digest", {"path": path, "start": start, "end": end}).decode()
+        found = self._get("digest", {"path": path, "start": start, "end": end})
+        if not _DIGEST.fullmatch(found):
+            raise RmqError(
+                f"{self.address}: found {found[:40]!r} as the digest of {path!r}, expected an md5"
+                " or absent; check that this is the address of rmqpy upgrade serve"
+            )
+        return found.decode()
 
     def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
         query = {"topic": topic, "queue": queue_id, "first": first, "end": end}

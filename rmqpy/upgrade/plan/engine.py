@@ -35,6 +35,7 @@ from rmqpy.upgrade.plan.journal import (
 )
 from rmqpy.upgrade.plan.node_context import NodeContext, UpgradeRefusedError, fingerprint_log
 from rmqpy.upgrade.plan.operations import Op, OpState, Patch
+from rmqpy.upgrade.plan.own_paths import check_own_paths
 from rmqpy.upgrade.plan.plan import NodePlan, Plan, op_line
 
 JOIN = "m0004_join"
@@ -76,6 +77,7 @@ def apply_plan(context: NodeContext, plan: Plan, replica: str, phase: str = "") 
     elif journal is not None and journal.plan_id == plan.id and journal.state == APPLIED:
         return journal
     else:
+        check_own_paths(context, node)
         wrong = verify_preconditions(context, node)
         if wrong:
             raise UpgradeRefusedError(

@@ -45,7 +45,10 @@ class NoSource:
 
 @define(slots=True, frozen=True)
 class NodeContext:
-    """The context of one node; ``work`` is ``<storePathRootDir>/rmqpy/upgrade``."""
+    """The context of one node; ``work`` is ``<storePathRootDir>/rmqpy/upgrade``.
+
+    ``configuration`` has the paths of the node's broker.conf, if it was passed.
+    """
 
     files: FileSystem
     work: str
@@ -53,6 +56,7 @@ class NodeContext:
     source: RangeSource = field(factory=NoSource)
     progress: StartProgress = NoProgress
     now_ms: Callable[[], int] = lambda: 0
+    configuration: tuple[str, ...] = ()
 
     def undo_path(self, plan_id: str, number: int) -> str:
         return f"{self.work}/{plan_id}/undo/{number:06d}"

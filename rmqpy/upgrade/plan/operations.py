@@ -36,6 +36,7 @@ from attrs import define
 from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.message import encode_blank
 from rmqpy.model.errors import RmqError, StoreError
+from rmqpy.model.typed_json import check_types
 from rmqpy.upgrade.plan import derive, undo
 from rmqpy.upgrade.plan.copying import copy_file
 from rmqpy.upgrade.plan.node_context import (
@@ -66,6 +67,11 @@ class Op(ABC):
     kind: ClassVar[str]
     path: str
     why: str = ""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All paths of this node that the operation reads or writes."""
+        return (self.path,)
 
     @abstractmethod
     def state(self, context: NodeContext) -> OpState:
@@ -178,6 +184,10 @@ class Cut(Patch):
 
     kind: ClassVar[str] = "cut"
     kept: str
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path, self.kept)
 
     def edits(self, context: NodeContext) -> Iterable[Edit]:
         return [
@@ -303,6 +313,10 @@ class Move(Op):
     kind: ClassVar[str] = "move"
     to: str
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path, self.to)
+
     def state(self, context: NodeContext) -> OpState:
         at_source, at_target = context.files.exists(self.path), context.files.exists(self.to)
         if at_source == at_target:
@@ -398,6 +412,10 @@ class Derive(Op):
     config: str
     from_offset: int
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path, self.commit_log, self.queues, self.index, self.config)
+
     def state(self, context: NodeContext) -> OpState:
         if not context.files.exists(self.path):
             return OpState.BEFORE
@@ -430,6 +448,10 @@ class Install(Op):
     aside: str
     after: str
     log: str
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path, self.made, self.aside)
 
     def state(self, context: NodeContext) -> OpState:
         files = context.files
@@ -486,9 +508,12 @@ def op_from_json(value: dict[str, Any]) -> Op:
             f"unknown operation {value.get('op')!r}; known are {', '.join(sorted(_BY_KIND))}"
         )
     try:
+        check_types(kind, fields)
         return kind(**fields)
     except TypeError as error:
-        raise RmqError(f"operation {kind.kind}: {error}") from None
+        raise RmqError(
+            f"operation {kind.kind}: {error}; the plan was changed after it was created, plan again"
+        ) from None
 
 
 def _move(context: NodeContext, old: str, new: str) -> None:

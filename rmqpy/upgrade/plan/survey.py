@@ -24,6 +24,7 @@ from rmqpy.config.properties_file import decode_properties_bytes, parse_properti
 from rmqpy.model.errors import RmqError
 from rmqpy.model.files import FileSystem
 from rmqpy.model.progress import NoProgress, StartProgress
+from rmqpy.model.typed_json import check_types
 from rmqpy.store.files.log_recovery import Framing
 
 SURVEY_FORMAT = 1
@@ -104,12 +105,18 @@ class Survey:
             if tree.pop("format") != SURVEY_FORMAT:
                 raise RmqError("a survey of another format: use the same rmqpy on all hosts")
             tree["manifest"] = Manifest.decode(json.dumps(tree["manifest"]).encode())
+            for span in tree["spans"]:
+                check_types(FileSpan, span)
             tree["spans"] = tuple(FileSpan(**span) for span in tree["spans"])
             tree["found"] = tuple(tree["found"])
+            for name, text in tree["tables"].items():
+                if not name.endswith(".json") or "/" in name or not isinstance(text, str):
+                    raise ValueError(f"a table is named {name!r}")
+            check_types(cls, tree)
             return cls(**tree)
         except KeyError as error:
             raise RmqError(f"not a survey: it has no {error}") from error
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AttributeError, RecursionError) as error:
             raise RmqError(f"not a survey: {error}") from error
 
 

@@ -118,6 +118,7 @@ class PlanContext:
             Replicas({each.name: each for each in self.group.replicas}),
             self.progress,
             replica.plan.now_ms,
+            () if replica.plan.config_path is None else (replica.plan.config_path,),
         )
 
     def commit_log(self, replica: Replica) -> str:
@@ -125,7 +126,11 @@ class PlanContext:
         settings = self.settings.get(replica.name)
         if settings is not None:
             return settings.store_path_commit_log
-        return f"{replica.survey().root}/commitlog"
+        survey = replica.survey()
+        log = survey.manifest.log("classic")
+        if log is not None and log.files and log.files[0].path.startswith("/"):
+            return log.files[0].path.rpartition("/")[0]
+        return f"{survey.root}/commitlog"
 
     def log_path(self, replica: Replica, path: str) -> str:
         """Return the absolute path of a log file that a manifest names."""
