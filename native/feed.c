@@ -297,6 +297,7 @@ int rmq_feed(rmq_core *core, int64_t peer)
 {
     rmq_model model;
     pending_send send; /* of the previous frame: after one that falls back, no frame is handled here */
+    const int64_t out_begin = core->out_used;
 
     model.begin = NULL;
     model.property_count = 0;
@@ -312,6 +313,8 @@ int rmq_feed(rmq_core *core, int64_t peer)
             return core->fallback_count > 0 ? RMQ_FALLBACK : RMQ_BAD_FRAME;
         if (rest - 4 < length)
             break;
+        if (core->out_used - out_begin >= core->out_share)
+            return core->fallback_count > 0 ? RMQ_FALLBACK : RMQ_OUT_SHARE;
         /* All frames after one that falls back fall back, too: the messages of a sender keep their order. */
         const int verdict = core->fallback_count > 0 ? RMQ_NEEDS_PYTHON
                                                      : handle_frame(core, peer, at + 4, length, &model, &send);

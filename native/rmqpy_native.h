@@ -271,6 +271,7 @@ typedef struct {
     /* Output, collected over a turn. */
     uint8_t *out;
     int64_t out_capacity, out_used;
+    int64_t out_share; /* the bytes of replies after which a call handles no further frame */
     rmq_outgoing *outgoing;
     int64_t outgoing_capacity, outgoing_count;
     rmq_peer *peers;
@@ -330,6 +331,7 @@ enum rmq_status {
     RMQ_ROLL,      /* the log's file cannot hold `status_detail` more bytes: roll it, then call again */
     RMQ_COMMIT,    /* staging is full: commit it, then call again */
     RMQ_OUT_FULL,  /* the reply buffer is full: end the turn, then call again */
+    RMQ_OUT_SHARE, /* this connection has its share of the replies of a turn: call again in the next one */
     RMQ_BAD_FRAME, /* the length at in_position is invalid */
     RMQ_CLOSED,    /* rmq_receive: the peer closed the stream */
     RMQ_AGAIN,     /* rmq_receive: nothing to read */

@@ -156,6 +156,7 @@ static test_broker *new_broker(int dledger, int small)
     core->fallback_capacity = small ? 1 : 4;
     core->fallback = allocate((size_t)core->fallback_capacity * sizeof(rmq_span));
     core->out_capacity = small ? RMQ_REPLY_MAX + 1500 : 1 << 16;
+    core->out_share = small ? 600 : 1 << 14;
     core->out = allocate((size_t)core->out_capacity);
     core->outgoing_capacity = small ? 2 : 64;
     core->outgoing = allocate((size_t)core->outgoing_capacity * sizeof(rmq_outgoing));
@@ -287,7 +288,7 @@ static int64_t run_turn(test_broker *broker, const uint8_t *data, int64_t length
         const int status = rmq_feed(core, 0);
         check(core->in_position <= core->in_length && core->fallback_count <= core->fallback_capacity,
               "fed past the end of a buffer");
-        if (status == RMQ_FALLBACK)
+        if (status == RMQ_FALLBACK || (status == RMQ_OUT_SHARE && core->out_used >= core->out_share))
             continue;
         if (status == RMQ_COMMIT && broker->log[RMQ_LOG_STAGED] > 0)
             commit(broker);

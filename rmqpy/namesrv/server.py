@@ -136,16 +136,19 @@ class NameServer:
 
     # -- RequestHandler
 
-    def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
-        for command in commands:
+    def handle(
+        self, channel: Channel, commands: Sequence[RemotingCommand]
+    ) -> Sequence[RemotingCommand]:
+        for number, command in enumerate(commands, 1):
             if command.is_response:
                 logger.info("ignored a response of %s:%d to no request", *channel.peer)
                 continue
             response = self._answer(channel, command)
             if response is not None:
                 self._reply(channel, command, response)
-            if channel.closed:  # disconnected because it does not read its responses
-                break
+            if channel.closed or channel.congested:  # the peer does not read its responses
+                return commands[number:]
+        return ()
 
     def turn_ended(self) -> None:
         """Do nothing: no state is collected during a turn."""

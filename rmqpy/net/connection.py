@@ -14,7 +14,7 @@ Writes are collected and passed to the kernel at the end of the loop turn (:clas
 after the commit of the handler, so that all replies of a turn to one peer take one system call.
 
 Invariants: ``closed`` never becomes False again; each ``connected`` is followed by exactly one
-``lost``; a peer for which more than ``limits.pending_bytes`` are waiting is disconnected.
+``lost``; the bytes that wait for peers are limited (:mod:`rmqpy.net.unsent`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from attrs import define, field
 from rmqpy.config.loading import ServerSettings
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.net.unsent import UnsentBytes
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import MAX_FRAME
 from rmqpy.remoting.frame_decoder import FrameDecoder
@@ -51,10 +52,12 @@ class ConnectionLimits:
     incomplete and of one whose body is incomplete, after which its sender is disconnected.
     ``read_bytes``: the maximum size of one read.
     ``turn_bytes``: the maximum size of all reads from one peer in a loop turn.
+    ``turn_reply_bytes``: the size of the replies of the fast path to one peer in a loop turn, after
+    which its further requests wait for the next one.
     ``high_water``/``low_water``: if more than the first is waiting for a peer, nothing is read from
-    it until less than the second is waiting.
-    ``pending_bytes``/``pending_bytes_all``: a peer for which more is waiting is disconnected; the
-    second applies to the sum over all peers above their high water mark.
+    it, and no received request of it is handled, until less than the second is waiting.
+    ``pending_bytes``/``pending_bytes_all``: a peer for which more is waiting is disconnected; if
+    more than the second is waiting for all peers, those with the most are.
     ``backlog``: the number of connections that may wait to be accepted.
     ``linger_ms``: the time after ``close`` in which queued bytes are still sent.
     """
@@ -64,6 +67,7 @@ class ConnectionLimits:
     head_deadline_ms: int = 20_000
     frame_deadline_ms: int = 60_000
     turn_bytes: int = 256 * 1024
+    turn_reply_bytes: int = 512 * 1024
     read_bytes: int = READ_SIZE
     high_water: int = 1024 * 1024
     low_water: int = 256 * 1024
@@ -151,7 +155,7 @@ class LoopTurns:
         self.scheduler = scheduler
         self.number = 0
         self.buffer = memoryview(bytearray(read_bytes))
-        self.pending_bytes_all = 0
+        self.unsent = UnsentBytes()
         self.committing = False
         """True while the loop runs ``turn_ended``."""
         self.found: tuple[int, int, Sequence[tuple[Markable, int]]] | None = None
@@ -233,6 +237,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     local_port: int = 0
     opened: bool = False
     closed: bool = False
+    congested: bool = False
     last_traffic_ms: int = 0
     last_read_ms: int = 0
     partial_since_ms: int | None = None
@@ -248,10 +253,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
     _turn: int = -1
     _turn_bytes: int = 0
     _budget_used: bool = False
-    _congested: bool = False
     _reading: bool = True
     _postponed: Sequence[RemotingCommand] = ()
-    _counted_bytes: int = 0
     _swept_bytes: int = 0
 
     # -- Channel
@@ -276,8 +279,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self.flush()
         self._transport.writelines(pieces)
         self.last_traffic_ms = now_ms
-        if self._congested and not self.closed:
-            self._count_pending()
+        self.count_unsent()
 
     def close(self) -> None:
         if self.closed:
@@ -321,25 +323,27 @@ class RemotingConnection(asyncio.BufferedProtocol):
         assert self._transport is not None
         self._transport.write(out)
         self.last_traffic_ms = self.turns.scheduler.monotonic_ms()
-        if self._congested and not self.closed:
-            self._count_pending()
+        self.count_unsent()
 
     @property
     def postponing(self) -> bool:
-        """True if requests of this connection wait for the next turn."""
-        return bool(self._postponed)
+        """True if requests of this connection wait for the next turn, or until the peer reads."""
+        return bool(self._postponed) or self.congested
 
     def postpone(self, commands: Sequence[RemotingCommand]) -> None:
-        """Pass ``commands`` to the owner in the next turn. Nothing is read before that."""
+        """Pass ``commands`` to the owner in the next turn in which the peer reads its replies.
+        Nothing is read before that.
+        """
         self._postponed = commands
         self.turns.held(self)
         self._choose_reading()
 
     def turn_over(self) -> None:
         self._budget_used = False
-        postponed, self._postponed = self._postponed, ()
-        if postponed and not self.closed:
-            self.owner.received(self, list(postponed))
+        if not self.congested:
+            postponed, self._postponed = self._postponed, ()
+            if postponed and not self.closed:
+                self.owner.received(self, list(postponed))
         self._choose_reading()
 
     @property
@@ -369,6 +373,26 @@ class RemotingConnection(asyncio.BufferedProtocol):
             if age_ms >= limits.frame_deadline_ms:
                 return f"an unfinished frame of {self.receiver.pending_bytes} bytes for {age_ms} ms"
         return None
+
+    # -- UnsentPeer
+
+    def count_unsent(self) -> None:
+        """Count the bytes that the kernel has not accepted. Call after each write."""
+        limits = self.owner.limits
+        self.turns.unsent.update(self, limits.pending_bytes, limits.pending_bytes_all)
+
+    def transport_bytes(self) -> int:
+        if self._transport is None or self.closed:
+            return 0
+        return self._transport.get_write_buffer_size()
+
+    def disconnect_unread(self, waiting: int, waiting_for_all: int) -> None:
+        fault = (
+            f"the peer does not read: {waiting} bytes are waiting for it,"
+            f" {waiting_for_all} for all peers"
+        )
+        self.owner.faulted(self, RemoteProtocolError(fault))
+        self.abort()
 
     # -- asyncio.BufferedProtocol
 
@@ -417,7 +441,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._turn = self.turns.number
             self._turn_bytes = 0
         self._turn_bytes += nbytes
-        if self._turn_bytes >= self.owner.limits.turn_bytes and not self._budget_used:
+        if self._turn_bytes >= self.owner.limits.turn_bytes:
+            self.wait_for_turn()
+
+    def wait_for_turn(self) -> None:
+        """Read nothing more in this turn. Safe to call twice."""
+        if not self._budget_used:
             self._budget_used = True
             self.turns.held(self)
             self._choose_reading()
@@ -426,26 +455,28 @@ class RemotingConnection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._congested = True
+        self.congested = True
+        self.turns.unsent.pauses += 1
         self._choose_reading()
-        self._count_pending()
 
     def resume_writing(self) -> None:
-        self._congested = False
-        self._uncount_pending()
+        self.congested = False
+        self.count_unsent()
+        if self._postponed:
+            self.turns.held(self)
         self._choose_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._transport = None
         self._out = bytearray()
-        self._uncount_pending()
+        self.turns.unsent.forget(self)
         self.owner.lost(self)
 
     # -- internal
 
     def _choose_reading(self) -> None:
-        reading = not (self._budget_used or self._congested or self._postponed)
+        reading = not (self._budget_used or self.congested or self._postponed)
         if reading == self._reading or self.closed or self._transport is None:
             return
         self._reading = reading
@@ -453,26 +484,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
-
-    def _count_pending(self) -> None:
-        assert self._transport is not None
-        self._uncount_pending()
-        waiting = self._transport.get_write_buffer_size()
-        limits = self.owner.limits
-        alone_too_much = waiting > limits.pending_bytes
-        if alone_too_much or self.turns.pending_bytes_all + waiting > limits.pending_bytes_all:
-            self.owner.faulted(
-                self,
-                RemoteProtocolError(f"the peer does not read: {waiting} bytes are waiting for it"),
-            )
-            self.abort()
-            return
-        self._counted_bytes = waiting
-        self.turns.pending_bytes_all += waiting
-
-    def _uncount_pending(self) -> None:
-        self.turns.pending_bytes_all -= self._counted_bytes
-        self._counted_bytes = 0
 
 
 @define(slots=True, eq=False, repr=False)

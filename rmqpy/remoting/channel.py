@@ -23,6 +23,10 @@ class Channel(Protocol):
     def closed(self) -> bool:
         """True if no more bytes will be sent."""
 
+    @property
+    def congested(self) -> bool:
+        """True if so many replies wait for the peer that its further requests must wait."""
+
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Queue complete frames for sending. A closed channel drops them silently. The caller may
         reuse ``data`` after the call returns.
@@ -41,8 +45,8 @@ class RequestHandler(Protocol):
         """Handle all complete frames of one read, in order.
 
         Replies are sent with ``channel.write``, during this call or later. If this turn has taken
-        too long, return the unhandled tail of ``commands``: it is passed again in the next turn,
-        and nothing is read from the channel until then.
+        too long, or the channel is ``congested``, return the unhandled tail of ``commands``: it is
+        passed again in a later turn, and nothing is read from the channel until then.
 
         Must not raise: an error in one request is sent as the response to that request.
         """

@@ -20,6 +20,7 @@ class MemoryChannel:
     local_port: int = 10911
     written: list[bytes] = field(factory=list)
     closed: bool = False
+    congested: bool = False
     _waiting: list[RemotingCommand] = field(factory=list)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:

@@ -5,6 +5,7 @@ frames       the nineteen kinds of malformed frames (:mod:`fuzz.frames`), at bot
 idle         connections that send nothing
 announced    frames that announce 16 MiB and send only a part
 slow         connections that send a frame byte by byte
+unread       connections that pipeline requests with large replies and read none
 ===========  ==================================================================================
 
 Meanwhile a new connection sends a request every ``HEALTH_PAUSE_S``. The longest time to an answer
@@ -22,6 +23,7 @@ import contextlib
 import os
 import re
 import resource
+import socket
 import sys
 import tempfile
 import time
@@ -39,9 +41,11 @@ from fuzz.frames import (
     probe_frame,
 )
 from fuzz.peer import HostilePeer
-from rmqpy.model.codes import ResponseCode
-from rmqpy.remoting.frame import MAX_FRAME
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import MAX_FRAME, encode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
+from rmqpy.remoting.headers import PullMessageRequestHeader
 from rmqpy.testing.blocking_connection import connect_when_ready, send_request
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import BrokerSpec, RmqpySite, ServerProcess
@@ -56,9 +60,34 @@ HEAVY_PART: Final = 50
 
 ANNOUNCING: Final = 64
 ANNOUNCED_SENT: Final = 512 << 10
+UNREAD: Final = 300
+UNREAD_REQUESTS: Final = 400
+UNREAD_BODY: Final = 60_000
+UNREAD_PATIENCE_S: Final = 0.2
+"""The time to send all requests of a connection; a broker under back-pressure leaves a part."""
+UNREAD_CHECKS: Final = 10
+UNREAD_GOAL: Final = (256 + 64) << 20
+"""The limit of the replies that wait for all peers, and what their connections may cost."""
 SLOW: Final = 500
 SLOW_S: Final = 20.0
 OPENED_AT_ONCE: Final = 200
+
+
+def pull_request(topic: str) -> RemotingCommand:
+    """Return a pull of the first page of queue 0, which also reads without long polling."""
+    header = PullMessageRequestHeader(
+        consumer_group="unread",
+        topic=topic,
+        queue_id=0,
+        queue_offset=0,
+        max_msg_nums=32,
+        sys_flag=4,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription="*",
+        sub_version=0,
+    )
+    return RemotingCommand.request(RequestCode.PULL_MESSAGE, header)
 
 
 def frames_of_kinds(count: int) -> dict[str, int]:
@@ -234,6 +263,37 @@ class FuzzAttack:
                 *(send_slowly(target) for target in self.targets for _ in range(SLOW))
             )
 
+    async def unread(self, count: int, goal: int = UNREAD_GOAL) -> None:
+        """Pipeline pulls of 240 KB over ``count`` connections to the broker, and read nothing."""
+        target = next(each for each in self.targets if each.name == "broker")
+        with connect_when_ready(target.server.address) as client:
+            for _ in range(4):
+                sent = client.call(send_request("Unread", 0, [bytes(UNREAD_BODY)]))
+                assert sent.code == ResponseCode.SUCCESS, sent
+            pulled = client.call(pull_request("Unread"))
+            assert pulled.code == ResponseCode.SUCCESS, pulled
+            assert len(pulled.body) > 4 * UNREAD_BODY
+        requests = encode_command(pull_request("Unread")) * UNREAD_REQUESTS
+        before = target.resident()
+        loop = asyncio.get_running_loop()
+        sockets = []
+        async with self._measured(f"{count:,} connections that do not read", growth=False):
+            for _ in range(count):
+                each = socket.create_connection(target.address)
+                each.setblocking(False)
+                sockets.append(each)
+                with contextlib.suppress(TimeoutError, ConnectionError):
+                    async with asyncio.timeout(UNREAD_PATIENCE_S):
+                        await loop.sock_sendall(each, requests)
+            for _ in range(UNREAD_CHECKS):
+                await target.check()
+            growth = target.resident() - before
+        self.rows.append(
+            Row("memory of unread replies", target.name, growth / (1 << 20), goal >> 20, "MiB")
+        )
+        for each in sockets:
+            each.close()
+
     @contextlib.asynccontextmanager
     async def _measured(self, what: str, growth: bool = True) -> AsyncIterator[None]:
         before = {target.name: target.resident() for target in self.targets}
@@ -318,6 +378,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--slow-seconds", type=float, default=SLOW_S, help="duration of a slow frame (20)"
     )
+    parser.add_argument(
+        "--unread", type=int, default=UNREAD, help="connections that do not read (300)"
+    )
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
 
@@ -325,6 +388,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         await run.idle(options.idle)
         await run.announced()
         await run.slow(options.slow_seconds)
+        await run.unread(options.unread)
         await run.frames(options.frames, options.seed)
 
     with tempfile.TemporaryDirectory(prefix="rmqpy-siege-") as folder:

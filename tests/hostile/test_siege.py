@@ -10,6 +10,8 @@ from fuzz.attack import FuzzAttack, run_attack
 
 IDLE = 1_000
 FRAMES = 1_900
+UNREAD = 8
+UNREAD_BYTES = 64 << 20
 
 
 @pytest.mark.slow
@@ -27,3 +29,19 @@ def test_a_short_siege_is_within_the_goals(tmp_path: Path) -> None:
     assert [str(row) for row in siege.rows if not row.is_within] == []
     assert {row.unit for row in siege.rows} == {"bytes", "MiB", "ms"}
     assert all(target.checks > 2 for target in siege.targets)
+
+
+@pytest.mark.parametrize("pure", ["", "1"], ids=["with C", "without C"])
+def test_replies_that_nobody_reads_cost_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pure: str
+) -> None:
+    """Answered as fast as they are received, the requests here would cost 768 MB."""
+    monkeypatch.setenv("RMQPY_PURE", pure)
+
+    async def attack(siege: FuzzAttack) -> None:
+        await siege.unread(UNREAD, UNREAD_BYTES)
+
+    siege = run_attack(tmp_path, attack)
+    memory = [row for row in siege.rows if row.unit == "MiB"]
+    assert memory and all(row.is_within for row in memory), memory[0]
+    assert siege.targets[0].checks > 2

@@ -26,6 +26,7 @@ class RecordingChannel:
     writes: list[bytes] = field(factory=list)
     peer: tuple[str, int] = ("127.0.0.1", 1)
     closed: bool = False
+    congested: bool = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.writes.append(bytes(data))

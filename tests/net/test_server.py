@@ -389,7 +389,7 @@ def test_reading_pauses_for_a_peer_that_does_not_read_and_memory_stays_bounded(
         await until(lambda: sum(len(call) for call in handler.calls) > answered)
         slow.close()
         await server.close()
-        assert server.turns.pending_bytes_all == 0
+        assert server.turns.unsent.total == 0
 
     in_loop(main)
 
@@ -410,7 +410,7 @@ def test_a_peer_with_too_many_unread_answers_is_disconnected(
         greedy.sendall(frame(body=b"") * 200)  # 200 MB of answers
         await until(lambda: handler.closed)
         assert server.counts.faults == 1
-        assert server.turns.pending_bytes_all == 0
+        assert server.turns.unsent.total == 0
         greedy.close()
         await server.close()
 

@@ -79,6 +79,7 @@ class WireChannel:
     peer: tuple[str, int]
     local_port: int
     closed: bool = False
+    congested: bool = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self.closed or not self.port.life.alive:

@@ -45,6 +45,7 @@ from rmqpy.model.names import (
     is_retry_topic,
 )
 from rmqpy.net.pending_replies import SendGate
+from rmqpy.net.unsent import UnsentBytes
 
 SERIES_MAX: Final = 100_000
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -112,6 +113,7 @@ class Metrics:
     information: RuntimeInfoProcessor
     gate: SendGate
     replication: ReplicationStatus
+    unsent: UnsentBytes
     member_status: Callable[[], Mapping[str, object]] | None
     """Returns the status of a member of a DLedger group; None outside of a group."""
 
@@ -250,6 +252,9 @@ class Metrics:
             role = str(status["role"]).lower()
         yield "rmqpy_role", labels | {"role": role}, 1.0
         yield "rmqpy_replies_waiting", labels, float(self.gate.waiting)
+        yield "rmqpy_unsent_bytes", labels, float(self.unsent.total)
+        yield "rmqpy_unread_pauses", labels, float(self.unsent.pauses)
+        yield "rmqpy_unread_disconnects", labels, float(self.unsent.disconnected)
         if "dividedCommitlogOffset" in runtime:
             yield "rmqpy_divided_offset", labels, float(runtime["dividedCommitlogOffset"])
         yield "rmqpy_hidden_messages", labels, float(runtime.get("hiddenMessages", 0))

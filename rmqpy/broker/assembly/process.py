@@ -42,6 +42,7 @@ from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
 from rmqpy.net.server.server import ListenerSecurity, RemotingServer, allow_all
 from rmqpy.net.server.stall_detector import StallDetector
 from rmqpy.net.tls import Tls, tls_of
+from rmqpy.net.unsent import UnsentBytes
 from rmqpy.store.files.deferred_write import DeferredFileWriter
 from rmqpy.store.files.disk import OsFileSystem, physical_memory_bytes
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
@@ -202,7 +203,10 @@ class BrokerRuntime:
         for server in (main, fast):
             server.set_overload_filter(broker.fast_failure, watch)
         member = _member(broker, store, self._scheduler, tls)
-        page = _metrics_page(broker, member)
+        unsent = UnsentBytes()
+        for server in (main, fast) if member is None else (main, fast, member.server):
+            server.turns.unsent = unsent
+        page = _metrics_page(broker, member, unsent)
         running = _Running(store, broker, network, (main, fast), member, group, page)
         try:
             await running.open_sockets(configuration, addresses)
@@ -228,7 +232,9 @@ class BrokerRuntime:
         return running
 
 
-def _metrics_page(broker: Broker, member: _GroupMember | None) -> MetricsPage | None:
+def _metrics_page(
+    broker: Broker, member: _GroupMember | None, unsent: UnsentBytes
+) -> MetricsPage | None:
     if broker.identity.configuration.remoting.metrics_listen_address is None:
         return None
     try:
@@ -238,7 +244,7 @@ def _metrics_page(broker: Broker, member: _GroupMember | None) -> MetricsPage | 
             f"metricsListenAddress is set, and {error.name} is not installed:"
             " pip install 'rmqpy[metrics]'"
         ) from None
-    return MetricsPage(build_metrics(broker, None if member is None else member.status))
+    return MetricsPage(build_metrics(broker, unsent, None if member is None else member.status))
 
 
 def _settings_file(loaded: LoadedConfiguration, scheduler: AsyncioScheduler) -> SettingsFile | None:

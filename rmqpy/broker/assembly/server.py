@@ -140,7 +140,8 @@ class BrokerServer:
                 channel.write(b"".join(answers))
                 answers.clear()
                 collected = 0
-                if channel.closed:  # The client requests more than it reads and was disconnected.
+                if channel.closed or channel.congested:  # The client does not read its replies.
+                    rest = commands[number + 1 :]
                     break
         try:
             if self._sends.collected or self._sends.answers:

@@ -71,6 +71,7 @@ from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.errors import ConfigError
 from rmqpy.model.files import FileSystem
 from rmqpy.net.pending_replies import AckTimeout, PendingReplies, SendGate
+from rmqpy.net.unsent import UnsentBytes
 from rmqpy.remoting.bodies import DataVersion
 from rmqpy.remoting.channel import Network
 from rmqpy.store.message_store import MessageStore
@@ -538,9 +539,12 @@ def _ack_timeouts(configuration: BrokerConfiguration) -> dict[str, AckTimeout]:
 
 
 def build_metrics(
-    broker: Broker, member_status: Callable[[], Mapping[str, object]] | None
+    broker: Broker,
+    unsent: UnsentBytes,
+    member_status: Callable[[], Mapping[str, object]] | None,
 ) -> Metrics:
-    """Return the metrics of ``broker``. ``member_status`` returns the status of a group member.
+    """Return the metrics of ``broker``, whose servers share ``unsent``. ``member_status`` returns
+    the status of a group member.
 
     Raises ModuleNotFoundError without aiohttp.
     """
@@ -556,6 +560,7 @@ def build_metrics(
         information=broker.information,
         gate=broker.gate,
         replication=broker.replication,
+        unsent=unsent,
         member_status=member_status,
     )
 

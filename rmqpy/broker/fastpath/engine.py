@@ -492,6 +492,7 @@ class FastPath:
         core = self.core
         self._in = self._buffer("in", FEED_BYTES)
         self._out = self._buffer("out", OUT_BYTES)
+        core.out_share = OUT_BYTES
         self._buffer("scratch", SCRATCH_BYTES)
         for name, kind, count in (
             ("fallback", "rmq_span", FALLBACK_MAX),

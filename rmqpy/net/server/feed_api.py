@@ -27,12 +27,13 @@ class FeedStatus(IntEnum):
     ROLL = 3
     COMMIT = 4
     OUT_FULL = 5
-    BAD_FRAME = 6
-    CLOSED = 7
-    AGAIN = 8
-    FAILED = 9
-    EXCLUDED = 10
-    NONE_LEFT = 11
+    OUT_SHARE = 6
+    BAD_FRAME = 7
+    CLOSED = 8
+    AGAIN = 9
+    FAILED = 10
+    EXCLUDED = 11
+    NONE_LEFT = 12
 
 
 class FeedChannel(Channel, Protocol):

@@ -13,7 +13,7 @@ large    a frame larger than the feed's buffer       the connection's own receiv
 watch descriptors).
 
 Invariants: frames reach feed and handler in the order of arrival; no bytes are fed after the
-connection has closed, or while its requests wait for the next turn.
+connection has closed, or while its requests wait for the next turn or for the peer to read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FeedReader:
     connection: RemotingConnection
     number: int = -1
     rest: bytes = b""
-    """The bytes that wait for more bytes or for the next turn."""
+    """The bytes that wait for more bytes, for the next turn, or until the peer reads."""
     large: bool = False
 
     def attach(self, channel: FeedChannel, fd: int) -> None:
@@ -103,13 +103,15 @@ class FeedReader:
                 feed.make_room(status)
             elif status == FeedStatus.OUT_FULL:
                 self.owner.end_turn_early()
+            elif status == FeedStatus.OUT_SHARE:
+                connection.wait_for_turn()
             else:
                 assert status == FeedStatus.BAD_FRAME, status
                 self._receive(feed.rest()[: LENGTH_BYTES + WORD_BYTES])
                 assert connection.closed, "the receiver accepts a frame that the feed refused"
             if self.number < 0 or connection.closed:
                 return
-            if connection.postponing:  # the remaining bytes wait with them
+            if connection.postponing or status == FeedStatus.OUT_SHARE:  # the remaining bytes wait
                 status = FeedStatus.PARTIAL if feed.rest() else FeedStatus.DONE
                 break
             status = feed.resume(self.number)
@@ -196,6 +198,11 @@ class FedConnection(RemotingConnection):
         super().turn_over()
         if self.reader is not None and not self.postponing:
             self.reader.take_again()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.reader is not None and self.reader.rest:
+            self.turns.held(self)
 
     def close(self) -> None:
         reader = self.reader

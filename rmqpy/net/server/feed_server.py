@@ -63,6 +63,7 @@ class FastServer(RemotingServer):
         self.turns = LoopTurns(scheduler, self._turn_ended, patient=patient)
         self.feed = feed
         feed.core.frame_max = limits.max_frame - LENGTH_BYTES
+        feed.core.out_share = limits.turn_reply_bytes
         self.loop = scheduler.loop
         self.now_ms = 0
         self.turn_open = False
@@ -200,7 +201,6 @@ class FastTransport(asyncio.Transport):
     __slots__ = (
         "_buffer",
         "_closing",
-        "_congested",
         "_core",
         "_high",
         "_loop",
@@ -229,7 +229,7 @@ class FastTransport(asyncio.Transport):
         self._reader = FeedReader(server, connection)
         self._buffer = bytearray()
         self._high = self._low = 0
-        self._congested = self._paused = self._closing = self._writing = False
+        self._paused = self._closing = self._writing = False
 
     def start(self) -> None:
         """Start reading, unless the connection was rejected."""
@@ -250,12 +250,17 @@ class FastTransport(asyncio.Transport):
     def closed(self) -> bool:
         return self.connection.closed
 
+    @property
+    def congested(self) -> bool:
+        return self.connection.congested
+
     # -- FeedChannel
 
     def unsent(self, data: bytes) -> None:
         if not self._closing:
             self._buffer += data
             self._wait_until_writable()
+            self.connection.count_unsent()
 
     def send_failed(self, code: int) -> None:
         self._end(OSError(code, "sending failed"))
@@ -446,8 +451,7 @@ class FastTransport(asyncio.Transport):
             self._loop.add_writer(self.fd, self._writable)
             if self._reader.number >= 0:
                 self._server.feed.set_write_pending(self._reader.number, True)
-        if len(self._buffer) > self._high and not self._congested:
-            self._congested = True
+        if len(self._buffer) > self._high and not self.connection.congested:
             self.connection.pause_writing()
 
     def _writable(self) -> None:
@@ -459,8 +463,7 @@ class FastTransport(asyncio.Transport):
             self._end(error)
             return
         del self._buffer[:sent]
-        if self._congested and len(self._buffer) <= self._low:
-            self._congested = False
+        if self.connection.congested and len(self._buffer) <= self._low:
             self.connection.resume_writing()
         if not self._buffer:
             self._stop_writing()

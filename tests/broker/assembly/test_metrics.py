@@ -13,6 +13,7 @@ import pytest
 
 from rmqpy.broker.assembly.wiring import build_metrics
 from rmqpy.client import Message, Producer, PullConsumer
+from rmqpy.net.unsent import UnsentBytes
 from rmqpy.testing.harness import BuildBroker
 from rmqpy.testing.in_process import name_server_and_broker
 
@@ -104,7 +105,7 @@ def test_labels_are_escaped(build: BuildBroker) -> None:
     harness = build(broker_cluster_name='a "quoted" \\ name')
     line = next(
         line
-        for line in build_metrics(harness.broker, None).text().splitlines()
+        for line in build_metrics(harness.broker, UnsentBytes(), None).text().splitlines()
         if "rocketmq_broker_tps{" in line
     )
     assert 'cluster="a \\"quoted\\" \\\\ name"' in line and LINE.fullmatch(line)

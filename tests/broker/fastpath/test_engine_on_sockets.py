@@ -418,3 +418,37 @@ def test_an_aborted_connection_does_not_affect_others(serving: Callable[..., Non
         assert server.counts.faults == 1
 
     serving(main)
+
+
+@pytest.mark.slow
+def test_pulls_wait_in_the_kernel_until_their_client_reads(serving: Callable[..., None]) -> None:
+    """Received in one read, 600 pulls of 128 KB must not be answered ahead of the client."""
+    pulls, page, high_water = 600, 32 * 4096, 256 << 10
+
+    async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
+        client, other = await connect(), await connect()
+        for n in range(32):
+            client.writer.write(send(n, body=b"x" * 4096))
+        await client.read(32)
+        client.writer.write(pull(0, 0))
+        (first,) = await client.read(1)
+        assert len(first.body) > page
+        client.writer.write(b"".join(pull(n, 0) for n in range(pulls)))
+        await client.writer.drain()
+        while not server.turns.unsent.pauses:
+            await asyncio.sleep(0.001)
+        other.writer.write(pull(7, 0))  # which takes two turns at least
+        assert (await other.read(1))[0].body == first.body
+        limit = high_water + ConnectionLimits().turn_reply_bytes + 2 * page
+        assert high_water < server.turns.unsent.total < limit
+        answers = await client.read(pulls)
+        assert sorted(answer.opaque for answer in answers) == list(range(pulls))
+        assert all(answer.body == first.body for answer in answers)
+        assert (server.turns.unsent.disconnected, server.counts.faults) == (0, 0)
+        client.writer.close()
+        other.writer.close()
+        while server.connections:
+            await asyncio.sleep(0.001)
+        assert server.turns.unsent.total == 0
+
+    serving(main, limits={"high_water": high_water, "low_water": 64 << 10})
