@@ -6,6 +6,8 @@ equal soon after. Finally, every queue of every broker is read to its end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import define, evolve, field
 
 from rmqpy.model.errors import StoreError
@@ -130,6 +132,9 @@ class BrokerCluster(Cluster[BrokerHost]):
             simulated_ms=timeline.now_ms,
             digest=self._digest(),
         )
+
+    def pulse(self, host: BrokerHost, acknowledged: Callable[[], None]) -> None:
+        self.producer.send(host.name, acknowledged)
 
     def start(self, host: BrokerHost, *, force: bool = False) -> None:
         """Start a broker; if it refuses, an operator follows its error message."""

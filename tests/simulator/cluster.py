@@ -23,6 +23,7 @@ from simulator.nemesis import Nemesis
 from simulator.network import Machine, NetworkClient, NetworkFaults, SimulatedNetwork
 from simulator.operators import Operator
 from simulator.plan import SimulationPlan
+from simulator.progress import ProgressChecker
 from simulator.virtual_time import MachineCrashError, ProcessLifetime, Timeline
 
 LEADER_WITHIN_MS = 10_000
@@ -58,6 +59,7 @@ class Cluster(ABC, Generic[HostT]):
     network: SimulatedNetwork = field(init=False)
     nemesis: Nemesis[HostT] = field(init=False)
     operator: Operator = field(init=False)
+    progress: ProgressChecker[HostT] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.rng = random.Random(f"world {self.plan.seed}")
@@ -68,6 +70,9 @@ class Cluster(ABC, Generic[HostT]):
         self.operator = Operator(self._client("operator", "10.0.1.3")[1])
         self.network.stamp = self.checker.stamp
         self.network.tap = self.checker.on_write
+        self.progress = ProgressChecker(
+            self.plan, self.timeline, self.hosts, self.leader, self.pulse, self.log
+        )
         self.nemesis = Nemesis(self, self.plan, self.rng)
 
     # What a kind of cluster defines
@@ -96,6 +101,10 @@ class Cluster(ABC, Generic[HostT]):
     @abstractmethod
     def outcome(self) -> Outcome:
         """Return what the run did so far."""
+
+    @abstractmethod
+    def pulse(self, host: HostT, acknowledged: Callable[[], None]) -> None:
+        """Send a message to a member, and call ``acknowledged`` if it is."""
 
     @abstractmethod
     def expire_files(self) -> None:
@@ -127,20 +136,30 @@ class Cluster(ABC, Generic[HostT]):
     def settle(self) -> None:
         """Heal all faults and check that a leader emerges and all members become equal."""
         self.nemesis.stop()
+        self.progress.end()
         self.network.blocked.clear()
         self.network.faults = NetworkFaults(delay_ms=self.plan.delay_ms)
-        for host in self.hosts.values():
+        self.make_calm(frozenset(self.hosts))
+        self._wait(LEADER_WITHIN_MS, self._has_leader, "a leader")
+        self._converge()
+
+    # Its steps
+
+    def make_calm(self, names: frozenset[str]) -> None:
+        """Heal all faults of these members, of the clients, and of the network between them."""
+        clients = "producer", "reader", "operator", *(f"ns{each}" for each in range(2))
+        self.network.calm = names.union(clients)
+        self.network.unblock_calm()
+        for name in sorted(names):
+            host = self.hosts[name]
             host.disk.heal()
+            host.disk.crash_after = -1
             if host.life is not None:
                 host.life.resume()
                 if host.needs_restart:
                     self.crash(host, power=False)
             if host.life is None:
                 self.start(host)
-        self._wait(LEADER_WITHIN_MS, self._has_leader, "a leader")
-        self._converge()
-
-    # Its steps
 
     def advance(self, duration_ms: int) -> None:
         """Let time pass."""
@@ -190,6 +209,7 @@ class Cluster(ABC, Generic[HostT]):
 
     def _checked(self, name: str) -> None:
         self.checker.check(name)
+        self.progress.check(name)
 
     def _crashed(self, name: str) -> None:
         """Handle a crash in the middle of an event; the machine is started again later."""

@@ -2,7 +2,7 @@
 
 Faults are crashes, partitions, pauses, clocks that jump, disks that fail, fill up or flip bits,
 requests to transfer leadership, and files that expire. Each fault is an event that schedules the
-next one of its kind.
+next one of its kind. During a truce a quorum and the clients are spared.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from attrs import define
 from simulator.host import HostT
 from simulator.network import SimulatedNetwork
 from simulator.plan import SimulationPlan
+from simulator.progress import ProgressChecker
 from simulator.virtual_time import Timeline
 
 CHANGES_BEFORE_CRASH = 40
@@ -50,6 +51,11 @@ class FaultTarget(Protocol[HostT]):
 
     def restart_name_server(self) -> None: ...
 
+    def make_calm(self, names: frozenset[str]) -> None: ...
+
+    @property
+    def progress(self) -> ProgressChecker[HostT]: ...
+
 
 @define(slots=True, eq=False, repr=False)
 class Nemesis(Generic[HostT]):
@@ -70,10 +76,11 @@ class Nemesis(Generic[HostT]):
             (plan.pause_interval_ms, self._pause),
             (plan.clock_interval_ms, self._jump_clock),
             (plan.disk_interval_ms, self._break_disk),
-            (plan.flip_interval_ms, self.cluster.flip_bit),
+            (plan.flip_interval_ms, self._flip_bit),
             (plan.transfer_interval_ms, self._hand_over),
             (plan.hours_interval_ms, self.cluster.expire_files),
             (plan.name_servers and NAME_SERVER_MS, self.cluster.restart_name_server),
+            (plan.truce_interval_ms, self._truce),
         ):
             if interval_ms:
                 self._repeat(interval_ms, action)
@@ -105,18 +112,65 @@ class Nemesis(Generic[HostT]):
 
         self._after(interval_ms, again)
 
-    def _any_host(self) -> HostT:
-        return self.rng.choice(list(self.cluster.hosts.values()))
+    @property
+    def _spared(self) -> frozenset[str]:
+        return self.cluster.progress.calm
 
-    def _victim(self) -> HostT:
+    def _any_host(self) -> HostT | None:
+        """Return any host that is not spared, or None if all are."""
+        hosts = [host for host in self.cluster.hosts.values() if host.name not in self._spared]
+        return self.rng.choice(hosts) if hosts else None
+
+    def _victim(self) -> HostT | None:
         """Return any host, the leader more often than the others."""
         leader = self.cluster.leader()
-        return leader if leader is not None and self.rng.random() < 0.4 else self._any_host()
+        if leader is not None and leader.name not in self._spared and self.rng.random() < 0.4:
+            return leader
+        return self._any_host()
+
+    def _truce(self) -> None:
+        """Spare a quorum for a while, mostly with the current leader, sometimes all members."""
+        if self._spared:
+            return
+        names, progress = list(self.cluster.hosts), self.cluster.progress
+        self.rng.shuffle(names)
+        leader = self.cluster.leader()
+        first = {f"n{self.plan.preferred}"} if self.plan.preferred >= 0 else set()
+        if leader is not None and self.rng.random() < 0.5:
+            first.add(leader.name)
+        names.sort(key=lambda name: name not in first)
+        count = len(names) if self.rng.random() < 0.3 else max(len(first), len(names) // 2 + 1)
+        calm = frozenset(names[:count])
+        self.cluster.make_calm(calm)
+        progress.begin(calm)
+        timeline = self.cluster.timeline
+        timeline.at(self.rng.randrange(progress.truce_ms), self._cut_line)
+        timeline.at(progress.truce_ms, self._end_truce)
+
+    def _cut_line(self) -> None:
+        """Cut the connection between the leader and a member that is not spared."""
+        leader, other = self.cluster.leader(), self._any_host()
+        if leader is not None and other is not None and leader is not other:
+            blocked = self.cluster.network.blocked
+            blocked |= {(leader.name, other.name), (other.name, leader.name)}
+            self.cluster.network.unblock_calm()
+            self.cluster.log(f"blocked: {leader.name}-{other.name}")
+
+    def _end_truce(self) -> None:
+        if self._running:
+            self.cluster.progress.end()
+            self.cluster.network.calm = frozenset()
+            self.cluster.log("the truce ends")
+
+    def _flip_bit(self) -> None:
+        if not self._spared:
+            self.cluster.flip_bit()
 
     def _crash(self) -> None:
         host = self._victim()
-        if host.life is None:
+        if host is None or host.life is None:
             return
+        self.cluster.progress.on_fault(host.name)
         if self.rng.random() < self.plan.tear:
             host.disk.crash_after = self.rng.randrange(CHANGES_BEFORE_CRASH)
         else:
@@ -125,11 +179,15 @@ class Nemesis(Generic[HostT]):
 
     def _hand_over(self) -> None:
         leader, successor = self.cluster.leader(), self._any_host()
-        if leader is not None and successor is not leader:
+        if leader is not None and successor not in (None, leader) and not self._spared:
+            assert successor is not None
             self.cluster.hand_over(leader, successor)
 
     def _partition(self) -> None:
         names, blocked = list(self.cluster.hosts), self.cluster.network.blocked
+        leader = self.cluster.leader()
+        if leader is None or leader.name not in self._spared:
+            self.cluster.progress.on_fault("" if leader is None else leader.name)
         clients = [] if self.rng.random() < 0.5 else ["producer", "reader"]
         if self.rng.random() < 0.3:
             clients += (f"ns{number}" for number in range(self.plan.name_servers))
@@ -154,18 +212,20 @@ class Nemesis(Generic[HostT]):
                 for b in names:
                     if b not in few:
                         blocked |= {(a, b), (b, a)}
+        self.cluster.network.unblock_calm()
         if blocked:
             self.cluster.log(f"blocked: {' '.join(sorted(f'{a}>{b}' for a, b in blocked))}")
 
     def _pause(self) -> None:
         host = self._victim()
-        if host.life is not None:
+        if host is not None and host.life is not None:
+            self.cluster.progress.on_fault(host.name)
             pause_ms = 1 + self.rng.randrange(2 * self.plan.pause_ms)
             host.life.paused_until_ms = self.cluster.timeline.now_ms + pause_ms
             self.cluster.log(f"{host.name} pauses for {pause_ms} ms")
 
     def _jump_clock(self) -> None:
-        host = self._any_host()
+        host = self.rng.choice(list(self.cluster.hosts.values()))
         host.skew_ms += self.rng.choice(CLOCK_JUMPS_MS)
         if host.life is not None:
             host.life.skew_ms = host.skew_ms
@@ -173,6 +233,9 @@ class Nemesis(Generic[HostT]):
 
     def _break_disk(self) -> None:
         host = self._any_host()
+        if host is None:
+            return
+        self.cluster.progress.on_fault(host.name)
         if self.rng.random() < 0.5:
             host.disk.full = True
         else:
@@ -183,6 +246,7 @@ class Nemesis(Generic[HostT]):
     def _heal_disk(self, host: HostT) -> None:
         host.disk.heal()
         if host.needs_restart:
+            self.cluster.progress.on_fault(host.name)
             self.cluster.crash(host, power=False)
         if host.life is None:
             self.start_later(host)

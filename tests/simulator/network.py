@@ -213,6 +213,9 @@ class SimulatedNetwork:
     blocked: set[tuple[str, str]] = field(factory=set)
     """The blocked directions, as pairs of machine names."""
 
+    calm: frozenset[str] = frozenset()
+    """The machines between which nothing is lost, repeated, slow or blocked."""
+
     stamp: Callable[[Machine], int] = lambda _machine: 0
     """Called for each piece that a server writes; its result travels with the piece."""
 
@@ -230,6 +233,11 @@ class SimulatedNetwork:
         """Block both directions between a machine and all others."""
         for other in others:
             self.blocked |= {(name, other), (other, name)}
+
+    def unblock_calm(self) -> None:
+        """Block no direction between calm machines."""
+        calm = self.calm
+        self.blocked = {way for way in self.blocked if not (way[0] in calm and way[1] in calm)}
 
     def listen(self, machine: Machine, number: int, handler: RequestHandler) -> None:
         assert machine.life is not None
@@ -290,6 +298,9 @@ class SimulatedNetwork:
         """Call ``arrive`` at the other end: late, twice, or never, depending on the faults."""
         rng, faults, way = self.rng, self.faults, (sender.name, to.name)
         self.carried += 1
+        if sender.name in self.calm and to.name in self.calm:
+            self.timeline.at(1 + int(rng.random() * faults.delay_ms), arrive)
+            return
         if way in self.blocked or (faults.loss and rng.random() < faults.loss):
             self.lost += 1
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import define, field
 
 from simulator.cluster import Cluster, Outcome
@@ -10,6 +12,8 @@ from simulator.node_disk import NodeDisk
 from simulator.node_host import NodeHost
 
 EQUAL_WITHIN_MS = 10_000
+ANSWER_MS = 150
+"""The time after which a pulse looks for its acknowledgement."""
 
 
 @define(slots=True, eq=False, repr=False)
@@ -78,6 +82,16 @@ class NodeCluster(Cluster[NodeHost]):
         if accepted:
             self.puts += number
         return accepted
+
+    def pulse(self, host: NodeHost, acknowledged: Callable[[], None]) -> None:
+        before = self.checker.views[host.name].acknowledged
+
+        def check() -> None:
+            if self.checker.views[host.name].acknowledged > before:
+                acknowledged()
+
+        self.put(host)
+        self.timeline.at(ANSWER_MS, check)
 
     def expire_files(self) -> None:
         """Let the files of one member expire up to its committed index."""

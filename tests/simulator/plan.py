@@ -80,6 +80,9 @@ class SimulationPlan:
     With bare nodes, the files of one member expire.
     """
 
+    truce_interval_ms: int = NEVER
+    """The interval at which a quorum is spared for a while, in which it must make progress."""
+
     name_servers: int = 0
     sync_ms: int = 20
     """The longest time that a blocking call takes."""
@@ -111,7 +114,7 @@ _LINES = (
     ("network", "loss repeat delay_ms slow partition_interval_ms"),
     ("machines", "crash_interval_ms power tear down_ms pause_interval_ms pause_ms"),
     ("disks", "disk_interval_ms flip_interval_ms hours_interval_ms sync_ms"),
-    ("others", "clock_interval_ms transfer_interval_ms"),
+    ("others", "clock_interval_ms transfer_interval_ms truce_interval_ms"),
 )
 _NODE_LINES = (("nodes", "lazy push_timeout_ms batch_push push_window ack_unsynced"),)
 
@@ -129,6 +132,7 @@ def plan_of(seed: int) -> SimulationPlan:
         transfer_interval_ms=rng.choice((0, 0, 5000, 10_000)),
         preferred=rng.choice((-1, -1, -1, 0, 2)),
         name_servers=rng.choice((0, 1, 2)),
+        truce_interval_ms=rng.choice((0, 5000, 15_000)),
     )
 
 
@@ -153,6 +157,8 @@ def node_plan(seed: int) -> SimulationPlan:
     power = rng.random() < 0.5
     if power:
         haste = max(haste, 2)
+    push_window = rng.choice((1000, 1000, 1000, 5, 20))
+    sync_ms = rng.choice((10, 100, 300))
     return SimulationPlan(
         seed=seed,
         bare=True,
@@ -163,10 +169,11 @@ def node_plan(seed: int) -> SimulationPlan:
         tick_ms=20,
         push_timeout_ms=100 if is_impatient else 200,
         batch_push=rng.random() < 0.3,
-        push_window=rng.choice((1000, 1000, 1000, 5, 20)),
+        push_window=push_window,
         batch=0.4,
         send_interval_ms=rng.choice((20, 80, 300)),
-        sync_ms=rng.choice((10, 100, 300)),
+        # A follower that answers a few pushes per sync would not keep up.
+        sync_ms=sync_ms if push_window == 1000 else 10,
         delay_ms=5,
         loss=rng.choice((0.0, 0.02, 0.1)),
         slow=rng.choice((0.0, 0.02, 0.1)),
@@ -180,6 +187,7 @@ def node_plan(seed: int) -> SimulationPlan:
         disk_interval_ms=15_000,
         pause_interval_ms=10_000,
         pause_ms=1000,
+        truce_interval_ms=rng.choice((0, 2000, 5000)),
     )
 
 

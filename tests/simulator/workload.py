@@ -109,8 +109,10 @@ class WorkloadProducer:
             self.start()
             self.send()
 
-    def send(self) -> None:
-        """Send one request to one of the brokers."""
+    def send(self, to: str | None = None, stored: Callable[[], None] = lambda: None) -> None:
+        """Send one request to a broker, by default to one that may lead. Call ``stored`` when it is
+        acknowledged.
+        """
         rng, plan = self.rng, self.plan
         count = rng.randrange(2, 5) if rng.random() < plan.batch else 1
         bodies = tuple(self._body() for _ in range(count))
@@ -119,6 +121,7 @@ class WorkloadProducer:
         name = names[self._target % len(names)]
         if self.routes.master is not None and rng.random() < BY_ROUTE:
             name = self._names.get(self.routes.master, name)
+        name = to or name
         client, address = self.client, self.addresses[name]
 
         def done(response: RemotingCommand | None, fault: RmqError | None) -> None:
@@ -127,6 +130,7 @@ class WorkloadProducer:
                 self._target = rng.randrange(len(names))
             elif response.code == ResponseCode.SUCCESS:
                 self.stored += 1
+                stored()
                 offset = int(response.ext_fields["queueOffset"])
                 self.recorder.on_acknowledged(name, sent, offset, client.stamp)
             else:

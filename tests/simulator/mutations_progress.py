@@ -1,0 +1,98 @@
+"""Planted bugs that lose nothing, but keep a healthy group from its work.
+
+:mod:`.mutations` lists them with its own.
+"""
+
+from __future__ import annotations
+
+from rmqpy.dledger import election
+from rmqpy.dledger.election import Ballot, Election, Voter, VoteTally
+from rmqpy.dledger.heartbeat import Heartbeat
+from rmqpy.dledger.node import Node
+from rmqpy.dledger.protocol.messages import VoteResult
+from rmqpy.dledger.replication import Progress, Replication
+from rmqpy.dledger.state import Role
+from simulator.mutation_engine import Patches, consensus_mutation, group_mutation
+
+REIGN_MS = 4000
+
+
+@consensus_mutation
+def leader_resigns_every_four_seconds(patches: Patches) -> None:
+    original = patches.original(Node, "tick")
+    began_ms: dict[int, tuple[int, int]] = {}
+
+    def tick(self: Node, now_ms: int) -> None:
+        original(self, now_ms)
+        member = self._member
+        if member.role is not Role.LEADER:
+            return
+        term, since_ms = began_ms.setdefault(id(self), (member.term, now_ms))
+        if term != member.term:
+            began_ms[id(self)] = member.term, now_ms
+        elif now_ms - since_ms > REIGN_MS:
+            member.become_candidate(member.term)
+
+    patches.replace(Node, "tick", tick)
+
+
+@group_mutation
+def vote_against_a_live_leader(patches: Patches) -> None:
+    """A voter that follows a leader accepts others in its term if its own vote is not given."""
+    original = patches.original(election, "_answer")
+
+    def answer(voter: Voter, ballot: Ballot, from_self: bool) -> VoteResult:
+        result: VoteResult = original(voter, ballot, from_self)
+        free = voter.hard_state.voted_for in (None, ballot.candidate)
+        if result is VoteResult.REJECT_ALREADY_HAS_LEADER and free:
+            return VoteResult.ACCEPT
+        return result
+
+    patches.replace(election, "_answer", answer)
+
+
+@consensus_mutation
+def new_term_without_a_quorum(patches: Patches) -> None:
+    """A member that is cut off enters one term after another, and deposes the leader later."""
+
+    def is_due(self: Election, tally: VoteTally) -> bool:
+        return tally.known_max_term <= tally.term and not self.member.alone
+
+    patches.replace(Election, "_new_term_is_due", is_due)
+
+
+@consensus_mutation
+def impatient_follower(patches: Patches) -> None:
+    patience = property(lambda self: self.member.options.heartbeat_interval_ms)
+    patches.replace(Heartbeat, "_patience_ms", patience)
+
+
+@consensus_mutation
+def push_never_repeated(patches: Patches) -> None:
+    patches.replace(Replication, "_repeat_oldest", lambda self, progress: None)
+
+
+@consensus_mutation
+def comparison_never_repeated(patches: Patches) -> None:
+    """A follower whose comparison failed once is forgotten."""
+    original = patches.original(Replication, "_compare")
+
+    def compare(self: Replication, progress: Progress) -> None:
+        if progress.retry_ms <= 0 or self.member.now_ms < progress.retry_ms:
+            original(self, progress)
+
+    patches.replace(Replication, "_compare", compare)
+
+
+@group_mutation
+def candidate_that_waits_for_ever(patches: Patches) -> None:
+    """A round without a quorum of answers is the last one."""
+    original = patches.original(Election, "_pause_ms")
+
+    def pause_ms(self: Election, pause: election.VoteBackoff) -> int:
+        if self.verdict is election.VoteParseResult.WAIT_TO_REVOTE:
+            return 1 << 40
+        result: int = original(self, pause)
+        return result
+
+    patches.replace(Election, "_pause_ms", pause_ms)
