@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from attrs import define
+from attrs import define, evolve
 
 from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import PhysicalOffset
@@ -30,6 +30,17 @@ UNSAVED_MAX = 128 << 20
 """The number of bytes of the log after the last recovery point at which a new one is due."""
 FLUSHES_MAX = 16
 """The maximum number of flush tasks that run at the same time."""
+
+
+@define(slots=True, frozen=True)
+class _FlushedTime:
+    """The last step of a flush of the log: the note up to which store time it is durable."""
+
+    checkpoint: StoreCheckpoint
+    timestamp_ms: int
+
+    def sync(self) -> None:
+        self.checkpoint.note_flushed(self.timestamp_ms)
 
 
 @define(slots=True, frozen=True)
@@ -98,9 +109,13 @@ class FlushTracker:
         if self._health.failure is not None:
             return None
         task = self.log.flush_task()
-        if task is not None:
-            self._flush_times.append((task.offset, self._dispatcher.store_timestamp_ms))
-        return task
+        if task is None:
+            return None
+        stored_ms = self._dispatcher.store_timestamp_ms
+        self._flush_times.append((task.offset, stored_ms))
+        if not stored_ms:
+            return task
+        return evolve(task, parts=(*task.parts, _FlushedTime(self._checkpoint, stored_ms)))
 
     def flushed(self, offset: PhysicalOffset) -> None:
         """Record that a flush task was run without an error: the messages that had been dispatched
@@ -166,6 +181,10 @@ class FlushTracker:
             ends.setdefault(topic, {})[queue_id] = queue.max_offset
         offset = min(self._dispatcher.queue_cursor, self.log.flushed_offset)
         return RecoveryPoint.of(segments, offset, ends)
+
+    def close(self) -> None:
+        """Release the checkpoint."""
+        self._checkpoint.close()
 
     def on_log_reset(self, low: int) -> None:
         """Record that the log starts at ``low`` now, perhaps before the messages of the queues."""

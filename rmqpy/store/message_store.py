@@ -295,6 +295,7 @@ class MessageStore:
     def _release(self) -> None:
         with ExitStack() as closing:
             closing.callback(self._lock.release)
+            closing.callback(self.flush_tracker.close)
             closing.callback(self.queues.close)
             if self.index is not None:
                 closing.callback(self.index.close)

@@ -93,7 +93,7 @@ def _start_locked(
     index = _load_index(context, paths, undo)
     clean = not files.exists(paths.abort)
     point = RecoveryPoint.load(files, paths.recovery_point)
-    stop = Stop(clean, checkpoint.safe_timestamp_ms, point)
+    stop = Stop(clean, checkpoint.safe_timestamp_ms, checkpoint.physic_timestamp_ms, point)
     opened = _opening(settings)(files, settings, stop, context.force).open()
     dispatched = checkpoint.dispatched_offset(opened.log.min_offset)
     if not clean and dispatched is not None:

@@ -2,9 +2,10 @@
 
 ``kill()`` returns the files after the end of a process: everything that was written. ``crash()``
 returns the files after the worst power loss: every file has only its synced bytes, and every folder
-only the names that existed at its last sync (a file that was removed since is back). ``fail_write``
-and ``fail_sync`` inject faults; a subclass may override ``touched``, which is called before every
-operation that changes something, and may raise an error.
+only the names that existed at its last sync (a file that was removed since is back). ``tear()``
+returns the files after an ordinary one: any of the later pages and names may be there too.
+``fail_write`` and ``fail_sync`` inject faults; a subclass may override ``touched``, which is called
+before every operation that changes something, and may raise an error.
 
 Files may be large as long as little is written to them: bytes after the last written one are
 neither copied nor touched.
@@ -15,11 +16,15 @@ from __future__ import annotations
 import errno
 import mmap
 import posixpath
+import random
+from collections import defaultdict
 
 from attrs import define, field
 
 from rmqpy.model.errors import StoreError
 
+PAGE_BYTES = 512
+"""The unit in which unsynced bytes reach the disk; small, because the files of tests are."""
 LARGE_BYTES = 256 * 1024
 """The size from which a file is anonymous memory, which the system allocates on first use."""
 
@@ -192,6 +197,27 @@ class MemoryFiles:
             after.make_dirs(path.rpartition("/")[0])
         return after
 
+    def tear(self, rng: random.Random, page_bytes: int = PAGE_BYTES) -> MemoryFiles:
+        """Return the files that are found after a power loss during write-back: each page that was
+        written after the last sync of its file is on disk or not, in any combination. The names
+        that each folder gained since its last sync are lost from a random one on, because a
+        journal keeps their order.
+        """
+        after = self.crash()
+        gained: dict[str, list[str]] = defaultdict(list)
+        for path in self.nodes:
+            if path not in after.nodes:
+                gained[path.rpartition("/")[0]].append(path)
+        kept = [path for paths in gained.values() for path in paths[: rng.randint(0, len(paths))]]
+        for path in (*after.nodes, *kept):
+            node = self.nodes.get(path)
+            if node is not None:
+                found = _some_pages(node, rng, page_bytes)
+                copy = MemoryNode.of(len(node.data), found, found, node.mtime_ms)
+                after.nodes[path] = after._durable_names[path] = copy
+                after.make_dirs(path.rpartition("/")[0])
+        return after
+
     def open(self, path: str, *, size: int | None = None) -> MemoryFile:
         node = self.nodes.get(path)
         if node is None:
@@ -314,3 +340,14 @@ class MemoryFiles:
 
     def disk_usage(self, path: str) -> tuple[int, int]:
         return self.total_bytes, self.free_bytes
+
+
+def _some_pages(node: MemoryNode, rng: random.Random, page_bytes: int) -> bytes:
+    """Return the durable content of a file with a random half of its later pages."""
+    content = node.content()
+    found = bytearray(node.durable.ljust(len(content), b"\0"))
+    for start in range(0, len(content), page_bytes):
+        page = content[start : start + page_bytes]
+        if page != found[start : start + page_bytes] and rng.random() < 0.5:
+            found[start : start + page_bytes] = page
+    return bytes(found)

@@ -11,7 +11,7 @@ from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog, NoLeaderProposer
 from rmqpy.store.commitlog.joined import JoinedCommitLog
 from rmqpy.store.commitlog.opening import OpenedLog, Opening
-from rmqpy.store.files.log_recovery import Framing, clean_start, last_safe_file
+from rmqpy.store.files.log_recovery import Framing, WalkEnd, clean_start, last_safe_file
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.store.ledger.classic_prefix import ClassicPrefix, open_old_log
 from rmqpy.store.ledger.entry_recovery import EntryOpening, EntryPaths, open_entries
@@ -112,7 +112,8 @@ class DLedgerOpening(Opening):
             can_mend=len(settings.dledger_members) > 1,
         )
         entries, torn_bytes = open_entries(opening)
-        notes = [self._torn_note(torn_bytes, entries.end_offset)] if torn_bytes else []
+        end = WalkEnd(int(entries.end_offset), 0, at_blank=False, torn_bytes=torn_bytes)
+        notes = [self._torn_note(end)] if torn_bytes else []
         notes += [
             f"entry {index} is damaged: nothing from offset {hole.offset} is read here until it"
             " has been fetched from the group"

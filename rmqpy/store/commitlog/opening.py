@@ -33,13 +33,17 @@ from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.files.log_recovery import (
+    KEPT_BYTES_MAX,
+    DurablePoint,
     Framing,
     LogRecovery,
+    WalkEnd,
     clean_start,
     unclean_start,
 )
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.store.files.paths import StorePaths
+from rmqpy.store.files.record_search import age_ms
 from rmqpy.store.files.recovery_point import RecoveryPoint
 
 if TYPE_CHECKING:
@@ -48,14 +52,19 @@ if TYPE_CHECKING:
     from rmqpy.store.ledger.entry_store import EntryStore
 
 COMMIT_LOG_SIZE_KEY = "mappedFileSizeCommitLog"
+CHECKPOINT_WITHIN_MS = 60_000
+"""The time within which a log gets a checkpoint: Java's flushConsumeQueueThoroughInterval."""
 
 
 @define(slots=True, frozen=True)
 class Stop:
-    """The end of the last run. ``safe_timestamp_ms`` is that of the checkpoint."""
+    """The end of the last run. ``safe_timestamp_ms`` and ``physic_timestamp_ms`` are those of the
+    checkpoint.
+    """
 
     clean: bool
     safe_timestamp_ms: int
+    physic_timestamp_ms: int = 0
     point: RecoveryPoint | None = None
 
 
@@ -136,11 +145,14 @@ class Opening:
                 check_crc=self.settings.check_crc_on_recover,
                 force=self.force,
                 check_property_crc=self.settings.checks_property_crc,
-                durable_end=self._durable_end(row),
+                durable=self._durable_point(row),
             )
+            if self.force:
+                # If this start is killed after the cut, the point must not demand another force.
+                self.files.unlink(self._paths.recovery_point)
             end = walker.recover(start, start_offset)
             if end.torn_bytes:
-                notes.append(self._torn_note(end.torn_bytes, end.end))
+                notes.append(self._torn_note(end))
             if not self.stop.clean:
                 # The bytes that a killed process wrote may only be in the page cache: the first
                 # flush covers them.
@@ -163,15 +175,31 @@ class Opening:
         start = unclean_start(row, Framing.CLASSIC, self.stop.safe_timestamp_ms)
         return start, row[start].first_offset
 
-    def _durable_end(self, row: MappedFiles) -> int:
-        """Return the offset of the recovery point; 0 if there is none, or if it is that of another
-        log, because no file contains it.
+    def _durable_point(self, row: MappedFiles) -> DurablePoint:
+        """Return what was durable. The recovery point does not count if it is that of another log,
+        because no file contains it.
+
+        After an unclean stop the checkpoint has the time of the last flush. A log without both that
+        is older than a minute has lost them, because Java's checkpoint is on the disk by then: all
+        of it counts as durable. Nothing in a younger one does.
         """
         point = self.stop.point
-        return point.offset if point is not None and row.find(point.offset - 1) is not None else 0
+        end = point.offset if point is not None and row.find(point.offset - 1) is not None else 0
+        timestamp_ms = self.stop.physic_timestamp_ms
+        unknown = end == timestamp_ms == 0 and age_ms(row) > CHECKPOINT_WITHIN_MS
+        return DurablePoint(end, None if self.stop.clean or unknown else timestamp_ms)
 
-    def _torn_note(self, torn_bytes: int, end: int) -> str:
-        return f"{torn_bytes} torn bytes at offset {end} moved to {self._paths.quarantine}"
+    def _torn_note(self, end: WalkEnd) -> str:
+        if not end.followed or self.force:
+            return (
+                f"{end.torn_bytes} torn bytes at offset {end.end} moved to {self._paths.quarantine}"
+            )
+        return (
+            f"power was lost before the last writes were flushed: the log now ends at offset"
+            f" {end.end}, where the first record is missing; {end.torn_bytes} bytes after it, which"
+            f" had not been flushed, were moved to {self._paths.quarantine} (at most"
+            f" {KEPT_BYTES_MAX} are kept)"
+        )
 
     def _has_files(self, folder: str) -> bool:
         """Return whether ``folder`` holds more than a file whose creation was interrupted."""

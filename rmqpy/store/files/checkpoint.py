@@ -10,21 +10,26 @@ Times are not sufficient: after the clock was set back, younger messages have ol
 are known to cover: two offsets, the start of the log at that time and the end of the dispatch. A
 log that starts before that range was reset after that time.
 
+The first time is also written after each flush of the log, without a sync, as Java's mapping of the
+file has it: after a kill the file is as new as the last flush, after a power loss it may be older.
+
 An invalid checkpoint (another length, times below 0 or in the future) is ignored: recovery then
 takes longer to reach the same result.
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
 
 from rmqpy.codec.layout import CHECKPOINT_SIZE
-from rmqpy.model.files import FileSystem
+from rmqpy.model.files import FileSystem, StoreFile
 
 SAFETY_MARGIN_MS = 3000
 FUTURE_MAX_MS = 24 * 3600 * 1000
 """The limit by which clocks may have been set back since a time was written."""
 _TIMES = struct.Struct(">qqq")
+_TIME = struct.Struct(">q")
 
 Times = tuple[int, int, int]
 """physicMsgTimestamp, logicsMsgTimestamp, indexMsgTimestamp."""
@@ -43,6 +48,7 @@ class StoreCheckpoint:
         """The range found at the start, which is used only then."""
         self.physic_timestamp_ms = self.logics_timestamp_ms = self.index_timestamp_ms = 0
         self.note: str | None = None
+        self._file: StoreFile | None = None
         raw = files.read_bytes(path) if files.exists(path) else b""
         if not raw:
             return
@@ -92,6 +98,21 @@ class StoreCheckpoint:
             file.close()
         self._files.sync_dir(self._path.rpartition("/")[0])
         self._write_dispatched(log_min_offset, dispatched_offset)
+
+    def note_flushed(self, physic_timestamp_ms: int) -> None:
+        """Write the time up to which the log has just been flushed, without a sync. One call at a
+        time, which may run in a worker thread. After an error the file is merely older.
+        """
+        with contextlib.suppress(OSError):
+            if self._file is None:
+                self._file = self._files.open(self._path, size=CHECKPOINT_SIZE)
+            self._file.write(0, _TIME.pack(physic_timestamp_ms))
+
+    def close(self) -> None:
+        """Release the file that :meth:`note_flushed` keeps open."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _write_dispatched(self, low: int, offset: int) -> None:
         self._files.replace_bytes(self._own_path, f"{low} {offset}\n".encode())

@@ -11,14 +11,19 @@ after the end                                 result
 zeros, an empty file, or nothing              the end of the log
 bytes without a valid record                  a torn tail: kept in rmqpy/quarantine/, then zeroed
 a valid record, here or in a later file       damage in the middle: StoreError, nothing changes
+the same, after the last durable point        what a power loss leaves: cut off like a torn tail
 ============================================  =====================================================
+
+Pages reach the disk in any order, so after a power loss a hole may be followed by valid records.
+They were promised to nobody if the hole is after the :class:`DurablePoint`.
 
 A damaged entry that can be fetched from another member is passed as a :class:`LogGap`, which the
 scan skips.
 
 The body CRC does not cover topic and properties, so the last record counts only if these are text
 to their end: a record that was cut off inside its properties has correct lengths and a correct CRC.
-(If these bytes contain other text, the damage cannot be detected.)
+(If these bytes contain other text, the damage cannot be detected.) After the durable point, no
+record counts that has a sector of zeros in its properties.
 """
 
 from __future__ import annotations
@@ -28,19 +33,31 @@ from enum import Enum
 
 from attrs import define, evolve, field
 
-from rmqpy.codec import layout
-from rmqpy.codec.backend import content_end, magic_places, scan_records
-from rmqpy.codec.properties import is_whole, verify_property_crc
+from rmqpy.codec.backend import scan_records
+from rmqpy.codec.properties import verify_property_crc
 from rmqpy.codec.scan import Scan, StopReason, is_end_filler
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles, file_name
 from rmqpy.store.files.paths import unused_name
+from rmqpy.store.files.record_search import (
+    FoundRecord,
+    file_content_end,
+    find_record,
+    find_record_in_files,
+    is_text_to_the_end,
+)
 
 CLEAN_START_FILES = 3
 """The number of files that a clean recovery examines, as in Java."""
 
+KEPT_BYTES_MAX = 256 << 20
+"""The number of bytes that are kept of what a power loss left after the durable point."""
+
 _SEARCH_CHUNK = 1 << 20
+_SECTOR_BYTES = 512
+"""The unit in which unsynced bytes are missing after a power loss; pages are multiples of it."""
+_NOTHING_WRITTEN = bytes(_SECTOR_BYTES)
 
 
 class Framing(Enum):
@@ -64,6 +81,23 @@ class WalkEnd:
     torn_bytes: int = 0
     last: int = -1
     """The offset at which the last record, or the last gap, starts."""
+    followed: bool = False
+    """True if valid records were among the bytes that were moved."""
+
+
+@define(slots=True, frozen=True)
+class DurablePoint:
+    """What is known to have been on disk when the machine or the process stopped: the log up to
+    ``offset``, and all messages stored before ``timestamp_ms`` (None: all there are, because the
+    stop was clean, or nothing is known about it).
+    """
+
+    offset: int = 0
+    timestamp_ms: int | None = None
+
+    def covers(self, timestamp_ms: int) -> bool:
+        """Return whether a record with this store time was durable, and so all before it."""
+        return self.timestamp_ms is None or timestamp_ms < self.timestamp_ms
 
 
 class MidLogCorruptionError(StoreError):
@@ -99,9 +133,7 @@ class _RecoveryWalk:
         """Record the last record of a scan of ``view``."""
         if not len(scan):
             return
-        start, length = scan.properties_position[-1], scan.properties_length[-1]
-        text = bytes(view[start : start + length])
-        self.whole = 0 not in scan.topic[-1] and is_whole(text)
+        self.whole = is_text_to_the_end(scan, view)
         self.frame_offset = scan.frame_offset[-1]
         self.index, self.term = scan.entry_index[-1], scan.term[-1]
 
@@ -130,10 +162,8 @@ class LogRecovery:
     check_crc: bool = True
     force: bool = False
     check_property_crc: bool = False
-    durable_end: int = 0
-    """The offset up to which the log is known to have been on disk: a scan that ends before it has
-    met damage, not a torn tail.
-    """
+    durable: DurablePoint = field(factory=DurablePoint)
+    """A scan that ends before it has met damage; one that ends after it, a torn tail."""
     holes: Mapping[int, LogGap] = field(factory=dict)
     """The damaged entries to skip, by their offset."""
 
@@ -142,20 +172,20 @@ class LogRecovery:
         a record), cut the files there, and clear a torn tail. Changes nothing if it raises
         StoreError.
         """
-        end = self._walk(start_number, start_offset)
-        torn_bytes = self._judge_tail(end)
+        end = self._judge_tail(self._walk(start_number, start_offset))
         count = len(self.segments)
         self.segments.cut(end.end)
         if len(self.segments) < count:
             self.segments.sync_directories()
-        return evolve(end, torn_bytes=torn_bytes)
+        return end
 
     def _durable_records_missing(self, end: WalkEnd) -> MidLogCorruptionError:
         file = self.segments[end.number]
         fault = MidLogCorruptionError(
             file.path,
             f"no record at offset {end.end} (byte {end.end - file.first_offset} of the file)",
-            f"records up to offset {self.durable_end}, which were on disk (rmqpy/recovery-point)",
+            f"records up to offset {self.durable.offset}, which were on disk"
+            " (rmqpy/recovery-point)",
             "restore the file from a backup or a replica; or give up everything from there on by"
             " starting once with --force-truncate (it keeps the bytes in rmqpy/quarantine); or, if"
             " the log was replaced on purpose, remove rmqpy/recovery-point",
@@ -231,6 +261,8 @@ class LogRecovery:
             if misplaced:
                 return scan.frame_offset[misplaced[0]], StopReason.BAD_FIELDS
             damaged = self._first_damaged(scan, file) if self.check_property_crc else None
+            if damaged is None and self.durable.timestamp_ms is not None:
+                damaged = self._first_hollow(scan, view, offset)
             if damaged is not None:
                 return damaged, StopReason.BAD_CRC
             walk.take(scan, view)
@@ -248,6 +280,25 @@ class LogRecovery:
                 return walk.frame_offset, StopReason.TRUNCATED
             return offset, stop
 
+    def _first_hollow(self, scan: Scan, view: memoryview, offset: int) -> int | None:
+        """Return the offset of the first record after the durable point that lacks a sector of its
+        properties, which the CRC does not cover. ``view`` starts at ``offset``.
+        """
+        durable = self.durable
+        for row, length in enumerate(scan.properties_length):
+            if length < _SECTOR_BYTES:
+                continue  # If the sector is missing, the header of the next record is too.
+            if scan.frame_offset[row] < durable.offset or durable.covers(
+                scan.store_timestamp_ms[row]
+            ):
+                continue
+            start = scan.properties_position[row]
+            aligned = start + -(offset + start) % _SECTOR_BYTES
+            for sector in range(aligned, start + length - _SECTOR_BYTES + 1, _SECTOR_BYTES):
+                if view[sector : sector + _SECTOR_BYTES] == _NOTHING_WRITTEN:
+                    return scan.frame_offset[row]
+        return None
+
     @staticmethod
     def _first_damaged(scan: Scan, file: MappedFile) -> int | None:
         """Return the offset of the first record that does not match its checksum."""
@@ -257,64 +308,71 @@ class LogRecovery:
                 return frame
         return None
 
-    def _judge_tail(self, end: WalkEnd) -> int:
-        """Refuse damage in the middle; move a torn tail to the quarantine. Return the number of
-        bytes moved.
-        """
+    def _judge_tail(self, end: WalkEnd) -> WalkEnd:
+        """Refuse damage; move a torn tail to the quarantine. Return the end with what was moved."""
         file = self.segments[end.number]
         reached = file.end_offset if end.at_blank else end.end
-        is_short = reached < self.durable_end and not self.force
+        is_short = reached < self.durable.offset and not self.force
         if end.at_blank:
             if is_short:
                 raise self._durable_records_missing(end)
-            return 0
+            return end
         position = end.end - file.first_offset
-        later = self._find_record(file, position)
+        later = find_record(file, position)
         if later is None:
-            later = self._record_in_later_files(end.number + 1)
+            later = find_record_in_files(self.segments, end.number + 1)
         if later is not None and not self.force:
-            path, offset = later
-            fault = MidLogCorruptionError(
-                file.path,
-                f"a damaged record at offset {end.end} (byte {position} of the file) with a valid"
-                f" one after it at offset {offset} in {path}",
-                "records without a gap up to the end of the log",
-                "restore the file from a backup or a replica; or give up everything from the damage"
-                " on by starting once with --force-truncate (it keeps the bytes in"
-                " rmqpy/quarantine)",
-            )
-            fault.offset = end.end
-            raise fault
+            if is_short or self.durable.covers(later.timestamp_ms):
+                raise self._damage_in_the_middle(end, later)
         if is_short:
             raise self._durable_records_missing(end)
-        return self._move_from(end.number, position)
+        limit = None if self.force or later is None else end.end + KEPT_BYTES_MAX
+        moved = self._move_from(end.number, position, limit)
+        return evolve(end, torn_bytes=moved, followed=later is not None)
 
-    def _move_from(self, number: int, position: int) -> int:
-        """Move everything after ``position`` of file ``number`` to the quarantine. Return the
-        number of bytes moved.
+    def _damage_in_the_middle(self, end: WalkEnd, later: FoundRecord) -> MidLogCorruptionError:
+        file = self.segments[end.number]
+        fault = MidLogCorruptionError(
+            file.path,
+            f"a damaged record at offset {end.end} (byte {end.end - file.first_offset} of the file)"
+            f" with a valid one after it at offset {later.offset} in {later.path}",
+            "records without a gap up to the end of the log",
+            "restore the file from a backup or a replica; or give up everything from the damage"
+            " on by starting once with --force-truncate (it keeps the bytes in"
+            " rmqpy/quarantine)",
+        )
+        fault.offset = end.end
+        return fault
+
+    def _move_from(self, number: int, position: int, limit: int | None = None) -> int:
+        """Move everything after ``position`` of file ``number`` to the quarantine, which keeps the
+        bytes up to the offset ``limit``. Return the number of bytes moved.
 
         This runs from the end backwards: if it is interrupted, the next start finds the same
         damage.
         """
         moved = 0
         for later in range(len(self.segments) - 1, number, -1):
-            moved += self._quarantine(self.segments[later], 0)
-        return moved + self._quarantine(self.segments[number], position)
+            moved += self._quarantine(self.segments[later], 0, limit)
+        return moved + self._quarantine(self.segments[number], position, limit)
 
-    def _record_in_later_files(self, number: int) -> tuple[str, int] | None:
-        for later in range(number, len(self.segments)):
-            found = self._find_record(self.segments[later], 0)
-            if found is not None:
-                return found
-        return None
-
-    def _quarantine(self, file: MappedFile, position: int) -> int:
+    def _quarantine(self, file: MappedFile, position: int, limit: int | None) -> int:
         """Copy the bytes from ``position`` to the last one that is not zero to the quarantine, then
         zero them.
         """
-        stop = _content_end(file, position)
+        stop = file_content_end(file, position)
         if stop <= position:
             return 0
+        kept_stop = stop if limit is None else min(stop, limit - file.first_offset)
+        if kept_stop > position:
+            self._keep(file, position, kept_stop)
+        for start in range(position, stop, _SEARCH_CHUNK):
+            file.file.write(start, bytes(min(_SEARCH_CHUNK, stop - start)))
+        file.sync()
+        return stop - position
+
+    def _keep(self, file: MappedFile, position: int, stop: int) -> None:
+        """Copy the bytes from ``position`` to ``stop`` to the quarantine."""
         name = f"{self.quarantine}/{file_name(file.first_offset + position)}.bin"
         kept = self.files.open(unused_name(self.files, name), size=stop - position)
         try:
@@ -324,33 +382,6 @@ class LogRecovery:
         finally:
             kept.close()
         self.files.sync_dir(self.quarantine)
-        for start in range(position, stop, _SEARCH_CHUNK):
-            file.file.write(start, bytes(min(_SEARCH_CHUNK, stop - start)))
-        file.sync()
-        return stop - position
-
-    def _find_record(self, file: MappedFile, position: int) -> tuple[str, int] | None:
-        """Return the path and offset of the first valid record at or after ``position``."""
-        view = file.view
-        stop = _content_end(file, position)
-        for place in magic_places(view, position, stop):
-            start = place - layout.MAGIC_POSITION
-            if start >= 0 and self._is_record(file, start):
-                return file.path, file.first_offset + start
-        return None
-
-    def _is_record(self, file: MappedFile, position: int) -> bool:
-        """Return whether a complete record was written at ``position``: with the correct
-        PHYSICALOFFSET, sizes, body CRC and text.
-        """
-        offset = file.first_offset + position
-        view = file.view[position:]
-        found = scan_records(view, offset, dledger=False, check_crc=True, max_records=1)
-        if len(found) != 1 or found.physical_offset[0] != offset:
-            return False
-        walk = _RecoveryWalk()
-        walk.take(found, view)
-        return walk.whole
 
 
 def clean_start(row: MappedFiles) -> int:
@@ -379,8 +410,3 @@ def last_safe_file(row: MappedFiles, framing: Framing, safe_timestamp_ms: int) -
 def unclean_start(row: MappedFiles, framing: Framing, safe_timestamp_ms: int) -> int:
     """Return the number of the file at which recovery starts after an unclean stop."""
     return last_safe_file(row, framing, safe_timestamp_ms) or 0
-
-
-def _content_end(file: MappedFile, position: int) -> int:
-    """Return the position after the last byte that is not zero, at least ``position``."""
-    return content_end(file.view[: file.file.data_end(position)], position)

@@ -6,8 +6,9 @@ in the log, and its units in the consume queues), ``tail`` (CRC of the last byte
 reveals a log that was changed later), ``queues`` (topic to queue to next queue offset, at that
 time). It is written with each flush of the derived files, and at a clean stop.
 
-Invariant: a start has the same result with and without the point, and is faster with it. Only where
-records below the point are missing, the point shows that they are damaged and not a torn tail.
+Invariant: a start of an intact log has the same result with and without the point, and is faster
+with it. Where records are missing, the point decides what that is: damage below it, and above it
+what a power loss left.
 """
 
 from __future__ import annotations

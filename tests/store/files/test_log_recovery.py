@@ -37,9 +37,12 @@ def rig(request: pytest.FixtureRequest, make_rig: type[MemoryRig]) -> MemoryRig:
 
 
 def filled(rig: MemoryRig, count: int, clean: bool) -> tuple[list[int], int, set[bytes]]:
-    """Put messages and stop; return the records' offsets, the end of the log, and the bodies."""
+    """Put messages, flush the log, and stop; return the records' offsets, the end of the log, and
+    the bodies.
+    """
     store = rig.open()
     offsets = [rig.put(store, number)[0] for number in range(count)]
+    rig.flush(store)
     end, bodies = store.log.max_offset, bodies_of(store)
     if clean:
         store.shutdown()

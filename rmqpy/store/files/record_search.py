@@ -1,0 +1,90 @@
+"""Search for valid records in bytes where a scan cannot continue: after damage, or backwards from
+the end of a log.
+
+A place counts if a complete record was written there: with a known magic, the correct
+PHYSICALOFFSET, sizes, body CRC, and text as its last bytes. The entries of a DLedger log are found
+by the records inside them.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from rmqpy.codec import layout
+from rmqpy.codec.backend import content_end, magic_places, scan_records
+from rmqpy.codec.properties import is_whole
+from rmqpy.codec.scan import Scan
+from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
+
+_WINDOW_BYTES = 1 << 20
+
+
+@define(slots=True, frozen=True)
+class FoundRecord:
+    """A valid record: its file, its offset in the log, and its store time."""
+
+    path: str
+    offset: int
+    timestamp_ms: int
+
+
+def find_record(file: MappedFile, position: int) -> FoundRecord | None:
+    """Return the first valid record at or after ``position``."""
+    for place in magic_places(file.view, position, file_content_end(file, position)):
+        found = _record_at(file, place - layout.MAGIC_POSITION)
+        if found is not None:
+            return found
+    return None
+
+
+def find_record_in_files(segments: MappedFiles, number: int) -> FoundRecord | None:
+    """Return the first valid record in file ``number`` or a later one."""
+    for later in range(number, len(segments)):
+        found = find_record(segments[later], 0)
+        if found is not None:
+            return found
+    return None
+
+
+def age_ms(segments: MappedFiles) -> int:
+    """Return the time between the store times of the first and the last valid record of a log."""
+    first, last = find_record_in_files(segments, 0), _last_record(segments)
+    return last.timestamp_ms - first.timestamp_ms if first is not None and last is not None else 0
+
+
+def is_text_to_the_end(scan: Scan, view: memoryview) -> bool:
+    """Return whether topic and properties of the last record of a scan of ``view``, which the CRC
+    does not cover, are text. They are not if the record was cut off there.
+    """
+    start, length = scan.properties_position[-1], scan.properties_length[-1]
+    return 0 not in scan.topic[-1] and is_whole(bytes(view[start : start + length]))
+
+
+def file_content_end(file: MappedFile, position: int) -> int:
+    """Return the position after the last byte that is not zero, at least ``position``."""
+    return content_end(file.view[: file.file.data_end(position)], position)
+
+
+def _last_record(segments: MappedFiles) -> FoundRecord | None:
+    for number in range(len(segments) - 1, -1, -1):
+        file = segments[number]
+        stop = file_content_end(file, 0)
+        while stop > 0:
+            start = max(0, stop - _WINDOW_BYTES)
+            for place in reversed(list(magic_places(file.view, start, stop))):
+                found = _record_at(file, place - layout.MAGIC_POSITION)
+                if found is not None:
+                    return found
+            stop = start
+    return None
+
+
+def _record_at(file: MappedFile, position: int) -> FoundRecord | None:
+    if position < 0:
+        return None
+    offset = file.first_offset + position
+    view = file.view[position:]
+    scan = scan_records(view, offset, dledger=False, check_crc=True, max_records=1)
+    if len(scan) != 1 or scan.physical_offset[0] != offset or not is_text_to_the_end(scan, view):
+        return None
+    return FoundRecord(file.path, offset, scan.store_timestamp_ms[0])
