@@ -44,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"false alarm: {alarm.store}: {alarm.command}", *alarm.lines, sep="\n    ")
     print(_table(results))
     matter = sum(result.fault.matters for result in results)
+    limits = Counter(result.fault.limit for result in results if result.fault.limit)
+    for limit, count in limits.most_common():
+        print(f"cannot be detected: {count} x {limit}")
     print(
         f"{len(results)} faults, {matter} matter: {sum(result.missed for result in results)} not"
         f" reported, {sum(result.overlooked for result in results)} called equal;"
@@ -80,14 +83,23 @@ def _show(result: Result) -> None:
 
 def _table(results: Sequence[Result]) -> str:
     """Return a Markdown table: by kind of file, who reported the faults that matter."""
-    rows = [f"| file | faults | harmless | {' | '.join(COMMANDS)} | not reported | called equal |"]
-    rows.append("|---" * (len(COMMANDS) + 5) + "|")
+    rows = [
+        f"| file | faults | harmless | undetectable | {' | '.join(COMMANDS)} | not reported | called equal |"
+    ]
+    rows.append("|---" * (len(COMMANDS) + 6) + "|")
     kinds = sorted({result.fault.file_kind for result in results}, key=lambda kind: kind.value)
     for kind in kinds:
         here = [result for result in results if result.fault.file_kind is kind]
         matter = [result for result in here if result.fault.matters]
+        limits = sum(bool(result.fault.limit) for result in matter)
         by = Counter(command for result in matter for command in result.reports)
-        cells = [kind.value, len(here), len(here) - len(matter), *(by[name] for name in COMMANDS)]
+        cells = [
+            kind.value,
+            len(here),
+            len(here) - len(matter),
+            limits,
+            *(by[name] for name in COMMANDS),
+        ]
         cells += [sum(result.missed for result in here), sum(result.overlooked for result in here)]
         rows.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(rows)

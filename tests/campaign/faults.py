@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from attrs import define
 
-from campaign.meaning import FileKind, kind_of, meaning_of, read_table
+from campaign.meaning import FileKind, kind_of, limit_of, meaning_of, read_table
 
 __all__ = ["KINDS", "Fault", "StoreFiles"]
 
@@ -23,13 +23,18 @@ _LARGE_BYTES = 1 << 22
 
 @define(frozen=True)
 class Fault:
-    """One injected fault. ``matters`` says whether it changes what a reader may see."""
+    """One injected fault.
+
+    ``matters`` says whether it changes what a reader may see; then ``limit`` is empty, or says why
+    no command can detect it.
+    """
 
     kind: str
     path: str
     file_kind: FileKind
     detail: str
     matters: bool
+    limit: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.path}: {self.detail}"
@@ -135,7 +140,13 @@ class StoreFiles:
             after is None
             or meaning_of(file_kind, after, before) != meaning_of(file_kind, before, before)
         )
-        return Fault(kind, path, file_kind, detail, matters)
+        limit = ""
+        if after is None and file_kind is FileKind.LEDGER_CHECKPOINT:
+            if not (self.root / f"{path}.bak").exists():
+                limit = "no checkpoint: a member has none shortly after its first start"
+        elif after is not None:
+            limit = limit_of(PurePosixPath(path), after, before)
+        return Fault(kind, path, file_kind, detail, matters, limit if matters else "")
 
 
 def _flip_bit(store: StoreFiles, dice: random.Random) -> Fault | None:

@@ -25,9 +25,12 @@ class Answer:
     code: int
     lines: frozenset[str]
 
-    def alarms_beyond(self, healthy: Answer) -> frozenset[str]:
-        """Return the new lines of a command that did not end well; empty if it did."""
-        return frozenset() if self.code == EXIT_DONE else self.lines - healthy.lines
+    def new_lines(self, healthy: Answer, *, notes: bool) -> frozenset[str]:
+        """Return the lines that the healthy store did not cause.
+
+        Those of a command that ended well count only with ``notes``.
+        """
+        return self.lines - healthy.lines if notes or self.code != EXIT_DONE else frozenset()
 
 
 def run(*words: str) -> Answer:

@@ -18,6 +18,8 @@ configuration       the JSON value without ``dataVersion``, which counts writes;
 backup (``.bak``)   nothing, as long as the file that it backs up can be read; else its own meaning
 ``lock``, others    nothing
 ==================  ==============================================================================
+
+`limit_of` names the changes that matter and that nothing can detect.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from enum import Enum
 from pathlib import PurePosixPath
 from typing import Any
 
-__all__ = ["FileKind", "kind_of", "log_end", "meaning_of", "read_table"]
+__all__ = ["FileKind", "kind_of", "limit_of", "log_end", "meaning_of", "read_table"]
 
 INDEX_HEADER_BYTES = 40
 INDEX_ENTRY_BYTES = 20
@@ -38,6 +40,10 @@ LEDGER_UNIT_BYTES = 32
 HASH_SLOTS = 100
 """maxHashSlotNum of the stores."""
 
+DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+_SECONDS = slice(12, 16)
+_TAGS_CODE = slice(12, 20)
 _MESSAGE_MAGICS = (0xDAA320A7, 0xDAA320AB)
 _BLANK_MAGIC = 0xCBD43194
 _LEDGER_BLANK_MAGIC = 0xFFFFFFFF
@@ -125,6 +131,38 @@ def meaning_of(kind: FileKind, data: bytes, healthy: bytes) -> Hashable:
             return _committed(data, healthy)
         case FileKind.CHECKPOINT | FileKind.OTHER:
             return None
+
+
+def limit_of(path: PurePosixPath, data: bytes, healthy: bytes) -> str:
+    """Return why no command can detect this change of a file, or an empty string."""
+    match kind_of(path):
+        case FileKind.INDEX if len(data) == len(healthy):
+            begin = INDEX_HEADER_BYTES + 4 * HASH_SLOTS
+            if _without(data, begin, _SECONDS) == _without(healthy, begin, _SECONDS):
+                return "the seconds of an entry: Java writes some relative to an earlier file"
+        case FileKind.QUEUE if path.parts[1] == DELAY_TOPIC and len(data) == len(healthy):
+            if _without(data, 0, _TAGS_CODE) == _without(healthy, 0, _TAGS_CODE):
+                return "the delivery time of a delayed message: it depends on messageDelayLevel"
+        case FileKind.TERM:
+            before, after = _properties(healthy), _properties(data)
+            if isinstance(before, frozenset) and isinstance(after, frozenset):
+                old, new = dict(before), dict(after)
+                term = new.get("currTerm", "")
+                legal = new.keys() <= old.keys() and term.isascii() and term.isdigit()
+                if legal and int(term) >= int(old["currTerm"]):
+                    return "a later term, or a vote for another member"
+        case _:
+            pass
+    return ""
+
+
+def _without(data: bytes, begin: int, part: slice) -> bytes:
+    """Return units of 20 bytes from ``begin`` on with this part of each zeroed."""
+    changed = bytearray(data)
+    for unit in range(begin, len(data), INDEX_ENTRY_BYTES):
+        positions = range(unit, min(unit + INDEX_ENTRY_BYTES, len(data)))[part]
+        changed[positions.start : positions.stop] = bytes(len(positions))
+    return bytes(changed)
 
 
 def read_table(data: bytes) -> Any:

@@ -40,12 +40,16 @@ class Result:
     @property
     def missed(self) -> bool:
         """Whether no command reported a fault that matters."""
-        return self.fault.matters and not self.reports
+        return self._detectable and not self.reports
 
     @property
     def overlooked(self) -> bool:
         """Whether a comparison called a store equal that has a fault that matters."""
-        return self.fault.matters and bool(self.called_equal)
+        return self._detectable and bool(self.called_equal)
+
+    @property
+    def _detectable(self) -> bool:
+        return self.fault.matters and not self.fault.limit
 
 
 @define(frozen=True)
@@ -91,7 +95,7 @@ class _Bench:
             store.restore()
         reports = {}
         for command in COMMANDS:
-            lines = answers[command].alarms_beyond(self.healthy[node][command])
+            lines = answers[command].new_lines(self.healthy[node][command], notes=command == "fsck")
             if lines:
                 reports[command] = min(lines, key=_verdict_last)
         equal = tuple(command for command in COMMANDS if EQUAL in answers[command].lines)
