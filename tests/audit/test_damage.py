@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 from harness.audit import audit, directory_of, without_notes
+from harness.upgrade import GOLDEN_SIZES
 
 from rmqpy.audit.checks.engine import AuditOptions, audit_store
 from rmqpy.audit.checks.key_check import KeyCheck, open_index
@@ -25,6 +26,7 @@ from rmqpy.audit.scan.queue_units import QueueUnits
 from rmqpy.audit.scan.ranges import audit_range, split_log
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.tally.kernel import TallyPlan
+from rmqpy.config.loading import StoreSettings
 from rmqpy.store.files.disk import OsFileSystem
 
 CLASSIC = "A-classic-clean-v497"
@@ -455,6 +457,60 @@ def test_damaged_chains_of_the_key_index_are_found(copy_of: Callable[[str], Path
     assert {f.code for f in audit(store)} == {Code.KEY_CHAIN, Code.KEY_MISSING, Code.KEY_SURPLUS}
 
 
+@pytest.mark.parametrize(
+    ("position", "name"),
+    [
+        (7, "time of the first entry"),
+        (15, "time of the last entry"),
+        (22, "offset of the first entry"),
+        (30, "offset of the last entry"),
+        (35, "number of used slots"),
+    ],
+)
+def test_a_wrong_field_in_the_header_of_an_index_file_is_found(
+    copy_of: Callable[[str], Path], position: int, name: str
+) -> None:
+    store = copy_of(CLASSIC)
+    file = sorted((store / "index").iterdir())[1]
+    data = bytearray(file.read_bytes())
+    data[position] ^= 1
+    file.write_bytes(data)
+    settings = StoreSettings(store_path_root_dir=str(store), **GOLDEN_SIZES)
+    report = audit_store(OsFileSystem(), AuditOptions(root=str(store), settings=settings))
+    assert (Code.INDEX_HEADER, name) in {(f.code, f.field) for f in report.first_findings}
+
+
+def test_index_files_in_another_order_are_found(copy_of: Callable[[str], Path]) -> None:
+    store = copy_of(CLASSIC)
+    first, second = sorted((store / "index").iterdir())
+    first.rename(store / "spare")
+    second.rename(first)
+    (store / "spare").rename(second)
+    (finding,) = audit(store)
+    assert (finding.code, finding.file) == (Code.INDEX_HEADER, f"index/{second.name}")
+
+
+def test_an_index_file_with_entries_and_no_header_is_found(copy_of: Callable[[str], Path]) -> None:
+    store = copy_of(CLASSIC)
+    file = sorted((store / "index").iterdir())[0]
+    file.write_bytes(bytes(40) + file.read_bytes()[40:])
+    found = audit(store)
+    assert (Code.INDEX_HEADER, f"index/{file.name}") in {(f.code, f.file) for f in found}
+
+
+@pytest.mark.parametrize(("removed", "count"), [([0], 399), ([1], 44), ([0, 1], 443)])
+def test_messages_whose_index_file_is_missing_are_reported(
+    copy_of: Callable[[str], Path], removed: list[int], count: int
+) -> None:
+    store = copy_of(CLASSIC)
+    files = sorted((store / "index").iterdir())
+    for number in removed:
+        files[number].unlink()
+    report = audit_store(OsFileSystem(), AuditOptions(root=str(store)))
+    assert [f.code for f in report.first_findings] == [Code.KEYS_NOT_INDEXED]
+    assert report.keys_found == report.keys - count
+
+
 @pytest.mark.parametrize("running", [False, True])
 def test_keys_added_after_the_header_was_read_are_ignored_in_a_running_broker(
     copy_of: Callable[[str], Path], running: bool
@@ -469,7 +525,7 @@ def test_keys_added_after_the_header_was_read_are_ignored_in_a_running_broker(
     ]
     check = KeyCheck(OsFileSystem(), directory, earlier, 0, 0, (0, 0), running)
     found = {finding.code for findings in check.run() for finding in findings}
-    assert found == (set() if running else {Code.KEY_CHAIN})
+    assert found == (set() if running else {Code.KEY_CHAIN, Code.INDEX_HEADER})
 
 
 def test_a_wrong_upgrade_of_java_is_found(store_of: Callable[[str], Path]) -> None:

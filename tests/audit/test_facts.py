@@ -217,7 +217,11 @@ def test_unreadable_tables_and_their_backups_are_reported(copy_of: Callable[[str
         ("currterm", "x", "1 bytes without currTerm"),
         ("currterm", "voteLeader=n1\ncurrTerm=\n", "currTerm="),
         ("currterm", None, "no file"),
+        ("currterm", "voteLeade2=n0\ncurrTerm=1\n", "an unknown line: 'voteLeade2=n0'"),
+        ("currterm", "voteLeader=n0\ncurrTerm=0\n", "term 0, although the last entry has term 1"),
+        ("checkpoint", None, "no file"),
         ("checkpoint", "committedIndex=x\n", "committedIndex=x"),
+        ("checkpoint", "committedIndex=9\nendIndex=8\n", "committedIndex 9 after endIndex 8"),
     ],
 )
 def test_an_unreadable_state_of_a_member_is_reported(

@@ -277,10 +277,10 @@ class _StoreWalk:
     def _open_index(self, facts: StoreFacts) -> None:
         self.tables, found = open_index(self.files, self.directory, self.plan.settings)
         self._sink(found)
-        if self.tables:
-            low = max(self.tables[0].header.begin_offset, facts.begin)
+        settings = self.plan.settings
+        if self.tables or settings is None or settings.message_index_enable:
             high = facts.end if facts.confirmed_end is None else facts.confirmed_end
-            self.key_range = low, high
+            self.key_range = facts.begin, high
 
     def _audit_log(
         self, log: LogSegments, facts: StoreFacts, before: LogResult | None

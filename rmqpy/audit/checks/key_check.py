@@ -3,7 +3,9 @@
 A file has a header, slots, and entries (:mod:`rmqpy.codec.layout`). The number of slots is a
 setting that the file does not contain, so it is derived from the first and last entry. Each entry
 is checked to be reachable from its slot: the slot leads to its newest entry, and each entry to the
-previous one.
+previous one. The header states its first and last entry and the number of used slots, and the files
+follow each other: readers skip files by these bounds. The seconds of an entry are not checked: Java
+itself writes some relative to the begin of an earlier file.
 
 For the comparison with the log, the audit of the log has summed a digest of every (position, key
 hash) that the index must contain (:func:`rmqpy.codec.tally.kernel.key_digest`); the sum over the
@@ -18,8 +20,10 @@ from collections.abc import Iterator
 
 from attrs import define, field
 
+from rmqpy.audit.facts.log_reader import LogReader
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory
 from rmqpy.audit.scan.findings import Finding, FindingCode
+from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.queue_units import map_file
 from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
@@ -93,8 +97,11 @@ class IndexTable:
 def open_index(
     files: FileSystem, directory: StoreDirectory, settings: StoreSettings | None
 ) -> tuple[list[IndexTable], list[Finding]]:
-    """Return the index files that have entries, oldest first, and findings for the others."""
-    tables, found = [], []
+    """Return the index files that have entries, in the order of the log, and findings for files
+    that are empty though they have bytes, or whose names are in another order.
+    """
+    tables: list[IndexTable] = []
+    found = []
     for file in sorted(directory.index_files, key=lambda file: file.path):
         relative = directory.relative(file.path)
         if file.size <= layout.INDEX_HEADER_SIZE:
@@ -109,17 +116,30 @@ def open_index(
                 )
             )
         elif table.entry_end > 1:
+            if tables and table.header.begin_offset < tables[-1].header.end_offset:
+                found.append(
+                    Finding(
+                        code=FindingCode.INDEX_HEADER,
+                        file=relative,
+                        offset=table.header.begin_offset,
+                        found=f"a first entry for offset {table.header.begin_offset}",
+                        expected=f"at least {tables[-1].header.end_offset}, where the file before"
+                        " it ends",
+                    )
+                )
             tables.append(table)
-    return tables, found
+    return sorted(tables, key=lambda table: table.header.begin_offset), found
 
 
 def _table(
     files: FileSystem, file: LogFile, relative: str, settings: StoreSettings | None
 ) -> IndexTable | None:
-    view = map_file(files, file.path)
+    data = map_log(files, file.path)
+    view = data.view
     header = IndexHeader.decode(view)
     if header.index_count <= 1:
-        return IndexTable(relative, view, header, 0)
+        used = data.content_end(layout.INDEX_HEADER_SIZE) > layout.INDEX_HEADER_SIZE
+        return None if used else IndexTable(relative, view, header, 0)
     candidates = []
     if settings is not None:
         candidates.append((settings.max_hash_slot_num, settings.max_index_num))
@@ -180,15 +200,55 @@ class KeyCheck:
     """The number of keys that are not found, for any reason."""
 
     def run(self) -> Iterator[list[Finding]]:
+        if not self.tables:
+            yield from self._nothing_indexed()
+            return
         count, total = 0, 0
         for table in self.tables:
             yield list(self._chains(table))
+            if not self.running:
+                yield list(self._header(table))
             for key_hash, offset, _, _ in table.entries():
                 if self.low <= offset < self.high:
                     count += 1
                     total += key_digest(offset, key_hash)
         if (count, total & _MASK64) != self.totals:
             yield from self._each_message()
+
+    def _nothing_indexed(self) -> Iterator[list[Finding]]:
+        self.missing = self.totals[0]
+        if self.missing:
+            code, found = FindingCode.KEYS_NOT_INDEXED, f"no entries for {self.missing} keys"
+            yield [Finding(code=code, file="index", offset=self.low, found=found)]
+
+    def _header(self, table: IndexTable) -> Iterator[Finding]:
+        """Compare the header with the entries and with the first and last message."""
+        header, last = table.header, table.entry_end - 1
+        begin, end = table.entry(1)[1], table.entry(last)[1]
+        heads = layout.INDEX_HEADER_SIZE
+        slots = INDEX_SLOT.iter_unpack(table.view[heads : heads + 4 * table.slot_count])
+        expected = {
+            "number of used slots": (header.slot_count, sum(head != 0 for (head,) in slots)),
+            "offset of the first entry": (header.begin_offset, begin),
+            "offset of the last entry": (header.end_offset, end),
+            "time of the first entry": (header.begin_timestamp_ms, self._store_time(begin)),
+            "time of the last entry": (header.end_timestamp_ms, self._store_time(end)),
+        }
+        for name, (found, right) in expected.items():
+            if right is not None and found != right:
+                yield Finding(
+                    code=FindingCode.INDEX_HEADER,
+                    file=table.file,
+                    offset=begin,
+                    field=name,
+                    found=str(found),
+                    expected=str(right),
+                )
+
+    def _store_time(self, offset: int) -> int | None:
+        """Return when the message at ``offset`` was stored, or None if it cannot be read."""
+        message = LogReader(self.files, self.directory).message(offset)
+        return None if message is None else message.store_timestamp_ms
 
     def _chains(self, table: IndexTable) -> Iterator[Finding]:
         slots = table.slot_count

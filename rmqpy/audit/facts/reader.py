@@ -88,7 +88,7 @@ class _FactsReader:
             self._find(FindingCode.CHECKPOINT, directory.paths.checkpoint, checkpoint)
             checkpoint = None
         if ledger is not None and ledger_facts is not None:
-            self._check_ledger(ledger)
+            self._check_ledger(ledger, ledger_facts)
         tables = tuple(read_tables(files, directory))
         self._check_tables(tables)
         facts = StoreFacts(
@@ -160,10 +160,11 @@ class _FactsReader:
             found = f"{classic.tail.value} after {classic.end}"
             self._find(FindingCode.DIVIDE_OPEN, path, found, f"a filler up to {old_end}")
 
-    def _check_ledger(self, ledger: LedgerFolder) -> None:
+    def _check_ledger(self, ledger: LedgerFolder, facts: LogFacts) -> None:
         if not ledger.index.files:
             self._find(FindingCode.ENTRY_INDEX_MISSING, f"{ledger.folder}/index")
-        for path, found in ledger_state_problems(self.files, ledger):
+        last_term = -1 if facts.last is None else facts.last.term
+        for path, found in ledger_state_problems(self.files, ledger, last_term):
             self._find(FindingCode.LEDGER_STATE, path, found)
 
     def _check_root(self, ledger: LedgerFolder | None) -> None:

@@ -180,25 +180,44 @@ def read_ledger_state(files: FileSystem, ledger: LedgerFolder) -> LedgerState:
     )
 
 
-def ledger_state_problems(files: FileSystem, ledger: LedgerFolder) -> list[tuple[str, str]]:
-    """Return the paths of a member's unreadable files, and what each contains.
+def ledger_state_problems(
+    files: FileSystem, ledger: LedgerFolder, last_term: int
+) -> list[tuple[str, str]]:
+    """Return the paths of a member's wrong files, and what each contains.
 
-    A missing ``checkpoint`` is usual shortly after the first start.
+    ``last_term`` is the term of the last entry, or -1. A missing ``checkpoint`` without a backup is
+    usual shortly after the first start.
     """
     problems = []
-    for path, key in ((ledger.current_term, "currTerm"), (ledger.checkpoint, "committedIndex")):
-        exists = files.exists(path)
-        raw = files.read_bytes(path) if exists else b""
-        pairs = dict(
-            line.split("=", 1)
-            for line in raw.decode("utf-8", "replace").splitlines()
-            if "=" in line
-        )
-        if not exists and path == ledger.checkpoint:
+    for path, numbers, texts in (
+        (ledger.current_term, ["currTerm"], ["voteLeader"]),
+        (ledger.checkpoint, ["committedIndex", "endIndex"], []),
+    ):
+        if not files.exists(path):
+            if path == ledger.current_term or files.exists(path + BACKUP_SUFFIX):
+                problems.append((path, "no file"))
             continue
-        if not pairs.get(key, "").strip().lstrip("-").isdigit():
-            found = f"{key}={pairs[key]}" if key in pairs else f"{len(raw)} bytes without {key}"
-            problems.append((path, found if exists else "no file"))
+        raw = files.read_bytes(path)
+        lines = raw.decode("utf-8", "replace").splitlines()
+        pairs = dict(line.partition("=")[::2] for line in lines)
+        for key in numbers:
+            if key not in pairs:
+                problems.append((path, f"{len(raw)} bytes without {key}"))
+                break
+            if not _is_number(pairs[key].strip()):
+                problems.append((path, f"{key}={pairs[key]}"))
+                break
+        else:
+            unknown = [line for line in lines if line.partition("=")[0] not in numbers + texts]
+            if unknown:
+                problems.append((path, f"an unknown line: {unknown[0]!r}"))
+    state = read_ledger_state(files, ledger)
+    if not problems and state.current_term < last_term:
+        found = f"term {state.current_term}, although the last entry has term {last_term}"
+        problems.append((ledger.current_term, found))
+    if not problems and state.committed_index > state.end_index:
+        found = f"committedIndex {state.committed_index} after endIndex {state.end_index}"
+        problems.append((ledger.checkpoint, found))
     return problems
 
 
@@ -214,4 +233,9 @@ def _pairs(files: FileSystem, path: str) -> dict[str, str]:
 
 def _number(pairs: dict[str, str], key: str, default: int) -> int:
     text = pairs.get(key, "")
-    return int(text) if text.lstrip("-").isdigit() else default
+    return int(text) if _is_number(text) else default
+
+
+def _is_number(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit()

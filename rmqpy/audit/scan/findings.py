@@ -185,7 +185,7 @@ class FindingCode(Enum):
         "delete it: the next start scans the log from the first file",
     )
     LEDGER_STATE = (
-        "a DLedger member's term or committed index cannot be read",
+        "a DLedger member's term or committed index is wrong or cannot be read",
         Severity.DERIVED,
         "currterm: with a readable .bak the member starts and does not vote in that term; without"
         " one, remove both files, and let the member follow a leader before others stop."
