@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from rmqpy.upgrade.checks.config_checks import CONFIG_FILE_CHECKS
 from rmqpy.upgrade.checks.replica import Replica
-from rmqpy.upgrade.plan.configuration import dledger_config
+from rmqpy.upgrade.plan.configuration import FLAG, dledger_keys, rewritten_config
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError, digest_of
 from rmqpy.upgrade.plan.operations import Write
 from rmqpy.upgrade.plan.plan import NodePlan
+from rmqpy.upgrade.plan.survey import Survey
 from rmqpy.upgrade.steps.plan_context import PlanContext, switch_part
 from rmqpy.upgrade.steps.states import GroupState
+from rmqpy.upgrade.steps.written_config import check_written
 
 FROM = frozenset((GroupState.SEALED,))
 TO: GroupState | None = GroupState.JOINED
@@ -16,8 +19,17 @@ REASON = "the next start creates the DLedger log after the divided offset"
 
 
 def plan(context: PlanContext) -> list[NodePlan]:
-    """Return one part per replica of this host."""
-    return [_plan_replica(context, replica) for replica in context.on_this_host]
+    """Return one part per replica of this host.
+
+    Raise UpgradeRefusedError if the configuration of any member would be wrong.
+    """
+    keys = _keys(context)
+    notes = list(check_written(context, keys, CONFIG_FILE_CHECKS))
+    parts = []
+    for replica in context.on_this_host:
+        parts.append(_plan_replica(context, replica, keys[replica.name], notes))
+        notes = []
+    return parts
 
 
 def verify(context: PlanContext) -> list[str]:
@@ -36,31 +48,42 @@ def undo() -> str:
     )
 
 
-def _plan_replica(context: PlanContext, replica: Replica) -> NodePlan:
-    """Return one replica's part. Raise UpgradeRefusedError if its peers or its id are unknown."""
-    survey, options = replica.survey(), context.options
-    self_id = options.self_ids.get(replica.name) or survey.setting("dLegerSelfId")
-    peers = options.peers or survey.setting("dLegerPeers")
-    if not self_id or not peers:
-        raise UpgradeRefusedError(
-            f"{replica.name}: its dLegerSelfId and dLegerPeers are not known; give"
-            " --self-id and --peers"
-        )
-    group = options.dledger_group or survey.setting("dLegerGroup")
-    keys = {
-        "dLegerGroup": group or _broker_name(replica),
-        "dLegerPeers": peers,
-        "dLegerSelfId": self_id,
-    }
-    text = dledger_config(context.files, survey, keys)
+def _keys(context: PlanContext) -> dict[str, dict[str, str]]:
+    """Return the settings to write, by replica.
+
+    Replicas of other hosts are among them if their ids are known. Raise UpgradeRefusedError if the
+    peers or an id of this host are not known.
+    """
+    options, found = context.options, {}
+    local = [replica.name for replica in context.on_this_host]
+    for survey in context.group.surveys:
+        self_id = options.self_ids.get(survey.name) or survey.setting("dLegerSelfId")
+        peers = options.peers or survey.setting("dLegerPeers")
+        if self_id and peers:
+            group = options.dledger_group or survey.setting("dLegerGroup") or _broker_name(survey)
+            found[survey.name] = dledger_keys(peers, self_id, group)
+        elif survey.name in local:
+            raise UpgradeRefusedError(
+                f"{survey.name}: its dLegerSelfId and dLegerPeers are not known; give"
+                " --self-id and --peers"
+            )
+    return found
+
+
+def _plan_replica(
+    context: PlanContext, replica: Replica, keys: dict[str, str], notes: list[str]
+) -> NodePlan:
+    survey = replica.survey()
+    text = rewritten_config(context.files, survey, keys)
     assert survey.config_path is not None
     before = digest_of(context.files.read_bytes(survey.config_path))
     op = Write.of(survey.config_path, before, text.encode(), "the flag and the group")
-    return switch_part(replica, [op], [f"{key}={value}" for key, value in keys.items()])
+    shown = [f"{key}={value}" for key, value in keys.items() if key != FLAG]
+    return switch_part(replica, [op], [*shown, *notes])
 
 
-def _broker_name(replica: Replica) -> str:
-    name = replica.survey().setting("brokerName")
-    if not name:
-        raise UpgradeRefusedError(f"{replica.name}: brokerName is not set; give --group")
+def _broker_name(survey: Survey) -> str:
+    name = survey.setting("brokerName")
+    if not name and survey.config is not None:
+        raise UpgradeRefusedError(f"{survey.name}: brokerName is not set; give --group")
     return name

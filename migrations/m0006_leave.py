@@ -25,6 +25,7 @@ from rmqpy.store.commitlog.opening import COMMIT_LOG_SIZE_KEY
 from rmqpy.store.files.mapped_files import MappedFiles, file_name
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.upgrade_guard import upgrade_work
+from rmqpy.upgrade.checks.config_checks import CONFIG_FILE_CHECKS, roles
 from rmqpy.upgrade.checks.ledger import (
     EntryFile,
     Ledger,
@@ -33,7 +34,7 @@ from rmqpy.upgrade.checks.ledger import (
     read_ledger,
 )
 from rmqpy.upgrade.checks.replica import LocalReplica, Replica
-from rmqpy.upgrade.plan.configuration import classic_config
+from rmqpy.upgrade.plan.configuration import classic_keys, rewritten_config
 from rmqpy.upgrade.plan.node_context import (
     CHUNK,
     NodeContext,
@@ -55,13 +56,22 @@ from rmqpy.upgrade.plan.plan import NodePlan
 from rmqpy.upgrade.plan.reframe import DataFile, Piece, edits_of, pieces_of
 from rmqpy.upgrade.steps.plan_context import PlanContext
 from rmqpy.upgrade.steps.states import GroupState
+from rmqpy.upgrade.steps.written_config import check_written
 
 FROM = frozenset((GroupState.JOINED, GroupState.DLEDGER_ONLY))
 TO: GroupState | None = GroupState.ALIGNED
 REASON = "back to master and slave, or on to another mode, with every message"
 
+_OF_CLASSIC_GROUPS = ("same-sizes", "same-group", "flags-together")
+
 PIECE_BYTES = 16 << 20
 """The size in bytes of the piece that one operation changes; bounds its undo record and memory."""
+
+LEFT_CONFIG_CHECKS = {
+    **{name: check for name, check in CONFIG_FILE_CHECKS.items() if name in _OF_CLASSIC_GROUPS},
+    "roles": roles,
+}
+"""The checks of the configurations that this step writes."""
 
 _TIMES = struct.Struct(">qqq")
 
@@ -97,13 +107,14 @@ def plan(context: PlanContext) -> list[NodePlan]:
         others = [each for each in context.group.replicas if each not in local]
         all_ledgers = [*ledgers, *map(_surveyed_ledger, others)]
         cut_index = agreed_index(all_ledgers, _group_size(context, local))
+    keys, notes = _config_keys(context)
     parts = []
     for replica in local:
         survey = replica.survey()
         text, path = "", None
-        if survey.config is not None and context.options.write_config:
+        if survey.name in keys:
             path = survey.config_path
-            text = classic_config(context.files, survey, context.options.roles)
+            text = rewritten_config(context.files, survey, keys[survey.name])
         options = LeaveOptions(
             replica=replica.name,
             cut_index=cut_index,
@@ -111,8 +122,25 @@ def plan(context: PlanContext) -> list[NodePlan]:
             config_text=text,
             reads_version=context.options.reads_version,
         )
-        parts.append(plan_leave(nodes[replica.name], options))
+        part = plan_leave(nodes[replica.name], options)
+        parts.append(attrs.evolve(part, notes=(*part.notes, *notes)))
+        notes = ()
     return parts
+
+
+def _config_keys(context: PlanContext) -> tuple[dict[str, dict[str, str]], tuple[str, ...]]:
+    """Return the settings to write, by replica, and notes.
+
+    Raise UpgradeRefusedError if the configuration of any replica would be wrong.
+    """
+    if not context.options.write_config:
+        return {}, ()
+    keys = {
+        survey.name: classic_keys(survey, context.options.roles)
+        for survey in context.group.surveys
+        if survey.config is not None
+    }
+    return keys, check_written(context, keys, LEFT_CONFIG_CHECKS)
 
 
 def verify(context: PlanContext) -> list[str]:

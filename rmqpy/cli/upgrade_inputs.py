@@ -6,6 +6,7 @@ A replica is ``[NAME=]DIR`` or ``NAME=http(s)://HOST:PORT``, a configuration ``-
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -41,7 +42,7 @@ def plan_context_of(
         raise RmqError(f"replicas need different names: {', '.join(names)}; write NAME=DIR")
     settings = {}
     for name, path in named(getattr(options, "config", []), names, "-c").items():
-        settings[name] = load_broker_configuration(path).configuration.store
+        settings[name] = load_broker_configuration(path, {}, os.environ).configuration.store
     for replica in replicas:
         # The given directory is used, not the one in its broker.conf, because it may be a copy.
         if isinstance(replica, LocalReplica) and replica.plan.settings is not None:
@@ -54,7 +55,17 @@ def plan_context_of(
         options=switch,
         settings=settings,
         progress=ProgressLine,
+        resolves=_resolves,
     )
+
+
+def _resolves(host: str) -> bool:
+    import socket
+
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except OSError:
+        return False
 
 
 def _check_one_has_content(replicas: list[Replica]) -> None:
@@ -110,7 +121,9 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
             continue
         name = name_of(text)
         config = configs.get(name)
-        store = load_broker_configuration(config).configuration.store if config else None
+        store = None
+        if config is not None:
+            store = load_broker_configuration(config, {}, os.environ).configuration.store
         root = str(Path(path).resolve())
         settings = _relocated(store, root) if store else None
         may_be_empty = getattr(options, "may_be_empty", False)

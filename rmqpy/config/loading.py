@@ -74,6 +74,7 @@ __all__ = [
     "effective_lines",
     "load_broker_configuration",
     "load_namesrv_configuration",
+    "parse_broker_configuration",
     "updated_configuration",
 ]
 
@@ -139,10 +140,25 @@ def load_broker_configuration(
     environment: Mapping[str, str] | None = None,
 ) -> LoadedConfiguration:
     """Load a broker's settings from a file (None: no file), command line and environment."""
-    environment = environment or {}
     reading = _Reading(BrokerConfiguration())
     reading.take_file(path)
     reading.take_overrides(overrides or {})
+    where = str(path) if path is not None else None
+    return _loaded_broker(reading, where, environment or {})
+
+
+def parse_broker_configuration(
+    text: str, path: str, environment: Mapping[str, str] | None = None
+) -> LoadedConfiguration:
+    """Return what :func:`load_broker_configuration` would, if ``path`` had the content ``text``."""
+    reading = _Reading(BrokerConfiguration())
+    reading.take_text(path, text)
+    return _loaded_broker(reading, path, environment or {})
+
+
+def _loaded_broker(
+    reading: _Reading, path: str | None, environment: Mapping[str, str]
+) -> LoadedConfiguration:
     reading.take_absent("namesrvAddr", environment, "NAMESRV_ADDR")
     reading.take_absent("rocketmqHome", environment, "ROCKETMQ_HOME")
     reading.name_the_broker(environment)
@@ -163,8 +179,7 @@ def load_broker_configuration(
     reading.note_what_has_no_effect()
     if not configuration.remoting.bind_address and not configuration.broker.broker_ip1:
         reading.note_loopback("brokerIP1 and bindAddress are absent")
-    where = str(path) if path is not None else None
-    return LoadedConfiguration(configuration, reading.notes, reading.unknown, where)
+    return LoadedConfiguration(configuration, reading.notes, reading.unknown, path)
 
 
 def load_namesrv_configuration(
@@ -302,8 +317,12 @@ class _Reading:
         except OSError as error:
             reason = error.strerror or error
             raise ConfigError(f"{path}: the configuration file cannot be read: {reason}") from error
+        self.take_text(str(path), decode_properties_bytes(raw))
+
+    def take_text(self, path: str, text: str) -> None:
+        """Process the content of a file."""
         seen: dict[str, int] = {}
-        for item in parse_properties(decode_properties_bytes(raw), str(path)):
+        for item in parse_properties(text, path):
             if item.key in seen:
                 self.notes.append(
                     f"{path}:{item.line}: {item.key} was already set in line {seen[item.key]};"

@@ -80,6 +80,7 @@ def write_confs(root: Path, names: tuple[str, ...]) -> None:
         (root / f"{name}.conf").write_text(
             f"# broker {name}\nbrokerName=b0\nlistenPort={15911 + 10 * number}\n"
             f"storePathRootDir={root / name}\nmappedFileSizeCommitLog=65536\n"
+            "mappedFileSizeConsumeQueue=2000\nmaxHashSlotNum=100\nmaxIndexNum=400\n"
         )
 
 
@@ -453,6 +454,14 @@ def test_a_slave_receives_the_queues_of_an_unknown_topic(
     assert "queues-match" not in bad_checks(after)
 
 
+def configure(rig: UpgradeRig) -> None:
+    """Write the broker.conf and the tables of a replica in memory."""
+    text = "brokerName=b0\nmappedFileSizeCommitLog=4096\nmappedFileSizeConsumeQueue=400\n"
+    rig.files.put(f"{rig.root}.conf", f"{text}maxHashSlotNum=10\nmaxIndexNum=20\n".encode())
+    for name in ("topics", "subscriptionGroup", "consumerOffset"):
+        rig.files.put(f"{rig.root}/config/{name}.json", b"{}")
+
+
 def kill_everywhere(
     files: CrashingFiles, rigs: tuple[UpgradeRig, UpgradeRig], plan: Plan, node: str
 ) -> int:
@@ -509,7 +518,7 @@ def test_a_switch_killed_at_any_operation_can_be_resumed(
     for node in ("m", "s"):
         apply_plan(made.node_context(made.group.replica(node)), plan_alignment(made), node)
     for rig in rigs:
-        files.put(f"{rig.root}.conf", b"brokerName=b0\nmappedFileSizeCommitLog=4096\n")
+        configure(rig)
     options = SwitchOptions(peers="n0-h:1;n1-h:2", self_ids={"m": "n0", "s": "n1"})
     plan = plan_switch(memory_context(files, *rigs, options))
     assert {op.kind for op in plan.node("s").ops} == {"fill", "write"}
@@ -551,7 +560,7 @@ def test_a_switch_can_be_rolled_back_until_the_first_message(make_rig: MakeUpgra
     rigs = small_group(make_rig)
     files = rigs[0].files
     master = rigs[0]
-    files.put("/m.conf", b"brokerName=b0\n")
+    configure(master)
     options = SwitchOptions(peers="n0-h:1", self_ids={"m": "n0"})
     tree = master.tree()
 

@@ -38,6 +38,9 @@ CONF = """brokerClusterName=DefaultCluster
 brokerName=b0
 listenPort={port}
 mappedFileSizeCommitLog=65536
+mappedFileSizeConsumeQueue=2000
+maxHashSlotNum=100
+maxIndexNum=400
 storePathRootDir={root}
 {more}"""
 MEMBER = """enableDLegerCommitLog=true

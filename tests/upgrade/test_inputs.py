@@ -188,3 +188,112 @@ def test_an_error_of_the_disk_has_path_and_remedy(
     assert code == 1
     assert err.startswith("rmqpy: /disk/file: found ") and "expected" in err and "; " in err
     assert "Errno" not in err
+
+
+IDS = "--self-id n0=n0 --self-id n1=n1 --self-id n2=n2"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("peers", "ids", "words"),
+    [
+        ("n0:127.0.0.1:20911;n1:127.0.0.1:20912;n2:127.0.0.1:20913", IDS, ["is not id-host:port"]),
+        ("n0-127.0.0.1:20911;n1-127.0.0.1:20912", IDS, ["dLegerSelfId=n2, is not among them"]),
+        (
+            "n0-127.0.0.1:20911;n1-127.0.0.1:20911;n2-127.0.0.1:20913",
+            IDS,
+            ["the same address twice"],
+        ),
+        ("n0-127.0.0.1:20911;n0-127.0.0.1:20912;n2-127.0.0.1:1", IDS, ["the same id twice"]),
+        (PEERS.replace("20911", "15911"), IDS, ["15911 is also listenPort"]),
+        (PEERS.replace("20911", "15909"), IDS, ["15909 is also the fast port, listenPort - 2"]),
+        (PEERS.replace("20911", "15912"), IDS, ["15912 is also the HA port, listenPort + 1"]),
+        (PEERS.replace("20912", "15931"), IDS, ["DLedger port of n1, 15931 is also listenPort"]),
+        (PEERS.replace("20911", "99999"), IDS, ["is not host:port"]),
+        (PEERS.replace("n0-127.0.0.1", "n0-"), IDS, ["is not host:port"]),
+        (PEERS.replace("n0-127.0.0.1", "n0-0.0.0.0"), IDS, ["0.0.0.0, which no member can"]),
+        (PEERS, "--self-id n0=n0 --self-id n1=n0 --self-id n2=n2", ["n0 is also that of n0"]),
+        (PEERS, IDS.replace("n2=n2", "n2=n7"), ["dLegerSelfId=n7, is not among them"]),
+        (PEERS, IDS.replace("n2=n2", "n2=node-2"), ["one letter and a number"]),
+        (PEERS, "--self-id n0=n0 --self-id n1=n1", ["n2: its dLegerSelfId and dLegerPeers"]),
+    ],
+)
+def test_a_switch_validates_what_it_would_write(
+    classic: Path, run: Run, peers: str, ids: str, words: list[str]
+) -> None:
+    before = everything(classic)
+    code, _, err = run(f"switch {SHOWN} --peers '{peers}' {ids}")
+    assert code == 2 and [word for word in words if word not in err] == [], err
+    assert everything(classic) == before
+    assert run(f"switch {SHOWN} --peers '{PEERS}' {IDS}")[0] == 0
+
+
+@pytest.mark.slow
+def test_a_switch_reports_names_that_it_cannot_resolve(
+    classic: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def known(host: str, *_: object) -> list[str]:
+        if host == "elsewhere":
+            raise OSError("not known")
+        return [host]
+
+    monkeypatch.setattr("socket.getaddrinfo", known)
+    peers = PEERS.replace("n2-127.0.0.1", "n2-elsewhere")
+    code, out, _ = run(f"switch {SHOWN} --peers '{peers}' {IDS}")
+    assert code == 0
+    assert out.count("the name elsewhere in dLegerPeers cannot be resolved on this host") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("roles", "code", "words"),
+    [
+        ("--role n0=SYNC_MASTER --role n1=SLAV --role n2=SLAVE", 2, ["brokerRole='SLAV'", "SLAVE"]),
+        (
+            "--role n0=SYNC_MASTER --role n1=SYNC_MASTER --role n2=SLAVE",
+            2,
+            ["n0, n1: both are masters of b0", "--role NAME=SLAVE"],
+        ),
+        ("", 2, ["n0, n1: both are masters of b0"]),
+        ("--role n0=SYNC_MASTER --role n9=SLAVE", 1, ["no replica is called n9"]),
+        (
+            "--role n0=SYNC_MASTER --role n1=SLAVE",
+            2,
+            ["n1, n2: both are slaves with brokerId=2 of b0"],
+        ),
+    ],
+)
+def test_leaving_validates_what_it_would_write(
+    joined: Path, run: Run, roles: str, code: int, words: list[str]
+) -> None:
+    with (joined / "n2.conf").open("a") as conf:
+        conf.write("brokerRole=SLAVE\nbrokerId=2\n")
+    before = everything(joined)
+    for more in ("", " --apply"):
+        found, _, err = run(f"leave {SHOWN} {roles}{more}")
+        assert found == code and [word for word in words if word not in err] == [], err
+    assert everything(joined) == before
+    good = "--role n0=SYNC_MASTER --role n1=SLAVE --role n2=SLAVE"
+    assert run(f"leave {SHOWN} {good} --apply")[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("mappedFileSizeConsumeQueue", "4000", "the files have 2000 bytes"),
+        ("maxHashSlotNum", "200", "the files have 8440 bytes"),
+        ("mappedFileSizeCommitLog", "131072", "FILE_SIZE"),
+    ],
+)
+def test_file_sizes_that_differ_are_found(
+    classic: Path, run: Run, key: str, value: str, expected: str
+) -> None:
+    conf = classic / "n1.conf"
+    conf.write_text(f"{conf.read_text()}{key}={value}\n")
+    code, out, _ = run(f"check {SHOWN}")
+    assert code == 2 and expected in out and key in out
+    assert "[same-sizes]" in out and "[file-sizes] n1" in out
+    for line in (f"plan {SHOWN}", f"switch {SHOWN} --peers '{PEERS}' {IDS}"):
+        code, _, err = run(line)
+        assert code == 2 and key in err, err

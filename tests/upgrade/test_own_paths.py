@@ -25,7 +25,13 @@ from rmqpy.upgrade.plan.own_paths import check_own_paths
 from rmqpy.upgrade.plan.plan import NodePlan, Plan
 from rmqpy.upgrade.plan.survey import SurveyPlan
 
-CONF = "brokerName=b0\nmappedFileSizeCommitLog=65536\nstorePathRootDir={root}\n"
+CONF = """brokerName=b0
+mappedFileSizeCommitLog=65536
+mappedFileSizeConsumeQueue=2000
+maxHashSlotNum=100
+maxIndexNum=400
+storePathRootDir={root}
+"""
 VALUES = {"str": "x", "int": 0}
 
 

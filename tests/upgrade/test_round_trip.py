@@ -32,7 +32,13 @@ TABLES = {
     "subscriptionGroup.json": b'{"subscriptionGroupTable":{}}',
     "consumerOffset.json": b'{"offsetTable":{"Topic@g":{0:7}}}',
 }
-CONF = "brokerName=b0\nmappedFileSizeCommitLog=4096\nstorePathRootDir=/{name}\n"
+CONF = """brokerName=b0
+mappedFileSizeCommitLog=4096
+mappedFileSizeConsumeQueue=400
+maxHashSlotNum=10
+maxIndexNum=20
+storePathRootDir=/{name}
+"""
 
 
 @define
@@ -68,7 +74,11 @@ class Trio:
             )
             for name in NAMES
         ]
-        options = SwitchOptions(peers=PEERS, self_ids={name: name for name in NAMES})
+        options = SwitchOptions(
+            peers=PEERS,
+            self_ids={name: name for name in NAMES},
+            roles={"n0": "SYNC_MASTER", "n1": "SLAVE", "n2": "SLAVE"},
+        )
         group = Group(tuple(replicas))
         return PlanContext(group=group, files=self.files, options=options, settings=settings)
 

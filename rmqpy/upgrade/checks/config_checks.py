@@ -1,34 +1,46 @@
 """Checks of the broker.conf files, each alone and against the others.
 
-A replica whose configuration was not passed is skipped.
+They are made of the present files (``check``), and of the files that a step would write, before it
+writes (:mod:`rmqpy.upgrade.steps.written_config`). A replica whose configuration was not passed is
+skipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-from rmqpy.config.keys import is_dledger_id, parse_dledger_peers
+from rmqpy.codec.layout import QUEUE_UNIT_SIZE
+from rmqpy.codec.units import index_file_size
+from rmqpy.config.keys import DLedgerPeer, is_dledger_id, parse_dledger_peers
+from rmqpy.config.loading import BrokerRole, StoreSettings
+from rmqpy.model.ids import MASTER_ID
 from rmqpy.upgrade.checks.findings import CheckFinding, Group, finding, note
 from rmqpy.upgrade.plan.survey import SIZE_KEY, Survey
 
+Surveys = Sequence[Survey]
+ConfigCheck = Callable[[Surveys], Iterator[CheckFinding]]
+
 FLAG = "enableDLegerCommitLog"
+QUEUE_SIZE_KEY = "mappedFileSizeConsumeQueue"
+INDEX_SIZE_KEYS = "maxHashSlotNum and maxIndexNum (bytes of an index file)"
 DEFAULT_LISTEN_PORT = 10911
 EPHEMERAL_START = 32768
 EPHEMERAL_END = 60999
 
 
-def _with_config(group: Group) -> list[Survey]:
-    return [survey for survey in group.surveys if survey.config is not None]
+def _with_config(surveys: Surveys) -> list[Survey]:
+    return [survey for survey in surveys if survey.config is not None]
 
 
 def _is_on(survey: Survey) -> bool:
     return survey.setting(FLAG, "false").lower() == "true"
 
 
-def config_shown(group: Group) -> Iterator[CheckFinding]:
+def config_shown(surveys: Surveys) -> Iterator[CheckFinding]:
     """Check that the configuration of every replica was passed."""
-    for survey in group.surveys:
+    for survey in surveys:
         if survey.config is None:
             yield note(
                 "config-shown",
@@ -38,26 +50,56 @@ def config_shown(group: Group) -> Iterator[CheckFinding]:
             )
 
 
-def same_sizes(group: Group) -> Iterator[CheckFinding]:
-    """Check that mappedFileSizeCommitLog is the same on all nodes (H7)."""
-    sizes = {survey.name: survey.file_size for survey in group.surveys if survey.spans}
-    sizes |= {survey.name: survey.file_size for survey in _with_config(group)}
-    if len(set(sizes.values())) > 1:
-        values = ", ".join(f"{name}: {size}" for name, size in sizes.items())
-        yield finding(
-            "same-sizes",
-            "",
-            f"{SIZE_KEY} differs: {values}; positions would never agree",
-            f"set {SIZE_KEY} to the length of the files on all nodes",
-        )
+def same_sizes(surveys: Surveys) -> Iterator[CheckFinding]:
+    """Check that files of the log, of queues, and of the index have one size on all nodes (H7)."""
+    for key in (SIZE_KEY, QUEUE_SIZE_KEY, INDEX_SIZE_KEYS):
+        values = {each.name: sizes[key] for each in surveys if key in (sizes := _sizes(each))}
+        if len(set(values.values())) > 1:
+            listed = ", ".join(f"{name}: {size}" for name, size in values.items())
+            why = "; positions would never agree" if key == SIZE_KEY else ""
+            yield finding(
+                "same-sizes",
+                "",
+                f"{key} differs: {listed}{why}",
+                f"set {key.partition(' (')[0]} on all nodes to what the files have",
+            )
 
 
-def same_group(group: Group) -> Iterator[CheckFinding]:
+def _sizes(survey: Survey) -> dict[str, int]:
+    """Return the sizes of the files of a replica, as configured, else as the files show."""
+    facts = survey.manifest.facts
+    sizes: dict[str, int] = {}
+    if survey.spans or survey.config is not None:
+        sizes[SIZE_KEY] = survey.file_size
+    if survey.config is not None:
+        return sizes | configured_sizes(survey.config)
+    if facts.get("queue_file_size"):
+        sizes[QUEUE_SIZE_KEY] = facts["queue_file_size"]
+    if facts.get("index"):
+        sizes[INDEX_SIZE_KEYS] = facts["index"][0]["bytes"]
+    return sizes
+
+
+def configured_sizes(config: Mapping[str, str]) -> dict[str, int]:
+    """Return the sizes in bytes of a consume queue file and an index file in a broker.conf."""
+    java = StoreSettings()
+    queue = int(config.get(QUEUE_SIZE_KEY) or java.mapped_file_size_consume_queue)
+    slots = int(config.get("maxHashSlotNum") or java.max_hash_slot_num)
+    entries = int(config.get("maxIndexNum") or java.max_index_num)
+    return {
+        QUEUE_SIZE_KEY: -(-queue // QUEUE_UNIT_SIZE) * QUEUE_UNIT_SIZE,
+        INDEX_SIZE_KEYS: index_file_size(slots, entries),
+    }
+
+
+def same_group(surveys: Surveys) -> Iterator[CheckFinding]:
     """Check that cluster, brokerName, dLegerGroup, and dLegerPeers do not differ (H19)."""
     for key in ("brokerClusterName", "brokerName", "dLegerGroup", "dLegerPeers"):
-        values = {each.name: each.setting(key) for each in _with_config(group)}
+        values = {each.name: each.setting(key) for each in _with_config(surveys)}
         if key.startswith("dLeger"):
-            values = {each.name: each.setting(key) for each in _with_config(group) if _is_on(each)}
+            values = {
+                each.name: each.setting(key) for each in _with_config(surveys) if _is_on(each)
+            }
         if len(set(values.values())) > 1:
             listed = ", ".join(f"{name}: {value or 'not set'}" for name, value in values.items())
             yield finding(
@@ -65,10 +107,10 @@ def same_group(group: Group) -> Iterator[CheckFinding]:
             )
 
 
-def self_ids(group: Group) -> Iterator[CheckFinding]:
+def self_ids(surveys: Surveys) -> Iterator[CheckFinding]:
     """Check that every self id is a letter and a number, is in dLegerPeers, and is unique (H18)."""
     seen: dict[str, str] = {}
-    for survey in _with_config(group):
+    for survey in _with_config(surveys):
         self_id = survey.setting("dLegerSelfId")
         if not self_id and not _is_on(survey):
             continue
@@ -95,9 +137,9 @@ def self_ids(group: Group) -> Iterator[CheckFinding]:
             )
 
 
-def peers(group: Group) -> Iterator[CheckFinding]:
+def peers(surveys: Surveys) -> Iterator[CheckFinding]:
     """Check that dLegerPeers is valid, survives the loss of a member, and has free ports (H19)."""
-    for survey in _with_config(group):
+    for survey in _with_config(surveys):
         text = survey.setting("dLegerPeers")
         if not text:
             continue
@@ -115,39 +157,73 @@ def peers(group: Group) -> Iterator[CheckFinding]:
                 f"{len(found)} members: the group stops when {(len(found) + 1) // 2} of them stop",
                 "use three or five members",
             )
-        yield from _port_findings(survey, {peer.peer_id: peer.port for peer in found})
+        yield from _address_findings(survey, found)
+        yield from _port_findings(survey, found)
 
 
-def _port_findings(survey: Survey, members: dict[str, int]) -> Iterator[CheckFinding]:
-    listen = int(survey.setting("listenPort") or DEFAULT_LISTEN_PORT)
-    used = {
-        listen: "listenPort",
-        listen - 2: "the fast port, listenPort - 2",
-        listen + 1: "the HA port, listenPort + 1",
-    }
-    own = members.get(survey.setting("dLegerSelfId"), -1)
-    if own in used:
-        yield finding(
+def _address_findings(survey: Survey, members: Sequence[DLedgerPeer]) -> Iterator[CheckFinding]:
+    """Report addresses that other members cannot reach, whatever the network."""
+    hosts = {peer.host: _ip(peer.host) for peer in members}
+    for host, ip in hosts.items():
+        if ip is not None and (ip.is_unspecified or ip.is_multicast):
+            yield finding(
+                "peers",
+                survey.name,
+                f"dLegerPeers has the address {host}, which no member can connect to",
+                "write the address of each host as the others reach it",
+            )
+    loopback = [host for host, ip in hosts.items() if ip is not None and ip.is_loopback]
+    others = [host for host, ip in hosts.items() if ip is not None and not ip.is_loopback]
+    if loopback and others:
+        yield note(
             "peers",
             survey.name,
-            f"its DLedger port {own} is also {used[own]}",
-            "choose another port in dLegerPeers of all members",
+            f"dLegerPeers has {loopback[0]}, which a member on another host cannot reach",
+            "write the address of each host as the others reach it",
         )
+
+
+def _ip(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        return None
+
+
+def _port_findings(survey: Survey, members: Sequence[DLedgerPeer]) -> Iterator[CheckFinding]:
+    own = next((each for each in members if each.peer_id == survey.setting("dLegerSelfId")), None)
+    if own is None:
+        return
+    listen = int(survey.setting("listenPort") or DEFAULT_LISTEN_PORT)
+    used = _taken_ports(listen)
+    for peer in members:
+        if peer.host == own.host and peer.port in used:
+            whose = "its DLedger port" if peer is own else f"the DLedger port of {peer.peer_id},"
+            yield finding(
+                "peers",
+                survey.name,
+                f"{whose} {peer.port} is also {used[peer.port]}",
+                "choose another port in dLegerPeers of all members",
+            )
     low, high = ephemeral_ports()
-    for use, port in {**taken_names(listen), f"DLedger port of {survey.name}": own}.items():
+    for port, use in (used | {own.port: "the DLedger port"}).items():
         if low <= port <= high:
             yield note(
                 "peers",
                 survey.name,
-                f"{use} {port} is in the range of outgoing connections ({low} to {high}): one of"
+                f"{use} ({port}) is in the range of outgoing connections ({low} to {high}): one of"
                 " them may hold it when the broker starts",
                 f"use a port below {low}, or net.ipv4.ip_local_reserved_ports",
             )
 
 
-def taken_names(listen: int) -> dict[str, int]:
-    """Return the ports of a broker that listens on ``listen``, by use."""
-    return {"listenPort": listen, "fast port": listen - 2, "HA port": listen + 1}
+def _taken_ports(listen: int) -> dict[int, str]:
+    """Return the uses of the ports of a broker that listens on ``listen``."""
+    return {
+        listen: "listenPort",
+        listen - 2: "the fast port, listenPort - 2",
+        listen + 1: "the HA port, listenPort + 1",
+    }
 
 
 def ephemeral_ports() -> tuple[int, int]:
@@ -159,10 +235,10 @@ def ephemeral_ports() -> tuple[int, int]:
         return EPHEMERAL_START, EPHEMERAL_END
 
 
-def flags_together(group: Group) -> Iterator[CheckFinding]:
+def flags_together(surveys: Surveys) -> Iterator[CheckFinding]:
     """Check that the flag is the same on all nodes: nodes cannot switch separately (H11)."""
-    on = [survey.name for survey in _with_config(group) if _is_on(survey)]
-    off = [survey.name for survey in _with_config(group) if not _is_on(survey)]
+    on = [survey.name for survey in _with_config(surveys) if _is_on(survey)]
+    off = [survey.name for survey in _with_config(surveys) if not _is_on(survey)]
     if on and off:
         yield finding(
             "flags-together",
@@ -173,9 +249,9 @@ def flags_together(group: Group) -> Iterator[CheckFinding]:
         )
 
 
-def batch_push(group: Group) -> Iterator[CheckFinding]:
+def batch_push(surveys: Surveys) -> Iterator[CheckFinding]:
     """Check that batch push is off while versions are mixed (H28)."""
-    for survey in _with_config(group):
+    for survey in _with_config(surveys):
         if survey.setting("isEnableBatchPush", "false").lower() == "true":
             yield note(
                 "batch-push",
@@ -186,7 +262,42 @@ def batch_push(group: Group) -> Iterator[CheckFinding]:
             )
 
 
-CONFIG_CHECKS: dict[str, Callable[[Group], Iterator[CheckFinding]]] = {
+def roles(surveys: Surveys) -> Iterator[CheckFinding]:
+    """Check that the members of a classic group have one master, and a different id each."""
+    owners: dict[tuple[str, int], str] = {}
+    for survey in _with_config(surveys):
+        role = survey.setting("brokerRole") or BrokerRole.ASYNC_MASTER.name
+        if role not in BrokerRole.__members__:
+            yield finding(
+                "roles",
+                survey.name,
+                f"brokerRole={role}",
+                f"choose one of {', '.join(BrokerRole.__members__)}",
+            )
+            continue
+        is_slave = role == BrokerRole.SLAVE.name
+        number = int(survey.setting("brokerId") or MASTER_ID) if is_slave else MASTER_ID
+        group = survey.setting("brokerName")
+        other = owners.setdefault((group, number), survey.name)
+        if is_slave and number == MASTER_ID:
+            yield finding(
+                "roles",
+                survey.name,
+                f"it is a slave and has brokerId={number}, the id of the master",
+                f"choose its role with --role {survey.name}=SLAVE, which gives it an id",
+            )
+        elif other != survey.name:
+            what = f"slaves with brokerId={number}" if number else "masters"
+            yield finding(
+                "roles",
+                f"{other}, {survey.name}",
+                f"both are {what} of {group or 'one group'}",
+                "give every member its role: --role NAME=SYNC_MASTER for one, --role NAME=SLAVE for"
+                " the others",
+            )
+
+
+CONFIG_FILE_CHECKS: dict[str, ConfigCheck] = {
     "config-shown": config_shown,
     "same-sizes": same_sizes,
     "same-group": same_group,
@@ -195,3 +306,14 @@ CONFIG_CHECKS: dict[str, Callable[[Group], Iterator[CheckFinding]]] = {
     "flags-together": flags_together,
     "batch-push": batch_push,
 }
+
+
+def _of_group(check: ConfigCheck) -> Callable[[Group], Iterator[CheckFinding]]:
+    def each(group: Group) -> Iterator[CheckFinding]:
+        yield from check(group.surveys)
+
+    each.__doc__ = check.__doc__
+    return each
+
+
+CONFIG_CHECKS = {name: _of_group(check) for name, check in CONFIG_FILE_CHECKS.items()}

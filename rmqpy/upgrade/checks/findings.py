@@ -35,6 +35,13 @@ class CheckFinding:
             "remedy": self.remedy,
         }
 
+    @property
+    def sentence(self) -> str:
+        """The finding in one line, with its remedy."""
+        subject = f"{self.replica}: " if self.replica else ""
+        remedy = f" ({self.remedy})" if self.remedy else ""
+        return f"{subject}{self.text}{remedy}"
+
     def __str__(self) -> str:
         head = "note   " if self.is_note else "FINDING"
         subject = f" {self.replica}:" if self.replica else ""

@@ -6,6 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, PROPERTIES_BYTES_MAX
+from rmqpy.upgrade.checks.config_checks import (
+    INDEX_SIZE_KEYS,
+    QUEUE_SIZE_KEY,
+    configured_sizes,
+)
 from rmqpy.upgrade.checks.findings import CheckFinding, Group, finding, note
 from rmqpy.upgrade.checks.tables import consumer_offsets
 from rmqpy.upgrade.plan.reframe import PROPERTIES_MAX_BEFORE, PROPERTIES_MAX_BEFORE_FIRST
@@ -68,9 +73,29 @@ def _remedy(code: str) -> str:
     return FindingCode[code].remedy
 
 
-file_sizes = _from_audit(
-    "file-sizes", "Check that every log file has the configured length (H7).", ["FILE_SIZE"]
-)
+_audited_sizes = _from_audit("file-sizes", "", ["FILE_SIZE"])
+
+
+def file_sizes(survey: Survey) -> Iterator[CheckFinding]:
+    """Check that every file of log, queues, and index has the configured length (H7)."""
+    yield from _audited_sizes(survey)
+    if survey.config is None:
+        return
+    facts, configured = survey.manifest.facts, configured_sizes(survey.config)
+    index = facts.get("index") or [{"bytes": 0}]
+    found = {QUEUE_SIZE_KEY: facts.get("queue_file_size"), INDEX_SIZE_KEYS: index[0]["bytes"]}
+    for key, size in found.items():
+        if size and size != configured[key]:
+            yield finding(
+                "file-sizes",
+                survey.name,
+                f"the files have {size} bytes, {key} in its broker.conf means {configured[key]}:"
+                " Java does not start on queue files of another length, and finds no key in index"
+                " files of another",
+                "write the values with which the files were created into broker.conf",
+            )
+
+
 strays = _from_audit(
     "strays",
     "Check that the folders of the log have no foreign files (H24).",

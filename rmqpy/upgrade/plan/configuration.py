@@ -12,13 +12,13 @@ from rmqpy.upgrade.plan.survey import Survey
 FLAG = "enableDLegerCommitLog"
 
 
-def dledger_config(files: FileSystem, survey: Survey, keys: Mapping[str, str]) -> str:
-    """Return the configuration with the flag, the group, the peers and the id set."""
-    return rewritten(_text(files, survey), {FLAG: "true", **keys})
+def dledger_keys(peers: str, self_id: str, group: str) -> dict[str, str]:
+    """Return the settings of a member."""
+    return {FLAG: "true", "dLegerGroup": group, "dLegerPeers": peers, "dLegerSelfId": self_id}
 
 
-def classic_config(files: FileSystem, survey: Survey, roles: Mapping[str, str]) -> str:
-    """Return the configuration with the flag off.
+def classic_keys(survey: Survey, roles: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a replica that has left DLedger.
 
     ``roles`` has roles by replica (SYNC_MASTER, ASYNC_MASTER, SLAVE). A replica that is not in it
     keeps its configured role.
@@ -29,6 +29,11 @@ def classic_config(files: FileSystem, survey: Survey, roles: Mapping[str, str]) 
         keys["brokerRole"] = role
         number = "".join(char for char in survey.setting("dLegerSelfId", "0") if char.isdigit())
         keys["brokerId"] = str(int(number or 0) + 1) if role == "SLAVE" else "0"
+    return keys
+
+
+def rewritten_config(files: FileSystem, survey: Survey, keys: Mapping[str, str]) -> str:
+    """Return the text of the replica's broker.conf with these keys set."""
     return rewritten(_text(files, survey), keys)
 
 

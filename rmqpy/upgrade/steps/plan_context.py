@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -23,8 +24,22 @@ from rmqpy.upgrade.steps.reference import Reference, choose_reference
 
 
 def shown_settings(survey: Survey) -> StoreSettings:
-    """Return settings with the sizes that the survey found; the rest are Java's defaults."""
-    return settings_of_facts(survey.root, survey.file_size, survey.manifest.facts)
+    """Return settings with the configured sizes, else those that the survey found.
+
+    The rest are Java's defaults.
+    """
+    found = settings_of_facts(survey.root, survey.file_size, survey.manifest.facts)
+    if survey.config is None:
+        return found
+    keys = {
+        "mapped_file_size_consume_queue": "mappedFileSizeConsumeQueue",
+        "max_hash_slot_num": "maxHashSlotNum",
+        "max_index_num": "maxIndexNum",
+    }
+    configured: dict[str, Any] = {
+        name: int(text) for name, key in keys.items() if (text := survey.setting(key))
+    }
+    return evolve(found, **configured)
 
 
 def settings_of_facts(root: str, file_size: int, facts: dict[str, Any]) -> StoreSettings:
@@ -71,6 +86,8 @@ class PlanContext:
     options: SwitchOptions = field(factory=SwitchOptions)
     settings: dict[str, StoreSettings] = field(factory=dict)
     progress: StartProgress = NoProgress
+    resolves: Callable[[str], bool] = lambda host: True
+    """Returns whether this host can resolve the name of another."""
 
     @cached_property
     def reference(self) -> Reference:

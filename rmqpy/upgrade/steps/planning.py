@@ -13,6 +13,11 @@ from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.operations import MoveAside
 from rmqpy.upgrade.plan.plan import NodePlan, Plan
 from rmqpy.upgrade.steps.plan_context import PlanContext
+from rmqpy.upgrade.steps.preconditions import (
+    BEFORE_ALIGNMENT,
+    BEFORE_SWITCH,
+    refuse_findings,
+)
 from rmqpy.upgrade.steps.states import AlignStep, GroupState, detect, load_step
 
 ALIGN = ("m0001_baseline", "m0002_align")
@@ -25,6 +30,7 @@ def plan_alignment(context: PlanContext) -> Plan:
 
     Raise UpgradeRefusedError when only the operator can decide (DivergedError, with both sides).
     """
+    refuse_findings(context, BEFORE_ALIGNMENT, "the replicas cannot be one group")
     state = detect(context.group)
     reference = context.reference
     _check_divides(context)
@@ -51,6 +57,7 @@ def plan_joining(context: PlanContext, name: str) -> Plan:
     be running, because its old log no longer changes. Raise UpgradeRefusedError for a replica that
     has entries at other offsets.
     """
+    refuse_findings(context, BEFORE_ALIGNMENT, "the replicas cannot be one group")
     replica, reference = context.group.replica(name), context.reference
     if not classic_log(reference.replica).files:
         raise UpgradeRefusedError(f"{reference.replica.name} has no old log to copy")
@@ -89,6 +96,7 @@ def plan_switch(context: PlanContext) -> Plan:
         raise UpgradeRefusedError(
             "switch changes directories of this host, and no replica given is one of them"
         )
+    refuse_findings(context, BEFORE_SWITCH, "the replicas are not ready for a switch")
     facts = {"state": state.value, **_baseline(context)}
     return _plan(context, SWITCH, facts, [])
 

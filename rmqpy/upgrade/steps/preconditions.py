@@ -1,0 +1,22 @@
+"""The checks whose findings refuse a step, because it would write on a wrong foundation."""
+
+from __future__ import annotations
+
+from rmqpy.upgrade.checks.config_checks import CONFIG_CHECKS
+from rmqpy.upgrade.checks.group_checks import CHECKS
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+from rmqpy.upgrade.steps.plan_context import PlanContext
+
+BEFORE_ALIGNMENT = ("same-sizes", "file-sizes")
+"""An alignment repairs what the other checks find."""
+
+BEFORE_SWITCH = ("same-sizes", *(name for name in CHECKS if name not in CONFIG_CHECKS))
+"""The configurations are checked as they will be (:mod:`rmqpy.upgrade.steps.written_config`)."""
+
+
+def refuse_findings(context: PlanContext, names: tuple[str, ...], before: str) -> None:
+    """Raise UpgradeRefusedError if one of these checks finds anything."""
+    found = [each for name in names for each in CHECKS[name](context.group) if not each.is_note]
+    if found:
+        more = f" (and {len(found) - 1} more, shown by rmqpy upgrade check)" if found[1:] else ""
+        raise UpgradeRefusedError(f"{before}: {found[0].sentence}{more}")
