@@ -5,9 +5,9 @@ master.
 offset that at least one slave has reached. :func:`dial` opens a connection to a master; its caller
 decides when, and to which master.
 
-Invariants: at most ``ROOM_BYTES`` wait for one slave, and a loop turn sends each slave at most that
-much; at most ``SLAVES_MAX`` connections are open; ``ended`` of a dialled connection is called
-exactly once.
+Invariants: at most ``ROOM_BYTES`` wait for one slave, less if more slaves share
+``ROOM_BYTES_ALL``, and a loop turn sends each slave at most that much; at most ``SLAVES_MAX``
+connections are open; ``ended`` of a dialled connection is called exactly once.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from rmqpy.net.tls import TlsContext, adopt
 from rmqpy.store.files.watermark import Watermark
 
 ROOM_BYTES: Final = 1 << 20
+ROOM_BYTES_ALL: Final = 8 << 20
 SLAVES_MAX: Final = 64
 """The maximum number of open connections. Housekeeping closes those that never report."""
 TICK_MS: Final = 500
@@ -144,6 +145,11 @@ class HaServer:
         for slave in list(self._slaves):
             slave.abort("this broker is stopping")
 
+    @property
+    def room_bytes(self) -> int:
+        """The number of bytes that may wait for each slave."""
+        return min(ROOM_BYTES, ROOM_BYTES_ALL // max(1, len(self._slaves)))
+
     def range(self) -> LogRange:
         return LogRange(self.log.min_offset, self.log.confirm_offset)
 
@@ -191,6 +197,7 @@ class _Slave(asyncio.Protocol):
         self._scheduler = server.scheduler
         self._transport: asyncio.Transport | None = None
         self._planned = False
+        self._room_bytes = 0
         self._address = "?"
         self._connected_ms = self._scheduler.monotonic_ms()
         self.link = MasterLink(server.settings, server.range(), server.log.read, self._connected_ms)
@@ -211,7 +218,6 @@ class _Slave(asyncio.Protocol):
         if not self._server.security.allows(host) or not self._server.enter(self):
             self._transport.abort()
             return
-        self._transport.set_write_buffer_limits(high=ROOM_BYTES, low=ROOM_BYTES // 2)
         logger.info("slave %s connected", self._address)
 
     def data_received(self, data: bytes) -> None:
@@ -232,7 +238,11 @@ class _Slave(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        free_bytes = ROOM_BYTES - transport.get_write_buffer_size()
+        room_bytes = self._server.room_bytes
+        if room_bytes != self._room_bytes:
+            self._room_bytes = room_bytes
+            transport.set_write_buffer_limits(high=room_bytes, low=room_bytes // 2)
+        free_bytes = room_bytes - transport.get_write_buffer_size()
         if free_bytes <= 0:
             return
         self.link.log_grown(self._server.range(), self._scheduler.monotonic_ms())

@@ -114,8 +114,15 @@ class Target:
 
     def resident(self) -> int:
         """Return the anonymous memory of the process in bytes."""
+        return self._status("RssAnon")
+
+    def peak(self) -> int:
+        """Return the largest resident memory that the process has had, in bytes."""
+        return self._status("VmHWM")
+
+    def _status(self, name: str) -> int:
         status = Path(f"/proc/{self.server.pid}/status").read_text(encoding="ascii")
-        found = re.search(r"RssAnon:\s+(\d+) kB", status)
+        found = re.search(rf"{name}:\s+(\d+) kB", status)
         assert found is not None
         return int(found[1]) << 10
 

@@ -62,7 +62,9 @@ class Port:
         if not self.turn_planned:
             self.turn_planned = True
             self.life.call_soon(self._turn_ended)
-        self.handler.handle(channel, FrameDecoder().receive(data))
+        commands: Sequence[RemotingCommand] = FrameDecoder().receive(data)
+        while commands:
+            commands = self.handler.handle(channel, commands) or ()
 
     def _turn_ended(self) -> None:
         self.turn_planned = False

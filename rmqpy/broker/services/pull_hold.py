@@ -13,7 +13,7 @@ resumed pull reads the queue again and may not wait a second time. Messages that
 dispatch wake a reader once.
 
 Invariants: a held pull is resumed exactly once or dropped with its connection; at most ``limit``
-pulls wait.
+pulls wait, with at most ``HELD_BYTES`` of texts and bodies.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ SHORT_SWEEP_PERIOD_MS: Final = 1_000
 """Period of the sweep when long polling is switched off."""
 
 HELD_LIMIT: Final = 100_000
+HELD_BYTES: Final = 64 * 1024 * 1024
+"""The limit of the held requests: a single one may have a megabyte of subscription."""
 
 QueueWatch = Callable[[str, int, bool], None]
 """Called with a topic, a queue id, and True if a reader now waits for that queue."""
@@ -56,6 +58,11 @@ class HeldPullRequest:
     wants: Callable[[int], bool] | None = None
     """Returns whether the message at a physical offset matches, if tags do not decide that."""
 
+    @property
+    def size(self) -> int:
+        """The bytes of the request that wait with it."""
+        return len(self.request.body) + sum(map(len, self.request.ext_fields.values()))
+
 
 class PullRequestHold:
     """The waiting pulls of all queues."""
@@ -68,6 +75,7 @@ class PullRequestHold:
         self.due: list[HeldPullRequest] = []
         """The pulls that :meth:`resume_ready` will resume."""
         self._count = 0
+        self._bytes = 0
 
     def watch_queues(self, watch: QueueWatch) -> None:
         """Call ``watch`` when the first reader of a queue starts to wait, and when the last one
@@ -82,11 +90,13 @@ class PullRequestHold:
 
     def hold(self, topic: str, queue_id: int, pull: HeldPullRequest) -> bool:
         """Keep ``pull``, or return False if no more may wait."""
-        if self._count >= self._limit:
+        size = pull.size
+        if self._count >= self._limit or self._bytes + size > HELD_BYTES:
             return False
         waiting = self._waiting.setdefault((topic, queue_id), [])
         waiting.append(pull)
         self._count += 1
+        self._bytes += size
         if len(waiting) == 1:
             self._on_watch(topic, queue_id, True)
         return True
@@ -130,6 +140,7 @@ class PullRequestHold:
             if due(pull):
                 self.due.append(pull)
                 self._count -= 1
+                self._bytes -= pull.size
             else:
                 staying.append(pull)
         if staying:

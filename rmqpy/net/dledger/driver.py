@@ -211,14 +211,17 @@ class DLedgerDriver:
 
     # -------------------------------------------------------------------------- the peers' port
 
-    def handle(self, channel: Channel, commands: Sequence[RemotingCommand]) -> None:
+    def handle(
+        self, channel: Channel, commands: Sequence[RemotingCommand]
+    ) -> Sequence[RemotingCommand]:
+        rest: Sequence[RemotingCommand] = ()
         if self.carrier.stopped or self.carrier.dead:
-            return
+            return rest
         self._busy = True
         try:
             if not self._before_steps():
-                return
-            for command in commands:
+                return rest
+            for number, command in enumerate(commands, 1):
                 if self._push_fast_path.take(channel, command) or command.is_response:
                     continue
                 if not self.carrier.finish():
@@ -226,9 +229,13 @@ class DLedgerDriver:
                 received = self.peers.receive(channel, command)
                 if received is not None:
                     self._step(received)
+                if self.peers.has_large_reply(received) or channel.congested:
+                    rest = commands[number:]
+                    break
         finally:
             self._busy = False
         self._carry_out()
+        return rest
 
     def turn_ended(self) -> None:
         """Do nothing, because ``handle`` has carried out everything."""

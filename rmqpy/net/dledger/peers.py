@@ -89,6 +89,9 @@ WAITING_MAX: Final = 64
 
 REFUSED_MS: Final = 10_000
 
+WRITE_AT: Final = 256 * 1024
+"""The size of collected replies, in bytes, at which the remaining requests of a read wait."""
+
 _STRANGERS: Final = (_CODE.UNKNOWN_MEMBER, _CODE.UNKNOWN_GROUP, _CODE.UNEXPECTED_MEMBER)
 
 logger = logging.getLogger(__name__)
@@ -176,6 +179,7 @@ class PeerTransport:
     _ticket: int = 0
     _received: dict[int, PendingRequest] = field(factory=dict)
     _replies: dict[Channel, list[bytes]] = field(factory=dict)
+    _reply_bytes: int = 0
 
     def __attrs_post_init__(self) -> None:
         self.ways = {name: PeerLink(name) for name in self.membership.others}
@@ -471,10 +475,19 @@ class PeerTransport:
             )
         self._write(pending.channel, _answer(pending.command, reply.response))
 
+    def has_large_reply(self, received: Received | None) -> bool:
+        """Return whether the replies so far, or the one to ``received``, may be so large that they
+        must be written before further requests are handled.
+        """
+        if received is not None and isinstance(received.request, GetEntriesRequest):
+            return True
+        return self._reply_bytes >= WRITE_AT
+
     def write_replies(self) -> None:
         if not self._replies:
             return
         replies, self._replies = self._replies, {}
+        self._reply_bytes = 0
         for channel, frames in replies.items():
             channel.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
@@ -514,6 +527,7 @@ class PeerTransport:
 
     def _write(self, channel: Channel, frame: bytes) -> None:
         self._replies.setdefault(channel, []).append(frame)
+        self._reply_bytes += len(frame)
 
 
 def _answer(command: RemotingCommand, response: Response) -> bytes:

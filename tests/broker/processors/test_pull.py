@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 from harness.broker import response_bodies
 
-from rmqpy.broker.services.pull_hold import HeldPullRequest, PullRequestHold
+from rmqpy.broker.services.pull_hold import HELD_BYTES, HeldPullRequest, PullRequestHold
 from rmqpy.codec.hashes import java_string_hash
 from rmqpy.codec.message import decode_message
 from rmqpy.config.loading import BrokerConfiguration, BrokerRole
@@ -343,6 +343,21 @@ def test_a_message_confirmed_outside_of_a_turn_resumes_pulls(harness: BrokerHarn
     assert harness.channel.take() == []
     harness.scheduler.run_until_idle()
     assert response_bodies(harness.channel.take_one()) == [b"late"]
+
+
+def test_held_pulls_have_a_limit_of_bytes() -> None:
+    hold = PullRequestHold(ManualScheduler())
+    fields = {"subscription": "x" * 1_000_000}
+
+    def held() -> bool:
+        request = RemotingCommand(11, ext_fields=dict(fields))
+        return hold.hold("T", 0, HeldPullRequest(MemoryChannel(), request, 0, None, 15_000))
+
+    count = HELD_BYTES // 1_000_000
+    assert [held() for _ in range(count + 1)] == [True] * count + [False]
+    hold.sweep(lambda topic, queue_id: 1)
+    hold.resume_ready(lambda pull: None)
+    assert held() and hold.count == 1
 
 
 def test_hold_resumes_each_pull_once() -> None:
