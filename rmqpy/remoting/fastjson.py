@@ -37,9 +37,11 @@ from rmqpy.remoting.java_values import java_double
 
 __all__ = [
     "DEPTH_MAX",
+    "EncodedValue",
     "FastjsonDecodeError",
     "ObjectKey",
     "dumps",
+    "dumps_pretty_member",
     "escape",
     "find_special",
     "loads",
@@ -73,6 +75,12 @@ _SPECIAL_STRICT = re.compile('["/\\\\\x00-\x1f]|[^\x00-\x7e]')
 Parts: TypeAlias = list[str]
 
 
+class EncodedValue(str):
+    """The text of a value that is already encoded, in the form and at the depth of its place."""
+
+    __slots__ = ()
+
+
 def loads(data: bytes | bytearray | memoryview | str, tolerant_max: int | None = None) -> object:
     """Return the value of ``data``. Malformed UTF-8 is replaced, as in Java.
 
@@ -99,6 +107,17 @@ def dumps(value: object, *, pretty: bool = False, strict: bool = False) -> bytes
     parts: Parts = []
     _Writer(parts, pretty, strict).write(value, 0)
     return "".join(parts).encode("utf-8", "replace")
+
+
+def dumps_pretty_member(name: str, value: object, depth: int) -> str:
+    """Return a member of a ``pretty`` object, with the start of its line; ``depth`` is the number
+    of objects that contain it.
+    """
+    parts: Parts = []
+    writer = _Writer(parts, True, False)
+    writer.write({name: value}, depth - 1)
+    # Without the braces of the object around it, and the line of the closing one.
+    return "".join(parts[1:-2])
 
 
 def quote(text: str) -> str:
@@ -128,7 +147,8 @@ class _Writer:
     def write(self, value: object, depth: int) -> None:
         """Append ``value``, with its closing brace indented by ``depth`` tabs."""
         if isinstance(value, str):
-            self._parts.append(self._quote(value))
+            is_encoded = isinstance(value, EncodedValue)
+            self._parts.append(value if is_encoded else self._quote(value))
         elif value is None:
             self._parts.append("null")
         elif isinstance(value, bool):

@@ -100,9 +100,14 @@ class BrokerHarness:
         body: bytes = b"",
         channel: MemoryChannel | None = None,
     ) -> RemotingCommand:
-        """Send one request in a separate turn and return its response."""
+        """Send one request in a separate turn and return its response, which may wait for a write
+        of the broker.
+        """
         channel = channel or self.channel
+        before = len(channel.written)
         self.deliver(RemotingCommand.request(code, header, body), channel=channel)
+        if len(channel.written) == before:
+            self.scheduler.run_until_idle()
         return channel.take_one()
 
     def deliver(self, *commands: RemotingCommand, channel: MemoryChannel | None = None) -> None:

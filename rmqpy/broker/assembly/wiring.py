@@ -386,6 +386,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         offsets=offsets,
         statistics=statistics,
         store=store,
+        saved=tables,
         tell=registration.tell,
     )
     relays = ClientRelayProcessor(

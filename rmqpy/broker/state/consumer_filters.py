@@ -207,6 +207,10 @@ class ConsumerFilterTable:
             )
         return ConsumerFilterWrapper(filter_data_by_topic=by_topic)
 
+    def file_content(self) -> bytes:
+        """Return the table as it is saved."""
+        return self.wrapper().encode(pretty=True)
+
     def restore(self, saved: ConsumerFilterWrapper) -> None:
         """Take over a saved table. Its consumers are disconnected, so filters that were alive are
         dead from now on. An entry that cannot be used is skipped with an error in the log.

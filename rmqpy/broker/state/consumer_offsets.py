@@ -84,6 +84,10 @@ class ConsumerOffsetTable:
         """Return the table as it is sent to slaves and saved."""
         return ConsumerOffsetSerializeWrapper(offset_table=self._table)
 
+    def file_content(self) -> bytes:
+        """Return the table as it is saved."""
+        return self.wrapper().encode(pretty=True)
+
     def restore(self, saved: ConsumerOffsetSerializeWrapper) -> None:
         """Take over a saved table."""
         for key, queues in saved.offset_table.items():

@@ -114,6 +114,10 @@ class DelayOffsetTable:
         """Return the table as it is sent to slaves and saved."""
         return DelayOffsetSerializeWrapper(offset_table=dict(sorted(self._table.items())))
 
+    def file_content(self) -> bytes:
+        """Return the table as it is saved."""
+        return self.wrapper().encode(pretty=True)
+
     def restore(self, saved: DelayOffsetSerializeWrapper) -> None:
         """Take over the saved table."""
         self.merge(saved)

@@ -10,7 +10,8 @@ delayOffset.json         offsets of delay levels                 flushDelayOffse
 consumerFilter.json      filters of consumers                    each ten seconds
 =======================  ======================================  ============================
 
-All tables are written a last time when the broker stops.
+All tables are written a last time when the broker stops. The answer to a request that changes
+topics or groups waits for the write (:meth:`TableWriter.when_saved`): the change survives a kill.
 
 Reading: a file that is missing, empty or unreadable falls back to its ``.bak``. Without either, the
 table is empty. If files exist but neither is readable, a StoreError stops the start. The exception
@@ -39,7 +40,8 @@ from rmqpy.broker.state.delay_levels import DelayOffsetTable
 from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.model.clock import Scheduler
-from rmqpy.model.errors import StoreError
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import RequestRejectedError, StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.remoting.bodies import (
     ConsumerFilterWrapper,
@@ -56,19 +58,25 @@ from rmqpy.store.queues.table import QueueName
 
 TOPICS_FILE: Final = "topics.json"
 FILTERS_PERIOD_MS: Final = 10_000
+WAITING_MAX: Final = 1024
+"""The maximum number of answers that wait for the write of one table."""
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Body)
+W_contra = TypeVar("W_contra", bound=Body, contravariant=True)
+
+Saved = Callable[[BaseException | None], None]
+"""Called when a change is durable, or with the error of the write that should have made it so."""
 
 logger = logging.getLogger(__name__)
 
 
-class PersistentTable(Protocol[W]):
+class PersistentTable(Protocol[W_contra]):
     """A table that can be saved as a whole."""
 
-    def wrapper(self) -> W: ...
+    def file_content(self) -> bytes: ...
 
-    def restore(self, saved: W) -> None: ...
+    def restore(self, saved: W_contra) -> None: ...
 
 
 @define(slots=True, frozen=True)
@@ -98,6 +106,9 @@ class TableWriter:
         self._writing = False
         self._suspended = False
         self._closed: Callable[[], None] | None = None
+        self._waiting: list[Saved] = []
+        self._in_write: list[Saved] = []
+        """Those in ``_waiting`` when the write in progress began."""
         self._pace = Throttled(scheduler, self._begin)
 
     def suspend(self) -> None:
@@ -118,6 +129,26 @@ class TableWriter:
         self._changed = True
         self.write()
 
+    def check_not_full(self) -> None:
+        """Raise RequestRejectedError if no further change can wait for its write."""
+        if len(self._waiting) >= WAITING_MAX:
+            raise RequestRejectedError(
+                ResponseCode.SYSTEM_BUSY, f"{WAITING_MAX} changes are waiting for {self._file.path}"
+            )
+
+    def when_saved(self, done: Saved) -> None:
+        """Call ``done`` once, after a write of the present content or a later one; at once if
+        nothing has changed since the last write. All changes during a write share the next one.
+        """
+        if not self._changed:
+            if not self._writing:
+                done(None)
+            else:
+                self._in_write.append(done)
+            return
+        self._waiting.append(done)
+        self.write()
+
     def write(self) -> None:
         """Start a write if there is something to write and no write is in progress."""
         if not self._writing and self._changed and self._closed is None:
@@ -128,6 +159,7 @@ class TableWriter:
             return
         self._changed = False
         self._writing = True
+        self._in_write, self._waiting = self._waiting, []
         content = self._encode()
         self._scheduler.run_blocking(lambda: self._file.save(content), self._written)
 
@@ -142,18 +174,28 @@ class TableWriter:
 
     def _write_last(self, done: Callable[[], None]) -> None:
         self._changed = False
+        self._in_write, self._waiting = self._waiting, []
+        failure: OSError | None = None
         try:
             if not self._suspended:
                 self._file.save(self._encode())
         except OSError as error:
+            failure = error
             logger.error("%s could not be written: %s", self._file.path, error)
+        self._report(failure)
         done()
+
+    def _report(self, error: BaseException | None) -> None:
+        reported, self._in_write = self._in_write, []
+        for done in reported:
+            done(error)
 
     def _written(self, _result: None, error: BaseException | None) -> None:
         self._writing = False
         if error is not None:
             self._changed = True
             logger.error("%s could not be written: %s", self._file.path, error)
+        self._report(error)
         if self._closed is not None:
             self._write_last(self._closed)
         elif error is None:
@@ -214,7 +256,7 @@ class PersistentTables:
                 table.restore(saved)
             elif name == TOPICS_FILE:
                 tables.topics.add_known_queues(queues)
-            return TableWriter(file, scheduler, lambda: table.wrapper().encode(pretty=True))
+            return TableWriter(file, scheduler, table.file_content)
 
         saved = cls(
             load_table(TOPICS_FILE, tables.topics, TopicConfigSerializeWrapper.decode),

@@ -20,6 +20,8 @@ from rmqpy.model import names
 from rmqpy.model.clock import Clock
 from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupWrapper
+from rmqpy.remoting.encoded_rows import EncodedRows
+from rmqpy.remoting.fastjson import dumps
 
 CREATED_GROUPS_LIMIT: Final = 10_000
 
@@ -34,6 +36,7 @@ class SubscriptionGroupTable:
     clock: Clock
     data_version: DataVersion = field(init=False)
     _groups: dict[str, SubscriptionGroupConfig] = field(factory=dict, init=False)
+    _rows: EncodedRows = field(factory=EncodedRows, init=False)
     _on_change: Callable[[], None] = field(default=lambda: None, init=False)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
@@ -88,10 +91,16 @@ class SubscriptionGroupTable:
         return True
 
     def wrapper(self) -> SubscriptionGroupWrapper:
-        """Return the table as it is sent to slaves and saved."""
+        """Return the table as it is sent to slaves."""
         return SubscriptionGroupWrapper(
             data_version=self.data_version, subscription_group_table=dict(self._groups)
         )
+
+    def file_content(self) -> bytes:
+        """Return the table as it is saved: the ``pretty`` form of :meth:`wrapper`."""
+        rows = self._rows.encode(self._groups)
+        content = {"dataVersion": self.data_version.to_json(), "subscriptionGroupTable": rows}
+        return dumps(content, pretty=True)
 
     def restore(self, saved: SubscriptionGroupWrapper) -> None:
         """Take over a saved table. A group with an invalid name is skipped with an error in the

@@ -24,6 +24,8 @@ from rmqpy.model.clock import Clock
 from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.flags import PERM_INHERIT, PERM_READ, PERM_WRITE
 from rmqpy.remoting.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from rmqpy.remoting.encoded_rows import EncodedRows
+from rmqpy.remoting.fastjson import dumps
 
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 INHERITED: Final = READ_WRITE | PERM_INHERIT
@@ -61,6 +63,7 @@ class TopicTable:
     _topics: dict[str, TopicConfig] = field(factory=dict, init=False)
     _system: set[str] = field(factory=set, init=False)
     _encoded: tuple[DataVersion, int, bytes] | None = field(default=None, init=False)
+    _rows: EncodedRows = field(factory=EncodedRows, init=False)
     _on_change: Callable[[TopicConfig | None], None] = field(
         default=lambda _topic: None, init=False
     )
@@ -174,10 +177,16 @@ class TopicTable:
         return config is not None and config.order
 
     def wrapper(self) -> TopicConfigSerializeWrapper:
-        """Return the table as it is registered, sent to slaves and saved."""
+        """Return the table as it is registered and sent to slaves."""
         return TopicConfigSerializeWrapper(
             data_version=self.data_version, topic_config_table=dict(self._topics)
         )
+
+    def file_content(self) -> bytes:
+        """Return the table as it is saved: the ``pretty`` form of :meth:`wrapper`."""
+        rows = self._rows.encode(self._topics)
+        content = {"dataVersion": self.data_version.to_json(), "topicConfigTable": rows}
+        return dumps(content, pretty=True)
 
     def encoded(self) -> bytes:
         """Return the encoded table. The bytes are cached until the table changes, because a console

@@ -136,6 +136,7 @@ def test_creating_a_topic_is_answered_when_the_broker_stops(harness: BrokerHarne
     harness.network.take()
     harness.deliver(RemotingCommand.request(17, TOPIC))
     harness.broker.registration.stop(lambda: None)
+    harness.scheduler.run_until_idle()
     assert harness.channel.take_one().code == 0
 
 

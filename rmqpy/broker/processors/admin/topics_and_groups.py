@@ -1,8 +1,13 @@
-"""Administration of topics and groups: codes 17, 21, 215, 305, 200, 201 and 207."""
+"""Administration of topics and groups: codes 17, 21, 215, 305, 200, 201 and 207.
+
+The answer to a change waits until it is on disk, so a change that was answered with code 0 survives
+a kill.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from attrs import define
@@ -11,6 +16,7 @@ from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.store_api import HandlerTable, StoreAdmin
 from rmqpy.broker.replication.metadata_sync import answer_with_table
 from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
+from rmqpy.broker.state.persistence import PersistentTables
 from rmqpy.broker.state.statistics import Statistics
 from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import QUEUES_LIMIT, TopicTable
@@ -48,6 +54,7 @@ class TopicAdminProcessor:
     offsets: ConsumerOffsetTable
     statistics: Statistics
     store: StoreAdmin
+    saved: PersistentTables
     tell: Callable[[Callable[[], None]], None]
     """Registers the topics and calls its argument when the name servers have received them."""
 
@@ -63,8 +70,8 @@ class TopicAdminProcessor:
         }
 
     def update_topic(self, channel: Channel, request: RemotingCommand) -> None:
-        """Create or change a topic. As in Java, the answer is sent after the name servers have
-        received the topic, so that the next request for a route finds it.
+        """Create or change a topic. As in Java, the answer is sent after the topic is on disk and
+        the name servers have received it, so that the next request for a route finds it.
         """
         header = CreateTopicRequestHeader.decode(request.ext_fields)
         self._refuse_on_slave()
@@ -79,6 +86,7 @@ class TopicAdminProcessor:
                 f"topicFilterType {header.topic_filter_type} is neither {SINGLE_TAG} "
                 f"nor {MULTI_TAG}",
             )
+        self.saved.topics.check_not_full()
         self.topics.put(
             TopicConfig(
                 topic_name=header.topic,
@@ -90,49 +98,61 @@ class TopicAdminProcessor:
             )
         )
 
-        def registered() -> None:
-            if not request.is_oneway:
-                channel.write(encode_command(RemotingCommand.response_to(request)))
+        def is_saved(error: BaseException | None) -> None:
+            self.tell(lambda: _answer(channel, request, error))
 
-        self.tell(registered)
+        self.saved.topics.when_saved(is_saved)
 
     def all_topics(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         topics, header = self.topics, GetAllTopicConfigResponseHeader()
         return answer_with_table(request, topics.data_version, topics.encoded, header)
 
-    def delete_topic(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def delete_topic(self, channel: Channel, request: RemotingCommand) -> None:
         topic = DeleteTopicRequestHeader.decode(request.ext_fields).topic
         self._refuse_on_slave()
         names.check_topic(topic)
         self._refuse_system_topic(topic)
+        self.saved.topics.check_not_full()
         self.topics.delete(topic)
         self.store.delete_topic_queues(topic)
-        return RemotingCommand.response_to(request)
+        self.saved.topics.when_saved(partial(_answer, channel, request))
 
     def system_topics(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         body = TopicList(topic_list=sorted(names.SYSTEM_TOPICS.union(self.topics.system_topics)))
         return RemotingCommand.response_to(request, body=body.encode())
 
-    def update_group(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def update_group(self, channel: Channel, request: RemotingCommand) -> None:
         self._refuse_on_slave()
         config = SubscriptionGroupConfig.decode(request.body)
         _check_range("retryQueueNums", config.retry_queue_nums, RETRY_QUEUES_LIMIT)
+        self.saved.groups.check_not_full()
         self.groups.put(config)
-        return RemotingCommand.response_to(request)
+        self.saved.groups.when_saved(partial(_answer, channel, request))
 
     def all_groups(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         groups = self.groups
         return answer_with_table(request, groups.data_version, lambda: groups.wrapper().encode())
 
-    def delete_group(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def delete_group(self, channel: Channel, request: RemotingCommand) -> None:
         header = DeleteSubscriptionGroupRequestHeader.decode(request.ext_fields)
         self._refuse_on_slave()
         names.check_group(header.group_name)
+        self.saved.groups.check_not_full()
         self.groups.delete(header.group_name)
         self.statistics.forget_group(header.group_name)
-        if header.remove_offset:
-            self.offsets.remove_group(header.group_name)
-        return RemotingCommand.response_to(request)
+        answer = partial(_answer, channel, request)
+        if not header.remove_offset:
+            self.saved.groups.when_saved(answer)
+            return
+        self.offsets.remove_group(header.group_name)
+
+        def groups_saved(error: BaseException | None) -> None:
+            if error is None:
+                self.saved.offsets.when_saved(answer)
+            else:
+                answer(error)
+
+        self.saved.groups.when_saved(groups_saved)
 
     def _refuse_on_slave(self) -> None:
         if self.identity.is_slave:
@@ -145,6 +165,17 @@ class TopicAdminProcessor:
             raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR, f"The topic[{topic}] is conflict with system topic."
             )
+
+
+def _answer(channel: Channel, request: RemotingCommand, error: BaseException | None) -> None:
+    """Answer a change whose write has ended."""
+    if request.is_oneway:
+        return
+    response = RemotingCommand.response_to(request)
+    if error is not None:
+        response.code = ResponseCode.SYSTEM_ERROR
+        response.remark = f"in effect, but not on disk: {error}"
+    channel.write(encode_command(response))
 
 
 def _check_range(field: str, value: int, maximum: int) -> None:
