@@ -482,7 +482,7 @@ typedef struct {
     int64_t right_units;
     rmq_files units;
     int64_t bucket, bucket_messages; /* digests that are not in rmq_tally_state.buckets yet */
-    uint64_t bucket_content, bucket_place;
+    uint64_t bucket_content, bucket_place, bucket_mapped;
 } rmq_tally_queue;
 
 /* A scan that checks and counts: rmqpy.codec.tally.kernel. The caller sets every field, and
@@ -490,7 +490,7 @@ typedef struct {
 typedef struct {
     const uint8_t *view;
     size_t length;
-    int64_t base_offset;
+    int64_t base_offset, file_size;
     size_t position, stop; /* frames that start in [position, stop) */
     int32_t dledger, check_crc, digests, check_keys;
     int64_t key_low, key_high;
@@ -500,7 +500,7 @@ typedef struct {
     uint32_t table_mask;
     int64_t *events; /* rows of six numbers: kind, frame, queue, found, expected, previous */
     size_t event_count, event_capacity;
-    int64_t *buckets; /* rows of queue, bucket, messages, content, place */
+    int64_t *buckets; /* rows of queue, bucket, messages, content, place, mapped */
     size_t bucket_count, bucket_capacity;
     int64_t *blocks; /* rows of first position and count, from block `first_block` on */
     size_t first_block;

@@ -298,13 +298,19 @@ static void count_in_queue(const frame_info *info, const rmq_known_properties *k
 
 static void flush_bucket(rmq_tally_state *state, const rmq_tally_queue *queue, int32_t number)
 {
-    int64_t *const row = state->buckets + 5 * state->bucket_count++;
+    int64_t *const row = state->buckets + 6 * state->bucket_count++;
 
     row[0] = number;
     row[1] = queue->bucket;
     row[2] = queue->bucket_messages;
     row[3] = (int64_t)queue->bucket_content;
     row[4] = (int64_t)queue->bucket_place;
+    row[5] = (int64_t)queue->bucket_mapped;
+}
+
+static uint64_t mix_place(int64_t queue_offset, int64_t offset, int64_t prepared)
+{
+    return mix64((uint64_t)queue_offset * QUEUE_FACTOR + (uint64_t)offset) + mix64((uint64_t)prepared + PROPERTY_FACTOR);
 }
 
 static void add_digest(const frame_info *info)
@@ -322,13 +328,19 @@ static void add_digest(const frame_info *info)
     }
     if (queue->bucket_messages == 0) {
         queue->bucket = bucket;
-        queue->bucket_content = queue->bucket_place = 0;
+        queue->bucket_content = queue->bucket_place = queue->bucket_mapped = 0;
     }
     queue->bucket_messages++;
     queue->bucket_content += mix64((first << 32 | second) + properties * PROPERTY_FACTOR
                                    + (uint64_t)info->places.body_length * LENGTH_FACTOR);
-    queue->bucket_place += mix64((uint64_t)info->queue_offset * QUEUE_FACTOR + (uint64_t)info->record_offset)
-                           + mix64((uint64_t)rmq_load_long(record + head - 12) + PROPERTY_FACTOR);
+    const int64_t file_size = info->state->file_size, prepared = rmq_load_long(record + head - 12);
+    const int leads_to_first = prepared > 0 && file_size > 0 && prepared % file_size == RMQ_ENTRY_HEADER_SIZE;
+    const int is_first = info->places.start == RMQ_ENTRY_HEADER_SIZE;
+    const uint64_t place = mix_place(info->queue_offset, info->record_offset, prepared);
+    queue->bucket_place += place;
+    queue->bucket_mapped += !is_first && !leads_to_first ? place
+        : mix_place(info->queue_offset, info->record_offset - (is_first ? RMQ_ENTRY_HEADER_SIZE : 0),
+                    prepared - (leads_to_first ? RMQ_ENTRY_HEADER_SIZE : 0));
 }
 
 static void update_sizes(const frame_info *info, int64_t store_timestamp)

@@ -81,6 +81,7 @@ def _verb(
 
 def _compare(options: argparse.Namespace) -> int:
     from rmqpy.audit.replicas.replica_set import compare_pairs
+    from rmqpy.audit.replicas.verdict import Verdict
 
     replicas = _replicas(options, derived=False)
     if len(replicas) < 2:
@@ -100,10 +101,10 @@ def _compare(options: argparse.Namespace) -> int:
                 f" {manifest.messages} messages" + ("" if each.store else ", manifest only")
             )
         for pair in pairs:
-            print(f"{pair.left} and {pair.right}: {'equal' if pair.is_equal else 'differ'}")
+            print(f"{pair.left} and {pair.right}: {pair.verdict}")
             for difference in pair.differences:
                 print(f"  {'first ' if difference is pair.first else ''}{difference}")
-    return EXIT_DONE if all(pair.is_equal for pair in pairs) else EXIT_NO
+    return EXIT_DONE if Verdict.overall(pair.verdict for pair in pairs).is_equal else EXIT_NO
 
 
 def _replica_tree(replica: LocalReplicaStore) -> dict[str, Any]:
@@ -120,6 +121,7 @@ def _replica_tree(replica: LocalReplicaStore) -> dict[str, Any]:
 
 
 def _certify(options: argparse.Namespace) -> int:
+    from rmqpy.audit.replicas.certificate_text import certificate_lines
     from rmqpy.audit.replicas.replica_set import certify_replicas
 
     key = read_secret(options.key)
@@ -136,12 +138,14 @@ def _certify(options: argparse.Namespace) -> int:
     if options.format == "json":
         sys.stdout.write(text.decode())
     else:
-        _print_lines(certificate.lines())
-    return EXIT_DONE if certificate.is_equal else EXIT_NO
+        _print_lines(certificate_lines(certificate))
+    return EXIT_DONE if certificate.holds else EXIT_NO
 
 
 def _check(options: argparse.Namespace, key: bytes | None) -> int:
-    """Check that the certificate says EQUAL, is signed with ``key``, and still holds."""
+    """Check that the certificate's stores are equal, or an earlier state is contained in them, that
+    it is signed with ``key``, and that it still holds.
+    """
     from rmqpy.audit.replicas.certificate import Certificate, check_signature
     from rmqpy.audit.replicas.replica_set import changed_subjects
 
@@ -153,8 +157,8 @@ def _check(options: argparse.Namespace, key: bytes | None) -> int:
     wrong = _unknown(certificate, manifests)
     if key is not None and not check_signature(raw, key):
         wrong.append("the signature is not of this key, or the certificate was changed")
-    if not certificate.is_equal:
-        wrong.append("it says that the stores are not equal")
+    if not certificate.holds:
+        wrong.append(f"its verdict is {certificate.verdict}")
     changed = changed_subjects(certificate, manifests)
     wrong += [f"{name}: {text}" for name, text in changed.items()]
     if options.format == "json":

@@ -415,6 +415,7 @@ def _verify(options: argparse.Namespace) -> int:
     from pathlib import Path
 
     from rmqpy.audit.replicas.certificate import certify
+    from rmqpy.audit.replicas.certificate_text import certificate_lines
     from rmqpy.upgrade.checks.replica import LocalReplica
 
     before = [read_manifest(path) for path in options.before]
@@ -433,8 +434,8 @@ def _verify(options: argparse.Namespace) -> int:
     text = certificate.encode(key)
     if options.out:
         Path(options.out).write_bytes(text)
-    _print(options, json.loads(text), certificate.lines())
-    return EXIT_DONE if certificate.is_equal else EXIT_NO
+    _print(options, json.loads(text), certificate_lines(certificate))
+    return EXIT_DONE if certificate.holds else EXIT_NO
 
 
 def _rollback(options: argparse.Namespace) -> int:

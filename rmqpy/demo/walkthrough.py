@@ -15,6 +15,7 @@ from pathlib import Path
 
 from attrs import define, field
 
+from rmqpy.audit.replicas.certificate_text import certificate_lines
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.client.core.message import Message
 from rmqpy.client.producer import Producer
@@ -204,13 +205,14 @@ class _Walkthrough:
         certificate = await asyncio.to_thread(self.cluster.certificate, manifest)
         compared = certificate.comparisons[0]
         self._say(
-            f"rmqpy upgrade verify, {when}: {certificate.verdict};"
+            f"rmqpy upgrade verify, {when}: {certificate.verdict.word.value};"
             f" {compared.same:,} messages the same on all three, {compared.missing} missing,"
             f" {compared.different} different, {compared.moved} moved"
         )
-        for difference in compared.differences[:5]:
-            print(f"           {difference}")
-        return certificate.is_equal
+        if not certificate.holds:
+            for line in certificate_lines(certificate):
+                print(f"           {line}")
+        return certificate.holds
 
     async def _way_back(self, manifest: Manifest, load: SendWorkload) -> bool:
         cluster = self.cluster

@@ -54,7 +54,8 @@ def test_the_first_missing_message_of_a_lagging_slave_is_found(
     code, report = compare(run, *map(store_of, LAGGING))
     (pair,) = report["pairs"]
     first = pair["first"]
-    assert code == 2 and not pair["equal"] and pair["differences"] == [first]
+    assert code == 2 and pair["verdict"] == "CONTAINED" and pair["differences"] == [first]
+    assert pair["contained"] == [{"inner": "slave", "outer": "master", "more": 70}]
     assert (first["kind"], first["begin"], first["end"]) == ("END", 229443, 341158)
     record = first["record"]
     assert (record["offset"], record["topic"]) == (229443, "Normal")
@@ -67,7 +68,7 @@ def test_every_pair_of_a_wrongly_joined_group_is_compared(
 ) -> None:
     code, report = compare(run, *map(store_of, GAP))
     pairs = {(pair["left"], pair["right"]): pair for pair in report["pairs"]}
-    assert code == 2 and pairs["n1", "n2"]["equal"]
+    assert code == 2 and pairs["n1", "n2"]["verdict"] == "EQUAL"
     for other in ("n1", "n2"):
         first = pairs["n0", other]["first"]
         assert (first["kind"], first["log"], first["begin"]) == ("END", "classic", 222613)
@@ -75,7 +76,11 @@ def test_every_pair_of_a_wrongly_joined_group_is_compared(
         assert (record["offset"], record["topic"]) == (222613, "Normal")
         assert (record["queue_id"], record["queue_offset"]) == (0, 30)
     code, out = run("pipeline", "compare", *map(store_of, GAP))
-    assert "n1 and n2: equal" in out and "first END classic from offset 222613" in out
+    assert (
+        "n1 and n2: EQUAL" in out
+        and "n0 and n1: DIFFERENT" in out
+        and "first END classic from offset 222613" in out
+    )
 
 
 def test_equal_replicas_have_no_differences(run: Run, store_of: Callable[[str], Path]) -> None:
@@ -228,9 +233,10 @@ def test_a_store_is_certified_against_an_earlier_manifest(
 ) -> None:
     before = saved(store_of(JOINED[0]))
     code, output = run("pipeline", "certify", f"before={before}", store_of(JOINED[1]))
-    assert code == 0 and "560 same" in output
+    assert code == 0 and "560 the same" in output
     code, output = run("pipeline", "certify", *map(store_of, LAGGING))
-    assert code == 2 and output.splitlines()[-1] == "NOT EQUAL"
+    contained = "CONTAINED: slave in master, which has 70 messages more"
+    assert code == 2 and output.splitlines()[-1] == contained
 
 
 @pytest.mark.slow

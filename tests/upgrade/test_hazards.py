@@ -394,5 +394,5 @@ def test_a_survey_survives_encoding(pair: Replicas) -> None:
     survey = pair.group().survey("master")
     again = Survey.decode(survey.encode())
     assert again.encode() == survey.encode()
-    assert json.loads(survey.encode())["format"] == 1
+    assert json.loads(survey.encode())["format"] == 2
     assert again.manifest == survey.manifest

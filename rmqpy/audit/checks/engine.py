@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from attrs import define, field
+from attrs import define, evolve, field
 
-from rmqpy.audit.checks.key_check import IndexTable, KeyCheck, open_index
+from rmqpy.audit.checks.key_check import IndexTable, KeyCheck, KeyHole, open_index
 from rmqpy.audit.checks.queue_check import QueueCheck
 from rmqpy.audit.facts.facts import StoreFacts
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums, file_md5s
 from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.audit.facts.log_facts import TAIL_CODES
-from rmqpy.audit.facts.log_reader import LogReader
+from rmqpy.audit.facts.log_reader import LogReader, Slot
 from rmqpy.audit.facts.reader import FindLockOwner, read_facts
 from rmqpy.audit.scan.directory import LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding, FindingCode, Severity
@@ -34,6 +34,7 @@ from rmqpy.audit.scan.log_bytes import LogBytes, map_log
 from rmqpy.audit.scan.queue_units import QueueUnits, map_units
 from rmqpy.audit.scan.range_merge import LogMerge, LogResult
 from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range, split_log
+from rmqpy.codec.layout import INDEX_UNIT_SIZE
 from rmqpy.codec.tally.kernel import QueueTally, TallyPlan
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
@@ -110,6 +111,9 @@ class StoreAudit:
     of them are.
     """
     keys_found: int = 0
+    key_holes: list[KeyHole] = field(factory=list)
+    uncommitted: list[Slot] = field(factory=list)
+    """The messages in entries after the committed index that are in no consume queue."""
 
     @property
     def logs(self) -> tuple[LogResult, ...]:
@@ -188,7 +192,9 @@ def ordered_map(do: Callable[[T], R], items: Iterable[T], workers: int) -> Itera
 
 FIRST_FINDINGS = 100
 """The number of findings that the result keeps, whatever the sink does with them."""
-UNIT_CODES = frozenset((FindingCode.UNIT_MISSING, FindingCode.UNIT_WRONG))
+UNIT_CODES = frozenset(
+    (FindingCode.UNIT_MISSING, FindingCode.UNIT_WRONG, FindingCode.UNIT_UNCOMMITTED)
+)
 _MASK64 = (1 << 64) - 1
 
 
@@ -204,6 +210,8 @@ class _StoreWalk:
         self.reported: set[tuple[str, int, int]] = set()
         self.tables: list[IndexTable] = []
         self.key_range: tuple[int, int] | None = None
+        self.committed_end: int | None = None
+        self.uncommitted: list[Slot] = []
 
     def run(self) -> StoreAudit:
         plan = self.plan
@@ -211,7 +219,13 @@ class _StoreWalk:
         plan.progress.expect(total * 2 if plan.md5 else total)
         facts = read_facts(self.files, plan.root, plan.settings, plan.holder)
         self._sink([found for found in facts.findings if found.code not in TAIL_CODES])
-        audit = StoreAudit(facts=facts, counts=self.counts, first_findings=self.first)
+        audit = StoreAudit(
+            facts=facts,
+            counts=self.counts,
+            first_findings=self.first,
+            uncommitted=self.uncommitted,
+        )
+        self.committed_end = self._committed_end(facts)
         if plan.derived:
             self._open_index(facts)
         if self.directory.classic:
@@ -263,8 +277,35 @@ class _StoreWalk:
             self._sink(findings)
         audit.keys = sum(totals[0])
         audit.keys_found = audit.keys - keys.missing
+        audit.key_holes = list(keys.holes)
+
+    def _committed_end(self, facts: StoreFacts) -> int | None:
+        """Return the offset of the first entry that a cleanly stopped member does not know to be
+        committed, or None if there is none.
+
+        Such an entry is in no consume queue: the group decides after a start whether it stays.
+        """
+        ledger, state = self.directory.ledger, facts.ledger_state
+        if ledger is None or state is None or not facts.clean_stop or facts.running:
+            return None
+        last = facts.ledger.last if facts.ledger is not None else None
+        if last is None or not 0 <= state.committed_index < last.index:
+            return None
+        units = map_units(self.files, ledger.index)
+        number = state.committed_index + 1
+        raw = units.read(number * INDEX_UNIT_SIZE, INDEX_UNIT_SIZE) if units is not None else None
+        return int.from_bytes(raw[4:12], signed=True) if raw is not None else None
+
+    def _without_uncommitted(self, finding: Finding) -> Finding:
+        """Return a missing unit of an entry that is not committed as a note."""
+        end = self.committed_end
+        if finding.code is not FindingCode.UNIT_MISSING or end is None or finding.offset < end:
+            return finding
+        self.uncommitted.append((finding.topic, finding.queue_id, finding.queue_offset))
+        return evolve(finding, code=FindingCode.UNIT_UNCOMMITTED)
 
     def _sink(self, findings: list[Finding]) -> None:
+        findings = [self._without_uncommitted(finding) for finding in findings]
         for finding in findings:
             if finding.code in UNIT_CODES:
                 slot = finding.topic, finding.queue_id, finding.queue_offset
@@ -279,8 +320,8 @@ class _StoreWalk:
         self._sink(found)
         settings = self.plan.settings
         if self.tables or settings is None or settings.message_index_enable:
-            high = facts.end if facts.confirmed_end is None else facts.confirmed_end
-            self.key_range = facts.begin, high
+            ends = (facts.confirmed_end, self.committed_end, facts.end)
+            self.key_range = facts.begin, next(end for end in ends if end is not None)
 
     def _audit_log(
         self, log: LogSegments, facts: StoreFacts, before: LogResult | None

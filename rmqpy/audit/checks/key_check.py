@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from attrs import define, field
 
@@ -42,11 +42,16 @@ from rmqpy.model.files import FileSystem
 from rmqpy.model.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from rmqpy.store.files.log_recovery import Framing
 
-__all__ = ["IndexTable", "KeyCheck", "open_index"]
+__all__ = ["IndexTable", "KeyCheck", "KeyHole", "open_index"]
 
 DEFAULT_SLOTS = 5_000_000
 _MASK64 = (1 << 64) - 1
 _OFFSET_IN_ENTRY = 4
+
+KeyHole = tuple[int, int, int]
+"""(offset of the first and of the last message, number of messages): they have keys, and no index
+file covers them.
+"""
 
 
 @define(slots=True, frozen=True)
@@ -194,10 +199,14 @@ class KeyCheck:
     high: int
     totals: tuple[int, int]
     running: bool = False
-    uncovered: dict[tuple[int, int], tuple[int, int, int]] = field(factory=dict)
+    uncovered: dict[tuple[int, int], KeyHole] = field(factory=dict)
     """Maps each hole to (first message in it, last message, count)."""
     missing: int = 0
     """The number of keys that are not found, for any reason."""
+
+    @property
+    def holes(self) -> Iterable[KeyHole]:
+        return self.uncovered.values()
 
     def run(self) -> Iterator[list[Finding]]:
         if not self.tables:
@@ -218,6 +227,7 @@ class KeyCheck:
     def _nothing_indexed(self) -> Iterator[list[Finding]]:
         self.missing = self.totals[0]
         if self.missing:
+            self.uncovered[self.low, self.high] = self.low, self.high, self.missing
             code, found = FindingCode.KEYS_NOT_INDEXED, f"no entries for {self.missing} keys"
             yield [Finding(code=code, file="index", offset=self.low, found=found)]
 

@@ -21,14 +21,13 @@ from rmqpy.codec.message import decode_message, offset_msg_id
 from rmqpy.codec.properties import PROPERTY_UNIQ_KEY
 from rmqpy.codec.scan import StopReason, measure_record
 from rmqpy.codec.tally.backend import tally_frames
-from rmqpy.codec.tally.kernel import PLACE_PROPERTIES, Tally, TallyPlan
+from rmqpy.codec.tally.kernel import PLACE_PROPERTIES, Tally, TallyPlan, add_sums
 from rmqpy.model.files import FileSystem
 from rmqpy.model.message import Host, StoredMessage
 
 __all__ = ["LogReader", "MessageValue", "QueueMessages", "Slot"]
 
 _MAPPED_MAX = 8
-_MASK64 = (1 << 64) - 1
 
 Slot = tuple[str, int, int]
 """Topic, queue id, queue offset."""
@@ -92,6 +91,11 @@ class LogReader:
         self._files = files
         self._logs = directory.logs
         self._views: dict[str, memoryview] = {}
+
+    @property
+    def file_size(self) -> int:
+        """The length of a log file, or 0 without files."""
+        return self._logs[-1].file_size if self._logs else 0
 
     def view_at(self, offset: int) -> tuple[memoryview, int] | None:
         """Return (bytes of the file, position in it) for a physical offset, or None if no file has
@@ -166,12 +170,14 @@ class QueueMessages:
                 message = message if slot == (topic, queue_id, queue_offset) else None
             yield queue_offset, MessageValue.of(message) if message else None
 
-    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
-        """Return (count, content sum, position sum) of the messages that :meth:`read` yields.
+    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int, int]:
+        """Return (count, content, position, and mapped sum) of the messages that :meth:`read`
+        yields.
 
         The sums are those of a bucket of :class:`rmqpy.audit.replicas.manifest.QueueDigest`.
         """
-        tally = Tally(TallyPlan(dledger=False, check_crc=False))
+        plan = TallyPlan(dledger=False, check_crc=False, file_size=self._log.file_size)
+        tally = Tally(plan)
         units = self._units(topic.encode("utf-8", "surrogateescape"), queue_id)
         for queue_offset in range(first, end):
             unit = unit_at(units, queue_offset) if units is not None else None
@@ -180,7 +186,7 @@ class QueueMessages:
             slot = self._log.identity(unit[0], unit[1])
             if slot == (topic, queue_id, queue_offset):
                 self._log.count(unit[0], tally)
-        total = [0, 0, 0]
+        total = [0, 0, 0, 0]
         for bucket in (each for queue in tally.queues for each in queue.buckets.values()):
-            total = [(one + two) & _MASK64 for one, two in zip(total, bucket, strict=True)]
-        return total[0], total[1], total[2]
+            add_sums(total, bucket)
+        return total[0], total[1], total[2], total[3]

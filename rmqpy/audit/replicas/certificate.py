@@ -1,36 +1,31 @@
 """The equality certificate: evidence that every message of one store is the same in others.
 
-A certificate is computed from manifests. The first one is the reference; every message of it must
-be in each of the other stores: with the same content (queue offset, message id, body CRC and size,
-times, hosts, flags, properties), at the same physical offset unless it was moved on purpose, and
-reachable through its consume queue, by its keys, and by its id. Messages that have expired are
-counted.
+A certificate is computed from manifests, and from the stores' files where they are available. It
+covers
 
-Stores of one time must contain the same messages, in whatever order they are given. An earlier
-state must be contained in each later one, which may have more messages; the later ones are then
-compared with each other, too. So the verdict is one of these:
+* every field of every message (:mod:`rmqpy.audit.replicas.message_comparison`), of the classic log
+  and of the DLedger log;
+* reachability: through the consume queue, by the keys, and by the id;
+* the tables: topics, subscription groups, consumer offsets, delay offsets
+  (:mod:`rmqpy.audit.replicas.table_comparison`);
+* everything that the audit of each store finds, except notes and torn tails.
 
-================  ================================================================================
-EQUAL             all stores contain the same messages, apart from those that have expired
-CONTAINED         an earlier state is contained in stores that are equal and have more
-NOT EQUAL         a message is missing, different, undecided, damaged or unreachable in one of
-                  them, or a store of the same time has more
-NOTHING COMPARED  two of the stores have no message in common, and no difference
-================  ================================================================================
+``not_examined`` lists what it does not cover. Its verdict has one of the words of
+:mod:`rmqpy.audit.replicas.verdict`, whatever the order of the stores.
 
-Messages are compared in buckets of 1024 queue offsets. If both stores have all messages of a
-bucket, their sums decide at once. If the sums differ, or only one store has all of the messages
-(the queue has grown since), messages are read one after the other through the consume queue, if the
-files of both stores are available (:class:`rmqpy.audit.facts.log_reader.QueueMessages`). An earlier
-state of a store is known only by its sums: then the other store's messages with the same queue
-offsets are summed, too. The same applies to a store on another host (:class:`MessageSummer`).
-Messages for which neither is possible are reported as undecided.
+Stores of one time must be equal. An earlier state must be equal to or contained in each later one,
+apart from messages that have expired since; the later ones are then compared with each other, too.
+:attr:`Certificate.holds` says whether that is so.
+
+Stores of one time are compared with the one whose log ends last. If messages have expired in one
+store and not yet in another, the first is contained in the second.
 
 If an earlier manifest has the name of a later one, it describes the same directory at an earlier
 time: the present files are not its files. Its subject is called ``NAME before``.
 
 The JSON form can be signed: with HMAC-SHA-256 and a key of the operator, over everything else in
-it.
+it. Certificates of format 1 are read, and judged by what they contain: they say nothing on tables,
+and do not require that messages are found by their keys.
 """
 
 from __future__ import annotations
@@ -39,23 +34,33 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from attrs import asdict, define, evolve, field, fields
+from attrs import asdict, define, evolve, field
 
-from rmqpy.audit.facts.log_reader import MessageValue, QueueMessages
-from rmqpy.audit.replicas.manifest import Bucket, Manifest, QueueDigest
+from rmqpy.audit.checks.key_check import KeyHole
+from rmqpy.audit.replicas.manifest import Manifest
+from rmqpy.audit.replicas.message_comparison import (
+    DifferenceGroup,
+    MessageComparison,
+    MessageDifference,
+    MessageSummer,
+)
+from rmqpy.audit.replicas.table_comparison import (
+    TableDifference,
+    compare_tables,
+    impossible_offsets,
+    queue_ends,
+    unjudged_tables,
+)
+from rmqpy.audit.replicas.verdict import DIFFERENT, NOTHING_COMPARED, Verdict, Word
 from rmqpy.audit.scan.findings import FindingCode, Severity
-from rmqpy.codec.layout import ENTRY_HEADER_SIZE
-from rmqpy.codec.tally.kernel import BUCKET_SHIFT
 from rmqpy.model.errors import RmqError
 from rmqpy.store.ledger.classic_prefix import digest_of_blocks
 
 __all__ = [
     "Certificate",
     "Comparison",
-    "MessageDifference",
-    "MessageSummer",
     "Subject",
     "certify",
     "check_signature",
@@ -64,10 +69,14 @@ __all__ = [
 ]
 
 KIND: Final = "rmqpy-certificate"
-CERTIFICATE_FORMAT: Final = 1
-DIFFERENCES_MAX: Final = 100
-"""The maximum number of differences that a comparison lists; all are counted."""
-_BUCKET = 1 << BUCKET_SHIFT
+CERTIFICATE_FORMAT: Final = 2
+"""Since 2: tables, keys, groups of differences, ``not_examined``, and words of the verdict."""
+NEVER_EXAMINED: Final = (
+    "bytes after the last message of a file, and after its filler",
+    "broker.conf, and the files in rmqpy/",
+    "extensions of consume queues",
+)
+SEVERE: Final = (Severity.DAMAGE, Severity.DERIVED)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -76,8 +85,8 @@ class Subject:
 
     ``by_queue`` and ``by_id`` count the messages that are reachable that way. ``keys`` is the
     number of (message, key) pairs that must be in the key index, ``keys_found`` the number of those
-    that are. ``digest`` is the digest of the manifest's content
-    (:meth:`rmqpy.audit.replicas.manifest.Manifest.content_digest`).
+    that are; ``key_holes`` are the ranges that no index file covers. ``digest`` is the digest of
+    the manifest's content (:meth:`rmqpy.audit.replicas.manifest.Manifest.content_digest`).
     """
 
     name: str
@@ -101,30 +110,30 @@ class Subject:
     """
     findings: dict[str, int] = field(factory=dict)
     first_findings: tuple[dict[str, Any], ...] = ()
+    key_holes: tuple[KeyHole, ...] = ()
+    uncommitted: int = 0
+    """Messages in entries that are not known to be committed, and in no consume queue."""
+    impossible_offsets: tuple[TableDifference, ...] = ()
 
+    @property
+    def severe_findings(self) -> dict[str, int]:
+        """The counts of findings that are neither notes nor torn tails."""
+        return {
+            name: count
+            for name, count in self.findings.items()
+            if name in FindingCode.__members__ and FindingCode[name].severity in SEVERE
+        }
 
-@define(slots=True, frozen=True, kw_only=True)
-class MessageDifference:
-    """One message that is not the same in both stores.
-
-    ``field`` is "missing", "bucket" (messages that could not be compared individually), or the name
-    of the field that differs.
-    """
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    field: str
-    reference: str
-    other: str
+    @property
+    def is_reachable(self) -> bool:
+        """Whether every message is found by its queue and by its id."""
+        return self.by_queue + self.uncommitted == self.queued and self.by_id == self.messages
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Comparison:
-    """The comparison of the reference with one other store, in messages.
-
-    ``undecided`` counts messages in buckets whose sums differ if the files were not available to
-    find the differing message; ``moved`` is a lower bound then.
+    """The comparison of the reference with one other store. The counts are those of
+    :class:`rmqpy.audit.replicas.message_comparison.MessageCounts`.
     """
 
     other: str
@@ -139,88 +148,86 @@ class Comparison:
     """The name of the store that ``other`` is compared with; "" for the first subject."""
     may_have_more: bool = True
     """True if the reference is an earlier state: messages have been added since."""
+    expired_in_reference: int = 0
+    uncommitted: int = 0
     tables: tuple[str, ...] = ()
     """Configuration tables with different content."""
+    table_differences: tuple[TableDifference, ...] = ()
+    key_holes: tuple[KeyHole, ...] = ()
+    """Ranges of the log in which messages are found by their keys in only one of the stores."""
+    groups: tuple[DifferenceGroup, ...] = ()
     differences: tuple[MessageDifference, ...] = ()
 
     @property
-    def is_equal(self) -> bool:
-        """True if the other store contains the same messages, or more if it may."""
-        is_excess = self.more > 0 and not self.may_have_more
-        return not (self.missing or self.different or self.undecided or is_excess)
+    def verdict(self) -> Verdict:
+        """The verdict on the two stores, without what the audit of each has found."""
+        if self.different or self.undecided:
+            return DIFFERENT
+        if not self.same:
+            return NOTHING_COMPARED
+        if self.key_holes or not all(each.harmless for each in self.table_differences):
+            return DIFFERENT
+        if not self.may_have_more:
+            only = self.missing + self.expired, self.more + self.expired_in_reference
+        elif self.missing:
+            return DIFFERENT
+        else:
+            only = 0 if self.more else self.expired, self.more
+        return Verdict.on_contents(self.reference, self.other, *only)
 
-    def __str__(self) -> str:
-        counts = {name: getattr(self, name) for name in _COUNTS}
-        text = ", ".join(f"{value} {name}" for name, value in counts.items() if value)
-        return f"{self.reference} compared with {self.other}: {text or 'nothing to compare'}"
-
-
-_COUNTS: Final = ("same", "moved", "missing", "different", "undecided", "expired", "more")
+    @property
+    def holds(self) -> bool:
+        """Whether the stores are equal, or the earlier state is contained in the other store."""
+        word = self.verdict.word
+        return word is Word.EQUAL or (word is Word.CONTAINED and self.may_have_more)
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class Certificate:
-    """The certificate; ``subjects[0]`` is the reference."""
+    """The certificate; ``subjects[0]`` is the first store that was given."""
 
     made_ms: int
     subjects: tuple[Subject, ...]
     comparisons: tuple[Comparison, ...]
+    not_examined: tuple[str, ...] = ()
+    format: int = CERTIFICATE_FORMAT
 
     @property
-    def is_equal(self) -> bool:
-        """True if the stores contain the same messages, or an earlier state is contained in them,
-        and every message is intact and reachable through its queue and by its id.
-        """
-        intact = not any(
-            name.startswith(("RECORD_", "ENTRY_"))
-            and name in FindingCode.__members__
-            and FindingCode[name].severity is Severity.DAMAGE
-            for subject in self.subjects
-            for name in subject.findings
-        )
-        reached = all(
-            subject.by_queue == subject.queued and subject.by_id == subject.messages
-            for subject in self.subjects
-        )
-        same = all(comparison.is_equal for comparison in self.comparisons)
-        return intact and reached and same and not self._is_vacuous
-
-    @property
-    def _is_vacuous(self) -> bool:
-        return any(each.is_equal and not each.same for each in self.comparisons)
-
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of a report."""
-        for each in self.subjects:
-            yield (
-                f"{each.name}: {each.messages} messages, {each.by_queue} of {each.queued} by queue,"
-                f" {each.by_id} by id, {each.keys_found} of {each.keys} keys"
+    def is_sound(self) -> bool:
+        """Whether every store is without damage and reaches all of its messages."""
+        if self.format == 1:
+            return all(
+                each.is_reachable
+                and not any(name.startswith(("RECORD_", "ENTRY_")) for name in each.severe_findings)
+                for each in self.subjects
             )
-        for compared in self.comparisons:
-            yield str(compared)
-            if compared.more and not compared.may_have_more:
-                lacking = f"{compared.more} messages that {compared.reference} lacks"
-                yield f"  {compared.other} has {lacking}"
-            for sentence in _sentences(compared):
-                yield f"  {sentence}"
-        yield self.verdict
+        return all(
+            each.is_reachable and not each.severe_findings and not each.impossible_offsets
+            for each in self.subjects
+        )
 
     @property
-    def verdict(self) -> str:
-        """EQUAL, CONTAINED, NOT EQUAL, or NOTHING COMPARED. See the text of the module."""
-        if not self.is_equal:
-            compared = all(each.is_equal for each in self.comparisons)
-            return "NOTHING COMPARED" if compared and self._is_vacuous else "NOT EQUAL"
-        return "CONTAINED" if any(compared.more for compared in self.comparisons) else "EQUAL"
+    def holds(self) -> bool:
+        """Whether the stores of one time are equal, and an earlier state is equal to or contained
+        in each of them.
+        """
+        compared = bool(self.comparisons) and all(each.holds for each in self.comparisons)
+        return compared and self.is_sound
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on all stores."""
+        if not self.is_sound:
+            return DIFFERENT
+        return Verdict.overall(each.verdict for each in self.comparisons)
 
     def encode(self, key: bytes | None = None) -> bytes:
         """Return the JSON form, signed if ``key`` is given."""
         tree = {
             "kind": KIND,
-            "format": CERTIFICATE_FORMAT,
-            "equal": self.is_equal,
-            "verdict": self.verdict,
             **asdict(self),
+            "holds": self.holds,
+            **self.verdict.as_json(),
         }
         if key:
             tree["signature"] = signature_of(tree, key)
@@ -236,40 +243,45 @@ class Certificate:
         try:
             return cls(
                 made_ms=tree["made_ms"],
-                subjects=tuple(
-                    Subject(**{**each, "first_findings": tuple(each["first_findings"])})
-                    for each in tree["subjects"]
-                ),
+                subjects=tuple(map(_subject_of, tree["subjects"])),
                 comparisons=tuple(map(_comparison_of, tree["comparisons"])),
+                not_examined=tuple(tree.get("not_examined", ())),
+                format=tree["format"],
             )
         except (KeyError, TypeError) as error:
             raise RmqError(f"not a certificate: {error!r}") from error
 
 
-def _sentences(compared: Comparison) -> Iterator[str]:
-    """Yield a sentence for the differences of each queue in each field."""
-    groups: dict[tuple[str, int, str], list[MessageDifference]] = {}
-    for each in compared.differences:
-        groups.setdefault((each.topic, each.queue_id, each.field), []).append(each)
-    for (topic, queue_id, name), group in groups.items():
-        first, last = group[0], group[-1]
-        where = f"topic {topic}, queue {queue_id}"
-        if len(group) > 1:
-            where += f", {len(group)} times from offset {first.queue_offset} to {last.queue_offset}"
-        elif first.queue_offset >= 0:
-            where += f", offset {first.queue_offset}"
-        other = f"{first.other or 'nothing'} in {compared.other}"
-        values = f"{first.reference} in {compared.reference}, {other}"
-        what = {"missing": "missing", "bucket": "not compared message by message"}
-        yield f"{where}: {what.get(name, f'{name} differs')}: {values}"
-    left = compared.missing + compared.different + compared.undecided - len(compared.differences)
-    if len(compared.differences) == DIFFERENCES_MAX and left > 0:
-        yield f"and {left} more"
+def _subject_of(tree: dict[str, Any]) -> Subject:
+    return Subject(
+        **{
+            **tree,
+            "first_findings": tuple(tree["first_findings"]),
+            "key_holes": _holes(tree),
+            "impossible_offsets": _tables(tree, "impossible_offsets"),
+        }
+    )
 
 
 def _comparison_of(tree: dict[str, Any]) -> Comparison:
-    differences = tuple(MessageDifference(**each) for each in tree["differences"])
-    return Comparison(**{**tree, "tables": tuple(tree["tables"]), "differences": differences})
+    return Comparison(
+        **{
+            **tree,
+            "tables": tuple(tree["tables"]),
+            "table_differences": _tables(tree, "table_differences"),
+            "key_holes": _holes(tree),
+            "groups": tuple(DifferenceGroup(**each) for each in tree.get("groups", ())),
+            "differences": tuple(MessageDifference(**each) for each in tree["differences"]),
+        }
+    )
+
+
+def _holes(tree: dict[str, Any]) -> tuple[KeyHole, ...]:
+    return tuple((first, last, count) for first, last, count in tree.get("key_holes", ()))
+
+
+def _tables(tree: dict[str, Any], name: str) -> tuple[TableDifference, ...]:
+    return tuple(TableDifference(**each) for each in tree.get(name, ()))
 
 
 def _tree(raw: bytes) -> dict[str, Any]:
@@ -304,13 +316,6 @@ def is_signed(raw: bytes) -> bool:
         return False
 
 
-class MessageSummer(Protocol):
-    """A store that sums messages on request; its files need not be available."""
-
-    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
-        """Return sums like :meth:`rmqpy.audit.facts.log_reader.QueueMessages.sums`."""
-
-
 def certify(
     manifests: Sequence[Manifest],
     now_ms: int,
@@ -324,16 +329,39 @@ def certify(
     """
     named = list(_distinctly_named(manifests))
     past, present = named[:earlier], named[earlier:]
+    reference = max(present, key=lambda each: (each.end, -each.begin))
     pairs = [(before, after, True) for before in past for after in present]
-    pairs += [(present[0], other, False) for other in present[1:]]
+    pairs += [(reference, other, False) for other in present if other is not reference]
+    ends = queue_ends(present)
     return Certificate(
         made_ms=now_ms,
-        subjects=tuple(map(_subject, named)),
-        comparisons=tuple(
-            _Compare(reference, other, available or {}, may_have_more=grown).run()
-            for reference, other, grown in pairs
+        subjects=(
+            *(_subject(each, queue_ends([each])) for each in past),
+            *(_subject(each, ends) for each in present),
         ),
+        comparisons=tuple(
+            _compare(one, other, available or {}, may_have_more=grown)
+            for one, other, grown in pairs
+        ),
+        not_examined=tuple(_not_examined(named)),
     )
+
+
+def _not_examined(manifests: Sequence[Manifest]) -> Iterator[str]:
+    yield from NEVER_EXAMINED
+    unjudged = unjudged_tables(manifests)
+    if unjudged:
+        yield f"the content of {', '.join(unjudged)}"
+    old = [each.name for each in manifests if each.contents is None]
+    if old:
+        yield (
+            f"tables, and offsets in messages that have moved, of {', '.join(old)}: its manifest"
+            " has format 1"
+        )
+    for each in manifests:
+        if each.uncommitted:
+            count = len(each.uncommitted)
+            yield f"{count} messages of {each.name} that are not known to be committed"
 
 
 def _distinctly_named(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
@@ -343,7 +371,7 @@ def _distinctly_named(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
         yield manifest
 
 
-def _subject(manifest: Manifest) -> Subject:
+def _subject(manifest: Manifest, ends: Mapping[tuple[str, int], int]) -> Subject:
     messages = manifest.messages
     old_log = manifest.log("classic")
     files = () if old_log is None else old_log.files
@@ -365,208 +393,50 @@ def _subject(manifest: Manifest) -> Subject:
         ),
         findings=manifest.findings,
         first_findings=manifest.first_findings,
+        key_holes=manifest.key_holes,
+        uncommitted=len(manifest.uncommitted),
+        impossible_offsets=tuple(impossible_offsets(manifest, ends)),
     )
 
 
-@define(slots=True)
-class _Compare:
-    reference: Manifest
-    other: Manifest
-    available: Mapping[str, MessageSummer]
-    may_have_more: bool
-    same: int = 0
-    moved: int = 0
-    missing: int = 0
-    different: int = 0
-    undecided: int = 0
-    expired: int = 0
-    differences: list[MessageDifference] = field(factory=list)
-
-    def run(self) -> Comparison:
-        others = {(queue.topic, queue.queue_id): queue for queue in self.other.queues}
-        for queue in self.reference.queues:
-            self._queue(queue, others.get((queue.topic, queue.queue_id)))
-        return Comparison(
-            other=self.other.name,
-            same=self.same,
-            moved=self.moved,
-            missing=self.missing,
-            different=self.different,
-            undecided=self.undecided,
-            expired=self.expired,
-            more=self._more(others),
-            reference=self.reference.name,
-            may_have_more=self.may_have_more,
-            tables=tuple(self._tables()),
-            differences=tuple(self.differences),
-        )
-
-    def _more(self, others: Mapping[tuple[str, int], QueueDigest]) -> int:
-        """Return how many messages only the other store has, those without a queue offset
-        included.
-        """
-        mine = {(queue.topic, queue.queue_id): queue for queue in self.reference.queues}
-        more = 0
-        for key, queue in others.items():
-            known = mine.get(key)
-            max_offset, unqueued = (known.max_offset, known.unqueued) if known else (0, 0)
-            more += max(0, queue.max_offset - max(max_offset, queue.min_offset))
-            more += max(0, queue.unqueued - unqueued)
-        return more
-
-    def _tables(self) -> Iterator[str]:
-        mine = {table.name: table.digest for table in self.reference.tables}
-        theirs = {table.name: table.digest for table in self.other.tables}
-        yield from (n for n in sorted({*mine, *theirs}) if mine.get(n) != theirs.get(n))
-
-    def _queue(self, mine: QueueDigest, theirs: QueueDigest | None) -> None:
-        if theirs is None:
-            if mine.count + mine.unqueued:
-                self.missing += mine.count + mine.unqueued
-                self._add_difference(
-                    mine, mine.min_offset, "missing", f"{mine.count} messages", "no queue"
-                )
-            return
-        buckets = {bucket[0]: bucket for bucket in theirs.buckets}
-        for bucket in mine.buckets:
-            number = bucket[0]
-            self._bucket(mine, theirs, bucket, buckets.get(number, (number, 0, 0, 0)))
-
-    def _bucket(
-        self, mine: QueueDigest, theirs: QueueDigest, bucket: Bucket, other: Bucket
-    ) -> None:
-        number, count, _, positions = bucket
-        if bucket[:3] == other[:3]:
-            self.same += count
-            if positions != other[3]:
-                self._places(mine, number)
-            return
-        if number < 0:
-            self._unqueued(mine, count, other[1])
-            return
-        first = max(number * _BUCKET, mine.min_offset)
-        end = min((number + 1) * _BUCKET, mine.max_offset)
-        expired = min(max(theirs.min_offset - first, 0), end - first)
-        self.expired += expired
-        before = self.different + self.missing + self.undecided
-        self._messages(mine, bucket, first + expired, end)
-        is_reported = self.different + self.missing + self.undecided > before
-        if count == other[1] and not expired and not is_reported:
-            # The messages that the queues lead to are equal, so the log contains others as well.
-            self.undecided += 1
-            self._add_difference(mine, first, "bucket", "digest", "another digest")
-
-    def _unqueued(self, queue: QueueDigest, count: int, other: int) -> None:
-        """Count messages without a queue offset, which cannot be compared."""
-        if other < count:
-            self.missing += count - other
-        self.undecided += min(count, other)
-        self._add_difference(queue, -1, "bucket", f"{count} messages", f"{other} messages")
-
-    def _pairs(
-        self, queue: QueueDigest, first: int, end: int
-    ) -> Iterator[tuple[int, MessageValue | None, MessageValue | None]] | None:
-        one = self.available.get(self.reference.name)
-        two = self.available.get(self.other.name)
-        if not isinstance(one, QueueMessages) or not isinstance(two, QueueMessages):
-            return None
-        mine = one.read(queue.topic, queue.queue_id, first, end)
-        theirs = two.read(queue.topic, queue.queue_id, first, end)
-        return ((at, a, b) for (at, a), (_, b) in zip(mine, theirs, strict=True))
-
-    def _places(self, queue: QueueDigest, number: int) -> None:
-        """Compare the positions of a bucket's messages, whose content is equal."""
-        first = max(number * _BUCKET, queue.min_offset)
-        end = min((number + 1) * _BUCKET, queue.max_offset)
-        pairs = self._pairs(queue, first, end) if number >= 0 else None
-        if pairs is None:
-            self.moved += 1
-            return
-        for _, mine, theirs in pairs:
-            if mine is not None and theirs is not None:
-                self.same -= 1
-                self._message(queue, mine, theirs)
-
-    def _sum(self, queue: QueueDigest, bucket: Bucket, first: int, end: int) -> None:
-        """Compare by sums: one of the stores is known only by the sums of its messages."""
-        span = queue.topic, queue.queue_id, first, end
-        one, two = self.available.get(self.reference.name), self.available.get(self.other.name)
-        is_complete = end - first == bucket[1]
-        mine = bucket[1:] if is_complete else one.sums(*span) if one is not None else None
-        if mine is None or two is None:
-            self.undecided += end - first
-            self._add_difference(
-                queue, first, "bucket", f"{end - first} messages", "files not available"
-            )
-            return
-        theirs = two.sums(*span)
-        if theirs[:2] == mine[:2]:
-            self.same += mine[0]
-            # Sums show that messages have moved, but not how many.
-            self.moved += theirs[2] != mine[2]
-        elif theirs[0] < mine[0]:
-            self.missing += mine[0] - theirs[0]
-            self.undecided += theirs[0]
-            self._add_difference(
-                queue, first, "missing", f"{mine[0]} messages", f"{theirs[0]} messages"
-            )
-        else:
-            self.undecided += mine[0]
-            self._add_difference(queue, first, "bucket", "digest", "another digest")
-
-    def _messages(self, queue: QueueDigest, bucket: Bucket, first: int, end: int) -> None:
-        pairs = self._pairs(queue, first, end)
-        if pairs is None:
-            if end > first:
-                self._sum(queue, bucket, first, end)
-            return
-        for queue_offset, mine, theirs in pairs:
-            if mine is None:
-                self.undecided += 1
-                self._add_difference(queue, queue_offset, "missing", "not reachable", "")
-            elif theirs is None:
-                self.missing += 1
-                self._add_difference(queue, queue_offset, "missing", mine.message_id, "nothing")
-            else:
-                self._message(queue, mine, theirs)
-
-    def _message(self, queue: QueueDigest, mine: MessageValue, theirs: MessageValue) -> None:
-        names = [name for name in CONTENT_FIELDS if getattr(mine, name) != getattr(theirs, name)]
-        moved = theirs.physical_offset != mine.physical_offset
-        pointer_shift = abs(theirs.prepared_transaction_offset - mine.prepared_transaction_offset)
-        if pointer_shift not in (0, ENTRY_HEADER_SIZE):
-            # The offset can only have changed if it refers to the first message of a DLedger file
-            # that was converted: that message moves down by the size of the entry header.
-            names.append("prepared_transaction_offset")
-        if not names:
-            self.same += 1
-            self.moved += moved or pointer_shift > 0
-            return
-        self.different += 1
-        for name in names:
-            values = str(getattr(mine, name)), str(getattr(theirs, name))
-            self._add_difference(queue, mine.queue_offset, name, *values)
-
-    def _add_difference(
-        self, queue: QueueDigest, queue_offset: int, what: str, one: str, two: str
-    ) -> None:
-        if len(self.differences) < DIFFERENCES_MAX:
-            self.differences.append(
-                MessageDifference(
-                    topic=queue.topic,
-                    queue_id=queue.queue_id,
-                    queue_offset=queue_offset,
-                    field=what,
-                    reference=one,
-                    other=two,
-                )
-            )
+def _compare(
+    reference: Manifest,
+    other: Manifest,
+    available: Mapping[str, MessageSummer],
+    *,
+    may_have_more: bool,
+) -> Comparison:
+    compared = MessageComparison(reference, other, available)
+    compared.run()
+    mine = {table.name: table.digest for table in reference.tables}
+    theirs = {table.name: table.digest for table in other.tables}
+    names = sorted({*mine, *theirs})
+    return Comparison(
+        other=other.name,
+        reference=reference.name,
+        may_have_more=may_have_more,
+        **asdict(compared.counts),
+        tables=tuple(name for name in names if mine.get(name) != theirs.get(name)),
+        table_differences=tuple(compare_tables(reference, other, is_earlier=may_have_more)),
+        key_holes=tuple(_different_holes(reference, other, is_earlier=may_have_more)),
+        groups=tuple(compared.groups.values()),
+        differences=tuple(compared.differences),
+    )
 
 
-PLACE_FIELDS: Final = frozenset(
-    ("physical_offset", "offset_id", "message_id", "prepared_transaction_offset")
-)
-"""The fields that depend on a message's position. A unique id is compared as a property."""
-CONTENT_FIELDS: Final = tuple(
-    attribute.name for attribute in fields(MessageValue) if attribute.name not in PLACE_FIELDS
-)
+def _different_holes(
+    reference: Manifest, other: Manifest, *, is_earlier: bool
+) -> Iterator[KeyHole]:
+    """Yield the holes of the key index that only one of two stores has, where both have messages.
+
+    Holes of an earlier state may have been filled since.
+    """
+    if reference.contents is None or other.contents is None:
+        return
+    begin, end = max(reference.begin, other.begin), min(reference.end, other.end)
+    mine, theirs = set(reference.key_holes), set(other.key_holes)
+    yield from (
+        hole
+        for hole in sorted(theirs - mine if is_earlier else theirs ^ mine)
+        if hole[1] >= begin and hole[0] < end
+    )

@@ -23,7 +23,7 @@ TABLE        a configuration table with different content
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from itertools import zip_longest
 from typing import Any
@@ -33,6 +33,7 @@ from attrs import asdict, define, evolve
 from rmqpy.audit.facts.facts import RecordFacts
 from rmqpy.audit.facts.log_facts import record_at
 from rmqpy.audit.replicas.manifest import LogDigest, LogFileDigest, Manifest
+from rmqpy.audit.replicas.verdict import DIFFERENT, NOTHING_COMPARED, Verdict
 from rmqpy.audit.scan.directory import LogSegments, StoreDirectory
 from rmqpy.audit.scan.queue_units import map_file
 from rmqpy.codec.backend import scan_records
@@ -50,6 +51,7 @@ __all__ = [
     "first_block",
     "first_difference",
     "first_different_byte",
+    "verdict_on",
 ]
 
 _CHUNK = 1 << 20
@@ -150,6 +152,26 @@ def compare_stores(
         if exact is not None:
             found.append(exact)
     return found
+
+
+def verdict_on(differences: Sequence[Difference], left: Manifest, right: Manifest) -> Verdict:
+    """Return the verdict on two stores with these differences.
+
+    One is contained in the other if only the starts and ends of the logs differ, all in its favour.
+    """
+    if not left.messages or not right.messages:
+        return NOTHING_COMPARED
+    only_left = only_right = 0
+    for each in differences:
+        one, two = left.log(each.log), right.log(each.log)
+        if each.kind not in (DifferenceKind.BEGIN, DifferenceKind.END) or not one or not two:
+            return DIFFERENT
+        in_left = one.end > two.end if each.kind is DifferenceKind.END else one.begin < two.begin
+        only_left, only_right = only_left + in_left, only_right + (not in_left)
+    more = max(1, abs(left.messages - right.messages))
+    return Verdict.on_contents(
+        left.name, right.name, more if only_left else 0, more if only_right else 0
+    )
 
 
 def first_different_byte(one: bytes, two: bytes) -> int:

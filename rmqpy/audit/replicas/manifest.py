@@ -11,6 +11,9 @@ queues      for each queue its smallest offset and the one after its largest, th
             messages per 1024 queue offsets (defined in :mod:`rmqpy.codec.tally.kernel`), and the
             number of messages to which the consume queue leads
 tables      digests of the content of the configuration tables
+contents    the topics, groups, and offsets in them
+key_holes   the ranges of the log that no index file covers
+uncommitted entries after the committed index, which are no messages yet
 facts       the facts of :mod:`rmqpy.audit.facts.facts`
 ==========  =====================================================================================
 
@@ -35,9 +38,12 @@ from rmqpy.audit.checks.engine import (
     ThreadRunner,
     audit_store,
 )
+from rmqpy.audit.checks.key_check import KeyHole
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.audit.facts.file_md5 import FilePart
+from rmqpy.audit.facts.log_reader import Slot
 from rmqpy.audit.facts.small_files import ConfigTable
+from rmqpy.audit.facts.table_content import TableFacts, read_table_facts
 from rmqpy.audit.scan.directory import StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import json_value
 from rmqpy.audit.scan.range_merge import FileDigests, LogResult
@@ -59,7 +65,9 @@ __all__ = [
     "make_manifest",
 ]
 
-MANIFEST_FORMAT: Final = 1
+MANIFEST_FORMAT: Final = 2
+"""Since 2: ``mapped`` in buckets, contents of tables, key holes, uncommitted entries."""
+NOT_MAPPED: Final = -1
 KIND: Final = "rmqpy-manifest"
 
 
@@ -114,10 +122,11 @@ class LogDigest:
         return self.files[0].file_size if self.files else 0
 
 
-Bucket = tuple[int, int, int, int]
-"""(number, count, sum of content, sum of positions).
+Bucket = tuple[int, int, int, int, int]
+"""(number, count, sum of content, sum of positions, sum of positions mapped to a classic log).
 
-Number -1 is for messages without a queue offset.
+Number -1 is for messages without a queue offset. The last sum is ``NOT_MAPPED`` in manifests of
+format 1.
 """
 
 
@@ -155,6 +164,11 @@ class Manifest:
     findings: dict[str, int] = field(factory=dict)
     first_findings: tuple[dict[str, Any], ...] = ()
     facts: dict[str, Any] = field(factory=dict)
+    contents: TableFacts | None = None
+    """None in manifests of format 1."""
+    key_holes: tuple[KeyHole, ...] = ()
+    uncommitted: tuple[Slot, ...] = ()
+    """The messages in entries after the committed index that are in no consume queue."""
 
     @property
     def begin(self) -> int:
@@ -169,16 +183,22 @@ class Manifest:
     def messages(self) -> int:
         return sum(queue.count + queue.unqueued for queue in self.queues)
 
-    def content_digest(self) -> str:
+    def content_digest(self, manifest_format: int = MANIFEST_FORMAT) -> str:
         """Return the SHA-256 of the manifest's content on logs and messages, in hex.
 
-        Every engine computes the same value at any time, until a message is added or expires.
+        Every engine computes the same value at any time, until a message is added or expires. An
+        earlier ``manifest_format`` gives the value that certificates of that time contain.
         """
+        columns = 4 if manifest_format == 1 else 5
+        queues = [
+            {**asdict(queue), "buckets": [bucket[:columns] for bucket in queue.buckets]}
+            for queue in self.queues
+        ]
         content = {
             "mode": self.mode.value,
             "divided_offset": self.divided_offset,
             "logs": [[log.kind, log.begin, log.end] for log in self.logs],
-            "queues": [asdict(queue) for queue in self.queues],
+            "queues": queues,
         }
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
@@ -246,12 +266,15 @@ def _manifest_of(tree: dict[str, Any]) -> Manifest:
         findings=tree["findings"],
         first_findings=tuple(tree["first_findings"]),
         facts=tree["facts"],
+        contents=TableFacts.of_json(contents) if (contents := tree.get("contents")) else None,
+        key_holes=tuple((first, last, count) for first, last, count in tree.get("key_holes", ())),
+        uncommitted=tuple((topic, *numbers) for topic, *numbers in tree.get("uncommitted", ())),
     )
 
 
 def _bucket_of(numbers: list[int]) -> Bucket:
-    number, count, content, positions = numbers
-    return number, count, content, positions
+    number, count, content, positions, *mapped = numbers
+    return number, count, content, positions, mapped[0] if mapped else NOT_MAPPED
 
 
 def _log_file_tree(file: LogFileDigest) -> dict[str, Any]:
@@ -306,7 +329,8 @@ def make_manifest(
     audit = audit_store(files, audit_plan, runner)
     directory = read_directory(files, plan.audit.root, plan.audit.settings)
     md5s = _file_md5s(files, plan, directory, runner)
-    return _manifest_of_audit(plan, tuple(md5s), audit), audit
+    contents = read_table_facts(files, directory)
+    return evolve(_manifest_of_audit(plan, tuple(md5s), audit), contents=contents), audit
 
 
 def _manifest_of_audit(
@@ -330,6 +354,8 @@ def _manifest_of_audit(
         keys_found=audit.keys_found,
         first_findings=tuple(finding.as_json() for finding in audit.first_findings),
         facts=facts.as_json(),
+        key_holes=tuple(audit.key_holes),
+        uncommitted=tuple(audit.uncommitted),
     )
 
 
@@ -366,7 +392,7 @@ def _queue_digests(queues: Iterable[QueueTally]) -> list[QueueDigest]:
             unqueued=queue.unqueued,
             right_units=queue.right_units,
             buckets=tuple(
-                (number, sums[0], sums[1], sums[2])
+                (number, sums[0], sums[1], sums[2], sums[3])
                 for number, sums in sorted(queue.buckets.items())
             ),
         )

@@ -14,8 +14,15 @@ from attrs import define
 
 from rmqpy.audit.facts.log_reader import QueueMessages
 from rmqpy.audit.replicas.certificate import Certificate, certify
-from rmqpy.audit.replicas.compare import Difference, LocalStore, compare_stores, first_difference
+from rmqpy.audit.replicas.compare import (
+    Difference,
+    LocalStore,
+    compare_stores,
+    first_difference,
+    verdict_on,
+)
 from rmqpy.audit.replicas.manifest import Manifest
+from rmqpy.audit.replicas.verdict import Verdict
 
 __all__ = ["LocalReplicaStore", "Pair", "certify_replicas", "changed_subjects", "compare_pairs"]
 
@@ -40,9 +47,7 @@ class Pair:
     right: str
     differences: tuple[Difference, ...]
 
-    @property
-    def is_equal(self) -> bool:
-        return not self.differences
+    verdict: Verdict
 
     @property
     def first(self) -> Difference | None:
@@ -53,7 +58,7 @@ class Pair:
         return {
             "left": self.left,
             "right": self.right,
-            "equal": self.is_equal,
+            **self.verdict.as_json(),
             "first": self.first.as_json() if self.first else None,
             "differences": [each.as_json() for each in self.differences],
         }
@@ -63,7 +68,8 @@ def compare_pairs(replicas: Sequence[LocalReplicaStore]) -> Iterator[Pair]:
     """Yield the comparison of every pair, in the given order."""
     for one, two in combinations(replicas, 2):
         found = compare_stores(one.manifest, two.manifest, one.store, two.store)
-        yield Pair(one.name, two.name, tuple(found))
+        verdict = verdict_on(found, one.manifest, two.manifest)
+        yield Pair(one.name, two.name, tuple(found), verdict)
 
 
 def certify_replicas(replicas: Sequence[LocalReplicaStore], now_ms: int) -> Certificate:
@@ -85,7 +91,7 @@ def changed_subjects(certificate: Certificate, manifests: Mapping[str, Manifest]
     changed = {}
     for subject in certificate.subjects:
         manifest = manifests.get(subject.name)
-        if manifest is None or manifest.content_digest() == subject.digest:
+        if manifest is None or manifest.content_digest(certificate.format) == subject.digest:
             continue
         then = f"{subject.messages} messages from {subject.begin} to {subject.end}"
         now = f"{manifest.messages} messages from {manifest.begin} to {manifest.end}"

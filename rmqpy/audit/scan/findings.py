@@ -162,6 +162,12 @@ class FindingCode(Enum):
         _OPERATOR,
     )
     UNIT_MISSING = "a message without a consume queue unit", Severity.DERIVED, _REBUILD
+    UNIT_UNCOMMITTED = (
+        "an entry after the committed index is in no consume queue: the group decides after a start"
+        " whether it stays",
+        Severity.NOTE,
+        _NONE,
+    )
     UNIT_WRONG = "a consume queue unit that leads elsewhere", Severity.DERIVED, _REBUILD
     UNIT_SURPLUS = "a consume queue unit without a message", Severity.DERIVED, _REBUILD
 

@@ -28,7 +28,7 @@ from rmqpy.audit.scan.findings import Finding, FindingCode
 from rmqpy.audit.scan.ranges import Ending, FrameGroup, RangeResult, WorkRange
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.layout import BLANK_SIZE
-from rmqpy.codec.tally.kernel import QueueTally, Tally, TallyPlan
+from rmqpy.codec.tally.kernel import QueueTally, Tally, TallyPlan, add_sums
 
 __all__ = ["FileDigests", "LogMerge", "LogResult"]
 
@@ -340,7 +340,4 @@ def _add_queue(into: QueueTally, queue: QueueTally) -> None:
     into.unqueued += queue.unqueued
     into.right_units += queue.right_units
     for bucket, sums in queue.buckets.items():
-        total = into.buckets.setdefault(bucket, [0, 0, 0])
-        total[0] += sums[0]
-        total[1] = (total[1] + sums[1]) & _MASK64
-        total[2] = (total[2] + sums[2]) & _MASK64
+        add_sums(into.buckets.setdefault(bucket, [0, 0, 0, 0]), sums)

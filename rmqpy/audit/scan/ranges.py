@@ -187,7 +187,7 @@ class _RangeWalk:
         self.base = work.first_offset
         dledger = work.framing is Framing.DLEDGER
         self.file = FileView(data, self.base, work.file_size, dledger)
-        self.tally = Tally(evolve(plan, dledger=dledger))
+        self.tally = Tally(evolve(plan, dledger=dledger, file_size=work.file_size))
         self.findings: list[Finding] = []
         self.stretches: list[tuple[int, int]] = []
         self.doubtful: set[int] = set()

@@ -61,8 +61,8 @@ class PeerCertificateCheck:
             certificate = self._certificate()
         except RmqError as fault:
             return self._remedy(member, str(fault))
-        if not certificate.is_equal:
-            return self._remedy(member, "the certificate says NOT EQUAL")
+        if not certificate.holds:
+            return self._remedy(member, f"the certificate says {certificate.verdict}")
         own = self.introduce()
         subjects = [each for each in certificate.subjects if each.name == member]
         if not subjects:

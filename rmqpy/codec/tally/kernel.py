@@ -29,9 +29,12 @@ ENTRY_UNIT      pos in the unit, -1 absent     the entry's offset
 Digests of messages are sums, so they do not depend on how a log is divided into ranges.
 ``content`` covers the message itself (BODYCRC, QUEUEID, FLAG, QUEUEOFFSET, SYSFLAG, hosts, times,
 RECONSUMETIMES, BODYLENGTH and the set of its properties, except those that contain the record's
-location), ``place`` its location (PHYSICALOFFSET, PREPAREDTRANSACTIONOFFSET). Both are 64-bit sums
-over a bucket of ``1 << BUCKET_SHIFT`` queue offsets; messages without a queue offset are summed in
-bucket -1.
+location), ``place`` its location (PHYSICALOFFSET, PREPAREDTRANSACTIONOFFSET). ``mapped`` is the
+same as ``place`` after both offsets are mapped to those of a classic log: the first record of a
+DLedger file, at position 48, moves to the start of the file, and offsets that lead to it do too
+(:mod:`rmqpy.upgrade.plan.reframe`). No record of a classic log is at position 48, so the mapping
+leaves classic logs as they are. All are 64-bit sums over a bucket of ``1 << BUCKET_SHIFT`` queue
+offsets; messages without a queue offset are summed in bucket -1.
 """
 
 from __future__ import annotations
@@ -76,6 +79,8 @@ __all__ = [
     "Tally",
     "TallyPlan",
     "UnitRow",
+    "add_sums",
+    "classic_offset",
     "count_frames",
     "mix64",
 ]
@@ -157,7 +162,8 @@ class TallyPlan:
     ``digests`` enables digests of messages, ``blocks`` those of the 64 KiB blocks walked over.
     ``units_of`` returns the consume queue of (topic, queue id), or None if it has no files; if it
     is None itself, consume queues are not checked. ``keys`` is the range of physical offsets (end
-    exclusive) whose messages the key index must contain.
+    exclusive) whose messages the key index must contain. ``file_size`` is the length of a log file,
+    which ``mapped`` needs.
     """
 
     dledger: bool
@@ -167,6 +173,7 @@ class TallyPlan:
     units_of: Callable[[bytes, int], UnitRow | None] | None = None
     entry_units: UnitRow | None = None
     keys: tuple[int, int] | None = None
+    file_size: int = 0
 
 
 @define(slots=True)
@@ -188,7 +195,7 @@ class QueueTally:
     next_queue_offset: int = -1
     right_units: int = 0
     buckets: dict[int, list[int]] = field(factory=dict)
-    """Bucket number → [messages, content, place]."""
+    """Bucket number → [messages, content, place, mapped]."""
 
 
 @define(slots=True)
@@ -468,13 +475,31 @@ class _TallyWalk:
         content = mix64(
             (first << 32 | second) + third * _PROPERTY_FACTOR + fields[-1] * _LENGTH_FACTOR
         )
-        where = mix64(queue_offset * _QUEUE_FACTOR + place)
-        where += mix64(fields[15] + _PROPERTY_FACTOR)
+        prepared, file_size = fields[15], self.tally.plan.file_size
+        where = _mix_place(queue_offset, place, prepared)
+        header = layout.ENTRY_HEADER_SIZE
+        if record == header:
+            place -= header
+        mapped = _mix_place(queue_offset, place, classic_offset(prepared, file_size))
         bucket = queue_offset >> BUCKET_SHIFT if has_queue_unit(fields[7]) else -1
-        sums = queue.buckets.setdefault(bucket, [0, 0, 0])
-        sums[0] += 1
-        sums[1] = (sums[1] + content) & _MASK64
-        sums[2] = (sums[2] + where) & _MASK64
+        add_sums(queue.buckets.setdefault(bucket, [0, 0, 0, 0]), (1, content, where, mapped))
+
+
+def _mix_place(queue_offset: int, offset: int, prepared: int) -> int:
+    return mix64(queue_offset * _QUEUE_FACTOR + offset) + mix64(prepared + _PROPERTY_FACTOR)
+
+
+def classic_offset(offset: int, file_size: int) -> int:
+    """Return the offset in a classic log of the message at ``offset`` of a log of either kind."""
+    is_first = offset > 0 and file_size > 0 and offset % file_size == layout.ENTRY_HEADER_SIZE
+    return offset - layout.ENTRY_HEADER_SIZE if is_first else offset
+
+
+def add_sums(total: list[int], sums: Sequence[int]) -> None:
+    """Add the sums of a bucket to ``total``, which is changed."""
+    total[0] += sums[0]
+    for place in (1, 2, 3):
+        total[place] = (total[place] + sums[place]) & _MASK64
 
 
 def key_hashes(topic: bytes, raw_properties: bytes) -> list[int]:

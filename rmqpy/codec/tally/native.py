@@ -9,23 +9,22 @@ not in its table yet.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Any, Final
 
 from rmqpy._native import ffi, lib
 from rmqpy.codec import layout
 from rmqpy.codec.scan import StopReason, measure_record
-from rmqpy.codec.tally.kernel import BLOCK_SHIFT, EVENT_LIMIT, Tally, UnitRow
+from rmqpy.codec.tally.kernel import BLOCK_SHIFT, EVENT_LIMIT, Tally, UnitRow, add_sums
 
 __all__ = ["tally_frames"]
 
 _EVENT_COLUMNS: Final = 6
-_BUCKET_COLUMNS: Final = 5
+_BUCKET_COLUMNS: Final = 6
 _EVENT_CAPACITY: Final = EVENT_LIMIT + 64
 _BUCKET_CAPACITY: Final = 4096
 _QUEUES_MIN: Final = 64
 _NEW_QUEUE: Final = len(StopReason)
-_MASK64: Final = (1 << 64) - 1
-
 _COUNTS: Final = (
     "records",
     "frame_bytes",
@@ -80,6 +79,7 @@ class _Session:
         state.view = self._keep(ffi.from_buffer("uint8_t[]", view))
         state.length = len(view)
         state.base_offset = base_offset
+        state.file_size = tally.plan.file_size
         state.position, state.stop = position, stop
         plan = tally.plan
         state.dledger, state.check_crc = plan.dledger, plan.check_crc
@@ -186,15 +186,13 @@ class _Session:
     def _take_buckets(self) -> None:
         cells = self.buckets
         for start in range(0, _BUCKET_COLUMNS * self.state.bucket_count, _BUCKET_COLUMNS):
-            queue, bucket, count, content, place = cells[start : start + _BUCKET_COLUMNS]
-            self._add_bucket(queue, bucket, (count, content, place))
+            queue, bucket, *sums = cells[start : start + _BUCKET_COLUMNS]
+            self._add_bucket(queue, bucket, sums)
         self.state.bucket_count = 0
 
-    def _add_bucket(self, number: int, bucket: int, sums: tuple[int, int, int]) -> None:
-        total = self.tally.queues[number].buckets.setdefault(bucket, [0, 0, 0])
-        total[0] += sums[0]
-        total[1] = (total[1] + sums[1]) & _MASK64
-        total[2] = (total[2] + sums[2]) & _MASK64
+    def _add_bucket(self, number: int, bucket: int, sums: Sequence[int]) -> None:
+        total = self.tally.queues[number].buckets.setdefault(bucket, [0, 0, 0, 0])
+        add_sums(total, sums)
 
     def _take_queues(self) -> None:
         for number, known in enumerate(self.tally.queues):
@@ -202,6 +200,6 @@ class _Session:
             for name in _QUEUE_COUNTS:
                 setattr(known, name, getattr(queue, name))
             if queue.bucket_messages:
-                sums = queue.bucket_messages, queue.bucket_content, queue.bucket_place
-                self._add_bucket(number, queue.bucket, sums)
+                sums = queue.bucket_content, queue.bucket_place, queue.bucket_mapped
+                self._add_bucket(number, queue.bucket, (queue.bucket_messages, *sums))
                 queue.bucket_messages = 0

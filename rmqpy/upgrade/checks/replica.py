@@ -45,7 +45,7 @@ class Replica(Protocol):
     def digest(self, path: str, start: int, end: int) -> str:
         """Return the md5 of a range as hex, or ``absent`` if the range does not exist."""
 
-    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
+    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int, int]:
         """Return the same as :meth:`rmqpy.audit.facts.log_reader.QueueMessages.sums`."""
 
     def status(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class LocalReplica:
         directory = read_directory(self.files, self.root, self.plan.settings)
         return QueueMessages(self.files, directory)
 
-    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
+    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int, int]:
         return self.messages().sums(topic, queue_id, first, end)
 
     def status(self) -> dict[str, Any]:
@@ -160,10 +160,10 @@ class RemoteReplica:
             )
         return found.decode()
 
-    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int]:
+    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int, int]:
         query = {"topic": topic, "queue": queue_id, "first": first, "end": end}
-        count, content, positions = json.loads(self._get("sums", query))
-        return int(count), int(content), int(positions)
+        count, content, positions, mapped = json.loads(self._get("sums", query))
+        return int(count), int(content), int(positions), int(mapped)
 
     def status(self) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(self._get("status", {}))

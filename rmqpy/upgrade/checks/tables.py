@@ -19,20 +19,16 @@ from typing import Any
 
 from attrs import define, field
 
+from rmqpy.audit.facts.small_files import DATA_VERSION
+from rmqpy.audit.facts.table_content import (
+    DELAYS,
+    MEMBERS,
+    OFFSETS,
+    parse_content,
+    split_offset_key,
+)
 from rmqpy.model.errors import RmqError
 from rmqpy.remoting import fastjson
-
-TOPICS = "topics.json"
-GROUPS = "subscriptionGroup.json"
-OFFSETS = "consumerOffset.json"
-DELAYS = "delayOffset.json"
-MEMBERS = {
-    TOPICS: "topicConfigTable",
-    GROUPS: "subscriptionGroupTable",
-    OFFSETS: "offsetTable",
-    DELAYS: "offsetTable",
-}
-DATA_VERSION = "dataVersion"
 
 Ends = Mapping[tuple[str, int], int]
 """Topic and queue id → the queue offset after the last message."""
@@ -63,7 +59,7 @@ class MergedTables:
 def table_differences(one: Mapping[str, str], two: Mapping[str, str]) -> Iterator[TableDifference]:
     """Yield the differences in content between two replicas' tables; formatting is ignored."""
     for name in sorted(one.keys() | two.keys()):
-        content_one, content_two = (_content(name, tables.get(name)) for tables in (one, two))
+        content_one, content_two = (parse_content(name, tables.get(name)) for tables in (one, two))
         if content_one == content_two:
             continue
         if name == DELAYS and content_one and content_two:
@@ -89,7 +85,7 @@ def merge_tables(
     merged = MergedTables()
     for name in sorted({name for tables in replicas.values() for name in tables}):
         contents = {
-            replica: _content(name, tables.get(name)) for replica, tables in replicas.items()
+            replica: parse_content(name, tables.get(name)) for replica, tables in replicas.items()
         }
         if name in (OFFSETS, DELAYS):
             result = _merge_offsets(name, contents, ends, merged.conflicts)
@@ -114,39 +110,8 @@ def merge_tables(
 
 def consumer_offsets(tables: Mapping[str, str]) -> Iterator[tuple[str, str, int, int]]:
     """Yield (topic, group, queue id, offset) of every consumer group."""
-    for key, offset in _content(OFFSETS, tables.get(OFFSETS)).items():
-        topic_and_group, _, queue = key.rpartition(" ")
-        topic, _, group = topic_and_group.partition("@")
-        yield topic, group, int(queue), offset
-
-
-def _content(name: str, text: str | None) -> dict[str, Any]:
-    """Return the content that is compared and merged, without nesting.
-
-    Consumer offsets have keys of the form "topic@group queue", configurations their name. The
-    result is empty if there is no table, or none that can be parsed.
-    """
-    if not text:
-        return {}
-    try:
-        value = fastjson.loads(text)
-    except (RmqError, ValueError):
-        return {}
-    if not isinstance(value, dict):
-        return {}
-    member = MEMBERS.get(name)
-    if member is None:
-        return {key: each for key, each in value.items() if key != DATA_VERSION}
-    table = value.get(member) or {}
-    if name == OFFSETS:
-        return {
-            f"{key} {queue}": int(offset)
-            for key, queues in table.items()
-            for queue, offset in queues.items()
-        }
-    if name == DELAYS:
-        return {str(level): int(offset) for level, offset in table.items()}
-    return dict(table)
+    for key, offset in parse_content(OFFSETS, tables.get(OFFSETS)).items():
+        yield (*split_offset_key(key), offset)
 
 
 def _merge_offsets(

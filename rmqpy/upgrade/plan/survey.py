@@ -27,7 +27,7 @@ from rmqpy.model.progress import NoProgress, StartProgress
 from rmqpy.model.typed_json import check_types
 from rmqpy.store.files.log_recovery import Framing
 
-SURVEY_FORMAT = 1
+SURVEY_FORMAT = 2
 FINDINGS_MAX = 1000
 """The maximum number of audit findings in a survey."""
 

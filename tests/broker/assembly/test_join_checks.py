@@ -15,7 +15,7 @@ from simulator.member_view import MemberView
 from simulator.plan import GROUP_NAME, SimulationPlan
 from simulator.records import BODY_AT, ENTRY_HEADER_BYTES
 
-from rmqpy.audit.replicas.certificate import Certificate, Subject
+from rmqpy.audit.replicas.certificate import Certificate, Comparison, Subject
 from rmqpy.broker.assembly.join_checks import PeerCertificateCheck
 from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.handshake import PeerHello
@@ -256,14 +256,25 @@ def subject(name: str, **changes: Any) -> Subject:
         ([subject("n0"), subject("n1", old_log_digest="")], "does not describe its old log"),
         ([subject("n0"), subject("n1", old_log_digest="aa,xx")], "contains other messages"),
         ([subject("n0"), subject("n1", old_log_end=7000)], "differ from offset 7000 on"),
-        ([subject("n0"), subject("n1", by_queue=8)], "says NOT EQUAL"),
+        ([subject("n0"), subject("n1", by_queue=8)], "says DIFFERENT"),
     ],
 )
 def test_a_certificate_admits_only_members_that_it_proves_equal(
     subjects: list[Subject], reason: str
 ) -> None:
     files = MemoryFiles()
-    certificate = Certificate(made_ms=1, subjects=tuple(subjects), comparisons=())
+    compared = Comparison(
+        reference="n0",
+        other="n1",
+        same=9,
+        moved=0,
+        missing=0,
+        different=0,
+        undecided=0,
+        expired=0,
+        more=0,
+    )
+    certificate = Certificate(made_ms=1, subjects=tuple(subjects), comparisons=(compared,))
     files.put("/s/rmqpy/certificate.json", certificate.encode(b"secret"))
     files.put("/key", b"secret\n")
     files.put("/other", b"other")

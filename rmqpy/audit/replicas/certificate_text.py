@@ -1,0 +1,156 @@
+"""The text of a certificate: counts, then one sentence for each cause, then the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from rmqpy.audit.replicas.certificate import Certificate, Comparison, Subject
+from rmqpy.audit.replicas.message_comparison import DifferenceGroup
+from rmqpy.audit.scan.findings import FindingCode
+
+__all__ = ["certificate_lines", "comparison_sentences"]
+
+SENTENCES_MAX: Final = 20
+"""The maximum number of sentences on one comparison; the JSON form has all of them."""
+PLACES_MAX: Final = 4
+"""The maximum number of queues in one sentence."""
+VALUE_MAX: Final = 80
+
+JAVA_NAMES: Final = {
+    "body_crc": "BODYCRC",
+    "body_bytes": "BODYLENGTH",
+    "flag": "FLAG",
+    "sys_flag": "SYSFLAG",
+    "born_timestamp_ms": "BORNTIMESTAMP",
+    "born_host": "BORNHOST",
+    "store_timestamp_ms": "STORETIMESTAMP",
+    "store_host": "STOREHOST",
+    "reconsume_times": "RECONSUMETIMES",
+    "physical_offset": "PHYSICALOFFSET",
+    "prepared_transaction_offset": "PREPAREDTRANSACTIONOFFSET",
+    "properties": "properties",
+}
+COUNTS: Final = {
+    "same": "the same",
+    "moved": "of them moved",
+    "missing": "missing",
+    "different": "different",
+    "undecided": "undecided",
+    "more": "more",
+    "expired": "expired",
+    "expired_in_reference": "more that have expired",
+    "uncommitted": "not known to be committed",
+}
+
+
+def certificate_lines(certificate: Certificate) -> Iterator[str]:
+    """Yield the lines of a report. The last one is the verdict."""
+    for each in certificate.subjects:
+        yield (
+            f"{each.name}: {each.messages} messages, {each.by_queue} of {each.queued} by queue,"
+            f" {each.by_id} by id, {each.keys_found} of {each.keys} keys"
+        )
+        yield from (f"  {sentence}" for sentence in _subject_sentences(each))
+    for compared in certificate.comparisons:
+        yield f"{compared.reference} compared with {compared.other}: {_counts(compared)}"
+        sentences = list(comparison_sentences(compared))
+        yield from (f"  {sentence}" for sentence in sentences[:SENTENCES_MAX])
+        if sentences[SENTENCES_MAX:]:
+            yield f"  and {len(sentences) - SENTENCES_MAX} more sentences, in --format json"
+    if certificate.not_examined:
+        yield f"not examined: {'; '.join(certificate.not_examined)}"
+    yield str(certificate.verdict)
+
+
+def _counts(compared: Comparison) -> str:
+    parts = [f"{getattr(compared, name)} {text}" for name, text in COUNTS.items()]
+    return ", ".join(part for part in parts if not part.startswith("0 ")) or "no messages"
+
+
+def _subject_sentences(subject: Subject) -> Iterator[str]:
+    firsts = {each["code"]: each for each in reversed(subject.first_findings)}
+    for name, count in subject.severe_findings.items():
+        code, first = FindingCode[name], firsts.get(name)
+        yield f"{name}, {_times(count)}: {code.text}{_place(first) if first else ''}"
+    if subject.key_holes:
+        count = sum(hole[2] for hole in subject.key_holes)
+        yield f"{_messages(count)} with keys in no index file"
+    for each in subject.impossible_offsets:
+        yield f"{each.table}: {each.text}"
+
+
+def _place(finding: dict[str, object]) -> str:
+    text = f"; first in {finding['file']}"
+    if "offset" in finding:
+        text += f" at offset {finding['offset']}"
+    if "topic" in finding:
+        text += f", topic {finding['topic']}, queue {finding.get('queue_id')}"
+    return text
+
+
+def comparison_sentences(compared: Comparison) -> Iterator[str]:
+    """Yield one sentence for each cause for which two stores are not equal."""
+    by_cause: dict[tuple[str, str], list[DifferenceGroup]] = {}
+    for group in compared.groups:
+        by_cause.setdefault((group.field, group.topic), []).append(group)
+    for (name, topic), groups in by_cause.items():
+        yield _sentence(name, topic, groups, compared)
+    excess = compared.more + compared.expired_in_reference
+    if excess and not compared.may_have_more:
+        yield f"{compared.other} has {_messages(excess)} that {compared.reference} lacks"
+    if compared.expired:
+        yield f"{_messages(compared.expired)} of {compared.reference} expired in {compared.other}"
+    if compared.expired_in_reference:
+        expired = _messages(compared.expired_in_reference)
+        yield f"{expired} of {compared.other} expired in {compared.reference}"
+    for first, last, count in compared.key_holes:
+        yield (
+            f"{_messages(count)} from offset {first} to {last} are found by their keys in only one"
+            " store: rmqpy pipeline rebuild builds the index"
+        )
+    for each in compared.table_differences:
+        yield f"{each.table}: {each.text}{' (harmless)' if each.harmless else ''}"
+
+
+def _sentence(name: str, topic: str, groups: list[DifferenceGroup], compared: Comparison) -> str:
+    count = sum(group.count for group in groups)
+    where = f"topic {topic}, {_queues(groups)}"
+    first = groups[0]
+    values = f"{_short(first.reference)} in {compared.reference}"
+    values += f", {_short(first.other) or 'nothing'} in {compared.other}"
+    if name == "missing":
+        return f"{_messages(count)} missing in {compared.other}: {where}; first {values}"
+    if name == "unreachable":
+        return f"{_messages(count)} not reachable in {compared.reference}: {where}"
+    if name == "message":
+        return (
+            f"another message in {compared.other} than in {compared.reference}: {where}; {values}"
+        )
+    if name == "bucket":
+        return f"not compared message by message: {where}; {values}"
+    return f"{JAVA_NAMES.get(name, name)} differs in {_messages(count)}: {where}; first {values}"
+
+
+def _queues(groups: Iterable[DifferenceGroup]) -> str:
+    texts = []
+    for group in groups:
+        text = f"queue {group.queue_id}"
+        if group.first >= 0:
+            text += f" offset {group.first}"
+            text += f" to {group.last}" if group.last != group.first else ""
+        texts.append(text)
+    rest = f" and {len(texts) - PLACES_MAX} more queues" if texts[PLACES_MAX:] else ""
+    return ", ".join(texts[:PLACES_MAX]) + rest
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= VALUE_MAX else f"{text[:VALUE_MAX]}..."
+
+
+def _messages(count: int) -> str:
+    return f"{count} message{'' if count == 1 else 's'}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
