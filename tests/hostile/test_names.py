@@ -34,10 +34,14 @@ KINDS = tuple(requests_with_names(Random(0), "T", "n"))
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
-    """Return all entries of ``folder``, with the content of JSON files."""
+    """Return all entries of ``folder``, with the content of JSON files.
+
+    The checkpoint, which a flush creates at any time, is left out.
+    """
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.suffix == ".json" else None
         for path in folder.rglob("*")
+        if path.name != "checkpoint"
     }
 
 

@@ -75,6 +75,7 @@ def test_spark_without_java_is_exit_code_1(
 ) -> None:
     versions(monkeypatch, pyspark="4.3.0", pyarrow="26.0.1", pandas="2.3.3")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (tmp_path / "commitlog").mkdir()
     assert main(["pipeline", "audit", str(tmp_path), "--engine", "spark"]) == 1
     assert "set JAVA_HOME" in capsys.readouterr().err
 
