@@ -21,7 +21,7 @@ from typing import Final
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import PhysicalOffset
-from rmqpy.model.names import SCHEDULE_TOPIC
+from rmqpy.model.names import is_system_topic
 from rmqpy.store.appender import MessageAppender
 from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.files.paths import StorePaths
@@ -229,9 +229,11 @@ class MessageStore:
         self.appender.tails.forget_topic(topic.encode())
 
     def delete_expired_queues(self) -> int:
-        """Delete the queues without a message in the log (request 306), and return their number."""
+        """Delete the queues without a message in the log (request 306), and return their number.
+        Those of system topics stay: their readers keep offsets in them.
+        """
         self._files.unlink(self._paths.recovery_point)
-        removed = self.queues.drop_below(self.log.min_offset, SCHEDULE_TOPIC)
+        removed = self.queues.drop_below(self.log.min_offset, is_system_topic)
         self.appender.tails.forget({(topic.encode(), queue_id) for topic, queue_id in removed})
         return len(removed)
 

@@ -71,14 +71,27 @@ class StoreCleaning:
         return RemotingCommand.response_to(request)
 
     def delete_unused_topics(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Delete the consume queues of topics that are not configured, except system topics."""
-        for topic in {topic for (topic, _), _ in self._store.queues.items()}:
-            if self._topics.get(topic) is None and topic not in _KEPT:
+        """Delete the consume queues of topics that are not configured.
+
+        Those of system topics stay, above all half messages: open transactions have no other copy.
+        (Java spares two of them by name, and has the others in its topic table once it has checked
+        transactions.) So do those of retry and dead letter topics that contain messages.
+        """
+        queues: dict[str, int] = {}
+        for (topic, _), queue in self._store.queues.items():
+            count = queue.max_offset - queue.min_offset
+            queues[topic] = queues.get(topic, 0) + count
+        for topic, count in queues.items():
+            if self._topics.get(topic) is None and not self._is_kept(topic, count):
                 self._store.delete_topic_queues(topic)
                 logger.info(
                     "deleted the consume queues of topic %s, which is not configured", topic
                 )
         return RemotingCommand.response_to(request)
+
+    def _is_kept(self, topic: str, message_count: int) -> bool:
+        of_group = names.is_retry_topic(topic) or names.is_dlq_topic(topic)
+        return self._topics.is_system(topic) or (of_group and message_count > 0)
 
     def delete_expired_files(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         self._store.retention.delete_manually()
@@ -110,6 +123,3 @@ class StoreCleaning:
         if failure is not None and failure != self._reported:
             logger.error("cleaning makes no progress: %s", failure)
         self._reported = failure
-
-
-_KEPT = (names.SCHEDULE_TOPIC, names.TRANSACTION_OP_HALF_TOPIC)

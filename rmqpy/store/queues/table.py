@@ -5,7 +5,7 @@ disk or created when first needed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
@@ -191,14 +191,14 @@ class ConsumeQueueTable:
             self._files.remove_tree(f"{self._directory}/{topic}")
         return len(names)
 
-    def drop_below(self, log_min_offset: int, spared_topic: str) -> list[QueueName]:
-        """Delete the queues whose last message is below the log, except those of ``spared_topic``.
-        Return their names.
+    def drop_below(self, log_min_offset: int, is_spared: Callable[[str], bool]) -> list[QueueName]:
+        """Delete the queues whose last message is below the log, except those of topics for which
+        ``is_spared`` returns true. Return their names.
         """
         expired = [
             name
             for name, queue in self._queues.items()
-            if name[0] != spared_topic and 0 < queue.max_physical_offset < log_min_offset
+            if 0 < queue.max_physical_offset < log_min_offset and not is_spared(name[0])
         ]
         for topic, queue_id in expired:
             self._queues.pop((topic, queue_id)).destroy()

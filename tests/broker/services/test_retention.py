@@ -6,6 +6,8 @@ import errno
 
 import pytest
 
+from rmqpy.codec.properties import encode_properties
+from rmqpy.model.flags import TRANSACTION_PREPARED
 from rmqpy.testing.harness import BrokerHarness, BuildBroker
 
 HOUR_MS = 3_600_000
@@ -71,6 +73,47 @@ def test_requests_306_and_316(build: BuildBroker) -> None:
     harness.scheduler.advance(20_000)
     assert harness.call(306).code == 0
     assert {topic for topic, _ in harness.store.reader.queue_names()} == {"T"}
+
+
+def test_request_316_keeps_the_queues_of_the_broker_itself(build: BuildBroker) -> None:
+    """Half messages, their decisions, waiting and traced messages, and retries with messages; even
+    if the topic table does not contain them. Nothing else keeps an open transaction.
+    """
+    harness = build(trace_topic_enable=True)
+    topics = harness.broker.topics
+    half = {"TRAN_MSG": "true", "PGROUP": "PG"}
+    for number in range(5):
+        properties = encode_properties({**half, "UNIQ_KEY": str(number)}).decode()
+        assert harness.send(sys_flag=TRANSACTION_PREPARED, properties=properties).code == 0
+    assert harness.send(properties=encode_properties({"DELAY": "3"}).decode()).code == 0
+    kept = {"RMQ_SYS_TRANS_HALF_TOPIC": 5, "SCHEDULE_TOPIC_XXXX": 1}
+    for name in ("RMQ_SYS_TRACE_TOPIC", "%RETRY%G", "%DLQ%G", "Plain", "rmq_sys_other"):
+        topics.create_for_group(name, 1)
+        assert harness.send(topic=name).code == 0
+        if name != "Plain":
+            kept[name] = 1
+    for name in list(topics.topics):
+        topics.delete(name)
+    assert harness.call(316).code == 0
+    found: dict[str, int] = {}
+    for topic, queue_id in harness.store.reader.queue_names():
+        end = harness.store.reader.max_queue_offset(topic, queue_id)
+        found[topic] = found.get(topic, 0) + end
+    assert found == kept
+
+
+def test_request_306_keeps_the_queues_of_system_topics(build: BuildBroker) -> None:
+    harness = build(mapped_file_size_commit_log=4096, delete_when=())
+    harness.files.now_ms = harness.scheduler.now_ms()
+    properties = encode_properties({"TRAN_MSG": "true", "PGROUP": "PG"}).decode()
+    assert harness.send(sys_flag=TRANSACTION_PREPARED, properties=properties).code == 0
+    for _ in range(40):
+        harness.send(b"x" * 500)
+    harness.scheduler.jump_wall_clock(73 * HOUR_MS)
+    harness.call(329)
+    harness.scheduler.advance(20_000)
+    assert harness.call(306).code == 0
+    assert ("RMQ_SYS_TRANS_HALF_TOPIC", 0) in harness.store.reader.queue_names()
 
 
 def test_a_full_disk_refuses_messages_and_accepts_them_again_later(harness: BrokerHarness) -> None:
