@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rmqpy.cli.given_files import (
     check_readable,
@@ -28,6 +28,12 @@ from rmqpy.cli.parsing import (
     add_format_option,
     add_log_options,
 )
+from rmqpy.cli.upgrade_carry_out import (
+    announced_in_all,
+    carry_out,
+    described,
+    recorded_context,
+)
 from rmqpy.cli.upgrade_inputs import (
     absolute,
     all_replicas,
@@ -37,7 +43,6 @@ from rmqpy.cli.upgrade_inputs import (
     locked,
     name_of,
     named,
-    node_context_at,
     now_ms,
     plan_context_of,
 )
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
     from rmqpy.upgrade.checks.replica import Replica
     from rmqpy.upgrade.plan.journal import Journal
+    from rmqpy.upgrade.plan.node_context import NodeContext
     from rmqpy.upgrade.plan.plan import NodePlan, Plan
     from rmqpy.upgrade.steps.plan_context import PlanContext
 
@@ -159,6 +165,10 @@ def _add_undo(verbs: Commands) -> None:
     ):
         verb = _verb(verbs, name, text, run)
         verb.add_argument("directory", metavar="DIR")
+        if run is _rollback:
+            verb.add_argument(
+                "--plan", metavar="ID", help="the plan that is meant, if status shows several"
+            )
 
 
 def _add_proof(verbs: Commands) -> None:
@@ -302,32 +312,38 @@ def plan_verb(options: argparse.Namespace) -> int:
 
 
 def _apply(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.plan.engine import apply_plan, load_plan, verify_preconditions
-    from rmqpy.upgrade.plan.journal import load_journal
-    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+    from rmqpy.upgrade.plan.engine import apply_plan, remaining, resume
 
-    context = plan_context_of(options)
     if options.resume:
         root = absolute(options.resume)
-        node_context = node_context_at(context, root)
-        journal = load_journal(node_context.files, node_context.work)
-        if journal is None or not journal.is_half_done:
-            raise UpgradeRefusedError(f"no plan is half done in {root}")
-        plan, node = load_plan(node_context, journal.plan_id)
-    else:
-        plan, node = _read_plan(options.plan, read_secret(options.key)), options.node or ""
-        node_context = context.node_context(_replica_of(context, plan.node(node)))
+        node_context = recorded_context(options, root)
+        if options.dry_run:
+            return _dry_run(options, node_context, remaining(node_context))
+        with locked(node_context.files, root):
+            journal = resume(node_context)
+        return _print_journal(options, journal, f"plan {journal.plan_id} is applied in {root}")
+    context = plan_context_of(options)
+    plan, node = _read_plan(options.plan, read_secret(options.key)), options.node or ""
+    node_context = context.node_context(_replica_of(context, plan.node(node)))
     if options.dry_run:
-        wrong = verify_preconditions(node_context, plan.node(node))
-        _print(options, {"wrong": wrong}, wrong or ["every operation could be done"])
-        return EXIT_NO if wrong else EXIT_DONE
+        return _dry_run(options, node_context, plan.node(node))
     with locked(node_context.files, plan.node(node).root):
         journal = apply_plan(node_context, plan, node, phase=plan.steps[-1])
     return _print_journal(options, journal, f"plan {plan.id} is applied in {plan.node(node).root}")
 
 
+def _dry_run(options: argparse.Namespace, node_context: NodeContext, part: NodePlan) -> int:
+    from rmqpy.upgrade.plan.own_paths import check_own_paths
+    from rmqpy.upgrade.plan.preconditions import check_sources, verify_preconditions
+
+    check_own_paths(node_context, part)
+    wrong = verify_preconditions(node_context, part)
+    check_sources(node_context, part)
+    _print(options, {"wrong": wrong}, wrong or ["every operation could be done"])
+    return EXIT_NO if wrong else EXIT_DONE
+
+
 def _switch(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.plan.engine import apply_plan
     from rmqpy.upgrade.runbook import switch_runbook
     from rmqpy.upgrade.steps.old_log_mark import save_old_log_mark
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
@@ -343,15 +359,15 @@ def _switch(options: argparse.Namespace) -> int:
     if options.runbook:
         print("\n".join(switch_runbook(context, options.runbook)))
         return EXIT_DONE
-    plan = plan_switch(context)
     if options.dry_run:
-        return _show_plan(options, plan)
-    journals = []
-    for part in plan.nodes:
-        node_context = context.node_context(context.group.replica(part.replica))
-        with locked(node_context.files, part.root):
-            journals.append(apply_plan(node_context, plan, part.replica, phase="switched"))
-            save_old_log_mark(node_context.files, context.group.replica(part.replica))
+        return _show_plan(options, plan_switch(context))
+
+    def save_mark(node_context: NodeContext, part: NodePlan) -> None:
+        save_old_log_mark(node_context.files, context.group.replica(part.replica))
+
+    with announced_in_all(context, "switch"):
+        plan = plan_switch(context)
+        carry_out(context, plan, "switched", save_mark)
     _print(
         options,
         {"plan": plan.id, "nodes": [part.replica for part in plan.nodes]},
@@ -361,7 +377,6 @@ def _switch(options: argparse.Namespace) -> int:
 
 
 def _join(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.plan.engine import apply_plan
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_joining
 
@@ -371,16 +386,13 @@ def _join(options: argparse.Namespace) -> int:
     plan = plan_joining(context, name)
     if options.dry_run or plan.is_empty:
         return _show_plan(options, plan)
-    node_context = context.node_context(context.group.replica(name))
     (part,) = plan.nodes
     _confirm(options, plan, f"change {part.root} as planned")
-    with locked(node_context.files, part.root):
-        journal = apply_plan(node_context, plan, name, phase="aligned")
+    (journal,) = carry_out(context, plan, "aligned")
     return _print_journal(options, journal, f"{name} has the old log of {source}: start its broker")
 
 
 def _leave(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.plan.engine import apply_plan
     from rmqpy.upgrade.runbook import leave_runbook
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_leaving
@@ -399,13 +411,11 @@ def _leave(options: argparse.Namespace) -> int:
     if options.runbook:
         print("\n".join(leave_runbook(context, options.runbook)))
         return EXIT_DONE
-    plan = plan_leaving(context)
     if not (options.apply or options.into):
-        return _show_plan(options, plan)
-    for part in plan.nodes:
-        node_context = context.node_context(context.group.replica(part.replica))
-        with locked(node_context.files, part.root):
-            apply_plan(node_context, plan, part.replica, phase="left")
+        return _show_plan(options, plan_leaving(context))
+    with announced_in_all(context, "leave --apply"):
+        plan = plan_leaving(context)
+        carry_out(context, plan, "left")
     notes = [f"{part.replica}: {note}" for part in plan.nodes for note in part.notes]
     _print(options, {"plan": plan.id, "notes": notes}, [*notes, f"left DLedger: plan {plan.id}"])
     return EXIT_DONE
@@ -439,36 +449,60 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _rollback(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.plan.engine import roll_back
+    from rmqpy.upgrade.plan.engine import roll_back, to_roll_back
+    from rmqpy.upgrade.plan.journal import APPLIED
 
     root = absolute(options.directory)
-    node_context = node_context_at(plan_context_of(options), root)
+    node_context = recorded_context(options, root)
+    lines = described(node_context, to_roll_back(node_context, options.plan))
+    if options.format != "json":
+        _print(options, None, lines)
     with locked(node_context.files, root):
-        journal = roll_back(node_context)
-    return _print_journal(options, journal, f"{root} is as before")
+        journal = roll_back(node_context, options.plan)
+    text = f"{root} is as before"
+    if journal.state == APPLIED:
+        text += f" plan {lines[0].split()[3]}; plan {journal.plan_id} is still applied"
+    return _print_journal(options, journal, text)
 
 
 def _finalize(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.engine import finalize
 
     root = absolute(options.directory)
-    journal = finalize(node_context_at(plan_context_of(options), root))
+    journal = finalize(recorded_context(options, root))
     return _print_journal(options, journal, f"{root}: the upgrade is final, undo records removed")
 
 
 def _status(options: argparse.Namespace) -> int:
     replicas = all_replicas(options)
     states = {replica.name: replica.status() for replica in replicas}
-    lines = [
-        f"{name}: {state['state']}"
-        + (f" (plan {state['plan']}, {state['phase']})" if "plan" in state else "")
-        for name, state in states.items()
-    ]
+    lines = [line for name, state in states.items() for line in _status_lines(name, state)]
     _print(options, states, lines)
     half = [
-        name for name, state in states.items() if state["state"] in ("applying", "rolling_back")
+        name
+        for name, state in states.items()
+        if state["state"] in ("applying", "rolling_back", "damaged")
     ]
     return EXIT_NO if half else EXIT_DONE
+
+
+def _status_lines(name: str, state: dict[str, Any]) -> Iterable[str]:
+    plan = f" (plan {state['plan']}, {state['phase']})" if "plan" in state else ""
+    yield f"{name}: {state['state']}{plan}"
+    if "damage" in state:
+        yield f"{name}: {state['damage']}"
+    at = state.get("root", "DIR")
+    match state["state"]:
+        case "applying":
+            yield (
+                f"{name}: {state['done']} operations are done; continue with rmqpy upgrade apply"
+                f" --resume {at}, or take the plan back with rmqpy upgrade rollback {at}"
+            )
+        case "rolling_back":
+            yield (
+                f"{name}: {state['done']} operations are left to take back; finish with"
+                f" rmqpy upgrade rollback {at}"
+            )
 
 
 def _serve(options: argparse.Namespace) -> int:

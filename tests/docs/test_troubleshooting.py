@@ -213,7 +213,7 @@ def _half_done(environment: Environment) -> None:
     environment.filled()
     work = environment.store / "rmqpy" / "upgrade"
     work.mkdir(parents=True)
-    (work / "journal.json").write_text('{"state": "applying"}', encoding="utf-8")
+    (work / "journal.json").write_text('{"format": 1, "state": "applying"}', encoding="utf-8")
 
 
 @case("Directory", "it has DLedger data and the flag is off")

@@ -16,11 +16,12 @@ from attrs import define, evolve, field
 
 from rmqpy.audit.facts.log_reader import QueueMessages
 from rmqpy.audit.scan.directory import read_directory
-from rmqpy.model.errors import NetworkError, RmqError
+from rmqpy.config.loading import StoreSettings
+from rmqpy.model.errors import NetworkError, RmqError, StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.store.upgrade_guard import upgrade_work
-from rmqpy.upgrade.plan.journal import load_journal
-from rmqpy.upgrade.plan.node_context import range_digest
+from rmqpy.upgrade.plan.evidence import current_journal
+from rmqpy.upgrade.plan.node_context import NodeContext, range_digest
 from rmqpy.upgrade.plan.survey import Survey, SurveyPlan, take_survey
 
 RANGE_BYTES_MAX = 4 << 20
@@ -37,6 +38,10 @@ class Replica(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def address(self) -> str:
+        """The directory on this host, or the URL."""
 
     def survey(self) -> Survey: ...
 
@@ -69,6 +74,10 @@ class LocalReplica:
 
     @property
     def root(self) -> str:
+        return self.plan.root
+
+    @property
+    def address(self) -> str:
         return self.plan.root
 
     def survey(self) -> Survey:
@@ -106,16 +115,25 @@ class LocalReplica:
         return self.messages().sums(topic, queue_id, first, end)
 
     def status(self) -> dict[str, Any]:
-        journal = load_journal(self.files, upgrade_work(self.plan.root))
+        work = upgrade_work(self.plan.root)
+        try:
+            journal = current_journal(NodeContext(self.files, work, self._settings()))
+        except StoreError as error:
+            return {"state": "damaged", "damage": str(error)}
         if journal is None:
             return {"state": "untouched"}
-        return {
+        state = {
             "state": journal.state,
+            "root": self.plan.root,
             "plan": journal.plan_id,
             "phase": journal.phase,
             "done": journal.done,
             "since_ms": journal.since_ms,
         }
+        return state | ({"damage": journal.damage} if journal.damage else {})
+
+    def _settings(self) -> StoreSettings:
+        return self.plan.settings or StoreSettings(store_path_root_dir=self.plan.root)
 
     def clock_skew_ms(self) -> int:
         return 0
@@ -209,6 +227,10 @@ class Replicas:
     """All replicas by name, as the source of an operation's bytes (implements ``RangeSource``)."""
 
     by_name: Mapping[str, Replica]
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        return {name: replica.address for name, replica in self.by_name.items()}
 
     def read(self, replica: str, path: str, start: int, end: int) -> bytes:
         found = self.by_name.get(replica)

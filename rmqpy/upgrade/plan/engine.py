@@ -11,49 +11,48 @@ yes         its undo record is complete: back to *before*, and perform again
 ==========  ============================================================================
 
 A rollback reverts the operations in reverse order. Each can be reverted from *before*, *after*, or
-halfway, so a rollback can be interrupted too.
+halfway, so a rollback can be interrupted too. It allocates nothing on the file system of the store.
 """
 
 from __future__ import annotations
 
-import json
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import attrs
-from attrs import define, field
 
-from rmqpy.model.errors import RmqError
+from rmqpy.audit.scan.directory import LEDGER_PREFIX
+from rmqpy.model.errors import StoreError
 from rmqpy.store.ledger.classic_prefix import forget_log_marks
+from rmqpy.upgrade.plan import undo
+from rmqpy.upgrade.plan.evidence import UNKNOWN_FINGERPRINT, current_journal
 from rmqpy.upgrade.plan.journal import (
     APPLIED,
     APPLYING,
+    EARLIER_MAX,
     FINALIZED,
     ROLLED_BACK,
     ROLLING_BACK,
+    DamagedJournalError,
     Journal,
     load_journal,
     save_journal,
 )
-from rmqpy.upgrade.plan.node_context import NodeContext, UpgradeRefusedError, fingerprint_log
-from rmqpy.upgrade.plan.operations import Op, OpState, Patch
+from rmqpy.upgrade.plan.node_context import (
+    NodeContext,
+    UpgradeRefusedError,
+    fingerprint_log,
+    holds_entries,
+)
+from rmqpy.upgrade.plan.operations import Op, OpState
 from rmqpy.upgrade.plan.own_paths import check_own_paths
 from rmqpy.upgrade.plan.plan import NodePlan, Plan, op_line
+from rmqpy.upgrade.plan.preconditions import check_startable
+from rmqpy.upgrade.plan.record import PlanRecord, load_record, save_record
 
 JOIN = "m0004_join"
 """The step after which a start creates the DLedger log."""
-
-
-def verify_preconditions(context: NodeContext, node: NodePlan) -> list[str]:
-    """Return the lines of all operations whose "before" does not hold now. Change nothing.
-
-    Operations that depend on an earlier one of the plan are not checked.
-    """
-    touched = _ModifiedPaths()
-    found = []
-    for op in node.ops:
-        if not touched.by_earlier(op) and op.state(context) is OpState.OTHER:
-            found.append(op_line(op))
-        touched.add(op)
-    return found
 
 
 def apply_plan(context: NodeContext, plan: Plan, replica: str, phase: str = "") -> Journal:
@@ -62,39 +61,84 @@ def apply_plan(context: NodeContext, plan: Plan, replica: str, phase: str = "") 
     Raise UpgradeRefusedError if a "before" does not hold (then nothing was changed), or if another
     plan is half done.
     """
+    journal = begin_plan(context, plan, replica, phase)
+    return journal if journal.state == APPLIED else resume(context)
+
+
+def begin_plan(context: NodeContext, plan: Plan, replica: str, phase: str = "") -> Journal:
+    """Check that this node's part can be carried out, and note in the journal that it begins.
+
+    A plan for several nodes is begun on all of them first: from then on ``rollback`` of each takes
+    back this plan, not the one before. Raise UpgradeRefusedError as :func:`apply_plan` does.
+    """
     node = plan.node(replica)
-    journal = load_journal(context.files, context.work)
+    journal = current_journal(context)
     if journal is not None and journal.is_half_done:
         if journal.plan_id != plan.id:
             raise UpgradeRefusedError(
-                f"plan {journal.plan_id} is {journal.state} in this directory; finish it with"
-                " rmqpy upgrade apply --resume, or take it back with rmqpy upgrade rollback"
+                f"found plan {journal.plan_id} {journal.state} in {node.root}, expected no"
+                f" half-done plan; finish it with rmqpy upgrade apply --resume {node.root}, or"
+                f" take it back with rmqpy upgrade rollback {node.root}"
             )
         if journal.state == ROLLING_BACK:
-            raise UpgradeRefusedError(
-                f"plan {plan.id} is being rolled back here; finish with rmqpy upgrade rollback"
-            )
-    elif journal is not None and journal.plan_id == plan.id and journal.state == APPLIED:
+            raise _being_rolled_back(context, journal)
         return journal
-    else:
-        check_own_paths(context, node)
-        wrong = verify_preconditions(context, node)
-        if wrong:
-            raise UpgradeRefusedError(
-                "the directory has changed since the plan was created; plan again. First"
-                f" difference of {len(wrong)}: {wrong[0]}"
-            )
-        earlier = _keep_earlier(context, journal)
-        journal = Journal(
-            plan_id=plan.id,
-            state=APPLYING,
-            phase=phase,
-            since_ms=context.now_ms(),
-            earlier=earlier,
+    if journal is not None and journal.plan_id == plan.id and journal.state == APPLIED:
+        return journal
+    check_startable(context, node)
+    earlier = _keep_earlier(context, journal)
+    since_ms = context.now_ms()
+    wanted = {op.source[0] for op in node.ops if op.source is not None}
+    record = PlanRecord(
+        plan=plan,
+        replica=replica,
+        settings=context.settings,
+        configuration=context.configuration,
+        sources={name: at for name, at in context.source.addresses.items() if name in wanted},
+        phase=phase,
+        since_ms=since_ms,
+        earlier=earlier,
+    )
+    save_record(context.files, context.work, record)
+    context.files.make_dirs(context.undo_path(plan.id, 0).rpartition("/")[0])
+    journal = Journal(
+        plan_id=plan.id, state=APPLYING, phase=phase, since_ms=since_ms, earlier=earlier
+    )
+    save_journal(context.files, context.work, journal)
+    return journal
+
+
+def resume(context: NodeContext) -> Journal:
+    """Continue the plan that is half done in the directory.
+
+    Settings and paths are those with which it was begun. Raise UpgradeRefusedError if no plan is
+    half done, or if it is being rolled back.
+    """
+    journal = current_journal(context)
+    if journal is None or not journal.is_half_done:
+        repaired = _repair(context, journal)
+        raise UpgradeRefusedError(
+            f"found {_described(journal)} in {_root(context)}, expected a half-done plan; there is"
+            f" nothing to resume{repaired}"
         )
-        _save_plan(context, plan, replica)
-        save_journal(context.files, context.work, journal)
-    return _run(context, node, journal)
+    if journal.state == ROLLING_BACK:
+        raise _being_rolled_back(context, journal)
+    record = load_record(context.files, context.work, journal.plan_id)
+    context = record.context(context)
+    check_own_paths(context, record.node)
+    _adopt_skipped(context, journal)
+    return _run(context, record.node, journal)
+
+
+def remaining(context: NodeContext) -> NodePlan:
+    """Return the part of the half-done plan that is left: operations of which none has begun."""
+    journal = current_journal(context)
+    if journal is None or journal.state != APPLYING:
+        raise UpgradeRefusedError(
+            f"found {_described(journal)} in {_root(context)}, expected a half-done plan"
+        )
+    node = load_record(context.files, context.work, journal.plan_id).node
+    return attrs.evolve(node, ops=node.ops[journal.done + int(journal.begun) :])
 
 
 def _run(context: NodeContext, node: NodePlan, journal: Journal) -> Journal:
@@ -105,24 +149,24 @@ def _run(context: NodeContext, node: NodePlan, journal: Journal) -> Journal:
     for number in range(journal.done, len(node.ops)):
         op = node.ops[number]
         undo_path = context.undo_path(journal.plan_id, number)
-        if journal.begun:
-            op.resume(context, undo_path)
-        state = op.state(context)
-        if state is OpState.OTHER:
-            raise UpgradeRefusedError(
-                f"{op_line(op)}: the directory is neither as before nor as after this operation;"
-                " take the plan back with rmqpy upgrade rollback"
-            )
-        skipped = journal.skipped
-        if state is OpState.AFTER and not journal.begun:
-            skipped = (*skipped, number)
-        elif state is OpState.BEFORE:
-            op.prepare(context, undo_path)
-            journal = attrs.evolve(journal, begun=True)
+        with _explained(context, op):
+            if journal.begun:
+                op.resume(context, undo_path)
+            state = op.state(context)
+            if state is OpState.OTHER:
+                raise UpgradeRefusedError(
+                    f"{op_line(op)}: the directory is neither as before nor as after this"
+                    f" operation; take the plan back with rmqpy upgrade rollback {node.root}"
+                )
+            if state is OpState.AFTER and not journal.begun:
+                undo.save_skipped(files, undo_path)
+            elif state is OpState.BEFORE:
+                op.prepare(context, undo_path)
+                journal = attrs.evolve(journal, begun=True)
+                save_journal(files, work, journal)
+                op.perform(context)
+            journal = attrs.evolve(journal, done=number + 1, begun=False)
             save_journal(files, work, journal)
-            op.perform(context)
-        journal = attrs.evolve(journal, done=number + 1, begun=False, skipped=skipped)
-        save_journal(files, work, journal)
         progress.advance(op.changed_bytes)
     forget_log_marks(files, work.rpartition("/")[0])
     journal = attrs.evolve(journal, state=APPLIED, fingerprint=fingerprint_log(context))
@@ -130,142 +174,229 @@ def _run(context: NodeContext, node: NodePlan, journal: Journal) -> Journal:
     return journal
 
 
-def roll_back(context: NodeContext) -> Journal:
+def roll_back(context: NodeContext, plan_id: str | None = None) -> Journal:
     """Roll back the journal's plan, or continue where an interrupted call stopped.
 
-    The next call rolls back the plan that was applied before it. Raise UpgradeRefusedError if the
-    log was written to since the plan was applied.
+    The next call rolls back the plan that was applied before it. ``plan_id`` names the plan that
+    the operator means. Raise UpgradeRefusedError if the log was written to since the plan was
+    applied, or if another plan would be taken back than the operator may mean.
     """
     files, work = context.files, context.work
-    journal = load_journal(files, work)
-    if journal is None or journal.state in (ROLLED_BACK, FINALIZED):
-        state = "no plan was carried out" if journal is None else f"the plan is {journal.state}"
-        raise UpgradeRefusedError(f"{state} in this directory, so there is nothing to roll back")
-    plan, replica = load_plan(context, journal.plan_id)
-    node = plan.node(replica)
+    journal = to_roll_back(context, plan_id)
+    record = load_record(files, work, journal.plan_id)
+    context, node = record.context(context), record.node
+    check_own_paths(context, node)
     if journal.state == APPLIED:
-        _refuse_used(context, journal)
+        _refuse_used(context, journal, plan_id)
+    if JOIN in record.plan.steps and holds_entries(context):
+        raise _used(context, journal)
+    _adopt_skipped(context, journal)
     if journal.state != ROLLING_BACK:
         begun = min(journal.done + int(journal.begun), len(node.ops))
-        journal = attrs.evolve(journal, state=ROLLING_BACK, done=begun, begun=False)
+        journal = attrs.evolve(journal, state=ROLLING_BACK, done=begun, begun=False, announced="")
         save_journal(files, work, journal)
     progress = context.progress("taking back")
     progress.expect(sum(op.changed_bytes for op in node.ops[: journal.done]))
     for number in range(journal.done - 1, -1, -1):
         op = node.ops[number]
-        if number not in journal.skipped:
-            op.revert(context, context.undo_path(journal.plan_id, number))
-        save_journal(files, work, attrs.evolve(journal, done=number))
+        undo_path = context.undo_path(journal.plan_id, number)
+        with _explained(context, op):
+            if not undo.is_skipped(files, undo_path):
+                op.revert(context, undo_path)
+            save_journal(files, work, attrs.evolve(journal, done=number))
         progress.advance(op.changed_bytes)
-    if JOIN in plan.steps:
-        _set_empty_ledgers_aside(context, node)
+    if JOIN in record.plan.steps:
+        _drop_empty_ledgers(context)
     _drop_keep(context, journal.plan_id, node)
     forget_log_marks(files, work.rpartition("/")[0])
     if journal.earlier:
-        before = load_journal(files, f"{work}/{journal.earlier[-1]}")
-        assert before is not None, "an earlier journal is kept until it is rolled back or final"
+        before = _earlier_journal(context, journal)
         journal = attrs.evolve(before, fingerprint=fingerprint_log(context))
     else:
-        journal = attrs.evolve(journal, state=ROLLED_BACK, done=0, skipped=())
+        journal = attrs.evolve(journal, state=ROLLED_BACK, done=0)
     save_journal(files, work, journal)
     return journal
 
 
+def to_roll_back(context: NodeContext, plan_id: str | None = None) -> Journal:
+    """Return the journal of the plan that :func:`roll_back` takes back.
+
+    Raise UpgradeRefusedError if there is none, or if it is not clear that the operator means it.
+    """
+    journal = current_journal(context)
+    root = _root(context)
+    if journal is None or journal.state in (ROLLED_BACK, FINALIZED):
+        repaired = _repair(context, journal)
+        raise UpgradeRefusedError(
+            f"found {_described(journal)} in {root}, expected one that is applied or half done;"
+            f" there is nothing to roll back{repaired}"
+        )
+    if plan_id is not None and plan_id != journal.plan_id:
+        known = ", ".join(reversed((*journal.earlier, journal.plan_id)))
+        raise UpgradeRefusedError(
+            f"found plan {journal.plan_id} as the newest in {root}, expected {plan_id}; plans are"
+            f" taken back in this order: {known}"
+        )
+    if journal.announced and plan_id is None:
+        record = load_record(context.files, context.work, journal.plan_id)
+        raise UpgradeRefusedError(
+            f"rmqpy upgrade {journal.announced} was begun in {root} and has changed nothing: there"
+            f" is nothing of it to take back. Found plan {journal.plan_id}"
+            f" ({', '.join(record.plan.steps)}), which was applied before; if you mean that one,"
+            f" run rmqpy upgrade rollback {root} --plan {journal.plan_id}"
+        )
+    return journal
+
+
+@contextmanager
+def announced(context: NodeContext, command: str) -> Iterator[None]:
+    """Note in the journal of an applied plan that a command begins, until the block ends.
+
+    If the command is killed before its own plan begins, the note remains, and a rollback asks which
+    of the two is meant. Without a journal nothing is written.
+    """
+    files, work = context.files, context.work
+    journal = load_journal(files, work)
+    if journal is None or journal.state != APPLIED:
+        yield
+        return
+    save_journal(files, work, attrs.evolve(journal, announced=command))
+    try:
+        yield
+    finally:
+        now = load_journal(files, work)
+        if now is not None and now.announced:
+            save_journal(files, work, attrs.evolve(now, announced=""))
+
+
 def finalize(context: NodeContext) -> Journal:
     """Give up the rollback: remove undo records and files moved aside. Safe to repeat."""
-    journal = load_journal(context.files, context.work)
+    journal = current_journal(context)
     if journal is None or journal.state not in (APPLIED, FINALIZED):
-        state = "no plan was carried out" if journal is None else f"the plan is {journal.state}"
-        raise UpgradeRefusedError(f"{state} in this directory: only an applied plan is finalized")
+        raise UpgradeRefusedError(
+            f"found {_described(journal)} in {_root(context)}, expected an applied plan; only that"
+            " is finalized"
+        )
     for plan_id in (*journal.earlier, journal.plan_id):
-        plan, replica = load_plan(context, plan_id)
-        _drop_keep(context, plan_id, plan.node(replica))
-    journal = attrs.evolve(journal, state=FINALIZED, earlier=())
+        record = load_record(context.files, context.work, plan_id)
+        check_own_paths(record.context(context), record.node)
+        _drop_keep(context, plan_id, record.node)
+    journal = attrs.evolve(journal, state=FINALIZED, earlier=(), announced="")
     save_journal(context.files, context.work, journal)
     return journal
 
 
-def load_plan(context: NodeContext, plan_id: str) -> tuple[Plan, str]:
-    """Return the plan that was started here, and this node's name in it."""
-    path = f"{context.work}/{plan_id}/plan.json"
-    if not context.files.exists(path):
-        raise RmqError(f"{path} is missing: restore it, the journal refers to it")
-    value = json.loads(context.files.read_bytes(path))
-    return Plan.from_json(value["plan"]), str(value["replica"])
+def _root(context: NodeContext) -> str:
+    return context.work.rpartition("/rmqpy/")[0]
 
 
-def _save_plan(context: NodeContext, plan: Plan, replica: str) -> None:
-    value = {"plan": plan.to_json(), "replica": replica}
-    path = f"{context.work}/{plan.id}/plan.json"
-    context.files.replace_bytes(path, json.dumps(value, indent=1).encode())
+def _repair(context: NodeContext, journal: Journal | None) -> str:
+    """Write a damaged journal again, so that a broker can start; return what was done."""
+    if journal is None or not journal.damage:
+        return ""
+    save_journal(context.files, context.work, journal)
+    return f". The journal was damaged ({journal.damage}) and has been written again"
+
+
+def _described(journal: Journal | None) -> str:
+    return "no plan" if journal is None else f"plan {journal.plan_id}, which is {journal.state},"
+
+
+def _being_rolled_back(context: NodeContext, journal: Journal) -> UpgradeRefusedError:
+    return UpgradeRefusedError(
+        f"plan {journal.plan_id} is being rolled back in {_root(context)}; finish with"
+        f" rmqpy upgrade rollback {_root(context)}"
+    )
+
+
+@contextmanager
+def _explained(context: NodeContext, op: Op) -> Iterator[None]:
+    """Turn an error of the file system into one that says what can be done."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        root = _root(context)
+        free = context.files.disk_usage(root)[1]
+        raise StoreError(
+            str(error.filename or op.path),
+            f"a full disk ({free} bytes free)" if full else f"{error.strerror or error}",
+            f"to be able to do the operation {op_line(op)!r}",
+            f"{'free space' if full else 'remove the cause'}, then continue with rmqpy upgrade"
+            f" apply --resume {root}, or take the plan back with rmqpy upgrade rollback {root},"
+            " which allocates no space in the store",
+        ) from error
 
 
 def _keep_earlier(context: NodeContext, journal: Journal | None) -> tuple[str, ...]:
     """Save the journal of an applied plan, which can be rolled back after the next one."""
     if journal is None or journal.state != APPLIED:
         return ()
+    if len(journal.earlier) >= EARLIER_MAX:
+        raise UpgradeRefusedError(
+            f"found {len(journal.earlier)} plans that can still be rolled back in {_root(context)},"
+            f" expected at most {EARLIER_MAX}; run rmqpy upgrade finalize {_root(context)}"
+        )
+    journal = attrs.evolve(journal, announced="")
     save_journal(context.files, f"{context.work}/{journal.plan_id}", journal)
     return (*journal.earlier, journal.plan_id)
 
 
-def _set_empty_ledgers_aside(context: NodeContext, node: NodePlan) -> None:
-    """Move aside the ledgers of a start with the flag; :func:`_refuse_used` found them empty."""
+def _earlier_journal(context: NodeContext, journal: Journal) -> Journal:
+    """Return the journal of the plan that was applied before, from its copy or from its record."""
+    plan_id = journal.earlier[-1]
+    try:
+        kept = load_journal(context.files, f"{context.work}/{plan_id}")
+    except DamagedJournalError:
+        kept = None
+    if kept is not None:
+        return kept
+    record = load_record(context.files, context.work, plan_id)
+    return Journal(
+        plan_id=plan_id,
+        state=APPLIED,
+        done=len(record.node.ops),
+        phase=record.phase,
+        since_ms=record.since_ms,
+        earlier=journal.earlier[:-1],
+    )
+
+
+def _adopt_skipped(context: NodeContext, journal: Journal) -> None:
+    """Write the skipped operations of a journal of format 1 as undo records."""
+    for number in journal.skipped:
+        undo.save_skipped(context.files, context.undo_path(journal.plan_id, number))
+
+
+def _drop_empty_ledgers(context: NodeContext) -> None:
+    """Remove the ledgers of a start with the flag; they were found empty."""
     root = context.settings.store_path_root_dir
     for name in context.files.list_dir(root):
-        if name.startswith("dledger-"):
-            context.files.make_dirs(node.keep)
-            context.files.rename(f"{root}/{name}", f"{node.keep}/{name}")
+        if name.startswith(LEDGER_PREFIX):
+            context.files.remove_tree(f"{root}/{name}")
 
 
-def _refuse_used(context: NodeContext, journal: Journal) -> None:
-    if journal.fingerprint != fingerprint_log(context):
-        raise UpgradeRefusedError(
-            f"the log was written to since plan {journal.plan_id} was applied: taking it back would"
-            " lose messages. Leave DLedger with rmqpy upgrade leave; otherwise plan again"
-        )
+def _refuse_used(context: NodeContext, journal: Journal, plan_id: str | None) -> None:
+    if journal.fingerprint == UNKNOWN_FINGERPRINT:
+        if plan_id is None:
+            raise UpgradeRefusedError(
+                f"{journal.damage}. Found no record of the log as plan {journal.plan_id} left it,"
+                " expected one, to be sure that no message was written since. If no broker was"
+                " started on the directory since then, run rmqpy upgrade rollback"
+                f" {_root(context)} --plan {journal.plan_id}; otherwise keep the plan"
+            )
+    elif journal.fingerprint != fingerprint_log(context):
+        raise _used(context, journal)
+
+
+def _used(context: NodeContext, journal: Journal) -> UpgradeRefusedError:
+    return UpgradeRefusedError(
+        f"the log in {_root(context)} was written to since plan {journal.plan_id} was applied:"
+        " taking it back would lose messages. Leave DLedger with rmqpy upgrade leave; otherwise"
+        " plan again"
+    )
 
 
 def _drop_keep(context: NodeContext, plan_id: str, node: NodePlan) -> None:
     for part in (f"{context.work}/{plan_id}/undo", node.keep):
         context.files.remove_tree(part)
-
-
-@define(slots=True)
-class _ModifiedPaths:
-    """The files, folders and ranges inside files that earlier operations change.
-
-    ``above`` has their parent folders.
-    """
-
-    places: set[str] = field(factory=set)
-    above: set[str] = field(factory=set)
-    ranges: dict[str, list[tuple[int, int]]] = field(factory=dict)
-
-    def by_earlier(self, op: Op) -> bool:
-        if isinstance(op, Patch):
-            for start, end in self.ranges.get(op.path, ()):
-                if op.start < end and start < op.end:
-                    return True
-        elif op.path in self.ranges:
-            return True
-        if op.path in self.above:
-            return True
-        return any(place in self.places for place in _with_folders(op.path))
-
-    def add(self, op: Op) -> None:
-        if isinstance(op, Patch):
-            self.ranges.setdefault(op.path, []).append((op.start, op.end))
-            self.above.update(_with_folders(op.path)[1:])
-            return
-        for path in (op.path, getattr(op, "to", op.path)):
-            self.places.add(path)
-            self.above.update(_with_folders(path)[1:])
-
-
-def _with_folders(path: str) -> list[str]:
-    """Return the path and all its parent folders."""
-    found = []
-    while path:
-        found.append(path)
-        path = path.rpartition("/")[0]
-    return found

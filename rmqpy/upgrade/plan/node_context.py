@@ -5,7 +5,7 @@ for the journal and the undo records.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from attrs import define, field
@@ -29,6 +29,10 @@ class UpgradeRefusedError(RmqError):
 class RangeSource(Protocol):
     """A source of bytes of other replicas."""
 
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """The directory or the address of each replica, by name."""
+
     def read(self, replica: str, path: str, start: int, end: int) -> bytes:
         """Return bytes ``[start, end)`` of a replica's file. Raise RmqError if it is missing."""
 
@@ -36,10 +40,14 @@ class RangeSource(Protocol):
 class NoSource:
     """The source to use without other replicas; it refuses every read."""
 
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        return {}
+
     def read(self, replica: str, path: str, start: int, end: int) -> bytes:
         raise UpgradeRefusedError(
-            f"bytes of {path} on {replica} are needed; give the directory or the address of that"
-            " replica"
+            f"found no replica {replica}, expected it as the source of {path}; give it as"
+            f" {replica}=DIR or {replica}=https://HOST:PORT"
         )
 
 
@@ -88,20 +96,27 @@ def fingerprint_log(context: NodeContext) -> str:
     """Return a digest of the log files' names, lengths, and times; empty DLedger files are left
     out.
     """
-    files, settings = context.files, context.settings
-    root = settings.store_path_root_dir
-    folders = [settings.store_path_commit_log]
-    folders += [
-        f"{root}/{name}/data" for name in files.list_dir(root) if name.startswith("dledger-")
-    ]
-    rows = []
-    for folder in folders:
-        for name in files.list_dir(folder):
-            path = f"{folder}/{name}"
-            if folder != folders[0] and not _begins_with_content(files, path):
-                continue
-            rows.append(f"{path} {files.size_of(path)} {files.mtime_ms(path)}")
+    files = context.files
+    classic = context.settings.store_path_commit_log
+    paths = [f"{classic}/{name}" for name in files.list_dir(classic)]
+    paths += _ledger_files_with_content(context)
+    rows = [f"{path} {files.size_of(path)} {files.mtime_ms(path)}" for path in paths]
     return digest_of("\n".join(rows).encode())
+
+
+def holds_entries(context: NodeContext) -> bool:
+    """Return whether a DLedger log of the directory has an entry."""
+    return next(_ledger_files_with_content(context), None) is not None
+
+
+def _ledger_files_with_content(context: NodeContext) -> Iterator[str]:
+    files, root = context.files, context.settings.store_path_root_dir
+    for name in files.list_dir(root):
+        folder = f"{root}/{name}/data"
+        if name.startswith("dledger-"):
+            for file in files.list_dir(folder):
+                if _begins_with_content(files, f"{folder}/{file}"):
+                    yield f"{folder}/{file}"
 
 
 def _begins_with_content(files: FileSystem, path: str) -> bool:

@@ -73,6 +73,11 @@ class Op(ABC):
         """All paths of this node that the operation reads or writes."""
         return (self.path,)
 
+    @property
+    def source(self) -> tuple[str, str, int] | None:
+        """The replica, its file, and the end of the range that is copied from there, if any."""
+        return None
+
     @abstractmethod
     def state(self, context: NodeContext) -> OpState:
         """Return the state of the directory as this operation sees it."""
@@ -168,6 +173,10 @@ class Copy(Patch):
     replica: str
     source_path: str
 
+    @property
+    def source(self) -> tuple[str, str, int]:
+        return self.replica, self.source_path, self.end
+
     def edits(self, context: NodeContext) -> Iterable[Edit]:
         data = context.source.read(self.replica, self.source_path, self.start, self.end)
         if len(data) != self.end - self.start or digest_of(data) != self.after:
@@ -262,6 +271,10 @@ class Create(Op):
     size: int
     after: str
     mtime_ms: int
+
+    @property
+    def source(self) -> tuple[str, str, int]:
+        return self.replica, self.source_path, self.size
 
     def state(self, context: NodeContext) -> OpState:
         found = range_digest(context.files, self.path)

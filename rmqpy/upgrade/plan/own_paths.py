@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from rmqpy.audit.scan.directory import LEDGER_PREFIX, PATH_SEPARATOR
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.paths import StorePaths
+from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.plan.node_context import NodeContext, UpgradeRefusedError
 from rmqpy.upgrade.plan.operations import Write
 from rmqpy.upgrade.plan.plan import NodePlan, op_line
@@ -23,15 +24,17 @@ from rmqpy.upgrade.plan.plan import NodePlan, op_line
 def check_own_paths(context: NodeContext, node: NodePlan) -> None:
     """Raise UpgradeRefusedError if this node's part names a path that is not this node's."""
     files, root = context.files, context.settings.store_path_root_dir
-    if _resolved(files, node.root) != files.resolve(root):
+    work = files.resolve(context.work)
+    here = work == files.resolve(upgrade_work(root))
+    if not here or _resolved(files, node.root) != files.resolve(root):
         raise UpgradeRefusedError(
-            f"the part of {node.replica}: found the directory {node.root!r}, expected {root};"
+            f"found a plan for {node.root!r}, expected one for {root if here else context.work};"
             " nothing was changed. Give the directory of the plan, and move or copy a store only"
             " after its plans are final or rolled back"
         )
-    if not _is_below(_resolved(files, node.keep), files.resolve(context.work)):
+    if not _is_below(_resolved(files, node.keep), work):
         raise _refused(context, node.keep, "the folder for files that are moved aside")
-    whole = {files.resolve(root), files.resolve(context.work)}
+    whole = {files.resolve(root), work}
     folders = set(_folders(context))
     configuration = {files.resolve(each) for each in context.configuration}
     for op in node.ops:
