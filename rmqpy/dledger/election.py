@@ -16,11 +16,13 @@ a quorum accepted or must reach this term        REVOTE_IMMEDIATELY     now
 none of these                                    WAIT_TO_VOTE_NEXT      random; in a new term
 ===============================================  =====================  ==========================
 
-Three rules are specific to rmqpy and invisible to peers. First, a new term is entered only after an
+Four rules are specific to rmqpy and invisible to peers. First, a new term is entered only after an
 unsuccessful round in the old term that a quorum answered: a member that is cut off keeps its term
 and deposes no leader when it returns. Second, a member never leads a term again that it may have
 led before a restart, because entries of that term may have been lost. Third, a member that follows
-a leader votes for no other candidate of that term, even if its own vote is not given.
+a leader votes for no other candidate of that term, even if its own vote is not given. Fourth, a
+member votes for no candidate whose log ends before an entry that the member knows to be committed,
+even if its own log has lost that entry.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from attrs import define, field
 from rmqpy.dledger.member import Member, Membership
 from rmqpy.dledger.protocol.messages import Response, VoteRequest, VoteResponse, VoteResult
 from rmqpy.dledger.quorum import is_quorum
-from rmqpy.dledger.state import NOT_LEADING, UNKNOWN_VOTE, DiskState, HardState, LedgerEnd, Role
+from rmqpy.dledger.state import UNKNOWN_VOTE, DiskState, HardState, LedgerEnd, Role
 from rmqpy.model.ids import LedgerIndex, Term
 
 VOTE_WAIT_MS: Final = 2000
@@ -84,6 +86,7 @@ class Voter:
     end: LedgerEnd
     leader: str | None = None
     taking_leadership: bool = False
+    known_committed: LedgerIndex = LedgerIndex(-1)  # noqa: RUF009 (a NewType)
 
 
 @define(slots=True, frozen=True)
@@ -113,6 +116,8 @@ def _answer(voter: Voter, ballot: Ballot, from_self: bool) -> VoteResult:
     if ballot.end.term < own_end.term:
         return VoteResult.REJECT_EXPIRED_LEDGER_TERM
     if ballot.end.term == own_end.term and ballot.end.index < own_end.index:
+        return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
+    if ballot.end.index < voter.known_committed:  # nobody leads without the committed entries
         return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
     if ballot.term < term:
         return VoteResult.REJECT_EXPIRED_VOTE_TERM
@@ -287,7 +292,7 @@ class Election:
             self.increase_now = False
             self._enter_next_term()
             self.next_vote_ms = now_ms + self._interval()
-        elif now_ms >= self.next_vote_ms and self.member.disk not in NOT_LEADING:
+        elif now_ms >= self.next_vote_ms and self.member.obstacle is None:
             self._begin()
 
     def _begin(self) -> None:
@@ -351,6 +356,7 @@ class Election:
             member.log.end,
             member.leader_id,
             member.is_taking_leadership,
+            member.known_committed,
         )
         answer = answer_vote(voter, ballot, from_self=from_self)
         if answer.result is VoteResult.ACCEPT:

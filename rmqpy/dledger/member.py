@@ -25,7 +25,7 @@ from attrs import define, field
 
 from rmqpy.dledger.entry_log import LogView
 from rmqpy.dledger.outbox import Outbox
-from rmqpy.dledger.state import NO_TERM, DiskState, HardState, Role
+from rmqpy.dledger.state import NO_TERM, NOT_LEADING, DiskState, HardState, Role
 from rmqpy.model.ids import LedgerIndex, Term
 
 RandomBelow = Callable[[int], int]
@@ -163,6 +163,10 @@ class Member:
     transferee: str | None = None
     term_to_take: Term = NO_TERM
     disk: DiskState = DiskState.GOOD
+    required_index: LedgerIndex = LedgerIndex(-1)  # noqa: RUF009 (a NewType)
+    """The last entry that is known to have been committed and durable here. Beyond the end of the
+    log, it shows that entries were lost since.
+    """
     now_ms: int = 0
     batching: set[str] = field(factory=set)
     """The members known to accept batches of any size, regardless of ``batch_push``."""
@@ -185,6 +189,28 @@ class Member:
     @property
     def is_taking_leadership(self) -> bool:
         return self.term == self.term_to_take
+
+    @property
+    def known_committed(self) -> LedgerIndex:
+        """The last entry known to be committed, even if this log has lost it. A log that ends
+        before it is not that of a leader.
+        """
+        return max(self.committed_index, self.required_index)
+
+    @property
+    def lacks_entries(self) -> bool:
+        """True if this log ends before an entry that it is known to have had."""
+        return self.required_index > self.log.end.index
+
+    @property
+    def obstacle(self) -> str | None:
+        """The reason why this member must not lead; None if it may."""
+        if self.lacks_entries:
+            return (
+                f"its log ends at entry {self.log.end.index}, but entry {self.required_index} was"
+                " committed and on its disk"
+            )
+        return NOT_LEADING.get(self.disk)
 
     def become_candidate(self, term: Term) -> None:
         """Become a candidate. A larger ``term`` is only recorded: ``next_term`` enters it."""

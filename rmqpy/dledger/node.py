@@ -149,7 +149,9 @@ class Node:
     """A member of a group.
 
     ``log`` is the ledger. ``committed_index`` is the index saved in the checkpoint; it is limited
-    to the end of the log.
+    to the end of the log. ``required_index`` is the last entry known to have been committed and
+    durable here: if the log ends before it, this member does not lead until a leader has supplied
+    the entries up to it.
     """
 
     def __init__(
@@ -159,11 +161,26 @@ class Node:
         log: EntryLog,
         committed_index: LedgerIndex,
         options: RaftOptions,
+        required_index: LedgerIndex = LedgerIndex(-1),  # noqa: B008 (a NewType)
     ) -> None:
         view = LogView(log)
         outbox = Outbox(options.rpc_timeout_ms)
         committed = LedgerIndex(min(committed_index, view.end.index))
-        self._member = Member(membership, options, hard_state, view, outbox, committed)
+        self._member = Member(
+            membership,
+            options,
+            hard_state,
+            view,
+            outbox,
+            committed,
+            required_index=required_index,
+        )
+        if self._member.lacks_entries:
+            outbox.notices.append(
+                f"this member does not lead until another one has supplied the entries:"
+                f" {self._member.obstacle}. If all have lost it, start one of them once with"
+                " --force-truncate to give it up"
+            )
         self._election = Election(self._member, self._lead)
         self._heartbeat = Heartbeat(self._member, self._election)
         self._transfer = LeadershipTransfer(
@@ -193,6 +210,11 @@ class Node:
     @property
     def committed_index(self) -> LedgerIndex:
         return self._member.committed_index
+
+    @property
+    def fault(self) -> str | None:
+        """The reason why this member must not lead or cannot follow; None if it can do both."""
+        return self._member.obstacle
 
     @property
     def progress(self) -> dict[str, tuple[str, int, int]]:

@@ -28,7 +28,7 @@ from rmqpy.dledger.protocol.messages import (
     LeadershipTransferResponse,
     Response,
 )
-from rmqpy.dledger.state import NO_TERM, NOT_LEADING, Role
+from rmqpy.dledger.state import NO_TERM, Role
 from rmqpy.model.ids import Term
 
 _CODE = DLedgerResponseCode
@@ -152,7 +152,7 @@ class LeadershipTransfer:
             self._answer(ticket, _CODE.INCONSISTENT_TERM)
         elif self._taking is not None:
             self._answer(ticket, _CODE.REPEATED_REQUEST)
-        elif member.disk in NOT_LEADING:  # the election would only depose the leader
+        elif member.obstacle is not None:  # the election would only depose the leader
             self._answer(ticket, _CODE.TAKE_LEADERSHIP_FAILED)
         else:
             deadline_ms = member.now_ms + member.options.transfer_wait_ms

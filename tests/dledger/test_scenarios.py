@@ -7,8 +7,8 @@ RMQPY_REWRITE=1 writes the actual results instead; review the difference before 
 command                             does
 ==================================  ============================================================
 boot n0 peers=n0,n1 log=1,1,2 …     start a member with one entry of each given term; also term,
-                                    vote, committed, begin (first index), dice (the random number),
-                                    and options by name
+                                    vote, committed, required, begin (first index), dice (the random
+                                    number), and options by name
 tick n0 100                         let 100 ms pass for n0
 receive n0 vote from=n1 term=2 …    deliver a request; kinds: vote, beat, append, commit, compare,
                                     truncate, transfer, get, put, metadata. ``entries=3/2,4/2`` are
@@ -129,6 +129,7 @@ class Stage:
         log.sync()
         state = HardState(Term(int(values.pop("term", "0"))), values.pop("vote", None))
         committed = LedgerIndex(int(values.pop("committed", "-1")))
+        required = LedgerIndex(int(values.pop("required", "-1")))
         rng = int(values.pop("dice", "0"))
         options = RaftOptions(rng=lambda below: min(rng, below - 1))
         for key, value in values.items():
@@ -137,7 +138,7 @@ class Stage:
             new: Any = tuple(value.split(",")) if kind is tuple else int(value)
             options = evolve(options, **{key: new})
         members = tuple(peers.split(","))
-        node = Node(Membership(GROUP, name, members), state, log, committed, options)
+        node = Node(Membership(GROUP, name, members), state, log, committed, options, required)
         self.members[name] = Member(node, log)
 
     def do_tick(self, name: str, delay_ms: str) -> None:

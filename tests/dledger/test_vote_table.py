@@ -25,8 +25,10 @@ def voter(
     own: tuple[int, int] = (3, 10),
     leader: str | None = None,
     taking: bool = False,
+    committed: int = -1,
 ) -> Voter:
-    return Voter(GROUP, HardState(Term(term), voted_for), end(*own), leader, taking)
+    state = HardState(Term(term), voted_for)
+    return Voter(GROUP, state, end(*own), leader, taking, LedgerIndex(committed))
 
 
 def ballot(candidate: str = "n1", term: int = 5, theirs: tuple[int, int] = (3, 10)) -> Ballot:
@@ -38,6 +40,19 @@ CASES = [
     (voter(), ballot("n0"), VoteResult.REJECT_UNEXPECTED_LEADER, 5),
     (voter(), ballot(theirs=(2, 99)), VoteResult.REJECT_EXPIRED_LEDGER_TERM, 5),
     (voter(), ballot(theirs=(3, 9)), VoteResult.REJECT_SMALL_LEDGER_END_INDEX, 5),
+    (
+        voter(own=(3, 9), committed=10),
+        ballot(theirs=(3, 9)),
+        VoteResult.REJECT_SMALL_LEDGER_END_INDEX,
+        5,
+    ),
+    (
+        voter(committed=10),
+        ballot(term=4, theirs=(4, 9)),
+        VoteResult.REJECT_SMALL_LEDGER_END_INDEX,
+        5,
+    ),
+    (voter(own=(3, 9), committed=10), ballot(), VoteResult.ACCEPT, 5),
     (voter(), ballot(term=4), VoteResult.REJECT_EXPIRED_VOTE_TERM, 5),
     (voter(voted_for="n2", leader="n2"), ballot(), VoteResult.REJECT_ALREADY_HAS_LEADER, 5),
     (voter(leader="n2"), ballot(), VoteResult.REJECT_ALREADY_HAS_LEADER, 5),
@@ -88,6 +103,7 @@ def expected(member: Voter, received: Ballot) -> VoteResult:
             theirs.term == mine.term and theirs.index < mine.index,
             VoteResult.REJECT_SMALL_LEDGER_END_INDEX,
         ),
+        (theirs.index < member.known_committed, VoteResult.REJECT_SMALL_LEDGER_END_INDEX),
         (received.term < term, VoteResult.REJECT_EXPIRED_VOTE_TERM),
         (
             received.term == term
@@ -113,7 +129,12 @@ def expected(member: Voter, received: Ballot) -> VoteResult:
 def test_every_combination_of_small_numbers_follows_the_table() -> None:
     seen = set()
     voters = itertools.product(
-        (1, 2), (None, "n1", "n2"), ((0, 0), (1, 1), (2, 1), (3, 1)), (None, "n2"), (False, True)
+        (1, 2),
+        (None, "n1", "n2"),
+        ((0, 0), (1, 1), (2, 1), (3, 1)),
+        (None, "n2"),
+        (False, True),
+        (-1, 1, 2),
     )
     for parts in voters:
         member = voter(*parts)

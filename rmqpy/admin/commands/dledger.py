@@ -82,6 +82,8 @@ def _text(found: dict[str, Any], silent: dict[str, str]) -> str:
         if status["role"] == "LEADER":
             lines += ["", _PEERS.text(_peer_rows(status))]
     for address, status in found.items():
+        if status.get("fault"):
+            lines += ["", f"fault of {status['self']} ({address}): {status['fault']}"]
         lines += ["", f"last events of {status['self']} ({address}):"]
         for event in status["events"][-EVENTS_SHOWN:]:
             lines.append(f"  {java_time(event['time_ms'])} {event['text']}")

@@ -2,7 +2,8 @@
 
 Body: JSON. ``group``, ``self``, ``role``, ``term``, ``leader`` (null without one); ``begin``,
 ``end``, ``committed`` (indexes, -1 without an entry) and ``end_term``; ``disk``; ``damaged``:
-indexes of entries that wait for an intact copy; ``peers``: one object per member with ``id``,
+indexes of entries that wait for an intact copy; ``fault``: why the member must not lead or cannot
+follow (null if it can do both); ``peers``: one object per member with ``id``,
 ``address``, ``handshake`` (unknown, verified, java or refused) and ``reason``, and from a leader
 ``state``, ``match``, ``next`` and ``lag`` of each follower; ``events``: the last role changes and
 their reasons, oldest first, with ``time_ms``.
@@ -32,6 +33,7 @@ def status_of(driver: DLedgerDriver) -> dict[str, object]:
         "committed": node.committed_index,
         "disk": driver.disk.value,
         "damaged": sorted(driver.damaged),
+        "fault": node.fault,
         "peers": [_peer(driver, name) for name in driver.membership.peers],
         "events": [{"time_ms": time_ms, "text": text} for time_ms, text in driver.events],
     }

@@ -91,6 +91,7 @@ class DLedgerDriver:
             self.entries,
             self.entries.committed_index,
             options,
+            self.entries.durable.index,
         )
         self.peers = PeerTransport(
             membership,
@@ -154,9 +155,7 @@ class DLedgerDriver:
             self._step(Synced(end.index, end.term))
         if not self._alone:
             self._deps.on_role(self.node.role)
-        self._timers["checkpoint"] = self._scheduler.call_later(
-            CHECKPOINT_INTERVAL_MS, self._save_checkpoint
-        )
+        self._save_checkpoint()  # From now on, it shows what was on the disk.
         if not self._alone:
             self._read_old_log()
         self._tick()

@@ -11,7 +11,7 @@ from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog, NoLeaderProposer
 from rmqpy.store.commitlog.joined import JoinedCommitLog
 from rmqpy.store.commitlog.opening import OpenedLog, Opening
-from rmqpy.store.files.log_recovery import Framing, WalkEnd, clean_start, last_safe_file
+from rmqpy.store.files.log_recovery import Framing, clean_start, last_safe_file
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.store.ledger.classic_prefix import ClassicPrefix, open_old_log
 from rmqpy.store.ledger.entry_recovery import EntryOpening, EntryPaths, open_entries
@@ -72,7 +72,7 @@ class DLedgerOpening(Opening):
         opened = OpenedLog(
             new,
             self._entries_safe_to(entries, row),
-            entries.end_offset,
+            entries.derived_end,
             dledger=new,
             notes=notes,
             old_log=self._old_log(row, divided),
@@ -85,7 +85,8 @@ class DLedgerOpening(Opening):
 
     def _entries_safe_to(self, entries: EntryStore, row: MappedFiles) -> PhysicalOffset:
         """Return the start of the last file, of either log, whose first message is older than the
-        checkpoint.
+        checkpoint. After an unclean stop, entries that are not known to be committed may be
+        replaced, so what was derived from them does not count.
         """
         data = entries.data
         if self.stop.clean:
@@ -93,7 +94,7 @@ class DLedgerOpening(Opening):
         for files, framing in ((data, Framing.DLEDGER), (row, Framing.CLASSIC)):
             number = last_safe_file(files, framing, self.stop.safe_timestamp_ms)
             if number is not None:
-                return PhysicalOffset(files[number].first_offset)
+                return PhysicalOffset(min(files[number].first_offset, entries.derived_end))
         return PhysicalOffset(0)
 
     def _open_entries(self, divided_offset: int | None) -> tuple[EntryStore, list[str]]:
@@ -110,10 +111,10 @@ class DLedgerOpening(Opening):
             safe_timestamp_ms=None if self.stop.clean else self.stop.safe_timestamp_ms,
             force=self.force,
             can_mend=len(settings.dledger_members) > 1,
+            flushed_timestamp_ms=self.stop.physic_timestamp_ms,
         )
-        entries, torn_bytes = open_entries(opening)
-        end = WalkEnd(int(entries.end_offset), 0, at_blank=False, torn_bytes=torn_bytes)
-        notes = [self._torn_note(end)] if torn_bytes else []
+        entries, end = open_entries(opening)
+        notes = [self._torn_note(end)] if end.torn_bytes else []
         notes += [
             f"entry {index} is damaged: nothing from offset {hole.offset} is read here until it"
             " has been fetched from the group"

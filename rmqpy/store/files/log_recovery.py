@@ -89,11 +89,12 @@ class WalkEnd:
 class DurablePoint:
     """What is known to have been on disk when the machine or the process stopped: the log up to
     ``offset``, and all messages stored before ``timestamp_ms`` (None: all there are, because the
-    stop was clean, or nothing is known about it).
+    stop was clean, or nothing is known about it). ``source`` is the file with the offset.
     """
 
     offset: int = 0
     timestamp_ms: int | None = None
+    source: str = "rmqpy/recovery-point"
 
     def covers(self, timestamp_ms: int) -> bool:
         """Return whether a record with this store time was durable, and so all before it."""
@@ -104,6 +105,10 @@ class MidLogCorruptionError(StoreError):
     """Raised if no record starts at ``offset``, but a valid one follows, or was there before."""
 
     offset = -1
+
+
+class DurableTailMissingError(MidLogCorruptionError):
+    """Raised if no valid record follows at or after ``offset``, but there were durable ones."""
 
 
 @define(slots=True, frozen=True)
@@ -179,16 +184,16 @@ class LogRecovery:
             self.segments.sync_directories()
         return end
 
-    def _durable_records_missing(self, end: WalkEnd) -> MidLogCorruptionError:
+    def _durable_records_missing(self, end: WalkEnd) -> DurableTailMissingError:
         file = self.segments[end.number]
-        fault = MidLogCorruptionError(
+        fault = DurableTailMissingError(
             file.path,
             f"no record at offset {end.end} (byte {end.end - file.first_offset} of the file)",
             f"records up to offset {self.durable.offset}, which were on disk"
-            " (rmqpy/recovery-point)",
+            f" ({self.durable.source})",
             "restore the file from a backup or a replica; or give up everything from there on by"
             " starting once with --force-truncate (it keeps the bytes in rmqpy/quarantine); or, if"
-            " the log was replaced on purpose, remove rmqpy/recovery-point",
+            f" the log was replaced on purpose, remove {self.durable.source}",
         )
         fault.offset = end.end
         return fault

@@ -9,13 +9,29 @@ contains its end: then it becomes a gap, and nothing after it is read until it i
 (:mod:`rmqpy.store.ledger.entry_scrub`). An entry whose header and unit name different terms is
 treated the same: one of the two is wrong, and a member that trusts the wrong one might lead without
 entries that the others have. Damaged entries at the end are a torn tail.
+
+The checkpoint shows which entries were on the disk: all up to its durable entry, and all that were
+stored before the time of the last flush. A power failure may lose any page that was written later,
+and keep the pages after it:
+
+=================================  =============================================================
+damage                             result
+=================================  =============================================================
+after what was on the disk         a torn tail, even if valid entries follow: cut off and kept in
+                                   the quarantine
+in the middle, in what was on the  a gap, as above
+disk
+at the end, in what was on the     cut off, too; the log now ends before the durable entry, so
+disk                               the member neither leads nor votes for a member without these
+                                   entries. Alone in its group, it does not start
+=================================  =============================================================
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import define
+from attrs import define, evolve
 
 from rmqpy.codec.entry import IndexUnit, decode_entry_header
 from rmqpy.codec.errors import InvalidRecordError
@@ -24,7 +40,10 @@ from rmqpy.codec.message import check_record
 from rmqpy.codec.scan import Scan
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
+from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.files.log_recovery import (
+    DurablePoint,
+    DurableTailMissingError,
     Framing,
     LogGap,
     LogRecovery,
@@ -36,7 +55,7 @@ from rmqpy.store.files.log_recovery import (
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.store.ledger.entry_index import INDEX_FILE_SIZE, EntryIndex
 from rmqpy.store.ledger.entry_store import EntryStore
-from rmqpy.store.ledger.member_state import MemberFiles
+from rmqpy.store.ledger.member_state import DurableEntry, MemberFiles
 
 DATA_SIZE_KEY = "mappedFileSizeCommitLog"
 
@@ -73,6 +92,17 @@ class EntryOpening:
     force: bool = False
     can_mend: bool = False
     """True if there are other members, which may have intact copies of damaged entries."""
+    flushed_timestamp_ms: int = 0
+    """The store time in ms before which all entries had been flushed at the stop."""
+
+    @property
+    def is_clean(self) -> bool:
+        """True after a clean stop."""
+        return self.safe_timestamp_ms is None
+
+    @property
+    def member_files(self) -> MemberFiles:
+        return MemberFiles(self.files, self.paths.directory)
 
 
 HOLES_MAX = 64
@@ -81,8 +111,8 @@ the store of another member is faster.
 """
 
 
-def open_entries(opening: EntryOpening) -> tuple[EntryStore, int]:
-    """Open the entries. Return them, and the number of torn bytes moved to the quarantine.
+def open_entries(opening: EntryOpening) -> tuple[EntryStore, WalkEnd]:
+    """Open the entries. Return them, and the end of the log with the bytes moved to the quarantine.
 
     If there are no files, the entries start at the divided offset, or else at 0. Raises StoreError.
     """
@@ -93,7 +123,7 @@ def open_entries(opening: EntryOpening) -> tuple[EntryStore, int]:
         units.load("the format of the DLedger index")
         index = EntryIndex(opening.files, units, opening.paths.index)
         if not data:
-            return _begin(opening, data, index), 0
+            return _begin(opening, data, index), WalkEnd(data.min_offset, 0, at_blank=False)
         _check_join(opening, data)
         return _recover(opening, data, index)
     except BaseException:
@@ -107,12 +137,12 @@ def _begin(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> Entry
     data.create(opening.divided_offset or 0)
     data.last.sync()
     store = _store(opening, data, index)
-    store.settle()
+    _settle(store, opening, _durable_entry(opening, index))
     return store
 
 
 def _store(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> EntryStore:
-    return EntryStore(data, index, MemberFiles(opening.files, opening.paths.directory))
+    return EntryStore(data, index, opening.member_files)
 
 
 def _check_join(opening: EntryOpening, data: MappedFiles) -> None:
@@ -128,22 +158,29 @@ def _check_join(opening: EntryOpening, data: MappedFiles) -> None:
         )
 
 
-def _recover(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> tuple[EntryStore, int]:
+def _recover(
+    opening: EntryOpening, data: MappedFiles, index: EntryIndex
+) -> tuple[EntryStore, WalkEnd]:
     framing = Framing.DLEDGER
     holes: dict[int, LogGap] = {}
+    durable = _durable_entry(opening, index)
     walker = LogRecovery(
-        opening.files, data, framing, opening.quarantine, force=opening.force, holes=holes
+        opening.files,
+        data,
+        framing,
+        opening.quarantine,
+        force=opening.force,
+        durable=_durable_point(opening, durable, data),
+        holes=holes,
     )
     if opening.safe_timestamp_ms is None:
         start = clean_start(data)
     else:
         start = unclean_start(data, framing, opening.safe_timestamp_ms)
-    torn_bytes = 0
     while True:
-        end, moved = _find_end(walker, start, opening, holes, index)
-        torn_bytes += moved
+        end = _find_end(walker, start, opening, holes, index)
         store = _store(opening, data, index)
-        store.resume(end)
+        store.resume(end.end)
         doubtful = _accept_entries(store, walker, min(start, len(data) - 1), opening)
         if not doubtful:
             break
@@ -156,8 +193,59 @@ def _recover(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> tup
             data[number].sync()
         data.sync_directories()
         index.sync()
-    store.settle()
-    return store, torn_bytes
+    _settle(store, opening, durable)
+    return store, end
+
+
+def _durable_entry(opening: EntryOpening, index: EntryIndex) -> DurableEntry | None:
+    """Return the last entry that was committed and on the disk, or None if that is unknown: after
+    an unclean stop, a checkpoint that Java has written does not show what was synced. With
+    ``force``, nothing is expected.
+    """
+    if opening.force:
+        return None
+    checkpoint = opening.member_files.load_checkpoint()
+    if checkpoint.durable is not None or not opening.is_clean:
+        return checkpoint.durable
+    unit = index.get(checkpoint.committed_index)
+    end = unit.position + unit.size if unit is not None else 0
+    return DurableEntry(checkpoint.committed_index, end)
+
+
+def _durable_point(
+    opening: EntryOpening, durable: DurableEntry | None, data: MappedFiles
+) -> DurablePoint:
+    if durable is None:
+        return DurablePoint()
+    known = data.find(durable.offset - 1) is not None
+    return DurablePoint(
+        durable.offset if known else 0,
+        None if opening.is_clean else opening.flushed_timestamp_ms,
+        f"{opening.paths.directory}/checkpoint",
+    )
+
+
+def _settle(store: EntryStore, opening: EntryOpening, durable: DurableEntry | None) -> None:
+    """Finish recovery. Raises StoreError if the only member of a group has lost entries.
+
+    After an unclean stop, only entries up to the durable one count as committed: others may have
+    lost what was not synced, and the next leader decides about it.
+    """
+    lost = durable is not None and durable.index > store.end.index
+    if durable is not None and lost and not opening.can_mend:
+        raise StoreError(
+            store.data.last.path,
+            f"a log that ends at entry {store.end.index}",
+            f"entries up to {durable.index}, which were on disk"
+            f" ({opening.paths.directory}/checkpoint)",
+            "restore the directory from a backup; or give up these entries by starting once with"
+            " --force-truncate",
+        )
+    if durable is None or opening.is_clean:
+        store.settle(opening.member_files.load_committed_index(), durable or DurableEntry())
+    else:
+        store.settle(durable.index, durable)
+        store.derived_end = PhysicalOffset(store.committed.value)
 
 
 def _accept_entries(
@@ -191,21 +279,27 @@ def _find_end(
     opening: EntryOpening,
     holes: dict[int, LogGap],
     index: EntryIndex,
-) -> tuple[int, int]:
-    """Return the end of the log, which does not end with a gap, and the number of bytes after it
-    that were moved to the quarantine. Raises StoreError.
+) -> WalkEnd:
+    """Return the end of the log, which does not end with a gap, and what was moved to the
+    quarantine. Raises StoreError.
     """
-    moved = 0
+    moved, followed = 0, False
     while True:
-        end = _walk(walker, start, opening, holes, index)
-        moved += end.torn_bytes
+        try:
+            end = _walk(walker, min(start, len(walker.segments) - 1), opening, holes, index)
+        except DurableTailMissingError as damage:
+            if not opening.can_mend:
+                raise
+            moved += walker.force_truncate(damage.offset)
+            walker = evolve(walker, durable=evolve(walker.durable, offset=damage.offset))
+            continue
+        moved, followed = moved + end.torn_bytes, followed or end.followed
         if holes and end.torn_bytes:
             continue  # The last entry may be another one now.
         if end.last not in holes:
-            return end.end, moved
+            return evolve(end, torn_bytes=moved, followed=followed)
         moved += walker.force_truncate(end.last)
         del holes[end.last]
-        start = min(start, len(walker.segments) - 1)
 
 
 def _walk(
@@ -221,6 +315,8 @@ def _walk(
     while True:
         try:
             return walker.recover(start)
+        except DurableTailMissingError:
+            raise
         except MidLogCorruptionError as damage:
             unit = (
                 _damaged_unit(walker.segments, index, damage.offset) if opening.can_mend else None

@@ -55,7 +55,7 @@ from rmqpy.store.files.staging import (
 from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.ledger.entry_index import EntryIndex
 from rmqpy.store.ledger.entry_reader import CorruptEntryError, EntryReader, units_of
-from rmqpy.store.ledger.member_state import MemberFiles
+from rmqpy.store.ledger.member_state import DurableEntry, LedgerCheckpoint, MemberFiles
 
 _ZEROS = bytes(1 << 16)
 
@@ -75,14 +75,24 @@ class EntryStore(EntryReader):
         """
 
         self.committed_index = LedgerIndex(-1)
+        self.derived_end = PhysicalOffset(data.wrote_offset)
+        """The end of the entries from which consume queues and index may stem after recovery."""
         self._on_stored: Callable[[LedgerIndex], None] = lambda _index: None
         self._on_flushed: Callable[[LedgerEnd], None] = lambda _end: None
         self.committed = Watermark("committed", data.min_offset)
         """The offset at which the last committed entry ends."""
         self.flushed_offset = PhysicalOffset(data.wrote_offset)
+        self._synced_index = -1
+        """The last entry that a sync has covered."""
         self._flushing_end = LedgerEnd()
         self._flushing_to = 0
-        """The end of the bytes that the running sync covers; a cut lowers it."""
+        """The last entry and the end of the bytes that the running sync covers; a cut lowers
+        both.
+        """
+        self.durable = DurableEntry()
+        """The last entry known to have been committed and durable here. If the log ends before it,
+        damage has removed entries.
+        """
 
     def subscribe(
         self,
@@ -234,6 +244,9 @@ class EntryStore(EntryReader):
         self._index.cut(index)
         self._set_end(LedgerEnd(kept.index, kept.term))
         self.stored_index = kept.index
+        self._synced_index = min(self._synced_index, kept.index)
+        if self._flushing_end.index > kept.index:
+            self._flushing_end = LedgerEnd(kept.index, kept.term)
         self._flushing_to = min(self._flushing_to, end)
         self.flushed_offset = PhysicalOffset(min(self.flushed_offset, end))
 
@@ -253,6 +266,9 @@ class EntryStore(EntryReader):
         self.staging.state[FILE_END] = 0
         self._set_end(LedgerEnd(LedgerIndex(index - 1), Term(-1)))
         self.begin_index = self.stored_index = LedgerIndex(-1)
+        self._synced_index = -1
+        self._flushing_end = LedgerEnd()
+        self.durable = DurableEntry()
         self._flushing_to = self.flushed_offset = PhysicalOffset(position)
 
     def repair(self, entry: Entry) -> None:
@@ -351,13 +367,25 @@ class EntryStore(EntryReader):
         self._index.flushed()
         durable = min(offset, self._flushing_to)
         self.flushed_offset = PhysicalOffset(max(self.flushed_offset, durable))
+        self._synced_index = max(self._synced_index, self._flushing_end.index)
         self._on_flushed(self._flushing_end)
 
     def checkpoint_task(self) -> Callable[[], None]:
-        """Return a task that stores the committed index as of now (every 3 s and at shutdown). It
-        blocks and may run in a thread, one at a time.
+        """Return a task that stores the committed index and the durable point as of now (every 3 s
+        and at shutdown). It blocks and may run in a thread, one at a time.
         """
-        return partial(self.member_files.save_checkpoint, self.committed_index, self.stored_index)
+        self._advance_durable()
+        committed = LedgerIndex(max(self.committed_index, self.durable.index))
+        checkpoint = LedgerCheckpoint(committed, self.stored_index, self.durable)
+        return partial(self.member_files.save_checkpoint, checkpoint)
+
+    def _advance_durable(self) -> None:
+        index = LedgerIndex(min(self.committed_index, self._synced_index))
+        if index > self.durable.index:
+            try:
+                self.durable = DurableEntry(index, self.end_of(index))
+            except CorruptEntryError as fault:
+                self._on_damage(fault)
 
     def close(self) -> None:
         self._forget_batch()
@@ -497,11 +525,14 @@ class EntryStore(EntryReader):
         """Remove all units, so that they are written again."""
         self._index.remove_all()
 
-    def settle(self) -> None:
-        """Finish recovery: set the first index from the first entry, cut the index files to the
-        end, and restore the committed index from the checkpoint.
+    def settle(self, committed_index: int, durable: DurableEntry) -> None:
+        """Finish recovery, after which all entries are synced: set the first index from the first
+        entry, cut the index files to the end, and set what the checkpoint says.
         """
+        self.durable = durable
+        self.derived_end = self.end_offset
         self.stored_index = self.end.index
+        self._synced_index = self.end.index
         self.flushed_offset = self.end_offset
         self._index.settled(self.end.index + 1)
         if self.end.index < 0:
@@ -513,6 +544,5 @@ class EntryStore(EntryReader):
             raise StoreError(
                 first.path, str(fault), "an entry at its start", "restore it from another member"
             ) from fault
-        committed = self.member_files.load_committed_index()
-        if committed >= self.begin_index:
-            self.commit_to(LedgerIndex(min(committed, self.end.index)))
+        if committed_index >= self.begin_index:
+            self.commit_to(LedgerIndex(min(committed_index, self.end.index)))

@@ -6,8 +6,14 @@ Both are property files (``key=value`` lines) with a second file, ``.bak``:
 ``currterm``    ``voteLeader=<id or empty>``, ``currTerm=<n>``; durable before a vote is
                 sent. ``.bak`` is a copy
 ``checkpoint``  ``committedIndex=<n>``, ``endIndex=<n>``; every 3 s and at shutdown.
-                ``.bak`` is the previous version
+                ``.bak`` is the previous version. rmqpy adds ``durableIndex=<n>`` and
+                ``durableOffset=<n>``, which Java ignores and does not write
 ==============  ==========================================================================
+
+Java's checkpoint does not show what has been synced: entries may be committed that are only in page
+caches. ``durableIndex`` is the last entry that was both committed and synced on this member, and
+``durableOffset`` is where it ends. A log that ends before it has lost entries by damage. After a
+clean stop, everything was synced, so there Java's ``committedIndex`` is as good.
 
 Java keeps the previous version of ``currterm`` in ``.bak`` as well, which is usually the same term
 without the vote. Read instead of a damaged file, it would let a member vote twice in a term.
@@ -23,6 +29,27 @@ from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.store.files.atomic import BACKUP_SUFFIX, read_with_backup, write_atomically
 
+_DURABLE_INDEX, _DURABLE_OFFSET = "durableIndex", "durableOffset"
+
+
+@define(slots=True, frozen=True)
+class DurableEntry:
+    """The last entry that was committed and durable on this member, and the offset after it (0 if
+    that is unknown).
+    """
+
+    index: LedgerIndex = LedgerIndex(-1)  # noqa: RUF009 (a NewType)
+    offset: int = 0
+
+
+@define(slots=True, frozen=True)
+class LedgerCheckpoint:
+    """The content of ``checkpoint``. ``durable`` is None if Java has written it."""
+
+    committed_index: LedgerIndex = LedgerIndex(-1)  # noqa: RUF009 (a NewType)
+    end_index: LedgerIndex = LedgerIndex(-1)  # noqa: RUF009 (a NewType)
+    durable: DurableEntry | None = None
+
 
 @define(slots=True, eq=False, repr=False)
 class MemberFiles:
@@ -30,7 +57,7 @@ class MemberFiles:
 
     files: FileSystem
     directory: str
-    _saved: tuple[int, int] = field(default=(-2, -2))
+    _saved: LedgerCheckpoint | None = field(default=None)
 
     def load_hard_state(self) -> HardState:
         """Return the stored state, or a new one if there is none. Raises StoreError if it cannot be
@@ -52,18 +79,36 @@ class MemberFiles:
 
     def load_committed_index(self) -> LedgerIndex:
         """Return the committed index of the checkpoint, or -1 if there is no checkpoint."""
-        pairs = self._read_pairs(self._checkpoint)
-        if pairs is None:
-            return LedgerIndex(-1)
-        return LedgerIndex(_number(pairs, "committedIndex", self._checkpoint))
+        return self.load_checkpoint().committed_index
 
-    def save_checkpoint(self, committed_index: int, end_index: int) -> None:
+    def load_checkpoint(self) -> LedgerCheckpoint:
+        """Return the checkpoint, or one without entries if there is none. Raises StoreError."""
+        path = self._checkpoint
+        pairs = self._read_pairs(path)
+        if pairs is None:
+            return LedgerCheckpoint()
+        durable = None
+        if _DURABLE_INDEX in pairs:
+            index = LedgerIndex(_number(pairs, _DURABLE_INDEX, path))
+            durable = DurableEntry(index, _number(pairs, _DURABLE_OFFSET, path))
+        end = _number(pairs, "endIndex", path) if "endIndex" in pairs else -1
+        committed = _number(pairs, "committedIndex", path)
+        return LedgerCheckpoint(LedgerIndex(committed), LedgerIndex(end), durable)
+
+    def save_checkpoint(self, checkpoint: LedgerCheckpoint) -> None:
         """Write the checkpoint, unless nothing has changed."""
-        current = (committed_index, end_index)
-        if current != self._saved:
-            text = f"committedIndex={committed_index}\nendIndex={end_index}\n"
-            write_atomically(self.files, self._checkpoint, text.encode())
-            self._saved = current
+        if checkpoint == self._saved:
+            return
+        lines: dict[str, int] = {
+            "committedIndex": checkpoint.committed_index,
+            "endIndex": checkpoint.end_index,
+        }
+        if checkpoint.durable is not None:
+            lines[_DURABLE_INDEX] = checkpoint.durable.index
+            lines[_DURABLE_OFFSET] = checkpoint.durable.offset
+        text = "".join(f"{key}={value}\n" for key, value in lines.items())
+        write_atomically(self.files, self._checkpoint, text.encode())
+        self._saved = checkpoint
 
     @property
     def _current_term(self) -> str:

@@ -72,8 +72,10 @@ def test_a_last_record_torn_at_any_byte_is_quarantined(
     frame = frame_of(rig, offsets[-1])
     path, position = rig.place(frame)
     stopped = rig.files.kill()
-    # Java writes no recovery point. With one, a last record that was on disk is not torn.
+    # Without what these record, nobody knows that the last record was on disk.
     stopped.unlink(f"{ROOT}/rmqpy/recovery-point")
+    for name in ("checkpoint", "checkpoint.bak"):
+        stopped.unlink(f"{ROOT}/dledger-n0/{name}")
     lost = rig.draft(11).body
     written = bytes(stopped.nodes[f"{ROOT}/{path}"].data)[position : position + end - frame]
     for cut in range(end - frame):

@@ -358,7 +358,7 @@ def test_a_sync_does_not_cover_entries_written_after_its_start(
     take(entries, with_term(leader[5:12], 2))
     task.run()
     store.flush_tracker.flushed(task.offset)
-    assert flushed == [LedgerEnd(LedgerIndex(9), Term(0))], "the end at the start of the sync"
+    assert flushed == [LedgerEnd(LedgerIndex(4), Term(0))], "the last entry that was not replaced"
     assert entries.flushed_offset <= leader[4].end_offset
     rig.flush(store)
     assert entries.flushed_offset == entries.end_offset

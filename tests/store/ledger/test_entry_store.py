@@ -135,11 +135,13 @@ def test_a_truncation_discards_the_position_of_the_last_batch(rig: MemoryRig) ->
 
 
 def test_the_checkpoint_determines_the_committed_index(rig: MemoryRig) -> None:
-    assert rig.tree()["dledger-n0/checkpoint"] == b"committedIndex=79\nendIndex=79\n"
+    end = units(rig)[79][1] + units(rig)[79][2]
+    written = f"committedIndex=79\nendIndex=79\ndurableIndex=79\ndurableOffset={end}\n"
+    assert rig.tree()["dledger-n0/checkpoint"] == written.encode()
     path = "/store/dledger-n0/checkpoint"
     for text, committed in (
         (b"#Sat Nov 21\nendIndex=79\ncommittedIndex=50\n", 50),
-        (b"committedIndex=500\n", 79),
+        (b"committedIndex=79\n", 79),
         (b"committedIndex=-1\n", -1),
     ):
         rig.files.put(path, text)
@@ -180,3 +182,64 @@ def test_a_flush_covers_every_index_file(rig: MemoryRig) -> None:
         if path.startswith(INDEX):
             assert bytes(after.nodes[path].data) == bytes(node.data), path
     store.close_without_flush()
+
+
+def flip_last(rig: MemoryRig) -> str:
+    """Flip a bit in the body of the last entry, and return the path of its file."""
+    found = units(rig)[-1]
+    path = f"/store/dledger-n0/data/{found[1] // 4096 * 4096:020d}"
+    rig.files.nodes[path].data[found[1] % 4096 + 48 + 100] ^= 1
+    return path
+
+
+@pytest.mark.parametrize("checkpoint", ["rmqpy", "java"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_group_of_one_does_not_cut_off_an_entry_that_was_on_the_disk(
+    rig: MemoryRig, checkpoint: str, clean: bool
+) -> None:
+    """After an unclean stop, Java's checkpoint does not show what was on the disk."""
+    if checkpoint == "java":
+        for name in ("checkpoint", "checkpoint.bak"):
+            rig.files.put(f"/store/dledger-n0/{name}", b"committedIndex=79\nendIndex=79\n")
+    if not clean:
+        rig.files.put("/store/abort", b"")
+    path = flip_last(rig)
+    before = bytes(rig.files.nodes[path].data)
+    if checkpoint == "java" and not clean:
+        assert entries_of(rig.open()).end.index == 78
+        return
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"on disk.*/store/dledger-n0/checkpoint"):
+            rig.open()
+    assert bytes(rig.files.nodes[path].data) == before
+    rig.force = True
+    store = rig.open()
+    assert entries_of(store).end.index == 78
+    rig.put(store, 79)
+    store.shutdown()
+    rig.force = False
+    check(rig, 80)
+
+
+def test_a_lost_tail_is_known_until_it_has_been_supplied(rig: MemoryRig) -> None:
+    peers = ";".join(f"n{number}-127.0.0.1:{number + 1}" for number in range(3))
+    rig.changes["dledger_peers"] = peers
+    lost = rig.open(lead=False)
+    header, body = entries_of(lost).entry(79)
+    last = Entry(header, bytes(body))
+    lost.close_without_flush()
+    flip_last(rig)
+    for _ in range(2):
+        store = rig.open(lead=False)
+        entries = entries_of(store)
+        assert (entries.end.index, entries.committed_index) == (78, 78)
+        assert entries.durable.index == 79
+        store.shutdown()
+    store = rig.open(lead=False)
+    entries = entries_of(store)
+    entries.receive([last])
+    entries.commit()
+    rig.flush(store)
+    entries.commit_to(LedgerIndex(79))
+    store.shutdown()
+    check(rig, 80)
