@@ -124,7 +124,8 @@ class SecuritySettings:
         doc="rmqpy only: TLS on both ends of classic replication. Java's replication has no TLS, "
             "so masters and slaves must all be rmqpy brokers.")
     replication_addresses: str = key("replicationAddresses", "", kind=ADDRESS_PATTERNS,
-        doc="rmqpy only: addresses that may fetch the log at the replication port, in addition to "
-            "the members of a DLedger group at theirs. Empty: every address, with a warning; none "
-            "with securityMode=secure.")
+        doc="rmqpy only: addresses that belong to the group, in addition to those of its members. "
+            "If set, or with securityMode=secure, the ports of the replication and of the DLedger "
+            "group close all other connections. Empty: others may fetch the log, with a warning "
+            "(docs/reference/security.md).")
     # fmt: on

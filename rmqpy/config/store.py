@@ -240,6 +240,13 @@ class StoreSettings:
     rmqpy_certificate_key: str | None = key("rmqpyCertificateKey", None,
         doc="rmqpy only: file with the secret that must have signed the certificate; absent: no "
             "signature is required.")
+    rmqpy_group_secret: str | None = key("rmqpyGroupSecret", None, secret=True,
+        doc="rmqpy only: secret that each member of the DLedger group must know, at least 16 bytes."
+            " Members without it are refused, Java members among them. Absent: members are known "
+            "by their addresses.")
+    rmqpy_group_secret_file: str | None = key("rmqpyGroupSecretFile", None,
+        doc="rmqpy only: file with that secret, which other users cannot read, instead of "
+            "rmqpyGroupSecret.")
     preferred_leader_id: str | None = key("preferredLeaderId", None,
         doc="Ids of the members that should lead when they can, separated by semicolons.")
     is_enable_batch_push: bool = key("isEnableBatchPush", False,

@@ -16,6 +16,13 @@ order::
     peers              address by member id
     version            protocol version
 
+Three more members, "" unless needed, tie the introduction to the connection that carries it::
+
+    nonce              random number of the sender for this handshake
+    challenge          nonce of the other side that ``proof`` answers; in a request without a proof
+                       the question whether this handshake is really one of the receiver
+    proof              HMAC-SHA256 by the secret of the group (:func:`proof_of`)
+
 =====================================  =================================================
 difference                             consequence
 =====================================  =================================================
@@ -34,17 +41,25 @@ introduction when it has read more files.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping
 from typing import Any, Final
 
-from attrs import asdict, define, fields
+from attrs import asdict, define, evolve, fields
 
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX, FastjsonDecodeError, dumps, loads
 
 VERSION: Final = 1
 LEAST_VERSION: Final = 1
-_KINDS: Final = {"group": str, "member": str, "peers": dict, "old_log_digest": str}
+_OPTIONAL: Final = ("nonce", "challenge", "proof")
+_KINDS: Final = {
+    "group": str,
+    "member": str,
+    "peers": dict,
+    "old_log_digest": str,
+    **dict.fromkeys(_OPTIONAL, str),
+}
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -61,10 +76,15 @@ class PeerHello:
     peers: Mapping[str, str]
     version: int = VERSION
     least_version: int = LEAST_VERSION
+    nonce: str = ""
+    challenge: str = ""
+    proof: str = ""
 
     def encode(self) -> bytes:
         values = asdict(self, recurse=False)
-        return dumps({name: values[name] for name in sorted(values)} | {"peers": dict(self.peers)})
+        absent = [name for name in _OPTIONAL if not values[name]]
+        present = [name for name in sorted(values) if name not in absent]
+        return dumps({name: values[name] for name in present} | {"peers": dict(self.peers)})
 
 
 def decode_introduction(body: bytes) -> PeerHello:
@@ -85,11 +105,29 @@ def decode_introduction(body: bytes) -> PeerHello:
     values: dict[str, Any] = {}
     for member in fields(PeerHello):
         kind = _KINDS.get(member.name, int)
-        value = found.get(member.name)
+        value = found.get(member.name, "" if member.name in _OPTIONAL else None)
         if type(value) is not kind:
             raise RemoteProtocolError(f"a handshake has an invalid {member.name}: {value!r:.64}")
         values[member.name] = value
     return PeerHello(**values)
+
+
+def proof_of(secret: bytes, hello: PeerHello, receiver: str, *, answers: bool) -> str:
+    """Return the proof that the sender of ``hello`` knows ``secret``: the HMAC of the introduction
+    with both nonces, of the ``receiver``, and of the direction, so that it is of no use on another
+    connection, to another member, or in the other direction.
+    """
+    direction = b"answer" if answers else b"request"
+    text = b"\0".join((direction, receiver.encode(), evolve(hello, proof="").encode()))
+    return hmac.digest(secret, text, "sha256").hex()
+
+
+def proves(secret: bytes, hello: PeerHello, receiver: str, *, answers: bool) -> bool:
+    """Return whether ``hello`` contains the proof of :func:`proof_of`, in a time that does not
+    depend on it.
+    """
+    expected = proof_of(secret, hello, receiver, answers=answers)
+    return hmac.compare_digest(expected.encode(), hello.proof.encode(errors="replace"))
 
 
 @define(slots=True, frozen=True)

@@ -201,6 +201,11 @@ class RemotingClient:
     def pending(self) -> int:
         return self._pending
 
+    def is_open(self, address: str) -> bool:
+        """Return whether a request to ``address`` would use a connection that is open already."""
+        link = self._links.get(address)
+        return link is not None and link.connection is not None and not link.connection.closed
+
     @property
     def connected_addresses(self) -> list[str]:
         return [link.address for link in self._links.values() if link.connection is not None]

@@ -90,6 +90,8 @@ OWN_STORE_KEYS = (
     "rmqpyAcceptUnverifiedPeers",
     "rmqpyCertificate",
     "rmqpyCertificateKey",
+    "rmqpyGroupSecret",
+    "rmqpyGroupSecretFile",
 )
 OWN_SERVER_KEYS = (
     "namesrvAclEnable",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from attrs import define
+from attrs import define, field
 
 from rmqpy.broker.assembly.join_checks import MetadataReadyCheck, PeerCertificateCheck
 from rmqpy.broker.assembly.wiring import Broker
@@ -20,6 +20,7 @@ from rmqpy.config.loading import BrokerConfiguration, FlushDiskType, StoreSettin
 from rmqpy.dledger.member import Membership, RaftOptions, RandomBelow
 from rmqpy.model.clock import Scheduler
 from rmqpy.model.codes import RequestCode
+from rmqpy.net.dledger.admission import PeerAdmission
 from rmqpy.net.dledger.context import TICK_MS, DriverDependencies
 from rmqpy.net.dledger.driver import DLedgerDriver
 from rmqpy.remoting.channel import Network
@@ -30,13 +31,17 @@ from rmqpy.store.message_store import MessageStore
 class DLedgerDependencies:
     """The dependencies of a member. ``network`` carries the requests to other members,
     ``rng(n)`` returns a random number below n, and ``tick_ms`` is the period of the state loop.
-    ``serves_client`` returns whether DLedger's own clients at an address may read and append.
+    ``serves_client`` returns whether DLedger's own clients at an address may read and append;
+    ``admission`` decides which connections speak for members; ``is_open`` returns whether there is
+    a connection to an address.
     """
 
     scheduler: Scheduler
     network: Network
     rng: RandomBelow
     serves_client: Callable[[str], bool] = lambda _address: True
+    admission: PeerAdmission = field(factory=PeerAdmission)
+    is_open: Callable[[str], bool] = lambda _address: True
     tick_ms: int = TICK_MS
 
 
@@ -74,6 +79,8 @@ def start_dledger_member(
             vouch=PeerCertificateCheck.of(store, lambda: driver.introduce()),
             lacks_tables=metadata.is_missing_metadata,
             serves_client=deps.serves_client,
+            admission=deps.admission,
+            is_open=deps.is_open,
             tick_ms=deps.tick_ms,
         ),
     )

@@ -12,7 +12,7 @@ from attrs import define
 
 from rmqpy.broker.assembly.wiring import Broker
 from rmqpy.broker.base.context import HA_PORT_DISTANCE
-from rmqpy.broker.replication.access import ReplicationAllowList
+from rmqpy.broker.replication.access import GroupAddresses
 from rmqpy.ha.link import LinkSettings
 from rmqpy.net.ha import HaServer, dial
 from rmqpy.net.loop import AsyncioScheduler
@@ -66,9 +66,9 @@ def build_ha_group(
     if identity.store.enable_dledger_commit_log:
         return None
     assert log is not None
-    allow_list = ReplicationAllowList.from_settings(identity.configuration.security)
-    broker.replication.register_report(allow_list.runtime_info)
-    security = ListenerSecurity(transport.tls.replication, allow_list.allows)
+    addresses = GroupAddresses.from_settings(identity.configuration.security, scheduler)
+    broker.replication.register_report(addresses.runtime_info)
+    security = ListenerSecurity(transport.tls.replication, addresses.allows)
     server = HaServer(log, LinkSettings.from_settings(identity.store), scheduler, security)
     broker.replication.serve(server)
     follower = None

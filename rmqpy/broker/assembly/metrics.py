@@ -86,6 +86,10 @@ _RUNTIME: Final[Mapping[str, str]] = {
     "commitLogMinOffset": "commitlog_minoffset",
 }
 """Key of the runtime information to the name that follows ``rocketmq_brokeruntime_``."""
+_TURNED_AWAY: Final = {
+    "replicationStrangers": "rmqpy_replication_strangers",
+    "dledgerRequestsTurnedAway": "rmqpy_dledger_turned_away",
+}
 _RATES: Final = ("getFoundTps", "getMissTps", "getTotalTps", "getTransferedTps", "putTps")
 _WINDOWS: Final = ("10", "60", "600")
 _PUT_TIMES: Final = (
@@ -258,6 +262,9 @@ class Metrics:
         if "dividedCommitlogOffset" in runtime:
             yield "rmqpy_divided_offset", labels, float(runtime["dividedCommitlogOffset"])
         yield "rmqpy_hidden_messages", labels, float(runtime.get("hiddenMessages", 0))
+        for key, name in _TURNED_AWAY.items():
+            if key in runtime:
+                yield name, labels, float(runtime[key])
         yield "rmqpy_confirmed_offset", labels, float(runtime["commitLogMaxOffset"])
         for key in ("term", "committed", "end"):
             if key in status:

@@ -31,7 +31,7 @@ from rmqpy.broker.assembly.wiring import (
     install_fast_path,
 )
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
-from rmqpy.broker.replication.access import ReplicationAllowList
+from rmqpy.broker.replication.access import GroupAddresses
 from rmqpy.codec import backend
 from rmqpy.config.loading import BrokerConfiguration, LoadedConfiguration
 from rmqpy.config.security import parse_credentials
@@ -341,25 +341,33 @@ def _member(
     if store.opened.dledger is None:
         return None
     from rmqpy.broker.assembly.dledger_group import DLedgerDependencies, start_dledger_member
+    from rmqpy.broker.replication.group_secret import group_secret
     from rmqpy.broker.replication.group_status import status_of
+    from rmqpy.net.dledger.admission import PeerAdmission
 
     # The pushes of one turn to a follower that lags may be large.
     limits = ConnectionLimits(high_water=PUSHES_WAITING_MAX)
     network = RemotingClient(scheduler, ClientLimits(connection=limits), tls=tls.client)
     configuration = broker.identity.configuration
-    allow_list = ReplicationAllowList.from_settings(
-        configuration.security, [peer.host for peer in configuration.store.dledger_members]
+    addresses = GroupAddresses.from_settings(
+        configuration.security,
+        scheduler,
+        [peer.host for peer in configuration.store.dledger_members],
     )
+    admission = PeerAdmission(addresses.knows, group_secret(configuration.store))
     deps = DLedgerDependencies(
         scheduler=scheduler,
         network=network,
         rng=random.SystemRandom().randrange,
-        serves_client=allow_list.knows if configuration.broker.acl_enable else allow_all,
+        serves_client=addresses.knows if configuration.broker.acl_enable else allow_all,
+        admission=admission,
+        is_open=network.is_open,
     )
     driver = start_dledger_member(broker, store, deps)
     if driver is None:
         return None
-    broker.replication.register_report(allow_list.runtime_info)
+    broker.replication.register_report(addresses.runtime_info)
+    broker.replication.register_report(admission.runtime_info)
     server = RemotingServer(
         driver,
         scheduler,
@@ -368,7 +376,7 @@ def _member(
             read_bytes=PUSH_BYTES,
             turn_bytes=4 * PUSH_BYTES,
         ),
-        ListenerSecurity(tls.server, allow_list.allows),
+        ListenerSecurity(tls.server, addresses.allows),
     )
     return _GroupMember(driver, network, server, partial(status_of, driver))
 

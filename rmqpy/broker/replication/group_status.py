@@ -41,7 +41,7 @@ def status_of(driver: DLedgerDriver) -> dict[str, object]:
 
 def _peer(driver: DLedgerDriver, name: str) -> dict[str, object]:
     status: dict[str, object] = {"id": name, "address": driver.options.addresses[name]}
-    peer = driver.peers.ways.get(name)
+    peer = driver.peers.handshakes.links.get(name)
     if peer is not None:
         status |= {"handshake": peer.standing.value, "reason": peer.reason}
     progress = driver.node.progress.get(name)

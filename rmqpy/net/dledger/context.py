@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from attrs import define
+from attrs import define, field
 
 from rmqpy.dledger.state import Role
 from rmqpy.model.clock import Scheduler
 from rmqpy.model.message import Host
+from rmqpy.net.dledger.admission import PeerAdmission
 from rmqpy.remoting.channel import Network
 from rmqpy.store.appender import MessageAppender
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
@@ -60,7 +61,9 @@ class DriverDependencies:
     to make the log durable unless that is in progress; ``store_host`` is the store host of the
     marker; ``vouch`` returns the reason why a Java member may not be joined, or "";
     ``lacks_tables`` returns whether this member lacks the topics and offsets that a leader needs;
-    ``serves_client`` returns whether DLedger's own clients at an address may read and append.
+    ``serves_client`` returns whether DLedger's own clients at an address may read and append;
+    ``admission`` decides which connections speak for members; ``is_open`` returns whether there is
+    a connection to an address.
     """
 
     log: DLedgerCommitLog
@@ -73,4 +76,6 @@ class DriverDependencies:
     vouch: Callable[[str], str] = lambda _member: ""
     lacks_tables: Callable[[], bool] = lambda: False
     serves_client: Callable[[str], bool] = lambda _address: True
+    admission: PeerAdmission = field(factory=PeerAdmission)
+    is_open: Callable[[str], bool] = lambda _address: True
     tick_ms: int = TICK_MS

@@ -104,6 +104,8 @@ class DLedgerDriver:
             self.node.take_batches,
             deps.vouch,
             deps.serves_client,
+            deps.admission,
+            deps.is_open,
         )
         self._push_fast_path = PushFastPath(self.node, self.entries, self.peers)
         self.carrier = ReadyProcessor(
@@ -176,7 +178,7 @@ class DLedgerDriver:
                 logger.warning("cannot read an old commit log file for its digest: %s", error)
             old_log.take(found)
             if old_log.next_digest_task() is None:
-                self.peers.renew_handshake()
+                self.peers.handshakes.renew()
             else:
                 self._read_old_log()
 
@@ -240,7 +242,10 @@ class DLedgerDriver:
         """Do nothing, because ``handle`` has carried out everything."""
 
     def channel_closed(self, channel: Channel) -> None:
-        """Do nothing, because a closed channel drops the answers to its requests."""
+        """Forget whether the connection was that of a member. A closed channel drops the answers to
+        its requests.
+        """
+        self.peers.channel_closed(channel)
 
     # ----------------------------------------------------------------------------------- events
 

@@ -13,21 +13,9 @@ PULL (51003; Java has no handler either)   remoting code 1
 any other code                             remoting code 3
 =========================================  =====================================================
 
-The first request to a member is the handshake (``dledger.handshake``). It is repeated after each
-failure, because a different process may have taken its place::
-
-    state     requests to it       requests from it           left by
-    unknown   wait for handshake   accepted if it has been    the answer to the handshake; without
-                                   verified before; otherwise one, waiting requests get None
-                                   dropped, and handshake
-    verified  sent                 accepted                   a failure, or new facts -> unknown
-    java      sent                 accepted                   a failure -> unknown
-    refused   answered with None   UNEXPECTED_MEMBER          ``REFUSED_MS``, or an introduction
-                                                              that matches
-
-A member introduces itself before it sends other requests, so it has been verified before its first
-request. A Java member does not introduce itself: if there is an old log before the DLedger log, a
-certificate or the operator must vouch for it.
+Requests are exchanged only with members that :mod:`.handshakes` has accepted, and requests of
+members are taken only from connections that speak for one (:mod:`.admission`); others are answered
+with UNEXPECTED_MEMBER.
 
 Invariants: no unreadable request reaches the core; a problem is logged once per cause and peer, not
 once per frame; no request is sent to or accepted from a member whose files do not match; if there
@@ -36,17 +24,15 @@ is an old log, no vote and no entry of an unverified member is accepted.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import suppress
-from enum import Enum
 from functools import partial
 from typing import Final
 
 from attrs import define, evolve, field
 
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
-from rmqpy.dledger.handshake import PeerHello, compare, decode_introduction
+from rmqpy.dledger.handshake import PeerHello
 from rmqpy.dledger.member import Membership, RaftOptions
 from rmqpy.dledger.node import Acknowledged, Answered, Received, Reply, Send
 from rmqpy.dledger.protocol.json_bodies import (
@@ -69,9 +55,12 @@ from rmqpy.dledger.protocol.messages import (
     Request,
     Response,
 )
-from rmqpy.model.clock import Clock
+from rmqpy.model.clock import Scheduler
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RemoteProtocolError, RmqError
+from rmqpy.net.dledger.admission import PeerAdmission
+from rmqpy.net.dledger.handshakes import PeerHandshakes, PeerLink, PeerStatus
+from rmqpy.net.dledger.once_log import OncePerCauseLog
 from rmqpy.remoting.channel import Channel, Network
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
@@ -81,20 +70,13 @@ _CODE = DLedgerResponseCode
 _CLIENT_REQUESTS: Final = frozenset({AppendEntryRequest, GetEntriesRequest, MetadataRequest})
 """The requests of DLedger's own clients, which know no accounts."""
 
-LOGGED_MAX: Final = 256
-"""The maximum number of causes that are remembered as logged."""
-
 WAITING_MAX: Final = 64
 """The maximum number of requests to one member that wait for its handshake."""
-
-REFUSED_MS: Final = 10_000
 
 WRITE_AT: Final = 256 * 1024
 """The size of collected replies, in bytes, at which the remaining requests of a read wait."""
 
 _STRANGERS: Final = (_CODE.UNKNOWN_MEMBER, _CODE.UNKNOWN_GROUP, _CODE.UNEXPECTED_MEMBER)
-
-logger = logging.getLogger(__name__)
 
 
 @define(slots=True)
@@ -107,53 +89,6 @@ class PendingRequest:
     physical_offset: int = -1
 
 
-class OncePerCauseLog:
-    """A logger that logs each cause only once. It forgets the oldest causes."""
-
-    def __init__(self) -> None:
-        self._logged: dict[object, None] = {}
-
-    def warn(self, cause: object, text: str, *arguments: object) -> None:
-        if cause not in self._logged:
-            if len(self._logged) >= LOGGED_MAX:
-                del self._logged[next(iter(self._logged))]
-            self._logged[cause] = None
-            logger.warning(text, *arguments)
-
-    def forget(self, cause: object) -> None:
-        """Forget ``cause``, so that its next occurrence is logged again."""
-        if self._logged:
-            self._logged.pop(cause, None)
-
-
-class PeerStatus(Enum):
-    """The state of the handshake with a member."""
-
-    UNKNOWN = "unknown"
-    VERIFIED = "verified"
-    JAVA = "java"
-    REFUSED = "refused"
-
-
-@define(slots=True, eq=False, repr=False)
-class PeerLink:
-    """Another member as seen from this one."""
-
-    name: str
-    standing: PeerStatus = PeerStatus.UNKNOWN
-    reason: str = ""
-    """The reason why the member is refused."""
-
-    judged: bool = False
-    """True if the files of the member have matched since this process started, or if it is an
-    accepted Java member.
-    """
-
-    ask_again_ms: int = 0
-    asking: bool = False
-    waiting: list[Send] = field(factory=list)
-
-
 @define(slots=True, eq=False, repr=False)
 class PeerTransport:
     """The requests and answers between this member and the others.
@@ -161,126 +96,67 @@ class PeerTransport:
     ``introduce`` returns this member's introduction; ``queue_ends`` the ends of its queues without
     messages, or None if it does not lead; ``vouch`` the reason why a Java member may not be joined,
     or "". ``takes_batches`` is called with the name of each member and whether it is rmqpy.
-    ``serves_client`` returns whether DLedger's own clients at an address may read and append.
+    ``serves_client`` returns whether DLedger's own clients at an address may read and append;
+    ``is_open`` whether there is a connection to the address of a member.
     """
 
     membership: Membership
     options: RaftOptions
     network: Network
-    clock: Clock
+    clock: Scheduler
     answered: Callable[[Answered], None]
     introduce: Callable[[], PeerHello]
     queue_ends: Callable[[], bytes | None]
     takes_batches: Callable[[str, bool], None]
     vouch: Callable[[str], str]
     serves_client: Callable[[str], bool]
-    ways: dict[str, PeerLink] = field(init=False)
-    once: OncePerCauseLog = field(factory=OncePerCauseLog)
+    admission: PeerAdmission
+    is_open: Callable[[str], bool]
+    once: OncePerCauseLog = field(init=False)
+    handshakes: PeerHandshakes = field(init=False)
     _ticket: int = 0
     _received: dict[int, PendingRequest] = field(factory=dict)
     _replies: dict[Channel, list[bytes]] = field(factory=dict)
     _reply_bytes: int = 0
 
     def __attrs_post_init__(self) -> None:
-        self.ways = {name: PeerLink(name) for name in self.membership.others}
+        self.once = OncePerCauseLog(self.clock)
+        self.handshakes = PeerHandshakes(
+            self.membership,
+            self.options,
+            self.network,
+            self.clock,
+            self.admission,
+            self.once,
+            self.introduce,
+            self.takes_batches,
+            self.vouch,
+            self.is_open,
+            self._handshake_ended,
+            self._write_later,
+        )
 
     # -------------------------------------------------------------------------------- outgoing
 
     def send(self, send: Send) -> None:
         """Send a request of the core."""
-        link = self.ways[send.to]
-        if link.standing is PeerStatus.REFUSED:
-            if self.clock.monotonic_ms() < link.ask_again_ms:
-                self.answered(Answered(send.ticket, None))
-                return
-            link.standing = PeerStatus.UNKNOWN
-        if link.standing is not PeerStatus.UNKNOWN:
+        link = self.handshakes.links[send.to]
+        refused = self.handshakes.status(link) is PeerStatus.REFUSED
+        if self.handshakes.may_send(link):
             self._transmit(send)
-        elif len(link.waiting) >= WAITING_MAX:
+        elif refused or len(link.waiting) >= WAITING_MAX:
             self.answered(Answered(send.ticket, None))
         else:
             link.waiting.append(send)
-            if not link.asking:
-                self._ask(link)
+            self.handshakes.ask(link)
 
-    def _ask(self, link: PeerLink) -> None:
-        """Send a handshake to a member."""
-        link.asking = True
-        self.network.request(
-            self.options.addresses[link.name],
-            RemotingCommand.request(
-                RequestCode.RMQPY_DLEDGER_HANDSHAKE, body=self.introduce().encode()
-            ),
-            self.options.rpc_timeout_ms,
-            partial(self._introduced, link),
-        )
-
-    def _introduced(
-        self, link: PeerLink, command: RemotingCommand | None, fault: RmqError | None
-    ) -> None:
-        link.asking = False
-        if command is None:
-            self.once.warn(("silent", link.name), "member %s: %s", link.name, fault)
-        else:
-            self.once.forget(("silent", link.name))
-            if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                self._judge(link, None)
-            elif command.code == RESPONSE_FRAME_CODE:
-                self._judge(link, command.body)
-            else:
-                text = "member %s rejects the handshake: %s"
-                self.once.warn(("handshake", link.name), text, link.name, command.remark)
+    def _handshake_ended(self, link: PeerLink) -> None:
         waiting, link.waiting = link.waiting, []
         for send in waiting:
-            if link.standing in (PeerStatus.VERIFIED, PeerStatus.JAVA):
+            if self.handshakes.may_send(link):
                 self._transmit(send)
             else:
                 self.answered(Answered(send.ticket, None))
-
-    def _judge(self, link: PeerLink, body: bytes | None) -> None:
-        """Accept or refuse a member by its introduction ``body``; None means a Java member."""
-        if body is None:
-            missing = self.vouch(link.name)
-            if missing:
-                self._refuse(link, missing)
-                return
-            link.standing = PeerStatus.JAVA
-            link.judged = True
-            self.takes_batches(link.name, False)
-            return
-        try:
-            other = decode_introduction(body)
-        except RemoteProtocolError as fault:
-            self.once.warn(("handshake", link.name), "member %s: %s", link.name, fault)
-            return
-        found = compare(self.introduce(), other)
-        for note in found.notes:
-            self.once.warn(("peers", link.name, note), "member %s: %s", link.name, note)
-        if found.refusals:
-            self._refuse(link, "; ".join(found.refusals))
-        else:
-            self._verify(link)
-
-    def _verify(self, link: PeerLink) -> None:
-        link.standing = PeerStatus.VERIFIED
-        link.reason = ""
-        link.judged = True
-        self.takes_batches(link.name, True)
-
-    def renew_handshake(self) -> None:
-        """Repeat the handshake with every verified member, because this member has new facts."""
-        for link in self.ways.values():
-            if link.standing is PeerStatus.VERIFIED:
-                link.standing = PeerStatus.UNKNOWN
-                if not link.asking:
-                    self._ask(link)
-
-    def _refuse(self, link: PeerLink, reason: str) -> None:
-        link.judged = False
-        link.standing = PeerStatus.REFUSED
-        link.reason = reason
-        link.ask_again_ms = self.clock.monotonic_ms() + REFUSED_MS
-        self.once.warn(("unfit", link.name, reason), "member %s is refused: %s", link.name, reason)
 
     def _transmit(self, send: Send) -> None:
         request = send.request
@@ -349,9 +225,7 @@ class PeerTransport:
     ) -> Response | None:
         if command is None:
             self.once.warn(("silent", send.to), "member %s: %s", send.to, fault)
-            link = self.ways[send.to]
-            if link.standing is not PeerStatus.REFUSED:
-                link.standing = PeerStatus.UNKNOWN
+            self.handshakes.failed(self.handshakes.links[send.to])
             return None
         self.once.forget(("silent", send.to))
         kind = type(send.request)
@@ -367,7 +241,10 @@ class PeerTransport:
             )
             return None
         try:
-            return decode_response(kind, command.body)
+            response = decode_response(kind, command.body)
+            if response.code == _CODE.UNEXPECTED_MEMBER:  # another connection needs a handshake
+                self.handshakes.failed(self.handshakes.links[send.to])
+            return response
         except RemoteProtocolError as problem:
             text = "cannot read the answer of member %s: %s"
             self.once.warn(("answer", send.to, kind), text, send.to, problem)
@@ -379,74 +256,55 @@ class PeerTransport:
         """Return the request in a frame, or None if it has been answered or dropped."""
         kind = REQUESTS.get(command.code)
         if command.code == RequestCode.RMQPY_DLEDGER_HANDSHAKE:
-            self._write(channel, self._answer_handshake(command))
+            self.handshakes.receive(channel, command)
             return None
-        if command.code == RequestCode.RMQPY_QUEUE_ENDS:
-            self._write(channel, self._queue_ends(command))
-            return None
-        if kind is None:
+        if kind is None and command.code != RequestCode.RMQPY_QUEUE_ENDS:
             self._write(channel, _unknown(command))
             return None
-        if kind in _CLIENT_REQUESTS and not self.serves_client(channel.peer[0]):
-            self._write(channel, _not_permitted(command))
+        member = self.admission.admits(channel)
+        if kind is None:
+            if member:
+                self._write(channel, self._queue_ends(command))
+            else:
+                self.handshakes.turn_away(channel, command, "asks for the ends of the queues")
+            return None
+        if kind in _CLIENT_REQUESTS:
+            if not member and not self.serves_client(channel.peer[0]):
+                self._write(channel, _not_permitted(command))
+                return None
+        elif not member:
+            self.handshakes.stranger(channel, f"sends a {kind.__name__}")
+            self._refuse(channel, command, kind, _CODE.UNEXPECTED_MEMBER)
             return None
         try:
             request = decode_request(command.code, command.body)
         except RemoteProtocolError as fault:
             self.once.warn(("request", channel.peer[0], kind), "%s:%d: %s", *channel.peer, fault)
-            refusal = RESPONSES[kind](
-                group=self.membership.group,
-                remote_id=self.membership.self_id,
-                code=_CODE.UNEXPECTED_ARGUMENT,
-            )
-            self._write(channel, _answer(command, refusal))
+            self._refuse(channel, command, kind, _CODE.UNEXPECTED_ARGUMENT)
             return None
-        link = self.ways.get(request.leader_id or request.local_id or "")
-        if link is not None and not self._is_accepted(link):
+        link = self.handshakes.links.get(request.leader_id or request.local_id or "")
+        if link is not None and not self.handshakes.accepts(link):
             if link.standing is PeerStatus.REFUSED:
-                refusal = RESPONSES[kind](
-                    group=self.membership.group,
-                    remote_id=self.membership.self_id,
-                    code=_CODE.UNEXPECTED_MEMBER,
-                )
-                self._write(channel, _answer(command, refusal))
+                self._refuse(channel, command, kind, _CODE.UNEXPECTED_MEMBER)
             return None
         self._ticket += 1
         self._received[self._ticket] = PendingRequest(channel, command, request)
         return Received(self._ticket, request)
 
-    def _is_accepted(self, link: PeerLink) -> bool:
-        """Return whether requests of a member are accepted. Sends a handshake to a member that is
-        not verified yet.
-        """
-        if link.standing is PeerStatus.REFUSED:
-            if self.clock.monotonic_ms() < link.ask_again_ms:
-                return False
-            link.standing = PeerStatus.UNKNOWN
-        if link.judged or self.introduce().divided_offset < 0:
-            return True
-        if not link.asking:
-            self._ask(link)
-        return False
+    def channel_closed(self, channel: Channel) -> None:
+        self.admission.closed(channel)
 
-    def _answer_handshake(self, command: RemotingCommand) -> bytes:
-        """Accept or refuse a member that introduces itself, and return this member's
-        introduction.
-        """
-        try:
-            other = decode_introduction(command.body)
-        except RemoteProtocolError as fault:
-            refusal = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, str(fault))
-            return encode_command(refusal)
-        own = self.introduce()
-        link = self.ways.get(other.member)
-        refusals = compare(own, other).refusals
-        if link is not None and refusals:
-            self._refuse(link, "; ".join(refusals))
-        elif link is not None and link.standing is not PeerStatus.VERIFIED:
-            self._verify(link)
-        answer = RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=own.encode())
-        return encode_command(answer)
+    def _refuse(
+        self,
+        channel: Channel,
+        command: RemotingCommand,
+        kind: type[Request],
+        code: DLedgerResponseCode,
+    ) -> None:
+        refusal = RESPONSES[kind](
+            group=self.membership.group, remote_id=self.membership.self_id, code=code
+        )
+        self._write(channel, _answer(command, refusal))
 
     def _queue_ends(self, command: RemotingCommand) -> bytes:
         ends = self.queue_ends()
@@ -465,7 +323,8 @@ class PeerTransport:
             request = pending.request
             self.once.warn(
                 ("stranger", pending.channel.peer[0], type(request), reply.response.code),
-                "%s:%d sent a %s that is not for this member: %s (group %s, to %s, from %s)",
+                "%s:%d sent a %s that is not for this member: %s"
+                " (group %.64s, to %.64s, from %.64s)",
                 *pending.channel.peer,
                 type(request).__name__,
                 _CODE(reply.response.code).name,
@@ -528,6 +387,11 @@ class PeerTransport:
     def _write(self, channel: Channel, frame: bytes) -> None:
         self._replies.setdefault(channel, []).append(frame)
         self._reply_bytes += len(frame)
+
+    def _write_later(self, channel: Channel, answer: RemotingCommand) -> None:
+        """Send an answer of a handshake, which may be due outside of a turn of the driver."""
+        self._write(channel, encode_command(answer))
+        self.clock.call_soon(self.write_replies)
 
 
 def _answer(command: RemotingCommand, response: Response) -> bytes:

@@ -13,7 +13,8 @@ A *receipt* is an answer that may be sent once the staged entries are written
 (``ready_processor``).
 
 Invariants: pushes and other frames are handled in order, because receipts are handled before the
-core is stepped; a push of a member whose files may not match takes the normal path.
+core is stepped; a push of a member whose files may not match, or on a connection that does not
+speak for a member, takes the normal path.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from rmqpy.dledger.protocol.push_text import granted_texts, taken_answer
 from rmqpy.dledger.state import PushGrant
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.ids import LedgerIndex
-from rmqpy.net.dledger.peers import PeerLink, PeerStatus, PeerTransport
+from rmqpy.net.dledger.handshakes import PeerLink, PeerStatus
+from rmqpy.net.dledger.peers import PeerTransport
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import SERIALIZE_JSON, RemotingCommand
 from rmqpy.remoting.frame import answer_frame
@@ -44,7 +46,8 @@ class PushFastPath:
         self._node = node
         self._entries = entries
         self._staging = entries.staging
-        self._peers = peers
+        self._links = peers.handshakes.links
+        self._admits = peers.admission.admits
         self._taker: PushDecoder | None = None
         if push_taker is not None:
             self._taker = push_taker(entries.file_size)
@@ -66,6 +69,8 @@ class PushFastPath:
         leader = self._leader
         if leader is None or not leader.judged or leader.standing is PeerStatus.REFUSED:
             return False
+        if not self._admits(channel):
+            return False
         self._staging.forget_recent()
         taken = taker.take(command.body)
         if taken is None:
@@ -85,7 +90,7 @@ class PushFastPath:
             self._generation = staging.generation
             taker.share(staging.buffer, staging.units, staging.state)
         grant = self._node.grant_pushes()
-        self._leader = None if grant is None else self._peers.ways[grant.leader_id]
+        self._leader = None if grant is None else self._links[grant.leader_id]
         if grant is not None and grant != self._grant:
             self._grant = grant
             taker.allow(*granted_texts(grant), grant.term)

@@ -37,8 +37,9 @@ from rmqpy.dledger.protocol.messages import (
 )
 from rmqpy.dledger.state import DiskState, Role
 from rmqpy.model.errors import NetworkError
+from rmqpy.net.dledger.admission import PeerAdmission
 from rmqpy.net.dledger.driver import DLedgerDriver
-from rmqpy.net.dledger.peers import PeerStatus
+from rmqpy.net.dledger.handshakes import PeerStatus
 from rmqpy.remoting.channel import Network, Reply
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
@@ -137,6 +138,7 @@ class Group:
             network=network,
             rng=self.rng.randrange,
             serves_client=self.serves_client,
+            admission=PeerAdmission(self.serves_client),
         )
         driver = start_dledger_member(broker, store, deps)
         assert driver is not None
@@ -259,7 +261,7 @@ class MemberNetwork:
                     lambda: done(None, NetworkError(f"{address} is not reached")),
                 )
                 return
-            channel = MemoryChannel()
+            channel = MemoryChannel((f"10.0.0.{self.member.number}", 50000))
             target.driver.handle(channel, [command])
             self._watch(channel, target, done, timeout_ms)
 
@@ -502,7 +504,7 @@ def test_dledger_clients_are_served(group: Group) -> None:
 def test_clients_without_an_account_can_neither_read_nor_append() -> None:
     """With access control the broker's port requires accounts, which DLedger does not know."""
     group = Group.of()
-    group.serves_client = {"10.0.0.1"}.__contains__
+    group.serves_client = {"10.0.0.0", "10.0.0.1", "10.0.0.2"}.__contains__
     group.start(0, 1, 2)
     leader = group.elect()
     assert [reply.code for reply in group.send(leader, b"a")] == [0]
@@ -685,11 +687,11 @@ def test_java_members_are_accepted_and_receive_no_batches(group: Group) -> None:
     """A member that answers the handshake with code 3 receives every entry in a separate push."""
     leader = group.elect()
     assert leader.driver is not None
-    ways = leader.driver.peers.ways
+    ways = leader.driver.peers.handshakes.links
     assert {way.standing for way in ways.values()} == {PeerStatus.VERIFIED}
     command = RemotingCommand(3, flag=1)
     for way in ways.values():
-        leader.driver.peers._introduced(way, command, None)
+        leader.driver.peers.handshakes._introduced(way, command, None)
     assert {way.standing for way in ways.values()} == {PeerStatus.JAVA}
     recording = leader.driver.peers.network = RecordingNetwork(leader.driver.peers.network)
     group.send(leader, *(b"%d" % number for number in range(20)))
@@ -713,8 +715,8 @@ def test_a_restarted_member_without_an_old_log_needs_no_certificate(group: Group
         group.start(leader.number)
         assert leader.driver is not None
         assert (leader.driver.entries.base_offset > 0) == expired
-        for way in leader.driver.peers.ways.values():
-            leader.driver.peers._introduced(way, RemotingCommand(3, flag=1), None)
+        for way in leader.driver.peers.handshakes.links.values():
+            leader.driver.peers.handshakes._introduced(way, RemotingCommand(3, flag=1), None)
             assert (way.standing, way.reason) == (PeerStatus.JAVA, "")
         leader = group.elect()
 

@@ -29,7 +29,7 @@ from rmqpy.dledger.protocol.messages import (
 )
 from rmqpy.dledger.state import DiskState, Role
 from rmqpy.model.ids import Term
-from rmqpy.net.dledger.peers import PeerStatus
+from rmqpy.net.dledger.handshakes import PeerStatus
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel
 from rmqpy.testing.memory_files import MemoryFiles
@@ -75,7 +75,7 @@ def wait_for_leader(world: BrokerCluster) -> BrokerHost:
 
 def peer_statuses(host: BrokerHost) -> dict[str, tuple[PeerStatus, str]]:
     assert host.running is not None and host.running.driver is not None
-    ways = host.running.driver.peers.ways
+    ways = host.running.driver.peers.handshakes.links
     return {name: (way.standing, way.reason) for name, way in ways.items()}
 
 
@@ -191,7 +191,7 @@ def java_answers(host: BrokerHost, member: str) -> tuple[PeerStatus, str]:
     """Return the status and reason of a member that answers the handshake as Java does."""
     assert host.running is not None and host.running.driver is not None
     peers = host.running.driver.peers
-    peers._introduced(peers.ways[member], RemotingCommand(3, flag=1), None)
+    peers.handshakes._introduced(peers.handshakes.links[member], RemotingCommand(3, flag=1), None)
     return peer_statuses(host)[member]
 
 

@@ -97,6 +97,8 @@ def test_the_page_of_a_member_of_a_group(tmp_path: Path) -> None:
     found = asyncio.run(scraped(tmp_path, member))
     assert found["rmqpy_role"] == [('{broker="a",role="leader"}', 1.0)]
     assert found["rmqpy_dledger_term"][0][1] >= 0.0
+    assert found["rmqpy_dledger_turned_away"] == [('{broker="a"}', 0.0)]
+    assert found["rmqpy_replication_strangers"] == [('{broker="a"}', 0.0)]
     (committed,), (end,) = found["rmqpy_dledger_committed_index"], found["rmqpy_dledger_end_index"]
     assert committed[1] == end[1] >= 4.0
 

@@ -1,36 +1,94 @@
-"""The addresses that may fetch the log, in both security modes."""
+"""The addresses that belong to a group, in both security modes."""
 
 from __future__ import annotations
 
 import pytest
+from attrs import define, field
 
-from rmqpy.broker.replication.access import ReplicationAllowList
+from rmqpy.broker.replication.access import RESOLVE_PERIOD_MS, GroupAddresses
 from rmqpy.config.loading import SecuritySettings
 from rmqpy.config.security import SecurityMode
+from rmqpy.testing.manual_scheduler import ManualScheduler
+
+SECURE = SecuritySettings(security_mode=SecurityMode.SECURE)
+
+
+@define
+class Names:
+    """A resolver whose answers a test changes."""
+
+    addresses: dict[str, str] = field(factory=dict)
+    asked: list[str] = field(factory=list)
+
+    def resolve(self, host: str) -> frozenset[str]:
+        self.asked.append(host)
+        if host not in self.addresses:
+            raise OSError(f"{host} is not known")
+        return frozenset({self.addresses[host]})
+
+
+def group_of(
+    settings: SecuritySettings, *hosts: str, scheduler: ManualScheduler | None = None
+) -> GroupAddresses:
+    return GroupAddresses.from_settings(settings, scheduler or ManualScheduler(), hosts)
 
 
 def test_the_compatible_mode_warns_once_per_address_and_counts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    allowed = ReplicationAllowList.from_settings(SecuritySettings())
-    assert [allowed.allows(address) for address in ("10.0.0.1", "10.0.0.1", "10.0.0.2")] == [
-        True
-    ] * 3
+    group = group_of(SecuritySettings())
+    assert [group.allows(address) for address in ("10.0.0.1", "10.0.0.1", "10.0.0.2")] == [True] * 3
     assert len(caplog.records) == 2
-    assert allowed.runtime_info() == {"replicationStrangers": "3"}
+    assert "counts as nobody" in caplog.text and "replicationAddresses" in caplog.text
+    assert group.runtime_info() == {"replicationStrangers": "3"}
+    assert not group.knows("10.0.0.1")
 
 
 def test_an_address_list_is_enforced() -> None:
-    allowed = ReplicationAllowList.from_settings(
-        SecuritySettings(replication_addresses="10.0.0.1;10.1.*.*")
-    )
-    assert allowed.allows("10.1.7.7")
-    assert not allowed.allows("10.0.0.2")
+    group = group_of(SecuritySettings(replication_addresses="10.0.0.1;10.1.*.*"))
+    assert group.allows("10.1.7.7")
+    assert not group.allows("10.0.0.2")
 
 
 def test_the_secure_mode_allows_only_members_of_the_group() -> None:
-    secure = SecuritySettings(security_mode=SecurityMode.SECURE)
-    assert not ReplicationAllowList.from_settings(secure).allows("127.0.0.1")
-    allowed = ReplicationAllowList.from_settings(secure, ["127.0.0.1", "localhost"])
-    assert allowed.allows("127.0.0.1")
-    assert not allowed.allows("127.0.0.2")
+    assert not group_of(SECURE).allows("127.0.0.1")
+    group = group_of(SECURE, "10.0.0.1", "10.0.0.2")
+    assert group.allows("10.0.0.1")
+    assert not group.allows("10.0.0.3")
+
+
+def test_members_on_one_host_know_each_other_by_every_loopback_address() -> None:
+    """A connection from 127.0.0.1 to a member at 127.0.0.2 comes from 127.0.0.1."""
+    group = group_of(SECURE, "127.0.0.2", "localhost")
+    assert group.knows("127.0.0.1") and group.knows("::1") and group.knows("::ffff:127.0.0.1")
+    assert not group.knows("10.0.0.1")
+
+
+def test_a_member_that_has_moved_is_known_after_its_next_connection() -> None:
+    names = Names({"a": "10.0.0.1", "b": "10.0.0.2"})
+    scheduler = ManualScheduler()
+    group = GroupAddresses((), False, scheduler, names.resolve)
+    group.add_hosts(["a", "b"])
+    scheduler.advance(0)
+    assert group.knows("10.0.0.1") and group.knows("10.0.0.2")
+    names.addresses["b"] = "10.0.0.7"
+    scheduler.advance(RESOLVE_PERIOD_MS)
+    assert not group.knows("10.0.0.7")
+    scheduler.advance(0)
+    assert group.knows("10.0.0.7"), "resolved again in the background"
+    assert not group.knows("10.0.0.2"), "the old address may belong to somebody else now"
+
+
+def test_strangers_do_not_cause_endless_queries_and_a_lost_name_keeps_its_address() -> None:
+    names = Names({"a": "10.0.0.1"})
+    scheduler = ManualScheduler()
+    group = GroupAddresses((), False, scheduler, names.resolve)
+    group.add_hosts(["a"])
+    scheduler.advance(0)
+    names.addresses.clear()
+    names.asked.clear()
+    for _ in range(100):
+        group.knows("10.9.9.9")
+        scheduler.advance(RESOLVE_PERIOD_MS // 50)
+    assert 1 <= len(names.asked) <= 3
+    assert group.knows("10.0.0.1")
