@@ -61,6 +61,8 @@ SEND_BYTES_DEFAULT: Final = 256 << 10
 
 REDIAL_FIRST_MS: Final = 1_000
 REDIAL_LONGEST_MS: Final = 60_000
+REDIAL_KNOWN_FIRST_MS: Final = 200
+REDIAL_KNOWN_LONGEST_MS: Final = 1_500
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -277,6 +279,8 @@ class SlaveLink:
         self._close_reported = False
         self.was_of_use = False
         """True if bytes that the link has received were stored."""
+        self.has_worked = False
+        """True if the link has received a transfer or a heartbeat that fits."""
         self.closed: str | None = None
         """The reason why this link is closed, or None."""
 
@@ -290,6 +294,7 @@ class SlaveLink:
             for received in self._receiver.receive(data):
                 transfer = self._with_first_byte(received)
                 self._check(transfer)
+                self.has_worked = True
                 if not transfer.is_heartbeat:
                     self._append.append(transfer)
                     self._received_end = transfer.end
@@ -370,16 +375,44 @@ class SlaveLink:
 
 @define(slots=True, eq=False, repr=False)
 class ReconnectBackoff:
-    """The delay before a reconnect: none after a link that has stored bytes, else increasing."""
+    """The delay before the next attempt to reach a master, less up to a quarter at random:
 
+    ===============================  ===========================================
+    no link has worked yet, or a     1, 2, 4 … 60 s
+    master was refused
+    since a link has worked          200, 400, 800 ms, 1.5 s, from the start
+                                     after each link that has stored bytes: a
+                                     master that is restarted is found again
+                                     within two seconds
+    ===============================  ===========================================
+
+    ``below(n)`` returns a random number below n.
+    """
+
+    below: Callable[[int], int] = lambda _n: 0
     _delay_ms: int = field(default=0, init=False)
+    _known: bool = field(default=False, init=False)
 
     def after(self, link: SlaveLink | None) -> int:
         """Return the milliseconds until the next attempt. ``link`` is the closed link, or None if
         the connection failed.
         """
+        if link is not None and link.has_worked and not self._known:
+            self._known = True
+            self._delay_ms = 0
         if link is not None and link.was_of_use:
             self._delay_ms = 0
-            return 0
-        self._delay_ms = min(max(REDIAL_FIRST_MS, self._delay_ms * 2), REDIAL_LONGEST_MS)
-        return self._delay_ms
+        if self._known:
+            return self._next(REDIAL_KNOWN_FIRST_MS, REDIAL_KNOWN_LONGEST_MS)
+        return self._next(REDIAL_FIRST_MS, REDIAL_LONGEST_MS)
+
+    def after_refusal(self) -> int:
+        """Return the milliseconds until a master that may not be followed is checked again."""
+        if self._known:
+            self._known = False
+            self._delay_ms = 0
+        return self._next(REDIAL_FIRST_MS, REDIAL_LONGEST_MS)
+
+    def _next(self, first_ms: int, longest_ms: int) -> int:
+        self._delay_ms = min(max(first_ms, self._delay_ms * 2), longest_ms)
+        return self._delay_ms - self.below(self._delay_ms // 4)

@@ -332,12 +332,46 @@ def test_only_received_bytes_can_be_reported_as_stored() -> None:
         link.stored(PhysicalOffset(501), 1)
 
 
-def test_reconnecting_backs_off_until_a_link_was_useful() -> None:
-    useful = slave(500)
-    useful.receive(encode_transfer(500, b"x"), 1)
-    useful.stored(PhysicalOffset(501), 1)
+def test_a_slave_backs_off_from_a_master_that_has_never_worked() -> None:
     backoff = ReconnectBackoff()
-    pauses = [backoff.after(None) for _ in range(8)]
+    pauses = [backoff.after(slave(500)) for _ in range(8)]
     assert pauses == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
-    assert backoff.after(useful) == 0
-    assert backoff.after(slave(500)) == 1_000
+
+
+def useful_link() -> SlaveLink:
+    link = slave(500)
+    link.receive(encode_transfer(500, b"x"), 1)
+    link.stored(PhysicalOffset(501), 1)
+    return link
+
+
+def idle_link() -> SlaveLink:
+    link = slave(500)
+    link.receive(encode_transfer(500), 1)
+    return link
+
+
+@pytest.mark.parametrize("link", [useful_link(), idle_link()], ids=["useful", "idle"])
+def test_a_master_that_is_restarted_is_found_again_within_two_seconds(link: SlaveLink) -> None:
+    backoff = ReconnectBackoff()
+    pauses = [backoff.after(link), *(backoff.after(None) for _ in range(30))]
+    assert min(pauses) > 0 and max(pauses) <= 1_500
+    assert pauses[:4] == [200, 400, 800, 1_500]
+
+
+def test_a_link_that_breaks_at_once_again_and_again_does_not_lead_to_a_busy_loop() -> None:
+    backoff = ReconnectBackoff()
+    assert min(backoff.after(useful_link()) for _ in range(10)) >= 200
+    idle = [backoff.after(idle_link()) for _ in range(10)]
+    assert idle[-1] == 1_500
+
+
+def test_a_master_that_is_refused_is_checked_less_and_less_often() -> None:
+    backoff = ReconnectBackoff()
+    backoff.after(useful_link())
+    assert [backoff.after_refusal() for _ in range(3)] == [1_000, 2_000, 4_000]
+
+
+def test_slaves_do_not_all_return_at_the_same_time() -> None:
+    early = ReconnectBackoff(lambda below: below - 1)
+    assert early.after(None) == 751 and early.after(useful_link()) == 151

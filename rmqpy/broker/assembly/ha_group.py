@@ -6,6 +6,7 @@ The port is open in every classic role, as in Java, because a slave may have sla
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 from attrs import define
@@ -13,7 +14,7 @@ from attrs import define
 from rmqpy.broker.assembly.wiring import Broker
 from rmqpy.broker.base.context import HA_PORT_DISTANCE
 from rmqpy.broker.replication.access import GroupAddresses
-from rmqpy.ha.link import LinkSettings
+from rmqpy.ha.link import LinkSettings, ReconnectBackoff
 from rmqpy.net.ha import HaServer, dial
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server.server import ListenerSecurity
@@ -91,4 +92,5 @@ def _follower(
         network=transport.network,
         dial=lambda address, handler: dial(address, handler, scheduler, transport.tls.to_master),
         choice=broker.masters,
+        redial=ReconnectBackoff(random.SystemRandom().randrange),
     )

@@ -66,7 +66,7 @@ class HaFollower:
     network: Network
     dial: Dial
     choice: MasterDiscovery
-    _redial: ReconnectBackoff = field(factory=ReconnectBackoff, init=False)
+    _redial: ReconnectBackoff = field(factory=ReconnectBackoff)
     _state: str = field(default="not started", init=False)
     _last_fault: str = field(default="", init=False)
     _compared: str = field(default="", init=False)
@@ -162,7 +162,7 @@ class HaFollower:
             reason = f"several masters are named {self.identity.name}: {names}; stop all but one"
         else:
             reason = "; ".join(verdict.refused for verdict in results)
-        self._failed(reason)
+        self._failed(reason, refused=not any(verdict.unreachable for verdict in results))
 
     # Connection
 
@@ -224,10 +224,11 @@ class HaFollower:
 
     # Waiting
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, reason: str, *, refused: bool = True) -> None:
         self._record_fault(reason)
         self._failures += 1
-        self._wait(self._redial.after(None), reason)
+        delay_ms = self._redial.after_refusal() if refused else self._redial.after(None)
+        self._wait(delay_ms, reason)
 
     def _wait(self, delay_ms: int, reason: str) -> None:
         self._state = f"waiting {delay_ms} ms: {reason}"
