@@ -2,7 +2,9 @@
 master.
 
 :class:`HaServer` streams the log to every slave and maintains the watermark ``replicated``: the
-offset that at least one slave has reached. :func:`dial` opens a connection to a master; its caller
+offset that at least one slave has reached. Everybody can connect and report, so only a connection
+of an address that belongs to the group is one of a slave; others may receive the log, but what they
+report acknowledges nothing. :func:`dial` opens a connection to a master; its caller
 decides when, and to which master.
 
 Invariants: at most ``ROOM_BYTES`` wait for one slave, less if more slaves share
@@ -26,7 +28,7 @@ from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server.listener import open_sockets
-from rmqpy.net.server.server import Listener, ListenerSecurity, listen_fault
+from rmqpy.net.server.server import Listener, ListenerSecurity, allow_all, listen_fault
 from rmqpy.net.tls import TlsContext, adopt
 from rmqpy.store.files.watermark import Watermark
 
@@ -56,16 +58,23 @@ class StreamedLog(Protocol):
 
 @define(slots=True, frozen=True)
 class SlaveView:
-    """A slave as its master sees it. It has all bytes below ``acknowledged``."""
+    """A slave as its master sees it. It has all bytes below ``acknowledged``, if it ``counts`` as
+    one of the group.
+    """
 
     address: str
     connected_ms: int
     acknowledged: int
     sent: int
+    counts: bool = True
 
 
 class HaServer:
-    """The replication port of a master. Await ``listen`` once, and ``close`` at the end."""
+    """The replication port of a master. Await ``listen`` once, and ``close`` at the end.
+
+    ``knows`` returns whether an address belongs to a slave of the group; call ``count_again`` when
+    its answers have changed.
+    """
 
     def __init__(
         self,
@@ -73,8 +82,10 @@ class HaServer:
         settings: LinkSettings,
         scheduler: AsyncioScheduler,
         security: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
+        knows: Callable[[str], bool] = allow_all,
     ) -> None:
         self.log = log
+        self.knows = knows
         self.security = security
         self.settings = settings
         self.scheduler = scheduler
@@ -91,13 +102,14 @@ class HaServer:
 
     @property
     def slaves(self) -> list[SlaveView]:
-        """The slaves that have reported, sorted by address."""
+        """The peers that have reported, sorted by address."""
         views = [slave.view for slave in self._slaves if slave.link.next_offset is not None]
         return sorted(views, key=lambda view: view.address)
 
     @property
     def has_slaves(self) -> bool:
-        return any(slave.link.next_offset is not None for slave in self._slaves)
+        """True if a slave of the group has reported."""
+        return any(slave.counts and slave.link.next_offset is not None for slave in self._slaves)
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Listen on the address and return it. Raises ConfigError if it cannot be bound."""
@@ -164,6 +176,11 @@ class HaServer:
             self.log.written.subscribe(self._grown)
         return True
 
+    def count_again(self) -> None:
+        """Let connections count that turn out to be those of slaves."""
+        for slave in list(self._slaves):
+            slave.count()
+
     def note_refused(self, address: str, reason: str) -> None:
         """Record that a connection is closed because of an invalid report."""
         self.last_refused = f"{address}: {reason}"
@@ -186,6 +203,7 @@ class HaServer:
         now_ms = self.scheduler.monotonic_ms()
         for slave in list(self._slaves):
             slave.link.tick(now_ms)
+            slave.count()
             slave.pump()
 
 
@@ -199,6 +217,9 @@ class _Slave(asyncio.Protocol):
         self._planned = False
         self._room_bytes = 0
         self._address = "?"
+        self._host = ""
+        self.counts = False
+        """Whether this is a slave of the group. A slave remains one until its connection ends."""
         self._connected_ms = self._scheduler.monotonic_ms()
         self.link = MasterLink(server.settings, server.range(), server.log.read, self._connected_ms)
 
@@ -209,15 +230,24 @@ class _Slave(asyncio.Protocol):
             self._scheduler.monotonic_ms() - self._connected_ms,
             self.link.acknowledged_offset or 0,
             self.link.next_offset or 0,
+            self.counts,
         )
+
+    def count(self) -> None:
+        """Let the reports of this connection count if it is one of a slave."""
+        if not self.counts and self._server.knows(self._host):
+            self.counts = True
+            if self.link.acknowledged_offset is not None:
+                self._server.replicated.advance(self.link.acknowledged_offset)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._address = _peer_of(self._transport)
-        host = str((transport.get_extra_info("peername") or ("",))[0])
-        if not self._server.security.allows(host) or not self._server.enter(self):
+        self._host = str((transport.get_extra_info("peername") or ("",))[0])
+        if not self._server.security.allows(self._host) or not self._server.enter(self):
             self._transport.abort()
             return
+        self.count()
         logger.info("slave %s connected", self._address)
 
     def data_received(self, data: bytes) -> None:
@@ -251,7 +281,7 @@ class _Slave(asyncio.Protocol):
             return
         if ready.send:
             transport.writelines(ready.send)
-        if ready.acknowledged is not None:
+        if ready.acknowledged is not None and self.counts:
             self._server.replicated.advance(ready.acknowledged)
         if ready.close is not None:
             self._server.note_refused(self._address, ready.close)

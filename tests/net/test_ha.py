@@ -100,6 +100,33 @@ def test_a_slave_receives_existing_and_new_bytes(in_loop: InLoop) -> None:
     in_loop(main)
 
 
+def test_only_a_slave_of_the_group_acknowledges(in_loop: InLoop) -> None:
+    """Everybody can connect and report any offset."""
+
+    async def main(scheduler: SkewedScheduler) -> None:
+        known: set[str] = set()
+        log = MemoryLog(bytes(500))
+        server = HaServer(log, SETTINGS, scheduler, knows=known.__contains__)
+        address = await server.listen("127.0.0.1", 0)
+        slave = MemorySlave(begin_at=0)
+        connection = dial(address, slave, scheduler)
+        await until(lambda: len(slave.data) == 500)
+        await until(lambda: [view.acknowledged for view in server.slaves] == [500])
+        assert not server.slaves[0].counts
+        assert [server.has_slaves, server.replicated.value] == [False, 0]
+        known.add("127.0.0.1")
+        server.count_again()
+        assert [server.has_slaves, server.replicated.value] == [True, 500]
+        known.clear()
+        log.append(bytes(100))
+        await until(lambda: server.replicated.value == 600)
+        connection.close()
+        await until(lambda: not server.has_slaves)
+        await server.close()
+
+    in_loop(main)
+
+
 def test_a_long_log_is_copied_completely(in_loop: InLoop) -> None:
     async def main(scheduler: SkewedScheduler) -> None:
         data = bytes(range(256)) * (FILE // 256) * 120

@@ -26,8 +26,8 @@ from rmqpy.model.errors import NetworkError
 from rmqpy.model.ids import Term
 from rmqpy.net.dledger.admission import PeerAdmission
 from rmqpy.net.dledger.handshakes import REFUSED_MS, PeerStatus
-from rmqpy.net.dledger.once_log import LINES_MAX
 from rmqpy.net.dledger.peers import PeerTransport
+from rmqpy.net.once_log import LINES_MAX
 from rmqpy.remoting.channel import Reply as Done
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.manual_scheduler import ManualScheduler

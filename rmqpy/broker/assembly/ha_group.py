@@ -14,6 +14,7 @@ from attrs import define
 from rmqpy.broker.assembly.wiring import Broker
 from rmqpy.broker.base.context import HA_PORT_DISTANCE
 from rmqpy.broker.replication.access import GroupAddresses
+from rmqpy.broker.replication.slave_discovery import SlaveDiscovery
 from rmqpy.ha.link import LinkSettings, ReconnectBackoff
 from rmqpy.net.ha import HaServer, dial
 from rmqpy.net.loop import AsyncioScheduler
@@ -41,12 +42,14 @@ class HaGroup:
     server: HaServer
     port: int
     follower: HaFollower | None
+    addresses: GroupAddresses
 
     async def listen(self, host: str) -> None:
         """Open the replication port. Raises ConfigError if that fails."""
         await self.server.listen(host, self.port)
 
     def start(self) -> None:
+        self.addresses.refresh()
         if self.follower is not None:
             self.follower.start()
 
@@ -67,17 +70,24 @@ def build_ha_group(
     if identity.store.enable_dledger_commit_log:
         return None
     assert log is not None
-    addresses = GroupAddresses.from_settings(identity.configuration.security, scheduler)
+    addresses = GroupAddresses.from_settings(
+        identity.configuration.security,
+        scheduler,
+        "it may fetch the log, but its reports do not count as those of a slave",
+        lookup=SlaveDiscovery(identity, transport.network).look,
+    )
     broker.replication.register_report(addresses.runtime_info)
     security = ListenerSecurity(transport.tls.replication, addresses.allows)
-    server = HaServer(log, LinkSettings.from_settings(identity.store), scheduler, security)
+    settings = LinkSettings.from_settings(identity.store)
+    server = HaServer(log, settings, scheduler, security, addresses.knows)
+    addresses.subscribe(server.count_again)
     broker.replication.serve(server)
     follower = None
     if identity.is_slave:
         store.set_role(slave=True)
         follower = _follower(broker, store, scheduler, transport)
         broker.replication.register_report(follower.runtime_info)
-    return HaGroup(server, identity.listen_port + HA_PORT_DISTANCE, follower)
+    return HaGroup(server, identity.listen_port + HA_PORT_DISTANCE, follower, addresses)
 
 
 def _follower(

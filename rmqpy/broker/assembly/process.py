@@ -352,6 +352,7 @@ def _member(
     addresses = GroupAddresses.from_settings(
         configuration.security,
         scheduler,
+        "it speaks for no member",
         [peer.host for peer in configuration.store.dledger_members],
     )
     admission = PeerAdmission(addresses.knows, group_secret(configuration.store))

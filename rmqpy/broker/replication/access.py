@@ -4,8 +4,8 @@ group, whose report counts as a replica, and who may fetch the log.
 Java takes votes and entries from every address, counts every report, and sends the log to every
 peer that sends eight zero bytes. Here an address belongs to the group if it is in
 ``replicationAddresses``, or if the name of a member or slave resolves to it. Names are resolved in
-the background, again whenever a connection of another address arrives (a container that moved), but
-at most every ``RESOLVE_PERIOD_MS``; a name that cannot be resolved keeps its addresses.
+the background, again whenever a connection of another address arrives (a container that moved); a
+name that cannot be resolved keeps its addresses. The names of slaves are looked up then, too.
 
 ====================  ==========================  ================================================
 connection of         compatible                  secure, or with ``replicationAddresses``
@@ -17,7 +17,10 @@ another address       allowed, a warning once     closed
 ====================  ==========================  ================================================
 
 So in compatible mode a stranger may still fetch the log, as upgrades and Java's tools need it, but
-changes nothing. Bound: ``REMEMBERED_MAX`` addresses are recorded for the warning.
+changes nothing.
+
+Bounds: refreshes are at least ``PERIOD_MS`` apart, and up to ``PERIOD_MS_MAX`` while they find
+nothing new and no connection arrives; ``REMEMBERED_MAX`` addresses wait for their warning.
 """
 
 from __future__ import annotations
@@ -33,11 +36,18 @@ from attrs import define, field
 from rmqpy.acl.address_patterns import AddressPattern, any_matches
 from rmqpy.config.security import SecurityMode, SecuritySettings, split_patterns
 from rmqpy.model.clock import Scheduler
+from rmqpy.net.once_log import OncePerCauseLog
 
 REMEMBERED_MAX: Final = 1_000
-RESOLVE_PERIOD_MS: Final = 1_000
+PERIOD_MS: Final = 1_000
+PERIOD_MS_MAX: Final = 60_000
 
 logger = logging.getLogger(__name__)
+
+Lookup = Callable[[Callable[[Iterable[str], bool], None]], None]
+"""A function that calls its argument with the names of the hosts that it has found so far, and
+whether its search has ended, which happens once.
+"""
 
 Resolve = Callable[[str], frozenset[str]]
 """A function that returns the addresses of a host name. Raises OSError."""
@@ -53,31 +63,47 @@ def resolve_host(host: str) -> frozenset[str]:
 
 @define(slots=True, eq=False, repr=False)
 class GroupAddresses:
-    """The addresses of one group; ``allows`` is called for each new connection."""
+    """The addresses of one group; ``allows`` is called for each new connection.
+
+    ``consequence`` states what a stranger may do in compatible mode. ``lookup`` finds the names of
+    hosts that the configuration does not contain.
+    """
 
     given: tuple[AddressPattern, ...]
     strict: bool
     scheduler: Scheduler
+    consequence: str
+    once: OncePerCauseLog
     resolve: Resolve = resolve_host
+    lookup: Lookup | None = None
     strangers: int = 0
     _hosts: dict[str, frozenset[str]] = field(factory=dict)
     """The addresses of each name, as of the last time that it was resolved."""
     _addresses: frozenset[str] = frozenset()
     _changed: list[Callable[[], None]] = field(factory=list)
-    _resolved_ms: int | None = None
-    _resolving: bool = False
-    _warned: set[str] = field(factory=set)
+    _suspects: dict[str, int] = field(factory=dict)
+    """Unknown addresses, and their connections, which the current refresh may still find."""
+    _refreshing: bool = False
+    _refreshed_ms: int | None = None
+    _period_ms: int = PERIOD_MS
 
     @classmethod
     def from_settings(
-        cls, security: SecuritySettings, scheduler: Scheduler, hosts: Iterable[str] = ()
+        cls,
+        security: SecuritySettings,
+        scheduler: Scheduler,
+        consequence: str,
+        hosts: Iterable[str] = (),
+        lookup: Lookup | None = None,
     ) -> GroupAddresses:
         """Return the addresses by these settings, and those of ``hosts``, the names or addresses of
         the members of a DLedger group. Blocks while they are resolved.
         """
         given = split_patterns(security.replication_addresses)
         strict = bool(given) or security.security_mode is SecurityMode.SECURE
-        group = cls(given, strict, scheduler)
+        group = cls(
+            given, strict, scheduler, consequence, OncePerCauseLog(scheduler), lookup=lookup
+        )
         group._take(_resolve_all(group.resolve, hosts))
         return group
 
@@ -85,61 +111,61 @@ class GroupAddresses:
         """Call ``changed`` whenever the addresses have changed."""
         self._changed.append(changed)
 
-    def add_hosts(self, hosts: Iterable[str]) -> None:
-        """Let the names or addresses ``hosts`` belong to the group, once they are resolved."""
-        new = [host for host in hosts if host not in self._hosts]
-        if new:
-            self._hosts.update(dict.fromkeys(new, frozenset[str]()))
-            self._resolve_soon()
-
     def knows(self, address: str) -> bool:
-        """Return whether ``address`` belongs to the group. Resolve the names again if not."""
-        if _plain(address) in self._addresses or any_matches(self.given, address):
+        """Return whether ``address`` belongs to the group. Look for new addresses if not."""
+        if self._is_known(address):
             return True
-        now_ms = self.scheduler.monotonic_ms()
-        if self._resolved_ms is None or now_ms - self._resolved_ms >= RESOLVE_PERIOD_MS:
-            self._resolve_soon()
+        self.refresh()
         return False
 
     def allows(self, address: str) -> bool:
         """Return whether a connection of ``address`` is accepted."""
-        if self.knows(address):
+        if self._is_known(address):
             return True
-        self.strangers += 1
-        if address not in self._warned and len(self._warned) < REMEMBERED_MAX:
-            self._warned.add(address)
-            logger.warning(
-                "%s belongs to no member of this group: %s; if it is one, add it to"
-                " replicationAddresses",
-                address,
-                "the connection is closed"
-                if self.strict
-                else "it may fetch the log, as in compatible mode, but counts as nobody",
-            )
+        self._period_ms = PERIOD_MS
+        self.refresh()
+        if len(self._suspects) < REMEMBERED_MAX:
+            self._suspects[address] = self._suspects.get(address, 0) + 1
+        if not self._refreshing or self.strict:
+            self._warn()
         return not self.strict
 
     def runtime_info(self) -> dict[str, str]:
         return {"replicationStrangers": str(self.strangers)}
 
-    def _resolve_soon(self) -> None:
-        if self._resolving or not self._hosts:
+    def refresh(self) -> None:
+        """Look up the names and resolve them, unless that has just happened."""
+        now_ms = self.scheduler.monotonic_ms()
+        if self._refreshing or not (self._hosts or self.lookup):
             return
-        self._resolving = True
-        self._resolved_ms = self.scheduler.monotonic_ms()
-        hosts = tuple(self._hosts)
+        if self._refreshed_ms is not None and now_ms - self._refreshed_ms < self._period_ms:
+            return
+        self._refreshing = True
+        self._refreshed_ms = now_ms
+        self._period_ms = min(2 * self._period_ms, PERIOD_MS_MAX)
+        if self.lookup is None:
+            self._resolve(self._hosts, True)
+        else:
+            self.lookup(lambda found, ended: self._resolve([*self._hosts, *found], ended))
+
+    def _is_known(self, address: str) -> bool:
+        return _plain(address) in self._addresses or any_matches(self.given, address)
+
+    def _resolve(self, hosts: Iterable[str], last: bool) -> None:
+        names = tuple(dict.fromkeys(hosts))
 
         def resolved(
             found: Mapping[str, frozenset[str]] | None, error: BaseException | None
         ) -> None:
-            self._resolving = False
             if error is not None:
                 logger.error("cannot resolve the names of the group: %s", error)
             elif found is not None:
                 self._take(found)
-            if len(self._hosts) > len(hosts):  # added in between
-                self._resolve_soon()
+            if last:
+                self._refreshing = False
+                self._warn()
 
-        self.scheduler.run_blocking(lambda: _resolve_all(self.resolve, hosts), resolved)
+        self.scheduler.run_blocking(lambda: _resolve_all(self.resolve, names), resolved)
 
     def _take(self, found: Mapping[str, frozenset[str]]) -> None:
         for host, addresses in found.items():
@@ -151,8 +177,25 @@ class GroupAddresses:
             known |= {"127.0.0.1", "::1"}
         if known != self._addresses:
             self._addresses = known
+            self._period_ms = PERIOD_MS
             for changed in self._changed:
                 changed()
+
+    def _warn(self) -> None:
+        """Warn of the connections of addresses that have turned out to be those of strangers."""
+        suspects, self._suspects = self._suspects, {}
+        for address, connections in suspects.items():
+            if self._is_known(address):
+                continue
+            self.strangers += connections
+            self.once.warn(
+                address,
+                "%s belongs to no member of this group (%s): %s; if it is one, add it to"
+                " replicationAddresses",
+                address,
+                ", ".join(sorted(self._addresses)) or "no address is known",
+                "its connections are closed" if self.strict else self.consequence,
+            )
 
 
 def _resolve_all(resolve: Resolve, hosts: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -160,8 +203,7 @@ def _resolve_all(resolve: Resolve, hosts: Iterable[str]) -> dict[str, frozenset[
     for host in hosts:
         try:
             found[host] = resolve(host)
-        except OSError as error:
-            logger.warning("address of member %s not found: %s", host, error)
+        except (OSError, ValueError):  # ValueError: a text that cannot be a host name
             found[host] = frozenset()
     return found
 

@@ -10,7 +10,9 @@ a slave has it within ``slaveTimeout``        0
 otherwise                                     stored, FLUSH_SLAVE_TIMEOUT (12)
 ============================================  =====================================================
 
-One slave is enough, as in Java. With DLedger there is no classic replication.
+One slave is enough, as in Java. Slaves are the connections from addresses that belong to the group
+(:mod:`rmqpy.broker.replication.access`); what others report counts for nothing. With DLedger there
+is no classic replication.
 """
 
 from __future__ import annotations
@@ -95,7 +97,11 @@ class ReplicationStatus:
         if self.slaves is None:
             return []
         end = self.log_end()
-        return [(view.address, max(0, end - view.acknowledged)) for view in self.slaves.slaves]
+        return [
+            (view.address, max(0, end - view.acknowledged))
+            for view in self.slaves.slaves
+            if view.counts
+        ]
 
     def runtime_info(self) -> dict[str, str]:
         """Return rmqpy's own lines of the runtime information; none if nothing is replicated."""
@@ -103,8 +109,9 @@ class ReplicationStatus:
         if self.slaves is not None:
             end = self.log_end()
             views = self.slaves.slaves
-            info["haSlaveCount"] = str(len(views))
-            if views:
+            count = sum(view.counts for view in views)
+            info["haSlaveCount"] = str(count)
+            if count:
                 info["haReplicatedOffset"] = str(self.slaves.replicated.value)
             if self.slaves.last_refused:
                 info["haLastRefused"] = self.slaves.last_refused
@@ -113,6 +120,7 @@ class ReplicationStatus:
                     f"acknowledged {view.acknowledged}, sent {view.sent},"
                     f" behind {max(0, end - view.acknowledged)} B,"
                     f" connected {view.connected_ms // 1000} s"
+                    + ("" if view.counts else ", no slave of this group: its reports do not count")
                 )
         for report in self._reports:
             info.update(report())

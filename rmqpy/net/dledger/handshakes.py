@@ -46,7 +46,7 @@ from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RemoteProtocolError, RmqError
 from rmqpy.net.dledger.admission import PeerAdmission, new_nonce
-from rmqpy.net.dledger.once_log import OncePerCauseLog
+from rmqpy.net.once_log import OncePerCauseLog
 from rmqpy.remoting.channel import Channel, Network, Reply
 from rmqpy.remoting.command import RemotingCommand
 

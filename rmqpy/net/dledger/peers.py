@@ -60,7 +60,7 @@ from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RemoteProtocolError, RmqError
 from rmqpy.net.dledger.admission import PeerAdmission
 from rmqpy.net.dledger.handshakes import PeerHandshakes, PeerLink, PeerStatus
-from rmqpy.net.dledger.once_log import OncePerCauseLog
+from rmqpy.net.once_log import OncePerCauseLog
 from rmqpy.remoting.channel import Channel, Network
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command

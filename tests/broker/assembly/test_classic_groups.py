@@ -166,6 +166,51 @@ def test_javas_sample_configurations_start_and_replicate(tmp_path: Path, sample:
     in_loop(main)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("addresses", ["", "127.0.0.1"])
+def test_a_stranger_acknowledges_nothing(
+    tmp_path: Path, addresses: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Java's master counts the report of anybody. Its address does not say that it is a slave,
+    unless a slave has registered it or the operator lists it.
+    """
+
+    async def main() -> None:
+        async with loopback_servers(tmp_path) as servers:
+            settings = sample("broker-a", "SYNC_MASTER") | {"replicationAddresses": addresses}
+            server = await servers.namesrv()
+            master = await servers.broker(server, settings)
+            ha_port = int(master.address.split(":")[1]) + 1
+            reader, writer = await asyncio.open_connection("127.0.0.1", ha_port)
+            writer.write(bytes(8))
+            await until(lambda: any("sent 0" in line for line in info(master).values()))
+            reports = asyncio.create_task(report_all(reader, writer))
+            async with Producer("P", server) as producer:
+                result = await producer.send(Message(topic="TBW102", body=b"a"))
+            counts = bool(addresses)
+            assert result.status.name == ("SEND_OK" if counts else "SLAVE_NOT_AVAILABLE")
+            await until(lambda: any("behind 0 B" in line for line in info(master).values()))
+            assert info(master)["haSlaveCount"] == str(int(counts))
+            assert master.broker.replication.lags() or not counts
+            if not counts:
+                await until(lambda: info(master)["replicationStrangers"] == "1")
+                assert "its reports do not count" in caplog.text
+            reports.cancel()
+            writer.close()
+
+    in_loop(main)
+
+
+async def report_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Claim to have stored everything that the master sends."""
+    while True:
+        head = await reader.readexactly(12)
+        offset, size = int.from_bytes(head[:8]), int.from_bytes(head[8:])
+        await reader.readexactly(size)
+        if size:
+            writer.write((offset + size).to_bytes(8))
+
+
 class StaleNameServer:
     """A name server that names a dead master to every broker."""
 
@@ -217,7 +262,7 @@ def test_a_slave_keeps_its_master_with_one_dead_and_one_stale_name_server(tmp_pa
                 await until(lambda: "connected" in info(slave)["haState"])
                 assert info(slave)["haMaster"] == master.address
             assert f"{stale_address} names {dead_master}" in info(slave)["haNameServersDisagree"]
-            assert info(master)["haSlaveCount"] == "1"
+            await until(lambda: info(master)["haSlaveCount"] == "1")
 
     in_loop(main)
 
