@@ -179,6 +179,7 @@ class _AlignPlanner:
             size=file.file_size,
             after=source.md5,
             mtime_ms=source.mtime_ms,
+            data_bytes=min(file.end - file.first_offset + BLANK_SIZE, file.file_size),
             why="missing here",
         )
 

@@ -54,6 +54,7 @@ from rmqpy.upgrade.plan.operations import (
 )
 from rmqpy.upgrade.plan.plan import NodePlan
 from rmqpy.upgrade.plan.reframe import DataFile, Piece, edits_of, pieces_of
+from rmqpy.upgrade.plan.undo import RANGE_BYTES
 from rmqpy.upgrade.steps.plan_context import PlanContext
 from rmqpy.upgrade.steps.states import GroupState
 from rmqpy.upgrade.steps.written_config import check_written
@@ -302,7 +303,9 @@ class _LeavePlanner:
     def _reframe_piece(self, entry_file: EntryFile, data: DataFile, piece: Piece) -> Op:
         content = bytearray(data.view[piece.start : piece.end])
         before = digest_of(content)
+        undo_bytes = 0
         for edit in edits_of(data, piece):
+            undo_bytes += len(edit.data) + RANGE_BYTES
             start = edit.position - piece.start
             content[start : start + len(edit.data)] = edit.data
         return Reframe(
@@ -315,6 +318,7 @@ class _LeavePlanner:
             content_end=data.end,
             moved_from=data.moved_from,
             moved_to=data.moved_to,
+            undo_bytes=undo_bytes,
         )
 
     def _move_files(self, kept_files: list[EntryFile]) -> list[Op]:

@@ -335,10 +335,12 @@ def _apply(options: argparse.Namespace) -> int:
 def _dry_run(options: argparse.Namespace, node_context: NodeContext, part: NodePlan) -> int:
     from rmqpy.upgrade.plan.own_paths import check_own_paths
     from rmqpy.upgrade.plan.preconditions import check_sources, verify_preconditions
+    from rmqpy.upgrade.plan.space import missing_space
 
     check_own_paths(node_context, part)
     wrong = verify_preconditions(node_context, part)
     check_sources(node_context, part)
+    wrong += missing_space(node_context, part)
     _print(options, {"wrong": wrong}, wrong or ["every operation could be done"])
     return EXIT_NO if wrong else EXIT_DONE
 

@@ -117,6 +117,9 @@ class FileSystem(Protocol):
     def open_to_others(self, path: str) -> bool:
         """Return whether users other than a file's owner and group can read or write it."""
 
+    def device_of(self, path: str) -> int:
+        """Return a number that all paths of one file system have; the path need not exist."""
+
     def disk_usage(self, path: str) -> tuple[int, int]:
         """Return (total, free) bytes of the file system that contains ``path``. Neither includes
         the blocks reserved for root, as in ``df`` and Java.

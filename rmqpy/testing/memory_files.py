@@ -338,6 +338,9 @@ class MemoryFiles:
     def open_to_others(self, path: str) -> bool:
         return path in self.open_paths
 
+    def device_of(self, path: str) -> int:
+        return 0
+
     def disk_usage(self, path: str) -> tuple[int, int]:
         return self.total_bytes, self.free_bytes
 

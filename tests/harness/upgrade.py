@@ -12,6 +12,7 @@ from simulator.crash_files import CrashingFiles
 
 from harness.store import StoreRig
 from rmqpy.store.upgrade_guard import upgrade_work
+from rmqpy.testing.memory_files import MemoryFiles
 from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.replica import LocalReplica
 from rmqpy.upgrade.plan.node_context import NodeContext
@@ -68,8 +69,8 @@ class UpgradeRig(StoreRig):
     files: CrashingFiles = field(factory=CrashingFiles)
     root: str = "/store"
 
-    def context(self) -> NodeContext:
-        return NodeContext(self.files, upgrade_work(self.root), self.settings())
+    def context(self, files: MemoryFiles | None = None) -> NodeContext:
+        return NodeContext(files or self.files, upgrade_work(self.root), self.settings())
 
     def with_flag(self, flag: bool) -> Self:
         """Return a rig of the same directory with this value of enableDLegerCommitLog."""
@@ -125,7 +126,7 @@ def small_group(make_rig: MakeUpgradeRig) -> tuple[UpgradeRig, UpgradeRig]:
 
 
 def memory_context(
-    files: CrashingFiles,
+    files: MemoryFiles,
     master: UpgradeRig,
     slave: UpgradeRig,
     options: SwitchOptions | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from harness.plans import MAKERS, Interrupted
 from harness.upgrade import MakeUpgradeRig, UpgradeRig
 
 
@@ -12,3 +13,19 @@ def make_rig(monkeypatch: pytest.MonkeyPatch) -> MakeUpgradeRig:
     monkeypatch.setattr("rmqpy.store.ledger.entry_recovery.INDEX_FILE_SIZE", 32 * 16)
 
     return UpgradeRig
+
+
+@pytest.fixture
+def alignment(make_rig: MakeUpgradeRig) -> Interrupted:
+    return MAKERS["alignment"](make_rig)
+
+
+@pytest.fixture
+def filling(make_rig: MakeUpgradeRig) -> Interrupted:
+    return MAKERS["filling"](make_rig)
+
+
+@pytest.fixture(params=sorted(MAKERS))
+def interrupted(request: pytest.FixtureRequest, make_rig: MakeUpgradeRig) -> Interrupted:
+    """Return a plan of each kind."""
+    return MAKERS[request.param](make_rig)

@@ -12,21 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import define, evolve
-from harness.store import CrashingFiles, KilledError
+from attrs import evolve
+from harness.plans import CONF, Interrupted
+from harness.store import CrashingFiles
 from harness.upgrade import (
-    LeaveOptions,
     MakeUpgradeRig,
-    UpgradeRig,
     memory_context,
-    plan_leave,
-    small_group,
 )
 
-from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import RmqError, StoreError
 from rmqpy.store.upgrade_guard import COPY_BYTES, check_no_unfinished_upgrade, read_copies
-from rmqpy.upgrade.checks.ledger import agreed_index, read_ledger
 from rmqpy.upgrade.checks.replica import LocalReplica
 from rmqpy.upgrade.plan.engine import (
     announced,
@@ -43,7 +38,7 @@ from rmqpy.upgrade.plan.operations import Write
 from rmqpy.upgrade.plan.plan import NodePlan, Plan
 from rmqpy.upgrade.plan.survey import SurveyPlan
 from rmqpy.upgrade.steps.plan_context import SwitchOptions
-from rmqpy.upgrade.steps.planning import plan_alignment, plan_switch
+from rmqpy.upgrade.steps.planning import plan_switch
 
 DATA = Path(__file__).parent / "data" / "journals-format-1.json.xz"
 """Directories in the middle of plans, written by the version before format 2 of the journal.
@@ -53,107 +48,6 @@ the replica before and after the plan.
 """
 
 WORK = "/s/rmqpy/upgrade"
-CONF = (
-    b"brokerName=b0\nmappedFileSizeCommitLog=4096\nmappedFileSizeConsumeQueue=400\n"
-    b"maxHashSlotNum=10\nmaxIndexNum=20\n"
-)
-
-
-@define
-class Interrupted:
-    """A replica in memory and a plan for it; the replica to copy from is the first rig, if any."""
-
-    files: CrashingFiles
-    rigs: tuple[UpgradeRig, ...]
-    plan: Plan
-    node: str = "s"
-
-    @property
-    def pair(self) -> tuple[UpgradeRig, UpgradeRig]:
-        one, two = self.rigs
-        return one, two
-
-    @property
-    def work(self) -> str:
-        return f"{self.rigs[-1].root}/rmqpy/upgrade"
-
-    def context(self, files: CrashingFiles | None = None) -> NodeContext:
-        files = files or self.files
-        if len(self.rigs) == 1:
-            return self.rigs[0].after(files).context()
-        made = memory_context(files, self.rigs[0], self.rigs[1])
-        return made.node_context(made.group.replica(self.node))
-
-    def bare_context(self, files: CrashingFiles) -> NodeContext:
-        """Return the context that the directory alone gives: no sizes are known."""
-        root = self.rigs[-1].root
-        given = self.context(files)
-        return evolve(given, settings=StoreSettings(store_path_root_dir=root), configuration=())
-
-    def tree(self, files: CrashingFiles) -> dict[str, bytes]:
-        return self.rigs[-1].after(files).tree()
-
-    def killed_at(self, dies_at: int) -> CrashingFiles | None:
-        """Return the files after a kill before that operation, or None if it is not reached."""
-        dying = self.files.reopen(dies_at)
-        try:
-            apply_plan(self.context(dying), self.plan, self.node)
-        except KilledError:
-            return dying.reopen(None)
-        return None
-
-    def kills(self) -> Iterator[tuple[int, CrashingFiles]]:
-        """Yield the files after a kill before each operation from which on a journal exists."""
-        for dies_at in itertools.count():
-            killed = self.killed_at(dies_at)
-            if killed is None:
-                return
-            if killed.exists(f"{self.work}/journal.bak"):
-                yield dies_at, killed
-
-
-@pytest.fixture
-def alignment(make_rig: MakeUpgradeRig) -> Interrupted:
-    rigs = small_group(make_rig)
-    files = rigs[0].files
-    files.put("/s.conf", CONF)
-    for rig in rigs:
-        for name in ("subscriptionGroup", "consumerOffset"):
-            files.put(f"{rig.root}/config/{name}.json", b"{}")
-    return Interrupted(files, rigs, plan_alignment(memory_context(files, *rigs)))
-
-
-@pytest.fixture
-def leave(make_rig: MakeUpgradeRig) -> Interrupted:
-    rig = make_rig()
-    rig.write(*range(12))
-    joined = rig.with_flag(True)
-    joined.write(*range(12, 32))
-    context = joined.context()
-    options = LeaveOptions(
-        replica="n0",
-        cut_index=agreed_index([read_ledger(context.files, context.settings)], 1),
-        piece_bytes=1000,
-    )
-    plan = Plan(steps=("m0006_leave",), nodes=(plan_leave(context, options),))
-    return Interrupted(rig.files, (joined,), plan, "n0")
-
-
-@pytest.fixture
-def filling(make_rig: MakeUpgradeRig) -> Interrupted:
-    """Return an empty directory that receives everything from a master."""
-    master, _ = small_group(make_rig)
-    files = master.files
-    empty = make_rig(files=files, root="/t")
-    files.make_dirs("/t")
-    plan = plan_alignment(memory_context(files, master, empty))
-    return Interrupted(files, (master, empty), plan, "t")
-
-
-@pytest.fixture(params=["alignment", "leave", "filling"])
-def interrupted(request: pytest.FixtureRequest) -> Interrupted:
-    made: Interrupted = request.getfixturevalue(request.param)
-    return made
 
 
 def sums_of(files: CrashingFiles, root: str) -> dict[str, str]:

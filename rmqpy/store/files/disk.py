@@ -293,6 +293,11 @@ class OsFileSystem:
     def open_to_others(self, path: str) -> bool:
         return bool(os.stat(path).st_mode & stat.S_IRWXO)
 
+    def device_of(self, path: str) -> int:
+        while not os.path.exists(path):
+            path = os.path.dirname(path)
+        return os.stat(path).st_dev
+
     def disk_usage(self, path: str) -> tuple[int, int]:
         while not os.path.isdir(path):
             path = os.path.dirname(path)

@@ -37,6 +37,7 @@ from rmqpy.upgrade.plan.journal import (
     DamagedJournalError,
     Journal,
     load_journal,
+    remove_journal,
     save_journal,
 )
 from rmqpy.upgrade.plan.node_context import (
@@ -45,7 +46,7 @@ from rmqpy.upgrade.plan.node_context import (
     fingerprint_log,
     holds_entries,
 )
-from rmqpy.upgrade.plan.operations import Op, OpState
+from rmqpy.upgrade.plan.operations import OpState
 from rmqpy.upgrade.plan.own_paths import check_own_paths
 from rmqpy.upgrade.plan.plan import NodePlan, Plan, op_line
 from rmqpy.upgrade.plan.preconditions import check_startable
@@ -99,13 +100,19 @@ def begin_plan(context: NodeContext, plan: Plan, replica: str, phase: str = "") 
         since_ms=since_ms,
         earlier=earlier,
     )
-    save_record(context.files, context.work, record)
-    context.files.make_dirs(context.undo_path(plan.id, 0).rpartition("/")[0])
-    journal = Journal(
+    started = Journal(
         plan_id=plan.id, state=APPLYING, phase=phase, since_ms=since_ms, earlier=earlier
     )
-    save_journal(context.files, context.work, journal)
-    return journal
+    with _explained(context, f"the start of plan {plan.id}"):
+        save_record(context.files, context.work, record)
+        context.files.make_dirs(context.undo_path(plan.id, 0).rpartition("/")[0])
+        try:
+            save_journal(context.files, context.work, started)
+        except OSError:
+            if journal is None:
+                remove_journal(context.files, context.work)
+            raise
+    return started
 
 
 def resume(context: NodeContext) -> Journal:
@@ -149,7 +156,7 @@ def _run(context: NodeContext, node: NodePlan, journal: Journal) -> Journal:
     for number in range(journal.done, len(node.ops)):
         op = node.ops[number]
         undo_path = context.undo_path(journal.plan_id, number)
-        with _explained(context, op):
+        with _explained(context, f"the operation {op_line(op)!r}"):
             if journal.begun:
                 op.resume(context, undo_path)
             state = op.state(context)
@@ -200,7 +207,7 @@ def roll_back(context: NodeContext, plan_id: str | None = None) -> Journal:
     for number in range(journal.done - 1, -1, -1):
         op = node.ops[number]
         undo_path = context.undo_path(journal.plan_id, number)
-        with _explained(context, op):
+        with _explained(context, f"the operation {op_line(op)!r}"):
             if not undo.is_skipped(files, undo_path):
                 op.revert(context, undo_path)
             save_journal(files, work, attrs.evolve(journal, done=number))
@@ -310,7 +317,7 @@ def _being_rolled_back(context: NodeContext, journal: Journal) -> UpgradeRefused
 
 
 @contextmanager
-def _explained(context: NodeContext, op: Op) -> Iterator[None]:
+def _explained(context: NodeContext, what: str) -> Iterator[None]:
     """Turn an error of the file system into one that says what can be done."""
     try:
         yield
@@ -319,9 +326,9 @@ def _explained(context: NodeContext, op: Op) -> Iterator[None]:
         root = _root(context)
         free = context.files.disk_usage(root)[1]
         raise StoreError(
-            str(error.filename or op.path),
+            str(error.filename or root),
             f"a full disk ({free} bytes free)" if full else f"{error.strerror or error}",
-            f"to be able to do the operation {op_line(op)!r}",
+            f"to be able to do {what}",
             f"{'free space' if full else 'remove the cause'}, then continue with rmqpy upgrade"
             f" apply --resume {root}, or take the plan back with rmqpy upgrade rollback {root},"
             " which allocates no space in the store",

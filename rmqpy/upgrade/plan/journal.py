@@ -119,6 +119,12 @@ def save_journal(files: FileSystem, work: str, journal: Journal) -> None:
         sequence += 1
 
 
+def remove_journal(files: FileSystem, work: str) -> None:
+    """Remove both copies: no plan was ever started here."""
+    for name in (JOURNAL_NAME, COPY_NAME):
+        files.unlink(f"{work}/{name}")
+
+
 def _order(work: str, copies: list[JournalCopy]) -> list[str]:
     """Return the paths of the copies, the one to overwrite first."""
     if copies:

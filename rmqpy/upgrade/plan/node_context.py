@@ -127,6 +127,15 @@ def _begins_with_content(files: FileSystem, path: str) -> bool:
         file.close()
 
 
+def data_bytes(files: FileSystem, path: str) -> int:
+    """Return the size of a file without the hole at its end."""
+    file = files.open_readonly(path)
+    try:
+        return file.data_end(0)
+    finally:
+        file.close()
+
+
 def tree_digest(files: FileSystem, folder: str) -> str:
     """Return the md5 over names, lengths, and bytes of all files below a folder, or ``absent``."""
     if not files.is_dir(folder):

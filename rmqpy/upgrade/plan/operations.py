@@ -43,10 +43,12 @@ from rmqpy.upgrade.plan.node_context import (
     ABSENT,
     CHUNK,
     NodeContext,
+    data_bytes,
     digest_of,
     fingerprint_log,
     range_digest,
     tree_digest,
+    tree_files,
 )
 from rmqpy.upgrade.plan.reframe import DataFile, Edit, Piece, edits_of
 
@@ -105,6 +107,13 @@ class Op(ABC):
     def changed_bytes(self) -> int:
         """The number of bytes that the operation writes, for progress reports."""
         return 0
+
+    def space(self, context: NodeContext) -> Iterable[tuple[str, int]]:
+        """Return the space that the operation takes at most, its undo record included.
+
+        Each item is a path on the file system that is meant, and a number of bytes.
+        """
+        return ()
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -166,6 +175,9 @@ class Patch(Op):
     def changed_bytes(self) -> int:
         return self.end - self.start
 
+    def space(self, context: NodeContext) -> Iterable[tuple[str, int]]:
+        return [(context.work, self.end - self.start)]
+
 
 @define(slots=True, frozen=True, kw_only=True)
 class Copy(Patch):
@@ -176,6 +188,10 @@ class Copy(Patch):
     @property
     def source(self) -> tuple[str, str, int]:
         return self.replica, self.source_path, self.end
+
+    def space(self, context: NodeContext) -> Iterable[tuple[str, int]]:
+        # The range may be a hole so far.
+        return [*super().space(context), (self.path, self.end - self.start)]
 
     def edits(self, context: NodeContext) -> Iterable[Edit]:
         data = context.source.read(self.replica, self.source_path, self.start, self.end)
@@ -197,6 +213,9 @@ class Cut(Patch):
     @property
     def paths(self) -> tuple[str, ...]:
         return (self.path, self.kept)
+
+    def space(self, context: NodeContext) -> Iterable[tuple[str, int]]:
+        return [*super().space(context), (self.kept, self.end - self.start)]
 
     def edits(self, context: NodeContext) -> Iterable[Edit]:
         return [
@@ -246,6 +265,12 @@ class Reframe(Patch):
     content_end: int
     moved_from: int
     moved_to: int
+    undo_bytes: int = -1
+    """The number of bytes that are overwritten; -1 in plans of earlier versions."""
+
+    def space(self, context: NodeContext) -> Iterable[tuple[str, int]]:
+        known = self.undo_bytes >= 0
+        return [(context.work, self.undo_bytes)] if known else super().space(context)
 
     def edits(self, context: NodeContext) -> Iterable[Edit]:
         file = context.files.open_readonly(self.path)
@@ -271,6 +296,13 @@ class Create(Op):
     size: int
     after: str
     mtime_ms: int
+    data_bytes: int = -1
+    """The number of bytes before the hole at the end; -1 in plans of earlier versions."""
+
+    def space(self, context: NodeContext) -> Iterable[tuple[str, int]]:
+        count = self.data_bytes if self.data_bytes >= 0 else self.size
+        moved = context.files.device_of(context.work) != context.files.device_of(self.path)
+        return [(self.path, count), *([(context.work, count)] if moved else [])]
 
     @property
     def source(self) -> tuple[str, str, int]:
@@ -303,15 +335,14 @@ class Create(Op):
                 " broker and plan again"
             )
         files.set_mtime_ms(incoming, self.mtime_ms)
-        files.make_dirs(self.path.rpartition("/")[0])
-        files.rename(incoming, self.path)
-        files.sync_dir(self.path.rpartition("/")[0])
+        _move(context, incoming, self.path)
 
     def resume(self, context: NodeContext, undo_path: str) -> None:
         context.files.unlink(f"{context.work}/incoming")
+        context.files.unlink(self.path + INCOMING)
 
     def revert(self, context: NodeContext, undo_path: str) -> None:
-        context.files.unlink(f"{context.work}/incoming")
+        self.resume(context, undo_path)
         if self.state(context) is OpState.AFTER:
             context.files.unlink(self.path)
             context.files.sync_dir(self.path.rpartition("/")[0])
@@ -335,6 +366,12 @@ class Move(Op):
         if at_source == at_target:
             return OpState.OTHER
         return OpState.BEFORE if at_source else OpState.AFTER
+
+    def space(self, context: NodeContext) -> Iterable[tuple[str, int]]:
+        files = context.files
+        if files.device_of(self.path) == files.device_of(self.to) or files.is_dir(self.path):
+            return ()
+        return [(self.to, files.size_of(self.path) if files.exists(self.path) else 0)]
 
     def perform(self, context: NodeContext) -> None:
         _move(context, self.path, self.to)
@@ -391,6 +428,11 @@ class Write(Op):
     def data(self) -> bytes:
         return base64.b64decode(self.content)
 
+    def space(self, context: NodeContext) -> Iterable[tuple[str, int]]:
+        files = context.files
+        old = files.size_of(self.path) if files.exists(self.path) else 0
+        return [(self.path, len(self.data)), (context.work, old)]
+
     def state(self, context: NodeContext) -> OpState:
         found = range_digest(context.files, self.path)
         if found == digest_of(self.data):
@@ -433,6 +475,20 @@ class Derive(Op):
         if not context.files.exists(self.path):
             return OpState.BEFORE
         return OpState.AFTER if derive.is_finished(context.files, self.path) else OpState.OTHER
+
+    def space(self, context: NodeContext) -> Iterable[tuple[str, int]]:
+        """Return the size of the old queues and index, and a share of the log from which new ones
+        are built.
+        """
+        files = context.files
+        kept = [*tree_files(files, self.queues), *tree_files(files, self.index)]
+        log = [
+            path
+            for path in tree_files(files, self.commit_log)
+            if int(path.rpartition("/")[2]) + files.size_of(path) > self.from_offset
+        ]
+        built = sum(data_bytes(files, path) for path in log) // 4
+        return [(self.path, built + sum(data_bytes(files, path) for path in kept))]
 
     def perform(self, context: NodeContext) -> None:
         places = derive.DerivedPaths(
@@ -509,7 +565,12 @@ _BY_KIND = {each.kind: each for each in OPERATIONS}
 
 
 def op_to_json(op: Op) -> dict[str, Any]:
-    return {"op": op.kind, **attrs.asdict(op)}
+    """Return the JSON form. Fields that plans of earlier versions lack keep their ids unchanged."""
+    value = attrs.asdict(op)
+    for name in ("undo_bytes", "data_bytes"):
+        if value.get(name) == -1:
+            del value[name]
+    return {"op": op.kind, **value}
 
 
 def op_from_json(value: dict[str, Any]) -> Op:

@@ -8,6 +8,7 @@ from rmqpy.upgrade.plan.node_context import NodeContext, UpgradeRefusedError
 from rmqpy.upgrade.plan.operations import Op, OpState, Patch
 from rmqpy.upgrade.plan.own_paths import check_own_paths
 from rmqpy.upgrade.plan.plan import NodePlan, op_line
+from rmqpy.upgrade.plan.space import missing_space
 
 
 def check_startable(context: NodeContext, node: NodePlan) -> None:
@@ -22,6 +23,9 @@ def check_startable(context: NodeContext, node: NodePlan) -> None:
             f" difference of {len(wrong)}: {wrong[0]}"
         )
     check_sources(context, node)
+    missing = missing_space(context, node)
+    if missing:
+        raise UpgradeRefusedError("; ".join(missing))
 
 
 def verify_preconditions(context: NodeContext, node: NodePlan) -> list[str]:

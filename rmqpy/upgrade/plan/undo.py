@@ -31,6 +31,9 @@ from rmqpy.model.files import FileSystem
 from rmqpy.upgrade.plan.copying import copy_file
 
 _RANGE = struct.Struct(">qi")
+RANGE_BYTES: Final = _RANGE.size
+"""What a range takes in a record besides its bytes."""
+
 _DIGEST_SIZE = 16
 KEPT: Final = ".kept"
 """The suffix of the copy of a whole file, next to its record."""
@@ -150,7 +153,10 @@ def _write_ranges(files: FileSystem, path: str, rest: memoryview) -> None:
         while rest:
             position, length = _RANGE.unpack_from(rest)
             end = _RANGE.size + length
-            file.write(position, rest[_RANGE.size : end])
+            saved = rest[_RANGE.size : end]
+            # What was a hole and still is one is not written: that would allocate space.
+            if file.view[position : position + length] != saved:
+                file.write(position, saved)
             rest = rest[end:]
         file.sync()
     finally:

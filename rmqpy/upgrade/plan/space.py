@@ -1,0 +1,65 @@
+"""The disk space that a plan needs at most, by file system, before anything is changed."""
+
+from __future__ import annotations
+
+from attrs import define
+
+from rmqpy.model.text import format_bytes
+from rmqpy.upgrade.plan.node_context import NodeContext
+from rmqpy.upgrade.plan.operations import Copy, Create, Derive
+from rmqpy.upgrade.plan.plan import NodePlan
+
+BLOCK = 4096
+"""What a small file takes."""
+
+DERIVED_SHARE = 4
+"""Consume queues and key index take at most about a fourth of the log that they are built from."""
+
+
+@define(slots=True)
+class SpaceNeed:
+    """The bytes that are needed and free on one file system; ``folder`` is on it."""
+
+    folder: str
+    needed: int
+    free: int
+
+    @property
+    def is_missing(self) -> bool:
+        return self.needed > self.free
+
+    def __str__(self) -> str:
+        return (
+            f"{self.folder}: found {format_bytes(self.free)} free on its file system, expected"
+            f" {format_bytes(self.needed)} for the plan; free {self.needed - self.free} bytes there"
+        )
+
+
+def space_needed(context: NodeContext, node: NodePlan) -> list[SpaceNeed]:
+    """Return what this node's part needs, one item per file system. Reads sizes only."""
+    files = context.files
+    found: dict[int, SpaceNeed] = {}
+
+    def need(path: str, count: int) -> None:
+        device = files.device_of(path)
+        if device not in found:
+            folder = path.rpartition("/")[0]
+            found[device] = SpaceNeed(folder, 0, files.disk_usage(folder)[1])
+        found[device].needed += count
+
+    received = 0
+    for op in node.ops:
+        # Its line in the plan, twice, and its undo record.
+        need(context.work, 2 * BLOCK)
+        for path, count in op.space(context):
+            need(path, count)
+        if isinstance(op, Copy | Create):
+            received += op.changed_bytes
+        if isinstance(op, Derive):
+            need(op.path, received // DERIVED_SHARE)
+    return list(found.values())
+
+
+def missing_space(context: NodeContext, node: NodePlan) -> list[str]:
+    """Return one sentence for each file system that is too full for this node's part."""
+    return [str(each) for each in space_needed(context, node) if each.is_missing]

@@ -1,0 +1,132 @@
+"""Plans for small replicas in memory, which can be killed before any operation."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from attrs import define, evolve
+
+from harness.store import CrashingFiles, KilledError
+from harness.upgrade import (
+    LeaveOptions,
+    MakeUpgradeRig,
+    UpgradeRig,
+    memory_context,
+    plan_leave,
+    small_group,
+)
+from rmqpy.config.loading import StoreSettings
+from rmqpy.testing.memory_files import MemoryFiles
+from rmqpy.upgrade.checks.ledger import agreed_index, read_ledger
+from rmqpy.upgrade.plan.engine import apply_plan
+from rmqpy.upgrade.plan.node_context import NodeContext
+from rmqpy.upgrade.plan.plan import Plan
+from rmqpy.upgrade.steps.planning import plan_alignment
+
+CONF = (
+    b"brokerName=b0\nmappedFileSizeCommitLog=4096\nmappedFileSizeConsumeQueue=400\n"
+    b"maxHashSlotNum=10\nmaxIndexNum=20\n"
+)
+
+
+@define
+class Interrupted:
+    """A replica in memory and a plan for it; the replica to copy from is the first rig, if any."""
+
+    files: CrashingFiles
+    rigs: tuple[UpgradeRig, ...]
+    plan: Plan
+    node: str = "s"
+
+    @property
+    def pair(self) -> tuple[UpgradeRig, UpgradeRig]:
+        one, two = self.rigs
+        return one, two
+
+    @property
+    def root(self) -> str:
+        return self.rigs[-1].root
+
+    @property
+    def work(self) -> str:
+        return f"{self.root}/rmqpy/upgrade"
+
+    def context(self, files: MemoryFiles | None = None) -> NodeContext:
+        files = files or self.files
+        if len(self.rigs) == 1:
+            return self.rigs[0].context(files)
+        made = memory_context(files, self.rigs[0], self.rigs[1])
+        return made.node_context(made.group.replica(self.node))
+
+    def bare_context(self, files: MemoryFiles) -> NodeContext:
+        """Return the context that the directory alone gives: no sizes are known."""
+        given = self.context(files)
+        unknown = StoreSettings(store_path_root_dir=self.root)
+        return evolve(given, settings=unknown, configuration=())
+
+    def tree(self, files: MemoryFiles) -> dict[str, bytes]:
+        """Return the content of every file of the replica, without rmqpy's own."""
+        start = f"{self.root}/"
+        return {
+            path.removeprefix(start): bytes(node.data)
+            for path, node in files.nodes.items()
+            if path.startswith(start) and not path.startswith(f"{start}rmqpy/")
+        }
+
+    def killed_at(self, dies_at: int) -> CrashingFiles | None:
+        """Return the files after a kill before that operation, or None if it is not reached."""
+        dying = self.files.reopen(dies_at)
+        try:
+            apply_plan(self.context(dying), self.plan, self.node)
+        except KilledError:
+            return dying.reopen(None)
+        return None
+
+    def kills(self) -> Iterator[tuple[int, CrashingFiles]]:
+        """Yield the files after a kill before each operation from which on a journal exists."""
+        for dies_at in itertools.count():
+            killed = self.killed_at(dies_at)
+            if killed is None:
+                return
+            if killed.exists(f"{self.work}/journal.bak"):
+                yield dies_at, killed
+
+
+def make_alignment(make_rig: MakeUpgradeRig) -> Interrupted:
+    rigs = small_group(make_rig)
+    files = rigs[0].files
+    files.put("/s.conf", CONF)
+    for rig in rigs:
+        for name in ("subscriptionGroup", "consumerOffset"):
+            files.put(f"{rig.root}/config/{name}.json", b"{}")
+    return Interrupted(files, rigs, plan_alignment(memory_context(files, *rigs)))
+
+
+def make_leave(make_rig: MakeUpgradeRig) -> Interrupted:
+    rig = make_rig()
+    rig.write(*range(12))
+    joined = rig.with_flag(True)
+    joined.write(*range(12, 32))
+    context = joined.context()
+    options = LeaveOptions(
+        replica="n0",
+        cut_index=agreed_index([read_ledger(context.files, context.settings)], 1),
+        piece_bytes=1000,
+    )
+    plan = Plan(steps=("m0006_leave",), nodes=(plan_leave(context, options),))
+    return Interrupted(rig.files, (joined,), plan, "n0")
+
+
+def make_filling(make_rig: MakeUpgradeRig) -> Interrupted:
+    """Return an empty directory that receives everything from a master."""
+    master, _ = small_group(make_rig)
+    files = master.files
+    empty = make_rig(files=files, root="/t")
+    files.make_dirs("/t")
+    plan = plan_alignment(memory_context(files, master, empty))
+    return Interrupted(files, (master, empty), plan, "t")
+
+
+MAKERS = {"alignment": make_alignment, "leave": make_leave, "filling": make_filling}
+"""How each kind of plan is made."""

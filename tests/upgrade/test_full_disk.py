@@ -1,0 +1,209 @@
+"""Plans on a full disk: the way back needs no space, and a plan does not begin without enough."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from harness.full_disk import FullDiskFiles
+from harness.plans import Interrupted
+from harness.upgrade import tree_of
+
+from rmqpy.cli import main
+from rmqpy.model.errors import StoreError
+from rmqpy.store.upgrade_guard import check_no_unfinished_upgrade
+from rmqpy.testing.memory_files import MemoryFiles
+from rmqpy.upgrade.checks.replica import LocalReplica
+from rmqpy.upgrade.plan import undo
+from rmqpy.upgrade.plan.engine import apply_plan, resume, roll_back
+from rmqpy.upgrade.plan.journal import APPLIED, load_journal
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+from rmqpy.upgrade.plan.space import missing_space, space_needed
+from rmqpy.upgrade.plan.survey import SurveyPlan
+
+NAMES = ("n0", "n1", "n2")
+CONF = """brokerName=b0
+brokerClusterName=DefaultCluster
+listenPort={port}
+mappedFileSizeCommitLog=65536
+mappedFileSizeConsumeQueue=2000
+maxHashSlotNum=100
+maxIndexNum=400
+storePathRootDir={root}
+"""
+
+
+@pytest.mark.slow
+def test_a_plan_is_rolled_back_on_a_full_disk(interrupted: Interrupted) -> None:
+    """The disk fills up at any allocation; status, resume, and rollback then work on it."""
+    made = interrupted
+    before = made.tree(made.files)
+    done = made.files.reopen(None)
+    apply_plan(made.context(done), made.plan, made.node)
+    after = made.tree(done)
+    filled = 0
+    for allocations in itertools.count():
+        full = FullDiskFiles.of(made.files, allocations)
+        try:
+            apply_plan(made.context(full), made.plan, made.node)
+        except StoreError as error:
+            assert "found a full disk" in str(error)
+        else:
+            break
+        if load_journal(full, made.work) is None:
+            assert made.tree(full) == before
+            check_no_unfinished_upgrade(full, made.root)
+            continue
+        filled += 1
+        plan = SurveyPlan(
+            name=made.node, root=made.root, settings=made.rigs[-1].settings(), now_ms=lambda: 5
+        )
+        assert LocalReplica(full, plan).status()["state"] == "applying"
+        with pytest.raises(StoreError, match=r"found a full disk.*--resume.*rollback"):
+            resume(made.bare_context(FullDiskFiles.of(full)))
+        back = FullDiskFiles.of(full)
+        roll_back(made.bare_context(back))
+        assert made.tree(back) == before, allocations
+        check_no_unfinished_upgrade(back, made.root)
+        space = FullDiskFiles.of(full, 1 << 30)
+        assert resume(made.bare_context(space)).state == APPLIED
+        assert made.tree(space) == after, allocations
+    assert filled > 10
+
+
+def test_an_applied_plan_is_rolled_back_on_a_full_disk(interrupted: Interrupted) -> None:
+    made = interrupted
+    before = made.tree(made.files)
+    apply_plan(made.context(), made.plan, made.node)
+    full = FullDiskFiles.of(made.files)
+    roll_back(made.bare_context(full))
+    assert made.tree(full) == before
+
+
+def test_a_plan_does_not_begin_without_space(interrupted: Interrupted) -> None:
+    made = interrupted
+    (part,) = (made.plan.node(made.node),)
+    (need,) = space_needed(made.context(), part)
+    assert need.needed > sum(op.changed_bytes for op in part.ops) // 10
+    made.files.free_bytes = need.needed - 1
+    before = made.tree(made.files)
+    with pytest.raises(UpgradeRefusedError, match=r"found .* free .* expected .* free 1 bytes"):
+        apply_plan(made.context(), made.plan, made.node)
+    assert made.tree(made.files) == before
+    assert not made.files.exists(f"{made.work}/journal.json")
+    assert len(missing_space(made.context(), part)) == 1
+    made.files.free_bytes += 1
+    apply_plan(made.context(), made.plan, made.node)
+
+
+def test_the_estimate_covers_what_a_plan_allocates(interrupted: Interrupted) -> None:
+    """Everything that was added to the directory at the end, the kept files included."""
+    made = interrupted
+    (need,) = space_needed(made.context(), made.plan.node(made.node))
+
+    def used() -> int:
+        nodes = made.files.nodes.items()
+        return sum(node.extent for path, node in nodes if path.startswith(f"{made.root}/"))
+
+    before = used()
+    apply_plan(made.context(), made.plan, made.node)
+    assert used() - before <= need.needed
+
+
+def test_a_file_of_another_file_system_is_put_back_in_place_on_a_full_disk() -> None:
+    class Elsewhere(FullDiskFiles):
+        def rename(self, old: str, new: str) -> None:
+            raise OSError(errno.EXDEV, "Invalid cross-device link", old)
+
+    files = MemoryFiles()
+    files.put("/etc/broker.conf", b"brokerName=a\n")
+    undo.save_whole(files, "/work/undo/000000", "/etc/broker.conf")
+    files.replace_bytes("/etc/broker.conf", b"brokerName=a\nenableDLegerCommitLog=true\n")
+    full = Elsewhere.of(files)
+    undo.restore(full, "/work/undo/000000")
+    undo.restore(full, "/work/undo/000000")
+    assert full.read_bytes("/etc/broker.conf") == b"brokerName=a\n"
+
+
+# A real file system
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a file system of 3 MiB."""
+    at = tmp_path / "disk"
+    at.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", os.fspath(at)]
+    try:
+        mounted = subprocess.run(words, capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command: a real full disk needs one")
+    if mounted.returncode:
+        pytest.skip(f"a real full disk needs the right to mount: {mounted.stderr.decode()}")
+    yield at
+    subprocess.run(["umount", os.fspath(at)], check=True)
+
+
+def without_lock(store: Path) -> dict[str, tuple[bytes, int]]:
+    return {path: file for path, file in tree_of(store).items() if path != "lock"}
+
+
+def fill(disk: Path) -> None:
+    with (disk / "ballast").open("wb", buffering=0) as ballast:
+        for count in (1 << 16, 1 << 12):
+            try:
+                while True:
+                    ballast.write(bytes(count))
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+
+
+@pytest.mark.slow
+def test_a_real_full_disk(
+    small_disk: Path,
+    golden_copy: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = golden_copy("B-lagging-slave-v497")
+    (root / "master").rename(root / "n0")
+    (root / "slave").rename(root / "n1")
+    for number, name in enumerate(("n0", "n1")):
+        text = CONF.format(port=15911 + 10 * number, root=root / name)
+        (root / f"{name}.conf").write_text(text)
+    monkeypatch.chdir(root)
+    subprocess.run(["cp", "-a", "n1", os.fspath(small_disk / "n1")], check=True)
+    store = small_disk / "n1"
+    (root / "n1.conf").write_text(CONF.format(port=15921, root=store))
+
+    def run(line: str) -> tuple[int, str]:
+        code = main(shlex.split(f"upgrade {line}"))
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    replicas = f"n0=n0 n1={store} -c n0=n0.conf -c n1=n1.conf"
+    before = without_lock(store)
+    assert run(f"plan {replicas} --out plan.json")[0] == 0
+    apply = f"apply --plan plan.json --node n1 {replicas}"
+    fill(small_disk)
+    code, text = run(f"{apply} --dry-run")
+    assert code == 2 and "on its file system" in text, text
+    code, text = run(apply)
+    assert code == 2 and "on its file system" in text, text
+    (small_disk / "ballast").unlink()
+    assert run(apply)[0] == 0
+    fill(small_disk)
+    assert run(f"status {store}")[0] == 0
+    code, text = run(f"rollback {store}")
+    assert code == 0, text
+    assert without_lock(store) == before
+    (small_disk / "ballast").unlink()
+    after = json.loads((store / "rmqpy/upgrade/journal.json").read_text())
+    assert after["state"] == "rolled_back"
