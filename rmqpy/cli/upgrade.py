@@ -266,7 +266,7 @@ def _runbook(parser: Parser) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.checks.group_checks import CHECKS, run_checks
+    from rmqpy.upgrade.checks.group_checks import CHECKS, logs_verdict, run_checks
 
     context = plan_context_of(options)
     found = run_checks(context.group)
@@ -277,8 +277,14 @@ def _check(options: argparse.Namespace) -> int:
         "findings": [each.as_json() for each in bad],
         "notes": [each.as_json() for each in found if each.is_note],
     }
+    compared = []
+    if len(context.group.replicas) > 1:
+        verdict = logs_verdict(context.group)
+        value |= verdict.as_json()
+        compared = [f"logs: {verdict}"]
     lines = [
-        *map(str, found),
+        *(line for each in found for line in each.lines()),
+        *compared,
         f"{len(CHECKS)} checks: {len(bad)} findings, {len(found) - len(bad)} notes",
     ]
     _print(options, value, lines)

@@ -94,10 +94,14 @@ _joined_497 = _golden("C-upgraded-v497", {member: member for member in MEMBERS})
 
 
 def _ledger_497(base: Path) -> dict[str, Path]:
-    """A group of Java. Its followers were stopped before they had the last consumer offsets."""
+    """A group of Java. Its followers were stopped before they had the last consumer offsets, and
+    Java has deleted index files of theirs after unclean stops.
+    """
     stores = _golden("D-dledger-v497", {member: member for member in MEMBERS})(base)
     for member in MEMBERS[1:]:
         shutil.copy2(stores["n0"] / CONSUMER_OFFSETS, stores[member] / CONSUMER_OFFSETS)
+        shutil.rmtree(stores[member] / "index")
+        shutil.copytree(stores["n0"] / "index", stores[member] / "index")
     return stores
 
 

@@ -56,7 +56,7 @@ def test_the_commands_print_the_documented_results(tmp_path: Path) -> None:
     assert sent.count("SEND_OK") == 3 and lagging.count("SLAVE_NOT_AVAILABLE") == 2, text
     shown = re.findall(r"^(FINDING .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(shown) == 1 and shown[0] in checked and "exit code 2" in checked, checked
-    assert "33 checks: 0 findings" in applied, applied
+    assert "34 checks: 0 findings" in applied, applied
     assert "switched: start the brokers" in switched, switched
     assert joined.count("MSGID") == 6 and joined.count("FOLLOWER") >= 2, joined
     contained = "CONTAINED: n0 before in n0, n1, n2, which have 1 message more"

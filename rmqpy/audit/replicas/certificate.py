@@ -53,7 +53,13 @@ from rmqpy.audit.replicas.table_comparison import (
     queue_ends,
     unjudged_tables,
 )
-from rmqpy.audit.replicas.verdict import DIFFERENT, NOTHING_COMPARED, Verdict, Word
+from rmqpy.audit.replicas.verdict import (
+    DIFFERENT,
+    NOTHING_COMPARED,
+    Containment,
+    Verdict,
+    Word,
+)
 from rmqpy.audit.scan.findings import FindingCode, Severity
 from rmqpy.model.errors import RmqError
 from rmqpy.store.ledger.classic_prefix import digest_of_blocks
@@ -173,6 +179,8 @@ class Comparison:
             return DIFFERENT
         else:
             only = 0 if self.more else self.expired, self.more
+        if only == (0, 0) and self.may_have_more and self.table_differences:
+            return Verdict(Word.CONTAINED, (Containment(self.reference, self.other, 0),))
         return Verdict.on_contents(self.reference, self.other, *only)
 
     @property

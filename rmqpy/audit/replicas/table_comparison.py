@@ -3,7 +3,7 @@
 ==================  ======================================  =======================================
 table               stores of one time                      an earlier state and a later one
 ==================  ======================================  =======================================
-topics, groups      the same, with equal configuration      none is gone
+topics, groups      the same, with equal configuration      none is gone; other changes are listed
 consumer offsets    equal, or behind by messages that the   none is smaller, except one that was
                     table may not contain yet               beyond the end of its queue
 delay offsets       the same                                the same
@@ -76,9 +76,12 @@ def compare_tables(
     for table in (OFFSETS, DELAYS):
         behind = _behind(table, reference, other, is_earlier=is_earlier)
         yield from _stale(table, other.name, reference.name, behind)
+        behind = _behind(table, other, reference, is_earlier=False)
         if not is_earlier:
-            behind = _behind(table, other, reference, is_earlier=False)
             yield from _stale(table, reference.name, other.name, behind)
+        elif behind:
+            text = f"{_count(behind, 'offset')} of {other.name} advanced since {reference.name}"
+            yield TableDifference(table=table, text=text, harmless=True)
 
 
 def impossible_offsets(manifest: Manifest, ends: Ends) -> Iterator[TableDifference]:
@@ -86,9 +89,8 @@ def impossible_offsets(manifest: Manifest, ends: Ends) -> Iterator[TableDifferen
     facts = manifest.contents or TableFacts()
     wrong: dict[str, list[str]] = {}
     for table, key, place, offset in _places(facts):
-        is_known = table == DELAYS or place[0] in facts.topics
-        end = ends.get(place, 0 if is_known else offset)
-        if offset < 0 or offset > end:
+        end = ends.get(place, max(offset, 0))  # The queue of a deleted topic is gone.
+        if not 0 <= offset <= end:
             wrong.setdefault(table, []).append(f"{key} is {offset}, the queue ends at {end}")
     for table, texts in wrong.items():
         text = f"{manifest.name} has {_count(texts, 'impossible offset')}: {_listed(texts)}"
@@ -143,8 +145,10 @@ def _names(
     if lacks:
         yield TableDifference(table=table, text=f"{other} lacks {_listed(lacks)}")
     more = sorted(theirs.keys() - mine.keys())
-    if more and not is_earlier:
-        yield TableDifference(table=table, text=f"{name} lacks {_listed(more)}")
+    if more:
+        yield TableDifference(
+            table=table, text=f"{name} lacks {_listed(more)}", harmless=is_earlier
+        )
     changed = sorted(key for key in mine.keys() & theirs.keys() if mine[key] != theirs[key])
     if changed:
         text = f"the configuration of {_listed(changed)} differs"
@@ -167,13 +171,12 @@ def _behind(
         is_impossible = not is_earlier and offset > known.get(place, offset)
         if small >= offset or is_impossible:
             continue
-        end = ends.get(place, 0)
         if is_earlier:
             # A plan sets an offset that was beyond the end to the end.
-            stale = small < min(offset, end)
+            stale = small < min(offset, ends.get(place, offset))
         else:
             # Where this store's queue ends, it lacks messages, not progress.
-            stale = small < end and not time_ms >= recent_ms
+            stale = small < ends.get(place, offset) and time_ms < recent_ms
         found.append((_described(table, key), small, offset, stale))
     return found
 
@@ -228,5 +231,5 @@ def _listed(texts: Sequence[str]) -> str:
     return ", ".join(texts[:NAMES_MAX]) + rest
 
 
-def _count(texts: Sequence[str], noun: str) -> str:
+def _count(texts: Sequence[object], noun: str) -> str:
     return f"{len(texts)} {noun}{'' if len(texts) == 1 else 's'}"

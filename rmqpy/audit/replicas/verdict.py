@@ -36,7 +36,10 @@ class Word(Enum):
 
 @define(slots=True, frozen=True)
 class Containment:
-    """One store is contained in another, which has ``more`` messages more."""
+    """One store is contained in another, which has ``more`` messages more.
+
+    With 0, only tables have changed since an earlier state.
+    """
 
     inner: str
     outer: str
@@ -89,11 +92,11 @@ class Verdict:
         groups: dict[tuple[str, int], list[str]] = {}
         for each in self.contained:
             groups.setdefault((each.inner, each.more), []).append(each.outer)
-        parts = [
-            f"{inner} in {', '.join(outers)}, which {'have' if outers[1:] else 'has'} {more}"
-            f" message{'' if more == 1 else 's'} more"
-            for (inner, more), outers in groups.items()
-        ]
+        parts = []
+        for (inner, more), outers in groups.items():
+            text = f"{inner} in {', '.join(outers)}, which {'have' if outers[1:] else 'has'}"
+            text += f" {more} message{'' if more == 1 else 's'} more" if more else " newer tables"
+            parts.append(text)
         return f"{word}: {'; '.join(parts)}"
 
 

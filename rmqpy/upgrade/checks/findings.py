@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from attrs import define
@@ -25,6 +26,8 @@ class CheckFinding:
     replica: str
     text: str
     remedy: str = ""
+    places: tuple[dict[str, Any], ...] = ()
+    """The findings of the audit that the text sums up, only in the JSON form."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -33,6 +36,7 @@ class CheckFinding:
             "replica": self.replica,
             "text": self.text,
             "remedy": self.remedy,
+            **({"places": list(self.places)} if self.places else {}),
         }
 
     @property
@@ -42,11 +46,16 @@ class CheckFinding:
         remedy = f" ({self.remedy})" if self.remedy else ""
         return f"{subject}{self.text}{remedy}"
 
-    def __str__(self) -> str:
+    def lines(self) -> Iterator[str]:
+        """Yield the line of the finding and that of its remedy."""
         head = "note   " if self.is_note else "FINDING"
         subject = f" {self.replica}:" if self.replica else ""
-        remedy = f"\n        -> {self.remedy}" if self.remedy else ""
-        return f"{head} [{self.check}]{subject} {self.text}{remedy}"
+        yield f"{head} [{self.check}]{subject} {self.text}"
+        if self.remedy:
+            yield f"        -> {self.remedy}"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
 
 
 def finding(check: str, replica: str, text: str, remedy: str = "") -> CheckFinding:

@@ -13,8 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import combinations
 
-from rmqpy.audit.replicas.manifest import LogDigest
+from rmqpy.audit.replicas.manifest import LogDigest, Manifest
+from rmqpy.audit.replicas.verdict import DIFFERENT, NOTHING_COMPARED, Verdict
 from rmqpy.upgrade.checks.config_checks import CONFIG_CHECKS
+from rmqpy.upgrade.checks.entry_comparison import (
+    EntryComparison,
+    EntryConflict,
+    compare_entries,
+)
 from rmqpy.upgrade.checks.findings import CheckFinding, Group, finding, note
 from rmqpy.upgrade.checks.log_comparison import (
     LogComparison,
@@ -22,6 +28,7 @@ from rmqpy.upgrade.checks.log_comparison import (
     compare_logs,
     messages_after,
 )
+from rmqpy.upgrade.checks.replica import Replica
 from rmqpy.upgrade.checks.replica_checks import REPLICA_CHECKS
 from rmqpy.upgrade.checks.tables import table_differences
 
@@ -81,6 +88,87 @@ def _compare_pair(
 
 def _begins(log: LogDigest | None) -> int:
     return log.begin if log else -1
+
+
+def same_entries(group: Group) -> Iterator[CheckFinding]:
+    """Check that the entries of all members are the same, in every field (H22)."""
+    for one, two in combinations(group.replicas, 2):
+        compared = compare_entries(one, two)
+        if compared is None:
+            continue
+        yield from _entry_conflicts(f"{one.name}, {two.name}", compared)
+        ends = {one.name: compared.end_one, two.name: compared.end_two}
+        if compared.end_one != compared.end_two:
+            shorter, longer = sorted(ends, key=lambda name: ends[name])
+            yield note(
+                "same-entries",
+                shorter,
+                f"its entries end at index {ends[shorter]}, those of {longer} at {ends[longer]}",
+                "none needed if the group is started: it receives the others from the leader",
+            )
+
+
+_CONFLICTS = {
+    EntryConflict.DAMAGE: (
+        "have the same index and term and are not the same",
+        "restore the damaged log from a member that is sound: rmqpy store fsck and the other"
+        " members show which one is",
+    ),
+    EntryConflict.COMMITTED: (
+        "were committed with different content",
+        "keep both logs as evidence, and choose the member whose messages are kept",
+    ),
+    EntryConflict.PENDING: (
+        "are of different terms, and not known to be committed on both",
+        "none needed: the group decides after a start, and cuts the others",
+    ),
+}
+
+
+def _entry_conflicts(names: str, compared: EntryComparison) -> Iterator[CheckFinding]:
+    for kind, group in compared.conflicts.items():
+        make = note if kind is EntryConflict.PENDING else finding
+        what, remedy = _CONFLICTS[kind]
+        count = f"{group.count}{'' if compared.is_complete else ' or more'} entries"
+        indexes = f" from index {group.first_index} to {group.last_index}"
+        yield make(
+            "same-entries",
+            names,
+            f"{count}{indexes if group.first_index >= 0 else ''} {what}; first at {group.place}:"
+            f" {group.fields} differs",
+            remedy,
+        )
+
+
+def logs_verdict(group: Group) -> Verdict:
+    """Return the verdict on the logs of the replicas, each compared with the one that ends last."""
+    manifests = {each.name: each.survey().manifest for each in group.replicas}
+    ends = {name: (each.end, -each.begin) for name, each in manifests.items()}
+    reference = max(group.replicas, key=lambda each: ends[each.name])
+    others = [each for each in group.replicas if each is not reference]
+    return Verdict.overall(_pair_verdict(reference, other) for other in others)
+
+
+def _pair_verdict(reference: Replica, other: Replica) -> Verdict:
+    mine, theirs = reference.survey().manifest, other.survey().manifest
+    if not mine.messages or not theirs.messages:
+        return NOTHING_COMPARED
+    relation = compare_logs(other, reference).relation
+    entries = compare_entries(reference, other)
+    if relation is Relation.DIVERGED or (entries is not None and entries.differs):
+        return DIFFERENT
+    my_end, their_end = _last_entries(mine), _last_entries(theirs)
+    counts = mine.messages - theirs.messages
+    shorter = relation is Relation.SHORTER or their_end < my_end or theirs.begin > mine.begin
+    longer = relation is Relation.LONGER or their_end > my_end or theirs.begin < mine.begin
+    return Verdict.on_contents(
+        mine.name, theirs.name, max(counts, 1) if shorter else 0, max(-counts, 1) if longer else 0
+    )
+
+
+def _last_entries(manifest: Manifest) -> int:
+    log = manifest.log("dledger")
+    return log.end if log is not None and log.files else -1
 
 
 def same_divide(group: Group) -> Iterator[CheckFinding]:
@@ -151,6 +239,7 @@ def clocks(group: Group) -> Iterator[CheckFinding]:
 
 GROUP_CHECKS: dict[str, Check] = {
     "same-log": same_log,
+    "same-entries": same_entries,
     "same-divide": same_divide,
     "tail-bytes": tail_bytes,
     "tables-agree": tables_agree,

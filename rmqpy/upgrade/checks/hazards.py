@@ -147,7 +147,12 @@ HAZARDS = (
         ("committed",),
         "reported as a note; the group commits again what a quorum has",
     ),
-    Hazard("H22", "a follower's log was cut below its committed index", ("committed",), ""),
+    Hazard(
+        "H22",
+        "a follower's log was cut below its committed index",
+        ("committed", "same-entries"),
+        "",
+    ),
     Hazard(
         "H23",
         "files were copied with a new time: retention starts over, searches by time miss",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from rmqpy.audit.facts.facts import Mode
+from rmqpy.audit.scan.findings import FindingCode
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, PROPERTIES_BYTES_MAX
 from rmqpy.upgrade.checks.config_checks import (
     INDEX_SIZE_KEYS,
@@ -50,27 +52,35 @@ def _from_audit(
     wanted = frozenset(codes)
 
     def check(survey: Survey) -> Iterator[CheckFinding]:
-        make = note if is_note else finding
+        by_code: dict[str, list[dict[str, Any]]] = {}
         for each in survey.found:
             if each["code"] in wanted:
-                place = f" at offset {each['offset']}" if "offset" in each else ""
-                what = f": {each['found']}" if each.get("found") else ""
-                what += f", expected {each['expected']}" if each.get("expected") else ""
-                yield make(
-                    name,
-                    survey.name,
-                    f"{each['code']} {each['file']}{place}{what}",
-                    _remedy(each["code"]),
-                )
+                by_code.setdefault(each["code"], []).append(each)
+        for code, places in by_code.items():
+            count = survey.manifest.findings.get(code, len(places))
+            yield CheckFinding(
+                check=name,
+                is_note=is_note,
+                replica=survey.name,
+                text=_summary(code, count, places[0]),
+                remedy=FindingCode[code].remedy,
+                places=tuple(places) if count > 1 else (),
+            )
 
     check.__doc__ = summary
     return check
 
 
-def _remedy(code: str) -> str:
-    from rmqpy.audit.scan.findings import FindingCode
-
-    return FindingCode[code].remedy
+def _summary(code: str, count: int, first: dict[str, Any]) -> str:
+    """Return one sentence for all findings of a code."""
+    place = f"{first['file']} at offset {first['offset']}" if "offset" in first else first["file"]
+    if "topic" in first:
+        place += f", topic {first['topic']}, queue {first.get('queue_id')}"
+    what = f": {first['found']}" if first.get("found") else ""
+    what += f", expected {first['expected']}" if first.get("expected") else ""
+    if count == 1:
+        return f"{code} {place}{what}"
+    return f"{code}, {count} times: {FindingCode[code].text}; first {place}{what}"
 
 
 _audited_sizes = _from_audit("file-sizes", "", ["FILE_SIZE"])
