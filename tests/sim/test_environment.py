@@ -310,3 +310,40 @@ def test_a_client_that_ends_closes_its_channels(connection: Connection) -> None:
     connection.network.close_links([connection.client])
     connection.timeline.run_until(200)
     assert connection.echo.closed == 1
+
+
+def test_a_power_failure_can_keep_later_sectors_and_lose_earlier_ones() -> None:
+    found = set()
+    for seed in range(200):
+        disk = SimulatedDisk(scattered=1.0)
+        file = disk.open(PATH, size=1536)
+        file.sync()
+        disk.sync_dir("/store")
+        for sector in range(3):
+            file.write(sector * 512, b"x")
+        disk.lose_power(random.Random(seed))
+        content = disk.read_bytes(PATH)
+        found.add(tuple(content[sector * 512] != 0 for sector in range(3)))
+    assert (False, True, True) in found and len(found) == 8
+
+
+def test_syncs_can_fail_alone() -> None:
+    disk = SimulatedDisk()
+    file = disk.open(PATH, size=8)
+    disk.syncs_fail = True
+    file.write(0, b"written")
+    with pytest.raises(OSError, match="the sync fails"):
+        file.sync()
+    assert disk.durable_content(PATH) == b""
+    disk.heal()
+    file.sync()
+
+
+def test_a_file_that_is_created_again_stays_after_a_power_failure() -> None:
+    disk = SimulatedDisk()
+    disk.put(PATH, b"old")
+    disk.unlink(PATH)
+    disk.replace_bytes(PATH, b"new")
+    for seed in range(20):
+        disk.lose_power(random.Random(seed))
+        assert disk.read_bytes(PATH) == b"new"

@@ -2,7 +2,11 @@
 
 A bit is chosen in a committed entry that all other members hold durably and undamaged: in its
 header, in the head or body of its record, or in its index unit, at places that a checksum or a
-second copy covers. (Nothing covers topic, properties, queue offset and host of a V1 record.) No
+second copy covers. While a broker is stopped, a bit may also flip in its last entry or record, if
+it was stopped in an orderly way and therefore knows that this was on the disk; in its vote (the
+highest bit of a byte, so that the file cannot be decoded: it has no checksum); or in one of its
+tables.
+(Nothing covers topic, properties, queue offset and host of a V1 record.) No
 bit flips while one is wrong on any member: a damaged member does not lead, and one member must.
 """
 
@@ -13,7 +17,8 @@ from collections.abc import Mapping
 
 from attrs import define
 
-from simulator.broker_host import BrokerHost
+from simulator.broker_host import ROOT, BrokerHost
+from simulator.checkers import classic_records
 from simulator.member_view import MemberView
 from simulator.records import ENTRY_HEADER_BYTES, LedgerEntry
 
@@ -40,7 +45,7 @@ class BitRot:
 
     def flip(self) -> str | None:
         """Flip one bit. Return a description, or None if no bit could be flipped."""
-        if any(view.damaged for view in self.views.values()):
+        if len(self.views) < 2 or any(view.damaged for view in self.views.values()):
             return None
         view = self.rng.choice(list(self.views.values()))
         committed = min(view.committed - view.begin + 1, len(view.entries))
@@ -53,6 +58,54 @@ class BitRot:
         path, position, what = self._place(view.host, entry)
         view.host.disk.flip(path, position, 1 << self.rng.randrange(8), entry.index)
         return f"a bit flips in {what} {entry.index} of {view.host.name}"
+
+    def flip_stopped(self, host: BrokerHost) -> str | None:
+        """Flip a bit on the disk of a broker that is stopped. Return a description, or None."""
+        if any(other.disk.flips for other in self.hosts.values()):
+            return None
+        kind = self.rng.randrange(3)
+        if kind == 0:
+            return self._flip_last(host)
+        path = f"{host.ledger_folder}/currterm"
+        if kind == 1:
+            # Without a backup, which may be an earlier damaged version, the start is refused.
+            names = sorted(each for each in host.disk.nodes if each.startswith(f"{ROOT}/config/"))
+            tables = [
+                each
+                for each in names
+                if f"{each}.bak" in names
+                and host.disk.durable_content(f"{each}.bak").isascii()
+                and host.disk.durable_content(each).isascii()
+            ]
+            path = self.rng.choice(tables or [path])
+        length = len(host.disk.durable_content(path))
+        if not length or path not in host.disk.nodes:
+            return None
+        host.disk.spoil(path, self.rng.randrange(length))
+        return f"a bit flips in {path} of {host.name}"
+
+    def _flip_last(self, host: BrokerHost) -> str | None:
+        """Flip a bit of the last entry or record."""
+        if not host.stopped:
+            return None
+        view = self.views.get(host.name)
+        if view is not None:
+            if not view.entries or view.committed < view.entries[-1].index:
+                return None
+            entry = view.entries[-1]
+            path, start = _data_place(host, entry)
+            place = start + ENTRY_HEADER_BYTES + self.rng.choice(RECORD_PLACES)
+            view.flipped_at_end.add(entry.index)
+            host.disk.flip(path, place, 1 << self.rng.randrange(8), entry.index)
+            return f"a bit flips in the last entry {entry.index} of {host.name}"
+        records = classic_records(host)
+        if not records:
+            return None
+        at = records[-1].physical_offset
+        path = f"{ROOT}/commitlog/{at - at % host.plan.file_size:020d}"
+        place = at % host.plan.file_size + self.rng.choice(RECORD_PLACES)
+        host.disk.flip(path, place, 1 << self.rng.randrange(8), -1)
+        return f"a bit flips in the last record of {host.name}, at {at}"
 
     def _place(self, host: BrokerHost, entry: LedgerEntry) -> tuple[str, int, str]:
         path, start = _data_place(host, entry)

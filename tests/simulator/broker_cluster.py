@@ -43,6 +43,8 @@ class BrokerCluster(Cluster[BrokerHost]):
     reader: WorkloadReader = field(init=False)
     checker: BrokerChecker = field(init=False)
     _bit_rot: BitRot = field(init=False)
+    _recovery: int = -1
+    """The entry that all members must have committed to have recovered from a blackout."""
 
     def _build(self) -> None:
         plan = self.plan
@@ -80,7 +82,7 @@ class BrokerCluster(Cluster[BrokerHost]):
         self._wait(ACCEPTS_WITHIN_MS, lambda: self.producer.stored > stored, "message accepted")
         self.producer.running = self.reader.running = False
         self._wait(EQUAL_WITHIN_MS, self._is_equal, "equal members")
-        self._wait(REPAIRED_WITHIN_MS, self._is_undamaged, "undamaged log")
+        self._wait(REPAIRED_WITHIN_MS, self.is_undamaged, "undamaged log")
         if self.plan.preferred >= 0:
             self._wait(PREFERRED_LEADS_WITHIN_MS, self._preferred_leads, "preferred leader")
         if self.name_servers:
@@ -156,10 +158,47 @@ class BrokerCluster(Cluster[BrokerHost]):
         else:
             raise StartRefusedError(f"{host.name} does not start: {fault}") from fault
 
+    def stop(self, host: BrokerHost) -> None:
+        def stopped() -> None:
+            self.log(f"{host.name} has stopped")
+            self.checker.ended(host.name, power_lost=False, working=False)
+            self.nemesis.start_later(host)
+
+        if not host.stopping:
+            self.log(f"{host.name} stops")
+            host.stop(stopped)
+
     def flip_bit(self) -> None:
-        flipped = self._bit_rot.flip()
+        stopped = [host for host in self.hosts.values() if host.life is None]
+        if stopped:
+            flipped = self._bit_rot.flip_stopped(self.rng.choice(stopped))
+        else:
+            flipped = self._bit_rot.flip()
         if flipped is not None:
             self.log(flipped)
+
+    def has_recovered(self, *, late: bool) -> bool:
+        """Return whether all members follow one leader and have what it had then."""
+        if late:
+            Cluster.has_recovered(self, late=True)
+        if any(host.running is None for host in self.hosts.values()):
+            return False
+        if self.plan.dledger and not self._have_caught_up():
+            return False
+        self._recovery = -1
+        self.checker.recovered()
+        return True
+
+    def _have_caught_up(self) -> bool:
+        leader = self.leader()
+        if leader is None or leader.node is None or leader.node.refusal() is not None:
+            return False
+        if any(host.node and host.node.leader_id != leader.name for host in self.hosts.values()):
+            return False
+        if self._recovery < 0:
+            self._recovery = max(0, leader.node.committed_index)
+        nodes = [host.node for host in self.hosts.values()]
+        return all(node is not None and node.committed_index >= self._recovery for node in nodes)
 
     def expire_files(self) -> None:
         """Let hours pass on all machines: what was written before may expire."""
@@ -231,7 +270,7 @@ class BrokerCluster(Cluster[BrokerHost]):
             self.producer.send()  # an empty ledger cannot be compared
         return all(_is_caught_up(host, entries.end.index) for host in self.hosts.values())
 
-    def _is_undamaged(self) -> bool:
+    def is_undamaged(self) -> bool:
         return self.checker.is_undamaged
 
     def _preferred_leads(self) -> bool:

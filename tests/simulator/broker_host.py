@@ -6,6 +6,8 @@ files and threads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import define, field
 
 from rmqpy.broker.assembly.dledger_group import DLedgerDependencies, start_dledger_member
@@ -57,6 +59,9 @@ class BrokerHost(Host):
 
     disk: SimulatedDisk = field(factory=SimulatedDisk, init=False)
     running: Running | None = field(default=None, init=False)
+    stopping: bool = False
+    stopped: bool = False
+    """Whether the last process has ended with an orderly shutdown."""
 
     @property
     def node(self) -> Node | None:
@@ -64,7 +69,9 @@ class BrokerHost(Host):
 
     @property
     def needs_restart(self) -> bool:
-        return self.running is not None and self.running.store.health.failure is not None
+        if self.running is None:
+            return False
+        return self.stopping or self.running.store.health.failure is not None
 
     @property
     def address(self) -> str:
@@ -83,8 +90,13 @@ class BrokerHost(Host):
     def ledger_folder(self) -> str:
         return f"{ROOT}/dledger-{self.name}"
 
+    def __attrs_post_init__(self) -> None:
+        Host.__attrs_post_init__(self)
+        self.disk.scattered = self.plan.scattered
+
     def start(self, *, force: bool = False) -> None:
         life = self.begin_life()
+        self.stopped = False
         self.disk.now_ms = life.now_ms()
         configuration = self.configuration(self.plan.dledger)
         client = NetworkClient(self.network, self.machine, life)
@@ -116,21 +128,25 @@ class BrokerHost(Host):
         if self.running.driver is not None:
             self.running.driver.start()
 
-    def stop(self) -> None:
-        """Start an orderly shutdown; it is complete when ``life`` is None."""
+    def stop(self, then: Callable[[], None] = lambda: None) -> None:
+        """Start an orderly shutdown; it is complete when ``then`` is called."""
         running = self.running
         assert running is not None
+        self.stopping = True
         if running.driver is not None:
             running.driver.stop()
 
         def closed() -> None:
             running.store.shutdown()
             self.end_life()
+            self.stopped = True
+            then()
 
         running.broker.stop(closed)
 
     def end_life(self) -> None:
         self.running = None
+        self.stopping = False
         Host.end_life(self)
 
     def configuration(self, dledger: bool) -> BrokerConfiguration:

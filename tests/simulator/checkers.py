@@ -16,8 +16,11 @@ from simulator.invariants import InvariantChecker, InvariantViolationError, Queu
 from simulator.member_view import MemberView
 from simulator.network import Machine
 from simulator.plan import SimulationPlan
-from simulator.records import MessageRecord, record_at
+from simulator.records import LedgerEntry, MessageRecord, record_at
 from simulator.workload import TOPIC, HistoryRecorder, Sent
+
+EPOCH = 1 << 40
+"""The unit of a stamp that counts blackouts; the rest counts committed entries."""
 
 VOTE_GRANTED = b'"voteResult":"ACCEPT"'
 
@@ -45,6 +48,12 @@ class Checker:
 
     def ended(self, name: str, *, power_lost: bool, working: bool) -> None:
         """Note that machine ``name`` is down, with ``working`` in the middle of an event."""
+
+    def after_blackout(self) -> None:
+        """Note that all machines have lost their power at once, and what was not synced."""
+
+    def recovered(self) -> None:
+        """Note that the members are equal again after a blackout."""
 
     def audit(self) -> None:
         """Check everything at the end, when all members are equal."""
@@ -109,7 +118,28 @@ class GroupChecker(BrokerChecker):
         view = self.views.get(machine.name)
         if view is not None:
             view.check()
-        return len(self.invariants.committed)
+        return self.epoch * EPOCH + len(self.invariants.committed)
+
+    def after_blackout(self) -> None:
+        views, invariants = list(self.views.values()), self.invariants
+        for view in views:
+            view.power_failed()
+        count = len(invariants.committed)
+        while count and not self._is_kept(invariants.committed[count - 1]):
+            count -= 1
+        invariants.forget(count)
+        self.epoch += 1
+
+    def _is_kept(self, entry: LedgerEntry) -> bool:
+        """Return whether a majority has an entry; expired ones count."""
+        views = self.views.values()
+        count = sum(view.has(entry) or entry.index < view.begin for view in views)
+        return count >= self.invariants.quorum
+
+    def recovered(self) -> None:
+        for view in self.views.values():
+            view.recovered()
+        self.epoch += 1
 
     def on_write(self, machine: Machine, port: int, to: str, piece: bytes) -> None:
         if port == LEDGER_PORT and VOTE_GRANTED in piece:
@@ -135,6 +165,9 @@ class GroupChecker(BrokerChecker):
         self.audited = {queue: len(places) for queue, places in self.invariants.queues.items()}
 
     def on_acknowledged(self, broker: str, sent: Sent, queue_offset: int, stamp: int) -> None:
+        if stamp // EPOCH != self.epoch:
+            return  # the answer was written before a blackout
+        stamp %= EPOCH
         queue = TOPIC.encode(), sent.queue_id
         for number, body in enumerate(sent.bodies):
             self.invariants.check_visible(broker, queue, queue_offset + number, crc32(body), stamp)
@@ -142,6 +175,9 @@ class GroupChecker(BrokerChecker):
     def on_read(
         self, broker: str, queue_id: int, offset: int, records: list[MessageRecord], stamp: int
     ) -> None:
+        if any(view.remembers for view in self.views.values()):
+            return
+        stamp %= EPOCH
         queue = TOPIC.encode(), queue_id
         if records and self._have_expired(broker, queue, records[0].queue_offset):
             offset = records[0].queue_offset
@@ -196,6 +232,9 @@ class ClassicChecker(BrokerChecker):
 
     plan: SimulationPlan
     hosts: dict[str, BrokerHost]
+    before: dict[str, list[MessageRecord]] = field(factory=dict)
+    """The log when the power failed, without syncs: a prefix of it survives."""
+
     acknowledged: dict[tuple[int, int], int] = field(factory=dict)
     """(queue, offset) → body of each acknowledged message."""
 
@@ -208,6 +247,8 @@ class ClassicChecker(BrokerChecker):
         return cls(plan, {host.name: host for host in hosts})
 
     def on_acknowledged(self, broker: str, sent: Sent, queue_offset: int, stamp: int) -> None:
+        if stamp // EPOCH != self.epoch:
+            return
         for number, body in enumerate(sent.bodies):
             place = sent.queue_id, queue_offset + number
             if self.acknowledged.setdefault(place, crc32(body)) != crc32(body):
@@ -232,6 +273,9 @@ class ClassicChecker(BrokerChecker):
     def on_offset_moved(self, broker: str, queue_id: int, offset: int) -> None:
         """Accept any offset: what a power failure left of a queue may start anywhere."""
 
+    def stamp(self, machine: Machine) -> int:
+        return self.epoch * EPOCH
+
     def check(self, name: str) -> None:
         host = self.hosts[name]
         removed, host.disk.removals = host.disk.removals, []
@@ -242,8 +286,32 @@ class ClassicChecker(BrokerChecker):
                     f"{path} is removed {age_ms} ms after it was written to"
                 )
 
+    def ended(self, name: str, *, power_lost: bool, working: bool) -> None:
+        if power_lost and not self.plan.sync_flush:
+            self.before[name] = classic_records(self.hosts[name])
+
+    def after_blackout(self) -> None:
+        self.epoch += 1
+
+    def recovered(self) -> None:
+        self.epoch += 1
+
     def started(self, name: str) -> None:
         self.hosts[name].disk.removals.clear()
+        before = self.before.pop(name, None)
+        if before is None:
+            return
+        after = classic_records(self.hosts[name])
+        if after != before[: len(after)]:
+            raise InvariantViolationError(
+                f"{name} has {len(after)} records, which are no prefix of the {len(before)} that"
+                " it had when its power failed"
+            )
+        kept = {(record.queue_id, record.queue_offset) for record in after}
+        self.acknowledged = {
+            place: body for place, body in self.acknowledged.items() if place in kept
+        }
+        self.read.clear()
 
     def check_end(self, broker: str, queue_id: int, end: int) -> None:
         lost = [

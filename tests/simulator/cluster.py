@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Generic
 
@@ -110,6 +110,10 @@ class Cluster(ABC, Generic[HostT]):
     def expire_files(self) -> None:
         """Let old files expire."""
 
+    def is_undamaged(self) -> bool:
+        """Return whether no member has a damaged entry: such a member does not lead."""
+        return True
+
     def flip_bit(self) -> None:
         """Flip a bit on one of the disks, if this kind of cluster has that fault."""
 
@@ -185,6 +189,31 @@ class Cluster(ABC, Generic[HostT]):
             host.lose_power()
         else:
             host.kill()
+
+    def black_out(self, hosts: Sequence[HostT]) -> None:
+        """Cut the power of these machines at once, also of those whose process has ended."""
+        self.log(f"a blackout of {' '.join(host.name for host in hosts)}")
+        for host in hosts:
+            if host.life is not None:
+                self.crash(host, power=True)
+            else:
+                self.checker.ended(host.name, power_lost=True, working=False)
+                host.disk.lose_power(self.rng)
+        if not self.plan.sync_flush:
+            self.checker.after_blackout()
+
+    def has_recovered(self, *, late: bool) -> bool:
+        """Return whether the members are equal after a blackout; raise an error if it is late."""
+        if late:
+            raise InvariantViolationError(
+                f"the members are not equal after a blackout: {self._state()}"
+            )
+        return True
+
+    def stop(self, host: HostT) -> None:
+        """Stop a process in an orderly way, if this kind of host can, and start it again later."""
+        self.crash(host, power=False)
+        self.nemesis.start_later(host)
 
     def hand_over(self, leader: Host, successor: Host) -> None:
         """Let an operator ask the leader to transfer its leadership."""

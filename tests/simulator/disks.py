@@ -1,9 +1,11 @@
 """The disk of one machine, which may lose power, fail, or fill up.
 
-A killed process leaves everything that it wrote. A power failure leaves what was synced and a
-prefix of the changes since, as a journal would: writes, names created, names removed. The last of
-them may be torn: any subset of its sectors is new. Files that are written in place through a
-mapping (consume queues, key index) get any mixture of old and new sectors.
+A killed process leaves everything that it wrote. A power failure leaves what was synced and some of
+the changes since: either a prefix of them, as a journal would (writes, names created, names
+removed), the last of which may be torn, so that any subset of its sectors is new; or, with the
+probability ``scattered``, a prefix of the names and any subset of the sectors written, in any
+order, so that whole records may follow a hole. Files that are written in place through a mapping
+(consume queues, key index) always get any mixture of old and new sectors.
 
 Durable bits may flip (``flip``). Until the broker writes these bytes again, checkers see them as
 they were (``content_of``), and the broker sees the flipped ones.
@@ -70,6 +72,12 @@ class SimulatedDisk(MemoryFiles):
     crash_after: int = -1
     full: bool = False
     failing: bool = False
+    syncs_fail: bool = False
+    """Whether syncs fail, and nothing else does."""
+
+    scattered: float = 0.0
+    """The probability that a power failure keeps sectors in any order."""
+
     ledger_from: int | None = None
     """The lowest offset in ``data`` of a ledger that was written since the last check."""
 
@@ -111,6 +119,8 @@ class SimulatedDisk(MemoryFiles):
                 raise MachineCrashError
         if self.failing and operation != "remove":
             raise OSError(errno.EIO, "the disk fails", path)
+        if self.syncs_fail and operation == "sync":
+            raise OSError(errno.EIO, "the sync fails", path)
         if self.full and operation == "write" and path not in self.nodes:
             raise OSError(errno.ENOSPC, "the disk is full", path)
 
@@ -167,6 +177,15 @@ class SimulatedDisk(MemoryFiles):
         self.flips[path, position] = Flip(node, position, mask, index, durable[position])
         self.flipped.add(index)
 
+    def spoil(self, path: str, position: int) -> None:
+        """Flip the highest bit of a byte of a small text file, which can then not be decoded."""
+        node = self.nodes[path]
+        for content in (bytearray(node.durable), node.data):
+            if position < len(content):
+                content[position] ^= 0x80
+                if content is not node.data:
+                    node.durable = bytes(content)
+
     def restore(self, path: str) -> bool:
         """Undo all flips in a file, as replacing it by a copy does. Return False if it had none."""
         wrong = [flip for (name, _), flip in self.flips.items() if name == path]
@@ -181,6 +200,11 @@ class SimulatedDisk(MemoryFiles):
     def replace_bytes(self, path: str, data: bytes) -> None:
         before = self._durable_names.get(path)
         MemoryFiles.replace_bytes(self, path, data)
+        self._journal = [
+            change
+            for change in self._journal
+            if not (isinstance(change, _Name) and change.path == path)
+        ]
         if path.endswith("/currterm"):
             self.hard_state_changed = True
         if self._collecting is not None and before is not None:
@@ -230,7 +254,7 @@ class SimulatedDisk(MemoryFiles):
 
     @property
     def broken(self) -> bool:
-        return self.full or self.failing
+        return self.full or self.failing or self.syncs_fail
 
     def begin(self) -> int:
         self._number += 1
@@ -307,6 +331,17 @@ class SimulatedDisk(MemoryFiles):
         names: dict[str, MemoryNode | None] = {}
         contents: dict[int, bytearray] = {}
         count = rng.randrange(len(self._journal) + 1)
+        if rng.random() < self.scattered:
+            for change in self._journal:
+                if isinstance(change, _Write) and id(change.node) not in contents:
+                    node = change.node
+                    contents[id(node)] = bytearray(mixed(node.durable, node.content(), rng))
+            names = {
+                change.path: change.node
+                for change in self._journal[:count]
+                if isinstance(change, _Name)
+            }
+            return names, contents
         for number, change in enumerate(self._journal[:count]):
             if isinstance(change, _Name):
                 names[change.path] = change.node
@@ -330,7 +365,7 @@ class SimulatedDisk(MemoryFiles):
         self._overwritten_flips.clear()
 
     def heal(self) -> None:
-        self.full = self.failing = False
+        self.full = self.failing = self.syncs_fail = False
 
 
 def mixed(old: bytes, new: bytes, rng: random.Random) -> bytes:

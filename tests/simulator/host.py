@@ -25,6 +25,7 @@ class FaultyDisk(Syncs, Protocol):
 
     full: bool
     failing: bool
+    syncs_fail: bool
 
     def heal(self) -> None:
         """Repair the disk and free its space."""

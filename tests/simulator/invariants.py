@@ -173,6 +173,13 @@ class ConsensusInvariants:
                 f" {entry.term} by counting"
             )
 
+    def forget(self, count: int) -> None:
+        """Forget what was committed after the first ``count`` entries: a blackout may have taken
+        it, because nothing was synced.
+        """
+        del self.committed[count:]
+        del self.committed_in[count:]
+
     def has_committed(self, entry: LedgerEntry) -> bool:
         """Return whether exactly this entry is committed."""
         return entry.index < len(self.committed) and self.committed[entry.index] == entry
@@ -194,6 +201,12 @@ class InvariantChecker(ConsensusInvariants):
 
     divided_offset: int | None = None
     expired_to: int = 0
+
+    def forget(self, count: int) -> None:
+        ConsensusInvariants.forget(self, count)
+        for places in self.queues.values():
+            while places and places[-1].number > count:
+                places.pop()
 
     def note_expired(self, offset: int) -> None:
         """Note that a file that ends at ``offset`` has expired and was removed on some member."""

@@ -56,6 +56,14 @@ class MemberView:
     damaged_since_ms: int = -1
     """The time since when the member leads and knows of a damaged entry."""
 
+    durable_at_end: int = 0
+    """The number of entries that were synced when the power failed. The next start finds them."""
+
+    remembers: bool = False
+    """True after a blackout until the members are equal: what a member knows as committed may be
+    lost on the others.
+    """
+
     flipped_at_end: set[int] = field(factory=set)
     """Those of them with a flipped bit: recovery may take the last one for a torn tail."""
 
@@ -88,7 +96,7 @@ class MemberView:
             self._check_damaged_leader(running)
         if disk.removals:
             self._check_removed_files()
-        if dispatch.queue_cursor != self.cursor:
+        if dispatch.queue_cursor != self.cursor and not self.remembers:
             self.cursor = dispatch.queue_cursor
             self._check_queues(running)
 
@@ -112,7 +120,14 @@ class MemberView:
             raise InvariantViolationError(
                 f"{self.host.name} was killed and has lost the entries {lost[:5]}"
             )
-        self.committed = -1
+        if len(self.entries) < self.durable_at_end and self.begin == 0 and not disk.flips:
+            raise InvariantViolationError(
+                f"{self.host.name} had synced {self.durable_at_end} entries when its power failed,"
+                f" and has {len(self.entries)}"
+            )
+        self.durable_at_end = 0
+        # What a member remembers after a blackout may be lost on the others, which decide.
+        self.committed = store.opened.entries.committed_index if self.remembers else -1
         self.role = None
         self.units.clear()
         self.cursor = -1
@@ -132,10 +147,41 @@ class MemberView:
         kept = [] if power_lost else self.entries
         if working or (driver is not None and driver.carrier.is_cutting):
             kept = [entry for entry in kept if self.invariants.has_committed(entry)]
+        if power_lost:
+            self.durable_at_end = 0
+            for entry in self.entries:
+                if not self.has_durably(entry):
+                    break
+                self.durable_at_end += 1
         self.entries_at_kill = {entry.index: entry.position for entry in kept}
         self.flipped_at_end = {flip.index for flip in self.host.disk.flips.values()}
         self._note_removed_files()
         self.host.disk.ledger_from = None
+
+    def power_failed(self) -> None:
+        """Keep the entries that are still on the disk after a blackout."""
+        survivors: list[LedgerEntry] = []
+        for entry in self.entries:
+            start = entry.position % self.host.plan.file_size
+            data = self.host.disk.content_of(self._data_path(entry.position - start))
+            if entry_at(data, start, entry.position) != entry:
+                break
+            survivors.append(entry)
+        self.entries = survivors
+        self.remembers = True
+
+    def recovered(self) -> None:
+        """Check the log and the queues again, now that the members are equal after a blackout."""
+        self.remembers = False
+        known = self.invariants.committed[: self.committed + 1]
+        for entry in self.entries[: len(known) - self.begin]:
+            if entry != known[entry.index]:
+                raise InvariantViolationError(
+                    f"{self.host.name} has {entry} after a blackout; committed is"
+                    f" {known[entry.index]}"
+                )
+        self.units.clear()
+        self.cursor = -1
 
     def has(self, entry: LedgerEntry) -> bool:
         """Return whether the entry is in the files of this member, up or down."""
@@ -261,7 +307,10 @@ class MemberView:
                 f"{name} commits {index} and has {len(self.entries)} entries"
             )
         news = False
-        for number in range(max(self.committed + 1, self.begin), index + 1):
+        first = max(self.committed + 1, self.begin)
+        if self.remembers:
+            first = min(first, len(self.invariants.committed))
+        for number in range(first, index + 1):
             entry = self.entries[number - self.begin]
             record = self._record(entry)
             news = self.invariants.commit_record(name, node.term, entry, record) or news

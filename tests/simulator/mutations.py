@@ -36,7 +36,7 @@ from rmqpy.store.ledger.member_state import MemberFiles
 from rmqpy.store.message_store import MessageStore
 from rmqpy.store.queues.consume_queue import ConsumeQueue
 from rmqpy.store.reader import QueueMessageReader
-from simulator import mutations_environment, mutations_progress
+from simulator import mutations_disk, mutations_environment, mutations_progress
 from simulator.mutation_engine import (
     MUTATIONS,
     Mutation,
@@ -48,7 +48,14 @@ from simulator.mutation_engine import (
 )
 from simulator.node_disk import NodeDisk
 
-__all__ = ["MUTATIONS", "Mutation", "mutations_environment", "mutations_progress", "planted"]
+__all__ = [
+    "MUTATIONS",
+    "Mutation",
+    "mutations_disk",
+    "mutations_environment",
+    "mutations_progress",
+    "planted",
+]
 
 
 @contextmanager

@@ -8,7 +8,7 @@ next one of its kind. During a truce a quorum and the clients are spared.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol
 
 from attrs import define
@@ -16,11 +16,17 @@ from attrs import define
 from simulator.host import HostT
 from simulator.network import SimulatedNetwork
 from simulator.plan import SimulationPlan
-from simulator.progress import ProgressChecker
+from simulator.progress import POLL_MS, ProgressChecker
 from simulator.virtual_time import Timeline
 
 CHANGES_BEFORE_CRASH = 40
 """The number of disk changes within which a crash in the middle of an event happens."""
+
+RECOVERED_WITHIN_MS = 30_000
+"""The time from a loss of power, of all machines without syncs, until the members are equal."""
+
+STOPS = 0.2
+"""The share of the crashes that are orderly shutdowns instead."""
 
 NAME_SERVER_MS = 20_000
 """The average interval between restarts of a name server."""
@@ -39,6 +45,8 @@ class FaultTarget(Protocol[HostT]):
 
     def crash(self, host: HostT, *, power: bool) -> None: ...
 
+    def stop(self, host: HostT) -> None: ...
+
     def log(self, text: str) -> None: ...
 
     def leader(self) -> HostT | None: ...
@@ -50,6 +58,12 @@ class FaultTarget(Protocol[HostT]):
     def expire_files(self) -> None: ...
 
     def restart_name_server(self) -> None: ...
+
+    def black_out(self, hosts: Sequence[HostT]) -> None: ...
+
+    def has_recovered(self, *, late: bool) -> bool: ...
+
+    def is_undamaged(self) -> bool: ...
 
     def make_calm(self, names: frozenset[str]) -> None: ...
 
@@ -81,6 +95,7 @@ class Nemesis(Generic[HostT]):
             (plan.hours_interval_ms, self.cluster.expire_files),
             (plan.name_servers and NAME_SERVER_MS, self.cluster.restart_name_server),
             (plan.truce_interval_ms, self._truce),
+            (plan.blackout_interval_ms, self._black_out),
         ):
             if interval_ms:
                 self._repeat(interval_ms, action)
@@ -130,7 +145,7 @@ class Nemesis(Generic[HostT]):
 
     def _truce(self) -> None:
         """Spare a quorum for a while, mostly with the current leader, sometimes all members."""
-        if self._spared:
+        if self._spared or not self.cluster.is_undamaged():
             return
         names, progress = list(self.cluster.hosts), self.cluster.progress
         self.rng.shuffle(names)
@@ -171,11 +186,39 @@ class Nemesis(Generic[HostT]):
         if host is None or host.life is None:
             return
         self.cluster.progress.on_fault(host.name)
-        if self.rng.random() < self.plan.tear:
+        if self.rng.random() < STOPS:
+            self.cluster.stop(host)
+        elif self.rng.random() < self.plan.tear:
             host.disk.crash_after = self.rng.randrange(CHANGES_BEFORE_CRASH)
         else:
             self.cluster.crash(host, power=self.plan.power)
             self.start_later(host)
+
+    def _black_out(self) -> None:
+        """Cut the power of several machines at once; all of them if that may lose messages."""
+        if self._spared:
+            return
+        hosts = list(self.cluster.hosts.values())
+        if self.plan.sync_flush and self.rng.random() < 0.5:
+            hosts = self.rng.sample(hosts, 1 + self.rng.randrange(len(hosts)))
+        self.cluster.black_out(hosts)
+        if self.plan.sync_flush:
+            for host in hosts:
+                self.start_later(host)
+            return
+        # What was acknowledged may be lost. Nothing else goes wrong until the members are equal.
+        names = frozenset(self.cluster.hosts)
+        self.cluster.make_calm(names)
+        self.cluster.progress.begin(names)
+        self._recover(self.cluster.timeline.now_ms + RECOVERED_WITHIN_MS)
+
+    def _recover(self, deadline_ms: int) -> None:
+        if not self._running:
+            return
+        if self.cluster.has_recovered(late=self.cluster.timeline.now_ms >= deadline_ms):
+            self._end_truce()
+        else:
+            self.cluster.timeline.at(POLL_MS, lambda: self._recover(deadline_ms))
 
     def _hand_over(self) -> None:
         leader, successor = self.cluster.leader(), self._any_host()
@@ -236,11 +279,9 @@ class Nemesis(Generic[HostT]):
         if host is None:
             return
         self.cluster.progress.on_fault(host.name)
-        if self.rng.random() < 0.5:
-            host.disk.full = True
-        else:
-            host.disk.failing = True
-        self.cluster.log(f"the disk of {host.name} {'is full' if host.disk.full else 'fails'}")
+        kind = self.rng.choice(("full", "failing", "syncs_fail"))
+        setattr(host.disk, kind, True)
+        self.cluster.log(f"the disk of {host.name}: {kind}")
         self._after(3000, lambda: self._heal_disk(host))
 
     def _heal_disk(self, host: HostT) -> None:

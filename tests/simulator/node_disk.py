@@ -27,6 +27,7 @@ class NodeDisk:
     crash_after: int = -1
     full: bool = False
     failing: bool = False
+    syncs_fail: bool = False
     now_ms: int = 0
 
     def load_hard_state(self) -> HardState:
@@ -49,7 +50,7 @@ class NodeDisk:
         return False  # no operation raises
 
     def heal(self) -> None:
-        self.full = self.failing = False
+        self.full = self.failing = self.syncs_fail = False
 
     def process_ended(self) -> None:
         self.crash_after = -1

@@ -147,7 +147,7 @@ class NodeHost(Host):
         self.life.call_later(self.plan.tick_ms, self._tick)
         disk = self.disk
         state = DiskState.FULL if disk.full else DiskState.GOOD
-        state = DiskState.FAILED if disk.failing else state
+        state = DiskState.FAILED if disk.failing or disk.syncs_fail else state
         if state is not self._disk_state:
             self._disk_state = state
             self._step(DiskReport(state))
@@ -172,6 +172,9 @@ class NodeHost(Host):
     def _sync(self) -> None:
         self._is_sync_due = False
         self._process_ready()
+        if self.disk.syncs_fail:
+            self._sync_later()
+            return
         end = self.disk.log.sync()
         self._step(Synced(end.index, end.term))
 

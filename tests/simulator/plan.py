@@ -63,7 +63,15 @@ class SimulationPlan:
     pause_ms: int = 3000
     clock_interval_ms: int = NEVER
     disk_interval_ms: int = NEVER
-    """The interval at which a disk fills up, or fails, for a while."""
+    """The interval at which a disk fills up, or fails, for a while: as a whole, or its syncs."""
+
+    blackout_interval_ms: int = NEVER
+    """The interval at which machines lose their power at once: with ``sync_flush`` all or several
+    of them, otherwise all.
+    """
+
+    scattered: float = 0.0
+    """The probability that a power failure keeps unsynced sectors in any order."""
 
     flip_interval_ms: int = NEVER
     """The interval at which a bit of a committed entry, or of its index unit, flips on a disk."""
@@ -113,7 +121,11 @@ _LINES = (
     ("traffic", "duration_ms queues body_bytes send_interval_ms batch pull_interval_ms"),
     ("network", "loss repeat delay_ms slow partition_interval_ms"),
     ("machines", "crash_interval_ms power tear down_ms pause_interval_ms pause_ms"),
-    ("disks", "disk_interval_ms flip_interval_ms hours_interval_ms sync_ms"),
+    (
+        "disks",
+        "disk_interval_ms blackout_interval_ms scattered"
+        " flip_interval_ms hours_interval_ms sync_ms",
+    ),
     ("others", "clock_interval_ms transfer_interval_ms truce_interval_ms"),
 )
 _NODE_LINES = (("nodes", "lazy push_timeout_ms batch_push push_window ack_unsynced"),)
@@ -218,4 +230,7 @@ def _broker_plan(seed: int, rng: random.Random) -> SimulationPlan:
         disk_interval_ms=rng.choice((0, 0, 20_000)),
         hours_interval_ms=rng.choice((0, 0, 15_000)),
         sync_ms=rng.choice((3, 20, 100)),
+        flip_interval_ms=rng.choice((0, 0, 5000)),
+        blackout_interval_ms=rng.choice((0, 0, 20_000)),
+        scattered=rng.choice((0.0, 0.5)),
     )

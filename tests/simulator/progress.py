@@ -122,6 +122,10 @@ class ProgressChecker(Generic[HostT]):
 
     def _leader_lost(self) -> None:
         assert self._stable is not None
+        node = self.hosts[self._stable[0]].node
+        if node is not None and node._member.transferee is not None:
+            self.disturb()  # an operator asked for it before the truce
+            return
         raise InvariantViolationError(
             f"{self._stable[0]} leads in term {self._stable[1]}, {self._names} are healthy since"
             f" {self.disturbed_ms} ms, and do not all follow it: {self._state()}"
@@ -179,7 +183,8 @@ class ProgressChecker(Generic[HostT]):
         for name, host in self.hosts.items():
             node = host.node
             if name not in self.calm:
-                if node is not None and node.term > term:
+                # A failed transfer leaves its term with the member that was to take it.
+                if node is not None and max(node.term, node._member.known_max_term) > term:
                     return False
             elif node is None or (node.leader_id, node.term) != (leader, term):
                 return False

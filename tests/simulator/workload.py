@@ -63,6 +63,9 @@ class HistoryRecorder(ABC):
     ``stamp`` is the value when the broker wrote the answer.
     """
 
+    epoch: int = 0
+    """The number of blackouts and recoveries so far. A blackout may take what is not synced."""
+
     @abstractmethod
     def on_acknowledged(self, broker: str, sent: Sent, queue_offset: int, stamp: int) -> None:
         """Note that a broker acknowledged these bodies, the first of them at ``queue_offset``."""
@@ -116,7 +119,8 @@ class WorkloadProducer:
         rng, plan = self.rng, self.plan
         count = rng.randrange(2, 5) if rng.random() < plan.batch else 1
         bodies = tuple(self._body() for _ in range(count))
-        sent = Sent(self._queue(), bodies)
+        # A topic that was lost and rebuilt from the log may have fewer queues.
+        sent = Sent(self._queue() if to is None else 0, bodies)
         names = list(self.addresses)
         name = names[self._target % len(names)]
         if self.routes.master is not None and rng.random() < BY_ROUTE:
@@ -190,6 +194,7 @@ class WorkloadReader:
     """The number of messages in the last answer."""
 
     running: bool = True
+    _epoch: int = 0
     _next: dict[tuple[str, int], int] = field(factory=dict)
 
     def start(self) -> None:
@@ -253,10 +258,13 @@ class WorkloadReader:
             sub_version=0,
             expression_type="TAG",
         )
-        client = self.client
+        client, epoch = self.client, self.recorder.epoch
+        if self._epoch != epoch:
+            self._epoch = epoch
+            self._next.clear()
 
         def done(response: RemotingCommand | None, fault: RmqError | None) -> None:
-            if response is None or response.code not in ANSWERED:
+            if epoch != self.recorder.epoch or response is None or response.code not in ANSWERED:
                 then(-1, False)
                 return
             after = int(response.ext_fields.get("nextBeginOffset", offset))

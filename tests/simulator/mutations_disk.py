@@ -1,0 +1,54 @@
+"""Planted bugs that only power failures, failing syncs and damaged files show.
+
+:mod:`.mutations` lists them with its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from rmqpy.dledger.member import Member
+from rmqpy.dledger.state import UNKNOWN_VOTE, HardState
+from rmqpy.store.commitlog.interface import FlushTask
+from rmqpy.store.files.atomic import write_atomically
+from rmqpy.store.ledger.member_state import MemberFiles
+from simulator.mutation_engine import Patches, group_mutation
+
+
+@group_mutation
+def failed_sync_taken_for_a_good_one(patches: Patches) -> None:
+    original = patches.original(FlushTask, "run")
+
+    def run(self: FlushTask) -> None:
+        with contextlib.suppress(OSError):
+            original(self)
+
+    patches.replace(FlushTask, "run", run)
+
+
+@group_mutation
+def older_vote_read_from_the_backup(patches: Patches) -> None:
+    """The backup of ``currterm`` is its previous version, mostly the same term without the vote."""
+    original = patches.original(MemberFiles, "load_hard_state")
+
+    def load(self: MemberFiles) -> HardState:
+        state: HardState = original(self)
+        if state.voted_for != UNKNOWN_VOTE:
+            return state
+        raw = self.files.read_bytes(f"{self.directory}/currterm.bak")
+        pairs = dict(line.partition("=")[::2] for line in raw.decode().splitlines())
+        return HardState(state.current_term, pairs.get("voteLeader") or None)
+
+    def save(self: MemberFiles, state: HardState) -> None:
+        text = f"voteLeader={state.voted_for or ''}\ncurrTerm={state.current_term}\n"
+        write_atomically(self.files, f"{self.directory}/currterm", text.encode())
+
+    patches.replace(MemberFiles, "load_hard_state", load)
+    patches.replace(MemberFiles, "save_hard_state", save)
+
+
+@group_mutation
+def leads_below_its_own_committed_index(patches: Patches) -> None:
+    """A member that has lost its last, committed entry leads, and votes for others without it."""
+    patches.replace(Member, "lacks_entries", False)
+    patches.replace(Member, "known_committed", property(lambda self: self.committed_index))
