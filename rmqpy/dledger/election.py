@@ -16,13 +16,14 @@ a quorum accepted or must reach this term        REVOTE_IMMEDIATELY     now
 none of these                                    WAIT_TO_VOTE_NEXT      random; in a new term
 ===============================================  =====================  ==========================
 
-Four rules are specific to rmqpy and invisible to peers. First, a new term is entered only after an
+Five rules are specific to rmqpy and invisible to peers. First, a new term is entered only after an
 unsuccessful round in the old term that a quorum answered: a member that is cut off keeps its term
 and deposes no leader when it returns. Second, a member never leads a term again that it may have
 led before a restart, because entries of that term may have been lost. Third, a member that follows
 a leader votes for no other candidate of that term, even if its own vote is not given. Fourth, a
 member votes for no candidate whose log ends before an entry that the member knows to be committed,
-even if its own log has lost that entry.
+even if its own log has lost that entry. Fifth, a member that leads or follows enters a larger term
+only if the member that is said to be in it confirms that (:mod:`rmqpy.dledger.term_check`).
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from attrs import define, field
+from attrs import Factory, define, field
 
 from rmqpy.dledger.member import Member, Membership
 from rmqpy.dledger.protocol.messages import Response, VoteRequest, VoteResponse, VoteResult
 from rmqpy.dledger.quorum import is_quorum
 from rmqpy.dledger.state import UNKNOWN_VOTE, DiskState, HardState, LedgerEnd, Role
+from rmqpy.dledger.term_check import TermCheck
 from rmqpy.model.ids import LedgerIndex, Term
 
 VOTE_WAIT_MS: Final = 2000
@@ -99,7 +101,7 @@ def answer_vote(voter: Voter, ballot: Ballot, *, from_self: bool = False) -> Vot
     """Return the answer to a ballot without changing anything.
 
     On ACCEPT the caller makes the vote durable; on REJECT_TERM_NOT_READY it becomes a candidate of
-    the ballot's term.
+    the ballot's term, or checks first (:mod:`rmqpy.dledger.term_check`).
     """
     term = voter.hard_state.current_term
     result = _answer(voter, ballot, from_self)
@@ -232,6 +234,10 @@ class Election:
 
     _round: _VoteRound | None = None
     counts: dict[VoteParseResult, int] = field(factory=dict)
+    terms: TermCheck = field(
+        init=False,
+        default=Factory(lambda self: TermCheck(self.member, self._enter_soon), takes_self=True),
+    )
 
     def __attrs_post_init__(self) -> None:
         member = self.member
@@ -265,12 +271,10 @@ class Election:
 
     def answer(self, request: VoteRequest) -> VoteResponse:
         """Return a vote, or the reason for its refusal."""
-        member = self.member
         end = LedgerEnd(LedgerIndex(request.ledger_end_index), Term(request.ledger_end_term))
         answer = self._vote(Ballot(request.leader_id or "", request.term, end), from_self=False)
         if answer.result is VoteResult.REJECT_TERM_NOT_READY:
-            member.become_candidate(request.term)
-            self.increase_now = True
+            self.terms.seen(request.leader_id or "", request.term)
         return VoteResponse(
             group=request.group,
             remote_id=request.remote_id,
@@ -279,6 +283,11 @@ class Election:
             term=answer.term,
             result=answer.result,
         )
+
+    def _enter_soon(self, term: Term) -> None:
+        """Leave the current term for a larger one, with the next tick."""
+        self.member.become_candidate(term)
+        self.increase_now = True
 
     def tick(self) -> None:
         """Close a round whose deadline has passed, or start a round that is due."""

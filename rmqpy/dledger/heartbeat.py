@@ -83,8 +83,7 @@ class Heartbeat:
         if request.term < member.term:
             return HeartBeatResponse(code=_CODE.EXPIRED_TERM, term=member.term)
         if request.term > member.term:
-            member.become_candidate(request.term)
-            self.election.increase_now = True
+            self.election.terms.seen(leader, request.term)
             return HeartBeatResponse(code=_CODE.TERM_NOT_READY)
         if member.leader_id is None:
             member.become_follower(leader)

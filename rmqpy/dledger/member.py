@@ -9,7 +9,8 @@ transition          only if              effect
 become_candidate    term ≥ current_term  known_max_term at least term; no leader, no transferee;
                                          current_term is unchanged
 become_leader       candidate            leader is the member itself
-become_follower     leader is a peer     leader known, no transferee; never changes the term
+become_follower     leader is a peer     leader known, no transferee; never changes the term;
+                                         known_max_term is current_term again
 next_term                                current_term is the known maximum, or one more; no vote
 ==================  ===================  =========================================================
 
@@ -227,6 +228,7 @@ class Member:
     def become_follower(self, leader: str) -> None:
         assert leader != self.self_id and leader in self.membership.peers
         assert self.role is not Role.LEADER, "two leaders in one term"
+        self.known_max_term = self.term  # a larger one has led to nothing
         self._change(Role.FOLLOWER, leader)
 
     def next_term(self) -> None:
