@@ -194,6 +194,15 @@ class BrokerSettings:
         doc="Keep statistics per queue in addition to those per topic and group.")
     auto_delete_unused_stats: bool = key("autoDeleteUnusedStats", False, effect=_ACCEPTED,
         doc="Delete statistics together with their topic or group.")
+    enable_controller_mode: bool = key("enableControllerMode", False, effect=_REFUSED,
+        doc="From 5.x: a controller elects the master. rmqpy would start as a second one: use the "
+            "Java broker, or leave the controller and set brokerRole or enableDLegerCommitLog.")
+    enable_slave_acting_master: bool = key("enableSlaveActingMaster", False, effect=_REFUSED,
+        doc="From 5.x: a slave takes over tasks of a lost master, which rmqpy brokers do not know: "
+            "remove it on all brokers of the group, or use a DLedger group.")
+    broker_config_paths: str = key("brokerConfigPaths", "", effect=_REFUSED,
+        doc="From 5.x: the brokers of a BrokerContainer; start each with its own configuration "
+            "file.")
     isolate_log_enable: bool = key("isolateLogEnable", False, effect=_ACCEPTED,
         doc="Separate log files for brokers in one Java process.")
     # fmt: on

@@ -233,6 +233,11 @@ class StoreSettings:
     rmqpy_accept_unverified_peers: bool = key("rmqpyAcceptUnverifiedPeers", False,
         doc="rmqpy only: with an old log before the DLedger log, join Java members although no "
             "certificate shows that their old log is identical.")
+    rmqpy_accept_unread_data: bool = key("rmqpyAcceptUnreadData", False,
+        doc="rmqpy only: start although the store contains messages or tables of 5.x that rmqpy "
+            "does not read (timer messages, POP, RocksDB); the log names them.")
+    store_type: str = key("storeType", "default", effect=Effect.REFUSED,
+        doc="From 5.x: consume queues and tables in RocksDB; rmqpy does not read them.")
     rmqpy_certificate: str | None = key("rmqpyCertificate", None,
         doc="rmqpy only: the certificate that rmqpy upgrade verify wrote for all members, each "
             "named by its id; it vouches for Java members. Absent: rmqpy/certificate.json in "

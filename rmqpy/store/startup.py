@@ -26,6 +26,7 @@ from rmqpy.store.files.recovery_point import RecoveryPoint
 from rmqpy.store.index.index_file import KeyIndex
 from rmqpy.store.queues.rebuilds import QueueRebuilds
 from rmqpy.store.queues.table import ConsumeQueueTable
+from rmqpy.store.unread_data import check_no_unread
 from rmqpy.store.upgrade_guard import check_no_unfinished_upgrade
 
 DISPATCHED_AT_START = 32 << 20
@@ -84,6 +85,7 @@ def _start_locked(
     files, settings = context.files, context.settings
     _check_own_format(files, paths)
     check_no_unfinished_upgrade(files, paths.root)
+    unread = check_no_unread(files, paths.root, accept=settings.rmqpy_accept_unread_data)
     checkpoint = StoreCheckpoint(
         files, paths.checkpoint, context.clock.now_ms(), paths.own_dispatched
     )
@@ -98,6 +100,7 @@ def _start_locked(
     dispatched = checkpoint.dispatched_offset(opened.log.min_offset)
     if not clean and dispatched is not None:
         opened.dispatch_from = PhysicalOffset(min(opened.dispatch_from, dispatched))
+    opened.notes += unread
     if checkpoint.note is not None:
         opened.notes.append(checkpoint.note)
     undo.callback(opened.log.close)

@@ -77,6 +77,10 @@ FROM_5 = {
     "diskSpaceCleanForciblyRatio",
     "enabledAppendPropCRC",
     "forceVerifyPropCRC",
+    "storeType",
+    "enableControllerMode",
+    "enableSlaveActingMaster",
+    "brokerConfigPaths",
 }
 JAVA_KEYS = [(owner, name) for owner, fields in JAVA.items() for name in fields]
 
@@ -87,6 +91,7 @@ def default_text(facts: KeyFacts) -> str | None:
 
 OWN_STORE_KEYS = (
     "haFetchFromBeginning",
+    "rmqpyAcceptUnreadData",
     "rmqpyAcceptUnverifiedPeers",
     "rmqpyCertificate",
     "rmqpyCertificateKey",
@@ -134,6 +139,7 @@ def test_a_recorded_broker_configuration_is_loaded_and_printed() -> None:
     printed = {**effective_values(loaded.configuration), **loaded.unknown}
     assert {name: printed.pop(name) for name in OWN_STORE_KEYS if name in printed} == {
         "haFetchFromBeginning": "false",
+        "rmqpyAcceptUnreadData": "false",
         "rmqpyAcceptUnverifiedPeers": "false",
     }
     more = {*FROM_5, *OWN_SERVER_KEYS}
