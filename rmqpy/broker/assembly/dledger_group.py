@@ -76,6 +76,7 @@ def start_dledger_member(
             store_host=broker.identity.store_host,
             on_role=role.changed,
             flush=broker.log_flusher.begin,
+            on_excluded=broker.identity.note_diverged,
             vouch=PeerCertificateCheck.of(store, lambda: driver.introduce()),
             lacks_tables=metadata.is_missing_metadata,
             serves_client=deps.serves_client,

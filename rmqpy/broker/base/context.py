@@ -7,6 +7,7 @@ Processors keep a reference and read it for each request, so that a change takes
 from __future__ import annotations
 
 import ipaddress
+import logging
 from functools import lru_cache
 
 from attrs import define, field
@@ -21,6 +22,9 @@ from rmqpy.model.message import Host
 
 FAST_PORT_DISTANCE = 2
 HA_PORT_DISTANCE = 1
+
+
+logger = logging.getLogger(__name__)
 
 
 @define(slots=True)
@@ -40,6 +44,10 @@ class BrokerContext:
     cluster: str = field(init=False)
     is_readable: bool = field(init=False)
     is_writeable: bool = field(init=False)
+    diverged: str = field(default="", init=False)
+    """The reason why the log of this broker is not that of its group, or empty. While it is set,
+    the broker serves no messages, and a member of a DLedger group does not register.
+    """
 
     @classmethod
     def from_configuration(cls, configuration: BrokerConfiguration, host: str) -> BrokerContext:
@@ -65,8 +73,22 @@ class BrokerContext:
         self.store = configuration.store
         self.name = configuration.broker.broker_name
         self.cluster = configuration.broker.broker_cluster_name
-        self.is_readable = configuration.broker.broker_permission & PERM_READ != 0
+        self._update_readable()
         self.is_writeable = configuration.broker.broker_permission & PERM_WRITE != 0
+
+    def note_diverged(self, reason: str) -> None:
+        """Stop serving messages because of ``reason``, or serve them again if it is empty."""
+        if reason != self.diverged:
+            if reason:
+                logger.error("this broker serves no messages: %s", reason)
+            else:
+                logger.info("this broker serves messages again")
+        self.diverged = reason
+        self._update_readable()
+
+    def _update_readable(self) -> None:
+        permission = self.broker_settings.broker_permission
+        self.is_readable = permission & PERM_READ != 0 and not self.diverged
 
     def change_role(self, role: BrokerRole, broker_id: int) -> None:
         """Set the role, and the id under which the broker registers with the name servers."""

@@ -191,7 +191,9 @@ class PullProcessor:
     def _check(self, header: PullMessageRequestHeader) -> SubscriptionGroupConfig:
         if not self.identity.is_readable:
             raise RequestRejectedError(
-                ResponseCode.NO_PERMISSION, f"the broker {self.identity.host} may not be read"
+                ResponseCode.NO_PERMISSION,
+                f"the broker {self.identity.host} may not be read"
+                + (f": {self.identity.diverged}" if self.identity.diverged else ""),
             )
         group = self.groups.find_or_create(header.consumer_group)
         if group is None:

@@ -151,6 +151,10 @@ class HaFollower:
 
     def _choose(self, results: list[LogCheckResult]) -> None:
         good = [verdict for verdict in results if verdict.good]
+        if good:
+            self.identity.note_diverged("")
+        elif all(verdict.diverged for verdict in results):
+            self.identity.note_diverged("; ".join(verdict.refused for verdict in results))
         followed = [verdict for verdict in good if verdict.master == self.choice.followed]
         if followed:
             good = followed

@@ -50,13 +50,15 @@ shorter.
 @define(slots=True, frozen=True)
 class LogCheckResult:
     """The result of a check. ``refused`` is the reason not to follow this broker, or empty.
-    ``unreachable`` means that the broker has not answered. ``compared`` is the result of the
+    ``unreachable`` means that the broker has not answered, ``diverged`` that it is of our group and
+    the same offset of the two logs has different bytes. ``compared`` is the result of the
     comparison of the two logs, as text.
     """
 
     master: MasterAddress
     refused: str = ""
     unreachable: bool = False
+    diverged: bool = False
     compared: str = ""
     begin: int = 0
     end: int = 0
@@ -189,15 +191,18 @@ class MasterLogCheck:
             self._refuse(
                 f"the two logs diverge at offset {search.parted}: this slave's bytes from there"
                 f" (in the message at {frame}) to {search.end} are not the master's; align both,"
-                " or start with an empty store"
+                " or start with an empty store",
+                diverged=True,
             )
 
     def _accept(self, compared: str) -> None:
         self.done(LogCheckResult(self.master, compared=compared, begin=self._begin, end=self._end))
 
-    def _refuse(self, reason: str, unreachable: bool = False) -> None:
+    def _refuse(self, reason: str, unreachable: bool = False, diverged: bool = False) -> None:
         reason = f"{self.master.address}: {reason}"
-        self.done(LogCheckResult(self.master, refused=reason, unreachable=unreachable))
+        self.done(
+            LogCheckResult(self.master, refused=reason, unreachable=unreachable, diverged=diverged)
+        )
 
 
 def frame_start(log: CommitLog, offset: int) -> int:

@@ -112,7 +112,7 @@ class RegistrationService:
 
     def register(self) -> None:
         """Start a round: register with every name server and read the answers."""
-        if self.identity.broker_id < 0:
+        if not self._registers:
             return
         this_round = _RegistrationRound()
         command: RemotingCommand | None = None
@@ -147,7 +147,7 @@ class RegistrationService:
         self._pace.request()
 
     def _send_announcement(self) -> None:
-        if self.identity.broker_id < 0 or self._timer is None:
+        if not self._registers or self._timer is None:
             self._call_waiting()
             return
         command = self._register_command()
@@ -226,6 +226,15 @@ class RegistrationService:
                 self.topics.set_ordered(ordered.keys())
         for listener in self._listeners:
             listener(server, answer)
+
+    @property
+    def _registers(self) -> bool:
+        """False for a member of a DLedger group without a role, or whose log is not that of its
+        group. A slave registers always, to learn of its master.
+        """
+        identity = self.identity
+        excluded = identity.diverged and identity.store.enable_dledger_commit_log
+        return identity.broker_id >= 0 and not excluded
 
     @property
     def _timeout_ms(self) -> int:

@@ -59,7 +59,9 @@ class DriverDependencies:
 
     ``on_role`` is called with every new role (``ready_processor`` defines when); ``flush`` starts
     to make the log durable unless that is in progress; ``store_host`` is the store host of the
-    marker; ``vouch`` returns the reason why a Java member may not be joined, or "";
+    marker; ``on_excluded`` is called with the reason when this member can be part of no quorum
+    because the files of the others differ, and with "" when that is over; ``vouch`` returns the
+    reason why a Java member may not be joined, or "";
     ``lacks_tables`` returns whether this member lacks the topics and offsets that a leader needs;
     ``serves_client`` returns whether DLedger's own clients at an address may read and append;
     ``admission`` decides which connections speak for members; ``is_open`` returns whether there is
@@ -73,6 +75,7 @@ class DriverDependencies:
     store_host: Host
     on_role: Callable[[Role], None]
     flush: Callable[[], None]
+    on_excluded: Callable[[str], None] = lambda _reason: None
     vouch: Callable[[str], str] = lambda _member: ""
     lacks_tables: Callable[[], bool] = lambda: False
     serves_client: Callable[[str], bool] = lambda _address: True

@@ -125,6 +125,7 @@ class DLedgerDriver:
         nothing.
         """
         self._planned = self._saving = self._granted = False
+        self._excluded = ""
 
     def introduce(self) -> PeerHello:
         """Return the introduction of this member for a handshake."""
@@ -266,6 +267,7 @@ class DLedgerDriver:
         try:
             if self._before_steps():
                 self._guarded(lambda: self.node.tick(now_ms))
+                self._note_excluded()
                 if not self._alone:
                     self._guarded(lambda: self._scrub.tick(now_ms))
                     if self._store.queue_ends.is_requested:
@@ -273,6 +275,12 @@ class DLedgerDriver:
         finally:
             self._busy = False
         self._carry_out()
+
+    def _note_excluded(self) -> None:
+        excluded = self.peers.handshakes.excluded
+        if excluded != self._excluded:
+            self._excluded = excluded
+            self._deps.on_excluded(excluded)
 
     def _entries_stored(self, index: LedgerIndex) -> None:
         if self.node.counts_stored:

@@ -42,6 +42,7 @@ from rmqpy.dledger.handshake import PeerHello, compare, decode_introduction
 from rmqpy.dledger.member import Membership, RaftOptions
 from rmqpy.dledger.node import Send
 from rmqpy.dledger.protocol.json_bodies import RESPONSE_FRAME_CODE
+from rmqpy.dledger.quorum import is_quorum
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RemoteProtocolError, RmqError
@@ -85,6 +86,9 @@ class PeerLink:
     """True if the files of the member have matched since this process started, or if it is an
     accepted Java member.
     """
+
+    differs: bool = False
+    """True if the files of the member did not match when they were last compared."""
 
     ask_again_ms: int = 0
     asking: bool = False
@@ -157,6 +161,17 @@ class PeerHandshakes:
             if link.standing is PeerStatus.VERIFIED:
                 link.standing = PeerStatus.UNKNOWN
                 self.ask(link)
+
+    @property
+    def excluded(self) -> str:
+        """The reason why this member can be part of no quorum, because too many members have other
+        files; or an empty text.
+        """
+        reasons = [
+            f"{link.name} is refused: {link.reason}" for link in self.links.values() if link.differs
+        ]
+        count = len(self.links) + 1
+        return "" if is_quorum(count - len(reasons), count) else "; ".join(reasons)
 
     def failed(self, link: PeerLink) -> None:
         """Require a handshake before the next request, because one has failed."""
@@ -232,6 +247,7 @@ class PeerHandshakes:
         found = compare(self.introduce(), other)
         for note in found.notes:
             self.once.warn(("peers", link.name, note), "member %s: %s", link.name, note)
+        link.differs = bool(found.refusals)
         if found.refusals:
             self._refuse(link, "; ".join(found.refusals))
         else:

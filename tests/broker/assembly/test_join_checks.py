@@ -117,6 +117,16 @@ def test_a_difference_in_the_first_file_is_found_after_the_vote() -> None:
     followers = [host for host in world.hosts.values() if host not in (leader, odd)]
     assert [role_of(host) for host in followers] == [Role.FOLLOWER], "a verified quorum works"
     assert role_of(odd) is Role.CANDIDATE
+    assert [serves(host) for host in (leader, *followers)] == [True, True]
+    assert not serves(odd), "its messages are not those of the group"
+
+
+def serves(host: BrokerHost) -> bool:
+    """Return whether a broker answers pulls and registers."""
+    assert host.running is not None
+    identity = host.running.broker.identity
+    assert identity.is_readable is not bool(identity.diverged)
+    return identity.is_readable
 
 
 def test_the_digests_of_the_old_log_are_saved_and_exchanged() -> None:
@@ -154,7 +164,7 @@ def test_a_repaired_member_is_accepted_at_once() -> None:
     odd.start()
     world.advance(3000)
     assert {standing for standing, _ in peer_statuses(odd).values()} == {PeerStatus.VERIFIED}
-    assert role_of(odd) is Role.FOLLOWER
+    assert role_of(odd) is Role.FOLLOWER and serves(odd)
 
 
 # Members without config/

@@ -52,6 +52,20 @@ def test_found(harness: BrokerHarness) -> None:
     assert response_bodies(answer) == [b"m1", b"m2"]
 
 
+def test_a_broker_whose_log_is_not_that_of_its_group_serves_nothing(
+    harness: BrokerHarness,
+) -> None:
+    harness.send(b"m")
+    harness.broker.identity.note_diverged("n0 is refused: its old log contains other messages")
+    answer = harness.pull()
+    assert answer.code == 16 and "its old log contains other messages" in (answer.remark or "")
+    assert not answer.body
+    harness.broker.identity.change_configuration(harness.broker.identity.configuration)
+    assert harness.pull().code == 16, "also after a change of settings"
+    harness.broker.identity.note_diverged("")
+    assert response_bodies(harness.pull()) == [b"m"]
+
+
 def test_a_lite_pull_is_a_pull(harness: BrokerHarness) -> None:
     harness.send(b"m")
     command = harness.pull_command()

@@ -230,6 +230,7 @@ def test_a_diverged_log_is_refused_with_the_offset(
     slave.run(1_000)
     assert len(slave.dialled) == 1, "the logs are the same up to the end of ours"
     assert "the same up to" in slave.follower.runtime_info()["haLogsCompared"]
+    assert slave.follower.identity.is_readable
 
     other = build(start=False)
     for number in range(40):
@@ -245,6 +246,7 @@ def test_a_diverged_log_is_refused_with_the_offset(
     second.run(1_000)
     assert second.dialled == []
     assert f"the two logs diverge at offset {diverged}:" in second.state
+    assert not second.follower.identity.is_readable, "its messages are not those of the master"
     record_starts = [
         int.from_bytes(read_span(ours.log, place - 28, 36)[28:])
         for place in range(28, diverged + 29)
