@@ -3,7 +3,8 @@
 
 #include "rmqpy_native.h"
 
-#define PROPERTIES_BYTES_MAX 32767
+/* What is longer may be refused or counted, which Python does (REVERSIBLE_PROPERTIES_MAX). */
+#define PROPERTIES_BYTES_MAX 32671
 #define BLANK_SIZE 8 /* also the size of an entry filler */
 #define ENTRY_SIZE_MAX (4 * 1024 * 1024)
 #define INDEX_UNIT_SIZE 32

@@ -78,6 +78,10 @@ RECORD_SIZE_MIN: Final = 91
 """The size in version 1, with two IPv4 hosts and empty body, topic and properties."""
 TOPIC_BYTES_MAX: Final = 127
 PROPERTIES_BYTES_MAX: Final = 32767
+REVERSIBLE_PROPERTIES_MAX: Final = PROPERTIES_BYTES_MAX - 2 * 48
+"""The size of properties up to which a record of a DLedger log can always be converted to one of a
+classic log: the way back covers up to two entry headers with a property of the same size.
+"""
 CRC_MASK: Final = 0x7FFFFFFF
 
 # BLANK

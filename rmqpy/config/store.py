@@ -252,6 +252,10 @@ class StoreSettings:
     rmqpy_group_secret_file: str | None = key("rmqpyGroupSecretFile", None,
         doc="rmqpy only: file with that secret, which other users cannot read, instead of "
             "rmqpyGroupSecret.")
+    rmqpy_refuse_blocking_leave: bool = key("rmqpyRefuseBlockingLeave", False, runtime=True,
+        doc="rmqpy only: in a DLedger log, refuse messages (code 13) whose properties leave no "
+            "room for the way back to a classic log; false: accept them, warn once, count them "
+            "(messagesBlockingLeave in the runtime information).")
     preferred_leader_id: str | None = key("preferredLeaderId", None,
         doc="Ids of the members that should lead when they can, separated by semicolons.")
     is_enable_batch_push: bool = key("isEnableBatchPush", False,

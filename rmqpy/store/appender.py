@@ -10,6 +10,7 @@ while the store does not accept messages (:mod:`rmqpy.store.health`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from attrs import evolve
@@ -18,6 +19,7 @@ from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.layout import (
     PROPERTIES_BYTES_MAX,
     QUEUE_OFFSET_POSITION,
+    REVERSIBLE_PROPERTIES_MAX,
     TOPIC_BYTES_MAX,
 )
 from rmqpy.codec.message import check_record, decode_message, encode_message, record_size
@@ -43,6 +45,8 @@ from the log.
 
 _ILLEGAL = PutMessageStatus.MESSAGE_ILLEGAL
 
+logger = logging.getLogger(__name__)
+
 
 class MessageAppender:
     """The write side of a store."""
@@ -66,6 +70,8 @@ class MessageAppender:
         classic = self._entries is None
         self.appends_crc = classic and context.settings.enabled_append_prop_crc
         """True if records carry the checksum of 5.x, which only Python writes."""
+        self.blocking_leave = 0
+        """The number of messages, since the start, that block the way back to a classic log."""
         self._write_ms = 0
         self._tails_known = False
         self._learn_tails()
@@ -190,9 +196,27 @@ class MessageAppender:
             return PutResult(appended.status, remark=appended.remark)
         if counted:
             self.tails.cells[tail] = queue_offset + len(records)
+        if self._entries is not None:
+            for draft in drafts:
+                if len(draft.properties) > REVERSIBLE_PROPERTIES_MAX:
+                    self._report_blocking_leave(draft)
         return PutResult(
             appended.status, QueueOffset(queue_offset), appended.physical_offsets, appended.end
         )
+
+    def _report_blocking_leave(self, draft: OutgoingMessage) -> None:
+        """Count a message that blocks the way back; log a warning for the first one."""
+        self.blocking_leave += 1
+        if self.blocking_leave == 1:
+            logger.warning(
+                "a message of topic %s has properties of %d bytes: until all messages with more"
+                " than %d have expired, rmqpy upgrade leave will refuse the way back to a classic"
+                " log (rmqpyRefuseBlockingLeave=true refuses such messages); further ones are"
+                " counted only",
+                draft.topic.decode(errors="replace"),
+                len(draft.properties),
+                REVERSIBLE_PROPERTIES_MAX,
+            )
 
     def _refused(self) -> PutResult:
         remark = self._health.refusal

@@ -91,6 +91,7 @@ class MessageStore:
             self.health,
             parts.rebuilds,
             self.queues,
+            self.appender,
         )
 
     @property

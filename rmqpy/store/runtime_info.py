@@ -2,9 +2,10 @@
 
 Java does not have these keys: ``indexBehindBytes``, ``dividedCommitlogOffset``, ``storeFailure``
 (the error after which nothing is accepted), ``storeRefusesPuts``, ``cleaningFailure``,
-``queuesToBuildAgain`` (the number of consume queues that the next start rebuilds in part), and
+``queuesToBuildAgain`` (the number of consume queues that the next start rebuilds in part),
 ``hiddenMessages`` (the number of messages, since the start, whose queue offset another message
-has).
+has), and ``messagesBlockingLeave`` (the number of messages, since the start, whose properties leave
+no room for the way back to a classic log).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from attrs import define
 
 from rmqpy.model.text import format_bytes
+from rmqpy.store.appender import MessageAppender
 from rmqpy.store.commitlog.opening import OpenedLog
 from rmqpy.store.dispatcher import Dispatcher
 from rmqpy.store.files.paths import StorePaths
@@ -32,6 +34,7 @@ class RuntimeInfo:
     health: StoreHealth
     rebuilds: QueueRebuilds
     queues: ConsumeQueueTable
+    appender: MessageAppender
 
     def read(self, earliest_ms: int) -> dict[str, str]:
         """Return the current values. ``earliest_ms`` is the store time of the first message, or -1
@@ -64,4 +67,6 @@ class RuntimeInfo:
             info["queuesToBuildAgain"] = str(len(self.rebuilds))
         if self.queues.hidden_count:
             info["hiddenMessages"] = str(self.queues.hidden_count)
+        if self.appender.blocking_leave:
+            info["messagesBlockingLeave"] = str(self.appender.blocking_leave)
         return info

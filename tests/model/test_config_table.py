@@ -97,6 +97,7 @@ OWN_STORE_KEYS = (
     "rmqpyCertificateKey",
     "rmqpyGroupSecret",
     "rmqpyGroupSecretFile",
+    "rmqpyRefuseBlockingLeave",
 )
 OWN_SERVER_KEYS = (
     "namesrvAclEnable",
@@ -141,6 +142,7 @@ def test_a_recorded_broker_configuration_is_loaded_and_printed() -> None:
         "haFetchFromBeginning": "false",
         "rmqpyAcceptUnreadData": "false",
         "rmqpyAcceptUnverifiedPeers": "false",
+        "rmqpyRefuseBlockingLeave": "false",
     }
     more = {*FROM_5, *OWN_SERVER_KEYS}
     more |= key_facts(DLedgerSettings).keys() | key_facts(SecuritySettings).keys()

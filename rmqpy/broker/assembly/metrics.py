@@ -265,6 +265,8 @@ class Metrics:
         for key, name in _TURNED_AWAY.items():
             if key in runtime:
                 yield name, labels, float(runtime[key])
+        blocking = float(runtime.get("messagesBlockingLeave", 0))
+        yield "rmqpy_messages_blocking_leave", labels, blocking
         yield "rmqpy_confirmed_offset", labels, float(runtime["commitLogMaxOffset"])
         for key in ("term", "committed", "end"):
             if key in status:

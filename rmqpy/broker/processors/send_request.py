@@ -39,7 +39,7 @@ from rmqpy.broker.services.half_messages import is_half, make_half
 from rmqpy.broker.state.delay_levels import delay_level, redirect
 from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import DLQ_QUEUES, NewTopic, TopicTable
-from rmqpy.codec.layout import PROPERTIES_BYTES_MAX
+from rmqpy.codec.layout import PROPERTIES_BYTES_MAX, REVERSIBLE_PROPERTIES_MAX
 from rmqpy.codec.message import BatchItem, InvalidRecordError, batch_records
 from rmqpy.codec.properties import (
     PROPERTY_CLUSTER,
@@ -233,6 +233,18 @@ class SendRequestParser:
             raise self._refusal(PutMessageStatus.MESSAGE_ILLEGAL)
         if properties_bytes > PROPERTIES_BYTES_MAX:
             raise self._refusal(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
+        store = self.identity.store
+        if (
+            properties_bytes > REVERSIBLE_PROPERTIES_MAX
+            and store.rmqpy_refuse_blocking_leave
+            and store.enable_dledger_commit_log
+        ):
+            raise RequestRejectedError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the properties have {properties_bytes} bytes; with more than"
+                f" {REVERSIBLE_PROPERTIES_MAX} they would block the way back to a classic log"
+                " (rmqpyRefuseBlockingLeave)",
+            )
 
     # Drafts
 

@@ -44,7 +44,7 @@ RESERVED_PROPERTY: Final = b"__RMQPY_ENTRY"
 """The name of the property that covers entry headers; clients never send it."""
 
 PROPERTIES_MAX_BEFORE: Final = layout.PROPERTIES_BYTES_MAX - layout.ENTRY_HEADER_SIZE
-PROPERTIES_MAX_BEFORE_FIRST: Final = layout.PROPERTIES_BYTES_MAX - 2 * layout.ENTRY_HEADER_SIZE
+PROPERTIES_MAX_BEFORE_FIRST: Final = layout.REVERSIBLE_PROPERTIES_MAX
 """The largest size of the properties, in bytes, with which a record can be converted; the second
 value applies to the first record of a file.
 """
