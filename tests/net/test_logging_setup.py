@@ -9,7 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmqpy.net.logging_setup import configure_logging
+from rmqpy.net.logging_setup import (
+    CHARACTERS_MAX,
+    LINES_MAX,
+    PERIOD_S,
+    LineLimit,
+    configure_logging,
+)
 
 HOSTILE = "a\rb\x1b[2Jc\x7fd\x85e\u2028f\u202eg\th\ni ü"
 logger = logging.getLogger("rmqpy.test")
@@ -52,3 +58,43 @@ def test_a_json_event_has_the_original_text(stream: io.StringIO) -> None:
     line = stream.getvalue()
     assert line.count("\n") == 1 and not set(line[:-1]) & set("\x1b\x7f\x85\u2028\u202e\r\t")
     assert json.loads(line)["text"] == f"member {HOSTILE}"
+
+
+def test_no_place_in_the_code_fills_the_log(stream: io.StringIO) -> None:
+    """A peer can cause some lines as often as it likes."""
+    configure_logging(as_json=False, stream=stream)
+    for number in range(10_000):
+        logger.warning("closing 10.0.0.1:%d: 100%% broken", number)
+    logger.warning("another place")
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == LINES_MAX + 1
+    assert lines[0].endswith("closing 10.0.0.1:0: 100% broken")
+    assert lines[-2].endswith(
+        f"(more lines like this one are only counted, for up to {PERIOD_S} s)"
+    )
+    assert lines[-1].endswith("another place")
+
+
+def test_lines_that_were_not_written_are_counted() -> None:
+    times = [0.0]
+    limit = LineLimit(lambda: times[0])
+
+    def written() -> str | None:
+        record = logging.LogRecord("r", logging.INFO, "file.py", 7, "from %s", ("peer",), None)
+        return record.getMessage() if limit.filter(record) else None
+
+    assert sum(written() is not None for _ in range(250)) == LINES_MAX
+    times[0] = PERIOD_S - 1
+    assert written() is None
+    times[0] = PERIOD_S
+    left_out = 251 - LINES_MAX
+    assert written() == f"from peer ({left_out} more lines like this one were not written before)"
+    assert written() == "from peer"
+
+
+def test_a_line_has_a_longest_text(stream: io.StringIO) -> None:
+    configure_logging(as_json=True, stream=stream)
+    logger.warning("group %s", "x" * 100_000)
+    text = json.loads(stream.getvalue())["text"]
+    assert text.endswith(f" … ({100_006 - CHARACTERS_MAX} more characters)")
+    assert len(text) < CHARACTERS_MAX + 50
