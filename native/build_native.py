@@ -32,6 +32,7 @@ SOURCES = (
     "dispatch",
     "pack",
     "socket",
+    "lost_pages",
 )
 
 ffibuilder = FFI()

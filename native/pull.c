@@ -157,8 +157,19 @@ static int all_match_units(const page *found, rmq_text topic, int64_t queue_id)
     return 1;
 }
 
-static void write_page(rmq_core *core, int64_t peer, const rmq_request *request, const page *found,
-                       const rmq_queue *queue)
+/* Return whether the copy of a page has zeros in the place of bytes that the disk did not deliver. */
+static int has_lost_bytes(const page *found)
+{
+    if (rmq_lost_pages() == 0)
+        return 0;
+    for (int64_t i = 0; i < found->count; i++)
+        if (rmq_is_lost(found->messages[i], found->sizes[i]))
+            return 1;
+    return 0;
+}
+
+/* Write the reply behind the others. Returns its length. */
+static int64_t write_page(const rmq_core *core, const rmq_request *request, const page *found, const rmq_queue *queue)
 {
     uint8_t *const out = core->out + core->out_used;
     const int32_t kind = request->binary ? RMQ_PULL_BINARY : RMQ_PULL_JSON;
@@ -172,7 +183,7 @@ static void write_page(rmq_core *core, int64_t peer, const rmq_request *request,
         memcpy(at, found->messages[i], (size_t)found->sizes[i]);
         at += found->sizes[i];
     }
-    rmq_add_outgoing(core, peer, at - out, 0);
+    return at - out;
 }
 
 /* Record an offset commit; a reader's last commit to a queue wins. There is space for one more. */
@@ -221,6 +232,9 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
     if (core->out_capacity - core->out_used < RMQ_REPLY_MAX + found.bytes
         || core->outgoing_count == core->outgoing_capacity || core->commit_count == core->commit_capacity)
         return -RMQ_OUT_FULL;
+    const int64_t length = write_page(core, request, &found, queue);
+    if (has_lost_bytes(&found))
+        return RMQ_NEEDS_PYTHON;
     if (commits)
         record_commit(core, reader, numbers);
     if (reader->found == 0)
@@ -229,6 +243,6 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
     core->answered++;
     reader->messages += found.count;
     if (!(request->flag & RMQ_FLAG_ONEWAY))
-        write_page(core, peer, request, &found, queue);
+        rmq_add_outgoing(core, peer, length, 0);
     return RMQ_OK;
 }

@@ -517,9 +517,26 @@ typedef struct {
 enum rmq_stop rmq_tally(rmq_tally_state *state);
 void rmq_tally_add_queue(rmq_tally_state *state, int32_t number);
 
+/* Mappings of files whose pages may be lost (lost_pages.c), numbered by the caller from 0. The first
+ * call installs a handler of SIGBUS; returns 0 if the mapping is not guarded. */
+enum { RMQ_MAPPINGS_MAX = 1 << 17 };
+int rmq_guard_mapping(int32_t number, const uint8_t *begin, int64_t length);
+
+/* Free the number of a mapping that no longer exists. */
+void rmq_forget_mapping(int32_t number);
+
+/* Return how many pages were lost since the start, of all mappings. */
+int64_t rmq_lost_pages(void);
+
+/* Set the range of a mapping that contains all its lost pages. Returns 0 if it has none. */
+int rmq_lost_range(int32_t number, int64_t *from, int64_t *to);
+
 /* cffi: end */
 
 /* The part that only the C files share. */
+
+/* Return whether a part of guarded memory was lost. Costs a search; ask rmq_lost_pages first. */
+int rmq_is_lost(const uint8_t *data, int64_t length);
 
 /* Big endian, at any address. The byte swap is written explicitly: otherwise the compiler collects
  * adjacent stores in memory first and waits for that. */

@@ -46,7 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command: Callable[[argparse.Namespace], int] = options.command
         hint = getattr(options, "interrupted", "")
         configure_logging(as_json=options.log_json, level=options.log_level)
-        return command(options)
+        result = command(options)
+        if not getattr(options, "serves", False):
+            _refuse_lost_pages()
+        return result
     except RmqError as error:
         print(f"rmqpy: {error}", file=sys.stderr)
         return EXIT_FAILED
@@ -58,6 +61,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"rmqpy: interrupted{hint and '; '}{hint}", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _refuse_lost_pages() -> None:
+    """Raise LostPagesError if the command has read a file that the disk could not deliver as a
+    whole, because its result does not hold then.
+    """
+    found = sys.modules.get("rmqpy.store.files.lost_pages")  # not imported: no file was mapped
+    if found is not None:
+        found.raise_if_any()
 
 
 def _parser(words: Sequence[str]) -> Parser:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def add_commands(commands: Commands) -> None:
     namesrv = commands.add_parser("namesrv", help="run a name server")
     _server_options(namesrv, "namesrv.conf")
-    namesrv.set_defaults(command=_namesrv)
+    namesrv.set_defaults(command=_namesrv, serves=True)
 
     broker = commands.add_parser("broker", help="run a broker")
     _server_options(broker, "broker.conf")
@@ -37,7 +37,7 @@ def add_commands(commands: Commands) -> None:
         help="give up everything after damage in the middle of the log; the bytes are kept in"
         " rmqpy/quarantine",
     )
-    broker.set_defaults(command=_broker)
+    broker.set_defaults(command=_broker, serves=True)
 
 
 def _namesrv(options: argparse.Namespace) -> int:

@@ -119,6 +119,22 @@ class PushDecoder(Protocol):
 _DecodeRun = Callable[[bytes, int], tuple[entry_batch.RunSpan, bytes, bytes, int] | None]
 
 
+def _guards_nothing(_number: int, _view: memoryview) -> bool:
+    return False
+
+
+def _forgets_nothing(_number: int) -> None:
+    """Do nothing."""
+
+
+def _lost_nothing() -> int:
+    return 0
+
+
+def _without_range(_number: int) -> tuple[int, int] | None:
+    return None
+
+
 @define(slots=True, frozen=True, eq=False, repr=False)
 class _Choice:
     implementation: str
@@ -138,6 +154,10 @@ class _Choice:
     pack_records: _PackRecords
     put_packed_keys: _PutPackedKeys
     push_taker: type[PushDecoder] | None = None
+    guard_mapping: Callable[[int, memoryview], bool] = _guards_nothing
+    forget_mapping: Callable[[int], None] = _forgets_nothing
+    lost_pages: Callable[[], int] = _lost_nothing
+    lost_range: Callable[[int], tuple[int, int] | None] = _without_range
 
 
 def _pure(reason: str) -> _Choice:
@@ -187,6 +207,10 @@ def _choose(environment: str | None) -> _Choice:
         binding.pack_records,
         binding.put_packed_keys,
         native_entry_batch.PushTaker,
+        binding.guard_mapping,
+        binding.forget_mapping,
+        binding.lost_pages,
+        binding.lost_range,
     )
 
 
@@ -209,3 +233,14 @@ property_parts = _choice.property_parts
 pack_records = _choice.pack_records
 put_packed_keys = _choice.put_packed_keys
 push_taker = _choice.push_taker
+guard_mapping = _choice.guard_mapping
+"""Puts zeros in the place of pages of a mapping that cannot be read, instead of ending the process
+with SIGBUS. Numbers are given by the caller, from 0. Returns False if the mapping is not guarded:
+without the C core none is.
+"""
+forget_mapping = _choice.forget_mapping
+"""Frees the number of a mapping that no longer exists."""
+lost_pages = _choice.lost_pages
+"""Returns how many pages of all mappings were replaced since the start."""
+lost_range = _choice.lost_range
+"""Returns the range of a mapping that contains all replaced pages, or None."""

@@ -30,6 +30,7 @@ from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server.listener import open_sockets
 from rmqpy.net.server.server import Listener, ListenerSecurity, allow_all, listen_fault
 from rmqpy.net.tls import TlsContext, adopt
+from rmqpy.store.files.lost_pages import LostPagesError
 from rmqpy.store.files.watermark import Watermark
 
 ROOM_BYTES: Final = 1 << 20
@@ -276,7 +277,11 @@ class _Slave(asyncio.Protocol):
         if free_bytes <= 0:
             return
         self.link.log_grown(self._server.range(), self._scheduler.monotonic_ms())
-        ready = self.link.take_ready(free_bytes)
+        try:
+            ready = self.link.take_ready(free_bytes)
+        except LostPagesError as error:
+            self.abort(str(error))
+            return
         if ready is None:
             return
         if ready.send:

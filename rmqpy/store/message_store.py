@@ -24,6 +24,8 @@ from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.names import is_system_topic
 from rmqpy.store.appender import MessageAppender
 from rmqpy.store.commitlog.interface import CommitLog
+from rmqpy.store.files import lost_pages
+from rmqpy.store.files.lost_pages import LostPagesError, LostRange
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.flush_tracker import FlushTracker
 from rmqpy.store.health import StoreHealth, Writer
@@ -241,6 +243,20 @@ class MessageStore:
     def runtime_info(self) -> dict[str, str]:
         """Return the store's part of GET_BROKER_RUNTIME_INFO."""
         return self._info.read(self.reader.earliest_store_timestamp())
+
+    def note_lost_pages(self) -> list[LostRange]:
+        """Return the ranges of files that the disk has not delivered, those that are new. If such a
+        file is being written, the store accepts no more messages.
+        """
+        found = lost_pages.take_unreported()
+        for lost in found:
+            opened = self.opened
+            segments = opened.classic.segments if opened.classic is not None else None
+            if opened.dledger is not None:
+                segments = opened.dledger.entries.data
+            if lost.is_written or (segments and segments.last.path == lost.path):
+                self.health.fail(str(LostPagesError(lost)))
+        return found
 
     # The end
 

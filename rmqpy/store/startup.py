@@ -20,6 +20,7 @@ from rmqpy.model.files import FileLock, FileSystem
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.opening import OpenedLog, Opening, Stop
 from rmqpy.store.dispatcher import Dispatcher
+from rmqpy.store.files import lost_pages
 from rmqpy.store.files.checkpoint import StoreCheckpoint
 from rmqpy.store.files.paths import OWN_FORMAT, StorePaths
 from rmqpy.store.files.recovery_point import RecoveryPoint
@@ -97,13 +98,14 @@ def _start_locked(
     point = RecoveryPoint.load(files, paths.recovery_point)
     stop = Stop(clean, checkpoint.safe_timestamp_ms, checkpoint.physic_timestamp_ms, point)
     opened = _opening(settings)(files, settings, stop, context.force).open()
+    undo.callback(opened.log.close)
+    lost_pages.raise_if_any()
     dispatched = checkpoint.dispatched_offset(opened.log.min_offset)
     if not clean and dispatched is not None:
         opened.dispatch_from = PhysicalOffset(min(opened.dispatch_from, dispatched))
     opened.notes += unread
     if checkpoint.note is not None:
         opened.notes.append(checkpoint.note)
-    undo.callback(opened.log.close)
     if not files.exists(paths.own_format):
         files.replace_bytes(paths.own_format, f"{OWN_FORMAT}\n".encode())
     files.replace_bytes(paths.abort, b"")

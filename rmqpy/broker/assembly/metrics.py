@@ -46,6 +46,7 @@ from rmqpy.model.names import (
 )
 from rmqpy.net.pending_replies import SendGate
 from rmqpy.net.unsent import UnsentBytes
+from rmqpy.store.files import lost_pages
 
 SERIES_MAX: Final = 100_000
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -267,6 +268,7 @@ class Metrics:
                 yield name, labels, float(runtime[key])
         blocking = float(runtime.get("messagesBlockingLeave", 0))
         yield "rmqpy_messages_blocking_leave", labels, blocking
+        yield "rmqpy_files_with_lost_pages", labels, float(len(lost_pages.known))
         yield "rmqpy_confirmed_offset", labels, float(runtime["commitLogMaxOffset"])
         for key in ("term", "committed", "end"):
             if key in status:

@@ -9,6 +9,7 @@ reverse; the store is closed last.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
@@ -130,6 +131,7 @@ class BrokerRuntime:
                 " compiler and install rmqpy again",
                 backend.reason,
             )
+            faulthandler.enable()  # at least a traceback, if the disk cannot deliver a mapped page
         addresses = _addresses(configuration)
         if addresses.warning:
             logger.warning("%s", addresses.warning)

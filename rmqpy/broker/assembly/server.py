@@ -38,6 +38,7 @@ from rmqpy.net.pending_replies import SendGate
 from rmqpy.remoting.channel import Channel, RequestHandler
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
+from rmqpy.store.files.lost_pages import LostPagesError
 from rmqpy.store.message_store import MessageStore
 
 UNAWAITED_DISPATCH_MS: Final = 5
@@ -226,6 +227,9 @@ class BrokerServer:
             return encode_command(response)
         except RequestRejectedError as refusal:
             response = RemotingCommand.response_to(request, refusal.code, refusal.remark)
+        except LostPagesError as error:  # logged once, not for each request
+            self._failures.check_pages()
+            response = _failure(request, error)
         except Exception as error:
             logger.exception("request %d from %s failed", request.code, channel.peer)
             response = _failure(request, error)

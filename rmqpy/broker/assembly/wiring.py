@@ -83,7 +83,7 @@ if TYPE_CHECKING:  # imported only where the feature is switched on
 
 INDEX_STEP_PERIOD_MS: Final = 10
 ROOM_PERIOD_MS: Final = 1000
-"""The period in which writes to a full disk are retried."""
+"""The period in which writes to a full disk are retried, and lost pages are looked for."""
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
@@ -184,6 +184,7 @@ class Broker:
             self.queue_flusher.begin,
         )
         each("room", lambda: ROOM_PERIOD_MS, self._retry_full_disk)
+        each("lost pages", lambda: ROOM_PERIOD_MS, self.failures.check_pages)
         each("cleaning", lambda: identity.store.clean_resource_interval, self.cleaning.begin)
         each(
             "offsets",
@@ -250,7 +251,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
     )
 
     internal_messages = InternalMessageWriter(store.appender, scheduler, statistics)
-    failures = StoreFailureHandler(store.health, gate, internal_messages)
+    failures = StoreFailureHandler(store.health, gate, internal_messages, store.note_lost_pages)
     log_flusher = LogFlusher(store.flush_tracker, gate, scheduler, failures.on_failure)
     queue_flusher = QueueFlusher(store.flush_tracker, scheduler, failures.on_failure)
     cleaning = StoreCleaning(identity, store, topics, scheduler, queue_flusher.begin)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from attrs import define, field
@@ -24,6 +24,7 @@ from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.net.pending_replies import SendGate
 from rmqpy.store.commitlog.interface import FlushTask
+from rmqpy.store.files.lost_pages import LostRange
 from rmqpy.store.flush_tracker import QueueFlush
 from rmqpy.store.health import StoreHealth
 
@@ -47,6 +48,7 @@ class StoreFailureHandler:
     _health: StoreHealth
     _gate: SendGate
     _messages: InternalMessageWriter
+    _note_lost_pages: Callable[[], Sequence[LostRange]]
     _reported: str | None = field(default=None, init=False)
 
     def on_failure(self) -> None:
@@ -57,6 +59,19 @@ class StoreFailureHandler:
             logger.error("the store accepts no messages: %s", reason)
         self._gate.fail(PutMessageStatus.SERVICE_NOT_AVAILABLE)
         self._messages.fail()
+
+    def check_pages(self) -> None:
+        """Log the files that have lost pages, and refuse senders if one of them is written."""
+        for lost in self._note_lost_pages():
+            logger.error(
+                "%s: bytes %d to %d cannot be read (a bad sector, or the file was truncated):"
+                " requests for them are answered with code 1",
+                lost.path,
+                lost.begin,
+                lost.end,
+            )
+            if self._health.failure is not None:
+                self.on_failure()
 
     def on_room(self) -> None:
         """Log once that a full disk has space again."""

@@ -33,8 +33,12 @@ __all__ = [
     "content_end",
     "crc32",
     "ffi",
+    "forget_mapping",
     "gather",
+    "guard_mapping",
     "lib",
+    "lost_pages",
+    "lost_range",
     "magic_places",
     "number_parts",
     "pack_records",
@@ -129,6 +133,29 @@ def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:
 def content_end(view: memoryview, position: int = 0) -> int:
     """See :func:`rmqpy.codec.scan.content_end`."""
     return lib.rmq_content_end(ffi.from_buffer("uint8_t[]", view), len(view), position)
+
+
+def guard_mapping(number: int, view: memoryview) -> bool:
+    """See :data:`rmqpy.codec.backend.guard_mapping`."""
+    data = ffi.from_buffer("uint8_t[]", view)
+    return bool(lib.rmq_guard_mapping(number, data, len(data)))
+
+
+def forget_mapping(number: int) -> None:
+    """See :data:`rmqpy.codec.backend.forget_mapping`."""
+    lib.rmq_forget_mapping(number)
+
+
+def lost_pages() -> int:
+    """See :data:`rmqpy.codec.backend.lost_pages`."""
+    count: int = lib.rmq_lost_pages()
+    return count
+
+
+def lost_range(number: int) -> tuple[int, int] | None:
+    """See :data:`rmqpy.codec.backend.lost_range`."""
+    begin, end = ffi.new("int64_t *"), ffi.new("int64_t *")
+    return (begin[0], end[0]) if lib.rmq_lost_range(number, begin, end) else None
 
 
 _new = ffi.new_allocator(should_clear_after_alloc=False)

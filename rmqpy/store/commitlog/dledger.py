@@ -139,7 +139,7 @@ class DLedgerCommitLog:
         if file is None:
             return None
         position = offset - file.first_offset
-        return file.view[position : position + size] if position + size <= file.size else None
+        return file.read(position, position + size) if position + size <= file.size else None
 
     def ranges(self, offset: PhysicalOffset) -> Iterator[ScanRange]:
         end = self.entries.committed.value

@@ -16,6 +16,7 @@ import os
 import stat
 
 from rmqpy.model.errors import StoreError
+from rmqpy.store.files import lost_pages
 
 FILE_MODE = 0o640
 DIRECTORY_MODE = 0o750
@@ -128,6 +129,7 @@ class DiskFile:
         if self._size == 0:
             return memoryview(b"")
         mapping = mmap.mmap(self._fd, self._size, mmap.MAP_SHARED, protection)
+        lost_pages.guard(mapping, self._path, is_written=bool(protection & mmap.PROT_WRITE))
         if protection & mmap.PROT_WRITE:
             self._map = mapping
         elif self._map is None:

@@ -38,6 +38,7 @@ from rmqpy.codec.properties import verify_property_crc
 from rmqpy.codec.scan import Scan, StopReason, is_end_filler
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
+from rmqpy.store.files import lost_pages
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles, file_name
 from rmqpy.store.files.paths import unused_name
 from rmqpy.store.files.record_search import (
@@ -177,7 +178,9 @@ class LogRecovery:
         a record), cut the files there, and clear a torn tail. Changes nothing if it raises
         StoreError.
         """
-        end = self._judge_tail(self._walk(start_number, start_offset))
+        found = self._walk(start_number, start_offset)
+        lost_pages.raise_if_any()  # their zeros are not the end of the log
+        end = self._judge_tail(found)
         count = len(self.segments)
         self.segments.cut(end.end)
         if len(self.segments) < count:
@@ -356,6 +359,7 @@ class LogRecovery:
         This runs from the end backwards: if it is interrupted, the next start finds the same
         damage.
         """
+        lost_pages.raise_if_any()
         moved = 0
         for later in range(len(self.segments) - 1, number, -1):
             moved += self._quarantine(self.segments[later], 0, limit)

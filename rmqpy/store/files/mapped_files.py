@@ -17,6 +17,7 @@ from itertools import pairwise
 
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem, StoreFile
+from rmqpy.store.files import lost_pages
 
 NAME_DIGITS = 20
 RESERVED_MIN, RESERVED_MAX = 8 * 1024, 256 * 1024
@@ -69,6 +70,12 @@ class MappedFile:
     def view(self) -> memoryview:
         """The whole file, mapped for reading."""
         return (self._file or self.file).view
+
+    def read(self, start: int, stop: int) -> memoryview:
+        """Return bytes of the file. Raises LostPagesError if the disk cannot deliver them."""
+        data = self.view[start:stop]
+        lost_pages.check_read(self.path, data, start)
+        return data
 
     def sync(self) -> None:
         """Make the bytes of the file durable, and its name, because the process that created it may

@@ -192,7 +192,7 @@ class ConsumeQueue:
             return memoryview(b"")
         start = position - file.first_offset
         stop = min(start + count * QUEUE_UNIT_SIZE, file.size, self._end - file.first_offset)
-        return file.view[start:stop]
+        return file.read(start, stop)
 
     def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
         """Return (physical offset, record size, tags code) of a unit, or None if it does not exist
