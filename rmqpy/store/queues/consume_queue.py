@@ -130,7 +130,7 @@ class ConsumeQueue:
         self._end = self._segments.wrote_offset
         for number in range(max(0, len(self._segments) - LOAD_CHECK_FILES), len(self._segments)):
             file = self._segments[number]
-            filled = _last_nonzero_end(file.view)
+            filled = _last_nonzero_end(file)
             used = _used_bytes(file.view, filled)
             if used < file.size:
                 self._end = file.first_offset + used
@@ -357,7 +357,7 @@ class ConsumeQueue:
             self._segments.sync_directories()
         last = self._segments.last
         used = position - last.first_offset
-        stale = _last_nonzero_end(last.view) if used < last.size else 0
+        stale = _last_nonzero_end(last) if used < last.size else 0
         if stale > used:
             last.file.writable[used:stale] = bytes(stale - used)
             self.mark_suspect()
@@ -379,8 +379,11 @@ class ConsumeQueue:
                 return
 
 
-def _last_nonzero_end(view: memoryview) -> int:
-    """Return the end of the unit that contains the last byte that is not zero."""
+def _last_nonzero_end(file: MappedFile) -> int:
+    """Return the end of the unit that contains the last byte that is not zero. Parts of the file
+    that were never written are not read: a new file is a hole of 6 MB.
+    """
+    view = file.view[: file.file.data_end(0)]
     for start in range((len(view) - 1) // _ZERO_STEP * _ZERO_STEP, -1, -_ZERO_STEP):
         chunk = bytes(view[start : start + _ZERO_STEP]).rstrip(b"\0")
         if chunk:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from mmap import mmap
+from pathlib import Path
 
 import pytest
 
 from rmqpy.model.errors import StoreError
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.queues.consume_queue import ConsumeQueue
 from rmqpy.store.retention import DeletionTask
 from rmqpy.testing.memory_files import MemoryFiles
@@ -46,6 +49,32 @@ def filled(first: int, count: int) -> tuple[MemoryFiles, ConsumeQueue]:
 def data(files: MemoryFiles, number: int = 0) -> bytearray | mmap:
     """Return the content of a file of the queue."""
     return files.nodes[f"{FOLDER}/{number * PER_FILE * 20:020d}"].data
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_a_start_does_not_read_what_was_never_written(tmp_path: Path) -> None:
+    """A file of a queue is a hole of 6 MB with a few units; reading it would allocate its pages."""
+
+    def mapped_bytes() -> int:
+        found = re.search(r"RssFile:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        assert found is not None
+        return int(found[1]) << 10
+
+    size, count = 6_000_000, 8
+    queues = [ConsumeQueue(OsFileSystem(), str(tmp_path / str(n)), size) for n in range(count)]
+    for queue in queues:
+        queue.load()
+        assert queue.put(0, 1000, 100, 0)
+        queue.close()
+    queues = [ConsumeQueue(OsFileSystem(), str(tmp_path / str(n)), size) for n in range(count)]
+    before = mapped_bytes()
+    for queue in queues:
+        queue.load()
+        queue.finish_recovery()
+        assert queue.max_offset == 1
+    assert mapped_bytes() - before < size
+    for queue in queues:
+        queue.close()
 
 
 def test_units_have_the_expected_bytes() -> None:
