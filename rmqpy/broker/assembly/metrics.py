@@ -15,19 +15,21 @@ rocketmq_group_count             caddr, localaddr, group
 rmqpy_*                          broker; role, peer or slave for some
 ===============================  ===============================================================
 
-All values are read from the tables for each request. Bound: ``SERIES_MAX`` lines; the lines left
-out are counted in ``rmqpy_series_left_out``. The module imports aiohttp, and is itself imported
-only if ``metricsListenAddress`` is set.
+All values are read from the tables for each request, in small steps between which the broker
+serves its clients. Bound: after ``SERIES_MAX`` lines no further topic is examined;
+``rmqpy_series_left_out`` is the number of lines that the others may have. The module imports
+aiohttp, and is itself imported only if ``metricsListenAddress`` is set.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from aiohttp import web
-from attrs import define
+from attrs import define, field
 
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.store_api import MessageReader
@@ -50,6 +52,13 @@ from rmqpy.store.files import lost_pages
 
 SERIES_MAX: Final = 100_000
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+SLICE_S: Final = 0.002
+PAUSE_S: Final = 0.004
+"""A page is made in slices of the first, in seconds, with a pause of the second between them."""
+LINES_OF_TOPIC: Final = 3
+LINES_OF_GROUP: Final = 5
+"""The largest numbers of lines for a topic, and for a group that consumes it."""
 
 Sample = tuple[str, Mapping[str, str], float]
 """Name, labels, value."""
@@ -105,6 +114,32 @@ _PUT_TIMES: Final = (
 ) + ("2to3s", "3to4s", "4to5s", "5to10s", "10stomore")
 
 
+@define(slots=True, eq=False, repr=False)
+class MetricsText:
+    """The lines of a page, by name."""
+
+    count: int = 0
+    left_out: int = 0
+    _by_name: dict[str, list[str]] = field(factory=dict, init=False)
+
+    def add(self, samples: Iterable[Sample]) -> None:
+        for name, labels, value in samples:
+            if self.count >= SERIES_MAX:
+                self.left_out += 1
+                continue
+            self.count += 1
+            pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+            self._by_name.setdefault(name, []).append(f"{name}{{{pairs}}} {value:g}")
+
+    def text(self) -> str:
+        """Return the page: one ``# TYPE`` line per name, then its samples."""
+        lines = []
+        for name, samples in self._by_name.items():
+            lines += [f"# TYPE {name} gauge", *samples]
+        lines += ["# TYPE rmqpy_series_left_out gauge", f"rmqpy_series_left_out {self.left_out}"]
+        return "\n".join(lines) + "\n"
+
+
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class Metrics:
     """The metrics of a broker, read from its tables."""
@@ -123,29 +158,30 @@ class Metrics:
     """Returns the status of a member of a DLedger group; None outside of a group."""
 
     def text(self) -> str:
-        """Return the page: one ``# TYPE`` line per name, then its samples."""
-        by_name: dict[str, list[str]] = {}
-        left_out = 0
-        for count, (name, labels, value) in enumerate(self._samples()):
-            if count >= SERIES_MAX:
-                left_out += 1
-                continue
-            pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-            by_name.setdefault(name, []).append(f"{name}{{{pairs}}} {value:g}")
-        lines = []
-        for name, samples in by_name.items():
-            lines += [f"# TYPE {name} gauge", *samples]
-        lines += ["# TYPE rmqpy_series_left_out gauge", f"rmqpy_series_left_out {left_out}"]
-        return "\n".join(lines) + "\n"
+        """Return the page."""
+        page = MetricsText()
+        for _ in self.steps(page):
+            pass
+        return page.text()
 
-    def _samples(self) -> Iterator[Sample]:
+    def steps(self, page: MetricsText) -> Iterator[None]:
+        """Fill ``page`` in small steps. Tables may change between them."""
         runtime = self.information.table()
-        yield from self._own(runtime)
-        yield from self._runtime(runtime)
-        yield from self._broker_rates()
-        for topic in self.topics.topics:
-            yield from self._topic(topic)
-        yield from self._online()
+        for few in (self._own(runtime), self._runtime(runtime), self._broker_rates()):
+            page.add(few)
+        for some in self._online():
+            page.add((some,))
+            yield
+        groups: dict[str, list[str]] = {}
+        for topic, group in self.offsets.pairs():
+            groups.setdefault(topic, []).append(group)
+            yield
+        for topic in list(self.topics.topics):
+            if page.count < SERIES_MAX:
+                page.add(self._topic(topic, groups.get(topic, ())))
+            else:
+                page.left_out += LINES_OF_TOPIC + LINES_OF_GROUP * len(groups.get(topic, ()))
+            yield
 
     def _runtime(self, runtime: Mapping[str, str]) -> Iterator[Sample]:
         identity = self.identity
@@ -186,9 +222,12 @@ class Metrics:
         minute = item.data().stats_minute if item is not None else None
         return minute.tps if minute is not None else 0.0
 
-    def _topic(self, topic: str) -> Iterator[Sample]:
+    def _topic(self, topic: str, groups: Sequence[str]) -> Iterator[Sample]:
+        config = self.topics.topics.get(topic)
+        if config is None:
+            return
         labels = {"cluster": self.identity.cluster, "broker": self.identity.name, "topic": topic}
-        queues = range(self.topics.topics[topic].write_queue_nums)
+        queues = range(config.write_queue_nums)
         ends = {queue: self.store.max_queue_offset(topic, queue) for queue in queues}
         whole = float(sum(ends.values()))
         if is_retry_topic(topic):
@@ -202,7 +241,7 @@ class Metrics:
             yield "rocketmq_producer_tps", labels, self._rate(items.TOPIC_PUT_NUMS, topic)
             size = self._rate(items.TOPIC_PUT_SIZE, topic)
             yield "rocketmq_producer_message_size", labels, size
-        for group in self.offsets.groups_of(topic):
+        for group in groups:
             yield from self._group(topic, group, ends)
 
     def _group(self, topic: str, group: str, ends: Mapping[int, int]) -> Iterator[Sample]:
@@ -235,14 +274,14 @@ class Metrics:
             yield name, of_group, self._rate(item, key)
 
     def _online(self) -> Iterator[Sample]:
-        retried = filter(is_retry_topic, self.topics.topics)
+        retried = [topic for topic in self.topics.topics if is_retry_topic(topic)]
         for name in sorted({group_of_retry_topic(topic) for topic in retried}):
             group = self.clients.consumer_group(name)
             if group is not None:
                 clients = ",".join(group.client_ids)
                 labels = {"caddr": clients, "localaddr": self.identity.address, "group": name}
                 yield "rocketmq_group_count", labels, float(len(group.members))
-        for name, members in self.clients.producer_groups.items():
+        for name, members in list(self.clients.producer_groups.items()):
             labels = {
                 "cluster": self.identity.cluster, "broker": self.identity.name, "group": name,
             }  # fmt: skip
@@ -288,6 +327,7 @@ class MetricsPage:
     def __init__(self, metrics: Metrics) -> None:
         self._source = metrics
         self._runner: web.AppRunner | None = None
+        self._making: asyncio.Task[bytes] | None = None
 
     async def listen(self, host: str, port: int) -> str:
         """Serve ``/metrics`` and return the address that is listened on. Raises OSError if the port
@@ -302,12 +342,25 @@ class MetricsPage:
         return f"{listening}:{actual}"
 
     async def close(self) -> None:
+        if self._making is not None:
+            self._making.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        body = self._source.text().encode()
+        if self._making is None or self._making.done():
+            self._making = asyncio.create_task(self._make())
+        body = await asyncio.shield(self._making)  # requests that arrive meanwhile get the same
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+    async def _make(self) -> bytes:
+        page, loop = MetricsText(), asyncio.get_running_loop()
+        begun = loop.time()
+        for _ in self._source.steps(page):
+            if loop.time() - begun >= SLICE_S:
+                await asyncio.sleep(PAUSE_S)
+                begun = loop.time()
+        return page.text().encode()
 
 
 def _escaped(text: str) -> str:

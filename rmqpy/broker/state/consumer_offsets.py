@@ -11,7 +11,7 @@ Invariants: offsets are accepted as the consumer reports them, smaller ones too;
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from attrs import define, field
@@ -71,11 +71,19 @@ class ConsumerOffsetTable:
 
     def topics_of(self, group: str) -> list[str]:
         """Return the topics of which ``group`` has committed offsets."""
-        return [topic for topic, owner in self._pairs() if owner == group]
+        return [topic for topic, owner in self.pairs() if owner == group]
 
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that have committed offsets of ``topic``."""
-        return [group for name, group in self._pairs() if name == topic]
+        return [group for name, group in self.pairs() if name == topic]
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """Iterate over the pairs of topic and group that have offsets now. The table may change
+        meanwhile.
+        """
+        for key in list(self._table):
+            topic, _, group = key.rpartition(KEY_SEPARATOR)
+            yield topic, group
 
     def remove_group(self, group: str) -> None:
         self._remove(key for key in self._table if key.rpartition(KEY_SEPARATOR)[2] == group)
@@ -109,11 +117,6 @@ class ConsumerOffsetTable:
                 changed = True
         if changed:
             self._on_change()
-
-    def _pairs(self) -> Iterable[tuple[str, str]]:
-        for key in self._table:
-            topic, _, group = key.rpartition(KEY_SEPARATOR)
-            yield topic, group
 
     def _new_key(self, key: str, group: str, topic: str) -> dict[int, int]:
         names.check_topic(topic)

@@ -7,17 +7,29 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from rmqpy.broker.assembly.wiring import build_metrics
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.client import Message, Producer, PullConsumer
 from rmqpy.net.unsent import UnsentBytes
+from rmqpy.remoting.bodies.topics import TopicConfig
 from rmqpy.testing.harness import BuildBroker
 from rmqpy.testing.in_process import name_server_and_broker
 
 aiohttp = pytest.importorskip("aiohttp")
+
+from rmqpy.broker.assembly.metrics import (  # noqa: E402 - needs aiohttp
+    LINES_OF_GROUP,
+    LINES_OF_TOPIC,
+    Metrics,
+    MetricsText,
+    Sample,
+)
 
 LINE = re.compile(r'(\w+)(\{(\w+="(\\.|[^"\\])*",?)*\})? (\S+)')
 EXPORTER = (
@@ -101,6 +113,63 @@ def test_the_page_of_a_member_of_a_group(tmp_path: Path) -> None:
     assert found["rmqpy_replication_strangers"] == [('{broker="a"}', 0.0)]
     (committed,), (end,) = found["rmqpy_dledger_committed_index"], found["rmqpy_dledger_end_index"]
     assert committed[1] == end[1] >= 4.0
+
+
+def with_topics(build: BuildBroker, count: int) -> Metrics:
+    """Return the metrics of a broker with ``count`` topics, each read by one group."""
+    harness = build()
+    for number in range(count):
+        harness.broker.topics.put(TopicConfig(topic_name=f"T{number}"))
+        harness.broker.offsets.commit(f"G{number}", f"T{number}", 0, 1)
+    return build_metrics(harness.broker, UnsentBytes(), None)
+
+
+def test_the_offsets_of_all_topics_are_read_in_one_pass(
+    build: BuildBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = with_topics(build, 200)
+    passes = []
+    pairs = ConsumerOffsetTable.pairs
+
+    def counted(table: ConsumerOffsetTable) -> Iterator[tuple[str, str]]:
+        passes.append(table)
+        return pairs(table)
+
+    monkeypatch.setattr(ConsumerOffsetTable, "pairs", counted)
+    found = read(metrics.text())
+    assert len([labels for labels, _ in found["rocketmq_group_diff"] if '"G' in labels]) == 200
+    assert len(passes) == 1
+
+
+def test_a_page_is_made_in_small_steps(build: BuildBroker) -> None:
+    metrics, page = with_topics(build, 200), MetricsText()
+    counts = [page.count for _ in metrics.steps(page)]
+    lines = [after - before for before, after in pairwise(counts)]
+    assert len(lines) > 400 and max(lines) <= LINES_OF_TOPIC + LINES_OF_GROUP
+    # Other work may remove topics and add offsets between two steps.
+    steps = metrics.steps(MetricsText())
+    next(steps)
+    metrics.topics.delete("T7")
+    metrics.offsets.commit("new", "T8", 0, 1)
+    assert sum(1 for _ in steps) > 100
+
+
+def test_a_page_ends_at_the_limit(build: BuildBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = with_topics(build, 200)
+    whole = sum(map(len, read(metrics.text()).values()))
+    examined: list[str] = []
+    topic = Metrics._topic
+
+    def recorded(metrics: Metrics, name: str, groups: Sequence[str]) -> Iterator[Sample]:
+        examined.append(name)
+        return topic(metrics, name, groups)
+
+    monkeypatch.setattr(Metrics, "_topic", recorded)
+    monkeypatch.setattr("rmqpy.broker.assembly.metrics.SERIES_MAX", whole - 500)
+    found = read(metrics.text())
+    assert sum(map(len, found.values())) == whole - 500 + 1
+    assert found["rmqpy_series_left_out"][0][1] >= 500 - 1
+    assert len(examined) < 150
 
 
 def test_labels_are_escaped(build: BuildBroker) -> None:
