@@ -23,6 +23,7 @@ from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import ConsumerOffsetSerializeWrapper
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.fastjson import quote
 from rmqpy.remoting.headers import (
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
@@ -42,6 +43,9 @@ class ConsumerOffsetTable:
     """The committed offsets, by ``topic@group`` and queue."""
 
     _table: dict[str, dict[int, int]] = field(factory=dict, init=False)
+    _texts: dict[str, str] = field(factory=dict, init=False)
+    """The encoded queues by key, except those of the ``_stale`` keys."""
+    _stale: set[str] = field(factory=set, init=False)
     _on_change: Callable[[], None] = field(default=lambda: None, init=False)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
@@ -67,6 +71,7 @@ class ConsumerOffsetTable:
         if queues is None:
             queues = self._new_key(key, group, topic)
         queues[queue_id] = offset
+        self._stale.add(key)
         self._on_change()
 
     def topics_of(self, group: str) -> list[str]:
@@ -93,8 +98,21 @@ class ConsumerOffsetTable:
         return ConsumerOffsetSerializeWrapper(offset_table=self._table)
 
     def file_content(self) -> bytes:
-        """Return the table as it is saved."""
-        return self.wrapper().encode(pretty=True)
+        """Return the text of consumerOffset.json, which is that of the wrapper. Only queues that
+        have changed are encoded again: it is written every five seconds.
+        """
+        for key in self._stale:
+            numbers = ",".join([f"{queue}:{offset}" for queue, offset in self._table[key].items()])
+            self._texts[key] = f"\t\t{quote(key)}:{{{numbers}" + ("\n\t\t}" if numbers else "}")
+        self._stale.clear()
+        texts = self._texts
+        entries = ",\n".join([texts[key] for key in self._table])
+        table = f"{{\n{entries}\n\t}}" if entries else "{}"
+        return f'{{\n\t"offsetTable":{table}\n}}'.encode("utf-8", "replace")
+
+    def encode(self) -> bytes:
+        """Return the text that slaves receive. Control characters within names are escaped."""
+        return self.file_content().translate(None, b"\n\t")
 
     def restore(self, saved: ConsumerOffsetSerializeWrapper) -> None:
         """Take over a saved table."""
@@ -103,6 +121,7 @@ class ConsumerOffsetTable:
                 logger.error("offsets of %r skipped: key is not topic@group", key)
                 continue
             self._table[key] = dict(queues)
+            self._stale.add(key)
 
     def merge(self, received: ConsumerOffsetSerializeWrapper) -> None:
         """Take over a master's offset for each queue that the master names; nothing is removed."""
@@ -111,10 +130,14 @@ class ConsumerOffsetTable:
             if KEY_SEPARATOR not in key:
                 logger.error("offsets of %r skipped: key is not topic@group", key)
                 continue
-            own = self._table.setdefault(key, {})
+            own = self._table.get(key)
+            if own is None:
+                own = self._table[key] = {}
+                self._stale.add(key)
             if any(own.get(queue_id) != offset for queue_id, offset in queues.items()):
                 own.update(queues)
                 changed = True
+                self._stale.add(key)
         if changed:
             self._on_change()
 
@@ -128,12 +151,15 @@ class ConsumerOffsetTable:
             )
         queues: dict[int, int] = {}
         self._table[key] = queues
+        self._stale.add(key)
         return queues
 
     def _remove(self, keys: Iterable[str]) -> None:
         removed = list(keys)
         for key in removed:
             del self._table[key]
+            self._texts.pop(key, None)
+            self._stale.discard(key)
         if removed:
             self._on_change()
 
@@ -189,4 +215,4 @@ class OffsetProcessor:
         return RemotingCommand.response_to(request, header=UpdateConsumerOffsetResponseHeader())
 
     def get_all(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        return RemotingCommand.response_to(request, body=self.offsets.wrapper().encode())
+        return RemotingCommand.response_to(request, body=self.offsets.encode())

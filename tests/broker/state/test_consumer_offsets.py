@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.broker.state.persistence import TableFile, TableWriter
 from rmqpy.model.errors import StoreError
 from rmqpy.remoting.bodies import ConsumerOffsetSerializeWrapper
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
+from rmqpy.remoting.fastjson import quote
 from rmqpy.remoting.headers import (
     QueryConsumerOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
@@ -134,6 +137,51 @@ def test_javas_offset_table_is_written_back_byte_for_byte(build: BuildBroker) ->
     assert ours.offset_table == theirs.offset_table
     text = harness.broker.offsets.wrapper().encode(pretty=True)
     assert text == (source / "consumerOffset.json").read_bytes().rstrip(b"\n")
+
+
+def test_the_text_is_that_of_the_wrapper_after_any_changes() -> None:
+    table, choose = ConsumerOffsetTable(), Random(7)
+
+    def check() -> None:
+        assert table.file_content() == table.wrapper().encode(pretty=True)
+        assert table.encode() == table.wrapper().encode()
+
+    check()
+    table.restore(ConsumerOffsetSerializeWrapper(offset_table={'odd "\t\n"@g': {2: 1}, "e@g": {}}))
+    check()
+    received = ConsumerOffsetSerializeWrapper(offset_table={"T1@G1": {0: 5}, "T9@new": {1: 2**62}})
+    for _ in range(200):
+        what = choose.random()
+        if what < 0.9:
+            group, topic = f"G{choose.randrange(5)}", f"T{choose.randrange(5)}"
+            table.commit(group, topic, choose.randrange(3), choose.randrange(1 << 40))
+        elif what < 0.95:
+            table.merge(received)
+        else:
+            table.remove_group(f"G{choose.randrange(5)}")
+        if choose.random() < 0.3:
+            check()
+    check()
+
+
+def test_only_changed_offsets_are_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = ConsumerOffsetTable()
+    for number in range(100):
+        table.commit("G", f"T{number}", 0, 1)
+    table.file_content()
+    encoded: list[str] = []
+
+    def recorded(text: str) -> str:
+        encoded.append(text)
+        return quote(text)
+
+    monkeypatch.setattr("rmqpy.broker.state.consumer_offsets.quote", recorded)
+    table.commit("G", "T7", 0, 2)
+    table.commit("G", "T7", 1, 2)
+    table.merge(table.wrapper())
+    table.file_content()
+    table.encode()
+    assert encoded == ["T7@G"]
 
 
 # ----------------------------------------------------------------------------------------- files
