@@ -17,6 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define
 
+from rmqpy.broker.assembly.resource_limits import (
+    CHECK_PERIOD_MS,
+    QueueLimitWarning,
+    SystemLimits,
+)
 from rmqpy.broker.assembly.server import BrokerServer, FastPort
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.scheduling import PeriodicWork
@@ -184,6 +189,9 @@ class Broker:
             self.queue_flusher.begin,
         )
         each("room", lambda: ROOM_PERIOD_MS, self._retry_full_disk)
+        limits = QueueLimitWarning(SystemLimits.read())
+        limits.check(len(self.store.queues))
+        each("limits", lambda: CHECK_PERIOD_MS, lambda: limits.check(len(self.store.queues)))
         each("lost pages", lambda: ROOM_PERIOD_MS, self.failures.check_pages)
         each("cleaning", lambda: identity.store.clean_resource_interval, self.cleaning.begin)
         each(
