@@ -28,6 +28,7 @@ from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.config_checks import CONFIG_FILE_CHECKS, roles
 from rmqpy.upgrade.checks.ledger import (
     EntryFile,
+    EntryView,
     Ledger,
     agreed_index,
     position_after,
@@ -45,6 +46,7 @@ from rmqpy.upgrade.plan.node_context import (
 from rmqpy.upgrade.plan.operations import (
     Cut,
     Derive,
+    Fetch,
     MakeDir,
     Move,
     MoveAside,
@@ -55,6 +57,7 @@ from rmqpy.upgrade.plan.operations import (
 from rmqpy.upgrade.plan.plan import NodePlan
 from rmqpy.upgrade.plan.reframe import DataFile, Piece, edits_of, pieces_of
 from rmqpy.upgrade.plan.undo import RANGE_BYTES
+from rmqpy.upgrade.steps.fetch_entries import Donor, Fetched, donor_of, fetch_entries, lacks
 from rmqpy.upgrade.steps.plan_context import PlanContext
 from rmqpy.upgrade.steps.states import GroupState
 from rmqpy.upgrade.steps.written_config import check_written
@@ -102,12 +105,15 @@ def plan(context: PlanContext) -> list[NodePlan]:
     """
     local = context.on_this_host
     nodes = {replica.name: context.node_context(replica) for replica in local}
-    ledgers = [read_ledger(node.files, node.settings) for node in nodes.values()]
+    ledgers = {
+        replica.name: read_ledger(nodes[replica.name].files, nodes[replica.name].settings)
+        if isinstance(replica, LocalReplica)
+        else _surveyed_ledger(replica)
+        for replica in context.group.replicas
+    }
     cut_index = context.options.cut_index
     if cut_index is None:
-        others = [each for each in context.group.replicas if each not in local]
-        all_ledgers = [*ledgers, *map(_surveyed_ledger, others)]
-        cut_index = agreed_index(all_ledgers, _group_size(context, local))
+        cut_index = agreed_index(list(ledgers.values()), _group_size(context, local))
     keys, notes = _config_keys(context)
     parts = []
     for replica in local:
@@ -123,10 +129,32 @@ def plan(context: PlanContext) -> list[NodePlan]:
             config_text=text,
             reads_version=context.options.reads_version,
         )
-        part = plan_leave(nodes[replica.name], options)
+        donor = _donor(context, ledgers, replica, cut_index)
+        part = plan_leave(nodes[replica.name], options, donor)
         parts.append(attrs.evolve(part, notes=(*part.notes, *notes)))
         notes = ()
     return parts
+
+
+def _donor(
+    context: PlanContext, ledgers: dict[str, Ledger], replica: LocalReplica, cut_index: int
+) -> Donor | None:
+    """Return the member with the newest entries up to the cut, if this one may not have them."""
+    newest = max(each.end_term for each in ledgers.values())
+    own = ledgers[replica.name]
+    if own.end_term == newest and own.end_index >= cut_index:
+        return None
+    able = [
+        each
+        for each in context.group.replicas
+        if ledgers[each.name].end_term == newest and ledgers[each.name].end_index >= cut_index
+    ]
+    if not able:
+        return None
+    # A directory of this host is read without a transfer.
+    chosen = min(able, key=lambda each: not isinstance(each, LocalReplica))
+    holder = chosen if isinstance(chosen, LocalReplica) else replica
+    return donor_of(chosen, context.node_context(holder), own)
 
 
 def _config_keys(context: PlanContext) -> tuple[dict[str, dict[str, str]], tuple[str, ...]]:
@@ -157,12 +185,19 @@ def undo() -> str:
     return "rmqpy upgrade rollback: every byte from the undo records, until finalize"
 
 
-def plan_leave(context: NodeContext, options: LeaveOptions) -> NodePlan:
-    """Return this member's part. Change nothing.
+def plan_leave(context: NodeContext, options: LeaveOptions, donor: Donor | None = None) -> NodePlan:
+    """Return this member's part; entries that it lacks are taken from ``donor``. Change nothing.
 
     Raise UpgradeRefusedError if the member cannot leave, StoreError for a damaged directory.
     """
-    return _LeavePlanner(context, options, read_ledger(context.files, context.settings)).plan()
+    ledger = read_ledger(context.files, context.settings)
+    planner = _LeavePlanner(context, options, ledger)
+    if donor is not None and lacks(context.files, ledger, donor, options.cut_index):
+        planner.fetched = fetch_entries(
+            context, ledger, donor, options.cut_index, planner.keep_folder
+        )
+        planner.ledger = planner.fetched.ledger
+    return planner.plan()
 
 
 def leave_blockers(
@@ -203,13 +238,14 @@ class _LeavePlanner:
     context: NodeContext
     options: LeaveOptions
     ledger: Ledger
+    fetched: Fetched | None = None
 
     @property
     def _paths(self) -> StorePaths:
         return StorePaths.from_settings(self.context.settings)
 
     @property
-    def _keep(self) -> str:
+    def keep_folder(self) -> str:
         tag = digest_of(f"{self.options.replica}|{self.ledger.end_index}".encode())[:8]
         return f"{upgrade_work(self._paths.root)}/keep-{tag}"
 
@@ -236,7 +272,7 @@ class _LeavePlanner:
         return NodePlan(
             replica=self.options.replica,
             root=self._paths.root,
-            keep=self._keep,
+            keep=self.keep_folder,
             ops=tuple(ops),
             notes=tuple(self._notes(kept)),
         )
@@ -244,6 +280,8 @@ class _LeavePlanner:
     def _cut(self) -> tuple[list[EntryFile], list[Op]]:
         """Return the files that stay, in final form, and the operations that remove the rest."""
         index, ledger = self.options.cut_index, self.ledger
+        if self.fetched is not None:
+            return list(ledger.files), list(self.fetched.ops)
         if index > ledger.end_index:
             raise UpgradeRefusedError(
                 f"the group keeps entries up to {index}, this member has them up to"
@@ -266,7 +304,7 @@ class _LeavePlanner:
                     end=end,
                     before=before,
                     after=digest_of(bytes(end - position)),
-                    kept=f"{self._keep}/cut/{file_name(last.base_offset + position)}",
+                    kept=f"{self.keep_folder}/cut/{file_name(last.base_offset + position)}",
                     why=f"entries after {index} were never acknowledged",
                 )
             )
@@ -278,7 +316,7 @@ class _LeavePlanner:
         return [
             MoveAside(
                 path=entry_file.path,
-                to=f"{self._keep}/entries/{file_name(entry_file.base_offset)}",
+                to=f"{self.keep_folder}/entries/{file_name(entry_file.base_offset)}",
                 why="no entry in it is kept",
             )
             for entry_file in reversed(entry_files)
@@ -286,7 +324,7 @@ class _LeavePlanner:
 
     def _reframe(self, entry_file: EntryFile, moved_to: int) -> list[Op]:
         end = entry_file.size if entry_file.closed else entry_file.content_end
-        file = self.context.files.open_readonly(entry_file.path)
+        file = self._open(entry_file)
         try:
             base = self.ledger.base_offset
             data = DataFile(file.view, entry_file.base_offset, end, base, moved_to)
@@ -321,6 +359,12 @@ class _LeavePlanner:
             undo_bytes=undo_bytes,
         )
 
+    def _open(self, entry_file: EntryFile) -> EntryView:
+        """Return the content of a file as it will be once missing entries are fetched."""
+        if self.fetched is not None:
+            return self.fetched.open(self.context.files, entry_file.path)
+        return self.context.files.open_readonly(entry_file.path)
+
     def _move_files(self, kept_files: list[EntryFile]) -> list[Op]:
         files, paths = self.context.files, self._paths
         ops: list[Op] = []
@@ -335,14 +379,14 @@ class _LeavePlanner:
         ops.append(
             MoveAside(
                 path=paths.dledger(self_id),
-                to=f"{self._keep}/dledger-{self_id}",
+                to=f"{self.keep_folder}/dledger-{self_id}",
                 why="index, term and votes of the group",
             )
         )
         return ops
 
     def _derived(self) -> list[Op]:
-        files, paths, keep = self.context.files, self._paths, self._keep
+        files, paths, keep = self.context.files, self._paths, self.keep_folder
         built = f"{keep}/derived"
         ops: list[Op] = [
             Derive(
@@ -374,7 +418,7 @@ class _LeavePlanner:
         return Write.of(path, before, data, f"all up to store time {stored_ms} is durable")
 
     def _last_stored_ms(self, entry_file: EntryFile) -> int:
-        file = self.context.files.open_readonly(entry_file.path)
+        file = self._open(entry_file)
         try:
             offset, stored_ms = entry_file.base_offset, 0
             end = entry_file.base_offset + entry_file.content_end
@@ -397,18 +441,31 @@ class _LeavePlanner:
 
     def _notes(self, kept_files: list[EntryFile]) -> list[str]:
         first = [str(each.base_offset + 48) for each in kept_files if each.first_index >= 0]
+        if self.fetched is not None:
+            fetched = sum(op.changed_bytes for op in self.fetched.ops if isinstance(op, Fetch))
+            name = self.fetched.donor.name
+            return [
+                f"entries up to {self.options.cut_index} are kept; this member lacks some of them,"
+                f" which are fetched from {name} ({fetched} bytes)",
+                *self._moved_notes(first),
+            ]
         cut = self.ledger.end_index - max(self.options.cut_index, -1)
         notes = [
             f"entries up to {self.options.cut_index} are kept"
             + (f", {cut} after it were never acknowledged" if cut else "")
         ]
-        if first:
-            notes.append(
-                "these messages move down by 48 bytes, so their offset message ids change: "
-                + ", ".join(first[:20])
-                + (f" and {len(first) - 20} more" if len(first) > 20 else "")
-            )
-        return notes
+        return [*notes, *self._moved_notes(first)]
+
+    @staticmethod
+    def _moved_notes(first: list[str]) -> list[str]:
+        if not first:
+            return []
+        more = f" and {len(first) - 20} more" if len(first) > 20 else ""
+        return [
+            "these messages move down by 48 bytes, so their offset message ids change: "
+            + ", ".join(first[:20])
+            + more
+        ]
 
 
 def _content_end(files: FileSystem, path: str) -> int:

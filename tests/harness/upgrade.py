@@ -29,15 +29,19 @@ else:
 
 __all__ = [
     "GOLDEN_SIZES",
+    "PEERS",
+    "SHOWN",
     "FileSizes",
     "LeaveOptions",
     "MakeUpgradeRig",
+    "RunUpgrade",
     "UpgradeRig",
     "log_of",
     "memory_context",
     "plan_leave",
     "small_group",
     "tree_of",
+    "write_confs",
 ]
 
 SPARSE_BYTES_MIN = 1 << 26
@@ -147,3 +151,26 @@ def memory_context(
         options=options or SwitchOptions(),
         settings={rig.root[1:]: rig.settings() for rig in (master, slave)},
     )
+
+
+RunUpgrade = Callable[[str], tuple[int, str, str]]
+"""Runs ``rmqpy upgrade`` with a line of arguments; returns exit code, stdout, and stderr."""
+
+CONF = """brokerName=b0
+brokerClusterName=DefaultCluster
+listenPort={port}
+mappedFileSizeCommitLog=65536
+mappedFileSizeConsumeQueue=2000
+maxHashSlotNum=100
+maxIndexNum=400
+storePathRootDir={root}
+"""
+SHOWN = "n0 n1 n2 -c n0=n0.conf -c n1=n1.conf -c n2=n2.conf"
+PEERS = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
+
+
+def write_confs(root: Path, more: str = "") -> None:
+    """Write the broker.conf of n0, n1, and n2; SELF in ``more`` stands for the name."""
+    for number in range(3):
+        text = CONF.format(port=15911 + 10 * number, root=root / f"n{number}")
+        (root / f"n{number}.conf").write_text(text + more.replace("SELF", f"n{number}"))

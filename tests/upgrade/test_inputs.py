@@ -3,87 +3,12 @@
 from __future__ import annotations
 
 import errno
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.upgrade import tree_of
+from harness.upgrade import PEERS, SHOWN, RunUpgrade, tree_of
 
-from rmqpy.cli import main
 from rmqpy.store.files.disk import OsFileSystem
-
-CONF = """brokerName=b0
-brokerClusterName=DefaultCluster
-listenPort={port}
-mappedFileSizeCommitLog=65536
-mappedFileSizeConsumeQueue=2000
-maxHashSlotNum=100
-maxIndexNum=400
-storePathRootDir={root}
-"""
-SHOWN = "n0 n1 n2 -c n0=n0.conf -c n1=n1.conf -c n2=n2.conf"
-PEERS = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
-
-Run = Callable[[str], tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run ``rmqpy upgrade`` with a line of arguments; return code, stdout, and stderr."""
-
-    def run_line(line: str) -> tuple[int, str, str]:
-        import shlex
-
-        code = main(["upgrade", *shlex.split(line)])
-        return code, *capsys.readouterr()
-
-    return run_line
-
-
-def write_confs(root: Path, more: str = "") -> None:
-    for number in range(3):
-        text = CONF.format(port=15911 + 10 * number, root=root / f"n{number}")
-        (root / f"n{number}.conf").write_text(text + more.replace("SELF", f"n{number}"))
-
-
-@pytest.fixture
-def classic(golden_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the directory of three equal classic replicas with their broker.conf files."""
-    root = golden_copy("B-master-slave-v497")
-    (root / "master").rename(root / "n0")
-    (root / "slave").rename(root / "n1")
-    shutil.copytree(root / "n0", root / "n2")
-    for name in ("n1", "n2"):
-        shutil.copytree(root / "n0/config", root / name / "config", dirs_exist_ok=True)
-    write_confs(root)
-    monkeypatch.chdir(root)
-    return root
-
-
-@pytest.fixture
-def lagging(golden_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the directory of a master, a lagging slave, and an empty third node."""
-    root = golden_copy("B-lagging-slave-v497")
-    (root / "master").rename(root / "n0")
-    (root / "slave").rename(root / "n1")
-    (root / "n2").mkdir()
-    write_confs(root)
-    monkeypatch.chdir(root)
-    return root
-
-
-@pytest.fixture
-def joined(golden_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the directory of a group of three members with their broker.conf files."""
-    root = golden_copy("C-upgraded-v497")
-    write_confs(
-        root,
-        f"dLegerPeers={PEERS}\ndLegerSelfId=SELF\nenableDLegerCommitLog=true\ndLegerGroup=b0\n",
-    )
-    monkeypatch.chdir(root)
-    return root
-
 
 Tree = dict[str, tuple[bytes, int]]
 
@@ -117,7 +42,7 @@ def everything(root: Path) -> Tree:
     ],
 )
 def test_names_and_files_that_do_not_fit_are_refused(
-    classic: Path, run: Run, line: str, code: int, words: list[str]
+    classic: Path, run: RunUpgrade, line: str, code: int, words: list[str]
 ) -> None:
     (classic / "any.conf").write_text("storePathRootDir=/elsewhere\n")
     before = everything(classic)
@@ -127,7 +52,7 @@ def test_names_and_files_that_do_not_fit_are_refused(
     assert everything(classic) == before
 
 
-def test_a_shared_log_is_refused(classic: Path, run: Run) -> None:
+def test_a_shared_log_is_refused(classic: Path, run: RunUpgrade) -> None:
     for name in ("n0", "n1"):
         with (classic / f"{name}.conf").open("a") as conf:
             conf.write(f"storePathCommitLog={classic}/n0/commitlog\n")
@@ -162,7 +87,7 @@ def test_a_shared_log_is_refused(classic: Path, run: Run) -> None:
     ],
 )
 def test_files_that_cannot_be_used_are_named(
-    classic: Path, run: Run, line: str, words: list[str]
+    classic: Path, run: RunUpgrade, line: str, words: list[str]
 ) -> None:
     (classic / "binary").write_bytes(b"\xff\xfe\x00")
     (classic / "list.json").write_text("[1, 2]")
@@ -176,7 +101,7 @@ def test_files_that_cannot_be_used_are_named(
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.EROFS])
 def test_an_error_of_the_disk_has_path_and_remedy(
-    classic: Path, run: Run, monkeypatch: pytest.MonkeyPatch, number: int
+    classic: Path, run: RunUpgrade, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     assert run("plan n0 n1 --out plan.json")[0] == 0
 
@@ -219,7 +144,7 @@ IDS = "--self-id n0=n0 --self-id n1=n1 --self-id n2=n2"
     ],
 )
 def test_a_switch_validates_what_it_would_write(
-    classic: Path, run: Run, peers: str, ids: str, words: list[str]
+    classic: Path, run: RunUpgrade, peers: str, ids: str, words: list[str]
 ) -> None:
     before = everything(classic)
     code, _, err = run(f"switch {SHOWN} --peers '{peers}' {ids}")
@@ -230,7 +155,7 @@ def test_a_switch_validates_what_it_would_write(
 
 @pytest.mark.slow
 def test_a_switch_reports_names_that_it_cannot_resolve(
-    classic: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    classic: Path, run: RunUpgrade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def known(host: str, *_: object) -> list[str]:
         if host == "elsewhere":
@@ -264,7 +189,7 @@ def test_a_switch_reports_names_that_it_cannot_resolve(
     ],
 )
 def test_leaving_validates_what_it_would_write(
-    joined: Path, run: Run, roles: str, code: int, words: list[str]
+    joined: Path, run: RunUpgrade, roles: str, code: int, words: list[str]
 ) -> None:
     with (joined / "n2.conf").open("a") as conf:
         conf.write("brokerRole=SLAVE\nbrokerId=2\n")
@@ -287,7 +212,7 @@ def test_leaving_validates_what_it_would_write(
     ],
 )
 def test_file_sizes_that_differ_are_found(
-    classic: Path, run: Run, key: str, value: str, expected: str
+    classic: Path, run: RunUpgrade, key: str, value: str, expected: str
 ) -> None:
     conf = classic / "n1.conf"
     conf.write_text(f"{conf.read_text()}{key}={value}\n")

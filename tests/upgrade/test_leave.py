@@ -351,9 +351,26 @@ def test_a_group_is_cut_where_a_quorum_agrees(make_rig: MakeUpgradeRig) -> None:
     assert agreed_index([full, short, short], 3) == 5
     with pytest.raises(UpgradeRefusedError, match="too few"):
         agreed_index([full], 3)
-    short.end_term = full.end_term - 1
-    with pytest.raises(UpgradeRefusedError, match="no quorum ended in one term"):
-        agreed_index([full, short], 3)
+
+
+def test_what_a_missing_member_may_have_acknowledged_is_kept(make_rig: MakeUpgradeRig) -> None:
+    rig = upgraded(make_rig, 0, 9)
+    full = read_ledger(rig.files, rig.settings())
+    short = read_ledger(rig.files, rig.settings())
+    short.end_index, short.committed_index, full.committed_index = 5, 3, 3
+    assert agreed_index([full, short], 3) == 8, "the third member and the first are a quorum"
+    assert agreed_index([full, short, short], 5) == 8
+    assert agreed_index([full, short, short, short], 5) == 5
+
+
+def test_without_a_quorum_in_one_term_the_newest_log_is_kept(make_rig: MakeUpgradeRig) -> None:
+    """An election would choose it; what was committed in the term before is in it."""
+    rig = upgraded(make_rig, 0, 9)
+    full = read_ledger(rig.files, rig.settings())
+    older = read_ledger(rig.files, rig.settings())
+    older.end_index, older.end_term = 12, full.end_term - 1
+    older.committed_index = full.committed_index = 3
+    assert agreed_index([full, older, older], 3) == 8
 
 
 def patch_records(rig: UpgradeRig, patch: Callable[[bytearray, int, int], None]) -> None:

@@ -191,7 +191,7 @@ def ledger_state_problems(
     problems = []
     for path, numbers, texts in (
         (ledger.current_term, ["currTerm"], ["voteLeader"]),
-        (ledger.checkpoint, ["committedIndex", "endIndex"], []),
+        (ledger.checkpoint, ["committedIndex", "endIndex"], ["durableIndex", "durableOffset"]),
     ):
         if not files.exists(path):
             if path == ledger.current_term or files.exists(path + BACKUP_SUFFIX):

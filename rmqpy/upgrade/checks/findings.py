@@ -28,6 +28,8 @@ class CheckFinding:
     remedy: str = ""
     places: tuple[dict[str, Any], ...] = ()
     """The findings of the audit that the text sums up, only in the JSON form."""
+    code: str = ""
+    """The audit's code, if the check reports a finding of the audit."""
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -7,7 +7,8 @@ committed index. Where a group may be cut can be decided only from all members t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
 from attrs import define, field
 
@@ -19,12 +20,40 @@ from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.quorum import is_quorum
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
-from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
+from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.ledger.entry_recovery import DATA_SIZE_KEY
 from rmqpy.store.ledger.member_state import MemberFiles
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.reframe import PROPERTIES_MAX_BEFORE, PROPERTIES_MAX_BEFORE_FIRST
+
+
+class EntryView(Protocol):
+    """The content of an open data file."""
+
+    @property
+    def view(self) -> memoryview: ...
+
+    def close(self) -> None: ...
+
+
+class DataFileBytes(Protocol):
+    """A data file, its content, and its place in the log."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def first_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def view(self) -> memoryview: ...
 
 
 @define(slots=True, frozen=True)
@@ -69,20 +98,30 @@ def read_ledger(files: FileSystem, settings: StoreSettings) -> Ledger:
     """Return a stopped member's ledger. Raise StoreError for files that no clean stop leaves."""
     paths = StorePaths.from_settings(settings)
     self_id = settings.dledger_self_id
-    assert self_id is not None, "only a member has a ledger"
+    if self_id is None:
+        raise UpgradeRefusedError(
+            f"{paths.root}: dLegerSelfId is not set in its broker.conf, expected the id of the"
+            " member whose entries are there; write it into broker.conf, or pass no -c"
+        )
     data_files = MappedFiles(
         files, (settings.dledger_data_path,), settings.mapped_file_size_commit_log
     )
     data_files.load(DATA_SIZE_KEY)
-    ledger = Ledger()
     try:
-        for file in data_files:
-            if not _add_file(ledger, file):
-                break
+        ledger = read_entries(data_files)
     finally:
         data_files.close()
     committed = MemberFiles(files, paths.dledger(self_id)).load_committed_index()
     ledger.committed_index = min(committed, ledger.end_index)
+    return ledger
+
+
+def read_entries(files: Iterable[DataFileBytes]) -> Ledger:
+    """Return the ledger in consecutive data files. Raise StoreError for damaged ones."""
+    ledger = Ledger()
+    for file in files:
+        if not _add_file(ledger, file):
+            break
     return ledger
 
 
@@ -95,7 +134,7 @@ def position_after(files: FileSystem, ledger: Ledger, index: int) -> tuple[int, 
         if entry_file.first_index <= index <= entry_file.last_index:
             file = files.open_readonly(entry_file.path)
             try:
-                return number, _position_after(file.view, index)
+                return number, position_in(file.view, index)
             finally:
                 file.close()
     raise UpgradeRefusedError(
@@ -104,12 +143,45 @@ def position_after(files: FileSystem, ledger: Ledger, index: int) -> tuple[int, 
     )
 
 
+def position_in(view: memoryview, index: int) -> int:
+    """Return the position after entry ``index`` in the data file that contains it."""
+    position = 0
+    while True:
+        _, size, found, *_ = ENTRY_HEADER.unpack_from(view, position)
+        position += int(size)
+        if found == index:
+            return position
+
+
+def term_of(ledger: Ledger, opened: Callable[[EntryFile], EntryView], index: int) -> int:
+    """Return the term of entry ``index``, or -1 if the files do not have it."""
+    for entry_file in ledger.files:
+        if not entry_file.first_index <= index <= entry_file.last_index:
+            continue
+        file = opened(entry_file)
+        try:
+            position, found, term = 0, -1, -1
+            while found != index:
+                _, size, found, term, *_ = ENTRY_HEADER.unpack_from(file.view, position)
+                position += int(size)
+            return int(term)
+        finally:
+            file.close()
+    return -1
+
+
 def agreed_index(ledgers: Sequence[Ledger], group_size: int) -> int:
     """Return the index of the last entry that the group must keep.
 
-    The group keeps every entry that a member knows to be committed, and every entry that a quorum
-    has. Members whose last entries have the same term agree up to the shorter end. Raise
-    UpgradeRefusedError if too few members are given, or if no quorum ended in the same term.
+    Every entry that may have been acknowledged is kept:
+
+    * those that a member knows to be committed
+    * those of the newest term that a quorum may have, if the members that are not given have them
+    * if there is no such entry, the whole log of the member that an election would choose: what a
+      quorum had committed before is in it
+
+    What lies after them was never acknowledged. Raise UpgradeRefusedError if too few members are
+    given.
     """
     if not is_quorum(len(ledgers), group_size):
         raise UpgradeRefusedError(
@@ -119,25 +191,11 @@ def agreed_index(ledgers: Sequence[Ledger], group_size: int) -> int:
     committed = max(ledger.committed_index for ledger in ledgers)
     newest = max(ledger.end_term for ledger in ledgers)
     ends = sorted((each.end_index for each in ledgers if each.end_term == newest), reverse=True)
-    if not is_quorum(len(ends), group_size):
-        terms = ", ".join(f"{each.end_index} of term {each.end_term}" for each in ledgers)
-        raise UpgradeRefusedError(
-            f"the members' last entries are {terms}: no quorum ended in one term; start the group,"
-            " let it catch up, and stop it cleanly; or give --cut-index"
-        )
-    return max(committed, ends[group_size // 2])
+    holders = group_size // 2 + 1 - (group_size - len(ledgers))
+    return max(committed, ends[holders - 1] if holders <= len(ends) else ends[0])
 
 
-def _position_after(view: memoryview, index: int) -> int:
-    position = 0
-    while True:
-        _, size, found, *_ = ENTRY_HEADER.unpack_from(view, position)
-        position += int(size)
-        if found == index:
-            return position
-
-
-def _add_file(ledger: Ledger, file: MappedFile) -> bool:
+def _add_file(ledger: Ledger, file: DataFileBytes) -> bool:
     """Add one file to ``ledger``. Return whether entries may follow in the next file."""
     first_index, end, stop = -1, file.first_offset, StopReason.LIMIT
     for scan in _scans(file):
@@ -166,7 +224,7 @@ def _add_file(ledger: Ledger, file: MappedFile) -> bool:
     return closed
 
 
-def _scans(file: MappedFile) -> Iterator[Scan]:
+def _scans(file: DataFileBytes) -> Iterator[Scan]:
     offset = file.first_offset
     while True:
         view = file.view[offset - file.first_offset :]
@@ -177,7 +235,7 @@ def _scans(file: MappedFile) -> Iterator[Scan]:
             return
 
 
-def _check_follows(file: MappedFile, scan: Scan, ledger: Ledger) -> None:
+def _check_follows(file: DataFileBytes, scan: Scan, ledger: Ledger) -> None:
     index, term = scan.entry_index[0], scan.term[0]
     if ledger.end_index >= 0 and (index != ledger.end_index + 1 or term < ledger.end_term):
         raise StoreError(
@@ -189,7 +247,7 @@ def _check_follows(file: MappedFile, scan: Scan, ledger: Ledger) -> None:
         )
 
 
-def _add_scan(ledger: Ledger, file: MappedFile, scan: Scan) -> None:
+def _add_scan(ledger: Ledger, file: DataFileBytes, scan: Scan) -> None:
     ledger.end_index, ledger.end_term = scan.entry_index[-1], scan.term[-1]
     for offset, length in zip(scan.offset, scan.properties_length, strict=True):
         position = offset - file.first_offset

@@ -65,6 +65,7 @@ def _from_audit(
                 text=_summary(code, count, places[0]),
                 remedy=FindingCode[code].remedy,
                 places=tuple(places) if count > 1 else (),
+                code=code,
             )
 
     check.__doc__ = summary

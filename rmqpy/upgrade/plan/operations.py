@@ -11,6 +11,7 @@ copy         bytes of another replica into an existing file          undo record
 create       a whole file of another replica                         removing it
 cut          zeros after the last record; the bytes are kept         undo record
 fill         a BLANK up to the end of a file                         undo record
+fetch        entries that another member has, from the plan itself   undo record
 reframe      entries of a DLedger file become classic records        undo record
 move         a file or folder to another path                        moving it back
 move_aside   the same, out of the store, to the plan's keep folder   moving it back
@@ -254,6 +255,45 @@ class Fill(Patch):
     def edits(self, context: NodeContext) -> Iterable[Edit]:
         assert self.end == self.start + BLANK_SIZE
         return [Edit(self.start, encode_blank(self.file_size - self.start))]
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Fetch(Patch):
+    """Bytes of entries that ``replica`` has, in base64.
+
+    ``before`` is ``absent`` for a file that does not exist; it is created with ``file_size`` bytes.
+    """
+
+    kind: ClassVar[str] = "fetch"
+    content: str
+    file_size: int
+    replica: str
+
+    def edits(self, context: NodeContext) -> Iterable[Edit]:
+        return [Edit(self.start, base64.b64decode(self.content))]
+
+    def prepare(self, context: NodeContext, undo_path: str) -> None:
+        if self.before != ABSENT:
+            super().prepare(context, undo_path)
+
+    def space(self, context: NodeContext) -> Iterable[tuple[str, int]]:
+        folder = self.path.rpartition("/")[0]
+        return [*super().space(context), (folder, self.end - self.start)]
+
+    def perform(self, context: NodeContext) -> None:
+        if self.before == ABSENT:
+            context.files.open(self.path, size=self.file_size).close()
+            context.files.sync_dir(self.path.rpartition("/")[0])
+        super().perform(context)
+
+    def resume(self, context: NodeContext, undo_path: str) -> None:
+        self.revert(context, undo_path)
+
+    def revert(self, context: NodeContext, undo_path: str) -> None:
+        if self.before == ABSENT:
+            context.files.unlink(self.path)
+        else:
+            super().revert(context, undo_path)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -553,6 +593,7 @@ OPERATIONS: tuple[type[Op], ...] = (
     Create,
     Cut,
     Fill,
+    Fetch,
     Reframe,
     Move,
     MoveAside,

@@ -15,6 +15,7 @@ from rmqpy.upgrade.plan.plan import NodePlan, Plan
 from rmqpy.upgrade.steps.plan_context import PlanContext
 from rmqpy.upgrade.steps.preconditions import (
     BEFORE_ALIGNMENT,
+    BEFORE_LEAVING,
     BEFORE_SWITCH,
     refuse_findings,
 )
@@ -106,6 +107,11 @@ def plan_leaving(context: PlanContext) -> Plan:
     state = detect(context.group)
     if state not in (GroupState.JOINED, GroupState.DLEDGER_ONLY):
         raise UpgradeRefusedError(f"the replicas are {state.value}: only DLedger stores can leave")
+    names = BEFORE_LEAVING
+    if state is GroupState.DLEDGER_ONLY:
+        # Without an old log there is no divide; members may have expired different files.
+        names = tuple(name for name in names if name != "same-divide")
+    refuse_findings(context, names, "the members cannot leave as they are, nothing was changed")
     return _plan(context, LEAVE, {"state": state.value, **_baseline(context)}, [])
 
 

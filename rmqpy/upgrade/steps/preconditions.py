@@ -14,9 +14,24 @@ BEFORE_SWITCH = ("same-sizes", *(name for name in CHECKS if name not in CONFIG_C
 """The configurations are checked as they will be (:mod:`rmqpy.upgrade.steps.written_config`)."""
 
 
+BEFORE_LEAVING: tuple[str, ...] = (
+    *("same-sizes", "file-sizes", "clean-stop", "gaps", "divide-fits", "log-sound", "same-log"),
+    "same-divide",
+)
+"""What would be written into a classic log for good. Queues and tables are rebuilt or kept."""
+
+NOT_IN_THE_WAY = frozenset(("QUEUE_STEP",))
+"""Findings of these checks that no step makes worse, and none repairs."""
+
+
 def refuse_findings(context: PlanContext, names: tuple[str, ...], before: str) -> None:
     """Raise UpgradeRefusedError if one of these checks finds anything."""
-    found = [each for name in names for each in CHECKS[name](context.group) if not each.is_note]
+    found = [
+        each
+        for name in names
+        for each in CHECKS[name](context.group)
+        if not each.is_note and each.code not in NOT_IN_THE_WAY
+    ]
     if found:
         more = f" (and {len(found) - 1} more, shown by rmqpy upgrade check)" if found[1:] else ""
         raise UpgradeRefusedError(f"{before}: {found[0].sentence}{more}")
