@@ -8,6 +8,7 @@ The reference's own part has only tables, and files that were allocated after it
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from rmqpy.audit.replicas.manifest import LogFileDigest
 from rmqpy.codec.layout import BLANK_SIZE
@@ -49,9 +50,15 @@ def plan(context: PlanContext) -> list[NodePlan]:
     return [plan_replica(context, replica) for replica in context.group.replicas]
 
 
-def plan_replica(context: PlanContext, replica: Replica) -> NodePlan:
-    """Return one replica's part. Raise UpgradeRefusedError if it cannot be aligned as it is."""
-    return _AlignPlanner(context, replica).plan()
+def plan_replica(
+    context: PlanContext, replica: Replica, *, may_be_unclean: bool = False
+) -> NodePlan:
+    """Return one replica's part. Raise UpgradeRefusedError if it cannot be aligned as it is.
+
+    With ``may_be_unclean``, its last stop need not have been clean: the old log of a switched
+    member is closed, and its next start recovers the rest.
+    """
+    return _AlignPlanner(context, replica, may_be_unclean).plan()
 
 
 def verify(context: PlanContext) -> list[str]:
@@ -69,8 +76,11 @@ def undo() -> str:
 class _AlignPlanner:
     """Plans one replica's part of an alignment."""
 
-    def __init__(self, context: PlanContext, replica: Replica) -> None:
+    def __init__(
+        self, context: PlanContext, replica: Replica, may_be_unclean: bool = False
+    ) -> None:
         self.context = context
+        self.may_be_unclean = may_be_unclean
         self.replica = replica
         self.survey: Survey = replica.survey()
         reference = context.reference
@@ -108,16 +118,16 @@ class _AlignPlanner:
             raise UpgradeRefusedError(
                 f"{self.replica.name}: a broker is running in this directory; stop it first"
             )
-        if self.survey.abort_found:
+        if self.survey.abort_found and not self.may_be_unclean:
             raise UpgradeRefusedError(
                 f"{self.replica.name}: its last stop was not clean; start the broker once with its"
                 " present configuration, and stop it"
             )
-        wrong = [each for each in self.survey.found if each["code"] in _BLOCKING]
+        wrong = _blocking(self.survey)
         if wrong and self.replica is self.reference:
             raise UpgradeRefusedError(
                 f"{self.replica.name} is the reference, and its log is damaged:"
-                f" {wrong[0]['code']} {wrong[0]['file']}; choose another with --reference"
+                f" {wrong[0]['code']} {wrong[0]['file']}, expected a sound one; {self._way_on()}"
             )
         sizes = {each.size for each in self.survey.spans}
         expected = self.reference.survey().file_size
@@ -126,6 +136,16 @@ class _AlignPlanner:
                 f"{self.replica.name} has log files of {sorted(sizes)} bytes, the reference of"
                 f" {expected}: they cannot be one group"
             )
+
+    def _way_on(self) -> str:
+        intact = [each.name for each in self.context.group.surveys if not _blocking(each)]
+        with_log = [name for name in intact if classic_log(self.context.group.replica(name)).files]
+        if with_log:
+            return f"choose another with --reference {with_log[0]}"
+        return (
+            "no other replica is sound either: replace the damaged messages of this one by empty"
+            f" ones with rmqpy store fsck {self.root} --quarantine --yes, and plan again"
+        )
 
     def _differs(self) -> bool:
         compared = self.compared
@@ -268,6 +288,8 @@ class _AlignPlanner:
         compared = self.compared
         assert compared is not None
         built = f"{self.keep}/derived"
+        # After an unclean stop, units for messages before the common end may be missing too.
+        rebuilt = compared.lacks_front or self.survey.abort_found
         paths = {name: f"{self.root}/{name}" for name in ("consumequeue", "index")}
         existing = {
             each.path.split("/", 1)[0] for each in self.survey.manifest.files if "/" in each.path
@@ -278,7 +300,7 @@ class _AlignPlanner:
             queues=paths["consumequeue"],
             index=paths["index"],
             config=f"{self.root}/config",
-            from_offset=0 if compared.lacks_front else compared.common_end,
+            from_offset=0 if rebuilt else compared.common_end,
         )
         for name, folder in paths.items():
             if name in existing:
@@ -314,6 +336,10 @@ class _AlignPlanner:
     def _aside(self, path: str, why: str) -> Op:
         name = path.rpartition("/")[2]
         return MoveAside(path=self._absolute(path), to=f"{self.keep}/commitlog/{name}", why=why)
+
+
+def _blocking(survey: Survey) -> list[dict[str, Any]]:
+    return [each for each in survey.found if each["code"] in _BLOCKING]
 
 
 _BLOCKING = frozenset(

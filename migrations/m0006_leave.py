@@ -11,6 +11,8 @@ in a copy of the directory.
 from __future__ import annotations
 
 import struct
+from collections import Counter
+from typing import Any
 
 import attrs
 from attrs import define
@@ -33,6 +35,7 @@ from rmqpy.upgrade.checks.ledger import (
     agreed_index,
     position_after,
     read_ledger,
+    topics_after,
 )
 from rmqpy.upgrade.checks.replica import LocalReplica, Replica
 from rmqpy.upgrade.plan.configuration import classic_keys, rewritten_config
@@ -58,6 +61,7 @@ from rmqpy.upgrade.plan.plan import NodePlan
 from rmqpy.upgrade.plan.reframe import DataFile, Piece, edits_of, pieces_of
 from rmqpy.upgrade.plan.undo import RANGE_BYTES
 from rmqpy.upgrade.steps.fetch_entries import Donor, Fetched, donor_of, fetch_entries, lacks
+from rmqpy.upgrade.steps.given_up import fact_of
 from rmqpy.upgrade.steps.plan_context import PlanContext
 from rmqpy.upgrade.steps.states import GroupState
 from rmqpy.upgrade.steps.written_config import check_written
@@ -134,6 +138,21 @@ def plan(context: PlanContext) -> list[NodePlan]:
         parts.append(attrs.evolve(part, notes=(*part.notes, *notes)))
         notes = ()
     return parts
+
+
+def given_up(context: PlanContext) -> dict[str, Any]:
+    """Return the fact with the messages after ``--cut-index`` that may have been acknowledged."""
+    cut_index = context.options.cut_index
+    if cut_index is None:
+        return {}
+    topics: Counter[str] = Counter()
+    by_replica = {}
+    for replica in context.on_this_host:
+        node = context.node_context(replica)
+        found = topics_after(node.files, read_ledger(node.files, node.settings), cut_index)
+        by_replica[replica.name] = sum(found.values())
+        topics |= found  # The members have the same messages: the largest number of each topic.
+    return fact_of(topics, by_replica)
 
 
 def _donor(

@@ -22,7 +22,7 @@ from rmqpy.cli.parsing import (
     add_log_options,
 )
 from rmqpy.cli.pipeline_engine import engine_option, spark_options, store_runners
-from rmqpy.cli.upgrade import plan_verb, replica_options
+from rmqpy.cli.upgrade import give_up, plan_verb, replica_options
 from rmqpy.cli.upgrade_inputs import (
     all_replicas,
     check_certificate_target,
@@ -64,6 +64,7 @@ def add_verbs(verbs: Commands) -> None:
     )
     replica_options(plan, may_be_empty=True)
     plan.add_argument("--reference", metavar="NAME", help="the side to keep after a divergence")
+    give_up(plan)
     plan.add_argument("--out", metavar="FILE", help="write the plan to FILE, as JSON")
 
 

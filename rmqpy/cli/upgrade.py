@@ -96,6 +96,7 @@ def _add_alignment(verbs: Commands) -> None:
     plan = _verb(verbs, "plan", "plan how the replicas become equal, to read and sign off", _plan)
     replica_options(plan, may_be_empty=True)
     plan.add_argument("--reference", metavar="NAME", help="the side to keep after a divergence")
+    give_up(plan)
     _out(plan)
     _key(plan)
 
@@ -104,6 +105,7 @@ def _add_alignment(verbs: Commands) -> None:
     apply.add_argument("--plan", metavar="FILE", help="the plan; not needed with --resume")
     apply.add_argument("--node", metavar="NAME", help="the node whose part is carried out")
     apply.add_argument("--resume", metavar="DIR", help="continue an interrupted apply in DIR")
+    give_up(apply)
     apply.add_argument("--dry-run", action="store_true", help="only check that it could be done")
     apply.add_argument("--key", metavar="FILE", help="require a plan signed with this key")
     apply.set_defaults(interrupted=CAN_BE_RESUMED)
@@ -131,6 +133,7 @@ def _add_switch(verbs: Commands) -> None:
         "--from", dest="source", required=True, metavar="NAME=DIR|URL", help="a member that has it"
     )
     _inputs(join)
+    give_up(join)
     join.add_argument("--dry-run", action="store_true", help="only print the plan")
     join.add_argument("--yes", action="store_true", help="carry out the plan without asking")
     join.set_defaults(interrupted=CAN_BE_RESUMED, may_be_empty=True)
@@ -140,6 +143,7 @@ def _add_leave(verbs: Commands) -> None:
     leave = _verb(verbs, "leave", "go back from DLedger to a classic log", _leave)
     replica_options(leave)
     leave.add_argument("--cut-index", type=int, metavar="N", help="last entry to keep")
+    give_up(leave)
     leave.add_argument("--peers", default="", metavar="ID-HOST:PORT;...", help="dLegerPeers")
     leave.add_argument(
         "--role", action="append", default=[], metavar="NAME=ROLE", help="SYNC_MASTER, SLAVE, ..."
@@ -248,6 +252,12 @@ def _inputs(parser: Parser) -> None:
     parser.add_argument("--authority", metavar="FILE", help="certificates to trust, PEM")
 
 
+def give_up(parser: Parser) -> None:
+    parser.add_argument(
+        "--give-up", type=int, metavar="N", help="confirm that N messages are discarded"
+    )
+
+
 def _out(parser: Parser) -> None:
     parser.add_argument("--out", metavar="FILE", help="write the result to FILE, as JSON")
 
@@ -307,9 +317,12 @@ def _manifest(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.steps.given_up import check_given_up
     from rmqpy.upgrade.steps.planning import plan_alignment
 
-    return _show_plan(options, plan_alignment(plan_context_of(options)))
+    plan = plan_alignment(plan_context_of(options))
+    check_given_up(plan, options.give_up)
+    return _show_plan(options, plan)
 
 
 def plan_verb(options: argparse.Namespace) -> int:
@@ -319,6 +332,7 @@ def plan_verb(options: argparse.Namespace) -> int:
 
 def _apply(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.engine import apply_plan, remaining, resume
+    from rmqpy.upgrade.steps.given_up import check_given_up
 
     if options.resume:
         root = absolute(options.resume)
@@ -331,6 +345,7 @@ def _apply(options: argparse.Namespace) -> int:
     context = plan_context_of(options)
     plan, node = _read_plan(options.plan, read_secret(options.key)), options.node or ""
     node_context = context.node_context(_replica_of(context, plan.node(node)))
+    check_given_up(plan, options.give_up, plan.node(node).replica)
     if options.dry_run:
         return _dry_run(options, node_context, plan.node(node))
     with locked(node_context.files, plan.node(node).root):
@@ -385,6 +400,7 @@ def _switch(options: argparse.Namespace) -> int:
 
 
 def _join(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.steps.given_up import check_given_up
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_joining
 
@@ -392,6 +408,7 @@ def _join(options: argparse.Namespace) -> int:
     name, source = (name_of(text) for text in options.replica)
     context = plan_context_of(options, SwitchOptions(reference=source))
     plan = plan_joining(context, name)
+    check_given_up(plan, options.give_up)
     if options.dry_run or plan.is_empty:
         return _show_plan(options, plan)
     (part,) = plan.nodes
@@ -402,6 +419,7 @@ def _join(options: argparse.Namespace) -> int:
 
 def _leave(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.runbook import leave_runbook
+    from rmqpy.upgrade.steps.given_up import check_given_up
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_leaving
 
@@ -420,9 +438,12 @@ def _leave(options: argparse.Namespace) -> int:
         print("\n".join(leave_runbook(context, options.runbook)))
         return EXIT_DONE
     if not (options.apply or options.into):
-        return _show_plan(options, plan_leaving(context))
+        plan = plan_leaving(context)
+        check_given_up(plan, options.give_up)
+        return _show_plan(options, plan)
     with announced_in_all(context, "leave --apply"):
         plan = plan_leaving(context)
+        check_given_up(plan, options.give_up)
         carry_out(context, plan, "left")
     notes = [f"{part.replica}: {note}" for part in plan.nodes for note in part.notes]
     _print(options, {"plan": plan.id, "notes": notes}, [*notes, f"left DLedger: plan {plan.id}"])

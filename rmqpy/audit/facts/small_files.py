@@ -115,15 +115,16 @@ def read_table(files: FileSystem, path: str) -> object | None:
 
 
 def existing_topics(files: FileSystem, config: str, queues: str) -> set[str] | None:
-    """Return the topics that have a queue folder or are in the table, or None if neither is
-    readable.
+    """Return the topics that have a queue folder or are in the table, or None if the table cannot
+    be read or no topic has a folder.
 
     Messages of a deleted topic stay in the log until they expire; their queues are not rebuilt.
     """
     table = read_table(files, f"{config}/topics.json")
-    if not isinstance(table, dict) or not files.is_dir(queues):
+    folders = files.list_dir(queues)
+    if not isinstance(table, dict) or not folders:
         return None
-    return {*files.list_dir(queues), *map(str, table.get("topicConfigTable", {}))}
+    return {*folders, *map(str, table.get("topicConfigTable", {}))}
 
 
 def _table(files: FileSystem, path: str, name: str) -> ConfigTable:

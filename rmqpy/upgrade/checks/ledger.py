@@ -7,6 +7,7 @@ committed index. Where a group may be cut can be decided only from all members t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from attrs import define, field
 from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.entry import ENTRY_HEADER
+from rmqpy.codec.message import decode_message
 from rmqpy.codec.scan import Scan, StopReason, is_end_filler
 from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.quorum import is_quorum
@@ -168,6 +170,30 @@ def term_of(ledger: Ledger, opened: Callable[[EntryFile], EntryView], index: int
         finally:
             file.close()
     return -1
+
+
+def topics_after(files: FileSystem, ledger: Ledger, index: int) -> Counter[str]:
+    """Return the number of messages of each topic after entry ``index``."""
+    found: Counter[str] = Counter()
+    for entry_file in ledger.files:
+        if entry_file.last_index <= index:
+            continue
+        file = files.open_readonly(entry_file.path)
+        try:
+            offset, end = entry_file.base_offset, entry_file.base_offset + entry_file.content_end
+            while offset < end:
+                view = file.view[offset - entry_file.base_offset : entry_file.content_end]
+                scan = scan_records(view, offset, dledger=True, check_crc=False)
+                for at, record in zip(scan.entry_index, scan.offset, strict=True):
+                    if at > index:
+                        position = record - entry_file.base_offset
+                        found[decode_message(file.view, position).topic] += 1
+                if not len(scan):
+                    break
+                offset = scan.end
+        finally:
+            file.close()
+    return found
 
 
 def agreed_index(ledgers: Sequence[Ledger], group_size: int) -> int:

@@ -402,7 +402,10 @@ class Move(Op):
         return (self.path, self.to)
 
     def state(self, context: NodeContext) -> OpState:
-        at_source, at_target = context.files.exists(self.path), context.files.exists(self.to)
+        files = context.files
+        at_source, at_target = files.exists(self.path), files.exists(self.to)
+        if at_source and at_target and files.is_dir(self.to) and not files.list_dir(self.to):
+            return OpState.BEFORE  # A rename replaces an empty folder.
         if at_source == at_target:
             return OpState.OTHER
         return OpState.BEFORE if at_source else OpState.AFTER

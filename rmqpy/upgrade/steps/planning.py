@@ -12,6 +12,7 @@ from rmqpy.upgrade.checks.replica import Replica
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.operations import MoveAside
 from rmqpy.upgrade.plan.plan import NodePlan, Plan
+from rmqpy.upgrade.steps.given_up import beyond_reference
 from rmqpy.upgrade.steps.plan_context import PlanContext
 from rmqpy.upgrade.steps.preconditions import (
     BEFORE_ALIGNMENT,
@@ -19,7 +20,7 @@ from rmqpy.upgrade.steps.preconditions import (
     BEFORE_SWITCH,
     refuse_findings,
 )
-from rmqpy.upgrade.steps.states import AlignStep, GroupState, detect, load_step
+from rmqpy.upgrade.steps.states import AlignStep, GroupState, LeaveStep, detect, load_step
 
 ALIGN = ("m0001_baseline", "m0002_align")
 SWITCH = ("m0003_seal", "m0004_join")
@@ -45,6 +46,7 @@ def plan_alignment(context: PlanContext) -> Plan:
         "why": reference.why,
         "end": reference.replica.survey().manifest.end,
         "others": compared,
+        **beyond_reference(context, context.group.replicas),
         **_baseline(context),
     }
     conflicts = [*context.merged.conflicts, *_duplicate_queue_offsets(context)]
@@ -64,9 +66,13 @@ def plan_joining(context: PlanContext, name: str) -> Plan:
         raise UpgradeRefusedError(f"{reference.replica.name} has no old log to copy")
     _check_divides(context)
     align = cast(AlignStep, load_step("m0002_align"))
-    part = align.plan_replica(context, replica)
+    part = align.plan_replica(context, replica, may_be_unclean=True)
     aside = list(_move_empty_ledgers(context, replica, part.keep))
-    facts = {"reference": reference.replica.name, **_baseline(context)}
+    facts = {
+        "reference": reference.replica.name,
+        **beyond_reference(context, [replica]),
+        **_baseline(context),
+    }
     conflicts = (*context.merged.conflicts,)
     part = evolve(part, ops=(*aside, *part.ops))
     return Plan(steps=ALIGN, nodes=(part,), facts=facts, conflicts=conflicts)
@@ -112,7 +118,9 @@ def plan_leaving(context: PlanContext) -> Plan:
         # Without an old log there is no divide; members may have expired different files.
         names = tuple(name for name in names if name != "same-divide")
     refuse_findings(context, names, "the members cannot leave as they are, nothing was changed")
-    return _plan(context, LEAVE, {"state": state.value, **_baseline(context)}, [])
+    step = cast(LeaveStep, load_step("m0006_leave"))
+    facts = {"state": state.value, **step.given_up(context), **_baseline(context)}
+    return _plan(context, LEAVE, facts, [])
 
 
 def _baseline(context: PlanContext) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.model.errors import RmqError
@@ -50,7 +50,15 @@ class Step(Protocol):
 class AlignStep(Step, Protocol):
     """The migration ``m0002_align``, which can also plan for a single replica."""
 
-    plan_replica: Callable[[PlanContext, Replica], NodePlan]
+    def plan_replica(
+        self, context: PlanContext, replica: Replica, *, may_be_unclean: bool = False
+    ) -> NodePlan: ...
+
+
+class LeaveStep(Step, Protocol):
+    """The migration ``m0006_leave``, which also counts what an early cut gives up."""
+
+    given_up: Callable[[PlanContext], dict[str, Any]]
 
 
 def detect(group: Group) -> GroupState:

@@ -1,0 +1,191 @@
+"""Every refusal leads on: taking the remedy that it names ends with sound stores that start."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from attrs import define, field
+from harness.upgrade import PEERS, SHOWN, RunUpgrade
+
+from rmqpy.cli import main
+from rmqpy.codec.backend import scan_records
+from rmqpy.config.loading import load_broker_configuration
+from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.store.message_store import StoreContext, open_store
+from rmqpy.testing.manual_scheduler import ManualScheduler
+
+ROUNDS_MAX = 8
+IDS = "--self-id n0=n0 --self-id n1=n1 --self-id n2=n2"
+SWITCH = f"switch {SHOWN} --peers '{PEERS}' {IDS}"
+PLAN = f"plan {SHOWN} --out plan.json"
+LEAVE = f"leave {SHOWN} --apply"
+JOIN = "join n2 --from n0=n0 -c n2=n2.conf --yes"
+
+
+def start_once(root: Path, name: str) -> None:
+    """Start the broker's store with its present configuration, and stop it cleanly."""
+    conf = root / f"{name}.conf"
+    settings = load_broker_configuration(conf).configuration.store
+    store = open_store(StoreContext(settings, OsFileSystem(), ManualScheduler(), 1 << 34))
+    store.dispatch()
+    store.shutdown()
+
+
+@define
+class Operator:
+    """Someone who does what the messages say, and nothing else."""
+
+    root: Path
+    run: RunUpgrade
+    taken: list[str] = field(factory=list)
+
+    def finish(self, line: str) -> None:
+        """Repeat a command until it is done, after taking the remedy of each refusal."""
+        for _ in range(ROUNDS_MAX):
+            code, _, err = self.run(line)
+            if code == 0:
+                if line.startswith("plan "):
+                    self.apply(line)
+                return
+            line = self.follow(line, err)
+        raise AssertionError((line, self.taken))
+
+    def apply(self, plan: str) -> None:
+        number = re.search(r"--give-up (\d+)", plan)
+        for name in ("n0", "n1", "n2"):
+            line = f"apply --plan plan.json --node {name} {SHOWN}"
+            code, _, err = self.run(line)
+            if code and number:
+                code, _, err = self.run(f"{line} --give-up {number[1]}")
+            assert code == 0, err
+
+    def follow(self, line: str, err: str) -> str:
+        """Take the remedy that the message names; return the command to run next."""
+        remedies: dict[str, Callable[[re.Match[str]], str | None]] = {
+            r"Add (--give-up \d+)": lambda found: f"{line} {found[1]}",
+            r"Choose the side to keep with --reference NAME": lambda _: f"{line} --reference n0",
+            r"choose another with (--reference \w+)": lambda found: (
+                line.partition(" --reference")[0] + f" {found[1]}"
+            ),
+            r"rmqpy store fsck (\S+) --quarantine --yes": self.quarantine,
+            r"(\w+): its last stop was not clean; start the broker once": self.start,
+            r"rmqpy upgrade plan and apply align them first": lambda _: self.finish(PLAN),
+            r"give (\w+) its own with -c (\w+)=FILE": lambda _: f"plan {SHOWN} --out plan.json",
+            r"--role NAME=SYNC_MASTER for one, --role NAME=SLAVE for the others": lambda _: (
+                f"{line} --role n0=SYNC_MASTER --role n1=SLAVE --role n2=SLAVE"
+            ),
+            r"set (\w+) on all nodes to what the files have": self.correct_size,
+            r"(\w+): .*write the values with which the files were created": self.correct_size,
+            r"give --self-id and --peers": lambda _: f"{line} --peers '{PEERS}' {IDS}",
+        }
+        for pattern, remedy in remedies.items():
+            found = re.search(pattern, err)
+            if found is not None:
+                self.taken.append(pattern)
+                return remedy(found) or line
+        raise AssertionError(f"{line}: no remedy in {err}")
+
+    def quarantine(self, found: re.Match[str]) -> None:
+        main(["store", "fsck", found[1], "--quarantine", "--yes"])
+
+    def start(self, found: re.Match[str]) -> None:
+        start_once(self.root, found[1])
+
+    def correct_size(self, _: re.Match[str]) -> None:
+        for conf in self.root.glob("*.conf"):
+            text = conf.read_text()
+            conf.write_text(text.replace("mappedFileSizeConsumeQueue=6000000\n", ""))
+
+
+def flip_body(root: Path, *names: str) -> None:
+    """Damage one message in the first file of these replicas, in the same way."""
+    for name in names:
+        path = root / name / "commitlog" / f"{0:020d}"
+        data = bytearray(path.read_bytes())
+        scan = scan_records(memoryview(bytes(data)), 0, dledger=False, check_crc=False)
+        data[scan.offset[3] + 90] ^= 1
+        path.write_bytes(data)
+
+
+def kill(root: Path, name: str) -> None:
+    (root / name / "abort").write_bytes(b"")
+
+
+def wrong_size(root: Path) -> None:
+    with (root / "n1.conf").open("a") as conf:
+        conf.write("mappedFileSizeConsumeQueue=6000000\n")
+
+
+def diverge(root: Path) -> None:
+    """Give n1 another last message than n0."""
+    path = max((root / "n1/commitlog").iterdir())
+    data = bytearray(path.read_bytes())
+    scan = scan_records(memoryview(bytes(data)), 0, dledger=False, check_crc=False)
+    data[scan.offset[-1] + 58] ^= 1  # In the store time, which no checksum covers.
+    path.write_bytes(data)
+
+
+CLASSIC: dict[str, tuple[Callable[[Path], None], str]] = {
+    "not aligned": (lambda root: None, SWITCH),
+    "no peers": (lambda root: None, f"switch {SHOWN}"),
+    "killed": (lambda root: kill(root, "n0"), PLAN),
+    "swapped": (lambda root: None, "plan n0 n1 n2 -c n0=n1.conf -c n1=n0.conf --out plan.json"),
+    "wrong size": (wrong_size, PLAN),
+    "diverged": (diverge, PLAN),
+    "one damaged": (lambda root: flip_body(root, "n0"), PLAN),
+    "all damaged": (lambda root: flip_body(root, "n0", "n1"), PLAN),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLASSIC)
+def test_a_group_before_the_switch(lagging: Path, run: RunUpgrade, name: str) -> None:
+    damage, line = CLASSIC[name]
+    damage(lagging)
+    operator = Operator(lagging, run)
+    operator.finish(line)
+    assert operator.taken, "the first attempt is refused"
+    code, out, _ = run(f"check {SHOWN}")
+    if "switch" not in line:
+        assert code == 0, out
+        operator.finish(SWITCH)
+    for member in ("n0", "n1", "n2"):
+        start_once(lagging, member)
+
+
+@pytest.mark.slow
+def test_a_killed_member_that_its_group_refuses(joined: Path, run: RunUpgrade) -> None:
+    """Its start is refused too, so that join must not ask for one."""
+    shutil.rmtree(joined / "n2/dledger-n2")
+    max((joined / "n2/commitlog").iterdir()).unlink()
+    kill(joined, "n2")
+    Operator(joined, run).finish(JOIN)
+    start_once(joined, "n2")
+    assert not (joined / "n2/abort").exists()
+    _, out, _ = run("check n0 n2 -c n0=n0.conf -c n2=n2.conf")
+    assert "\n        -> " in out, "the remedy has its own line"
+    for name in ("same-log", "same-divide", "clean-stop", "log-sound", "divide-fits"):
+        assert f"FINDING [{name}]" not in out, out
+
+
+@pytest.mark.slow
+def test_leaving_without_roles(joined: Path, run: RunUpgrade) -> None:
+    operator = Operator(joined, run)
+    operator.finish(LEAVE)
+    assert operator.taken
+    assert run(f"check {SHOWN}")[0] == 0
+    for member in ("n0", "n1", "n2"):
+        start_once(joined, member)
+
+
+@pytest.mark.slow
+def test_an_empty_folder_at_the_target_is_replaced(lagging: Path, run: RunUpgrade) -> None:
+    for folder in ("commitlog", "consumequeue", "index"):
+        (lagging / "n2" / folder).mkdir()
+    Operator(lagging, run).finish(PLAN)
+    code, out, _ = run(f"check {SHOWN}")
+    assert code == 0, out
