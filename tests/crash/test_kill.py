@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness.kill_load import Load, Place, kill_under_load, read_acknowledged
 
 from rmqpy.model.errors import NetworkError, RequestRejectedError
 from rmqpy.model.message import StoredMessage
@@ -33,7 +32,6 @@ from rmqpy.testing.processes import (
     ServerProcess,
     Site,
     dledger_settings,
-    python_environment,
 )
 from rmqpy.testing.store_reader import read_store
 
@@ -43,12 +41,7 @@ ROUNDS = int(os.environ.get("RMQPY_CRASH_ROUNDS", "6"))
 TARGET = os.environ.get("RMQPY_CRASH_TARGET", "rmqpy")
 TOPIC, QUEUES = "load", 3
 ACKNOWLEDGEMENTS_BEFORE_A_KILL = (1, 3000)
-LOAD_SECONDS_MAX = 60
 SETTLE_SECONDS_MAX = 60
-SENDER = Path(__file__).with_name("sender.py")
-
-Place = tuple[int, int]
-"""A queue id and a queue offset."""
 
 
 def settings_of(mode: str) -> tuple[PortBlock | None, dict[str, str]]:
@@ -91,7 +84,8 @@ def test_no_acknowledged_message_is_lost(broker: ServerProcess, tmp_path: Path) 
         broker.start()
         served = check_served(broker, acknowledged, served)
         file = tmp_path / f"acknowledged-{turn}"
-        kill_under_load(broker, file, seed + turn, rng.randint(*ACKNOWLEDGEMENTS_BEFORE_A_KILL))
+        load = Load(TOPIC, QUEUES, seed + turn)
+        kill_under_load(broker, load, file, rng.randint(*ACKNOWLEDGEMENTS_BEFORE_A_KILL))
         acknowledged |= read_acknowledged(file)
 
     broker.start()
@@ -111,36 +105,6 @@ def test_no_acknowledged_message_is_lost(broker: ServerProcess, tmp_path: Path) 
     assert check_served(broker, acknowledged, served) == served
     assert broker.stop() in (0, 143 if TARGET == "java" else 0)
     print(f"{ROUNDS} kills, {len(acknowledged)} acknowledged, {len(served)} stored, 0 lost")
-
-
-def kill_under_load(broker: ServerProcess, file: Path, seed: int, count: int) -> None:
-    """Start a sender, and kill the broker once ``count`` messages are acknowledged."""
-    command = [sys.executable, str(SENDER), broker.address, TOPIC, str(QUEUES)]
-    command += [str(seed), str(file)]
-    sender = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=python_environment())
-    deadline = time.monotonic() + LOAD_SECONDS_MAX
-    while not file.exists() or file.read_bytes().count(b"\n") < count:
-        assert sender.poll() is None, sender.communicate()[1]
-        assert broker.running, f"the broker ended on its own: {broker.printed()[-3000:]}"
-        assert time.monotonic() < deadline, f"{count} messages took more than {LOAD_SECONDS_MAX} s"
-        time.sleep(0.002)
-    broker.kill()
-    _, printed = sender.communicate(timeout=30)
-    assert sender.returncode == 0, printed
-
-
-def read_acknowledged(file: Path) -> dict[Place, str]:
-    """Return the id of the message acknowledged at each place.
-
-    The last line is complete, because the sender is not killed.
-    """
-    places: dict[Place, str] = {}
-    for line in file.read_text().splitlines():
-        queue_id, offset, name = line.split()
-        place = int(queue_id), int(offset)
-        assert place not in places, f"{place} was acknowledged twice"
-        places[place] = name
-    return places
 
 
 def check_served(
