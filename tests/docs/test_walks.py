@@ -134,7 +134,8 @@ async def send_sync_flush(site: Site) -> None:
 
 
 async def send_sync_master(site: Site) -> None:
-    master = await site.broker("master", brokerRole="SYNC_MASTER")
+    known = {"replicationAddresses": "127.0.0.1"}  # from the start, not from the name server
+    master = await site.broker("master", brokerRole="SYNC_MASTER", **known)
     slave = await site.broker("slave", brokerRole="SLAVE", brokerId="1")
     await traced_send(site, master, slave)
 
