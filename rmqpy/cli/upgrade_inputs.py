@@ -272,14 +272,34 @@ def locked(files: FileSystem, root: str) -> Iterator[None]:
 
 
 def copied(options: argparse.Namespace) -> str:
+    """Copy the only replica to the directory of ``--into``; return it as a replica's text.
+
+    Raise UpgradeRefusedError unless that directory is new or empty.
+    """
+    from pathlib import Path
+
+    from rmqpy.audit.scan.store_root import check_store_root
     from rmqpy.store.files.disk import OsFileSystem
     from rmqpy.upgrade.plan.copying import copy_tree
+    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
     if len(options.replica) != 1:
         raise RmqError("--into works with one replica at a time")
     name, root = name_of(options.replica[0]), options.replica[0].rpartition("=")[2]
-    copy_tree(OsFileSystem(), absolute(root), options.into, frozenset(("rmqpy", "lock")))
-    return f"{name}={options.into}"
+    check_store_root(OsFileSystem(), str(Path(root).resolve()))
+    source, target = Path(absolute(root)), Path(options.into).resolve()
+    if target.is_relative_to(source):
+        raise UpgradeRefusedError(
+            f"--into {options.into}: found a directory inside of the store {source}, expected one"
+            " outside of it; nothing was changed. Give another directory"
+        )
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UpgradeRefusedError(
+            f"--into {options.into}: found a file or a directory with content, expected a new or an"
+            " empty directory; nothing was changed. Give another one, or remove an unfinished copy"
+        )
+    copy_tree(OsFileSystem(), str(source), str(target), frozenset(("rmqpy", "lock")))
+    return f"{name}={target}"
 
 
 def check_certificate_target(path: str | None, key: bytes | None) -> None:

@@ -222,3 +222,39 @@ def test_file_sizes_that_differ_are_found(
     for line in (f"plan {SHOWN}", f"switch {SHOWN} --peers '{PEERS}' {IDS}"):
         code, _, err = run(line)
         assert code == 2 and key in err, err
+
+
+@pytest.mark.parametrize("other", ["photos", "/etc", ".", "n0/commitlog", "n0/config"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "switch n0 OTHER -c n0=n0.conf --peers 'n0-h:1;n1-h:2' --self-id n0=n0",
+        "join other=OTHER --from n0=n0 --yes",
+        "join n0 --from other=OTHER --yes",
+        "leave other=OTHER",
+        "leave other=OTHER --into copy",
+        "leave n0 other=OTHER --apply",
+        "plan n0 other=OTHER --out plan.json",
+        "apply --plan any.json --node other n0 other=OTHER",
+    ],
+)
+def test_no_command_that_writes_accepts_another_directory(
+    classic: Path, run: RunUpgrade, line: str, other: str
+) -> None:
+    (classic / "photos").mkdir()
+    (classic / "photos/1.jpg").write_bytes(b"\xff\xd8")
+    before = everything(classic)
+    code, _, err = run(line.replace("OTHER", other))
+    assert code == 1 and "expected the storePathRootDir of a broker" in err, err
+    assert everything(classic) == before and not (classic / "copy").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("into", ["n1", "photos", "n0", "n0/copy", "n0.conf"])
+def test_a_copy_never_overwrites_a_directory(joined: Path, run: RunUpgrade, into: str) -> None:
+    (joined / "photos").mkdir()
+    (joined / "photos/1.jpg").write_bytes(b"\xff\xd8")
+    before = everything(joined)
+    code, _, err = run(f"leave n0 -c n0=n0.conf --cut-index 280 --into {into}")
+    assert code == 2 and "nothing was changed" in err, err
+    assert everything(joined) == before
