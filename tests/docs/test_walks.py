@@ -137,6 +137,8 @@ async def send_sync_master(site: Site) -> None:
     known = {"replicationAddresses": "127.0.0.1"}  # from the start, not from the name server
     master = await site.broker("master", brokerRole="SYNC_MASTER", **known)
     slave = await site.broker("slave", brokerRole="SLAVE", brokerId="1")
+    replication = master.broker.replication
+    await until(lambda: replication.runtime_info()["haSlaveCount"] == "1")
     await traced_send(site, master, slave)
 
 

@@ -19,8 +19,9 @@ another address       allowed, a warning once     closed
 So in compatible mode a stranger may still fetch the log, as upgrades and Java's tools need it, but
 changes nothing.
 
-Bounds: refreshes are at least ``PERIOD_MS`` apart, and up to ``PERIOD_MS_MAX`` while they find
-nothing new and no connection arrives; ``REMEMBERED_MAX`` addresses wait for their warning.
+Bounds: refreshes are at least ``CONNECT_PERIOD_MS`` apart if connections of unknown addresses
+arrive, otherwise ``PERIOD_MS``, and up to ``PERIOD_MS_MAX`` while they find nothing new;
+``REMEMBERED_MAX`` addresses wait for their warning.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from rmqpy.model.clock import Scheduler
 from rmqpy.net.once_log import OncePerCauseLog
 
 REMEMBERED_MAX: Final = 1_000
+CONNECT_PERIOD_MS: Final = 200
 PERIOD_MS: Final = 1_000
 PERIOD_MS_MAX: Final = 60_000
 
@@ -122,8 +124,9 @@ class GroupAddresses:
         """Return whether a connection of ``address`` is accepted."""
         if self._is_known(address):
             return True
-        self._period_ms = PERIOD_MS
+        self._period_ms = CONNECT_PERIOD_MS
         self.refresh()
+        self._period_ms = PERIOD_MS
         if len(self._suspects) < REMEMBERED_MAX:
             self._suspects[address] = self._suspects.get(address, 0) + 1
         if not self._refreshing or self.strict:

@@ -30,13 +30,16 @@ from rmqpy.dledger.protocol.messages import (
     DLedgerResponseCode,
     GetEntriesRequest,
     GetEntriesResponse,
+    HeartBeatRequest,
     MetadataRequest,
     MetadataResponse,
     Request,
     Response,
+    VoteRequest,
 )
 from rmqpy.dledger.state import DiskState, Role
 from rmqpy.model.errors import NetworkError
+from rmqpy.model.ids import Term
 from rmqpy.net.dledger.admission import PeerAdmission
 from rmqpy.net.dledger.driver import DLedgerDriver
 from rmqpy.net.dledger.handshakes import PeerStatus
@@ -525,6 +528,39 @@ def test_clients_without_an_account_can_neither_read_nor_append() -> None:
         group.run(200)
         assert channel.take_one().code == 200
     assert group.read(leader) == [b"a"]
+
+
+def test_one_forged_frame_with_a_larger_term_deposes_no_leader(group: Group) -> None:
+    """Even from the address of a member, on which other programs may run."""
+    leader = group.elect()
+    assert leader.driver is not None
+    term = leader.driver.node.term
+    group.send(leader, b"a")
+    for member in group.members:
+        for other in group.members:
+            if other is member:
+                continue
+            beat = HeartBeatRequest(
+                group="broker-a",
+                remote_id=member.name,
+                local_id=other.name,
+                leader_id=other.name,
+                term=Term(term + 1),
+            )
+            vote = VoteRequest(
+                group="broker-a",
+                remote_id=member.name,
+                local_id=other.name,
+                leader_id=other.name,
+                term=Term(term + 1),
+                ledger_end_index=99,
+                ledger_end_term=term,
+            )
+            for request in (vote, beat):
+                group.request(member, request)
+    group.run(10_000)
+    assert group.leader() is leader and leader.driver.node.term == term
+    assert [reply.code for reply in group.send(leader, b"b")] == [0]
 
 
 def test_unreadable_frames_are_refused_and_logged_once(

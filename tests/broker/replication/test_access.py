@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from attrs import define, field
 
-from rmqpy.broker.replication.access import PERIOD_MS, GroupAddresses
+from rmqpy.broker.replication.access import CONNECT_PERIOD_MS, PERIOD_MS, GroupAddresses
 from rmqpy.config.loading import SecuritySettings
 from rmqpy.config.security import SecurityMode
 from rmqpy.net.once_log import OncePerCauseLog
@@ -96,6 +96,21 @@ def test_a_member_that_has_moved_is_known_after_its_next_connection(
     assert group.knows("10.0.0.7"), "resolved again in the background"
     assert not caplog.messages and group.strangers == 0, "it is no stranger"
     assert not group.knows("10.0.0.2"), "the old address may belong to somebody else now"
+
+
+def test_a_connection_of_an_unknown_address_is_looked_up_at_once() -> None:
+    """A slave that connects just after a lookup must not wait for the next one."""
+    names = Names({"a": "10.0.0.1"})
+    scheduler = ManualScheduler()
+    group = resolving(names, scheduler, "a")
+    names.addresses["a"] = "10.0.0.2"
+    scheduler.advance(CONNECT_PERIOD_MS)
+    assert not group.knows("10.0.0.2")
+    scheduler.advance(0)
+    assert not group.knows("10.0.0.2"), "not by itself"
+    group.allows("10.0.0.2")
+    scheduler.advance(0)
+    assert group.knows("10.0.0.2")
 
 
 def test_strangers_do_not_cause_endless_queries_and_a_lost_name_keeps_its_address() -> None:
