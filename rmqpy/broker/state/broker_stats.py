@@ -20,7 +20,7 @@ exists anyway. An item starts with its first message after the start of the brok
 three series of samples (``_SERIES``); a series reports the difference between its last and its
 first sample.
 
-Bounds: ``ITEMS_MAX`` items; ``STEP_UNITS`` consume queue units per step.
+Bounds: ``ITEMS_MAX`` items; ``STEP_QUEUES`` queues and ``STEP_UNITS`` units of them per step.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ _SERIES: Final = ((SECONDS_PERIOD_MS, 7), (MINUTES_PERIOD_MS, 7), (HOURS_PERIOD_
 """The interval of the samples in ms and the number kept, for a minute, an hour and a day."""
 
 ITEMS_MAX: Final = 50_000
+STEP_QUEUES: Final = 2_048
 STEP_UNITS: Final = 8_192
 STEP_PAUSE_MS: Final = 1
 
@@ -113,6 +114,8 @@ class ItemStatistics:
     _items: dict[tuple[str, str], Item] = field(factory=dict, init=False)
     _ends: dict[tuple[str, int], int] = field(factory=dict, init=False)
     """Queue to the queue offset up to which its units are counted."""
+    _unseen: list[tuple[str, int]] = field(factory=list, init=False)
+    """Queues that have not been examined in this round."""
     _uncounted: deque[tuple[str, int]] = field(factory=deque, init=False)
     """Queues with units that are not counted yet."""
     _counted: dict[tuple[str, str], tuple[int, int]] = field(factory=dict, init=False)
@@ -162,19 +165,25 @@ class ItemStatistics:
         self._timer = self.scheduler.call_later(delay_ms, self._run)
 
     def _run(self) -> None:
+        """Begin a round."""
+        self._unseen = self.reader.queue_names()
+        self._step()
+
+    def _step(self) -> None:
         """Run one step; the sample is taken when every queue has been counted."""
-        if not self._uncounted:
-            self._find_uncounted()
+        self._find_uncounted()
         self._count_units()
-        if self._uncounted:
-            self._plan(STEP_PAUSE_MS)
+        if self._unseen or self._uncounted:
+            self._timer = self.scheduler.call_later(STEP_PAUSE_MS, self._step)
             return
         self._count_reads()
         self._sample()
         self._plan(SECONDS_PERIOD_MS)
 
     def _find_uncounted(self) -> None:
-        for topic, queue_id in self.reader.queue_names():
+        seen = self._unseen[-STEP_QUEUES:]
+        del self._unseen[-STEP_QUEUES:]
+        for topic, queue_id in seen:
             end = self.reader.max_queue_offset(topic, queue_id)
             known = self._ends.setdefault((topic, queue_id), 0)
             if end < known:

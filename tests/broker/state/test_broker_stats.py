@@ -11,6 +11,7 @@ from rmqpy.remoting.headers import (
     ConsumerSendMsgBackRequestHeader,
     ViewBrokerStatsDataRequestHeader,
 )
+from rmqpy.store.reader import QueueMessageReader
 from rmqpy.testing.harness import BrokerHarness, BuildBroker
 
 
@@ -53,6 +54,31 @@ def test_puts_by_topic_and_queue(harness: BrokerHarness) -> None:
     harness.scheduler.advance(4_200_000)
     assert stats(harness, "TOPIC_PUT_NUMS", "T", "hour").sum == 0
     assert stats(harness, "TOPIC_PUT_NUMS", "T", "day").sum == 30
+
+
+def test_a_step_examines_few_queues(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmqpy.broker.state.broker_stats.STEP_QUEUES", 3)
+    for number in range(10):
+        harness.send(topic=f"T{number}")
+    examined: list[str] = []
+    end = QueueMessageReader.max_queue_offset
+
+    def recorded(reader: QueueMessageReader, topic: str, queue_id: int) -> int:
+        examined.append(topic)
+        return end(reader, topic, queue_id)
+
+    monkeypatch.setattr(QueueMessageReader, "max_queue_offset", recorded)
+    statistics = harness.broker.item_statistics
+    statistics.stop()
+    statistics._run()
+    steps = [len(examined)]
+    while view(harness, "BROKER_PUT_NUMS", "C") is None:
+        harness.scheduler.advance(1)
+        steps.append(len(examined))
+    assert steps == [3, 6, 9, 10]
+    assert all(stats(harness, "TOPIC_PUT_NUMS", f"T{number}").sum == 1 for number in range(10))
 
 
 def test_reads_by_group(harness: BrokerHarness) -> None:
