@@ -18,6 +18,7 @@ from rmqpy.audit.replicas.certificate import Certificate, certify, check_signatu
 from rmqpy.audit.replicas.certificate_text import certificate_lines
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.replicas.verdict import DIFFERENT, EQUAL, NOTHING_COMPARED, Containment, Word
+from rmqpy.cli import main
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.scan import Scan
 from rmqpy.model.errors import RmqError
@@ -536,3 +537,42 @@ def test_a_manifest_of_format_1_is_compared_as_far_as_it_goes(pair: Pair) -> Non
     certificate = certify([before, manifest_of(two)], 11, earlier=1)
     assert certificate.holds and certificate.verdict == EQUAL
     assert "master: its manifest has format 1" in text_of(certificate)
+
+
+@pytest.fixture
+def uncommitted(copy_of: Callable[[str], Path]) -> Path:
+    """Return a member that was stopped cleanly before it knew that its last entry is committed."""
+    store = copy_of("C-upgraded-v497/n0")
+    checkpoint = store / "dledger-n0/checkpoint"
+    text = checkpoint.read_text()
+    checkpoint.write_text(text.replace("committedIndex=280", "committedIndex=279"))
+    last = manifest_of(store).facts["ledger"]["last"]
+    queue = store / "consumequeue" / last["topic"] / str(last["queue_id"])
+    file, position = divmod(last["queue_offset"] * 20, 2000)
+    with (queue / f"{file * 2000:020d}").open("r+b") as stream:
+        stream.seek(position)
+        assert any(stream.read(20))
+        stream.seek(position)
+        stream.write(bytes(20))
+    return store
+
+
+@pytest.mark.slow
+def test_an_uncommitted_entry_is_no_damage(
+    uncommitted: Path, store_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["store", "fsck", str(uncommitted)]) == 0
+    assert "note     UNIT_UNCOMMITTED dledger-n0/data/" in capsys.readouterr().out
+    other = store_of("C-upgraded-v497/n1")
+    for stores in ((uncommitted, other), (other, uncommitted)):
+        certificate = certificate_of(*stores)
+        assert certificate.verdict == EQUAL
+        (comparison,) = certificate.comparisons
+        assert comparison.same == 560
+        assert "1 messages of n0 that are not known to be committed" in text_of(certificate)
+
+
+@pytest.mark.slow
+def test_a_missing_unit_of_an_unclean_stop_is_a_finding(uncommitted: Path) -> None:
+    (uncommitted / "abort").touch()
+    assert main(["store", "fsck", str(uncommitted)]) == 2

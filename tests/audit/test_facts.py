@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.upgrade import GOLDEN_SIZES
 
 from rmqpy.audit.facts import log_facts
 from rmqpy.audit.facts.facts import LogFacts, Mode, RecordFacts, StoreFacts, TailKind
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.findings import FindingCode
+from rmqpy.cli import main
 from rmqpy.config.loading import StoreSettings
 from rmqpy.store.files.disk import OsFileSystem
 
@@ -187,7 +190,9 @@ def test_missing_stray_short_and_empty_files_are_reported(copy_of: Callable[[str
 
 
 def test_file_sizes_must_be_those_of_the_configuration(store_of: Callable[[str], Path]) -> None:
-    settings = StoreSettings(mapped_file_size_commit_log=131072)
+    sizes = GOLDEN_SIZES.copy()
+    sizes["mapped_file_size_commit_log"] = 131072
+    settings = StoreSettings(**sizes)
     facts = facts_of(store_of("A-classic-clean-v497"), settings=settings)
     assert codes(facts) == [FindingCode.FILE_SIZE] * 4
     assert "131072" in str(facts.findings[0])
@@ -266,3 +271,45 @@ def test_a_running_broker_is_detected_and_not_disturbed(copy_of: Callable[[str],
     finally:
         holder.communicate()
     assert not facts_of(store).running
+
+
+@pytest.mark.parametrize("size", [1980, 2020, 0])
+@pytest.mark.parametrize("path", ["consumequeue/Retry/0/00000000000000000000", "index"])
+def test_derived_files_of_a_wrong_length_are_reported(
+    copy_of: Callable[[str], Path], path: str, size: int
+) -> None:
+    """Java does not start on such a queue file, not even if it is the only one of its queue."""
+    store = copy_of("A-classic-clean-v497")
+    file = store / path
+    if file.is_dir():
+        file = sorted(file.iterdir())[1]
+    os.truncate(file, size)
+    (finding, *_) = (each for each in facts_of(store).findings if each.file.endswith(file.name))
+    assert (finding.code, finding.found) == (FindingCode.FILE_SIZE, f"{size} bytes")
+    assert main(["store", "fsck", str(store)]) == 2
+
+
+def test_extensions_of_queues_have_one_length(copy_of: Callable[[str], Path]) -> None:
+    store = copy_of("A-classic-clean-v497")
+    for number, size in enumerate((4096, 4096, 4000)):
+        folder = store / f"consumequeue_ext/Normal/{number}"
+        folder.mkdir(parents=True)
+        (folder / f"{0:020d}").write_bytes(bytes(size))
+    (finding,) = facts_of(store).findings
+    assert finding.code is FindingCode.FILE_SIZE
+    assert finding.file == "consumequeue_ext/Normal/2/00000000000000000000"
+    assert (finding.found, finding.expected) == ("4000 bytes", "4096")
+
+
+def test_lengths_are_compared_with_the_settings(copy_of: Callable[[str], Path]) -> None:
+    store = copy_of("A-classic-clean-v497")
+    sizes = GOLDEN_SIZES.copy()
+    sizes["mapped_file_size_consume_queue"] = 1990  # 2000, in whole units
+    settings = StoreSettings(store_path_root_dir=str(store), **sizes)
+    assert read_facts(OsFileSystem(), str(store), settings).findings == ()
+    sizes["max_index_num"] += 1
+    settings = StoreSettings(store_path_root_dir=str(store), **sizes)
+    found = read_facts(OsFileSystem(), str(store), settings).findings
+    assert [(each.code, each.file.partition("/")[0]) for each in found] == [
+        (FindingCode.FILE_SIZE, "index")
+    ] * 2

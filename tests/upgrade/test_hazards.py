@@ -213,10 +213,12 @@ def test_h12_tables_differ_or_are_missing(pair: Replicas) -> None:
     assert "tables-readable" in pair.found()
 
 
-def test_a_delay_offset_one_period_old_is_a_note(pair: Replicas) -> None:
-    pair.path("slave", "config/delayOffset.json").write_text('{"offsetTable":{1:6}}')
-    assert pair.found() == set()
-    assert "tables-agree" in pair.noted()
+def test_a_delay_offset_one_period_old_is_a_note(golden_copy: Callable[[str], Path]) -> None:
+    """The last message of level 5 was due in the seconds before the log ends."""
+    members = Replicas(golden_copy("D-dledger-v497"), ("n0", "n2"), {})
+    members.path("n2", "config/delayOffset.json").write_text('{"offsetTable":{1:7,5:1}}')
+    assert "tables-agree" not in members.found()
+    assert "tables-agree" in members.noted()
 
 
 def test_h13_a_consumer_offset_after_the_end_of_the_queue(pair: Replicas) -> None:
@@ -396,3 +398,18 @@ def test_a_survey_survives_encoding(pair: Replicas) -> None:
     assert again.encode() == survey.encode()
     assert json.loads(survey.encode())["format"] == 2
     assert again.manifest == survey.manifest
+
+
+@pytest.mark.parametrize(
+    ("offset", "check", "text"),
+    [(0, "tables-agree", "level 1 is 0, not 7"), (9, "offsets-in-range", "level 1 is 9")],
+)
+def test_a_wrong_delay_offset_is_a_finding(
+    pair: Replicas, offset: int, check: str, text: str
+) -> None:
+    table = pair.root / "slave/config/delayOffset.json"
+    table.write_text(table.read_text().replace("1:7", f"1:{offset}"))
+    (found,) = (
+        each for each in run_checks(pair.group()) if not each.is_note and each.check == check
+    )
+    assert "delayOffset.json" in found.text and text in found.text

@@ -26,7 +26,7 @@ from rmqpy.audit.scan.directory import LedgerFolder, LogSegments, StoreDirectory
 from rmqpy.audit.scan.findings import Finding, FindingCode
 from rmqpy.audit.scan.queue_units import QueueUnits, map_file, read_ends
 from rmqpy.codec import layout
-from rmqpy.codec.units import IndexHeader
+from rmqpy.codec.units import IndexHeader, index_file_size
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.paths import OWN_FORMAT
@@ -179,10 +179,7 @@ class _FactsReader:
         for queue in directory.queues:
             for stray in queue.segments.strays:
                 self._find(FindingCode.FILE_STRAY, stray)
-            for file in queue.segments.files:
-                size = queue.segments.file_size
-                if file.size != size:
-                    self._find(FindingCode.FILE_SIZE, file.path, f"{file.size} bytes", f"{size}")
+        self._check_derived_sizes()
         for stray in directory.strays:
             self._find(FindingCode.FILE_STRAY, stray)
         version = self._format()
@@ -193,6 +190,35 @@ class _FactsReader:
                 str(version),
                 f"at most {OWN_FORMAT}",
             )
+
+    def _check_derived_sizes(self) -> None:
+        """Check the lengths of the files of queues, their extensions, and the key index: Java
+        starts on no other queue file.
+
+        Without settings, the length that most of the files have is the right one.
+        """
+        directory, settings = self.directory, self.settings
+        queues = [
+            file
+            for queue in directory.queues
+            for file in (*queue.segments.files, *queue.segments.empty)
+        ]
+        sizes: tuple[int | None, ...] = (None, None, None)
+        if settings is not None:
+            unit, slots = layout.QUEUE_UNIT_SIZE, settings.max_hash_slot_num
+            sizes = (
+                -(-settings.mapped_file_size_consume_queue // unit) * unit,
+                index_file_size(slots, settings.max_index_num),
+                settings.mapped_file_size_consume_queue_ext,
+            )
+        rows = (queues, directory.index_files, directory.queue_extensions)
+        for files, configured in zip(rows, sizes, strict=True):
+            found = [file.size for file in files]
+            expected = configured or max(set(found), key=found.count, default=0)
+            for file in files:
+                if file.size != expected:
+                    text = f"{file.size} bytes"
+                    self._find(FindingCode.FILE_SIZE, file.path, text, f"{expected}")
 
     def _format(self) -> int | None:
         path = self.directory.paths.own_format

@@ -222,8 +222,10 @@ def _described(table: str, key: str) -> str:
 
 
 def _last_stored_ms(manifest: Manifest) -> int:
+    """Return the store time in ms of the newest message at an end of the logs."""
     logs = [manifest.facts.get(kind) or {} for kind in ("classic", "ledger")]
-    return max(int((log.get("last") or {}).get("store_timestamp_ms", 0)) for log in logs)
+    ends = [log.get(end) or {} for log in logs for end in ("first", "last")]
+    return max(int(message.get("store_timestamp_ms", 0)) for message in ends)
 
 
 def _listed(texts: Sequence[str]) -> str:

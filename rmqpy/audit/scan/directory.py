@@ -133,6 +133,8 @@ class StoreDirectory:
     queues: tuple[QueueFolder, ...] = ()
     index_files: tuple[LogFile, ...] = ()
     config_files: tuple[LogFile, ...] = ()
+    queue_extensions: tuple[LogFile, ...] = ()
+    """The files of ``consumequeue_ext``, which Java writes with enableConsumeQueueExt=true."""
     strays: tuple[str, ...] = ()
     own_self_id: str | None = field(default=None)
 
@@ -220,6 +222,7 @@ class _Reader:
             queues=queues,
             index_files=index_files,
             config_files=config_files,
+            queue_extensions=tuple(self._extensions()),
             strays=tuple(self.strays),
             own_self_id=self.settings.dledger_self_id if self.settings else None,
         )
@@ -270,6 +273,15 @@ class _Reader:
                     continue
                 segments = self._segments(f"consumequeue/{topic}/{name}", [path], Framing.CLASSIC)
                 yield QueueFolder(topic, int(name), segments)
+
+    def _extensions(self) -> Iterator[LogFile]:
+        folder = f"{self.root}/consumequeue_ext"
+        for topic in self.files.list_dir(folder):
+            for name in self.files.list_dir(f"{folder}/{topic}"):
+                segments = self._segments(
+                    "consumequeue_ext", [f"{folder}/{topic}/{name}"], Framing.CLASSIC
+                )
+                yield from (*segments.files, *segments.empty)
 
     def _plain(self, folder: str, kind: type[int] | type[str]) -> Iterator[LogFile]:
         for name in self.files.list_dir(folder):

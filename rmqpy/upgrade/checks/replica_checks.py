@@ -6,6 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rmqpy.audit.facts.facts import Mode
+from rmqpy.audit.facts.table_content import DELAYS
+from rmqpy.audit.replicas.table_comparison import (
+    impossible_offsets,
+    overdue_delays,
+    queue_ends,
+)
 from rmqpy.audit.scan.findings import FindingCode
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, PROPERTIES_BYTES_MAX
 from rmqpy.upgrade.checks.config_checks import (
@@ -157,7 +163,7 @@ tables_readable = _from_audit(
 
 
 def offsets_in_range(survey: Survey) -> Iterator[CheckFinding]:
-    """Check that no consumer offset is after the end of its queue (H13)."""
+    """Check that no consumer or delay offset is after the end of its queue (H13)."""
     ends = {(each.topic, each.queue_id): each.max_offset for each in survey.manifest.queues}
     for topic, group, queue_id, offset in consumer_offsets(survey.tables):
         end = ends.get((topic, queue_id))
@@ -169,6 +175,21 @@ def offsets_in_range(survey: Survey) -> Iterator[CheckFinding]:
                 " clients would reset themselves",
                 "rmqpy upgrade plan sets it to the end, if the log is complete",
             )
+    for each in impossible_offsets(survey.manifest, queue_ends([survey.manifest])):
+        if each.table == DELAYS:
+            yield finding(
+                "offsets-in-range",
+                survey.name,
+                f"{each.table}: {each.text}: messages would not be delivered",
+                "restore the table from a replica",
+            )
+    for text in overdue_delays(survey.manifest):
+        yield note(
+            "offsets-in-range",
+            survey.name,
+            f"{DELAYS}: {text}: the table is older than the log, or deliveries were late",
+            "compare it with the table of a replica; messages before it would be delivered again",
+        )
 
 
 def tables_there(survey: Survey) -> Iterator[CheckFinding]:
