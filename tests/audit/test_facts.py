@@ -227,6 +227,11 @@ def test_unreadable_tables_and_their_backups_are_reported(copy_of: Callable[[str
         ("checkpoint", None, "no file"),
         ("checkpoint", "committedIndex=x\n", "committedIndex=x"),
         ("checkpoint", "committedIndex=9\nendIndex=8\n", "committedIndex 9 after endIndex 8"),
+        (
+            "checkpoint",
+            "committedIndex=9\nendIndex=9\ndurableIndex=999\ndurableOffset=1\n",
+            "entry 999 was on the disk, which the log does not have any more",
+        ),
     ],
 )
 def test_an_unreadable_state_of_a_member_is_reported(
@@ -241,6 +246,13 @@ def test_an_unreadable_state_of_a_member_is_reported(
     (finding,) = facts_of(store).findings
     assert (finding.code, finding.file) == (FindingCode.LEDGER_STATE, f"dledger-n0/{name}")
     assert finding.found == found
+
+
+def test_the_durable_entry_of_a_member_is_no_unknown_line(copy_of: Callable[[str], Path]) -> None:
+    store = copy_of("C-upgraded-v497/n0")
+    path = store / "dledger-n0" / "checkpoint"
+    path.write_text(path.read_text() + "durableIndex=280\ndurableOffset=9\n")
+    assert not facts_of(store).findings
 
 
 def test_a_missing_index_of_entries_is_reported(copy_of: Callable[[str], Path]) -> None:

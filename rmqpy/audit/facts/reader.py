@@ -163,8 +163,8 @@ class _FactsReader:
     def _check_ledger(self, ledger: LedgerFolder, facts: LogFacts) -> None:
         if not ledger.index.files:
             self._find(FindingCode.ENTRY_INDEX_MISSING, f"{ledger.folder}/index")
-        last_term = -1 if facts.last is None else facts.last.term
-        for path, found in ledger_state_problems(self.files, ledger, last_term):
+        last = (-1, -1) if facts.last is None else (facts.last.index, facts.last.term)
+        for path, found in ledger_state_problems(self.files, ledger, *last):
             self._find(FindingCode.LEDGER_STATE, path, found)
 
     def _check_root(self, ledger: LedgerFolder | None) -> None:

@@ -182,44 +182,52 @@ def read_ledger_state(files: FileSystem, ledger: LedgerFolder) -> LedgerState:
 
 
 def ledger_state_problems(
-    files: FileSystem, ledger: LedgerFolder, last_term: int
+    files: FileSystem, ledger: LedgerFolder, last_index: int, last_term: int
 ) -> list[tuple[str, str]]:
     """Return the paths of a member's wrong files, and what each contains.
 
-    ``last_term`` is the term of the last entry, or -1. A missing ``checkpoint`` without a backup is
-    usual shortly after the first start.
+    The last entry of the log has ``last_index`` and ``last_term``, or -1. A missing ``checkpoint``
+    without a backup is usual shortly after the first start.
     """
     problems = []
-    for path, numbers, texts in (
+    for path, numbers, further in (
         (ledger.current_term, ["currTerm"], ["voteLeader"]),
         (ledger.checkpoint, ["committedIndex", "endIndex"], ["durableIndex", "durableOffset"]),
     ):
-        if not files.exists(path):
-            if path == ledger.current_term or files.exists(path + BACKUP_SUFFIX):
-                problems.append((path, "no file"))
-            continue
-        raw = files.read_bytes(path)
-        lines = raw.decode("utf-8", "replace").splitlines()
-        pairs = dict(line.partition("=")[::2] for line in lines)
-        for key in numbers:
-            if key not in pairs:
-                problems.append((path, f"{len(raw)} bytes without {key}"))
-                break
-            if not _is_number(pairs[key].strip()):
-                problems.append((path, f"{key}={pairs[key]}"))
-                break
+        if files.exists(path):
+            found = _unreadable(files.read_bytes(path), numbers, further)
         else:
-            unknown = [line for line in lines if line.partition("=")[0] not in numbers + texts]
-            if unknown:
-                problems.append((path, f"an unknown line: {unknown[0]!r}"))
+            needed = path == ledger.current_term or files.exists(path + BACKUP_SUFFIX)
+            found = "no file" if needed else ""
+        if found:
+            problems.append((path, found))
+    if problems:
+        return problems
     state = read_ledger_state(files, ledger)
-    if not problems and state.current_term < last_term:
+    durable_index = _number(_pairs(files, ledger.checkpoint), "durableIndex", -1)
+    if state.current_term < last_term:
         found = f"term {state.current_term}, although the last entry has term {last_term}"
         problems.append((ledger.current_term, found))
-    if not problems and state.committed_index > state.end_index:
+    if durable_index > last_index:
+        found = f"entry {durable_index} was on the disk, which the log does not have any more"
+        problems.append((ledger.checkpoint, found))
+    if state.committed_index > state.end_index:
         found = f"committedIndex {state.committed_index} after endIndex {state.end_index}"
         problems.append((ledger.checkpoint, found))
     return problems
+
+
+def _unreadable(raw: bytes, numbers: list[str], further: list[str]) -> str:
+    """Return what is wrong with a file that must have these numbers; empty if nothing is."""
+    lines = raw.decode("utf-8", "replace").splitlines()
+    pairs = dict(line.partition("=")[::2] for line in lines)
+    for key in numbers:
+        if key not in pairs:
+            return f"{len(raw)} bytes without {key}"
+        if not _is_number(pairs[key].strip()):
+            return f"{key}={pairs[key]}"
+    unknown = [line for line in lines if line.partition("=")[0] not in numbers + further]
+    return f"an unknown line: {unknown[0]!r}" if unknown else ""
 
 
 def _pairs(files: FileSystem, path: str) -> dict[str, str]:
