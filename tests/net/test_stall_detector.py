@@ -28,7 +28,7 @@ class RecordingFilter:
         """The waiting time and the opaques of each call."""
 
     def sift(
-        self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int, turn: int
+        self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int
     ) -> list[RemotingCommand]:
         self.calls.append((waited_ms, [command.opaque for command in commands]))
         if waited_ms < self.patience_ms:

@@ -27,9 +27,9 @@ from typing import Final
 from attrs import define, field
 
 from rmqpy.broker.base.context import BrokerContext
-from rmqpy.broker.base.scheduling import AdminTimeBudget
+from rmqpy.broker.base.scheduling import SLICE_MS
 from rmqpy.broker.base.store_api import StoreWriter
-from rmqpy.model.clock import Clock
+from rmqpy.model.clock import Scheduler
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.channel import Channel
@@ -78,12 +78,12 @@ class FastFailure:
 
     _identity: BrokerContext
     _writer: StoreWriter
-    _clock: Clock
+    _scheduler: Scheduler
     refused: int = 0
-    _slice: AdminTimeBudget = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._slice = AdminTimeBudget(self._clock)
+    _until_ms: int | None = field(default=None, init=False)
+    """The end of the time slice of this loop turn, which all servers of the process share; None
+    before the first refusal of the turn.
+    """
 
     @property
     def patience_ms(self) -> int:
@@ -93,7 +93,7 @@ class FastFailure:
         return 1 if self._writer.page_cache_busy else min(limits.values())
 
     def sift(
-        self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int, turn: int
+        self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int
     ) -> list[RemotingCommand]:
         """Refuse the requests that are too old and return the others in their order."""
         limits = self._limits()
@@ -107,7 +107,7 @@ class FastFailure:
                 reason = "TIMEOUT_CLEAN_QUEUE"
             elif after_slow_write and command.code in PUTS and not command.is_response:
                 reason = "PCBUSY_CLEAN_QUEUE"
-            if not reason or not self._slice.begin(turn):
+            if not reason or not self._has_time():
                 kept.append(command)
                 continue
             self.refused += 1
@@ -117,6 +117,18 @@ class FastFailure:
         if answers:
             channel.write(b"".join(answers))
         return kept
+
+    def _has_time(self) -> bool:
+        """Return whether this turn has time to refuse one more request."""
+        now_ms = self._scheduler.monotonic_ms()
+        if self._until_ms is None:
+            self._until_ms = now_ms + SLICE_MS
+            self._scheduler.call_soon(self._turn_ended)
+            return True
+        return now_ms < self._until_ms
+
+    def _turn_ended(self) -> None:
+        self._until_ms = None
 
     def _limits(self) -> dict[int, int]:
         broker = self._identity.broker_settings

@@ -88,11 +88,9 @@ class OverloadFilter(Protocol):
         ...
 
     def sift(
-        self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int, turn: int
+        self, channel: Channel, commands: Sequence[RemotingCommand], waited_ms: int
     ) -> list[RemotingCommand]:
-        """Answer the requests that have waited too long, and return the others. ``turn`` is the
-        number of the loop turn.
-        """
+        """Answer the requests that have waited too long, and return the others."""
         ...
 
 
@@ -250,8 +248,7 @@ class RemotingServer:
         self.turns.handled()
         try:
             if connection.waited_ms and self.sieve is not None:
-                waited_ms, turn = connection.waited_ms, self.turns.number
-                commands = self.sieve.sift(connection, commands, waited_ms, turn)
+                commands = self.sieve.sift(connection, commands, connection.waited_ms)
             rest = self._handler.handle(connection, commands)
             if rest:
                 connection.postpone(rest)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from rmqpy.broker.base.scheduling import SLICE_MS
-from rmqpy.broker.processors.fast_failure import NEVER_MS
+from rmqpy.broker.processors.fast_failure import NEVER_MS, FastFailure
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.harness import BrokerHarness, BuildBroker
+from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel
 
 
@@ -17,8 +20,7 @@ def sift(
     """Return the codes of the requests that are kept, and the responses to the others."""
     channel = MemoryChannel()
     commands = [RemotingCommand(code, number, flag) for number, code in enumerate(codes)]
-    turn = harness.broker.server.turn_number
-    kept = harness.broker.fast_failure.sift(channel, commands, waited_ms, turn)
+    kept = harness.broker.fast_failure.sift(channel, commands, waited_ms)
     return [command.code for command in kept], channel.take()
 
 
@@ -54,13 +56,26 @@ def test_the_settings_take_effect_at_once(build: BuildBroker) -> None:
     assert sift(harness, 7, 310)[0] == []
 
 
+class OneTurn(ManualScheduler):
+    """A loop in one turn, whose time passes; the callbacks of the next turn wait."""
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.call_later(SLICE_MS * 100, callback)
+
+
 def test_refusing_takes_a_slice_of_a_turn(harness: BrokerHarness) -> None:
-    assert sift(harness, 300, 310)[0] == []
-    harness.scheduler.advance(SLICE_MS)
-    assert sift(harness, 300, 310)[0] == [310]
-    harness.broker.server.turn_ended()
-    assert sift(harness, 300, 310)[0] == []
-    assert harness.broker.fast_failure.refused == 2
+    """All servers of the process share it, whatever the numbers of their own turns."""
+    loop = OneTurn()
+    sieve = FastFailure(harness.broker.identity, harness.store.appender, loop)
+    main, fast = MemoryChannel(), MemoryChannel()
+    command = RemotingCommand(310, 1)
+    assert sieve.sift(main, [command], 300) == []
+    loop.advance(SLICE_MS)
+    for channel in (fast, main, fast):
+        assert sieve.sift(channel, [command], 300) == [command]
+    loop.advance(SLICE_MS * 100)
+    assert sieve.sift(fast, [command], 300) == []
+    assert sieve.refused == 2
 
 
 def make_write_slow(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch, ms: int) -> None:
