@@ -3,6 +3,10 @@
 The server only reads. It listens on the loopback interface or requires a token over TLS, and serves
 only files of the store, whatever path a request names. This is the only module of the upgrade that
 imports aiohttp.
+
+What clients can take is bounded: connections, one request each; the time until a request is
+complete, and that a client may leave an answer unread; the reads from the disk at a time. Answers
+are sent in pieces, so that a slow reader holds one piece in memory.
 """
 
 from __future__ import annotations
@@ -11,8 +15,9 @@ import asyncio
 import hmac
 import json
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from ipaddress import ip_address
+from typing import ParamSpec, TypeVar
 
 from aiohttp import web
 from attrs import define, field
@@ -22,6 +27,17 @@ from rmqpy.model.errors import RmqError
 from rmqpy.upgrade.checks.replica import RANGE_BYTES_MAX, SUMMED_MAX, TOKEN_HEADER, LocalReplica
 
 TOKEN_BYTES_MIN = 16
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CONNECTIONS_MAX = 32
+"""Further connections are closed."""
+READS_AT_ONCE = 4
+HEAD_SECONDS = 20.0
+"""The time that a client has for its request, and for TLS before it."""
+SEND_SECONDS = 60.0
+"""The time that a client has for each piece of an answer."""
+PIECE_BYTES = 256 << 10
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -59,30 +75,84 @@ class TokenAuth:
         return context
 
 
+class _Connection(web.RequestHandler):
+    """A connection that is aborted if the client does not do the next thing in time."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.expect(HEAD_SECONDS)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.expect(None)
+        super().connection_lost(exc)
+
+    def expect(self, seconds: float | None) -> None:
+        """Allow the client this time from now on; None while it waits for the server."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if seconds is not None and isinstance(self.transport, asyncio.Transport):
+            self._timer = self._loop.call_later(seconds, self.transport.abort)
+
+
+class _TooMany(asyncio.Protocol):
+    """A connection above the limit."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()
+
+
+def expect(request: web.Request, seconds: float | None) -> None:
+    """Allow the client of a request this time for what it does next."""
+    if isinstance(request.protocol, _Connection):
+        request.protocol.expect(seconds)
+
+
 def application(replica: LocalReplica, token: str) -> web.Application:
     """Return the application that answers survey, digest, range, sums, status, and clock."""
     server = _ReplicaRequests(replica)
 
-    @web.middleware
-    async def guard(
-        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        token_sent = request.headers.get(TOKEN_HEADER, "")
-        if not hmac.compare_digest(token_sent.encode(), token.encode()):
-            raise web.HTTPForbidden(text="wrong token")
+    async def answer(request: web.Request) -> web.StreamResponse:
+        expect(request, None)
+        token_sent = request.headers.get(TOKEN_HEADER, "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(token_sent, token.encode()):
+            return _refusal(request, 403, "wrong token")
         try:
-            return await handler(request)
-        except (RmqError, OSError, ValueError, KeyError) as error:
-            raise web.HTTPBadRequest(text=str(error)) from None
+            pieces, size = await server.answer(request)
+        except (RmqError, ValueError) as error:
+            return _refusal(request, 400, str(error))
+        except KeyError as error:
+            return _refusal(request, 400, f"found no {error} in the query, expected it")
+        except OSError as error:
+            return _refusal(request, 400, f"{error.filename}: {error.strerror}")
+        return await _sent(request, pieces, size)
 
-    app = web.Application(middlewares=[guard])
-    app.router.add_get("/v1/survey", server.survey)
-    app.router.add_get("/v1/digest", server.digest)
-    app.router.add_get("/v1/range", server.range)
-    app.router.add_get("/v1/sums", server.sums)
-    app.router.add_get("/v1/status", server.status)
-    app.router.add_get("/v1/clock", server.clock)
+    app = web.Application()
+    app.router.add_get("/v1/{what}", answer)
     return app
+
+
+def _refusal(request: web.Request, status: int, text: str) -> web.Response:
+    expect(request, SEND_SECONDS)
+    response = web.Response(status=status, text=text)
+    response.force_close()
+    return response
+
+
+async def _sent(request: web.Request, pieces: Pieces, size: int) -> web.StreamResponse:
+    response = web.StreamResponse()
+    response.force_close()
+    response.content_length = size
+    expect(request, SEND_SECONDS)
+    await response.prepare(request)
+    async for piece in pieces:
+        expect(request, SEND_SECONDS)
+        await response.write(piece)
+    await response.write_eof()
+    return response
 
 
 def run(replica: LocalReplica, auth: TokenAuth, ready: Callable[[str], None]) -> None:
@@ -94,16 +164,32 @@ def run(replica: LocalReplica, auth: TokenAuth, ready: Callable[[str], None]) ->
 async def _run(replica: LocalReplica, auth: TokenAuth, ready: Callable[[str], None]) -> None:
     runner = web.AppRunner(application(replica, auth.token), access_log=None)
     await runner.setup()
+    loop, requests = asyncio.get_running_loop(), runner.server
+    assert requests is not None
+
+    def connection() -> asyncio.Protocol:
+        if len(requests.connections) >= CONNECTIONS_MAX:
+            return _TooMany()
+        return _Connection(requests, loop=loop, lingering_time=0.0, read_bufsize=1 << 16)
+
+    tls = auth.tls()
+    server = await loop.create_server(
+        connection,
+        auth.host,
+        auth.port,
+        ssl=tls,
+        ssl_handshake_timeout=HEAD_SECONDS if tls else None,
+    )
     try:
-        site = web.TCPSite(runner, auth.host, auth.port, ssl_context=auth.tls())
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        scheme = "https" if auth.certificate else "http"
-        ready(f"{scheme}://{host}:{port}")
+        host, port = server.sockets[0].getsockname()[:2]
+        ready(f"{'https' if tls else 'http'}://{host}:{port}")
         await asyncio.Event().wait()
     finally:
+        server.close()
         await runner.cleanup()
 
+
+Pieces = AsyncIterator[bytes | memoryview]
 
 Fingerprint = list[tuple[str, int, int]]
 """The path, size in bytes, and time in ms of every file."""
@@ -113,17 +199,84 @@ Fingerprint = list[tuple[str, int, int]]
 class _ReplicaRequests:
     replica: LocalReplica
     _fingerprint_seen: Fingerprint = field(factory=list)
+    _survey: bytes = b""
     _survey_lock: asyncio.Lock = field(factory=asyncio.Lock)
+    _reads: asyncio.Semaphore = field(factory=lambda: asyncio.Semaphore(READS_AT_ONCE))
 
-    async def survey(self, request: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> tuple[Pieces, int]:
+        """Return the pieces of an answer and its size in bytes.
+
+        Raise ValueError or RmqError for a request that cannot be answered.
+        """
+        query = request.query
+        match request.match_info.get("what"):
+            case "survey":
+                body = await self.survey()
+            case "digest":
+                path, start, end = await self._range(query)
+                body = (await self._read(self.replica.digest, path, start, end)).encode()
+            case "range":
+                return await self.range(query)
+            case "sums":
+                body = json.dumps(await self._sums(query)).encode()
+            case "status":
+                body = json.dumps(await self._read(self.replica.status)).encode()
+            case "clock":
+                body = str(self.replica.plan.now_ms()).encode()
+            case _:
+                raise ValueError(
+                    "found an unknown request, expected survey, digest, range, sums, status, or"
+                    " clock; use the same rmqpy on all hosts"
+                )
+        return _pieces_of(body), len(body)
+
+    async def survey(self) -> bytes:
         """Return the survey; take a new one if a file has changed since the last request."""
         async with self._survey_lock:
-            now = await asyncio.to_thread(self._fingerprint)
-            if now != self._fingerprint_seen:
+            now = await self._read(self._fingerprint)
+            if now != self._fingerprint_seen or not self._survey:
                 self.replica.forget_survey()
+                self._survey = (await self._read(self.replica.survey)).encode()
                 self._fingerprint_seen = now
-            found = await asyncio.to_thread(self.replica.survey)
-        return web.Response(body=found.encode(), content_type="application/json")
+            return self._survey
+
+    async def range(self, query: Mapping[str, str]) -> tuple[Pieces, int]:
+        path, start, end = await self._range(query)
+        if end - start > RANGE_BYTES_MAX:
+            raise ValueError(f"at most {RANGE_BYTES_MAX} bytes at a time")
+        # The last byte, so that a range that is too long is refused before the first is sent.
+        await self._read(self.replica.read, path, max(start, end - 1), end)
+
+        async def pieces() -> Pieces:
+            for at in range(start, end, PIECE_BYTES):
+                stop = min(at + PIECE_BYTES, end)
+                yield await self._read(self.replica.read, path, at, stop)
+
+        return pieces(), end - start
+
+    async def _sums(self, query: Mapping[str, str]) -> Sequence[int]:
+        first, end = int(query["first"]), int(query["end"])
+        if not 0 <= end - first <= SUMMED_MAX:
+            raise ValueError(f"at most {SUMMED_MAX} messages at a time")
+        arguments = query["topic"], int(query["queue"]), first, end
+        return await self._read(self.replica.sums, *arguments)
+
+    async def _range(self, query: Mapping[str, str]) -> tuple[str, int, int]:
+        path = query["path"]
+        start, end = int(query["start"]), int(query["end"])
+        if not 0 <= start <= end:
+            raise ValueError(f"invalid range from {start} to {end}")
+        if not await self._read(self._has_file, self.replica.absolute(path)):
+            raise ValueError(f"{path} is not a file of the store")
+        return path, start, end
+
+    async def _read(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Call a function that reads the disk, in a thread; few of them at a time."""
+        async with self._reads:
+            return await asyncio.to_thread(function, *arguments, **named)
+
+    def _has_file(self, path: str) -> bool:
+        return any(path == each for each in self._directory().every_file())
 
     def _fingerprint(self) -> Fingerprint:
         files, plan = self.replica.files, self.replica.plan
@@ -137,39 +290,11 @@ class _ReplicaRequests:
         plan = self.replica.plan
         return read_directory(self.replica.files, plan.root, plan.settings)
 
-    async def sums(self, request: web.Request) -> web.Response:
-        query = request.query
-        first, end = int(query["first"]), int(query["end"])
-        if not 0 <= end - first <= SUMMED_MAX:
-            raise ValueError(f"at most {SUMMED_MAX} messages at a time")
-        arguments = query["topic"], int(query["queue"]), first, end
-        return web.Response(text=json.dumps(await asyncio.to_thread(self.replica.sums, *arguments)))
 
-    async def digest(self, request: web.Request) -> web.Response:
-        path, start, end = self._range(request)
-        return web.Response(text=await asyncio.to_thread(self.replica.digest, path, start, end))
-
-    async def range(self, request: web.Request) -> web.Response:
-        path, start, end = self._range(request)
-        if end - start > RANGE_BYTES_MAX:
-            raise ValueError(f"at most {RANGE_BYTES_MAX} bytes at a time")
-        data = await asyncio.to_thread(self.replica.read, path, start, end)
-        return web.Response(body=data)
-
-    async def status(self, request: web.Request) -> web.Response:
-        return web.Response(text=json.dumps(self.replica.status()))
-
-    async def clock(self, request: web.Request) -> web.Response:
-        return web.Response(text=str(self.replica.plan.now_ms()))
-
-    def _range(self, request: web.Request) -> tuple[str, int, int]:
-        path = request.query["path"]
-        start, end = int(request.query["start"]), int(request.query["end"])
-        if not 0 <= start <= end:
-            raise ValueError(f"invalid range from {start} to {end}")
-        if self.replica.absolute(path) not in set(self._directory().every_file()):
-            raise ValueError(f"{path} is not a file of the store")
-        return path, start, end
+async def _pieces_of(body: bytes) -> Pieces:
+    view = memoryview(body)
+    for at in range(0, len(view), PIECE_BYTES):
+        yield view[at : at + PIECE_BYTES]
 
 
 def _is_loopback(host: str) -> bool:

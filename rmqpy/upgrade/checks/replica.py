@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import ssl
@@ -27,6 +28,16 @@ from rmqpy.upgrade.plan.survey import Survey, SurveyPlan, take_survey
 RANGE_BYTES_MAX = 4 << 20
 SUMMED_MAX = 1 << 10
 """The limits of one request: bytes, and messages for which sums are returned."""
+
+ANSWER_BYTES_MAX = {
+    "survey": 1 << 30,
+    "range": RANGE_BYTES_MAX,
+    "digest": 64,
+    "sums": 1 << 10,
+    "status": 1 << 16,
+    "clock": 64,
+}
+"""The limits of one answer."""
 
 REQUEST_SECONDS_MAX = 600
 TOKEN_HEADER = "X-Rmqpy-Token"
@@ -180,36 +191,65 @@ class RemoteReplica:
 
     def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int, int]:
         query = {"topic": topic, "queue": queue_id, "first": first, "end": end}
-        count, content, positions, mapped = json.loads(self._get("sums", query))
-        return int(count), int(content), int(positions), int(mapped)
+        try:
+            count, content, positions, mapped = json.loads(self._get("sums", query))
+            return int(count), int(content), int(positions), int(mapped)
+        except (ValueError, TypeError, RecursionError):
+            raise self._not_ours("sums") from None
 
     def status(self) -> dict[str, Any]:
-        value: dict[str, Any] = json.loads(self._get("status", {}))
+        try:
+            value = json.loads(self._get("status", {}))
+        except (ValueError, RecursionError):
+            raise self._not_ours("status") from None
+        if not isinstance(value, dict) or not isinstance(value.get("state"), str):
+            raise self._not_ours("status")
         return value
 
     def clock_skew_ms(self) -> int:
         before_ms = time.time_ns() // 1_000_000
-        theirs = int(self._get("clock", {}))
+        try:
+            theirs = int(self._get("clock", {}))
+        except ValueError:
+            raise self._not_ours("clock") from None
         after_ms = time.time_ns() // 1_000_000
         return theirs - (before_ms + after_ms) // 2
 
+    def _not_ours(self, what: str) -> RmqError:
+        return RmqError(
+            f"{self.address}: found something else as the {what}, expected an answer of rmqpy"
+            " upgrade serve; check the address, and use the same rmqpy on both hosts"
+        )
+
     def _get(self, what: str, query: Mapping[str, object]) -> bytes:
+        """Return the body of an answer, which may not be longer than its kind allows."""
         url = f"{self.address.rstrip('/')}/v1/{what}?{urllib.parse.urlencode(query)}"
         request = urllib.request.Request(url, headers={TOKEN_HEADER: self.token})
-        context = _trusting(self.authority)
         if self.token and not url.startswith("https:"):
             raise RmqError(f"{self.address}: a token is not sent without TLS; use https://")
+        trusting = urllib.request.HTTPSHandler(context=_trusting(self.authority))
+        opener = urllib.request.build_opener(trusting, _NoRedirects)
         try:
-            with urllib.request.urlopen(
-                request, timeout=REQUEST_SECONDS_MAX, context=context
-            ) as answer:
-                data: bytes = answer.read()
-                return data
+            with opener.open(request, timeout=REQUEST_SECONDS_MAX) as answer:
+                data: bytes = answer.read(ANSWER_BYTES_MAX[what] + 1)
+                rest = answer.length
         except urllib.error.HTTPError as error:
             text = error.read(1000).decode("utf-8", "replace")
             raise RmqError(f"{self.address}: {error.code} {text}") from None
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise NetworkError(f"{self.address}: {error}") from None
+        if len(data) > ANSWER_BYTES_MAX[what]:
+            raise self._not_ours(what)
+        if rest:
+            raise NetworkError(f"{self.address}: the connection ended {rest} bytes too early")
+        return data
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: it would send the token to an address that nobody has chosen."""
+
+    def redirect_request(self, *arguments: object) -> None:
+        return None
 
 
 def _trusting(authority: str | None) -> ssl.SSLContext:
