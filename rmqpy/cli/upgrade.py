@@ -23,6 +23,7 @@ from rmqpy.cli.given_files import (
 from rmqpy.cli.parsing import (
     CAN_BE_RESUMED,
     EXIT_DONE,
+    EXIT_FAILED,
     EXIT_NO,
     Parser,
     add_format_option,
@@ -215,6 +216,7 @@ def _verb(verbs: Commands, name: str, text: str, run: Verb) -> Parser:
 
 def _guarded(run: Verb) -> Verb:
     def guarded(options: argparse.Namespace) -> int:
+        from rmqpy.cli.os_errors import sentence_of
         from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
         from rmqpy.upgrade.steps.reference import DivergedError
 
@@ -225,6 +227,12 @@ def _guarded(run: Verb) -> Verb:
             value = {"refused": str(refused), **({"sides": sides} if sides else {})}
             _print(options, value, _refusal_lines(str(refused), sides), sys.stderr)
             return EXIT_NO
+        except (RmqError, OSError) as error:
+            if options.format != "json":
+                raise
+            text = sentence_of(error) if isinstance(error, OSError) else str(error)
+            _print(options, {"error": text}, ())
+            return EXIT_FAILED
 
     return guarded
 

@@ -179,3 +179,11 @@ def test_refusals_are_json_if_json_was_asked_for(
         assert main(["upgrade", *line.split(), "--format", "json"]) == 2
         refused = json.loads(capsys.readouterr().out)["refused"]
         assert "found no plan" in refused and "expected" in refused
+
+
+def test_errors_are_json_if_json_was_asked_for(
+    hosts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line in ("rollback nowhere", "status n0 n9", "apply --plan none.json --node n0 n0"):
+        assert main(["upgrade", *line.split(), "--format", "json"]) == 1
+        assert json.loads(capsys.readouterr().out)["error"]
