@@ -1,0 +1,83 @@
+"""A rollback, and a resumed plan, are killed before every file operation and finished."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from harness.plans import Interrupted
+from harness.store import CrashingFiles, KilledError
+
+from rmqpy.upgrade.plan.engine import apply_plan, resume, roll_back
+from rmqpy.upgrade.plan.journal import APPLIED, ROLLED_BACK, load_journal
+
+
+def finish_back(made: Interrupted, files: CrashingFiles) -> None:
+    journal = load_journal(files, made.work)
+    if journal is not None and journal.state != ROLLED_BACK:
+        roll_back(made.bare_context(files))
+
+
+def finish_forward(made: Interrupted, files: CrashingFiles) -> None:
+    journal = load_journal(files, made.work)
+    assert journal is not None
+    if journal.state != APPLIED:
+        resume(made.bare_context(files))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("half", [False, True])
+def test_a_rollback_killed_at_any_operation_is_finished(
+    interrupted: Interrupted, half: bool
+) -> None:
+    """From a plan that was applied, and from one that was killed halfway."""
+    made = interrupted
+    before = made.tree(made.files)
+    if half:
+        total = sum(1 for _ in made.kills())
+        start = made.killed_at(total // 2)
+        assert start is not None
+    else:
+        start = made.files.reopen(None)
+        apply_plan(made.context(start), made.plan, made.node)
+    for dies_at in itertools.count():
+        dying = start.reopen(dies_at)
+        try:
+            roll_back(made.bare_context(dying))
+        except KilledError:
+            pass
+        else:
+            break
+        after = dying.reopen(None)
+        finish_back(made, after)
+        assert made.tree(after) == before, dies_at
+    assert dies_at > 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [0.3, 0.6, 0.9])
+def test_a_resumed_plan_killed_at_any_operation_is_finished(
+    interrupted: Interrupted, part: float
+) -> None:
+    made = interrupted
+    before = made.tree(made.files)
+    done = made.files.reopen(None)
+    apply_plan(made.context(done), made.plan, made.node)
+    after = made.tree(done)
+    kills = [dies_at for dies_at, _ in made.kills()]
+    start = made.killed_at(kills[int(len(kills) * part)])
+    assert start is not None
+    for dies_at in itertools.count():
+        dying = start.reopen(dies_at)
+        try:
+            resume(made.bare_context(dying))
+        except KilledError:
+            pass
+        else:
+            break
+        forward, back = dying.reopen(None), dying.reopen(None)
+        finish_forward(made, forward)
+        assert made.tree(forward) == after, dies_at
+        finish_back(made, back)
+        assert made.tree(back) == before, dies_at
+    assert dies_at > 5
