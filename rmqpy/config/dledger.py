@@ -43,6 +43,8 @@ class DLedgerSettings:
     max_batch_push_size: int = key("maxBatchPushSize", 4096, minimum=1, unit="B",
         doc="With isEnableBatchPush: a batch is sent once it has this size, or once it contains "
             "every waiting entry.")
+    flush_file_interval: int = key("flushFileInterval", 10, minimum=1, unit="ms",
+        doc="Time between two flushes of the DLedger log; with SYNC_FLUSH, it is flushed at once.")
     peer_push_throttle_point: int = key("peerPushThrottlePoint", 300 * _MIB, minimum=1, unit="B",
         doc="A member that lags by more than this receives at most peerPushQuota.")
     peer_push_quota: int = key("peerPushQuota", 20 * _MIB, minimum=1, unit="B/s",

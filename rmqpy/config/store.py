@@ -74,7 +74,8 @@ class StoreSettings:
         effect=_ACCEPTED,
         doc="Filter bits in an extension file (Java corrects it to 112 at start).")
     flush_interval_commit_log: int = key("flushIntervalCommitLog", 500, minimum=1, unit="ms",
-        runtime=True, doc="ASYNC_FLUSH: time between two flushes of the commit log.")
+        runtime=True, doc="ASYNC_FLUSH: time between two flushes of a classic commit log (a "
+            "DLedger log has flushFileInterval).")
     commit_interval_commit_log: int = key("commitIntervalCommitLog", 200, unit="ms",
         effect=_ACCEPTED, doc="Only with transientStorePoolEnable.")
     use_reentrant_lock_when_put_message: bool = key("useReentrantLockWhenPutMessage", True,

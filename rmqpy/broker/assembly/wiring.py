@@ -182,7 +182,7 @@ class Broker:
         take effect.
         """
         identity, tables, each = self.identity, self.tables, self.periodic.every
-        each("flush", lambda: identity.store.flush_interval_commit_log, self.log_flusher.begin)
+        each("flush", self._flush_period_ms, self.log_flusher.begin)
         each(
             "queues",
             lambda: identity.store.flush_consume_queue_thorough_interval,
@@ -205,6 +205,12 @@ class Broker:
         each("hold", self._sweep_period_ms, self.server.sweep)
         each("slow consumers", lambda: SLOW_CONSUMERS_PERIOD_MS, self.slow_consumers.check)
         each("statistics", lambda: SAMPLE_PERIOD_MS, self._sample)
+
+    def _flush_period_ms(self) -> int:
+        store = self.identity.store
+        if store.enable_dledger_commit_log:  # Java's DLedger ignores flushIntervalCommitLog.
+            return self.identity.configuration.dledger.flush_file_interval
+        return store.flush_interval_commit_log
 
     def _sweep_period_ms(self) -> int:
         long = self.identity.broker_settings.long_polling_enable
