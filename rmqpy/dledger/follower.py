@@ -10,7 +10,8 @@ COMPARE,   the same                                        INCONSISTENT_TERM, IN
 TRUNCATE                                                   nothing has been compared
 any        the disk is full or has failed (not COMMIT)     DISK_FULL, DISK_ERROR
 COMPARE    our log has the entry / does not have it        SUCCESS / INCONSISTENT_STATE
-TRUNCATE   it would replace committed entries              INCONSISTENT_STATE, and a notice
+TRUNCATE   it would drop or replace committed entries      INCONSISTENT_STATE, and a notice: this
+                                                           member has diverged (``divergence``)
 TRUNCATE   otherwise                                       SUCCESS; the entry is now the last,
                                                            except for entries after it that are
                                                            known to be the leader's
@@ -79,6 +80,11 @@ class Follower:
     synced_index: int
     """The last index that is known to be durable; only used with ``ack_after_sync``."""
 
+    divergence: str | None = None
+    """The reason why this member cannot follow its leader: it knows entries to be committed that
+    the leader does not have, which a power failure of the others may cause.
+    """
+
     _matched: int = -1
     _matched_term: Term = NO_TERM
     _held: dict[int, _HeldPush] = field(factory=dict)
@@ -98,6 +104,7 @@ class Follower:
 
     def role_changed(self) -> None:
         """Answer all held pushes, because the member now follows another leader or none."""
+        self.divergence = None
         for held in self._held.values():
             self._answer(held, _CODE.NOT_FOLLOWER)
         for _, held in self._unsynced:
@@ -250,16 +257,19 @@ class Follower:
     def _truncate(self, request: PushEntryRequest) -> bool:
         member, entry = self.member, request.entries[0]
         log = member.log
-        if self._equal(entry):
-            # A late push may have arrived since the leader compared. Entries that are certainly the
-            # leader's are kept, because it may have counted their acknowledgement.
-            kept = max(entry.index, self.matched_index, member.committed_index)
+        equal = self._equal(entry)
+        # A late push may have arrived since the leader compared. Entries that are certainly the
+        # leader's are kept, because it may have counted their acknowledgement.
+        kept = max(entry.index if equal else entry.index - 1, self.matched_index)
+        if member.committed_index > kept:
+            self._diverge(kept)
+            return False
+        if equal:
             log.truncate_after(kept)
-        elif entry.index <= max(self.matched_index, member.committed_index):
+        elif kept >= entry.index:
             member.outbox.notices.append(
                 f"refused to replace entry {entry.index} for {member.leader_id}, the leader of"
-                f" term {member.term}: the entry is its own or committed (up to"
-                f" {member.committed_index})"
+                f" term {member.term}, which has sent the entry itself"
             )
             return False
         elif self._replace_tail(entry, request.term):
@@ -270,6 +280,18 @@ class Follower:
         self._match(entry.index)
         self._apply_commit(request.commit_index)
         return True
+
+    def _diverge(self, kept: int) -> None:
+        """Keep the committed entries after ``kept``, and report that the leader lacks them."""
+        member = self.member
+        self.divergence = (
+            f"diverged from {member.leader_id}, the leader of term {member.term}: this member knows"
+            f" the entries up to {member.committed_index} to be committed, and the leader has no or"
+            f" other entries after {kept}. It keeps its entries and follows no further. Save its"
+            " directory if these messages matter, then let it join again with the data of another"
+            " member (rmqpy upgrade join)"
+        )
+        member.outbox.notices.append(self.divergence)
 
     def _forget_synced(self, kept: int) -> None:
         """Drop the sync state of entries after ``kept``, and the answers that wait for it."""

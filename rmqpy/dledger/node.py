@@ -184,7 +184,7 @@ class Node:
         self._election = Election(self._member, self._lead)
         self._heartbeat = Heartbeat(self._member, self._election)
         self._transfer = LeadershipTransfer(
-            self._member, self._election, self._lag_of, self._live_peers
+            self._member, self._election, self._lag_of, self._last_stored, self._live_peers
         )
         self._follower = Follower(self._member, -1)
         self._replication: Replication | None = None
@@ -214,7 +214,7 @@ class Node:
     @property
     def fault(self) -> str | None:
         """The reason why this member must not lead or cannot follow; None if it can do both."""
-        return self._member.obstacle
+        return self._follower.divergence or self._member.obstacle
 
     @property
     def progress(self) -> dict[str, tuple[str, int, int]]:
@@ -504,6 +504,10 @@ class Node:
     def _lag_of(self, peer: str) -> int:
         assert self._replication is not None, "only a leader knows the lag"
         return self._replication.lag_of(peer)
+
+    def _last_stored(self) -> int:
+        assert self._replication is not None, "only a leader has followers"
+        return self._replication.stored_index
 
     def _live_peers(self) -> frozenset[str]:
         return frozenset(peer for peer, live in self._heartbeat.peers_live.items() if live)

@@ -15,8 +15,10 @@ COMPARE    SUCCESS, the next one is different      TRUNCATE to it
 COMPARE    SUCCESS or INCONSISTENT_STATE           COMPARE of another entry
 COMPARE    INCONSISTENT_STATE, nothing in common   TRUNCATE to the leader's first
 TRUNCATE   SUCCESS                                 APPEND after it
+TRUNCATE   INCONSISTENT_STATE                      a notice, and as for any other answer
 APPEND     SUCCESS                                 APPEND; the match increases
-APPEND     INCONSISTENT_STATE (to a COMMIT too)    COMPARE from the leader's end
+APPEND     INCONSISTENT_STATE (to a COMMIT too)    COMPARE from the leader's end; if no entry was
+                                                   matched since the last time, after ``RETRY_MS``
 COMPARE,   anything else, or nothing               COMPARE of the same entry, after
 TRUNCATE                                           ``RETRY_MS``
 APPEND     anything else, or nothing               APPEND; the oldest is repeated, the second
@@ -138,6 +140,9 @@ class Progress:
     """True if a COMPARE or TRUNCATE is unanswered."""
 
     retry_ms: int = 0
+    restart_match: int = -2
+    """The match at the last return from APPEND to COMPARE."""
+
     pushed_ms: int = 0
     outstanding: deque[_Push] = field(factory=deque)
     """The unanswered pushes, in order."""
@@ -159,6 +164,15 @@ class Progress:
         if state is PeerState.APPEND:
             self.match = max(self.match, index)
             self.next = index + 1
+
+    def restart(self, now_ms: int) -> None:
+        """Compare again after an inconsistent answer, with a pause if the last comparison was in
+        vain: a follower that never accepts what follows must not keep both members busy.
+        """
+        if self.match <= self.restart_match:
+            self.retry_ms = now_ms + RETRY_MS
+        self.restart_match = self.match
+        self.enter(PeerState.COMPARE, -1)
 
 
 def next_comparison(
@@ -274,6 +288,11 @@ class Replication:
             success or (compared and response.code == _CODE.INCONSISTENT_STATE)
         ):
             search = progress.search
+            if not compared and response is not None and response.code == _CODE.INCONSISTENT_STATE:
+                member.outbox.notices.append(
+                    f"{progress.peer} refuses to drop its entries after {index}, which it knows to"
+                    " be committed, and does not follow: see its log"
+                )
             progress.enter(PeerState.COMPARE, index)
             progress.search = search if compared else _FROM_END
             progress.retry_ms = member.now_ms + RETRY_MS
@@ -391,7 +410,7 @@ class Replication:
         if not isinstance(response, PushEntryResponse):
             return
         if response.code == _CODE.INCONSISTENT_STATE:
-            progress.enter(PeerState.COMPARE, -1)
+            progress.restart(self.member.now_ms)
         elif response.code == _CODE.SUCCESS and response.index is not None:
             reached = response.index + (response.count if response.count > 0 else 1) - 1
             if not push.first <= reached <= push.last:
@@ -408,7 +427,7 @@ class Replication:
         if self.ended or generation != progress.generation or response is None:
             return
         if response.code == _CODE.INCONSISTENT_STATE:
-            progress.enter(PeerState.COMPARE, -1)
+            progress.restart(self.member.now_ms)
 
     def _push(
         self,

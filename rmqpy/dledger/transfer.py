@@ -1,8 +1,10 @@
-"""The transfer of leadership to a member that an operator has chosen, or to a preferred leader.
+"""The transfer of leadership to a member that an operator has chosen, to a preferred leader, or, if
+the leader's disk is full, to any member that takes it.
 
 The leader refuses puts, requests that the successor take over once its ledger reaches the leader's
 end, and waits for the answer. The successor catches up, becomes a candidate of the next term, and
-answers when it has won or another member leads.
+answers when it has won or another member leads. A member that must not lead, or whose disk is full,
+declines, and is not asked again for ``DECLINED_REST_MS``; if all decline, the leader remains.
 
 ==================================  ============================================
 state                               ends
@@ -28,12 +30,16 @@ from rmqpy.dledger.protocol.messages import (
     LeadershipTransferResponse,
     Response,
 )
-from rmqpy.dledger.state import NO_TERM, Role
+from rmqpy.dledger.state import NO_TERM, DiskState, Role
 from rmqpy.model.ids import Term
 
 _CODE = DLedgerResponseCode
 
-PREFERRED_CHECK_MS: Final = 1000
+CHECK_MS: Final = 1000
+"""The period in which a leader looks for a better one."""
+
+DECLINED_REST_MS: Final = 10_000
+"""The time for which a member that has not taken over is left alone. Each attempt refuses puts."""
 
 
 @define(slots=True, eq=False, repr=False)
@@ -50,19 +56,23 @@ class _Taking:
 class LeadershipTransfer:
     """Both ends of a transfer.
 
-    ``lag_of`` returns the number of entries by which a follower lags (leader only); ``live_peers``
-    returns the members that the last heartbeats have reached.
+    ``lag_of`` returns the number of entries by which a follower lags, and ``stored_index`` the last
+    entry that this member has written (leader only); ``live_peers`` returns the members that the
+    last heartbeats have reached.
     """
 
     member: Member
     election: Election
     lag_of: Callable[[str], int]
+    stored_index: Callable[[], int]
     live_peers: Callable[[], frozenset[str]]
     _taking: _Taking | None = None
     _next_check_ms: int = field(default=0)
+    _declined_ms: dict[str, int] = field(factory=dict)
+    """When each member last did not take over."""
 
     def role_changed(self) -> None:
-        self._next_check_ms = self.member.now_ms + PREFERRED_CHECK_MS
+        self._next_check_ms = self.member.now_ms + CHECK_MS
         self._check_taking()
 
     def receive(self, ticket: int, request: LeadershipTransferRequest) -> None:
@@ -80,21 +90,41 @@ class LeadershipTransfer:
             self._answer(ticket, _CODE.UNEXPECTED_ARGUMENT)
 
     def tick(self) -> None:
-        """Check the timeouts of a successor. On a leader, also look for a preferred leader."""
+        """Check the timeouts of a successor. On a leader, also look for a better leader."""
         self._check_taking()
         member = self.member
         if member.role is not Role.LEADER or member.now_ms < self._next_check_ms:
             return
-        self._next_check_ms = member.now_ms + PREFERRED_CHECK_MS
-        preferred = member.options.preferred_leader_ids
-        if not preferred or member.self_id in preferred or member.transferee is not None:
-            return
-        live = self.live_peers()
-        candidates = [peer for peer in preferred if peer in live]
+        self._next_check_ms = member.now_ms + CHECK_MS
+        candidates = self._better_leaders() if member.transferee is None else []
         if candidates:
             best = min(candidates, key=self.lag_of)
             if self.lag_of(best) < member.options.transfer_wait_index:
+                if member.disk is DiskState.FULL:
+                    member.outbox.notices.append(
+                        f"the disk is full: transferring leadership of term {member.term} to {best}"
+                    )
                 self._start_transfer(best, None)
+
+    def _better_leaders(self) -> list[str]:
+        """Return the members to which leadership should be transferred, in the order of
+        preference.
+        """
+        member = self.member
+        preferred = member.options.preferred_leader_ids
+        if member.disk is DiskState.FULL:
+            wanted = (*preferred, *member.membership.others)
+        elif preferred and member.self_id not in preferred:
+            wanted = preferred
+        else:
+            return []
+        live = self.live_peers()
+        return [peer for peer in wanted if peer in live and not self._has_declined(peer)]
+
+    def _has_declined(self, peer: str) -> bool:
+        """Return whether ``peer`` did not take over the last time, a short time ago."""
+        declined_ms = self._declined_ms.get(peer)
+        return declined_ms is not None and self.member.now_ms - declined_ms < DECLINED_REST_MS
 
     def _refusal(self, request: LeadershipTransferRequest) -> DLedgerResponseCode | None:
         member = self.member
@@ -124,7 +154,7 @@ class LeadershipTransfer:
             term=member.term,
             transfer_id=member.self_id,
             transferee_id=successor,
-            take_leadership_ledger_index=member.log.end.index,
+            take_leadership_ledger_index=self.stored_index(),
         )
         member.outbox.send(
             request,
@@ -139,6 +169,8 @@ class LeadershipTransfer:
         member = self.member
         if member.term == request.term:
             member.transferee = None
+        if response is None or response.code != _CODE.SUCCESS:
+            self._declined_ms[request.transferee_id or ""] = member.now_ms
         if ticket is not None:
             if response is None:
                 response = LeadershipTransferResponse(code=_CODE.NETWORK_ERROR, term=member.term)
@@ -152,7 +184,8 @@ class LeadershipTransfer:
             self._answer(ticket, _CODE.INCONSISTENT_TERM)
         elif self._taking is not None:
             self._answer(ticket, _CODE.REPEATED_REQUEST)
-        elif member.obstacle is not None:  # the election would only depose the leader
+        elif member.obstacle is not None or member.disk is DiskState.FULL:
+            # The election would only depose the leader.
             self._answer(ticket, _CODE.TAKE_LEADERSHIP_FAILED)
         else:
             deadline_ms = member.now_ms + member.options.transfer_wait_ms

@@ -21,6 +21,7 @@ synced n0                           report the log of n0 as durable
 drop n0 n1 [push]                   lose the messages in flight from n0 to n1, of that kind
 settle                              deliver all messages until none is left
 show n0                             print its state
+fault n0                            print why it must not lead or cannot follow
 verdict n0                          print how its vote rounds ended, and when the next may start
 ==================================  ============================================================
 """
@@ -201,6 +202,9 @@ class Stage:
         )
         for peer, (state, match, following) in node.progress.items():
             self.out.append(f"  {peer} {state} match={match} next={following}")
+
+    def do_fault(self, name: str) -> None:
+        self.out.append(f"{name} fault: {self.members[name].node.fault}")
 
     def do_verdict(self, name: str) -> None:
         member = self.members[name]

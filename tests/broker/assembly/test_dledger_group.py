@@ -4,6 +4,7 @@ frames, and a network that can be cut.
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -103,6 +104,9 @@ class Group:
 
     rng: random.Random = field(factory=lambda: random.Random(1))
     serves_client: Callable[[str], bool] = lambda _address: True
+    requests: int = 0
+    """The number of requests between members."""
+
     registered: list[tuple[int, int]] = field(factory=list)
     """The member and the broker id of each registration."""
 
@@ -150,14 +154,19 @@ class Group:
         broker.start()
         driver.start()
 
-    def kill(self, number: int, *, power: bool = False) -> None:
-        """End the process; with ``power``, unsynced data is lost too."""
+    def kill(self, number: int, *, power: bool = False, pages: random.Random | None = None) -> None:
+        """End the process; with ``power``, unsynced data is lost too, or with ``pages`` a random
+        part of it.
+        """
         member = self.members[number]
         assert member.store and member.driver and member.broker
         member.driver.stop()
         member.broker.periodic.stop()
         member.store.close_without_flush()
-        member.files = member.files.crash() if power else member.files.kill()
+        if pages is not None:
+            member.files = member.files.tear(pages)
+        else:
+            member.files = member.files.crash() if power else member.files.kill()
         member.store = member.broker = member.driver = None
 
     def stop(self, *numbers: int) -> None:
@@ -256,6 +265,7 @@ class MemberNetwork:
             scheduler.call_later(1, lambda: done(None, NetworkError("no name server")))
             return
         target = self.group.members[int(address.split(":")[0][-1])]
+        self.group.requests += 1
 
         def arrive() -> None:
             if self._is_cut_off(target) or target.driver is None:
@@ -882,6 +892,112 @@ def test_no_leader_arises_without_an_entry_that_a_voter_has_lost(
     assert_equal_ledgers(group)
     for member in group.members:
         assert b"acknowledged" in group.read(member)
+
+
+@pytest.mark.slow
+def test_a_member_with_a_committed_entry_that_the_leader_lacks_says_so(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A power failure under ASYNC_FLUSH takes an acknowledged message from the majority, and both
+    elect a leader before the third member returns. The group remains idle.
+    """
+    keeper = group.elect()
+    others = [member for member in group.members if member is not keeper]
+    group.send(keeper, b"durable")
+    group.run(4000)
+    for member in others:
+        assert member.broker is not None
+        member.broker.log_flusher.stop(lambda: None)
+    assert [reply.code for reply in group.send(keeper, b"lost by two")] == [0]
+    for member in others:
+        group.kill(member.number, power=True)
+    group.stop(keeper.number)
+    group.start(*(member.number for member in others))
+    leader = group.elect()
+    group.start(keeper.number)
+    group.run(10_000)
+    assert keeper.driver is not None and leader.driver is not None
+    assert "diverged from" in (keeper.driver.node.fault or "")
+    assert any("diverged from" in text for text in caplog.messages)
+    assert any(f"{keeper.name} refuses to drop" in text for text in caplog.messages)
+    status = json.loads(group.ask(keeper, RemotingCommand.request(71003)).body)
+    assert status["fault"] == keeper.driver.node.fault
+    group.requests = 0
+    group.run(10_000)
+    assert group.requests < 100, "heartbeats, commits, and a comparison every half second"
+    assert [reply.code for reply in group.send(leader, b"with two members")] == [0]
+    assert b"lost by two" in group.read(keeper)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+def test_a_group_starts_after_all_members_lose_power(flush: FlushDiskType, seed: int) -> None:
+    """Of the pages that were not synced, any may be on the disk. With SYNC_FLUSH, nothing that was
+    acknowledged is lost.
+    """
+    group = Group.of(flush_disk_type=flush)
+    rng = random.Random(seed)
+    group.start(0, 1, 2)
+    kept: list[bytes] = []
+    for round_number in range(4):
+        leader = group.elect()
+        bodies = [b"%d %d " % (round_number, n) * rng.randint(1, 40) for n in range(30)]
+        for first in range(0, 20, 5):
+            some = bodies[first : first + 5]
+            replies = group.send(leader, *some, wait_ms=rng.randint(20, 100))
+            if flush is FlushDiskType.SYNC_FLUSH and len(replies) == 5:
+                kept += [body for body, reply in zip(some, replies, strict=True) if not reply.code]
+            if len(replies) < 5:
+                break  # The other replies would mix with those to the next messages.
+        group.send(leader, *bodies[20:], wait_ms=rng.randint(0, 12))
+        for member in group.members:
+            group.kill(member.number, power=True, pages=rng)
+        order = rng.sample(range(3), 3)
+        group.start(*order[:2])
+        group.run(rng.randint(0, 8000))
+        group.start(order[2])
+        leader = group.elect()
+        assert set(kept) <= set(group.read(leader))
+    group.run(20_000)
+    following = [
+        member
+        for member in group.members
+        if member.driver is not None and member.driver.node.fault is None
+    ]
+    assert len(following) == 3
+    assert_equal_ledgers(group)
+
+
+def test_every_member_flushes_its_log_every_ten_milliseconds(group: Group) -> None:
+    """Java's DLedger does, whatever flushDiskType and flushIntervalCommitLog say."""
+    leader = group.elect()
+    group.send(leader, b"first")
+    for _ in range(3):
+        assert [reply.code for reply in group.send(leader, b"more", wait_ms=30)] == [0]
+        group.run(10)
+        for member in group.members:
+            assert member.driver is not None
+            assert member.driver.entries.flushed_offset == member.driver.entries.end_offset
+
+
+@pytest.mark.slow
+def test_a_leader_with_a_full_disk_hands_over(group: Group) -> None:
+    """It takes part again when there is space."""
+    full = group.elect()
+    assert [reply.code for reply in group.send(full, b"before")] == [0]
+    assert full.store is not None
+    full.files.fail_write("/data/", errno.ENOSPC)
+    assert [reply.code for reply in group.send(full, b"refused")] == [14]
+    group.run(5000)
+    leader = group.leader()
+    assert leader is not full
+    assert [reply.code for reply in group.send(leader, b"accepted")] == [0]
+    group.run(20_000)
+    assert group.leader() is leader
+    full.files.heal()
+    group.run(10_000)
+    assert_equal_ledgers(group)
 
 
 @pytest.mark.slow
