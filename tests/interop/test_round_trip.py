@@ -98,7 +98,7 @@ class Trip:
         assert_equal_stores(self.hosts.folder)
         page("")
         shutil.copy("certificate.json", certificate)
-        assert json.loads(Path(certificate).read_text())["equal"] is True
+        assert json.loads(Path(certificate).read_text())["holds"] is True
         shutil.copy("before.json", f"before-{certificate}")
         return grown
 
