@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -119,6 +120,17 @@ def _refused(_: Environment) -> dict[str, str]:
     return {"duplicationEnable": "true"}
 
 
+@case("Settings", "a controller of 5.x elects the master")
+def _controller_mode(_: Environment) -> dict[str, str]:
+    return {"enableControllerMode": "true"}
+
+
+@case("Settings", "the secret of the group is too short")
+def _short_secret(environment: Environment) -> dict[str, str]:
+    settings = dledger_settings("group", environment.peer_block[0])
+    return settings | {"rmqpyGroupSecret": "short"}
+
+
 @case("Settings", "several commit log folders")
 def _several(_: Environment) -> dict[str, str]:
     return {"storePathCommitLog": "/one,/two"}
@@ -214,6 +226,19 @@ def _half_done(environment: Environment) -> None:
     work = environment.store / "rmqpy" / "upgrade"
     work.mkdir(parents=True)
     (work / "journal.json").write_text('{"format": 1, "state": "applying"}', encoding="utf-8")
+
+
+@case("Directory", "a controller of 5.x elects the master of its group")
+def _controller_store(environment: Environment) -> None:
+    environment.filled()
+    (environment.store / "brokerIdentity").write_text("c#broker-a#1", encoding="utf-8")
+
+
+@case("Directory", "timer messages of 5.x wait in it")
+def _timer_store(environment: Environment) -> None:
+    environment.filled()
+    slot = struct.pack(">qqqii", 1 << 40, 0, 0, 3, 0)
+    (environment.store / "timerwheel").write_bytes(bytes(4096) + slot)
 
 
 @case("Directory", "it has DLedger data and the flag is off")
