@@ -239,6 +239,8 @@ def test_many_strangers_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) ->
     for number in range(1000):
         n0.ask(forged(VoteRequest), f"10.9.{number >> 8}.{number & 255}")
     assert len(caplog.messages) <= LINES_MAX + 1
+    n0.transport.once.warn("role", "leads in term 7")
+    assert caplog.messages[-1] == "leads in term 7", "what the member itself does is logged"
     assert n0.admission.turned_away == 1000
 
 

@@ -117,6 +117,7 @@ class PeerHandshakes:
     clock: Clock
     admission: PeerAdmission
     once: OncePerCauseLog
+    strangers: OncePerCauseLog
     introduce: Callable[[], PeerHello]
     takes_batches: Callable[[str, bool], None]
     vouch: Callable[[str], str]
@@ -384,7 +385,7 @@ class PeerHandshakes:
                 " is one, correct dLegerPeers, or add the address to replicationAddresses"
             )
         self.admission.refused(reason)
-        self.once.warn(("turned away", host), "%s", reason)
+        self.strangers.warn(("turned away", host), "%s", reason)
         return reason
 
     def _answer(

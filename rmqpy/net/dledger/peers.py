@@ -113,6 +113,8 @@ class PeerTransport:
     admission: PeerAdmission
     is_open: Callable[[str], bool]
     once: OncePerCauseLog = field(init=False)
+    """The log of what members and this one cause; ``_strangers`` is that of everybody else."""
+    _strangers: OncePerCauseLog = field(init=False)
     handshakes: PeerHandshakes = field(init=False)
     _ticket: int = 0
     _received: dict[int, PendingRequest] = field(factory=dict)
@@ -120,7 +122,8 @@ class PeerTransport:
     _reply_bytes: int = 0
 
     def __attrs_post_init__(self) -> None:
-        self.once = OncePerCauseLog(self.clock)
+        self.once = OncePerCauseLog(self.clock, None)
+        self._strangers = OncePerCauseLog(self.clock)
         self.handshakes = PeerHandshakes(
             self.membership,
             self.options,
@@ -128,6 +131,7 @@ class PeerTransport:
             self.clock,
             self.admission,
             self.once,
+            self._strangers,
             self.introduce,
             self.takes_batches,
             self.vouch,
@@ -279,7 +283,9 @@ class PeerTransport:
         try:
             request = decode_request(command.code, command.body)
         except RemoteProtocolError as fault:
-            self.once.warn(("request", channel.peer[0], kind), "%s:%d: %s", *channel.peer, fault)
+            self._strangers.warn(
+                ("request", channel.peer[0], kind), "%s:%d: %s", *channel.peer, fault
+            )
             self._refuse(channel, command, kind, _CODE.UNEXPECTED_ARGUMENT)
             return None
         link = self.handshakes.links.get(request.leader_id or request.local_id or "")
@@ -321,7 +327,7 @@ class PeerTransport:
             return
         if reply.response.code in _STRANGERS:
             request = pending.request
-            self.once.warn(
+            self._strangers.warn(
                 ("stranger", pending.channel.peer[0], type(request), reply.response.code),
                 "%s:%d sent a %s that is not for this member: %s"
                 " (group %.64s, to %.64s, from %.64s)",
