@@ -258,3 +258,14 @@ def test_a_copy_never_overwrites_a_directory(joined: Path, run: RunUpgrade, into
     code, _, err = run(f"leave n0 -c n0=n0.conf --cut-index 280 --into {into}")
     assert code == 2 and "nothing was changed" in err, err
     assert everything(joined) == before
+
+
+@pytest.mark.slow
+def test_large_old_messages_do_not_prevent_the_switch(
+    classic: Path, run: RunUpgrade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can make them smaller, and they stay in the old log."""
+    monkeypatch.setattr("rmqpy.upgrade.checks.replica_checks.ENTRY_SIZE_MAX", 1000)
+    code, out, _ = run(f"check {SHOWN}")
+    assert code == 2 and "[message-size]" in out
+    assert run(f"switch {SHOWN} --peers '{PEERS}' {IDS}")[0] == 0

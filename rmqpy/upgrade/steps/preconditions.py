@@ -10,8 +10,13 @@ from rmqpy.upgrade.steps.plan_context import PlanContext
 BEFORE_ALIGNMENT = ("same-sizes", "file-sizes")
 """An alignment repairs what the other checks find."""
 
-BEFORE_SWITCH = ("same-sizes", *(name for name in CHECKS if name not in CONFIG_CHECKS))
-"""The configurations are checked as they will be (:mod:`rmqpy.upgrade.steps.written_config`)."""
+BEFORE_SWITCH = (
+    "same-sizes",
+    *(name for name in CHECKS if name not in CONFIG_CHECKS and name != "message-size"),
+)
+"""The configurations are checked as they will be (:mod:`rmqpy.upgrade.steps.written_config`). Large
+messages of the old log stay readable, and cannot be made smaller.
+"""
 
 
 BEFORE_LEAVING: tuple[str, ...] = (
