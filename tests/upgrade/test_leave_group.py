@@ -47,7 +47,6 @@ def entries_of(path: Path) -> list[tuple[int, int]]:
 
 def drop_last(root: Path, member: str, count: int) -> None:
     """Remove the last entries of a member, over as many files as it takes."""
-    checkpoint = root / member / f"dledger-{member}/checkpoint"
     for path in reversed(data_files(root, member)):
         entries = entries_of(path)
         if len(entries) <= count and path != data_files(root, member)[0]:
@@ -59,10 +58,15 @@ def drop_last(root: Path, member: str, count: int) -> None:
         data[start:] = bytes(len(data) - start)
         path.write_bytes(data)
         break
-    # The member knew less to be committed than it had.
+    know_less(root, member)
+
+
+def know_less(root: Path, member: str) -> None:
+    """Let a member know less to be committed than it has."""
+    checkpoint = root / member / f"dledger-{member}/checkpoint"
     text = checkpoint.read_text().replace("committedIndex=280", "committedIndex=100")
     checkpoint.write_text(text)
-    (root / member / f"dledger-{member}/checkpoint.bak").unlink(missing_ok=True)
+    checkpoint.with_name("checkpoint.bak").unlink(missing_ok=True)
 
 
 def set_term(root: Path, member: str, count: int, term: int) -> None:
@@ -108,6 +112,8 @@ def test_entries_that_a_member_lacks_are_fetched(
 
 @pytest.mark.slow
 def test_entries_of_an_older_term_are_replaced_and_kept(joined: Path, run: RunUpgrade) -> None:
+    for name in ("n0", "n1", "n2"):
+        know_less(joined, name)
     for name in ("n0", "n1"):
         set_term(joined, name, 3, 9)
     code, out, err = run(f"{LEAVE} --apply")
@@ -141,6 +147,19 @@ def test_a_group_whose_member_has_rolled_back_is_not_rewritten(
     for more in ("", " --apply"):
         code, _, err = run(f"{LEAVE}{more}")
         assert code == 2 and "the members cannot leave as they are, nothing was changed" in err
+    assert tree_of(joined) == before
+
+
+@pytest.mark.slow
+def test_members_with_different_entries_are_not_rewritten(joined: Path, run: RunUpgrade) -> None:
+    """No checksum covers the time at which a message was stored."""
+    path = data_files(joined, "n1")[0]
+    data = bytearray(path.read_bytes())
+    data[entries_of(path)[3][0] + HEADER + 58] ^= 1
+    path.write_bytes(data)
+    before = tree_of(joined)
+    code, _, err = run(f"{LEAVE} --apply")
+    assert code == 2 and "have the same index and term and are not the same" in err, err
     assert tree_of(joined) == before
 
 

@@ -21,7 +21,7 @@ messages of the old log stay readable, and cannot be made smaller.
 
 BEFORE_LEAVING: tuple[str, ...] = (
     *("same-sizes", "file-sizes", "clean-stop", "gaps", "divide-fits", "log-sound", "same-log"),
-    "same-divide",
+    *("same-entries", "same-divide"),
 )
 """What would be written into a classic log for good. Queues and tables are rebuilt or kept."""
 
