@@ -71,10 +71,10 @@ def test_a_power_cut_loses_only_what_was_not_promised(
     rng = random.Random(seed)
     acknowledged: dict[Place, str] = {}
     sent = lost_count = lost_pages = 0
+    broker.start()
+    with connect_when_ready(broker.address) as connection:
+        create_topic(connection, TOPIC, QUEUES)
     for turn in range(ROUNDS):
-        broker.start()
-        with connect_when_ready(broker.address) as connection:
-            create_topic(connection, TOPIC, QUEUES)
         file = tmp_path / f"acknowledged-{turn}"
         load = Load(TOPIC, QUEUES, seed + turn)
         kill_under_load(broker, load, file, rng.randint(*ACKNOWLEDGEMENTS_BEFORE_A_CUT))
@@ -92,8 +92,8 @@ def test_a_power_cut_loses_only_what_was_not_promised(
         broker.kill()
         broker.start()  # a second time, from what the first start left
         assert not lost_places(broker, acknowledged)
-        assert broker.stop() == 0
-        assert read_store(disk.root).problems == []
+    assert broker.stop() == 0
+    assert read_store(disk.root).problems == []
     print(
         f"{flush}: {ROUNDS} cuts, {lost_pages} pages lost, {sent} acknowledged, {lost_count} lost"
     )
