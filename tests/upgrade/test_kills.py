@@ -1,4 +1,4 @@
-"""A rollback, and a resumed plan, are killed before every file operation and finished."""
+"""Plans, rollbacks, and resumed plans are cut off before every file operation, and finished."""
 
 from __future__ import annotations
 
@@ -81,3 +81,43 @@ def test_a_resumed_plan_killed_at_any_operation_is_finished(
         finish_back(made, back)
         assert made.tree(back) == before, dies_at
     assert dies_at > 5
+
+
+def after_power_loss(files: CrashingFiles) -> CrashingFiles:
+    """Return what is found after a power loss: synced bytes and synced names only."""
+    left = files.crash()
+    return CrashingFiles(
+        nodes=left.nodes,
+        folders=left.folders,
+        now_ms=left.now_ms,
+        durable_names=left._durable_names,
+    )
+
+
+@pytest.mark.slow
+def test_a_plan_cut_off_by_a_power_loss_at_any_operation_is_finished(
+    interrupted: Interrupted,
+) -> None:
+    made = interrupted
+    for path in list(made.files.nodes):
+        made.files.open(path).sync()
+        made.files.sync_dir(path.rpartition("/")[0])
+    before = made.tree(made.files)
+    done = made.files.reopen(None)
+    apply_plan(made.context(done), made.plan, made.node)
+    after = made.tree(done)
+    for dies_at in itertools.count():
+        dying = made.files.reopen(dies_at)
+        try:
+            apply_plan(made.context(dying), made.plan, made.node)
+        except KilledError:
+            pass
+        else:
+            break
+        back, forward = after_power_loss(dying), after_power_loss(dying)
+        if load_journal(forward, made.work) is not None:
+            finish_forward(made, forward)
+            assert made.tree(forward) == after, dies_at
+        finish_back(made, back)
+        assert made.tree(back) == before, dies_at
+    assert dies_at > 50
