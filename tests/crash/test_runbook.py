@@ -74,4 +74,4 @@ def test_leaving_into_a_copy_does_not_change_the_original(
     assert (copy / "n0/commitlog/00000000000000262144").exists()
     assert not list((copy / "n0").glob("dledger-*"))
     assert main(["upgrade", "verify", "old=n0", "new=classic/n0"]) == 0
-    assert "560 same" in capsys.readouterr().out
+    assert "560 the same" in capsys.readouterr().out

@@ -15,6 +15,7 @@ from attrs import define
 
 from rmqpy.audit.replicas.compare import first_block, first_different_byte
 from rmqpy.audit.replicas.manifest import LogDigest, LogFileDigest
+from rmqpy.audit.replicas.verdict import Word
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.message import decode_message
 from rmqpy.codec.scan import StopReason
@@ -30,6 +31,12 @@ class Relation(Enum):
     """The first is a prefix of the second."""
     LONGER = "longer"
     DIVERGED = "diverged"
+
+    @property
+    def word(self) -> Word:
+        """The word that reports use: one log of the two may be contained in the other."""
+        words = {Relation.EQUAL: Word.EQUAL, Relation.DIVERGED: Word.DIFFERENT}
+        return words.get(self, Word.CONTAINED)
 
 
 @define(slots=True, frozen=True)

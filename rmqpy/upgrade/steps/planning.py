@@ -37,7 +37,7 @@ def plan_alignment(context: PlanContext) -> Plan:
     reference = context.reference
     _check_divides(context)
     compared = {
-        name: {"relation": each.relation.value, "common_end": each.common_end}
+        name: {"verdict": each.relation.word.value, "common_end": each.common_end}
         for name, each in reference.others.items()
     }
     facts: dict[str, Any] = {
