@@ -170,8 +170,9 @@ class _CheckRound:
         self._queue_id = queue_id
         self._began_ms = service.scheduler.now_ms()
         self._deadline_ms = service.scheduler.monotonic_ms() + ROUND_MS
-        self._half_begin = self._next = self._committed(TRANSACTION_HALF_TOPIC)
-        self._op_begin = self._op_next = self._committed(TRANSACTION_OP_HALF_TOPIC)
+        begins = self._begins()
+        self._half_begin = self._next = begins[0]
+        self._op_begin = self._op_next = begins[1]
         self._named: dict[int, int] = {}
         """Half offset to the offset of the op message that names it."""
         self._named_before: set[int] = set()
@@ -397,10 +398,24 @@ class _CheckRound:
         self._commit(TRANSACTION_OP_HALF_TOPIC, self._op_begin, op_end)
         self._service.round_ended(self._queue_id)
 
-    def _committed(self, topic: str) -> int:
-        """Return the committed offset of the group, or the start of the queue if that is later."""
-        committed = self._service.offsets.get(TRANSACTION_GROUP, topic, self._queue_id)
-        return max(committed, self._service.queues.min_queue_offset(topic, self._queue_id))
+    def _begins(self) -> tuple[int, int]:
+        """Return where the half queue and the op queue are read from: the committed offsets of the
+        group, or the start of a queue if that is later.
+
+        If a power loss has shortened a queue below its committed offset, new messages have lower
+        offsets. Both queues are then read from their starts; the ops tell which halves are done.
+        """
+        queues, queue_id = self._service.queues, self._queue_id
+        begins: list[int] = []
+        starts: list[int] = []
+        is_cut = False
+        for topic in (TRANSACTION_HALF_TOPIC, TRANSACTION_OP_HALF_TOPIC):
+            committed = self._service.offsets.get(TRANSACTION_GROUP, topic, queue_id)
+            starts.append(queues.min_queue_offset(topic, queue_id))
+            begins.append(max(committed, starts[-1]))
+            is_cut |= committed > queues.max_queue_offset(topic, queue_id)
+        half, op = starts if is_cut else begins
+        return half, op
 
     def _commit(self, topic: str, former: int, offset: int) -> None:
         if offset != former:

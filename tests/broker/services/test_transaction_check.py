@@ -170,6 +170,22 @@ def test_an_ended_transaction_is_not_checked(harness: BrokerHarness) -> None:
     assert len(queue_messages(harness.store, HALF)) == 2
 
 
+def test_offsets_beyond_the_queues_that_a_power_loss_shortened_are_corrected(
+    harness: BrokerHarness,
+) -> None:
+    """New half messages have lower offsets than the committed one; ended ones stay ended."""
+    harness.heartbeat(group=None, producer="PG")
+    send_half(harness, "a")
+    send_half(harness, "b")
+    (first, _) = queue_messages(harness.store, HALF)
+    harness.call(37, end_header(first, 8))
+    for topic, offset in ((HALF, 7), (OP, 5)):
+        harness.broker.offsets.commit("CID_RMQ_SYS_TRANS", topic, 0, offset)
+    harness.scheduler.advance(ROUND_MS + 1_000)
+    assert len(check_requests(harness)) == 1
+    assert committed(harness)[0] <= 2
+
+
 def test_the_producer_is_checked_and_its_answer_ends_the_transaction(
     harness: BrokerHarness,
 ) -> None:
