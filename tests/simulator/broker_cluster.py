@@ -16,10 +16,12 @@ from simulator.bit_rot import BitRot
 from simulator.broker_host import BrokerHost
 from simulator.checkers import BrokerChecker, ClassicChecker, GroupChecker, classic_records
 from simulator.cluster import STEP_MS, Cluster, Outcome
-from simulator.invariants import StartRefusedError
+from simulator.invariants import InvariantViolationError, StartRefusedError
 from simulator.name_servers import NameServerHost, name_server_addresses
 from simulator.operators import may_cut
 from simulator.routes import Routes
+from simulator.side_traffic import SideTraffic
+from simulator.strangers import Stranger
 from simulator.workload import TOPIC, WorkloadProducer, WorkloadReader
 
 ACCEPTS_WITHIN_MS = 10_000
@@ -27,6 +29,11 @@ EQUAL_WITHIN_MS = 30_000
 REPAIRED_WITHIN_MS = 30_000
 PREFERRED_LEADS_WITHIN_MS = 15_000
 ROUTED_WITHIN_MS = 25_000
+DELIVERED_WITHIN_MS = 30_000
+IDLE_FROM_MS, IDLE_MS = 2000, 3000
+IDLE_SYNCS = 10
+"""The number of syncs per second and member that an idle group may need."""
+
 READ_WITHIN_MS = 60_000
 HOURS_MS = 3 * 3_600_000
 """Longer than any file is kept."""
@@ -41,6 +48,8 @@ class BrokerCluster(Cluster[BrokerHost]):
     name_servers: tuple[NameServerHost, ...] = field(init=False)
     producer: WorkloadProducer = field(init=False)
     reader: WorkloadReader = field(init=False)
+    stranger: Stranger = field(init=False)
+    side: SideTraffic | None = field(init=False, default=None)
     checker: BrokerChecker = field(init=False)
     _bit_rot: BitRot = field(init=False)
     _recovery: int = -1
@@ -62,6 +71,19 @@ class BrokerCluster(Cluster[BrokerHost]):
         views = self.checker.views if isinstance(self.checker, GroupChecker) else {}
         self._bit_rot = BitRot(self.hosts, views, self.rng)
         self.producer, self.reader = self._producer(), self._reader()
+        if plan.side_interval_ms and isinstance(self.checker, GroupChecker):
+            life, client = self._client("side", "10.0.1.4")
+            self.side = SideTraffic(
+                plan,
+                life,
+                client,
+                self._addresses,
+                self._leader_name,
+                self.rng,
+                self.checker.invariants,
+                self.checker,
+            )
+        self.stranger = Stranger(self._client("stranger", "10.0.1.9")[1], self.hosts, self.rng)
 
     def begin(self) -> None:
         """Start all brokers, with a classic log before the DLedger log if the plan has one."""
@@ -76,11 +98,16 @@ class BrokerCluster(Cluster[BrokerHost]):
         self.producer.routes.start()
         self.producer.start()
         self.reader.start()
+        if self.side is not None:
+            self.side.start()
 
     def _converge(self) -> None:
         stored = self.producer.stored
         self._wait(ACCEPTS_WITHIN_MS, lambda: self.producer.stored > stored, "message accepted")
         self.producer.running = self.reader.running = False
+        if self.side is not None:
+            self.side.running = False
+            self._wait(DELIVERED_WITHIN_MS, self.side.check_done, "delivery of side messages")
         self._wait(EQUAL_WITHIN_MS, self._is_equal, "equal members")
         self._wait(REPAIRED_WITHIN_MS, self.is_undamaged, "undamaged log")
         if self.plan.preferred >= 0:
@@ -91,6 +118,28 @@ class BrokerCluster(Cluster[BrokerHost]):
         self._wait(EQUAL_WITHIN_MS, self._is_equal, "equal members")
         self.checker.audit()
         self.read_all()
+        self.check_idle()
+
+    def check_idle(self) -> None:
+        """Check that a group without work is idle: few messages, and hardly any sync."""
+        self.advance(IDLE_FROM_MS)
+        carried, syncs = self.network.carried, self._sync_count()
+        self.advance(IDLE_MS)
+        members, seconds = len(self.hosts), IDLE_MS / 1000
+        exchanges = (members - 1) * (1000 / self.plan.heartbeat_ms + 1)
+        expected = 4 * exchanges + 10 * (members + self.plan.name_servers)
+        messages = (self.network.carried - carried) / seconds
+        if messages > expected:
+            raise InvariantViolationError(
+                f"an idle group sends {messages:.0f} messages per second; expected are at most"
+                f" {expected:.0f}: {self._state()}"
+            )
+        synced = (self._sync_count() - syncs) / seconds / members
+        if synced > IDLE_SYNCS:
+            raise InvariantViolationError(f"an idle member syncs {synced:.1f} files per second")
+
+    def _sync_count(self) -> int:
+        return sum(host.disk.sync_count for host in self.hosts.values())
 
     def read_all(self) -> None:
         """Read every queue of every broker to its end, as a client does."""
@@ -135,6 +184,10 @@ class BrokerCluster(Cluster[BrokerHost]):
             digest=self._digest(),
         )
 
+    @property
+    def _has_power_failures(self) -> bool:
+        return self.plan.power or (self.plan.sync_flush and self.plan.blackout_interval_ms > 0)
+
     def pulse(self, host: BrokerHost, acknowledged: Callable[[], None]) -> None:
         self.producer.send(host.name, acknowledged)
 
@@ -152,7 +205,7 @@ class BrokerCluster(Cluster[BrokerHost]):
         if self.operator.restore(host, fault):
             self.log(f"{host.name} does not start: {fault.path} is copied from a replica")
             self.start(host)
-        elif self.plan.power and not forced and may_cut(host, fault):
+        elif self._has_power_failures and not forced and may_cut(host, fault):
             self.log(f"{host.name} does not start: a torn write in {fault.path} is cut off")
             self.start(host, force=True)
         else:
@@ -209,6 +262,9 @@ class BrokerCluster(Cluster[BrokerHost]):
             if host.life is not None:
                 host.life.skew_ms = host.skew_ms
 
+    def forge_request(self) -> None:
+        self.stranger.send()
+
     def restart_name_server(self) -> None:
         server = self.rng.choice(self.name_servers)
         server.kill()
@@ -228,6 +284,10 @@ class BrokerCluster(Cluster[BrokerHost]):
     def _reader(self) -> WorkloadReader:
         life, client = self._client("reader", "10.0.1.2")
         return WorkloadReader(self.plan, life, client, self._addresses, self.rng, self.checker)
+
+    def _leader_name(self) -> str | None:
+        leader = self.leader()
+        return leader.name if leader is not None else None
 
     @property
     def _addresses(self) -> dict[str, str]:

@@ -21,10 +21,11 @@ from rmqpy.config.loading import (
     StoreSettings,
 )
 from rmqpy.dledger.node import Node
+from rmqpy.net.dledger.admission import PeerAdmission
 from rmqpy.net.dledger.driver import DLedgerDriver
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from simulator.disks import SimulatedDisk
-from simulator.host import LEDGER_PORT, Host, ledger_address
+from simulator.host import LEDGER_PORT, Host, ledger_address, member_host
 from simulator.name_servers import name_server_addresses
 from simulator.network import NetworkClient
 from simulator.plan import GROUP_NAME
@@ -116,6 +117,7 @@ class BrokerHost(Host):
             scheduler=life,
             network=client,
             rng=self.rng.randrange,
+            admission=PeerAdmission(set(map(member_host, range(self.plan.members))).__contains__),
             tick_ms=self.plan.tick_ms,
         )
         driver = start_dledger_member(broker, store, deps)
@@ -180,6 +182,9 @@ class BrokerHost(Host):
             slave_read_enable=True,
             namesrv_addr=";".join(name_server_addresses(plan.name_servers)) or None,
             register_name_server_period=REGISTER_MS,
+            transaction_time_out=1000,
+            transaction_check_interval=2000,
+            transaction_check_max=1000,
         )
         beat_ms = plan.heartbeat_ms
         timers = DLedgerSettings(

@@ -117,6 +117,9 @@ class Cluster(ABC, Generic[HostT]):
     def flip_bit(self) -> None:
         """Flip a bit on one of the disks, if this kind of cluster has that fault."""
 
+    def forge_request(self) -> None:
+        """Let a stranger send a request to a member, if this kind of cluster has strangers."""
+
     def restart_name_server(self) -> None:
         """Restart one of the name servers, if there are any."""
 
@@ -151,7 +154,7 @@ class Cluster(ABC, Generic[HostT]):
 
     def make_calm(self, names: frozenset[str]) -> None:
         """Heal all faults of these members, of the clients, and of the network between them."""
-        clients = "producer", "reader", "operator", *(f"ns{each}" for each in range(2))
+        clients = "producer", "reader", "operator", "side", *(f"ns{each}" for each in range(2))
         self.network.calm = names.union(clients)
         self.network.unblock_calm()
         for name in sorted(names):

@@ -92,6 +92,7 @@ class SimulatedDisk(MemoryFiles):
     """The indexes of all entries in which a bit has ever flipped."""
 
     hard_state_changed: bool = False
+    sync_count: int = 0
     _collecting: list[Callable[[], None]] | None = None
     _running: dict[int, list[Callable[[], None]]] = field(factory=dict)
     _last_sync: dict[int, int] = field(factory=dict)
@@ -126,6 +127,7 @@ class SimulatedDisk(MemoryFiles):
 
     def synced(self, node: MemoryNode) -> None:
         self._number += 1
+        self.sync_count += 1
         number, content = self._number, node.content()
         if self._collecting is None:
             self._make_durable(node, content, number)

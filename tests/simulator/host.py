@@ -65,7 +65,7 @@ class Host(ABC):
 
     def __attrs_post_init__(self) -> None:
         self.name = f"n{self.number}"
-        self.machine = Machine(self.name, f"10.0.0.{self.number + 1}")
+        self.machine = Machine(self.name, member_host(self.number))
 
     @property
     @abstractmethod
@@ -124,6 +124,11 @@ class Host(ABC):
 HostT = TypeVar("HostT", bound=Host)
 
 
+def member_host(number: int) -> str:
+    """Return the address of the machine of member ``number``, without a port."""
+    return f"10.0.0.{number + 1}"
+
+
 def ledger_address(number: int) -> str:
     """Return the address at which member ``number`` serves the other members."""
-    return f"10.0.0.{number + 1}:{LEDGER_PORT}"
+    return f"{member_host(number)}:{LEDGER_PORT}"

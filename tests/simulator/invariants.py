@@ -8,7 +8,7 @@ compared with these values.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from attrs import define, field
@@ -199,6 +199,9 @@ class InvariantChecker(ConsensusInvariants):
     queues: dict[Queue, list[CommittedMessage]] = field(factory=dict)
     """The messages of each queue by queue offset, from 0."""
 
+    on_placed: Callable[[MessageRecord], None] = lambda _record: None
+    """Called with each record that has got its place in a queue."""
+
     divided_offset: int | None = None
     expired_to: int = 0
 
@@ -312,6 +315,7 @@ class InvariantChecker(ConsensusInvariants):
                 f" the next is {len(places)}"
             )
         places.append(CommittedMessage(record.physical_offset, record.size, record.body, number))
+        self.on_placed(record)
 
 
 def _named(queue: Queue, offset: int) -> str:

@@ -36,7 +36,7 @@ from rmqpy.store.ledger.member_state import MemberFiles
 from rmqpy.store.message_store import MessageStore
 from rmqpy.store.queues.consume_queue import ConsumeQueue
 from rmqpy.store.reader import QueueMessageReader
-from simulator import mutations_disk, mutations_environment, mutations_progress
+from simulator import mutations_disk, mutations_environment, mutations_progress, mutations_side
 from simulator.mutation_engine import (
     MUTATIONS,
     Mutation,
@@ -54,6 +54,7 @@ __all__ = [
     "mutations_disk",
     "mutations_environment",
     "mutations_progress",
+    "mutations_side",
     "planted",
 ]
 

@@ -12,6 +12,7 @@ from rmqpy.dledger.node import Node
 from rmqpy.dledger.protocol.messages import VoteResult
 from rmqpy.dledger.replication import Progress, Replication
 from rmqpy.dledger.state import Role
+from rmqpy.net.dledger.admission import PeerAdmission
 from simulator.mutation_engine import Patches, consensus_mutation, group_mutation
 
 REIGN_MS = 4000
@@ -96,3 +97,18 @@ def candidate_that_waits_for_ever(patches: Patches) -> None:
         return result
 
     patches.replace(Election, "_pause_ms", pause_ms)
+
+
+# Strangers
+
+
+@group_mutation
+def strangers_speak_for_members(patches: Patches) -> None:
+    patches.replace(PeerAdmission, "admits", lambda self, channel: True)
+
+
+@group_mutation
+def absurd_terms_believed(patches: Patches) -> None:
+    """One vote in term 2^63-1 uses up the terms, also if only members are heard."""
+    patches.replace(PeerAdmission, "admits", lambda self, channel: True)
+    patches.replace(Node, "_is_implausible", lambda self, term: False)

@@ -59,6 +59,8 @@ class FaultTarget(Protocol[HostT]):
 
     def restart_name_server(self) -> None: ...
 
+    def forge_request(self) -> None: ...
+
     def black_out(self, hosts: Sequence[HostT]) -> None: ...
 
     def has_recovered(self, *, late: bool) -> bool: ...
@@ -96,6 +98,7 @@ class Nemesis(Generic[HostT]):
             (plan.name_servers and NAME_SERVER_MS, self.cluster.restart_name_server),
             (plan.truce_interval_ms, self._truce),
             (plan.blackout_interval_ms, self._black_out),
+            (plan.stranger_interval_ms, self.cluster.forge_request),
         ):
             if interval_ms:
                 self._repeat(interval_ms, action)

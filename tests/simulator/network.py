@@ -120,7 +120,10 @@ class NetworkLink:
         if not life.alive:
             return
         for response in FrameDecoder().receive(data):
-            pending = self.pending.pop(response.opaque, None) if response.is_response else None
+            if not response.is_response:
+                self._receive(life, response)
+                continue
+            pending = self.pending.pop(response.opaque, None)
             if pending is not None:
                 pending.timer.cancel()
                 self._deliver(life, pending, response, stamp)
@@ -140,6 +143,10 @@ class NetworkLink:
         pending = self.pending.pop(opaque, None)
         if pending is not None:
             pending.done(None, NetworkError(f"{self.address} did not answer in time"))
+
+    def _receive(self, life: ProcessLifetime, request: RemotingCommand) -> None:
+        client = self.client
+        client.network.run_on(life, lambda: client.on_request(self.address, request))
 
     def _deliver(
         self,
@@ -170,6 +177,9 @@ class NetworkClient:
     links: dict[str, NetworkLink] = field(factory=dict)
     stamp: int = 0
     """The value of ``SimulatedNetwork.stamp`` when the current answer was written."""
+
+    on_request: Callable[[str, RemotingCommand], None] = lambda _address, _command: None
+    """Called with the requests of servers, and their addresses."""
 
     _opaque: int = 0
 

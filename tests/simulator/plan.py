@@ -91,6 +91,12 @@ class SimulationPlan:
     truce_interval_ms: int = NEVER
     """The interval at which a quorum is spared for a while, in which it must make progress."""
 
+    stranger_interval_ms: int = NEVER
+    """The interval at which a stranger sends a forged request, also during truces."""
+
+    side_interval_ms: int = NEVER
+    """The average interval of transactions, delayed messages and consumer offsets."""
+
     name_servers: int = 0
     sync_ms: int = 20
     """The longest time that a blocking call takes."""
@@ -119,13 +125,11 @@ _LINES = (
     ("cluster", "seed members dledger sync_flush old_messages name_servers preferred"),
     ("timing", "heartbeat_ms tick_ms file_size"),
     ("traffic", "duration_ms queues body_bytes send_interval_ms batch pull_interval_ms"),
+    ("clients", "side_interval_ms stranger_interval_ms"),
     ("network", "loss repeat delay_ms slow partition_interval_ms"),
     ("machines", "crash_interval_ms power tear down_ms pause_interval_ms pause_ms"),
-    (
-        "disks",
-        "disk_interval_ms blackout_interval_ms scattered"
-        " flip_interval_ms hours_interval_ms sync_ms",
-    ),
+    ("disks", "disk_interval_ms flip_interval_ms hours_interval_ms sync_ms"),
+    ("power", "blackout_interval_ms scattered"),
     ("others", "clock_interval_ms transfer_interval_ms truce_interval_ms"),
 )
 _NODE_LINES = (("nodes", "lazy push_timeout_ms batch_push push_window ack_unsynced"),)
@@ -135,8 +139,16 @@ def plan_of(seed: int) -> SimulationPlan:
     """Return a plan of a group of three or five brokers."""
     rng = random.Random(f"plan {seed}")
     members = rng.choice((3, 3, 5))
+    plan = _broker_plan(seed, rng)
+    # Delays and transactions depend on the clocks, which must not jump then.
+    has_clocks = plan.clock_interval_ms or plan.hours_interval_ms
+    # A start after a blackout judges unsynced records by their timestamps, too, which need clocks
+    # that agree.
+    has_blackouts = plan.sync_flush or not has_clocks
     return evolve(
-        _broker_plan(seed, rng),
+        plan,
+        side_interval_ms=0 if has_clocks else 700,
+        blackout_interval_ms=plan.blackout_interval_ms if has_blackouts else 0,
         members=members,
         old_messages=rng.choice((0, 0, 5, 40)),
         partition_interval_ms=rng.choice((0, 4000, 8000, 15_000)),
@@ -145,6 +157,7 @@ def plan_of(seed: int) -> SimulationPlan:
         preferred=rng.choice((-1, -1, -1, 0, 2)),
         name_servers=rng.choice((0, 1, 2)),
         truce_interval_ms=rng.choice((0, 5000, 15_000)),
+        stranger_interval_ms=rng.choice((0, 0, 400)),
     )
 
 

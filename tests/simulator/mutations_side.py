@@ -1,0 +1,41 @@
+"""Planted bugs about transactions, delayed messages, consumer offsets, and idle groups.
+
+:mod:`.mutations` lists them with its own.
+"""
+
+from __future__ import annotations
+
+from rmqpy.broker.processors import end_transaction
+from rmqpy.broker.services.schedule import ScheduleMessageService
+from rmqpy.broker.services.transaction_check import TransactionCheckService
+from rmqpy.dledger import replication
+from simulator.mutation_engine import Patches, group_mutation
+
+
+@group_mutation
+def rolled_back_message_delivered(patches: Patches) -> None:
+    commit = patches.original(end_transaction, "TRANSACTION_COMMIT")
+    rollback = patches.original(end_transaction, "TRANSACTION_ROLLBACK")
+    patches.replace(end_transaction, "TRANSACTION_COMMIT", rollback)
+    patches.replace(end_transaction, "TRANSACTION_ROLLBACK", commit)
+
+
+@group_mutation
+def producers_never_asked(patches: Patches) -> None:
+    patches.replace(TransactionCheckService, "ask_producer", lambda self, half: None)
+
+
+@group_mutation
+def delay_ignored(patches: Patches) -> None:
+    original = patches.original(ScheduleMessageService, "_deliver")
+
+    def deliver(self: ScheduleMessageService, level: object, budget: int) -> object:
+        level.delay_ms = -(1 << 40)  # type: ignore[attr-defined]
+        return original(self, level, budget)
+
+    patches.replace(ScheduleMessageService, "_deliver", deliver)
+
+
+@group_mutation
+def commit_index_pushed_too_often(patches: Patches) -> None:
+    patches.replace(replication, "COMMIT_INTERVAL_MS", 20)
