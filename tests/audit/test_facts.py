@@ -224,6 +224,11 @@ def test_unreadable_tables_and_their_backups_are_reported(copy_of: Callable[[str
         ("currterm", None, "no file"),
         ("currterm", "voteLeade2=n0\ncurrTerm=1\n", "an unknown line: 'voteLeade2=n0'"),
         ("currterm", "voteLeader=n0\ncurrTerm=0\n", "term 0, although the last entry has term 1"),
+        (
+            "currterm",
+            f"voteLeader=\ncurrTerm={2**63 - 1}\n",
+            f"term {2**63 - 1}, which no elections reach: a forged message has raised it",
+        ),
         ("checkpoint", None, "no file"),
         ("checkpoint", "committedIndex=x\n", "committedIndex=x"),
         ("checkpoint", "committedIndex=9\nendIndex=8\n", "committedIndex 9 after endIndex 8"),

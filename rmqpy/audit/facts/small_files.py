@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from typing import Final
 
 from attrs import define
 
@@ -181,6 +182,10 @@ def read_ledger_state(files: FileSystem, ledger: LedgerFolder) -> LedgerState:
     )
 
 
+TERM_MAX: Final = 1 << 62
+"""The first term that no group reaches, because elections raise it by one."""
+
+
 def ledger_state_problems(
     files: FileSystem, ledger: LedgerFolder, last_index: int, last_term: int
 ) -> list[tuple[str, str]]:
@@ -207,6 +212,11 @@ def ledger_state_problems(
     durable_index = _number(_pairs(files, ledger.checkpoint), "durableIndex", -1)
     if state.current_term < last_term:
         found = f"term {state.current_term}, although the last entry has term {last_term}"
+        problems.append((ledger.current_term, found))
+    if state.current_term >= TERM_MAX:
+        found = (
+            f"term {state.current_term}, which no elections reach: a forged message has raised it"
+        )
         problems.append((ledger.current_term, found))
     if durable_index > last_index:
         found = f"entry {durable_index} was on the disk, which the log does not have any more"

@@ -195,7 +195,9 @@ class FindingCode(Enum):
         Severity.DERIVED,
         "currterm: with a readable .bak the member starts and does not vote in that term; without"
         " one, remove both files, and let the member follow a leader before others stop."
-        " checkpoint: remove it, the committed index comes from the leader",
+        " A term that no elections reach: see docs/reference/dledger.md. checkpoint: if it cannot"
+        " be read, remove it, the committed index comes from the leader; if the log lacks an entry"
+        " that was on the disk, keep it, and start the member beside those that have the entry",
     )
     CONFIG_UNREADABLE = (
         "a configuration table that cannot be read, nor its .bak",
