@@ -67,3 +67,11 @@ def test_a_healthy_store_that_is_refused_is_an_alarm(monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 def test_random_healthy_stores_raise_no_alarm() -> None:
     assert list(run_healthy(range(20))) == [None] * 20
+
+
+@pytest.mark.slow
+def test_every_fault_that_matters_is_reported_and_never_called_equal() -> None:
+    """One fault in each kind of group; CI and ``tox run -e faults`` inject more."""
+    for found in run_faults(range(10)):
+        assert isinstance(found, Result), found
+        assert not found.missed and not found.overlooked, found

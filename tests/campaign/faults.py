@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from attrs import define
 
-from campaign.meaning import FileKind, kind_of, limit_of, meaning_of, read_table
+from campaign.meaning import SETTING_TABLES, FileKind, kind_of, limit_of, meaning_of, read_table
 
 __all__ = ["KINDS", "Fault", "StoreFiles"]
 
@@ -232,8 +232,8 @@ def _make_stale(store: StoreFiles, dice: random.Random) -> Fault | None:
     data = store.data_of(path)
     value = read_table(data)
     name = PurePosixPath(path).name
-    if name in ("topics.json", "subscriptionGroup.json"):
-        rows = value["topicConfigTable" if name == "topics.json" else "subscriptionGroupTable"]
+    if name in SETTING_TABLES:
+        rows = value[SETTING_TABLES[name]]
         if not rows:
             return None
         lost = dice.choice(sorted(rows))

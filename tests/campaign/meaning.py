@@ -32,7 +32,15 @@ from enum import Enum
 from pathlib import PurePosixPath
 from typing import Any
 
-__all__ = ["FileKind", "kind_of", "limit_of", "log_end", "meaning_of", "read_table"]
+__all__ = [
+    "SETTING_TABLES",
+    "FileKind",
+    "kind_of",
+    "limit_of",
+    "log_end",
+    "meaning_of",
+    "read_table",
+]
 
 INDEX_HEADER_BYTES = 40
 INDEX_ENTRY_BYTES = 20
@@ -41,6 +49,12 @@ HASH_SLOTS = 100
 """maxHashSlotNum of the stores."""
 
 DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+SETTING_TABLES = {
+    "topics.json": "topicConfigTable",
+    "subscriptionGroup.json": "subscriptionGroupTable",
+}
+"""The tables of settings, and the key of their rows."""
 
 _SECONDS = slice(12, 16)
 _TAGS_CODE = slice(12, 20)
@@ -143,6 +157,9 @@ def limit_of(path: PurePosixPath, data: bytes, healthy: bytes) -> str:
         case FileKind.QUEUE if path.parts[1] == DELAY_TOPIC and len(data) == len(healthy):
             if _without(data, 0, _TAGS_CODE) == _without(healthy, 0, _TAGS_CODE):
                 return "the delivery time of a delayed message: it depends on messageDelayLevel"
+        case FileKind.TABLE if path.name in SETTING_TABLES:
+            if _names(path.name, data) == _names(path.name, healthy):
+                return "a setting of a topic or group: administrators change it, too"
         case FileKind.TERM:
             before, after = _properties(healthy), _properties(data)
             if isinstance(before, frozenset) and isinstance(after, frozenset):
@@ -154,6 +171,14 @@ def limit_of(path: PurePosixPath, data: bytes, healthy: bytes) -> str:
         case _:
             pass
     return ""
+
+
+def _names(table: str, data: bytes) -> Hashable:
+    """Return the names of the rows of a table, or the bytes if it cannot be read."""
+    try:
+        return frozenset(read_table(data)[SETTING_TABLES[table]])
+    except (ValueError, KeyError, TypeError):
+        return data
 
 
 def _without(data: bytes, begin: int, part: slice) -> bytes:

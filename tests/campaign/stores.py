@@ -16,6 +16,7 @@ from harness.upgrade import GOLDEN_SIZES, LeaveOptions, plan_leave
 from rmqpy.config.loading import StoreSettings
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.upgrade_guard import upgrade_work
+from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.upgrade.checks.ledger import agreed_index, read_ledger
 from rmqpy.upgrade.plan.engine import apply_plan, finalize
 from rmqpy.upgrade.plan.node_context import NodeContext
@@ -25,6 +26,9 @@ __all__ = ["GROUPS", "Group", "build_group", "random_store"]
 
 MEMBERS = ("n0", "n1", "n2")
 MEMBER_COUNT = len(MEMBERS)
+AFTER_JAVA_MS = 1_795_300_000_000
+"""A time after that of the last message that Java wrote."""
+
 CONSUMER_OFFSETS = "config/consumerOffset.json"
 
 
@@ -106,8 +110,9 @@ def _ledger_497(base: Path) -> dict[str, Path]:
 
 
 def _rig(store: Path, member: str, *, flag: bool) -> StoreRig:
+    clock = ManualScheduler(start_ms=AFTER_JAVA_MS)
     return StoreRig(
-        OsFileSystem(), os.fspath(store), flag, changes={**GOLDEN_SIZES}, self_id=member
+        OsFileSystem(), os.fspath(store), flag, clock, changes={**GOLDEN_SIZES}, self_id=member
     )
 
 
