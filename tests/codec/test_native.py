@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import random
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -166,3 +168,25 @@ def test_sha1_of_whole_blocks_is_that_of_hashlib(name: str) -> None:
             take(state, ffi.from_buffer("uint8_t[]", piece), len(piece) // 64)
         found = b"".join(word.to_bytes(4) for word in state)
         assert found == hashlib.sha1(data).digest(), length
+
+
+def test_a_cycle_with_memory_that_c_uses_can_be_collected() -> None:
+    """In a process of its own: with the memory of the views themselves, it crashes."""
+    program = """
+import gc, mmap
+from rmqpy.codec.native.binding import memory_of
+
+class Holder: pass
+
+for order in range(8):
+    view = memoryview(mmap.mmap(-1, 4096))
+    holder = Holder()
+    holder.me = holder
+    if order & 1: holder.view = view
+    holder.kept = {"view": memory_of(view)}
+    if order & 2: holder.row = [view, holder]
+    if order & 4: holder.table = {"holder": holder, "view": view}
+    del holder, view
+    gc.collect()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from rmqpy.broker.fastpath.tables import Cdata, FastPathTables
-from rmqpy.codec.native.binding import ffi, lib
+from rmqpy.codec.native.binding import ffi, lib, memory_of
 from rmqpy.store.commitlog.interface import ScanRange
 from rmqpy.store.dispatcher import ArrivalListener
 from rmqpy.store.index.index_file import IndexFile
@@ -69,7 +69,7 @@ class FastPathDispatcher:
             return False
         if file is not self._file:
             self._file = file
-            self._file_data = self._state.index = ffi.from_buffer("uint8_t[]", file.writable)
+            self._file_data = self._state.index = memory_of(file.writable)
             self._state.index_slots = file.slot_count
         self._state.index_entries = file.reserved_entries
         return True

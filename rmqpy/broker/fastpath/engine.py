@@ -36,7 +36,7 @@ from rmqpy.broker.fastpath.eligibility import (
 from rmqpy.broker.fastpath.poller import CAN_WATCH, EpollSet
 from rmqpy.broker.fastpath.reply_templates import set_reply_templates
 from rmqpy.broker.fastpath.tables import Cdata, FastPathTables, c_array
-from rmqpy.codec.native.binding import ffi, lib
+from rmqpy.codec.native.binding import ffi, lib, memory_of
 from rmqpy.codec.scan import Scan
 from rmqpy.model.codes import RequestCode
 from rmqpy.net.pending_replies import PendingReply
@@ -404,10 +404,10 @@ class FastPath:
             core.tails = self._keep("tails", ffi.from_buffer("int64_t[]", tails.cells))
         if self._staging_generation != staging.generation:
             self._staging_generation = staging.generation
-            core.staging = self._keep("staging", ffi.from_buffer("uint8_t[]", staging.buffer))
+            core.staging = self._keep("staging", memory_of(staging.buffer))
             core.staging_capacity = len(staging.buffer)
             core.log = self._keep("log", ffi.from_buffer("int64_t[]", staging.state))
-            core.units = self._keep("units", ffi.from_buffer("uint8_t[]", staging.units))
+            core.units = self._keep("units", memory_of(staging.units))
             core.units_capacity = len(staging.units) // 32
 
     def _send(self) -> None:

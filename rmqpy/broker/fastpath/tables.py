@@ -25,7 +25,7 @@ from attrs import define, field
 from rmqpy.broker.fastpath.eligibility import FastPathInputs, may_send
 from rmqpy.broker.filter.tags import EVERYTHING, is_tag_expression
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE, TOPIC_BYTES_MAX
-from rmqpy.codec.native.binding import ffi, lib
+from rmqpy.codec.native.binding import ffi, lib, memory_of
 from rmqpy.model import names
 from rmqpy.model.flags import MULTI_TAGS, PERM_READ
 from rmqpy.remoting.bodies import MULTI_TAG, SubscriptionData
@@ -91,7 +91,7 @@ class CFiles:
         file = self.segments.find(offset)
         if file is None or file in self._mapped or self.changed():
             return
-        view = self._mapped[file] = ffi.from_buffer("uint8_t[]", file.view)
+        view = self._mapped[file] = memory_of(file.view)
         self.views[(offset - self._first_offset) // self.segments.file_size] = view
 
 
@@ -230,7 +230,7 @@ class FastPathTables:
         if file is None:
             target.tail = ffi.NULL
         elif known.tail is None or target.tail_first != file.first_offset or not target.tail:
-            known.tail = ffi.from_buffer("uint8_t[]", file.file.writable)
+            known.tail = memory_of(file.file.writable)
             target.tail = known.tail
             target.tail_first = file.first_offset
         target.tail_capacity = file.reserved_position if file is not None else 0

@@ -40,6 +40,7 @@ __all__ = [
     "lost_pages",
     "lost_range",
     "magic_places",
+    "memory_of",
     "number_parts",
     "pack_records",
     "part_views",
@@ -61,6 +62,18 @@ _CRC_MIN: Final = 2048
 
 if (lib.RMQ_COLUMN_COUNT, lib.RMQ_PART_COUNT) != (COLUMN_COUNT, PART_COUNT):
     raise ImportError("rmqpy._native was built from different sources than this rmqpy: rebuild it")
+
+
+def memory_of(view: memoryview) -> Any:
+    """Return the memory of a whole file or buffer, for C to keep.
+
+    It refers to what ``view`` is a view of. The garbage collector may clear a view that is part of
+    a cycle, such as that of a broker that is never closed, although C data still uses it; to
+    release that data then ends the process (CPython 3.11).
+    """
+    memory = ffi.from_buffer("uint8_t[]", view.obj)
+    assert len(memory) == len(view), "a part of the memory"
+    return memory
 
 
 def crc32(data: bytes | bytearray | memoryview) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from rmqpy._native import ffi, lib
 from rmqpy.codec.entry_batch import RUN_COUNT_MAX, RunSpan
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, INDEX_UNIT_SIZE
+from rmqpy.codec.native.binding import memory_of
 
 __all__ = ["PushTaker", "decode_run", "encode_run"]
 
@@ -70,11 +71,9 @@ class PushTaker:
         self._alive: tuple[Any, ...] = ()
 
     def share(self, buffer: memoryview, units: memoryview, state: array[int]) -> None:
-        # Reference the memory itself: a memoryview with exported buffers must not be collected as
-        # part of a cycle, and a member that crashes in a simulator is never closed.
         grant = self._grant
-        grant.staging = staging = ffi.from_buffer("uint8_t[]", buffer.obj)
-        grant.units = unit_bytes = ffi.from_buffer("uint8_t[]", units.obj)
+        grant.staging = staging = memory_of(buffer)
+        grant.units = unit_bytes = memory_of(units)
         grant.log = log = ffi.from_buffer("int64_t[]", state)
         grant.staging_capacity = len(buffer)
         grant.units_capacity = len(units) // INDEX_UNIT_SIZE
