@@ -234,6 +234,11 @@ def test_unreadable_tables_and_their_backups_are_reported(copy_of: Callable[[str
         ("checkpoint", "committedIndex=9\nendIndex=8\n", "committedIndex 9 after endIndex 8"),
         (
             "checkpoint",
+            "committedIndex=9\nendIndex=9\ndurableIndex=9\ndurableOffset=1x\n",
+            "durableOffset=1x",
+        ),
+        (
+            "checkpoint",
             "committedIndex=9\nendIndex=9\ndurableIndex=999\ndurableOffset=1\n",
             "entry 999 was on the disk, which the log does not have any more",
         ),

@@ -8,10 +8,10 @@ file                meaning
 ==================  ==============================================================================
 log                 the length of the file; its records and the head of its filler (8 bytes)
 consume queue       every byte: a unit after the last one would be read as a message
-key index           the length; header, slots, and the entries that the header counts
+key index           the length; header, slots, and the entries from 1 on that the header counts
 DLedger index       the length; the units of the entries that exist
-configuration       the JSON value without ``dataVersion``, which counts writes; that of its
-                    backup if it cannot be read
+configuration       the JSON value without ``dataVersion``, which counts writes, and without
+                    offsets of 0; that of its backup if it cannot be read
 ``currterm``        term and vote
 ``checkpoint``      for DLedger: a committed index that is not above the end. Otherwise nothing: its
                     times only save work after an unclean stop
@@ -58,6 +58,7 @@ SETTING_TABLES = {
 
 _SECONDS = slice(12, 16)
 _TAGS_CODE = slice(12, 20)
+_TAGS_CODE_HIGH = slice(12, 16)
 _MESSAGE_MAGICS = (0xDAA320A7, 0xDAA320AB)
 _BLANK_MAGIC = 0xCBD43194
 _LEDGER_BLANK_MAGIC = 0xFFFFFFFF
@@ -132,8 +133,9 @@ def meaning_of(kind: FileKind, data: bytes, healthy: bytes) -> Hashable:
             return data
         case FileKind.INDEX:
             count = struct.unpack_from(">i", healthy, 36)[0]
-            used = INDEX_HEADER_BYTES + 4 * HASH_SLOTS + INDEX_ENTRY_BYTES * count
-            return len(data), data[:used]
+            first = INDEX_HEADER_BYTES + 4 * HASH_SLOTS  # entry 0, which is never used
+            used = slice(first + INDEX_ENTRY_BYTES, first + INDEX_ENTRY_BYTES * count)
+            return len(data), data[:first], data[used]
         case FileKind.LEDGER_INDEX:
             used = -(-len(healthy.rstrip(b"\0")) // LEDGER_UNIT_BYTES) * LEDGER_UNIT_BYTES
             return len(data), data[:used]
@@ -157,6 +159,9 @@ def limit_of(path: PurePosixPath, data: bytes, healthy: bytes) -> str:
         case FileKind.QUEUE if path.parts[1] == DELAY_TOPIC and len(data) == len(healthy):
             if _without(data, 0, _TAGS_CODE) == _without(healthy, 0, _TAGS_CODE):
                 return "the delivery time of a delayed message: it depends on messageDelayLevel"
+        case FileKind.QUEUE if len(data) == len(healthy):
+            if _without(data, 0, _TAGS_CODE_HIGH) == _without(healthy, 0, _TAGS_CODE_HIGH):
+                return "the upper half of a tags code: readers compare the lower one"
         case FileKind.TABLE if path.name in SETTING_TABLES:
             if _names(path.name, data) == _names(path.name, healthy):
                 return "a setting of a topic or group: administrators change it, too"
@@ -202,7 +207,20 @@ def _table(data: bytes) -> str:
         return f"unreadable: {data!r}"
     if isinstance(value, dict):
         value.pop("dataVersion", None)
+        if isinstance(value.get("offsetTable"), dict):
+            value["offsetTable"] = _offsets(value["offsetTable"])
     return json.dumps(value, sort_keys=True)
+
+
+def _offsets(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the offsets without those of 0, which mean the same as none."""
+    found = {
+        key: {queue: offset for queue, offset in row.items() if offset}
+        if isinstance(row, dict)
+        else row
+        for key, row in table.items()
+    }
+    return {key: row for key, row in found.items() if row}
 
 
 def _properties(data: bytes) -> Hashable:

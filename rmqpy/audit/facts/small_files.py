@@ -228,13 +228,18 @@ def ledger_state_problems(
 
 
 def _unreadable(raw: bytes, numbers: list[str], further: list[str]) -> str:
-    """Return what is wrong with a file that must have these numbers; empty if nothing is."""
+    """Return what is wrong with a file that must have these numbers; empty if nothing is. It may
+    have ``further`` keys, whose values are numbers as well, except a vote.
+    """
     lines = raw.decode("utf-8", "replace").splitlines()
     pairs = dict(line.partition("=")[::2] for line in lines)
     for key in numbers:
         if key not in pairs:
             return f"{len(raw)} bytes without {key}"
         if not _is_number(pairs[key].strip()):
+            return f"{key}={pairs[key]}"
+    for key in further:
+        if key != "voteLeader" and not _is_number(pairs.get(key, "0").strip()):
             return f"{key}={pairs[key]}"
     unknown = [line for line in lines if line.partition("=")[0] not in numbers + further]
     return f"an unknown line: {unknown[0]!r}" if unknown else ""
