@@ -134,8 +134,8 @@ def meaning_of(kind: FileKind, data: bytes, healthy: bytes) -> Hashable:
         case FileKind.INDEX:
             count = struct.unpack_from(">i", healthy, 36)[0]
             first = INDEX_HEADER_BYTES + 4 * HASH_SLOTS  # entry 0, which is never used
-            used = slice(first + INDEX_ENTRY_BYTES, first + INDEX_ENTRY_BYTES * count)
-            return len(data), data[:first], data[used]
+            entries = slice(first + INDEX_ENTRY_BYTES, first + INDEX_ENTRY_BYTES * count)
+            return len(data), data[:first], data[entries]
         case FileKind.LEDGER_INDEX:
             used = -(-len(healthy.rstrip(b"\0")) // LEDGER_UNIT_BYTES) * LEDGER_UNIT_BYTES
             return len(data), data[:used]
