@@ -115,7 +115,13 @@ class MemberView:
         have = {entry.index for entry in self.entries} | self.flipped_at_end
         self.invariants.check_log_start(self.host.name, store.opened.entries.base_offset)
         gone_to, places = self.invariants.expired_to, self.entries_at_kill.items()
-        lost = sorted(index for index, at in places if at >= gone_to and index not in have)
+        # Unsynced entries after a damaged one are cut off with it.
+        cut_from = min(self.flipped_at_end, default=1 << 62)
+        lost = sorted(
+            index
+            for index, at in places
+            if at >= gone_to and index not in have and index < cut_from
+        )
         if lost:
             raise InvariantViolationError(
                 f"{self.host.name} was killed and has lost the entries {lost[:5]}"
@@ -238,6 +244,8 @@ class MemberView:
         disk = self.host.disk
         disk.hard_state_changed = False
         content = disk.read_bytes(self._state_path) if disk.exists(self._state_path) else b""
+        if not content.isascii():
+            return  # it was damaged while the process was down
         self.invariants.check_hard_state(self.host.name, *_hard_state_of(content))
 
     def _read_entries(self, running: Running) -> None:

@@ -74,6 +74,7 @@ class SideTraffic:
     """COMMIT or ROLLBACK by unique key."""
 
     _rolled_back: set[int] = field(factory=set)
+    _placed: set[int] = field(factory=set)
 
     def start(self) -> None:
         self.client.on_request = self._on_request
@@ -172,7 +173,9 @@ class SideTraffic:
             if response is None or response.code != ResponseCode.SUCCESS:
                 return
             number = crc32(body)
-            if epoch == self.recorder.epoch == self._epoch and number not in self._rolled_back:
+            kept = epoch == self.recorder.epoch == self._epoch
+            # The answer may be slower than the delivery.
+            if kept and number not in self._rolled_back | self._placed:
                 self._expected[number] = self.life.monotonic_ms()
             stored(response)
 
@@ -210,6 +213,7 @@ class SideTraffic:
             raise InvariantViolationError(f"{record} is delivered before its delay")
         if number in self._rolled_back:
             raise InvariantViolationError(f"{record} is delivered and was rolled back")
+        self._placed.add(number)
         if self._expected.pop(number, None) is not None:
             self.delivered += 1
 
