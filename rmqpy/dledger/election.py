@@ -339,17 +339,8 @@ class Election:
         led_before = self._spent_term == member.term
         tally.can_pass = own.result is VoteResult.ACCEPT and not led_before
         for peer in others:
-            request = VoteRequest(
-                group=member.membership.group,
-                remote_id=peer,
-                local_id=member.self_id,
-                leader_id=member.self_id,
-                term=member.term,
-                ledger_end_index=end.index,
-                ledger_end_term=end.term,
-            )
             member.outbox.send(
-                request,
+                member.vote_request(peer),
                 VoteResponse,
                 member.now_ms,
                 lambda answer: self._answered(vote_round, answer),

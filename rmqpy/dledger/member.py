@@ -26,6 +26,7 @@ from attrs import define, field
 
 from rmqpy.dledger.entry_log import LogView
 from rmqpy.dledger.outbox import Outbox
+from rmqpy.dledger.protocol.messages import VoteRequest
 from rmqpy.dledger.state import NO_TERM, NOT_LEADING, DiskState, HardState, Role
 from rmqpy.model.ids import LedgerIndex, Term
 
@@ -212,6 +213,19 @@ class Member:
                 " committed and on its disk"
             )
         return NOT_LEADING.get(self.disk)
+
+    def vote_request(self, peer: str) -> VoteRequest:
+        """Return a request for the vote of ``peer`` in the current term."""
+        end = self.log.end
+        return VoteRequest(
+            group=self.membership.group,
+            remote_id=peer,
+            local_id=self.self_id,
+            leader_id=self.self_id,
+            term=self.term,
+            ledger_end_index=end.index,
+            ledger_end_term=end.term,
+        )
 
     def become_candidate(self, term: Term) -> None:
         """Become a candidate. A larger ``term`` is only recorded: ``next_term`` enters it."""

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from attrs import define, field
 
 from rmqpy.dledger.member import Member
-from rmqpy.dledger.protocol.messages import Response, VoteRequest, VoteResponse
+from rmqpy.dledger.protocol.messages import Response, VoteResponse
 from rmqpy.model.ids import Term
 
 
@@ -47,18 +47,11 @@ class TermCheck:
         if name in self._asked or name not in member.membership.others:
             return
         self._asked.add(name)
-        end = member.log.end
-        request = VoteRequest(
-            group=member.membership.group,
-            remote_id=name,
-            local_id=member.self_id,
-            leader_id=member.self_id,
-            term=member.term,
-            ledger_end_index=end.index,
-            ledger_end_term=end.term,
-        )
         member.outbox.send(
-            request, VoteResponse, member.now_ms, lambda answer: self._answered(name, answer)
+            member.vote_request(name),
+            VoteResponse,
+            member.now_ms,
+            lambda answer: self._answered(name, answer),
         )
 
     def _answered(self, name: str, response: Response | None) -> None:

@@ -65,7 +65,10 @@ def classic(golden_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def lagging(golden_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the directory of a master, a lagging slave, and an empty third node."""
+    """Return the directory of a master, a lagging slave, and an empty third node.
+
+    Their broker.conf files are those of docs/how-to/upgrade-a-group.md.
+    """
     root = golden_copy("B-lagging-slave-v497")
     (root / "master").rename(root / "n0")
     (root / "slave").rename(root / "n1")

@@ -1,4 +1,4 @@
-"""The commands of docs/how-to/upgrade-a-group.md, and ``rmqpy upgrade`` over several hosts."""
+"""The commands of docs/how-to/upgrade-a-group.md, and ``rmqpy upgrade`` over several lagging."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.upgrade import log_of
+from harness.upgrade import CONF, log_of
 
 from rmqpy.audit.replicas.certificate import check_signature
 from rmqpy.cli import main
@@ -30,33 +30,6 @@ from rmqpy.upgrade.plan.plan import Plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "upgrade.md"
 Commands = Callable[[str], list[tuple[str, int]]]
-
-CONF = """brokerName=b0
-brokerClusterName=DefaultCluster
-listenPort={port}
-mappedFileSizeCommitLog=65536
-mappedFileSizeConsumeQueue=2000
-maxHashSlotNum=100
-maxIndexNum=400
-storePathRootDir={root}
-"""
-
-
-@pytest.fixture
-def hosts(golden_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the directory of a master, a lagging slave, and an empty third node.
-
-    Their broker.conf files are those of docs/how-to/upgrade-a-group.md.
-    """
-    root = golden_copy("B-lagging-slave-v497")
-    (root / "master").rename(root / "n0")
-    (root / "slave").rename(root / "n1")
-    (root / "n2").mkdir()
-    for number in range(3):
-        text = CONF.format(port=15911 + 10 * number, root=root / f"n{number}")
-        (root / f"n{number}.conf").write_text(text)
-    monkeypatch.chdir(root)
-    return root
 
 
 def run(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -88,18 +61,18 @@ def run_page(lines: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.slow
 def test_the_page_switches_a_classic_group(
-    hosts: Path, upgrade_commands: Commands, capsys: pytest.CaptureFixture[str]
+    lagging: Path, upgrade_commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (hosts / "secret.key").write_text("secret")
+    (lagging / "secret.key").write_text("secret")
     assert run_page(upgrade_commands("Switch to DLedger"), capsys) > 8
     for number in range(3):
-        text = (hosts / f"n{number}.conf").read_text()
+        text = (lagging / f"n{number}.conf").read_text()
         assert f"dLegerSelfId=n{number}\n" in text and "enableDLegerCommitLog=true\n" in text
-    assert check_signature((hosts / "certificate.json").read_bytes(), b"secret")
-    logs = [log_of(hosts / f"n{number}") for number in range(3)]
+    assert check_signature((lagging / "certificate.json").read_bytes(), b"secret")
+    logs = [log_of(lagging / f"n{number}") for number in range(3)]
     assert logs[0] == logs[1] == logs[2]
     for number in range(3):
-        root = os.fspath(hosts / f"n{number}")
+        root = os.fspath(lagging / f"n{number}")
         segments = MappedFiles(OsFileSystem(), (f"{root}/commitlog",), 65536)
         segments.load("mappedFileSizeCommitLog")
         own = f"{root}/rmqpy"
@@ -185,11 +158,11 @@ def test_the_page_returns_to_a_master_and_slaves(
 
 
 @pytest.mark.slow
-def test_a_signed_plan_needs_its_key(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_signed_plan_needs_its_key(lagging: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A changed plan can be given a matching id, but no signature."""
-    (hosts / "secret.key").write_text("secret\n")
-    (hosts / "other.key").write_text("other")
-    (hosts / "empty.key").write_text("\n")
+    (lagging / "secret.key").write_text("secret\n")
+    (lagging / "other.key").write_text("other")
+    (lagging / "empty.key").write_text("\n")
     assert run("rmqpy upgrade plan n0 n1 n2 --key secret.key --out plan.json", capsys)[0] == 0
     apply = "rmqpy upgrade apply --plan {plan} --node n1 n0 n1 n2 --dry-run{key}"
 
@@ -200,14 +173,14 @@ def test_a_signed_plan_needs_its_key(hosts: Path, capsys: pytest.CaptureFixture[
     assert applied("plan.json", "") == 2, "a signed plan needs the key"
     assert applied("plan.json", "other.key") == 2
     assert applied("plan.json", "empty.key") == 1
-    value = json.loads((hosts / "plan.json").read_text())
+    value = json.loads((lagging / "plan.json").read_text())
     value["nodes"][1]["ops"].pop()
     value["id"] = id_of(value)
     Plan.from_json(value)
-    (hosts / "changed.json").write_text(json.dumps(value))
+    (lagging / "changed.json").write_text(json.dumps(value))
     assert applied("changed.json", "secret.key") == 2
     del value["signature"]
-    (hosts / "unsigned.json").write_text(json.dumps(value))
+    (lagging / "unsigned.json").write_text(json.dumps(value))
     assert applied("unsigned.json", "secret.key") == 2, "a plan without its signature is refused"
 
 
@@ -234,12 +207,14 @@ def id_of(value: dict[str, Any]) -> str:
         ("rmqpy upgrade serve n0 --host 0.0.0.0", 1),
     ],
 )
-def test_exit_codes(hosts: Path, capsys: pytest.CaptureFixture[str], line: str, code: int) -> None:
+def test_exit_codes(
+    lagging: Path, capsys: pytest.CaptureFixture[str], line: str, code: int
+) -> None:
     assert run(line, capsys)[0] == code
 
 
 @pytest.mark.slow
-def test_all_commands_can_print_json(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_commands_can_print_json(lagging: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for line in (
         "check n0 n1 n2",
         "plan n0 n1 n2 --out plan.json",
@@ -255,10 +230,10 @@ def test_all_commands_can_print_json(hosts: Path, capsys: pytest.CaptureFixture[
         json.loads(out)
 
 
-def test_runbooks_name_the_hosts(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runbooks_name_the_hosts(lagging: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run("rmqpy upgrade switch n0 n1 -c n0=n0.conf -c n1=n1.conf --runbook java", capsys)
     assert code == 0
-    assert f"sh bin/mqbroker -c {hosts / 'n1.conf'}" in out
+    assert f"sh bin/mqbroker -c {lagging / 'n1.conf'}" in out
     assert "rmqpy upgrade apply --plan plan.json --node n1" in out
 
 
@@ -277,7 +252,7 @@ def run_book(lines: list[str], capsys: pytest.CaptureFixture[str]) -> list[tuple
 
 
 @pytest.mark.slow
-def test_a_runbook_switches_the_group(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_runbook_switches_the_group(lagging: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = "n0 n1 n2 -c n0=n0.conf -c n1=n1.conf -c n2=n2.conf"
     peers = "'n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913'"
     book = run(f"rmqpy upgrade switch {shown} --peers {peers} --runbook rmqpy", capsys)
@@ -293,7 +268,7 @@ def test_a_runbook_switches_the_group(hosts: Path, capsys: pytest.CaptureFixture
         *[("finalize", 0)] * 3,
     ]
     for number in range(3):
-        assert "enableDLegerCommitLog=true\n" in (hosts / f"n{number}.conf").read_text()
+        assert "enableDLegerCommitLog=true\n" in (lagging / f"n{number}.conf").read_text()
 
 
 class ServeProcess:
@@ -320,7 +295,7 @@ class ServeProcess:
 
 
 def test_serve_names_the_package_that_is_not_installed(
-    hosts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lagging: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     monkeypatch.delitem(sys.modules, "rmqpy.upgrade.serve", raising=False)
@@ -331,7 +306,7 @@ def test_serve_names_the_package_that_is_not_installed(
 
 
 @pytest.fixture
-def served(hosts: Path) -> Iterator[ServeProcess]:
+def served(lagging: Path) -> Iterator[ServeProcess]:
     pytest.importorskip("aiohttp", reason="rmqpy[upgrade] is not installed")
     made = ServeProcess(["n0"])
     yield made
@@ -340,7 +315,7 @@ def served(hosts: Path) -> Iterator[ServeProcess]:
 
 @pytest.mark.slow
 def test_the_replica_of_another_host_can_be_the_reference(
-    served: ServeProcess, hosts: Path, capsys: pytest.CaptureFixture[str]
+    served: ServeProcess, lagging: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     replicas = f"n0={served.address} n1 n2"
     assert run(f"rmqpy upgrade check {replicas}", capsys)[0] == 2
@@ -353,7 +328,7 @@ def test_the_replica_of_another_host_can_be_the_reference(
 
 
 @pytest.mark.slow
-def test_serve_reports_the_current_state(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_reports_the_current_state(lagging: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("aiohttp", reason="rmqpy[upgrade] is not installed")
     server = ServeProcess(["n1"])
     try:
@@ -370,16 +345,16 @@ def test_serve_reports_the_current_state(hosts: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.slow
 def test_the_replica_of_another_host_is_verified(
-    served: ServeProcess, hosts: Path, capsys: pytest.CaptureFixture[str]
+    served: ServeProcess, lagging: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Queues have grown since the manifest; the other host sums only the messages of that time."""
     code, out = run("rmqpy upgrade manifest n0=n1 --format json", capsys)
-    (hosts / "before.json").write_text(out, encoding="utf-8")
+    (lagging / "before.json").write_text(out, encoding="utf-8")
     verify = f"rmqpy upgrade verify --before before.json n0={served.address} --format json"
     code, out = run(verify, capsys)
     (found,) = json.loads(out)["comparisons"]
     assert (found["same"], found["undecided"], found["more"], code) == (291, 0, 70, 0)
-    file = hosts / "n0/commitlog" / f"{0:020d}"
+    file = lagging / "n0/commitlog" / f"{0:020d}"
     data = bytearray(file.read_bytes())
     data[60] ^= 1
     file.write_bytes(data)
@@ -390,16 +365,16 @@ def test_the_replica_of_another_host_is_verified(
 
 @pytest.mark.slow
 def test_a_refused_member_copies_from_another_host(
-    served: ServeProcess, hosts: Path, capsys: pytest.CaptureFixture[str]
+    served: ServeProcess, lagging: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = f"rmqpy upgrade join n1 --from n0={served.address} -c n1=n1.conf --yes"
     assert run(line, capsys)[0] == 0
-    assert log_of(hosts / "n0").items() <= log_of(hosts / "n1").items()
+    assert log_of(lagging / "n0").items() <= log_of(lagging / "n1").items()
 
 
 @pytest.mark.slow
 def test_a_switch_reads_other_hosts_and_changes_only_this_one(
-    served: ServeProcess, hosts: Path, capsys: pytest.CaptureFixture[str]
+    served: ServeProcess, lagging: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remote = f"n0={served.address}"
     peers = "--peers 'n0-a:1;n1-b:1;n2-c:1'"
@@ -410,12 +385,12 @@ def test_a_switch_reads_other_hosts_and_changes_only_this_one(
     for node in ("n1", "n2"):
         line = f"rmqpy upgrade apply --plan plan.json --node {node} {remote} n1 n2"
         assert run(line, capsys)[0] == 0
-    before = {path: path.stat().st_mtime_ns for path in (hosts / "n0").rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in (lagging / "n0").rglob("*")}
     assert run(switch, capsys)[0] == 0
-    assert {path: path.stat().st_mtime_ns for path in (hosts / "n0").rglob("*")} == before
-    assert "dLegerSelfId" not in (hosts / "n0.conf").read_text()
+    assert {path: path.stat().st_mtime_ns for path in (lagging / "n0").rglob("*")} == before
+    assert "dLegerSelfId" not in (lagging / "n0.conf").read_text()
     for node in ("n1", "n2"):
-        assert f"dLegerSelfId={node}\n" in (hosts / f"{node}.conf").read_text()
+        assert f"dLegerSelfId={node}\n" in (lagging / f"{node}.conf").read_text()
     assert run(f"rmqpy upgrade switch {remote} {peers}", capsys)[0] == 2, (
         "no local replica is given"
     )
@@ -465,7 +440,7 @@ def test_serve_sends_only_files_of_the_store(served: ServeProcess, query: str) -
 
 
 @pytest.mark.slow
-def test_serve_requires_its_token_over_tls(hosts: Path) -> None:
+def test_serve_requires_its_token_over_tls(lagging: Path) -> None:
     pytest.importorskip("aiohttp", reason="rmqpy[upgrade] is not installed")
     made = subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
@@ -476,11 +451,11 @@ def test_serve_requires_its_token_over_tls(hosts: Path) -> None:
     )
     if made.returncode:
         pytest.skip("openssl, which creates the certificate, failed or is not installed")
-    (hosts / "token").write_text("a-token-of-enough-characters\n")
+    (lagging / "token").write_text("a-token-of-enough-characters\n")
     tls = ["--token-file", "token", "--certificate", "cert.pem", "--key", "key.pem"]
     server = ServeProcess(["n0", "--host", "127.0.0.1", *tls])
     try:
-        authority = os.fspath(hosts / "cert.pem")
+        authority = os.fspath(lagging / "cert.pem")
         good = RemoteReplica("n0", server.address, "a-token-of-enough-characters", authority)
         assert good.survey().manifest.messages == 361
         wrong = RemoteReplica("n0", server.address, "another-token-of-characters", authority)

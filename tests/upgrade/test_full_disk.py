@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from harness.full_disk import FullDiskFiles
 from harness.plans import Interrupted
-from harness.upgrade import tree_of
+from harness.upgrade import CONF, tree_of
 
 from rmqpy.cli import main
 from rmqpy.model.errors import StoreError
@@ -29,15 +29,6 @@ from rmqpy.upgrade.plan.space import missing_space, space_needed
 from rmqpy.upgrade.plan.survey import SurveyPlan
 
 NAMES = ("n0", "n1", "n2")
-CONF = """brokerName=b0
-brokerClusterName=DefaultCluster
-listenPort={port}
-mappedFileSizeCommitLog=65536
-mappedFileSizeConsumeQueue=2000
-maxHashSlotNum=100
-maxIndexNum=400
-storePathRootDir={root}
-"""
 
 
 @pytest.mark.slow

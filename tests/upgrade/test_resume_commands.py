@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,34 +21,11 @@ from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.upgrade.plan import engine
 from rmqpy.upgrade.plan.journal import Journal, save_journal
 
-CONF = """brokerName=b0
-brokerClusterName=DefaultCluster
-listenPort={port}
-mappedFileSizeCommitLog=65536
-mappedFileSizeConsumeQueue=2000
-maxHashSlotNum=100
-maxIndexNum=400
-storePathRootDir={root}
-"""
 ALL = "n0 n1 n2 -c n0=n0.conf -c n1=n1.conf -c n2=n2.conf"
 PEERS = (
     "--peers 'n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913'"
     " --self-id n0=n0 --self-id n1=n1 --self-id n2=n2"
 )
-
-
-@pytest.fixture
-def hosts(golden_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of a master, a lagging slave, and an empty third node."""
-    root = golden_copy("B-lagging-slave-v497")
-    (root / "master").rename(root / "n0")
-    (root / "slave").rename(root / "n1")
-    (root / "n2").mkdir()
-    for number in range(3):
-        text = CONF.format(port=15911 + 10 * number, root=root / f"n{number}")
-        (root / f"n{number}.conf").write_text(text)
-    monkeypatch.chdir(root)
-    return root
 
 
 def run(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -90,21 +66,21 @@ def queue_sizes(root: Path) -> set[int]:
 
 @pytest.mark.slow
 def test_an_interrupted_empty_member_resumes_with_the_sizes_of_its_group(
-    hosts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lagging: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for saves in itertools.count(1):
         if not aligned_to_the_kill(saves, monkeypatch, capsys):
             break
         code, text = run("rmqpy upgrade status n2", capsys)
-        assert code == 2 and f"--resume {hosts / 'n2'}" in text, text
+        assert code == 2 and f"--resume {lagging / 'n2'}" in text, text
         code, text = run("rmqpy upgrade apply --resume n2", capsys)
         assert code == 0, (saves, text)
         # Java exits with 253 if a file has another size.
-        assert queue_sizes(hosts / "n2") == {2000}
-        assert {path.stat().st_size for path in (hosts / "n2/commitlog").iterdir()} == {65536}
+        assert queue_sizes(lagging / "n2") == {2000}
+        assert {path.stat().st_size for path in (lagging / "n2/commitlog").iterdir()} == {65536}
         opened = open_store(
             StoreContext(
-                StoreSettings(store_path_root_dir=os.fspath(hosts / "n2"), **GOLDEN_SIZES),
+                StoreSettings(store_path_root_dir=os.fspath(lagging / "n2"), **GOLDEN_SIZES),
                 OsFileSystem(),
                 ManualScheduler(),
                 1 << 34,
@@ -112,29 +88,29 @@ def test_an_interrupted_empty_member_resumes_with_the_sizes_of_its_group(
         )
         assert opened.reader.max_queue_offset("Normal", 0) > 0
         opened.shutdown()
-        shutil.rmtree(hosts / "n2")
-        (hosts / "n2").mkdir()
+        shutil.rmtree(lagging / "n2")
+        (lagging / "n2").mkdir()
     assert saves > 10
 
 
 @pytest.mark.slow
 def test_an_interrupted_empty_member_is_rolled_back_given_the_directory(
-    hosts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lagging: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for saves in (1, 4, 9, 13):
         assert aligned_to_the_kill(saves, monkeypatch, capsys)
         code, text = run("rmqpy upgrade rollback n2", capsys)
         assert code == 0 and "taking back plan" in text and "m0002_align" in text, text
-        left = {path.name for path in (hosts / "n2").rglob("*") if path.is_file()}
+        left = {path.name for path in (lagging / "n2").rglob("*") if path.is_file()}
         assert left <= {"lock", "journal.json", "journal.bak", "plan.json", "plan.bak"}, saves
 
 
 @pytest.mark.slow
 def test_a_member_that_was_the_source_and_is_gone_is_named(
-    hosts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lagging: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert aligned_to_the_kill(3, monkeypatch, capsys)
-    (hosts / "n0").rename(hosts / "moved")
+    (lagging / "n0").rename(lagging / "moved")
     code, text = run("rmqpy upgrade apply --resume n2", capsys)
     assert code == 1 and "n0" in text and "Errno" not in text, text
     code, text = run("rmqpy upgrade apply --resume n2 n0=moved", capsys)
@@ -143,7 +119,7 @@ def test_a_member_that_was_the_source_and_is_gone_is_named(
 
 @pytest.mark.slow
 def test_a_switch_is_begun_on_all_members_before_the_first_is_changed(
-    hosts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lagging: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(f"rmqpy upgrade plan {ALL} --out plan.json", capsys)[0] == 0
     for node in ("n0", "n1", "n2"):
@@ -173,7 +149,7 @@ def test_a_switch_is_begun_on_all_members_before_the_first_is_changed(
 
 @pytest.mark.slow
 def test_refusals_are_json_if_json_was_asked_for(
-    hosts: Path, capsys: pytest.CaptureFixture[str]
+    lagging: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for line in ("rollback n0", "apply --resume n0", "finalize n0"):
         assert main(["upgrade", *line.split(), "--format", "json"]) == 2
@@ -182,7 +158,7 @@ def test_refusals_are_json_if_json_was_asked_for(
 
 
 def test_errors_are_json_if_json_was_asked_for(
-    hosts: Path, capsys: pytest.CaptureFixture[str]
+    lagging: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for line in ("rollback nowhere", "status n0 n9", "apply --plan none.json --node n0 n0"):
         assert main(["upgrade", *line.split(), "--format", "json"]) == 1
