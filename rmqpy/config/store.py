@@ -69,7 +69,7 @@ class StoreSettings:
     enable_consume_queue_ext: bool = key("enableConsumeQueueExt", False, effect=Effect.REFUSED,
         doc="Extension files for consume queue units; they are not supported.")
     mapped_file_size_consume_queue_ext: int = key("mappedFileSizeConsumeQueueExt", 48 << 20,
-        unit="bytes", effect=_ACCEPTED, doc="Size of an extension file.")
+        unit="bytes", doc="Size of an extension file: audits expect it.")
     bit_map_length_consume_queue_ext: int = key("bitMapLengthConsumeQueueExt", 64, unit="bits",
         effect=_ACCEPTED,
         doc="Filter bits in an extension file (Java corrects it to 112 at start).")

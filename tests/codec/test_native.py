@@ -189,4 +189,4 @@ for order in range(8):
     del holder, view
     gc.collect()
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-P", "-c", program], check=True)

@@ -11,6 +11,7 @@ from attrs import evolve
 from simulator.broker_cluster import BrokerCluster
 from simulator.broker_host import BrokerHost
 from simulator.checkers import GroupChecker
+from simulator.host import member_host
 from simulator.member_view import MemberView
 from simulator.plan import GROUP_NAME, SimulationPlan
 from simulator.records import BODY_AT, ENTRY_HEADER_BYTES
@@ -218,7 +219,7 @@ def test_a_java_member_without_a_certificate_is_refused() -> None:
     request = VoteRequest(
         group="simulated", remote_id=follower.name, leader_id=leader.name, term=Term(before + 5)
     )
-    channel = MemoryChannel()
+    channel = MemoryChannel((member_host(0), 50000))
     command = RemotingCommand.request(request.CODE, body=encode(request))
     follower.running.driver.handle(channel, [command])
     (answer,) = channel.take()
@@ -404,6 +405,6 @@ def test_a_leader_whose_log_does_not_start_after_the_old_one_is_refused(
         term=term, type=PushType.TRUNCATE, commit_index=-1, entries=(entry,),
     )  # fmt: skip
     command = RemotingCommand.request(request.CODE, body=encode(request))
-    host.running.driver.handle(MemoryChannel(), [command])
+    host.running.driver.handle(MemoryChannel((member_host(0), 50000)), [command])
     assert "rmqpy upgrade join" in str(host.running.store.health.failure)
     assert {path: host.disk.read_bytes(path) for path in log_files(host)} == before

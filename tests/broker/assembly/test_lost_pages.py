@@ -166,7 +166,7 @@ only (small ones not at all), as with bad sectors: their size does not change.
 
 
 def run_with_loss(lost: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", LOSES_A_PAGE, "/".join(lost.parts[-2:]), *words]
+    command = [sys.executable, "-P", "-c", LOSES_A_PAGE, "/".join(lost.parts[-2:]), *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
