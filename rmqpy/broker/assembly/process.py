@@ -16,6 +16,7 @@ import os
 import random
 import resource
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -131,7 +132,9 @@ class BrokerRuntime:
                 " compiler and install rmqpy again",
                 backend.reason,
             )
-            faulthandler.enable()  # at least a traceback, if the disk cannot deliver a mapped page
+            if not faulthandler.is_enabled() and sys.__stderr__ is not None:
+                # At least a traceback, if the disk cannot deliver a mapped page.
+                faulthandler.enable(sys.__stderr__)
         addresses = _addresses(configuration)
         if addresses.warning:
             logger.warning("%s", addresses.warning)
