@@ -71,7 +71,7 @@ def test_random_healthy_stores_raise_no_alarm() -> None:
 
 @pytest.mark.slow
 def test_every_fault_that_matters_is_reported_and_never_called_equal() -> None:
-    """One fault in each kind of group; CI and ``tox run -e faults`` inject more."""
-    for found in run_faults(range(10)):
+    """In a classic store and in a joined group; CI injects 100 with ``tox run -e faults``."""
+    for found in run_faults([0, 10, 20, 4, 14, 24]):
         assert isinstance(found, Result), found
         assert not found.missed and not found.overlooked, found
