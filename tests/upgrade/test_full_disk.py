@@ -115,11 +115,11 @@ def test_a_file_of_another_file_system_is_put_back_in_place_on_a_full_disk() -> 
 
     files = MemoryFiles()
     files.put("/etc/broker.conf", b"brokerName=a\n")
-    undo.save_whole(files, "/work/undo/000000", "/etc/broker.conf")
+    undo.save_whole(files, "/store/rmqpy/undo/000000", "/etc/broker.conf")
     files.replace_bytes("/etc/broker.conf", b"brokerName=a\nenableDLegerCommitLog=true\n")
     full = Elsewhere.of(files)
-    undo.restore(full, "/work/undo/000000")
-    undo.restore(full, "/work/undo/000000")
+    undo.restore(full, "/store/rmqpy/undo/000000")
+    undo.restore(full, "/store/rmqpy/undo/000000")
     assert full.read_bytes("/etc/broker.conf") == b"brokerName=a\n"
 
 

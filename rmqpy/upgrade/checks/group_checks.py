@@ -11,7 +11,7 @@ table of all checks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import combinations
+from itertools import chain, combinations
 
 from rmqpy.audit.facts.table_content import DELAYS
 from rmqpy.audit.replicas.manifest import LogDigest, Manifest
@@ -216,19 +216,17 @@ def tables_agree(group: Group) -> Iterator[CheckFinding]:
     for one, two in combinations(group.replicas, 2):
         surveys = [each.survey() for each in (one, two)]
         manifests = [survey.manifest for survey in surveys]
-        found = [*table_differences(surveys[0].tables, surveys[1].tables)]
-        differences = [(each.table, each.text, each.harmless) for each in found]
-        if DELAYS in {each.table for each in found}:
-            # Replication explains a small difference of delay offsets, and no other.
-            judged = compare_tables(*manifests, is_earlier=False)
-            differences = [each for each in differences if each[0] != DELAYS]
-            differences += [(e.table, e.text, e.harmless) for e in judged if e.table == DELAYS]
-        for table, text, harmless in differences:
-            make = note if harmless else finding
+        # Replication explains a small difference of delay offsets, and no other.
+        judged = compare_tables(*manifests, is_earlier=False)
+        for each in chain(
+            table_differences(surveys[0].tables, surveys[1].tables),
+            (difference for difference in judged if difference.table == DELAYS),
+        ):
+            make = note if each.harmless else finding
             yield make(
                 "tables-agree",
                 f"{one.name}, {two.name}",
-                f"{table}: {text}",
+                f"{each.table}: {each.text}",
                 "rmqpy upgrade plan merges them: the largest value wins",
             )
 

@@ -27,20 +27,12 @@ from rmqpy.audit.facts.table_content import (
     parse_content,
     split_offset_key,
 )
+from rmqpy.audit.replicas.table_comparison import TableDifference
 from rmqpy.model.errors import RmqError
 from rmqpy.remoting import fastjson
 
 Ends = Mapping[tuple[str, int], int]
 """Topic and queue id → the queue offset after the last message."""
-
-
-@define(slots=True, frozen=True)
-class TableDifference:
-    """One difference; ``harmless`` if it is normal between running replicas (delay offsets lag)."""
-
-    table: str
-    text: str
-    harmless: bool
 
 
 @define(slots=True)
@@ -57,13 +49,14 @@ class MergedTables:
 
 
 def table_differences(one: Mapping[str, str], two: Mapping[str, str]) -> Iterator[TableDifference]:
-    """Yield the differences in content between two replicas' tables; formatting is ignored."""
-    for name in sorted(one.keys() | two.keys()):
+    """Yield the differences in content between two replicas' tables; formatting is ignored.
+
+    Delay offsets are left out: how far they may be apart depends on the messages
+    (:func:`rmqpy.audit.replicas.table_comparison.compare_tables`).
+    """
+    for name in sorted((one.keys() | two.keys()) - {DELAYS}):
         content_one, content_two = (parse_content(name, tables.get(name)) for tables in (one, two))
         if content_one == content_two:
-            continue
-        if name == DELAYS and content_one and content_two:
-            yield TableDifference(name, "one is one period older than the other", True)
             continue
         keys = sorted(
             key
@@ -71,8 +64,8 @@ def table_differences(one: Mapping[str, str], two: Mapping[str, str]) -> Iterato
             if content_one.get(key) != content_two.get(key)
         )
         listed = ", ".join(map(str, keys[:5])) + (f" and {len(keys) - 5} more" if keys[5:] else "")
-        is_known = name in MEMBERS
-        yield TableDifference(name, f"{len(keys)} entries differ: {listed}", not is_known)
+        text = f"{len(keys)} entries differ: {listed}"
+        yield TableDifference(table=name, text=text, harmless=name not in MEMBERS)
 
 
 def merge_tables(
