@@ -283,6 +283,7 @@ def test_every_request_gets_exactly_one_answer(harness: BrokerHarness, data: st.
         command.ext_fields["sysFlag"] = "4"
     channel = MemoryChannel()
     harness.deliver(command, channel=channel)
+    harness.scheduler.run_until_idle()  # the answer to a changed table waits for its write
     answers = [answer for answer in channel.take() if answer.is_response]
     assert len(answers) == 1
     assert not re.match(r"\w*[Ee]rror: ", answers[0].remark or ""), answers[0].remark
