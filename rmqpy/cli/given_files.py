@@ -78,3 +78,18 @@ def check_readable(path: str | None, what: str) -> None:
     """Raise RmqError if ``path`` is given and cannot be read."""
     if path is not None:
         read_given(path, what)
+
+
+def check_certificate_target(path: str | None, key: bytes | None) -> None:
+    """Raise RmqError if an unsigned certificate would replace a signed one."""
+    if path is None or key:
+        return
+    from pathlib import Path
+
+    from rmqpy.audit.replicas.certificate import is_signed
+
+    target = Path(path)
+    if target.is_file() and is_signed(target.read_bytes()):
+        raise RmqError(
+            f"{path} is a signed certificate: give --key to sign the new one too, or another --out"
+        )

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.pipeline import flip_bit
 
-from rmqpy.cli import main, pipeline_replicas, upgrade, upgrade_inputs
+from rmqpy.cli import main
+from rmqpy.cli.pipeline import replicas as pipeline_replicas
+from rmqpy.cli.upgrade import proving
+from rmqpy.cli.upgrade import replicas as upgrade_replicas
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +29,7 @@ Run = Callable[..., tuple[int, str]]
 
 @pytest.fixture(autouse=True)
 def _frozen_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (pipeline_replicas, upgrade, upgrade_inputs):
+    for module in (pipeline_replicas, proving, upgrade_replicas):
         monkeypatch.setattr(module, "now_ms", lambda: 7)
 
 

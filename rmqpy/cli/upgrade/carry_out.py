@@ -10,13 +10,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.given_files import read_token
-from rmqpy.cli.upgrade_inputs import (
-    all_replicas,
-    locked,
-    node_context_at,
-    now_ms,
-    plan_context_of,
-)
+from rmqpy.cli.upgrade.contexts import locked, node_context_at, plan_context_of
+from rmqpy.cli.upgrade.replicas import all_replicas, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

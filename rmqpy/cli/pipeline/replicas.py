@@ -13,23 +13,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmqpy.cli.given_files import read_given, read_manifest, read_secret
-from rmqpy.cli.parsing import (
-    EXIT_DONE,
-    EXIT_NO,
-    Parser,
-    add_format_option,
-    add_log_options,
-)
-from rmqpy.cli.pipeline_engine import engine_option, spark_options, store_runners
-from rmqpy.cli.upgrade import give_up, plan_verb, replica_options
-from rmqpy.cli.upgrade_inputs import (
-    all_replicas,
-    check_certificate_target,
-    local_replicas,
-    name_of,
-    now_ms,
-)
+from rmqpy.cli.given_files import check_certificate_target, read_given, read_manifest, read_secret
+from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, Parser, add_format_option, add_log_options
+from rmqpy.cli.pipeline.engine import engine_option, spark_options, store_runners
+from rmqpy.cli.upgrade.aligning import plan_verb
+from rmqpy.cli.upgrade.options import give_up_option, replica_options
+from rmqpy.cli.upgrade.replicas import all_replicas, local_replicas, name_of, now_ms
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
@@ -64,7 +53,7 @@ def add_verbs(verbs: Commands) -> None:
     )
     replica_options(plan, may_be_empty=True)
     plan.add_argument("--reference", metavar="NAME", help="the side to keep after a divergence")
-    give_up(plan)
+    give_up_option(plan)
     plan.add_argument("--out", metavar="FILE", help="write the plan to FILE, as JSON")
 
 

@@ -17,8 +17,9 @@ from rmqpy.cli.parsing import (
     add_format_option,
     add_log_options,
 )
-from rmqpy.cli.pipeline_engine import engine_option, spark_of, spark_options, takes_spark
-from rmqpy.cli.upgrade_inputs import local_replicas, locked, now_ms
+from rmqpy.cli.pipeline.engine import engine_option, spark_of, spark_options, takes_spark
+from rmqpy.cli.upgrade.contexts import locked
+from rmqpy.cli.upgrade.replicas import local_replicas, now_ms
 
 if TYPE_CHECKING:
     from rmqpy.audit.facts.facts import StoreFacts

@@ -1,0 +1,54 @@
+"""``rmqpy pipeline``: work on stores that are too large, or too many, for one machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from rmqpy.cli.parsing import EXIT_DONE, EXIT_FAILED, Parser, add_log_options
+from rmqpy.cli.pipeline import audit, export, rebuild, replicas
+from rmqpy.cli.pipeline.engine import master_option, spark_of
+from rmqpy.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rmqpy.cli.parsing import Commands
+
+
+def add_commands(commands: Commands) -> None:
+    pipeline = commands.add_parser("pipeline", help="examine many or large stores, with Spark")
+    verbs = pipeline.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
+
+    doctor = verbs.add_parser("doctor", help="report what Spark needs and what is missing here")
+    master_option(doctor)
+    add_log_options(doctor)
+    doctor.set_defaults(command=_doctor)
+
+    audit.add_verb(verbs)
+    replicas.add_verbs(verbs)
+    rebuild.add_verb(verbs)
+    export.add_verbs(verbs)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    """Print the requirements of a session; with a master, start one. Return 1 if that fails."""
+    from rmqpy.pipeline.spark.session import check_needs
+
+    missing = 0
+    for name, found in check_needs(os.environ):
+        wrong = isinstance(found, ConfigError)
+        missing += wrong
+        print(f"{name:<12} {'missing: ' if wrong else ''}{found}")
+    print(f"{'workers':<12} {sys.executable} (on a cluster: the one in its PYSPARK_PYTHON)")
+    if missing or options.master is None:
+        print("Spark cannot start; --engine local works" if missing else "Spark can start")
+        return EXIT_FAILED if missing else EXIT_DONE
+    from rmqpy.pipeline.spark.session import worker_texts
+
+    with ExitStack() as stack:
+        for text in worker_texts(spark_of(options, stack)):
+            print(f"{'worker':<12} {text}")
+    print(f"Spark works at {options.master}")
+    return EXIT_DONE

@@ -1,0 +1,118 @@
+"""``rmqpy pipeline audit``: check every record of one or more stores."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, add_format_option, add_log_options
+from rmqpy.cli.pipeline.engine import (
+    engine_option,
+    spark_of,
+    spark_options,
+    store_roots,
+    store_runners,
+    takes_spark,
+)
+
+if TYPE_CHECKING:
+    from rmqpy.cli.parsing import Commands
+    from rmqpy.pipeline.jobs.audit_report import AuditReport
+    from rmqpy.pipeline.jobs.report_tables import AuditTables
+
+
+def add_verb(verbs: Commands) -> None:
+    audit = verbs.add_parser(
+        "audit", help="check every record, consume queue and key; exit code 2 if damage is found"
+    )
+    audit.add_argument(
+        "directories", nargs="+", metavar="DIR", help="a broker's storePathRootDir, one or more"
+    )
+    audit.add_argument(
+        "--html", metavar="FILE", help="also write a page: maps, damage, equality, timeline"
+    )
+    audit.add_argument(
+        "--md5", action="store_true", help="md5 of every log file and of its valid bytes"
+    )
+    engine_option(audit)
+    spark_options(audit)
+    audit.add_argument(
+        "--tables",
+        metavar="FOLDER",
+        help="write ranges, queues and findings as tables; the folder must be new or empty",
+    )
+    audit.add_argument(
+        "--tables-format", default="parquet", choices=["parquet", "json"], help="default parquet"
+    )
+    add_format_option(audit)
+    add_log_options(audit)
+    audit.set_defaults(command=_audit)
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from rmqpy.audit.checks.engine import AuditOptions, audit_store
+    from rmqpy.audit.scan.directory import read_directory
+    from rmqpy.cli.progress import ProgressLine
+    from rmqpy.cli.render_findings import Report
+    from rmqpy.store.files.disk import OsFileSystem
+
+    roots = store_roots(options.directories)
+    as_json = options.format == "json"
+    clean = True
+    with ExitStack() as stack:
+        tables = _tables(options, stack)
+        runners = store_runners(options, roots, stack)
+        picture = _picture(options, roots, stack)
+        progress = stack.enter_context(ProgressLine("checked"))
+        for number, root in enumerate(roots):
+            print(('{"stores": [' if not number else ",") if as_json else root)
+            report = Report(as_json=as_json)
+            plan = AuditOptions(
+                root=root,
+                blocks=picture is not None,
+                md5=options.md5,
+                sink=report.findings if picture is None else picture.sink(root, report.findings),
+                progress=progress,
+                range_bytes=options.range_bytes,
+            )
+            if tables is not None:
+                plan = tables.of(plan)
+            runner = runners(read_directory(OsFileSystem(), root)) if runners else None
+            audit = audit_store(OsFileSystem(), plan, runner)
+            report.end(audit)
+            if picture is not None:
+                picture.add(audit)
+            if tables is not None:
+                tables.end(audit)
+            clean = clean and audit.is_clean
+        if picture is not None:
+            picture.write(options.html)
+    if as_json:
+        print("]}")
+    return EXIT_DONE if clean else EXIT_NO
+
+
+def _picture(options: argparse.Namespace, roots: list[str], stack: ExitStack) -> AuditReport | None:
+    if options.html is None:
+        return None
+    from functools import partial
+
+    from rmqpy.pipeline.jobs.audit_report import AuditReport
+    from rmqpy.pipeline.spark.distributed_map import map_on_spark
+
+    if not takes_spark(options, roots):
+        return AuditReport(roots)
+    return AuditReport(roots, partial(map_on_spark, spark_of(options, stack)))
+
+
+def _tables(options: argparse.Namespace, stack: ExitStack) -> AuditTables | None:
+    """Return the writer of ``--tables``, or None without this option."""
+    from rmqpy.pipeline.jobs.report_tables import AuditTables
+    from rmqpy.pipeline.spark.session import check_package
+
+    if options.tables is None:
+        return None
+    if options.tables_format == "parquet":
+        check_package("pyarrow")
+    return stack.enter_context(AuditTables(options.tables, options.tables_format))

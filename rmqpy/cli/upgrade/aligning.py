@@ -1,0 +1,131 @@
+"""``rmqpy upgrade plan | apply``: make the replicas of a group equal."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from rmqpy.cli.given_files import read_plan, read_secret
+from rmqpy.cli.parsing import CAN_BE_RESUMED, EXIT_DONE, EXIT_NO
+from rmqpy.cli.upgrade.carry_out import recorded_context
+from rmqpy.cli.upgrade.contexts import locked, plan_context_of
+from rmqpy.cli.upgrade.options import (
+    add_verb,
+    give_up_option,
+    key_option,
+    out_option,
+    replica_options,
+)
+from rmqpy.cli.upgrade.output import guarded, print_journal, print_result, show_plan
+from rmqpy.cli.upgrade.replicas import absolute
+from rmqpy.model.errors import RmqError
+
+if TYPE_CHECKING:
+    from rmqpy.cli.parsing import Commands
+    from rmqpy.upgrade.checks.replica import Replica
+    from rmqpy.upgrade.plan.node_context import NodeContext
+    from rmqpy.upgrade.plan.plan import NodePlan, Plan
+    from rmqpy.upgrade.steps.plan_context import PlanContext
+
+
+def add_verbs(verbs: Commands) -> None:
+    plan = add_verb(
+        verbs, "plan", "plan how the replicas become equal, to read and sign off", _plan
+    )
+    replica_options(plan, may_be_empty=True)
+    plan.add_argument("--reference", metavar="NAME", help="the side to keep after a divergence")
+    give_up_option(plan)
+    out_option(plan)
+    key_option(plan)
+
+    apply = add_verb(verbs, "apply", "carry out one node's part of a plan; resumable", _apply)
+    replica_options(apply, at_least="*", may_be_empty=True)
+    apply.add_argument("--plan", metavar="FILE", help="the plan; not needed with --resume")
+    apply.add_argument("--node", metavar="NAME", help="the node whose part is carried out")
+    apply.add_argument("--resume", metavar="DIR", help="continue an interrupted apply in DIR")
+    give_up_option(apply)
+    apply.add_argument("--dry-run", action="store_true", help="only check that it could be done")
+    apply.add_argument("--key", metavar="FILE", help="require a plan signed with this key")
+    apply.set_defaults(interrupted=CAN_BE_RESUMED)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.steps.given_up import check_given_up
+    from rmqpy.upgrade.steps.planning import plan_alignment
+
+    plan = plan_alignment(plan_context_of(options))
+    check_given_up(plan, options.give_up)
+    return show_plan(options, plan)
+
+
+def plan_verb(options: argparse.Namespace) -> int:
+    """Run ``plan`` with another engine: ``options.runner`` reads the logs."""
+    return guarded(_plan)(options)
+
+
+def _apply(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.plan.engine import apply_plan, remaining, resume
+    from rmqpy.upgrade.steps.given_up import check_given_up
+
+    if options.resume:
+        root = absolute(options.resume)
+        node_context = recorded_context(options, root)
+        if options.dry_run:
+            return _dry_run(options, node_context, remaining(node_context))
+        with locked(node_context.files, root):
+            journal = resume(node_context)
+        return print_journal(options, journal, f"plan {journal.plan_id} is applied in {root}")
+    context = plan_context_of(options)
+    plan, node = _read_plan(options.plan, read_secret(options.key)), options.node or ""
+    node_context = context.node_context(_replica_of(context, plan.node(node)))
+    check_given_up(plan, options.give_up, plan.node(node).replica)
+    if options.dry_run:
+        return _dry_run(options, node_context, plan.node(node))
+    with locked(node_context.files, plan.node(node).root):
+        journal = apply_plan(node_context, plan, node, phase=plan.steps[-1])
+    return print_journal(options, journal, f"plan {plan.id} is applied in {plan.node(node).root}")
+
+
+def _dry_run(options: argparse.Namespace, node_context: NodeContext, part: NodePlan) -> int:
+    from rmqpy.upgrade.plan.own_paths import check_own_paths
+    from rmqpy.upgrade.plan.preconditions import check_sources, verify_preconditions
+    from rmqpy.upgrade.plan.space import missing_space
+
+    check_own_paths(node_context, part)
+    wrong = verify_preconditions(node_context, part)
+    check_sources(node_context, part)
+    wrong += missing_space(node_context, part)
+    print_result(options, {"wrong": wrong}, wrong or ["every operation could be done"])
+    return EXIT_NO if wrong else EXIT_DONE
+
+
+def _replica_of(context: PlanContext, part: NodePlan) -> Replica:
+    """Return the replica of this host whose directory a part of a plan is for.
+
+    The directory is never taken from the plan, which may come from another host.
+    """
+    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+
+    local = context.on_this_host
+    for replica in local:
+        if replica.root == part.root:
+            return replica
+    given = ", ".join(f"{each.name}={each.root}" for each in local) or "no directory"
+    raise UpgradeRefusedError(
+        f"the plan's part for {part.replica} is for {part.root!r}: found {given} among the replicas"
+        f" given, expected that directory; if it is this node's, give {part.replica}=DIR"
+    )
+
+
+def _read_plan(path: str | None, key: bytes | None) -> Plan:
+    """Return the plan. Raise UpgradeRefusedError if it is not the plan that was signed."""
+    from rmqpy.upgrade.plan.plan import Plan, check_signed
+
+    if path is None:
+        raise RmqError("--plan FILE is missing: give the plan, or --resume DIR")
+    value = read_plan(path)
+    check_signed(value, key)
+    try:
+        return Plan.from_json(value)
+    except (RmqError, ValueError, KeyError, TypeError) as error:
+        raise RmqError(f"{path}: found a plan that cannot be used: {error}") from None

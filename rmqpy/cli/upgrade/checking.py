@@ -1,0 +1,69 @@
+"""``rmqpy upgrade check | manifest``: what prevents a switch, and what a directory contains."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
+from rmqpy.cli.upgrade.contexts import plan_context_of
+from rmqpy.cli.upgrade.options import add_verb, replica_options
+from rmqpy.cli.upgrade.output import print_result
+
+if TYPE_CHECKING:
+    from rmqpy.cli.parsing import Commands
+
+
+def add_verbs(verbs: Commands) -> None:
+    check = add_verb(
+        verbs, "check", "show what prevents a switch; exit code 2 if anything does", _check
+    )
+    replica_options(check, may_be_empty=True)
+
+    manifest = add_verb(
+        verbs, "manifest", "print md5 and digests of everything in a directory", _manifest
+    )
+    replica_options(manifest)
+    manifest.set_defaults(every_md5=True)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.checks.group_checks import CHECKS, logs_verdict, run_checks
+
+    context = plan_context_of(options)
+    found = run_checks(context.group)
+    bad = [each for each in found if not each.is_note]
+    value = {
+        "replicas": [each.name for each in context.group.replicas],
+        "checks": list(CHECKS),
+        "findings": [each.as_json() for each in bad],
+        "notes": [each.as_json() for each in found if each.is_note],
+    }
+    compared = []
+    if len(context.group.replicas) > 1:
+        verdict = logs_verdict(context.group)
+        value |= verdict.as_json()
+        compared = [f"logs: {verdict}"]
+    lines = [
+        *(line for each in found for line in each.lines()),
+        *compared,
+        f"{len(CHECKS)} checks: {len(bad)} findings, {len(found) - len(bad)} notes",
+    ]
+    print_result(options, value, lines)
+    return EXIT_NO if bad else EXIT_DONE
+
+
+def _manifest(options: argparse.Namespace) -> int:
+    for replica in plan_context_of(options).group.replicas:
+        manifest = replica.survey().manifest
+        if options.format == "json":
+            sys.stdout.write(manifest.encode().decode())
+            continue
+        for file in manifest.files:
+            print(f"{file.md5}  {file.path}")
+        for log in manifest.logs:
+            for part in log.files:
+                sealed = ", closed" if part.sealed else ""
+                print(f"# {part.path}: {len(part.blocks)} blocks up to {part.end}{sealed}")
+    return EXIT_DONE

@@ -1,0 +1,55 @@
+"""The options that several verbs of ``rmqpy upgrade`` share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqpy.cli.parsing import Parser, add_format_option, add_log_options
+from rmqpy.cli.upgrade.output import guarded
+
+if TYPE_CHECKING:
+    from rmqpy.cli.parsing import Commands
+    from rmqpy.cli.upgrade.output import Verb
+
+
+def add_verb(verbs: Commands, name: str, text: str, run: Verb) -> Parser:
+    parser: Parser = verbs.add_parser(name, help=text, description=text)
+    add_format_option(parser)
+    add_log_options(parser)
+    parser.set_defaults(command=guarded(run))
+    return parser
+
+
+def replica_options(parser: Parser, at_least: str = "+", *, may_be_empty: bool = False) -> None:
+    """Add the replicas; ``may_be_empty`` if one of them may be a member to be filled."""
+    parser.add_argument("replica", nargs=at_least, metavar="[NAME=]DIR|NAME=URL")
+    parser.set_defaults(may_be_empty=may_be_empty)
+    input_options(parser)
+
+
+def input_options(parser: Parser) -> None:
+    parser.add_argument(
+        "-c", dest="config", action="append", default=[], metavar="[NAME=]FILE", help="broker.conf"
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="token for replicas on other hosts")
+    parser.add_argument("--authority", metavar="FILE", help="certificates to trust, PEM")
+
+
+def give_up_option(parser: Parser) -> None:
+    parser.add_argument(
+        "--give-up", type=int, metavar="N", help="confirm that N messages are discarded"
+    )
+
+
+def out_option(parser: Parser) -> None:
+    parser.add_argument("--out", metavar="FILE", help="write the result to FILE, as JSON")
+
+
+def key_option(parser: Parser) -> None:
+    parser.add_argument("--key", metavar="FILE", help="sign with the secret in FILE")
+
+
+def runbook_option(parser: Parser) -> None:
+    parser.add_argument(
+        "--runbook", choices=["java", "rmqpy"], help="only print the commands for these brokers"
+    )

@@ -1,0 +1,100 @@
+"""The output of ``rmqpy upgrade``: text or JSON, refusals included."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from rmqpy.cli.given_files import read_secret
+from rmqpy.cli.parsing import EXIT_DONE, EXIT_FAILED, EXIT_NO
+from rmqpy.model.errors import RmqError
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from rmqpy.upgrade.plan.journal import Journal
+    from rmqpy.upgrade.plan.plan import Plan
+
+Verb = Callable[[argparse.Namespace], int]
+
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) != "\t"}
+_CONTROL |= {0x2028: "\\u2028", 0x2029: "\\u2029"}
+"""The escapes of characters that would control the terminal or break a line."""
+
+
+def guarded(run: Verb) -> Verb:
+    def guarded(options: argparse.Namespace) -> int:
+        from rmqpy.cli.os_errors import sentence_of
+        from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+        from rmqpy.upgrade.steps.reference import DivergedError
+
+        try:
+            return run(options)
+        except UpgradeRefusedError as refused:
+            sides = refused.sides if isinstance(refused, DivergedError) else {}
+            value = {"refused": str(refused), **({"sides": sides} if sides else {})}
+            print_result(options, value, _refusal_lines(str(refused), sides), sys.stderr)
+            return EXIT_NO
+        except (RmqError, OSError) as error:
+            if options.format != "json":
+                raise
+            text = sentence_of(error) if isinstance(error, OSError) else str(error)
+            print_result(options, {"error": text}, ())
+            return EXIT_FAILED
+
+    return guarded
+
+
+def _refusal_lines(text: str, sides: dict[str, dict[str, list[str]]]) -> Iterable[str]:
+    yield f"rmqpy: refused: {text}"
+    for pair, messages in sides.items():
+        for side, lines in messages.items():
+            yield f"{pair}, only on {side}:"
+            yield from (f"  {line}" for line in lines)
+
+
+def confirm(options: argparse.Namespace, plan: Plan, what: str) -> None:
+    """Show the plan, and ask at a terminal. Raise UpgradeRefusedError unless the answer is yes."""
+    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+
+    if options.yes:
+        return
+    if options.format != "json":
+        print_result(options, None, plan.lines())
+        if sys.stdin.isatty() and input(f"{what}? [y/N] ").strip().lower() in ("y", "yes"):
+            return
+    raise UpgradeRefusedError(
+        f"found no confirmation to {what}, expected --yes or the answer y at a terminal; nothing"
+        " was changed. Read the plan (--dry-run), then run the command again with --yes"
+    )
+
+
+def show_plan(options: argparse.Namespace, plan: Plan) -> int:
+    from pathlib import Path
+
+    value = plan.to_json(read_secret(getattr(options, "key", None)))
+    if getattr(options, "out", None):
+        Path(options.out).write_text(json.dumps(value, indent=1), encoding="utf-8")
+    print_result(options, value, plan.lines())
+    return EXIT_DONE
+
+
+def print_journal(options: argparse.Namespace, journal: Journal, text: str) -> int:
+    value = {"plan": journal.plan_id, "state": journal.state, "done": journal.done}
+    print_result(options, value, [text])
+    return EXIT_DONE
+
+
+def print_result(
+    options: argparse.Namespace, value: object, lines: Iterable[str], stream: TextIO | None = None
+) -> None:
+    if options.format == "json":
+        json.dump(value, sys.stdout, indent=1, ensure_ascii=False)
+        print()
+        return
+    for line in lines:
+        # Plans and surveys of other hosts contain names of their choice.
+        print(line.translate(_CONTROL), file=stream or sys.stdout)

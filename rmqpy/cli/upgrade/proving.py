@@ -1,0 +1,60 @@
+"""``rmqpy upgrade verify``: compare all messages, and certify that they are equal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from rmqpy.cli.given_files import check_certificate_target, read_manifest, read_secret
+from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
+from rmqpy.cli.upgrade.contexts import plan_context_of
+from rmqpy.cli.upgrade.options import add_verb, key_option, out_option, replica_options
+from rmqpy.cli.upgrade.output import print_result
+from rmqpy.cli.upgrade.replicas import now_ms
+from rmqpy.model.errors import RmqError
+
+if TYPE_CHECKING:
+    from rmqpy.cli.parsing import Commands
+
+
+def add_verbs(verbs: Commands) -> None:
+    verify = add_verb(
+        verbs,
+        "verify",
+        "compare all messages of the stores and write the certificate",
+        _verify,
+    )
+    replica_options(verify)
+    verify.add_argument(
+        "--before", action="append", default=[], metavar="MANIFEST", help="an earlier manifest"
+    )
+    key_option(verify)
+    out_option(verify)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from rmqpy.audit.replicas.certificate import certify
+    from rmqpy.audit.replicas.certificate_text import certificate_lines
+    from rmqpy.upgrade.checks.replica import LocalReplica
+
+    before = [read_manifest(path) for path in options.before]
+    replicas = plan_context_of(options).group.replicas
+    manifests = [*before, *(replica.survey().manifest for replica in replicas)]
+    if len(manifests) < 2:
+        raise RmqError("give two replicas, or --before MANIFEST: equality needs two sides")
+    available = {
+        replica.name: replica.messages() if isinstance(replica, LocalReplica) else replica
+        for replica in replicas
+    }
+    key = read_secret(options.key)
+    check_certificate_target(options.out, key)
+    earlier = len(before) if replicas else 0
+    certificate = certify(manifests, now_ms(), available, earlier=earlier)
+    text = certificate.encode(key)
+    if options.out:
+        Path(options.out).write_bytes(text)
+    print_result(options, json.loads(text), certificate_lines(certificate))
+    return EXIT_DONE if certificate.holds else EXIT_NO

@@ -1,0 +1,51 @@
+"""``rmqpy upgrade serve``: let other hosts read a directory."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from rmqpy.cli.given_files import check_readable, read_token
+from rmqpy.cli.parsing import EXIT_DONE
+from rmqpy.cli.upgrade.options import add_verb
+from rmqpy.cli.upgrade.replicas import local_replicas
+from rmqpy.model.errors import RmqError
+
+if TYPE_CHECKING:
+    from rmqpy.cli.parsing import Commands
+
+
+def add_verbs(verbs: Commands) -> None:
+    serve = add_verb(verbs, "serve", "serve this directory to other hosts, read only", _serve)
+    serve.add_argument("directory", metavar="DIR")
+    serve.add_argument("-c", dest="config", action="append", default=[], metavar="FILE")
+    serve.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1")
+    serve.add_argument("--port", type=int, default=0, help="default: any free port")
+    serve.add_argument("--token-file", metavar="FILE", help="token that clients must send")
+    serve.add_argument("--certificate", metavar="FILE", help="TLS certificate, PEM")
+    serve.add_argument("--key", metavar="FILE", help="key of the certificate")
+    serve.set_defaults(every_md5=True, may_be_empty=True)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    try:
+        from rmqpy.upgrade.serve import TokenAuth, run
+    except ModuleNotFoundError as error:
+        raise RmqError(
+            f"serve needs {error.name}, which is not installed: pip install 'rmqpy[upgrade]'"
+        ) from error
+
+    options.replica = [options.directory]
+    (replica,) = local_replicas(options)
+    token = read_token(options.token_file)
+    check_readable(options.certificate, "the certificate")
+    check_readable(options.key, "the key of the certificate")
+    auth = TokenAuth(
+        host=options.host,
+        port=options.port,
+        token=token,
+        certificate=options.certificate,
+        key=options.key,
+    )
+    run(replica, auth, lambda address: print(f"ready: {address}", flush=True))
+    return EXIT_DONE

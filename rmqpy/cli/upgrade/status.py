@@ -1,0 +1,52 @@
+"""``rmqpy upgrade status``: the progress of each replica."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
+from rmqpy.cli.upgrade.options import add_verb, replica_options
+from rmqpy.cli.upgrade.output import print_result
+from rmqpy.cli.upgrade.replicas import all_replicas
+
+if TYPE_CHECKING:
+    from rmqpy.cli.parsing import Commands
+
+
+def add_verbs(verbs: Commands) -> None:
+    status = add_verb(verbs, "status", "show the progress of each replica", _status)
+    replica_options(status, may_be_empty=True)
+
+
+def _status(options: argparse.Namespace) -> int:
+    replicas = all_replicas(options)
+    states = {replica.name: replica.status() for replica in replicas}
+    lines = [line for name, state in states.items() for line in _status_lines(name, state)]
+    print_result(options, states, lines)
+    half = [
+        name
+        for name, state in states.items()
+        if state["state"] in ("applying", "rolling_back", "damaged")
+    ]
+    return EXIT_NO if half else EXIT_DONE
+
+
+def _status_lines(name: str, state: dict[str, Any]) -> Iterable[str]:
+    plan = f" (plan {state['plan']}, {state['phase']})" if "plan" in state else ""
+    yield f"{name}: {state['state']}{plan}"
+    if "damage" in state:
+        yield f"{name}: {state['damage']}"
+    at = state.get("root", "DIR")
+    match state["state"]:
+        case "applying":
+            yield (
+                f"{name}: {state['done']} operations are done; continue with rmqpy upgrade apply"
+                f" --resume {at}, or take the plan back with rmqpy upgrade rollback {at}"
+            )
+        case "rolling_back":
+            yield (
+                f"{name}: {state['done']} operations are left to take back; finish with"
+                f" rmqpy upgrade rollback {at}"
+            )

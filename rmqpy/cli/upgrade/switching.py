@@ -1,0 +1,103 @@
+"""``rmqpy upgrade switch | join``: go to DLedger, and bring a member up to its group."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from rmqpy.cli.parsing import CAN_BE_RESUMED, EXIT_DONE
+from rmqpy.cli.upgrade.carry_out import announced_in_all, carry_out
+from rmqpy.cli.upgrade.contexts import plan_context_of
+from rmqpy.cli.upgrade.options import (
+    add_verb,
+    give_up_option,
+    input_options,
+    replica_options,
+    runbook_option,
+)
+from rmqpy.cli.upgrade.output import confirm, print_journal, print_result, show_plan
+from rmqpy.cli.upgrade.replicas import name_of, named
+
+if TYPE_CHECKING:
+    from rmqpy.cli.parsing import Commands
+    from rmqpy.upgrade.plan.node_context import NodeContext
+    from rmqpy.upgrade.plan.plan import NodePlan
+
+
+def add_verbs(verbs: Commands) -> None:
+    switch = add_verb(
+        verbs, "switch", "seal the old log and write the configuration of a node", _switch
+    )
+    replica_options(switch, may_be_empty=True)
+    switch.add_argument("--peers", default="", metavar="ID-HOST:PORT;...", help="dLegerPeers")
+    switch.add_argument(
+        "--self-id", action="append", default=[], metavar="[NAME=]ID", help="a node's dLegerSelfId"
+    )
+    switch.add_argument("--group", default="", help="dLegerGroup; default: brokerName")
+    switch.add_argument("--dry-run", action="store_true", help="only print the plan")
+    runbook_option(switch)
+    switch.set_defaults(interrupted=CAN_BE_RESUMED)
+
+    join = add_verb(
+        verbs, "join", "copy the old log to a member that its group refuses without it", _join
+    )
+    join.add_argument("directory", metavar="[NAME=]DIR")
+    join.add_argument(
+        "--from", dest="source", required=True, metavar="NAME=DIR|URL", help="a member that has it"
+    )
+    input_options(join)
+    give_up_option(join)
+    join.add_argument("--dry-run", action="store_true", help="only print the plan")
+    join.add_argument("--yes", action="store_true", help="carry out the plan without asking")
+    join.set_defaults(interrupted=CAN_BE_RESUMED, may_be_empty=True)
+
+
+def _switch(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.runbook import switch_runbook
+    from rmqpy.upgrade.steps.old_log_mark import save_old_log_mark
+    from rmqpy.upgrade.steps.plan_context import SwitchOptions
+    from rmqpy.upgrade.steps.planning import plan_switch
+
+    names = [name_of(text) for text in options.replica]
+    switch = SwitchOptions(
+        peers=options.peers,
+        self_ids=named(options.self_id, names, "--self-id"),
+        dledger_group=options.group,
+    )
+    context = plan_context_of(options, switch)
+    if options.runbook:
+        print("\n".join(switch_runbook(context, options.runbook)))
+        return EXIT_DONE
+    if options.dry_run:
+        return show_plan(options, plan_switch(context))
+
+    def save_mark(node_context: NodeContext, part: NodePlan) -> None:
+        save_old_log_mark(node_context.files, context.group.replica(part.replica))
+
+    with announced_in_all(context, "switch"):
+        plan = plan_switch(context)
+        carry_out(context, plan, "switched", save_mark)
+    print_result(
+        options,
+        {"plan": plan.id, "nodes": [part.replica for part in plan.nodes]},
+        [*(note for part in plan.nodes for note in part.notes), "switched: start the brokers"],
+    )
+    return EXIT_DONE
+
+
+def _join(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.steps.given_up import check_given_up
+    from rmqpy.upgrade.steps.plan_context import SwitchOptions
+    from rmqpy.upgrade.steps.planning import plan_joining
+
+    options.replica = [options.directory, options.source]
+    name, source = (name_of(text) for text in options.replica)
+    context = plan_context_of(options, SwitchOptions(reference=source))
+    plan = plan_joining(context, name)
+    check_given_up(plan, options.give_up)
+    if options.dry_run or plan.is_empty:
+        return show_plan(options, plan)
+    (part,) = plan.nodes
+    confirm(options, plan, f"change {part.root} as planned")
+    (journal,) = carry_out(context, plan, "aligned")
+    return print_journal(options, journal, f"{name} has the old log of {source}: start its broker")

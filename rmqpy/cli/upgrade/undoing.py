@@ -1,0 +1,53 @@
+"""``rmqpy upgrade rollback | finalize``: take a plan back, or give up the way back."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from rmqpy.cli.upgrade.carry_out import described, recorded_context
+from rmqpy.cli.upgrade.contexts import locked
+from rmqpy.cli.upgrade.options import add_verb
+from rmqpy.cli.upgrade.output import print_journal, print_result
+from rmqpy.cli.upgrade.replicas import absolute
+
+if TYPE_CHECKING:
+    from rmqpy.cli.parsing import Commands
+
+
+def add_verbs(verbs: Commands) -> None:
+    for name, text, run in (
+        ("rollback", "undo what a plan did in a directory, to the byte", _rollback),
+        ("finalize", "give up the rollback: remove undo records and kept files", _finalize),
+    ):
+        verb = add_verb(verbs, name, text, run)
+        verb.add_argument("directory", metavar="DIR")
+        if run is _rollback:
+            verb.add_argument(
+                "--plan", metavar="ID", help="the plan that is meant, if status shows several"
+            )
+
+
+def _rollback(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.plan.engine import roll_back, to_roll_back
+    from rmqpy.upgrade.plan.journal import APPLIED
+
+    root = absolute(options.directory)
+    node_context = recorded_context(options, root)
+    lines = described(node_context, to_roll_back(node_context, options.plan))
+    if options.format != "json":
+        print_result(options, None, lines)
+    with locked(node_context.files, root):
+        journal = roll_back(node_context, options.plan)
+    text = f"{root} is as before"
+    if journal.state == APPLIED:
+        text += f" plan {lines[0].split()[3]}; plan {journal.plan_id} is still applied"
+    return print_journal(options, journal, text)
+
+
+def _finalize(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.plan.engine import finalize
+
+    root = absolute(options.directory)
+    journal = finalize(recorded_context(options, root))
+    return print_journal(options, journal, f"{root}: the upgrade is final, undo records removed")
