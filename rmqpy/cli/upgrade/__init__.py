@@ -13,6 +13,7 @@ from rmqpy.cli.parsing import Parser
 from rmqpy.cli.upgrade import (
     aligning,
     checking,
+    init,
     leaving,
     proving,
     serving,
@@ -30,5 +31,5 @@ def add_commands(commands: Commands) -> None:
         "upgrade", help="switch from master and slave to DLedger and back, with plans and proofs"
     )
     verbs = upgrade.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
-    for module in (checking, aligning, switching, leaving, undoing, proving, status, serving):
+    for module in (init, checking, aligning, switching, leaving, undoing, proving, status, serving):
         module.add_verbs(verbs)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rmqpy.cli.given_files import read_plan, read_secret
 from rmqpy.cli.parsing import CAN_BE_RESUMED, EXIT_DONE, EXIT_NO
-from rmqpy.cli.upgrade.carry_out import recorded_context
+from rmqpy.cli.upgrade.carry_out import carry_out, recorded_context
 from rmqpy.cli.upgrade.contexts import locked, plan_context_of
 from rmqpy.cli.upgrade.options import (
     add_verb,
@@ -16,12 +16,13 @@ from rmqpy.cli.upgrade.options import (
     out_option,
     replica_options,
 )
-from rmqpy.cli.upgrade.output import guarded, print_journal, print_result, show_plan
+from rmqpy.cli.upgrade.output import guarded, journal_json, print_journal, print_result, show_plan
 from rmqpy.cli.upgrade.replicas import absolute
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
+    from rmqpy.cli.upgrade.group_options import GivenGroup
     from rmqpy.upgrade.checks.replica import Replica
     from rmqpy.upgrade.plan.node_context import NodeContext
     from rmqpy.upgrade.plan.plan import NodePlan, Plan
@@ -32,16 +33,20 @@ def add_verbs(verbs: Commands) -> None:
     plan = add_verb(
         verbs, "plan", "plan how the replicas become equal, to read and sign off", _plan
     )
-    replica_options(plan, may_be_empty=True)
+    replica_options(plan, may_be_empty=True, of_group=True)
     plan.add_argument("--reference", metavar="NAME", help="the side to keep after a divergence")
     give_up_option(plan)
     out_option(plan)
     key_option(plan)
 
     apply = add_verb(verbs, "apply", "carry out one node's part of a plan; resumable", _apply)
-    replica_options(apply, at_least="*", may_be_empty=True)
-    apply.add_argument("--plan", metavar="FILE", help="the plan; not needed with --resume")
-    apply.add_argument("--node", metavar="NAME", help="the node whose part is carried out")
+    replica_options(apply, may_be_empty=True, of_group=True)
+    apply.add_argument(
+        "--plan", metavar="FILE", help="the plan; not needed with --resume or with group.toml"
+    )
+    apply.add_argument(
+        "--node", metavar="NAME", help="the node whose part is carried out; with group.toml all"
+    )
     apply.add_argument("--resume", metavar="DIR", help="continue an interrupted apply in DIR")
     give_up_option(apply)
     apply.add_argument("--dry-run", action="store_true", help="only check that it could be done")
@@ -53,8 +58,13 @@ def _plan(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.steps.given_up import check_given_up
     from rmqpy.upgrade.steps.planning import plan_alignment
 
-    plan = plan_alignment(plan_context_of(options))
+    context = plan_context_of(options)
+    plan = plan_alignment(context)
     check_given_up(plan, options.give_up)
+    if options.given_group is not None:
+        manifest = context.reference.replica.survey().manifest
+        options.given_group.keep(options.given_group.before, manifest.encode())
+        options.out = options.out or str(options.given_group.plan)
     return show_plan(options, plan)
 
 
@@ -75,6 +85,8 @@ def _apply(options: argparse.Namespace) -> int:
         with locked(node_context.files, root):
             journal = resume(node_context)
         return print_journal(options, journal, f"plan {journal.plan_id} is applied in {root}")
+    if options.given_group is not None and options.node is None:
+        return _apply_all(options, options.given_group)
     context = plan_context_of(options)
     plan, node = _read_plan(options.plan, read_secret(options.key)), options.node or ""
     node_context = context.node_context(_replica_of(context, plan.node(node)))
@@ -86,7 +98,36 @@ def _apply(options: argparse.Namespace) -> int:
     return print_journal(options, journal, f"plan {plan.id} is applied in {plan.node(node).root}")
 
 
+def _apply_all(options: argparse.Namespace, group: GivenGroup) -> int:
+    """Carry out the parts of all members of this host."""
+    from rmqpy.upgrade.steps.given_up import check_given_up
+
+    context = plan_context_of(options)
+    plan = _read_plan(options.plan or str(group.plan), read_secret(options.key))
+    check_given_up(plan, options.give_up)
+    parts = [part for part in plan.nodes if group.file.member(part.replica).is_local]
+    for part in parts:
+        _replica_of(context, part)
+    if options.dry_run:
+        wrong = [
+            f"{part.replica}: {text}"
+            for part in parts
+            for text in _obstacles(context.node_context(_replica_of(context, part)), part)
+        ]
+        return _print_obstacles(options, wrong)
+    journals = carry_out(context, plan, plan.steps[-1], parts=parts)
+    texts = [f"{part.replica}: plan {plan.id} is applied in {part.root}" for part in parts]
+    value = {part.replica: journal_json(each) for part, each in zip(parts, journals, strict=True)}
+    print_result(options, value, texts)
+    return EXIT_DONE
+
+
 def _dry_run(options: argparse.Namespace, node_context: NodeContext, part: NodePlan) -> int:
+    return _print_obstacles(options, _obstacles(node_context, part))
+
+
+def _obstacles(node_context: NodeContext, part: NodePlan) -> list[str]:
+    """Return why a part cannot be carried out."""
     from rmqpy.upgrade.plan.own_paths import check_own_paths
     from rmqpy.upgrade.plan.preconditions import check_sources, verify_preconditions
     from rmqpy.upgrade.plan.space import missing_space
@@ -94,7 +135,10 @@ def _dry_run(options: argparse.Namespace, node_context: NodeContext, part: NodeP
     check_own_paths(node_context, part)
     wrong = verify_preconditions(node_context, part)
     check_sources(node_context, part)
-    wrong += missing_space(node_context, part)
+    return wrong + missing_space(node_context, part)
+
+
+def _print_obstacles(options: argparse.Namespace, wrong: list[str]) -> int:
     print_result(options, {"wrong": wrong}, wrong or ["every operation could be done"])
     return EXIT_NO if wrong else EXIT_DONE
 

@@ -29,8 +29,9 @@ def carry_out(
     plan: Plan,
     phase: str,
     done: Callable[[NodeContext, NodePlan], None] = lambda context, part: None,
+    parts: Sequence[NodePlan] | None = None,
 ) -> list[Journal]:
-    """Carry out all parts of a plan on this host; call ``done`` after each.
+    """Carry out all parts of a plan, or ``parts`` of it, on this host; call ``done`` after each.
 
     Every part is checked and begun before the first operation of any, so that a rollback of each
     directory takes back this plan if the command is killed.
@@ -38,7 +39,8 @@ def carry_out(
     from rmqpy.upgrade.plan.engine import apply_plan, begin_plan
 
     contexts = [
-        (part, context.node_context(context.group.replica(part.replica))) for part in plan.nodes
+        (part, context.node_context(context.group.replica(part.replica)))
+        for part in (plan.nodes if parts is None else parts)
     ]
     journals = []
     with ExitStack() as stack:

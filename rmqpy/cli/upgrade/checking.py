@@ -19,7 +19,7 @@ def add_verbs(verbs: Commands) -> None:
     check = add_verb(
         verbs, "check", "show what prevents a switch; exit code 2 if anything does", _check
     )
-    replica_options(check, may_be_empty=True)
+    replica_options(check, may_be_empty=True, of_group=True)
 
     manifest = add_verb(
         verbs, "manifest", "print md5 and digests of everything in a directory", _manifest

@@ -22,11 +22,13 @@ from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
+    from rmqpy.cli.upgrade.group_options import GivenGroup
+    from rmqpy.upgrade.steps.plan_context import PlanContext
 
 
 def add_verbs(verbs: Commands) -> None:
     leave = add_verb(verbs, "leave", "go back from DLedger to a classic log", _leave)
-    replica_options(leave)
+    replica_options(leave, of_group=True)
     leave.add_argument("--cut-index", type=int, metavar="N", help="last entry to keep")
     give_up_option(leave)
     leave.add_argument("--peers", default="", metavar="ID-HOST:PORT;...", help="dLegerPeers")
@@ -70,6 +72,9 @@ def _leave(options: argparse.Namespace) -> int:
     if not (options.apply or options.into):
         plan = plan_leaving(context)
         check_given_up(plan, options.give_up)
+        if options.given_group is not None:
+            _keep_manifest(options.given_group, context)
+            options.out = options.out or str(options.given_group.plan)
         return show_plan(options, plan)
     with announced_in_all(context, "leave --apply"):
         plan = plan_leaving(context)
@@ -80,6 +85,12 @@ def _leave(options: argparse.Namespace) -> int:
         options, {"plan": plan.id, "notes": notes}, [*notes, f"left DLedger: plan {plan.id}"]
     )
     return EXIT_DONE
+
+
+def _keep_manifest(group: GivenGroup, context: PlanContext) -> None:
+    """Keep the manifest of the member that has most, for the proof after the way back."""
+    survey = max(context.group.surveys, key=lambda each: each.manifest.end)
+    group.keep(group.before, survey.manifest.encode())
 
 
 def copied(options: argparse.Namespace) -> str:

@@ -16,14 +16,21 @@ def add_verb(verbs: Commands, name: str, text: str, run: Verb) -> Parser:
     parser: Parser = verbs.add_parser(name, help=text, description=text)
     add_format_option(parser)
     add_log_options(parser)
-    parser.set_defaults(command=guarded(run))
+    parser.set_defaults(command=guarded(run), of_group=False)
     return parser
 
 
-def replica_options(parser: Parser, at_least: str = "+", *, may_be_empty: bool = False) -> None:
-    """Add the replicas; ``may_be_empty`` if one of them may be a member to be filled."""
-    parser.add_argument("replica", nargs=at_least, metavar="[NAME=]DIR|NAME=URL")
-    parser.set_defaults(may_be_empty=may_be_empty)
+def replica_options(
+    parser: Parser, at_least: str = "+", *, may_be_empty: bool = False, of_group: bool = False
+) -> None:
+    """Add the replicas; ``may_be_empty`` if one of them may be a member to be filled.
+
+    With ``of_group`` they may be left out in the directory of a ``group.toml``.
+    """
+    parser.add_argument(
+        "replica", nargs="*" if of_group else at_least, metavar="[NAME=]DIR|NAME=URL"
+    )
+    parser.set_defaults(may_be_empty=may_be_empty, of_group=of_group)
     input_options(parser)
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rmqpy.cli.given_files import read_secret
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_FAILED, EXIT_NO
@@ -28,10 +28,12 @@ _CONTROL |= {0x2028: "\\u2028", 0x2029: "\\u2029"}
 def guarded(run: Verb) -> Verb:
     def guarded(options: argparse.Namespace) -> int:
         from rmqpy.cli.os_errors import sentence_of
+        from rmqpy.cli.upgrade.group_options import use_group
         from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
         from rmqpy.upgrade.steps.reference import DivergedError
 
         try:
+            options.given_group = use_group(options) if options.of_group else None
             return run(options)
         except UpgradeRefusedError as refused:
             sides = refused.sides if isinstance(refused, DivergedError) else {}
@@ -83,9 +85,12 @@ def show_plan(options: argparse.Namespace, plan: Plan) -> int:
 
 
 def print_journal(options: argparse.Namespace, journal: Journal, text: str) -> int:
-    value = {"plan": journal.plan_id, "state": journal.state, "done": journal.done}
-    print_result(options, value, [text])
+    print_result(options, journal_json(journal), [text])
     return EXIT_DONE
+
+
+def journal_json(journal: Journal) -> dict[str, Any]:
+    return {"plan": journal.plan_id, "state": journal.state, "done": journal.done}
 
 
 def print_result(

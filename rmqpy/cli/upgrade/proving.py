@@ -25,7 +25,7 @@ def add_verbs(verbs: Commands) -> None:
         "compare all messages of the stores and write the certificate",
         _verify,
     )
-    replica_options(verify)
+    replica_options(verify, of_group=True)
     verify.add_argument(
         "--before", action="append", default=[], metavar="MANIFEST", help="an earlier manifest"
     )
@@ -40,6 +40,10 @@ def _verify(options: argparse.Namespace) -> int:
     from rmqpy.audit.replicas.certificate_text import certificate_lines
     from rmqpy.upgrade.checks.replica import LocalReplica
 
+    group = options.given_group
+    if group is not None and not options.before:
+        options.before = [str(group.before)] if group.before.exists() else []
+        options.out = options.out or str(group.certificate)
     before = [read_manifest(path) for path in options.before]
     replicas = plan_context_of(options).group.replicas
     manifests = [*before, *(replica.survey().manifest for replica in replicas)]
@@ -51,8 +55,8 @@ def _verify(options: argparse.Namespace) -> int:
     }
     key = read_secret(options.key)
     check_certificate_target(options.out, key)
-    earlier = len(before) if replicas else 0
-    certificate = certify(manifests, now_ms(), available, earlier=earlier)
+    count = len(before) if replicas else 0
+    certificate = certify(manifests, now_ms(), available, earlier=count)
     text = certificate.encode(key)
     if options.out:
         Path(options.out).write_bytes(text)

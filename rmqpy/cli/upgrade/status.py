@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def add_verbs(verbs: Commands) -> None:
     status = add_verb(verbs, "status", "show the progress of each replica", _status)
-    replica_options(status, may_be_empty=True)
+    replica_options(status, may_be_empty=True, of_group=True)
 
 
 def _status(options: argparse.Namespace) -> int:

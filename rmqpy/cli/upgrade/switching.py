@@ -28,7 +28,7 @@ def add_verbs(verbs: Commands) -> None:
     switch = add_verb(
         verbs, "switch", "seal the old log and write the configuration of a node", _switch
     )
-    replica_options(switch, may_be_empty=True)
+    replica_options(switch, may_be_empty=True, of_group=True)
     switch.add_argument("--peers", default="", metavar="ID-HOST:PORT;...", help="dLegerPeers")
     switch.add_argument(
         "--self-id", action="append", default=[], metavar="[NAME=]ID", help="a node's dLegerSelfId"

@@ -195,7 +195,7 @@ def _port_findings(survey: Survey, members: Sequence[DLedgerPeer]) -> Iterator[C
     if own is None:
         return
     listen = int(survey.setting("listenPort") or DEFAULT_LISTEN_PORT)
-    used = _taken_ports(listen)
+    used = taken_ports(listen)
     for peer in members:
         if peer.host == own.host and peer.port in used:
             whose = "its DLedger port" if peer is own else f"the DLedger port of {peer.peer_id},"
@@ -217,7 +217,7 @@ def _port_findings(survey: Survey, members: Sequence[DLedgerPeer]) -> Iterator[C
             )
 
 
-def _taken_ports(listen: int) -> dict[int, str]:
+def taken_ports(listen: int) -> dict[int, str]:
     """Return the uses of the ports of a broker that listens on ``listen``."""
     return {
         listen: "listenPort",

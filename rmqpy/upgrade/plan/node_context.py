@@ -66,6 +66,11 @@ class NodeContext:
     now_ms: Callable[[], int] = lambda: 0
     configuration: tuple[str, ...] = ()
 
+    @property
+    def root(self) -> str:
+        """The directory of the store."""
+        return self.work.rpartition("/rmqpy/")[0]
+
     def undo_path(self, plan_id: str, number: int) -> str:
         return f"{self.work}/{plan_id}/undo/{number:06d}"
 

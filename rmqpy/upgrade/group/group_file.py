@@ -1,0 +1,286 @@
+"""``group.toml``: the members of a group, as ``rmqpy upgrade`` needs them.
+
+=================  ===========================================================================
+table ``[group]``  key
+=================  ===========================================================================
+broker             brokerName
+cluster            brokerClusterName
+dledger_group      dLegerGroup
+token_file         the token for members that are read over ``https://`` (optional)
+authority          the certificates to trust there, PEM (optional)
+key                the secret that signs plans and certificates (optional)
+=================  ===========================================================================
+
+=======================  =====================================================================
+table ``[member.NAME]``  key
+=======================  =====================================================================
+host                     ``local``, ``ssh://[USER@]HOST[:PORT]``, or the ``https://`` address
+                         of ``rmqpy upgrade serve``
+config                   the path of its broker.conf; relative to this file if it is local
+directory                storePathRootDir
+address                  HOST:PORT, at which clients reach the broker
+id                       dLegerSelfId
+peer                     HOST:PORT, at which the other members reach it (dLegerPeers)
+role                     its role in a master/slave group, for the way back
+start, stop              commands that start and stop the broker on its host (optional)
+=======================  =====================================================================
+
+All values are strings. Paths of ``[group]`` are relative to the file. The text of the file is
+:func:`group_file_text`; a person may change it, and every reading validates it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+from attrs import define
+
+from rmqpy.config.keys import BrokerRole, is_dledger_id, parse_dledger_peers
+from rmqpy.model.errors import RmqError
+from rmqpy.model.near_names import did_you_mean
+
+__all__ = ["GROUP_FILE", "LOCAL", "GroupFile", "Member", "group_file_text", "parse_group_file"]
+
+GROUP_FILE: Final = "group.toml"
+LOCAL: Final = "local"
+SSH, HTTPS, HTTP = "ssh://", "https://", "http://"
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Member:
+    """One member; the attributes are the keys of its table."""
+
+    name: str
+    host: str = LOCAL
+    config: str
+    directory: str
+    address: str
+    id: str
+    peer: str
+    role: str
+    start: str = ""
+    stop: str = ""
+
+    @property
+    def is_local(self) -> bool:
+        return self.host == LOCAL
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether this machine can change the member: over ``https://`` it can only be read."""
+        return self.is_local or self.host.startswith(SSH)
+
+    @property
+    def replica(self) -> str:
+        """The member as an argument of the long form: ``NAME=DIR`` or ``NAME=URL``."""
+        if self.is_local:
+            return f"{self.name}={self.directory}"
+        if self.host.startswith(SSH):
+            return f"{self.name}={self.host}{self.directory}"
+        return f"{self.name}={self.host}"
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class GroupFile:
+    """The content of a ``group.toml``; ``members`` are in the order of the file."""
+
+    broker: str
+    cluster: str
+    dledger_group: str
+    members: tuple[Member, ...]
+    token_file: str = ""
+    authority: str = ""
+    key: str = ""
+
+    @property
+    def peers(self) -> str:
+        """The value of dLegerPeers."""
+        return ";".join(f"{each.id}-{each.peer}" for each in self.members)
+
+    def member(self, name: str) -> Member:
+        """Return a member by its name. Raise RmqError if there is none."""
+        for each in self.members:
+            if each.name == name:
+                return each
+        known = [each.name for each in self.members]
+        raise RmqError(
+            f"found no member {name} in {GROUP_FILE}, expected one of {', '.join(known)}"
+            f"{did_you_mean(name, known)}"
+        )
+
+
+_OPTIONAL: Final = frozenset(("token_file", "authority", "key", "start", "stop"))
+_GROUP_KEYS: Final = tuple(each.name for each in attrs.fields(GroupFile) if each.name != "members")
+_MEMBER_KEYS: Final = tuple(each.name for each in attrs.fields(Member) if each.name != "name")
+
+
+def parse_group_file(text: str, path: str) -> GroupFile:
+    """Return the group. Raise RmqError with everything that is wrong with the file."""
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RmqError(
+            f"{path}: found text that is not TOML ({error}), expected the form that rmqpy upgrade"
+            " init writes; correct it, or run init again"
+        ) from None
+    wrong = list(_faults(tree))
+    if not wrong:
+        members = tuple(Member(name=name, **keys) for name, keys in tree["member"].items())
+        group = GroupFile(**tree["group"], members=members)
+        wrong = list(_contradictions(group))
+        if not wrong:
+            return group
+    raise RmqError(f"{path}: " + "; ".join(wrong))
+
+
+def _faults(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the form: tables, keys, and types."""
+    for name in tree:
+        if name not in ("group", "member"):
+            near = did_you_mean(name, ("group", "member"))
+            yield f"found {name}, expected the tables [group] and [member.NAME]{near}"
+    yield from _table_faults("[group]", tree.get("group"), _GROUP_KEYS)
+    members = tree.get("member")
+    if not isinstance(members, dict) or len(members) < 2:
+        yield "found fewer than two tables [member.NAME], expected one for each member"
+        return
+    for name, table in members.items():
+        yield from _table_faults(f"[member.{name}]", table, _MEMBER_KEYS)
+
+
+def _table_faults(title: str, table: object, known: Sequence[str]) -> Iterator[str]:
+    if not isinstance(table, dict):
+        yield f"found no table {title}, expected it"
+        return
+    for key, value in table.items():
+        if key not in known:
+            near = did_you_mean(key, known) or f"; the keys are {', '.join(known)}"
+            yield f"{title}: found the key {key}, which has no meaning{near}"
+        elif not isinstance(value, str):
+            yield f'{title}: found {key} = {value}, expected a text: {key} = "{value}"'
+        elif not value and key not in _OPTIONAL:
+            yield f"{title}: found no text for {key}, expected one"
+    missing = [key for key in known if key not in table and key not in (*_OPTIONAL, "host")]
+    if missing:
+        yield f"{title}: found no key {', no key '.join(missing)}, expected one"
+
+
+def _contradictions(group: GroupFile) -> Iterator[str]:
+    """Yield what makes the members impossible, each alone and together."""
+    for each in group.members:
+        yield from _member_faults(each)
+    for what, values in (
+        ("id", {each.name: each.id for each in group.members}),
+        ("peer", {each.name: each.peer for each in group.members}),
+        ("address", {each.name: each.address for each in group.members}),
+        ("config", {each.name: f"{each.host} {each.config}" for each in group.members}),
+        ("directory", {each.name: f"{each.host} {each.directory}" for each in group.members}),
+    ):
+        for one, two in _equal_pairs(values):
+            yield (
+                f"found the {what} {values[two].rpartition(' ')[2]} for {one} and {two}, expected"
+                " one for each"
+            )
+    masters = [each.name for each in group.members if each.role != BrokerRole.SLAVE.name]
+    if len(masters) != 1:
+        listed = ", ".join(masters) or "none"
+        yield f"found {listed} as master (role), expected one, and the others as SLAVE"
+    try:
+        parse_dledger_peers(group.peers)
+    except ValueError as error:
+        yield f"the peers {group.peers}: {error}"
+
+
+def _member_faults(member: Member) -> Iterator[str]:
+    title = f"[member.{member.name}]"
+    if member.host != LOCAL and not member.host.startswith((SSH, HTTPS, HTTP)):
+        yield (
+            f"{title}: found host = {member.host}, expected local, ssh://HOST, or the https://"
+            " address of rmqpy upgrade serve"
+        )
+    if not member.directory.startswith("/"):
+        yield f"{title}: found the directory {member.directory}, expected an absolute path"
+    if not member.is_local and not member.config.startswith("/"):
+        yield f"{title}: found the config {member.config}, expected an absolute path on its host"
+    if not is_dledger_id(member.id):
+        yield f"{title}: found the id {member.id}, expected one letter and a number, as n0"
+    if member.role not in BrokerRole.__members__:
+        near = did_you_mean(member.role, BrokerRole.__members__)
+        roles = ", ".join(BrokerRole.__members__)
+        yield f"{title}: found the role {member.role}, expected one of {roles}{near}"
+    for key, value in (("address", member.address), ("peer", member.peer)):
+        host, _, port = value.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            yield f"{title}: found {key} = {value}, expected HOST:PORT"
+
+
+def _equal_pairs(values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    owners: dict[str, str] = {}
+    for name, value in values.items():
+        other = owners.setdefault(value, name)
+        if other != name:
+            yield other, name
+
+
+_COMMENTS: Final = {
+    "broker": "brokerName",
+    "cluster": "brokerClusterName",
+    "dledger_group": "dLegerGroup",
+    "host": "local, ssh://HOST, or the https:// address of rmqpy upgrade serve",
+    "config": "broker.conf",
+    "directory": "storePathRootDir",
+    "address": "at which clients reach the broker",
+    "id": "dLegerSelfId",
+    "peer": "at which the other members reach it; written into dLegerPeers",
+    "role": "after the way back to master and slaves",
+}
+_HEAD: Final = """\
+# A group of brokers: what `rmqpy upgrade` needs to know about it. Written by `rmqpy upgrade
+# init` from the brokers' own configuration; correct what is wrong.
+# The verbs of `rmqpy upgrade` need no arguments in this directory. `rmqpy upgrade status`
+# shows the state of the group and the next command.
+"""
+_HINT: Final = """\
+# With these two commands in its table, `rmqpy upgrade run` also stops and starts a member. They
+# run on the member's host; without them, starting and stopping is left to you.
+# start = "systemctl start rocketmq-broker"
+# stop = "systemctl stop rocketmq-broker"
+"""
+
+
+def group_file_text(group: GroupFile, remarks: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Return the commented text of the file; ``remarks`` are more comments, by member."""
+    lines = [*_HEAD.splitlines(), "", "[group]"]
+    lines += _pairs(_GROUP_KEYS, group)
+    for number, member in enumerate(group.members):
+        lines += ["", f"[member.{_quoted_key(member.name)}]"]
+        lines += [f"# {remark}" for remark in (remarks or {}).get(member.name, ())]
+        lines += _pairs(_MEMBER_KEYS, member)
+        if not number:
+            lines += _HINT.splitlines()
+    return "\n".join(lines) + "\n"
+
+
+def _pairs(keys: Iterable[str], values: object) -> Iterator[str]:
+    rows = [(key, getattr(values, key)) for key in keys]
+    texts = {key: f"{key} = {_quoted(value)}" for key, value in rows if value}
+    width = max(map(len, texts.values()))
+    for key, text in texts.items():
+        comment = _COMMENTS.get(key)
+        yield f"{text:<{width}}  # {comment}" if comment else text
+
+
+def _quoted(text: str) -> str:
+    """Return a TOML string."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return (
+        '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    )
+
+
+def _quoted_key(name: str) -> str:
+    plain = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
+    return name if plain else _quoted(name)

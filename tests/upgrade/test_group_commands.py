@@ -1,0 +1,106 @@
+"""The verbs of ``rmqpy upgrade`` without arguments, in the directory of a ``group.toml``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from harness.upgrade import RunUpgrade, log_of, tree_of
+
+from rmqpy.upgrade.group.group_file import parse_group_file
+
+CONFS = "n0.conf n1.conf n2.conf"
+
+
+def test_init_writes_a_file_that_says_what_it_assumed(lagging: Path, run: RunUpgrade) -> None:
+    code, out, _ = run(f"init {CONFS}")
+    assert code == 0 and "listenPort + 10000" in out
+    text = (lagging / "group.toml").read_text()
+    group = parse_group_file(text, "group.toml")
+    assert [each.config for each in group.members] == CONFS.split()
+    assert "# dLegerSelfId" in text and '# start = "' in text
+    assert run(f"init {CONFS}")[0] == 1, "an existing file is kept"
+    assert run(f"init --force {CONFS}")[0] == 0
+
+
+def test_init_refuses_what_a_broker_would_refuse(lagging: Path, run: RunUpgrade) -> None:
+    with (lagging / "n1.conf").open("a") as conf:
+        conf.write("listenPort=tall\n")
+    code, _, err = run(f"init {CONFS}")
+    assert code == 1 and "n1.conf:9: listenPort='tall'" in err
+    assert not (lagging / "group.toml").exists()
+
+
+def test_a_verb_without_replicas_and_without_a_file_says_so(lagging: Path, run: RunUpgrade) -> None:
+    code, _, err = run("check")
+    assert code == 1 and "no group.toml in this directory" in err
+
+
+def test_a_contradiction_with_a_broker_conf_is_refused(lagging: Path, run: RunUpgrade) -> None:
+    run(f"init {CONFS}")
+    with (lagging / "n1.conf").open("a") as conf:
+        conf.write("listenPort=4711\n")
+    code, _, err = run("check")
+    assert code == 1 and "n1: found listenPort=4711" in err
+
+
+def test_the_long_form_does_not_read_the_file(lagging: Path, run: RunUpgrade) -> None:
+    long = run("check n0 n1 -c n0=n0.conf -c n1=n1.conf")
+    (lagging / "group.toml").write_text("[nonsense")
+    assert run("check n0 n1 -c n0=n0.conf -c n1=n1.conf") == long
+
+
+@pytest.mark.slow
+def test_a_group_is_switched_and_rolled_back_without_arguments(
+    lagging: Path, run: RunUpgrade
+) -> None:
+    names = ("n0", "n1", "n2")
+
+    def trees() -> dict[str, dict[str, tuple[bytes, int]]]:
+        found = {name: tree_of(lagging / name) for name in names}
+        return {name: {**tree, "lock": (b"", 0)} for name, tree in found.items()}
+
+    before = trees()
+    confs = {name: (lagging / f"{name}.conf").read_bytes() for name in names}
+    assert run(f"init {CONFS}")[0] == 0
+    assert run("check")[0] == 2
+    assert run("plan")[0] == 0
+    plan = json.loads((lagging / "plan.json").read_text())
+    assert [node["replica"] for node in plan["nodes"]] == [*names]
+    code, out, _ = run("apply --dry-run")
+    assert (code, out) == (0, "every operation could be done\n")
+    assert run("apply")[0] == 0
+    assert run("check")[0] == 0
+    logs = [log_of(lagging / name) for name in names]
+    assert logs[0] == logs[1] == logs[2]
+    code, out, _ = run("verify")
+    assert code == 0 and "n0 before" in out and (lagging / "certificate.json").exists()
+    assert run("switch")[0] == 0
+    for name in names:
+        text = (lagging / f"{name}.conf").read_text()
+        assert f"dLegerSelfId={name}\n" in text and "enableDLegerCommitLog=true\n" in text
+    code, out, _ = run("rollback")
+    assert code == 0 and out.count("the switch is taken back") == 3, out
+    code, out, _ = run("rollback")
+    assert code == 0 and out.count("the alignment is taken back") == 3, out
+    assert trees() == before
+    assert {name: (lagging / f"{name}.conf").read_bytes() for name in names} == confs
+    code, _, err = run("rollback")
+    assert code == 2 and "nothing to roll back" in err
+
+
+@pytest.mark.slow
+def test_a_group_leaves_without_arguments(joined: Path, run: RunUpgrade) -> None:
+    assert run(f"init {CONFS}")[0] == 0
+    assert run("leave")[0] == 0
+    assert list(joined.glob("n*/dledger-*")), "leave plans only"
+    assert run("apply")[0] == 0
+    assert not list(joined.glob("n*/dledger-*"))
+    assert "brokerRole=SYNC_MASTER\n" in (joined / "n0.conf").read_text()
+    assert "brokerRole=SLAVE\n" in (joined / "n2.conf").read_text()
+    code, out, _ = run("verify")
+    assert code == 0, out
+    code, out, _ = run("finalize")
+    assert code == 0 and out.count("the upgrade is final") == 3
+    assert run("rollback")[0] == 2
