@@ -241,7 +241,8 @@ class Cluster(ABC, Generic[HostT]):
 
     def _checked(self, name: str) -> None:
         self.checker.check(name)
-        self.progress.check(name)
+        if self.progress.stable is not None:
+            self.progress.check(name)
 
     def _crashed(self, name: str) -> None:
         """Handle a crash in the middle of an event; the machine is started again later."""

@@ -34,16 +34,17 @@ LEDGER_DATA, CLASSIC_DATA = "/data/", "/commitlog/"
 class _Name:
     """A name that was created, or removed (no node)."""
 
+    number: int
     path: str
     node: MemoryNode | None
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class _Write:
+    number: int
     node: MemoryNode
     position: int
     data: bytes
-    number: int
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
@@ -108,8 +109,11 @@ class SimulatedDisk(MemoryFiles):
     """The flips that were overwritten, perhaps not durably."""
 
     _number: int = 0
-    _journal: list[_Name | _Write] = field(factory=list)
-    """The changes that are not synced, in order."""
+    _names: list[_Name] = field(factory=list)
+    """The changes of names that are not synced, in order."""
+
+    _writes: dict[MemoryNode, list[_Write]] = field(factory=dict)
+    """The writes that are not synced, by file, in order."""
 
     # Operations of the machine
 
@@ -126,9 +130,8 @@ class SimulatedDisk(MemoryFiles):
             raise OSError(errno.ENOSPC, "the disk is full", path)
 
     def synced(self, node: MemoryNode) -> None:
-        self._number += 1
         self.sync_count += 1
-        number, content = self._number, node.content()
+        number, content = self._next_number(), node.content()
         if self._collecting is None:
             self._make_durable(node, content, number)
         else:
@@ -136,9 +139,9 @@ class SimulatedDisk(MemoryFiles):
 
     def wrote(self, path: str, position: int, length: int) -> None:
         node = self.nodes[path]
-        self._number += 1
         data = bytes(memoryview(node.data)[position : position + length])
-        self._journal.append(_Write(node, position, data, self._number))
+        write = _Write(self._next_number(), node, position, data)
+        self._writes.setdefault(node, []).append(write)
         if self.flips:
             for place in [at for at in self.flips if at[0] == path]:
                 if position <= place[1] < position + length:
@@ -202,11 +205,7 @@ class SimulatedDisk(MemoryFiles):
     def replace_bytes(self, path: str, data: bytes) -> None:
         before = self._durable_names.get(path)
         MemoryFiles.replace_bytes(self, path, data)
-        self._journal = [
-            change
-            for change in self._journal
-            if not (isinstance(change, _Name) and change.path == path)
-        ]
+        self._names = [change for change in self._names if change.path != path]
         if path.endswith("/currterm"):
             self.hard_state_changed = True
         if self._collecting is not None and before is not None:
@@ -218,7 +217,7 @@ class SimulatedDisk(MemoryFiles):
         known = path in self.nodes
         file = MemoryFiles.open(self, path, size=size)
         if not known:
-            self._journal.append(_Name(path, self.nodes[path]))
+            self._names.append(_Name(self._next_number(), path, self.nodes[path]))
         return file
 
     def unlink(self, path: str) -> None:
@@ -226,7 +225,7 @@ class SimulatedDisk(MemoryFiles):
             if LEDGER_DATA in path or CLASSIC_DATA in path:
                 self.removals.append((path, self.now_ms - self.nodes[path].mtime_ms))
             MemoryFiles.unlink(self, path)
-            self._journal.append(_Name(path, None))
+            self._names.append(_Name(self._next_number(), path, None))
             if LEDGER_DATA in path:
                 self.ledger_removed = True
             for place in [at for at in self.flips if at[0] == path]:
@@ -234,22 +233,20 @@ class SimulatedDisk(MemoryFiles):
 
     def rename(self, old: str, new: str) -> None:
         MemoryFiles.rename(self, old, new)
-        self._journal += [_Name(new, self.nodes[new]), _Name(old, None)]
+        self._names.append(_Name(self._next_number(), new, self.nodes[new]))
+        self._names.append(_Name(self._next_number(), old, None))
 
     def sync_dir(self, path: str) -> None:
         MemoryFiles.sync_dir(self, path)
-        self._journal = [
-            change
-            for change in self._journal
-            if not (isinstance(change, _Name) and change.path.rpartition("/")[0] == path)
-        ]
+        self._names = [change for change in self._names if change.path.rpartition("/")[0] != path]
 
     def written_back(self) -> None:
         """Make everything durable, as the page cache becomes within hours."""
         for node in {id(node): node for node in self.nodes.values()}.values():
             node.durable = node.content()
         self._durable_names = dict(self.nodes)
-        self._journal.clear()
+        self._names.clear()
+        self._writes.clear()
         self._overwritten_flips.clear()
 
     # virtual_time.Syncs
@@ -259,9 +256,9 @@ class SimulatedDisk(MemoryFiles):
         return self.full or self.failing or self.syncs_fail
 
     def begin(self) -> int:
-        self._number += 1
-        self._collecting = self._running[self._number] = []
-        return self._number
+        number = self._next_number()
+        self._collecting = self._running[number] = []
+        return number
 
     def collected(self) -> None:
         self._collecting = None
@@ -278,17 +275,17 @@ class SimulatedDisk(MemoryFiles):
                 self._overwritten_flips = [
                     each for each in self._overwritten_flips if each[1].node is not node
                 ]
-            self._journal = [
-                change
-                for change in self._journal
-                if not (
-                    isinstance(change, _Write) and change.node is node and change.number < number
-                )
-            ]
+            later = [write for write in self._writes.pop(node, ()) if write.number > number]
+            if later:
+                self._writes[node] = later
 
     def _renamed(self, path: str, node: MemoryNode) -> None:
         if self.nodes.get(path) is node:
             self._durable_names[path] = node
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
 
     # Faults
 
@@ -320,7 +317,8 @@ class SimulatedDisk(MemoryFiles):
         self.nodes = nodes
         self._durable_names = dict(nodes)
         self._keep_flips()
-        self._journal.clear()
+        self._names.clear()
+        self._writes.clear()
         self._last_sync.clear()
         self.folders = set()
         for path in nodes:
@@ -332,19 +330,21 @@ class SimulatedDisk(MemoryFiles):
         """Return the unsynced changes that survive: names, and contents by identity of the file."""
         names: dict[str, MemoryNode | None] = {}
         contents: dict[int, bytearray] = {}
-        count = rng.randrange(len(self._journal) + 1)
+        journal: list[_Name | _Write] = [*self._names]
+        for writes in self._writes.values():
+            journal += writes
+        journal.sort(key=lambda change: change.number)
+        count = rng.randrange(len(journal) + 1)
         if rng.random() < self.scattered:
-            for change in self._journal:
+            for change in journal:
                 if isinstance(change, _Write) and id(change.node) not in contents:
                     node = change.node
                     contents[id(node)] = bytearray(mixed(node.durable, node.content(), rng))
             names = {
-                change.path: change.node
-                for change in self._journal[:count]
-                if isinstance(change, _Name)
+                change.path: change.node for change in journal[:count] if isinstance(change, _Name)
             }
             return names, contents
-        for number, change in enumerate(self._journal[:count]):
+        for number, change in enumerate(journal[:count]):
             if isinstance(change, _Name):
                 names[change.path] = change.node
                 continue

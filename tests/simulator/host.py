@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 from attrs import define, field
@@ -92,8 +93,8 @@ class Host(ABC):
         self.starts += 1
         self.life = self.machine.life = ProcessLifetime(
             self.timeline,
-            lambda: self.on_event(self.name),
-            lambda: self.on_crash(self.name),
+            partial(self.on_event, self.name),
+            partial(self.on_crash, self.name),
             lambda: 1 + self.rng.randrange(self.plan.sync_ms),
             self.disk,
             self.skew_ms,

@@ -19,7 +19,7 @@ from attrs import define, evolve, field
 from rmqpy.model.errors import NetworkError, RmqError
 from rmqpy.remoting.channel import Reply, RequestHandler
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
-from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.frame import encode_head
 from rmqpy.remoting.frame_decoder import FrameDecoder
 from simulator.virtual_time import Event, ProcessLifetime, Timeline
 
@@ -211,8 +211,10 @@ class NetworkClient:
 
     def _frame(self, command: RemotingCommand, flag: int) -> tuple[int, bytes]:
         self._opaque += 1
-        sent = evolve(command, opaque=self._opaque, flag=command.flag | flag)
-        return self._opaque, encode_command(sent)
+        body = command.body
+        return self._opaque, encode_head(
+            command, len(body), self._opaque, command.flag | flag
+        ) + body
 
 
 @define(slots=True, eq=False, repr=False)

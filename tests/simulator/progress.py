@@ -59,7 +59,7 @@ class ProgressChecker(Generic[HostT]):
 
     _round: int = 0
     _acknowledged_ms: int = -1
-    _stable: tuple[str, int] | None = None
+    stable: tuple[str, int] | None = None
     """The name and term of the leader that must stay."""
 
     _history: deque[tuple[int, int]] = field(factory=deque)
@@ -101,18 +101,18 @@ class ProgressChecker(Generic[HostT]):
         """Note a fault that may end a leadership."""
         self.disturbed_ms = self.timeline.now_ms
         self._acknowledged_ms = -1
-        self._stable = None
+        self.stable = None
         self._history.clear()
 
     def on_fault(self, name: str) -> None:
         """Note a fault of a member that is not calm: it matters if that member leads."""
         leader = self.leader()
-        if self.calm and (leader is None or leader.name == name or self._stable is None):
+        if self.calm and (leader is None or leader.name == name or self.stable is None):
             self.disturb()
 
     def check(self, name: str) -> None:
         """Check a member after one of its events."""
-        stable = self._stable
+        stable = self.stable
         if stable is not None and name in self.calm:
             node = self.hosts[name].node
             if node is not None and (node.leader_id, node.term) != stable:
@@ -121,13 +121,13 @@ class ProgressChecker(Generic[HostT]):
     # Inside
 
     def _leader_lost(self) -> None:
-        assert self._stable is not None
-        node = self.hosts[self._stable[0]].node
+        assert self.stable is not None
+        node = self.hosts[self.stable[0]].node
         if node is not None and node._member.transferee is not None:
             self.disturb()  # an operator asked for it before the truce
             return
         raise InvariantViolationError(
-            f"{self._stable[0]} leads in term {self._stable[1]}, {self._names} are healthy since"
+            f"{self.stable[0]} leads in term {self.stable[1]}, {self._names} are healthy since"
             f" {self.disturbed_ms} ms, and do not all follow it: {self._state()}"
         )
 
@@ -161,7 +161,7 @@ class ProgressChecker(Generic[HostT]):
 
     def _check_leader(self) -> None:
         leader = self.leader()
-        stable = self._stable
+        stable = self.stable
         if stable is not None:
             self.stable_ms += POLL_MS
             if leader is None or leader.name != stable[0] or not self._all_follow(*stable):
@@ -176,7 +176,7 @@ class ProgressChecker(Generic[HostT]):
             and self.timeline.now_ms >= self.disturbed_ms + self.leak_ms
             and self._all_follow(leader.name, leader.node.term)
         ):
-            self._stable = leader.name, leader.node.term
+            self.stable = leader.name, leader.node.term
 
     def _all_follow(self, leader: str, term: int) -> bool:
         """Return whether all calm members follow the leader, and no other knows a later term."""
@@ -194,7 +194,7 @@ class ProgressChecker(Generic[HostT]):
 
     def _check_followers(self, now_ms: int) -> None:
         leader = self.leader()
-        if self._stable is None or leader is None or leader.node is None:
+        if self.stable is None or leader is None or leader.node is None:
             return
         history = self._history
         history.append((now_ms, leader.node.committed_index))

@@ -59,6 +59,7 @@ def cluster_of(plan: SimulationPlan, trace: list[str] | None = None) -> AnyClust
 
 def run_seed(family: str, seed: int) -> Result:
     """Simulate one seed."""
+    gc.collect()
     cluster = cluster_of(FAMILIES[family](seed))
     start = perf_counter()
     outcome, failure = None, ""
@@ -159,8 +160,9 @@ def find_mutations(
 
 
 def silence_logs() -> None:
-    """Disable logging, which brokers that crash all the time do much of. Collect garbage rarely: a
-    cluster becomes garbage as a whole.
+    """Disable logging, which brokers that crash all the time do much of. Collect garbage between
+    seeds only: a cluster becomes garbage as a whole.
     """
     logging.disable(logging.CRITICAL)
-    gc.set_threshold(50_000, 20, 100)
+    gc.freeze()
+    gc.disable()

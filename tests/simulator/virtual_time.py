@@ -48,7 +48,8 @@ class Timeline:
     events: int = 0
     _heap: list[tuple[int, int, Event]] = field(factory=list)
     _sequence: int = 0
-    _events_now: int = 0
+    _events_before: int = 0
+    """The number of events before the current moment."""
 
     def at(self, delay_ms: int, callback: Callable[[], None]) -> Event:
         """Run ``callback`` after ``delay_ms``, even if machines crash meanwhile."""
@@ -61,18 +62,18 @@ class Timeline:
         heapq.heappush(self._heap, (self.now_ms + delay_ms, self._sequence, event))
 
     def run_until(self, end_ms: int) -> None:
-        heap = self._heap
+        heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= end_ms:
-            due_ms, _, event = heapq.heappop(heap)
+            due_ms, _, event = pop(heap)
             callback = event.callback
             if callback is None:
                 continue
             life = event.life
             if due_ms > self.now_ms:
                 self.now_ms = due_ms
-                self._events_now = 0
-            self._events_now += 1
-            assert self._events_now < RUNAWAY_EVENTS, "events create events without end"
+                self._events_before = self.events
+            elif self.events - self._events_before > RUNAWAY_EVENTS:
+                raise AssertionError("events create events without end")
             if life is None:
                 self.events += 1
                 callback()
@@ -141,8 +142,9 @@ class ProcessLifetime:
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Event:
         assert delay_ms >= 0, delay_ms
-        event = Event(callback, self)
-        self.timeline.add(delay_ms, event)
+        event, timeline = Event(callback, self), self.timeline
+        timeline._sequence += 1
+        heapq.heappush(timeline._heap, (timeline.now_ms + delay_ms, timeline._sequence, event))
         return event
 
     def run_blocking(

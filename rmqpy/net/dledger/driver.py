@@ -266,12 +266,15 @@ class DLedgerDriver:
         self._busy = True
         try:
             if self._before_steps():
-                self._guarded(lambda: self.node.tick(now_ms))
                 self._note_excluded()
-                if not self._alone:
-                    self._guarded(lambda: self._scrub.tick(now_ms))
-                    if self._store.queue_ends.is_requested:
-                        self._request_queue_ends(now_ms)
+                try:
+                    self.node.tick(now_ms)
+                    if not self._alone:
+                        self._scrub.tick(now_ms)
+                except CorruptEntryError as fault:
+                    self._entry_damaged(fault)
+                if not self._alone and self._store.queue_ends.is_requested:
+                    self._request_queue_ends(now_ms)
         finally:
             self._busy = False
         self._carry_out()
@@ -353,13 +356,6 @@ class DLedgerDriver:
         self.grants += 1
         try:
             self.node.step(event)
-        except CorruptEntryError as fault:
-            self._entry_damaged(fault)
-
-    def _guarded(self, step: Callable[[], None]) -> None:
-        """Call ``step``, which may encounter a damaged entry."""
-        try:
-            step()
         except CorruptEntryError as fault:
             self._entry_damaged(fault)
 

@@ -171,6 +171,8 @@ class PeerHandshakes:
         reasons = [
             f"{link.name} is refused: {link.reason}" for link in self.links.values() if link.differs
         ]
+        if not reasons:
+            return ""
         count = len(self.links) + 1
         return "" if is_quorum(count - len(reasons), count) else "; ".join(reasons)
 
