@@ -33,6 +33,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "admin": ("admin",),
     "upgrade": ("upgrade",),
     "pipeline": ("pipeline",),
+    "why": ("why", "where"),
 }
 """The modules of this package, each with the commands that it adds."""
 

@@ -1,0 +1,146 @@
+"""The answer to a question: its causes in order, the evidence for each, and the next command.
+
+A cause is *proven* if the facts leave no other explanation of what it says, and *possible* if a
+fact that would decide it is not known. What was ruled out and what was not examined is part of the
+answer, so that silence is never taken for a check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from attrs import define
+
+__all__ = [
+    "Answer",
+    "Cause",
+    "Verdict",
+    "bytes_text",
+    "duration_text",
+    "possible",
+    "proven",
+    "ranked",
+    "time_text",
+]
+
+
+class Verdict(Enum):
+    PROVEN = "proven"
+    POSSIBLE = "possible"
+
+
+@define(slots=True, frozen=True)
+class Cause:
+    """One cause. ``evidence`` names files, offsets, settings; ``next`` has commands or steps."""
+
+    verdict: Verdict
+    text: str
+    evidence: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict.value,
+            "text": self.text,
+            "evidence": list(self.evidence),
+            "next": list(self.next),
+        }
+
+
+def proven(text: str, *evidence: str, next: Iterable[str] = ()) -> Cause:
+    return Cause(Verdict.PROVEN, text, evidence, tuple(next))
+
+
+def possible(text: str, *evidence: str, next: Iterable[str] = ()) -> Cause:
+    return Cause(Verdict.POSSIBLE, text, evidence, tuple(next))
+
+
+def ranked(causes: Iterable[Cause]) -> tuple[Cause, ...]:
+    """Return the causes in order: proven ones first, otherwise as given."""
+    return tuple(sorted(causes, key=lambda cause: cause.verdict is not Verdict.PROVEN))
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Answer:
+    """The answer to ``question`` about ``subject``.
+
+    ``facts`` are pairs of a name and a value that help to read the answer.
+    """
+
+    question: str
+    subject: str
+    facts: tuple[tuple[str, str], ...] = ()
+    causes: tuple[Cause, ...] = ()
+    nothing: str = "no cause was found"
+    """The sentence for an answer without a cause."""
+    ruled_out: tuple[str, ...] = ()
+    not_examined: tuple[str, ...] = ()
+
+    @property
+    def is_proven(self) -> bool:
+        return any(cause.verdict is Verdict.PROVEN for cause in self.causes)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "question": self.question,
+            "subject": self.subject,
+            "answer": self.causes[0].text if self.causes else self.nothing,
+            "proven": self.is_proven,
+            "facts": dict(self.facts),
+            "causes": [cause.as_json() for cause in self.causes],
+            "ruled_out": list(self.ruled_out),
+            "not_examined": list(self.not_examined),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines for a person: causes first, then what was ruled out or not examined."""
+        yield f"{self.question}: {self.subject}"
+        if not self.causes:
+            yield f"  {self.nothing}"
+        for number, cause in enumerate(self.causes, 1):
+            yield f"{number}. {cause.verdict.value}: {cause.text}"
+            yield from (f"     found: {each}" for each in cause.evidence)
+            yield from (f"     next:  {each}" for each in cause.next)
+        if self.facts:
+            width = max(len(name) for name, _ in self.facts)
+            yield "facts:"
+            yield from (f"  {name:<{width}}  {value}" for name, value in self.facts)
+        for title, items in (("ruled out", self.ruled_out), ("not examined", self.not_examined)):
+            if items:
+                yield f"{title}:"
+                yield from (f"  {item}" for item in items)
+
+
+def time_text(timestamp_ms: int) -> str:
+    """Return a time of this host's time zone to the second, or the number if it is no time."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+        return moment.isoformat(sep=" ", timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"
+
+
+def duration_text(duration_ms: int) -> str:
+    """Return a duration in its two largest units, such as "3 d 4 h" or "12 s"."""
+    seconds = abs(duration_ms) // 1000
+    if seconds < 1:
+        return f"{abs(duration_ms)} ms"
+    parts = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def bytes_text(count: int) -> str:
+    """Return a size in its largest binary unit, such as "384.0 KiB"."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
