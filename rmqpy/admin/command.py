@@ -102,6 +102,7 @@ def option(
 
 
 BROKER = option("b", "brokerAddr", "a broker, as host:port")
+BROKERS = option("b", "brokerAddr", "one broker or several, as host:port[;host:port]")
 CLUSTER = option("c", "clusterName", "all masters of this cluster")
 TOPIC = option("t", "topic", "topic name", required=True)
 GROUP = option("g", "consumerGroup", "consumer group name", required=True)
@@ -116,3 +117,18 @@ async def masters(call: CommandContext) -> list[str]:
         return [broker]
     assert cluster is not None
     return await call.admin.masters(cluster)
+
+
+async def group_members(call: CommandContext) -> list[str]:
+    """Return the brokers of ``-b`` or the members of ``-m``; exactly one of them is required."""
+    brokers, name = call.args.optional("brokerAddr"), call.args.optional("brokerName")
+    if (brokers is None) == (name is None):
+        raise UsageError("give either -b BROKER[;BROKER] (host:port) or -m NAME (brokerName)")
+    if brokers is not None:
+        return [each.strip() for each in brokers.split(";") if each.strip()]
+    assert name is not None
+    info = await call.admin.cluster_info()
+    if name not in info.broker_addr_table:
+        raise UsageError(f"the name server knows no broker {name}")
+    members = info.broker_addr_table[name].broker_addrs
+    return [members[broker_id] for broker_id in sorted(members)]

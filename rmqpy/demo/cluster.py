@@ -25,7 +25,7 @@ from rmqpy.model.errors import NetworkError, RmqError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.bodies import ClusterInfo
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.headers import WipeWritePermOfBrokerRequestHeader
+from rmqpy.remoting.headers import FenceRequestHeader
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.testing.blocking_connection import BlockingConnection
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
@@ -111,15 +111,12 @@ class DemoCluster:
         return await self._until("no member leads", self._find_leader)
 
     async def stop_group(self) -> None:
-        """Stop the group at one committed end.
-
-        ``wipeWritePerm`` leaves producers without a queue. When all members have the same committed
-        end, they are stopped, the leader last, so that no other leader is elected.
+        """Stop the group at one committed end: fence all members, so that whichever leads writes
+        nothing, and stop them when they have the same end.
         """
-        await asyncio.to_thread(self._wipe_write_permission)
+        await asyncio.to_thread(self._fence)
         await self._until("the members do not reach the same end", self._is_level)
-        leader = await self.leader()
-        await self.stop(*(member for member in MEMBERS if member != leader), leader)
+        await self.stop(*MEMBERS)
 
     def close(self) -> None:
         for server in (*self.brokers.values(), self.namesrv):
@@ -137,13 +134,13 @@ class DemoCluster:
         printed = "\n".join(server.printed()[-1000:] for server in self.brokers.values())
         raise RmqError(f"{otherwise} after {TIMEOUT_SECONDS:.0f} s:\n{printed}")
 
-    def _wipe_write_permission(self) -> None:
-        header = WipeWritePermOfBrokerRequestHeader(broker_name=BROKER_NAME)
-        request = RemotingCommand.request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
-        with BlockingConnection(self.namesrv.address) as connection:
-            response = connection.call(request)
-        if response.code != ResponseCode.SUCCESS:
-            raise RmqError(f"wipeWritePerm: {response.remark}")
+    def _fence(self) -> None:
+        header = FenceRequestHeader(seconds=int(TIMEOUT_SECONDS))
+        for member in MEMBERS:
+            with BlockingConnection(self.brokers[member].address) as connection:
+                response = connection.call(RemotingCommand.request(RequestCode.RMQPY_FENCE, header))
+            if response.code != ResponseCode.SUCCESS:
+                raise RmqError(f"{member} cannot be fenced: {response.remark}")
 
     def _find_master(self) -> str | None:
         with BlockingConnection(self.namesrv.address) as connection:

@@ -122,6 +122,7 @@ class RequestCode(IntEnum):
     RMQPY_DLEDGER_HANDSHAKE = 71002
     RMQPY_DLEDGER_STATUS = 71003
     RMQPY_QUEUE_ENDS = 71004
+    RMQPY_FENCE = 71005
 
 
 class ResponseCode(IntEnum):

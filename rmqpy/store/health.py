@@ -7,6 +7,7 @@ failed         a write or sync that failed            never: the lost data is un
 out of space   a write that found the disk full       when the same bytes could be written
 disk full      disk use above the warning level       when it is below again
 slave          the role                               with the role
+fenced         an administrator                       when lifted, or after its deadline
 shut down      the end of the store                   never
 =============  =====================================  ==============================================
 
@@ -37,6 +38,8 @@ class StoreHealth:
     is_open: bool = True
     is_slave: bool = False
     is_disk_full: bool = False
+    fence: str | None = None
+    """The reason why an administrator has closed the store to messages; None if it is open."""
     failure: str | None = None
     """The error after which the store accepts nothing more; None if there was none."""
     is_healthy: bool = True
@@ -58,6 +61,11 @@ class StoreHealth:
     def set_disk_full(self, full: bool) -> None:
         """Record whether the use of the disk is above the warning level."""
         self.is_disk_full = full
+        self._update()
+
+    def set_fence(self, reason: str | None) -> None:
+        """Record that an administrator has closed the store to messages, or opened it (None)."""
+        self.fence = reason
         self._update()
 
     def fail(self, reason: str) -> None:
@@ -85,7 +93,11 @@ class StoreHealth:
     def _update(self) -> None:
         self.is_healthy = self.failure is None and not self._short
         self.writeable = (
-            self.is_healthy and self.is_open and not self.is_slave and not self.is_disk_full
+            self.is_healthy
+            and self.is_open
+            and not self.is_slave
+            and not self.is_disk_full
+            and self.fence is None
         )
 
     @property
@@ -114,4 +126,4 @@ class StoreHealth:
             return self.failure
         if self._short:
             return f"the disk is full: {self.disk_full_reason}"
-        return "the disk is full" if self.is_disk_full else None
+        return "the disk is full" if self.is_disk_full else self.fence

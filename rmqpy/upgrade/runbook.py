@@ -50,8 +50,15 @@ def leave_runbook(context: PlanContext, brokers: str) -> Iterator[str]:
     replicas, configs = _replica_arguments(surveys), _config_arguments(surveys)
     roles = context.options.roles
     options = "".join(f" --role {name}={role}" for name, role in roles.items())
-    yield "# 1. Stop producers, wait until all members have the same committed end"
-    yield "#    (commitLogMaxOffset of brokerStatus), then stop the followers, then the leader."
+    yield "# 1. Stop the writes of the group, also the leader's own (delayed messages, checks of"
+    yield "#    transactions), wait until all members have the same end, and stop them before the"
+    yield "#    deadline. Messages cannot be sent from here on until step 5."
+    java = " --java" if brokers == JAVA else ""
+    yield f"rmqpy admin fence -n NAMESRV -m BROKER_NAME --seconds 600{java}"
+    if java:
+        yield "#    Java brokers have no fence: their write permission is taken (brokerPermission=4"
+        yield "#    in broker.conf), and they go on writing. Stop the followers, then the leader."
+        yield "#    Before step 5, set brokerPermission=6 in every broker.conf."
     for survey in surveys:
         yield f"{_stop(brokers)}    # on the host of {survey.name}"
     yield "# 2. Save a manifest for the proof; plan the way back, read the plan, sign it off."

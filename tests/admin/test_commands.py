@@ -16,7 +16,8 @@ from rmqpy.admin.command import Command, CommandContext, ParsedArguments, UsageE
 from rmqpy.admin.commands import COMMANDS
 from rmqpy.admin.output import CommandResult
 from rmqpy.client import ClientInstance, ClientSettings, Message, Producer, PullConsumer
-from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.errors import RequestRejectedError, RmqError
 from rmqpy.remoting.bodies import MessageQueue
 from rmqpy.testing.in_process import InProcess, name_server_and_broker
 
@@ -357,5 +358,69 @@ def test_latencies_are_measured(tmp_path: Path) -> None:
         watched = await shell("startMonitoring -r 1")
         assert shell.shown[-2:] == ["[MONITOR] beginRound", "[MONITOR] endRound"]
         assert not watched.says_no
+
+    run_shell(tmp_path, story)
+
+
+# -- fence
+
+
+@pytest.mark.slow
+def test_fence_closes_a_broker_and_lifts_it(tmp_path: Path) -> None:
+    async def story(shell: Shell) -> None:
+        async with Producer("Writers", instance=shell.instance) as producer:
+            await producer.send(Message(topic="T", body=b"before"))
+            result = await shell("fence -b BROKER -s 60")
+            (member,) = json_of(result)["members"]
+            assert not result.says_no and member["role"] == "ASYNC_MASTER"
+            assert 59_000 < member["remaining_ms"] <= 60_000
+            assert member["end"] == member["confirmed"] > 0 and member["waiting"] == 0
+            assert f"level: every member ends at {member['end']}" in result.text
+            with pytest.raises(RmqError, match="service not available"):
+                await producer.send(Message(topic="T", body=b"refused"))
+            lifted = json_of(await shell("fence -b BROKER -l"))
+            assert [each["remaining_ms"] for each in lifted["members"]] == [0]
+            await producer.send(Message(topic="T", body=b"after"))
+            again = await shell("fence -m a -s 60")
+            assert json_of(again)["members"][0]["end"] > member["end"]
+            for line in ("fence", "fence -b BROKER -m a", "fence -m b", "fence -b BROKER -s 0"):
+                with pytest.raises(UsageError):
+                    await shell(line)
+
+    run_shell(tmp_path, story)
+
+
+@pytest.mark.slow
+def test_a_deadline_that_a_broker_refuses_leaves_it_open(tmp_path: Path) -> None:
+    async def story(shell: Shell) -> None:
+        with pytest.raises(RequestRejectedError, match="seconds=4000: expected 1 to 3600"):
+            await shell("fence -b BROKER -s 4000")
+        assert shell.running.broker.broker.fence.state().remaining_ms == 0
+
+    run_shell(tmp_path, story)
+
+
+@pytest.mark.slow
+def test_fence_takes_the_write_permission_of_a_broker_without_fences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmqpy.admin.commands.fence.JAVA_QUIET_MS", 200)
+
+    async def story(shell: Shell) -> None:
+        broker = shell.running.broker.broker
+        del broker.server._handlers[RequestCode.RMQPY_FENCE]  # As Java, it answers code 3.
+
+        def permission() -> int:
+            return broker.identity.broker_settings.broker_permission
+
+        with pytest.raises(RmqError, match="found a Java broker, expected rmqpy"):
+            await shell("fence -b BROKER -s 60")
+        assert permission() == 6
+        result = await shell("fence -b BROKER -s 60 -j")
+        assert permission() == 4 and not result.says_no
+        assert "brokerPermission=4 stays in broker.conf until --lift --java" in result.text
+        assert [each["role"] for each in json_of(result)["members"]] == ["java"]
+        await shell("fence -b BROKER -l -j")
+        assert permission() == 6
 
     run_shell(tmp_path, story)

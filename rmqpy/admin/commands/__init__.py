@@ -9,6 +9,7 @@ from rmqpy.admin.commands import (
     clients,
     dledger,
     export,
+    fence,
     groups,
     latency,
     messages,
@@ -35,6 +36,7 @@ _MODULES = (
     export,
     monitoring,
     dledger,
+    fence,
 )
 
 COMMANDS: tuple[Command, ...] = tuple(command for module in _MODULES for command in module.COMMANDS)

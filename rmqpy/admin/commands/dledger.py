@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmqpy.admin.command import BROKER, Command, CommandContext, UsageError, option
+from rmqpy.admin.command import BROKERS, Command, CommandContext, group_members, option
 from rmqpy.admin.output import Column, CommandResult, OutputTable, java_time
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import RemoteProtocolError, RequestRejectedError, RmqError
@@ -40,7 +40,7 @@ async def dledger(call: CommandContext) -> CommandResult:
 
     A member that does not answer is listed, and then the exit code is 2.
     """
-    addresses = await _addresses(call)
+    addresses = await group_members(call)
     found: dict[str, Any] = {}
     silent: dict[str, str] = {}
     for address in addresses:
@@ -56,20 +56,6 @@ async def dledger(call: CommandContext) -> CommandResult:
         except RmqError as fault:
             silent[address] = str(fault)
     return CommandResult({"members": found, "silent": silent}, _text(found, silent), bool(silent))
-
-
-async def _addresses(call: CommandContext) -> list[str]:
-    broker, name = call.args.optional("brokerAddr"), call.args.optional("brokerName")
-    if (broker is None) == (name is None):
-        raise UsageError("give either -b BROKER (host:port) or -m NAME (brokerName)")
-    if broker is not None:
-        return [broker]
-    assert name is not None
-    info = await call.admin.cluster_info()
-    if name not in info.broker_addr_table:
-        raise UsageError(f"the name server knows no broker {name}")
-    members = info.broker_addr_table[name].broker_addrs
-    return [members[broker_id] for broker_id in sorted(members)]
 
 
 def _text(found: dict[str, Any], silent: dict[str, str]) -> str:
@@ -110,7 +96,7 @@ COMMANDS = (
         help="show the members of a DLedger group: roles, terms, positions, last events",
         run=dledger,
         options=(
-            BROKER,
+            BROKERS,
             option("m", "brokerName", "all members of the group with this brokerName"),
         ),
         ours=True,

@@ -28,6 +28,7 @@ from rmqpy.broker.base.scheduling import PeriodicWork
 from rmqpy.broker.base.store_api import HandlerTable
 from rmqpy.broker.processors.admin.broker_config import BrokerConfigProcessor, SettingsFile
 from rmqpy.broker.processors.admin.client_relay import ClientRelayProcessor
+from rmqpy.broker.processors.admin.fence import FenceProcessor
 from rmqpy.broker.processors.admin.replication_queries import LogCompareProcessor
 from rmqpy.broker.processors.admin.runtime_info import RuntimeInfoProcessor
 from rmqpy.broker.processors.admin.stats_queries import StatsQueryProcessor
@@ -46,6 +47,7 @@ from rmqpy.broker.processors.slow_consumers import SlowConsumerGuard
 from rmqpy.broker.replication.master_discovery import MasterDiscovery
 from rmqpy.broker.replication.metadata_sync import MetadataSync
 from rmqpy.broker.replication.role import MasterServices
+from rmqpy.broker.services.fence import WriteFence
 from rmqpy.broker.services.flush import LogFlusher, QueueFlusher, StoreFailureHandler
 from rmqpy.broker.services.internal_messages import InternalMessageWriter
 from rmqpy.broker.services.pull_hold import (
@@ -143,6 +145,7 @@ class Broker:
     server: BrokerServer
     fast_port: FastPort
     services: MasterServices
+    fence: WriteFence
 
     def start(self) -> None:
         """Start the periodic work and register. The ports may be open before or after."""
@@ -165,6 +168,7 @@ class Broker:
         """
         if self.access is not None:
             self.access.stop()
+        self.fence.stop()
         self.services.stop()
         self.item_statistics.stop()
         self.metadata_sync.stop()
@@ -265,6 +269,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
     )
 
     internal_messages = InternalMessageWriter(store.appender, scheduler, statistics)
+    fence = WriteFence(store.log, store.health, gate, internal_messages, scheduler)
     failures = StoreFailureHandler(store.health, gate, internal_messages, store.note_lost_pages)
     log_flusher = LogFlusher(store.flush_tracker, gate, scheduler, failures.on_failure)
     queue_flusher = QueueFlusher(store.flush_tracker, scheduler, failures.on_failure)
@@ -432,6 +437,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         **administration.handlers(),
         **information.handlers(),
         **cleaning.handlers(),
+        **FenceProcessor(identity, fence).handlers(),
     }
     access = None
     if configuration.broker.acl_enable:
@@ -510,6 +516,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         server=server,
         fast_port=FastPort(server),
         services=MasterServices((delivery, transaction_checks), internal_messages.fail),
+        fence=fence,
     )
 
 

@@ -100,6 +100,7 @@ ADMINISTRATION: Final = (
     RequestCode.DELETE_EXPIRED_COMMITLOG,
     RequestCode.RMQPY_COMPARE_LOG,
     RequestCode.RMQPY_DLEDGER_STATUS,
+    RequestCode.RMQPY_FENCE,
 )
 """Codes for settings, tables, and the data of other clients: for administrators."""
 

@@ -112,10 +112,9 @@ class TransactionProcessor:
     def _write(
         self, channel: Channel, request: RemotingCommand, drafts: list[OutgoingMessage]
     ) -> RemotingCommand | None:
-        if not self.messages.has_room:
-            raise RequestRejectedError(
-                ResponseCode.SYSTEM_BUSY, "too many internal messages are waiting"
-            )
+        refusal = self.messages.refusal
+        if refusal is not None:
+            raise RequestRejectedError(ResponseCode.SYSTEM_BUSY, refusal)
 
         def done(status: PutMessageStatus) -> None:
             if request.is_oneway:

@@ -90,10 +90,9 @@ class SendBackProcessor:
             if dead
             else self._retry(header, retry_queue, message)
         )
-        if not self.messages.has_room:
-            raise RequestRejectedError(
-                ResponseCode.SYSTEM_BUSY, "too many internal messages are waiting"
-            )
+        refusal = self.messages.refusal
+        if refusal is not None:
+            raise RequestRejectedError(ResponseCode.SYSTEM_BUSY, refusal)
         topic = message.properties.get(PROPERTY_RETRY_TOPIC, message.topic)
 
         def done(status: PutMessageStatus) -> None:

@@ -10,7 +10,8 @@ their mode has passed their end, or with the failure::
                       └─► fail (role, disk) ──────► done(SERVICE_NOT_AVAILABLE): the same
 
 Invariants: every ``done`` is called exactly once, within ``submit`` only if the store refuses.
-Writers check ``has_room`` first: at most ``WAITING_LIMIT`` writes wait.
+Writers check ``has_room`` first: at most ``WAITING_LIMIT`` writes wait, and none starts while the
+broker is fenced.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ WAITING_LIMIT: Final = 50_000
 PATIENCE_MS: Final = 10_000
 """The maximum time that a message waits for its watermarks (a quorum needs 2.5 s at most)."""
 
+TOO_MANY: Final = "too many internal messages are waiting"
+
 Done = Callable[[PutMessageStatus], None]
 
 
@@ -50,6 +53,8 @@ class InternalMessageWriter:
     sink: StoreWriter
     scheduler: Scheduler
     statistics: Statistics
+    fence: str | None = None
+    """The reason why no message may be written now (:mod:`rmqpy.broker.services.fence`)."""
     _waiting_by_marks: dict[tuple[Watermark, ...], deque[_WaitingMessage]] = field(
         factory=dict, init=False
     )
@@ -62,7 +67,14 @@ class InternalMessageWriter:
 
     @property
     def has_room(self) -> bool:
-        return self.waiting < WAITING_LIMIT
+        return self.refusal is None
+
+    @property
+    def refusal(self) -> str | None:
+        """The reason why nothing should be submitted now; None if a message may be."""
+        if self.fence is not None:
+            return self.fence
+        return TOO_MANY if self.waiting >= WAITING_LIMIT else None
 
     def submit(self, drafts: Sequence[OutgoingMessage], done: Done) -> list[PutResult]:
         """Stage ``drafts``, in their order, for the commit of this turn, and return one result for

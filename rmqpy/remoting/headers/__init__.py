@@ -20,6 +20,7 @@ from rmqpy.remoting.headers.brokers import (
     DeleteKVConfigRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
+    FenceRequestHeader,
     GetAllTopicConfigResponseHeader,
     GetBrokerAclConfigResponseHeader,
     GetBrokerConfigResponseHeader,
@@ -115,6 +116,7 @@ __all__ = [
     "DeleteTopicFromNamesrvRequestHeader",
     "DeleteTopicRequestHeader",
     "EndTransactionRequestHeader",
+    "FenceRequestHeader",
     "GetAllProducerInfoRequestHeader",
     "GetAllTopicConfigResponseHeader",
     "GetBrokerAclConfigResponseHeader",
@@ -238,6 +240,7 @@ REQUEST_HEADERS: Final[dict[RequestCode, type[CommandHeader]]] = {
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: ReplyMessageRequestHeader,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: AddWritePermOfBrokerRequestHeader,
     RequestCode.RMQPY_COMPARE_LOG: CompareLogRequestHeader,
+    RequestCode.RMQPY_FENCE: FenceRequestHeader,
     RequestCode.GET_ALL_PRODUCER_INFO: GetAllProducerInfoRequestHeader,
 }
 """The header of each request; a request that is not listed has no custom header."""

@@ -207,3 +207,12 @@ class CompareLogRequestHeader(CommandHeader):
     begin_offset: Int64
     end_offset: Int64
     block_size: int
+
+
+@lazy_define(kw_only=True)
+class FenceRequestHeader(CommandHeader):
+    """A request of rmqpy: fence a broker for ``seconds``, open it (0), or only read its state
+    (absent).
+    """
+
+    seconds: int | None = None

@@ -46,7 +46,11 @@ from rmqpy.net.dledger.driver import DLedgerDriver
 from rmqpy.net.dledger.handshakes import PeerStatus
 from rmqpy.remoting.channel import Network, Reply
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
+from rmqpy.remoting.headers import (
+    FenceRequestHeader,
+    PullMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
 from rmqpy.store.ledger.entry_scrub import REST_MS
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
@@ -1088,3 +1092,58 @@ def test_a_put_without_a_grant_handles_answers_first(group: Group) -> None:
     driver._inbox.append(Answered(-1, None))
     driver.propose(1)
     assert not driver._inbox
+
+
+def fence_all(group: Group, seconds: int | None) -> list[dict[str, Any]]:
+    command = RemotingCommand.request(71005, FenceRequestHeader(seconds=seconds))
+    return [json.loads(group.ask(member, command).body) for member in group.members]
+
+
+def send_delayed(group: Group, leader: Member, count: int) -> None:
+    assert leader.broker is not None
+    commands = [send_command(b"delayed %d" % number) for number in range(count)]
+    for command in commands:
+        command.ext_fields["i"] = "DELAY\x012"
+    leader.broker.server.handle(leader.channel, commands)
+    leader.broker.server.turn_ended()
+    group.run(200)
+    assert {answer.code for answer in leader.channel.take()} == {0}
+
+
+@pytest.mark.parametrize("order", ["leader first", "leader last"])
+@pytest.mark.parametrize("fenced", [True, False])
+def test_fenced_members_stop_at_the_same_entry(fenced: bool, order: str) -> None:
+    """Without a fence, the leader writes a delayed message after a member has stopped."""
+    group = Group.of()
+    group.start(0, 1, 2)
+    leader = group.elect()
+    send_delayed(group, leader, 30)
+    states = fence_all(group, 60) if fenced else []
+    group.run(2_000)
+    if fenced:
+        states = fence_all(group, None)
+        assert all(state["drained"] for state in states), states
+        assert len({state["end"] for state in states}) == 1
+    followers = [member.number for member in group.members if member is not leader]
+    stops = [*followers, leader.number] if order == "leader last" else [leader.number, *followers]
+    for number in stops:
+        group.stop(number)
+        group.run(8_000)
+    data = [member.data() for member in group.members]
+    assert (data[0] == data[1] == data[2]) is fenced
+
+
+def test_a_fenced_member_that_becomes_leader_writes_nothing(group: Group) -> None:
+    leader = group.elect()
+    send_delayed(group, leader, 3)
+    fence_all(group, 30)
+    group.run(2_000)
+    group.kill(leader.number)
+    second = group.elect()
+    assert second.store is not None
+    end = second.store.log.max_offset
+    assert [reply.code for reply in group.send(second, b"refused")] == [14]
+    group.run(10_000)
+    assert second.store.log.max_offset == end
+    group.run(30_000)
+    assert sorted(group.read(second)) == [b"delayed 0", b"delayed 1", b"delayed 2"]

@@ -1,0 +1,274 @@
+"""``rmqpy admin fence``: stop all writes of a group, and wait until its members have the same end.
+
+Every member is fenced, because another one may become leader. Java's brokers have no fence; with
+``--java`` their write permission is taken instead. That is weaker:
+
+=====================  ==========================  ============================================
+.                      rmqpy                       Java, with ``--java``
+=====================  ==========================  ============================================
+messages of clients    refused at once             refused when a client has read its routes
+                                                   again, within 30 s by default
+delayed messages,      wait                        go on: the command can only wait until the
+transaction checks                                 ends have not moved for 35 s
+opens by itself        after ``--seconds``         never: ``--lift`` gives the permission back
+after a restart        open                        still closed: it is in broker.conf
+=====================  ==========================  ============================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from attrs import define
+
+from rmqpy.admin.command import BROKERS, Command, CommandContext, UsageError, group_members, option
+from rmqpy.admin.output import Column, CommandResult, OutputTable
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import RemoteProtocolError, RequestRejectedError, RmqError
+from rmqpy.remoting.fastjson import loads
+from rmqpy.remoting.headers import FenceRequestHeader
+
+SECONDS: Final = 300
+POLL_S: Final = 0.1
+JAVA_QUIET_MS: Final = 35_000
+"""The time for which the ends of Java's members must not move: ``pollNameServerInterval`` of their
+clients, and some time for what was on the way.
+"""
+READ_ONLY: Final = "4"
+READ_WRITE: Final = "6"
+
+_TABLE = OutputTable(
+    [
+        Column("#Broker", -22),
+        Column("#Role", -13),
+        Column("#End", 16),
+        Column("#Confirmed", 16),
+        Column("#Waiting", 9),
+        Column("#Opens in", 10),
+    ]
+)
+
+
+@define(slots=True, frozen=True)
+class MemberFence:
+    """What a member reports. ``closed_ms`` is the time until it opens; 0 if it is open, None for a
+    Java broker.
+    """
+
+    address: str
+    role: str
+    end: int
+    confirmed: int
+    waiting: int
+    closed_ms: int | None
+
+    @property
+    def is_java(self) -> bool:
+        return self.closed_ms is None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "address": self.address,
+            "role": self.role,
+            "end": self.end,
+            "confirmed": self.confirmed,
+            "waiting": self.waiting,
+            "remaining_ms": self.closed_ms,
+        }
+
+
+async def fence(call: CommandContext) -> CommandResult:
+    """Fence all members, wait until they have the same end, and report it; or lift the fence.
+
+    The answer is no if a member is not drained, or the ends differ, when the time has passed.
+    """
+    addresses = await group_members(call)
+    seconds = call.args.number("seconds", SECONDS)
+    if seconds <= 0:
+        raise UsageError(f"--seconds {seconds}: expected a positive number")
+    java = call.args.has("java")
+    if call.args.has("lift"):
+        return await _lift(call, addresses, java)
+    members = [await _close(call, address, None) for address in addresses]
+    found = [member.address for member in members if member.is_java]
+    if found and not java:
+        raise RmqError(
+            f"{', '.join(found)}: found a Java broker, expected rmqpy; Java has no fence: --java"
+            " takes the write permission of Java brokers (brokerPermission=4 in their broker.conf)"
+            " and waits until their ends stop moving; it stops clients only, not delayed messages"
+        )
+    try:
+        for member in members:
+            if member.is_java:
+                await _set_permission(call, member.address, READ_ONLY)
+            else:
+                await _close(call, member.address, seconds)
+        members = await _wait(call, addresses, seconds, bool(found))
+    except BaseException:
+        await _open_quietly(call, members)
+        raise
+    return _report(members)
+
+
+async def _wait(
+    call: CommandContext, addresses: Sequence[str], seconds: int, java: bool
+) -> list[MemberFence]:
+    """Return the members when they are level and quiet, or when ``seconds`` have passed."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + seconds
+    moved_s = loop.time()
+    before: tuple[int, ...] = ()
+    while True:
+        members = [await _close(call, address, None) for address in addresses]
+        ends = tuple(member.end for member in members)
+        if ends != before:
+            moved_s, before = loop.time(), ends
+        quiet = not java or loop.time() - moved_s >= JAVA_QUIET_MS / 1000
+        if _differences(members) == [] and quiet:
+            return members
+        if loop.time() >= deadline_s or any(member.closed_ms == 0 for member in members):
+            return members
+        await asyncio.sleep(POLL_S)
+
+
+def _differences(members: Sequence[MemberFence]) -> list[str]:
+    """Return the reasons why the members must not be stopped yet."""
+    reasons = []
+    for member in members:
+        if member.closed_ms == 0:
+            reasons.append(f"{member.address} is open: it was restarted, or its time has passed")
+        elif member.waiting or member.end != member.confirmed:
+            reasons.append(
+                f"{member.address} has {member.end - member.confirmed} bytes and"
+                f" {member.waiting} messages that are not confirmed"
+            )
+    if len({member.end for member in members}) > 1:
+        ends = ", ".join(f"{member.address} at {member.end}" for member in members)
+        reasons.append(f"the ends differ: {ends}")
+    return reasons
+
+
+def _report(members: Sequence[MemberFence]) -> CommandResult:
+    reasons = _differences(members)
+    opens_ms = min((m.closed_ms for m in members if m.closed_ms is not None), default=None)
+    lines = [_table(members), ""]
+    if reasons:
+        lines += ["not level:", *(f"  {reason}" for reason in reasons)]
+        lines.append("repeat the command; rmqpy admin fence --lift opens the brokers")
+    else:
+        lines.append(f"level: every member ends at {members[0].end}")
+        if opens_ms is not None:
+            lines.append(
+                f"stop the members within {opens_ms // 1000} s, or repeat the command for a new"
+                " deadline; --lift opens them"
+            )
+        if any(member.is_java for member in members):
+            lines.append(
+                "Java brokers: their own delayed messages and transaction checks go on and can"
+                " move an end again; brokerPermission=4 stays in broker.conf until --lift --java"
+            )
+    value = {"members": [member.as_json() for member in members], "reasons": reasons}
+    return CommandResult(value, "\n".join(lines), bool(reasons))
+
+
+def _table(members: Sequence[MemberFence]) -> str:
+    return _TABLE.text(
+        [
+            [
+                member.address,
+                member.role,
+                member.end,
+                member.confirmed,
+                member.waiting,
+                "-" if member.closed_ms is None else f"{member.closed_ms / 1000:.0f} s",
+            ]
+            for member in members
+        ]
+    )
+
+
+async def _lift(call: CommandContext, addresses: Sequence[str], java: bool) -> CommandResult:
+    """Open every member; one that does not answer does not keep the others closed."""
+    members, failed = [], []
+    for address in addresses:
+        try:
+            member = await _close(call, address, 0)
+            if member.is_java and java:
+                await _set_permission(call, address, READ_WRITE)
+            members.append(member)
+        except RmqError as error:
+            failed.append(f"{address}: {error}")
+    text = "\n".join([_table(members), "", *failed] if failed else [_table(members)])
+    value = {"members": [member.as_json() for member in members], "reasons": failed}
+    return CommandResult(value, text, bool(failed))
+
+
+async def _open_quietly(call: CommandContext, members: Sequence[MemberFence]) -> None:
+    """Open what was closed, after an error; the deadline opens members that do not answer."""
+    for member in members:
+        try:
+            if member.is_java:
+                await _set_permission(call, member.address, READ_WRITE)
+            else:
+                await _close(call, member.address, 0)
+        except RmqError as error:
+            call.show(f"{member.address} was not opened: {error}")
+
+
+async def _close(call: CommandContext, address: str, seconds: int | None) -> MemberFence:
+    """Fence one broker, open it (0), or only read its state (None)."""
+    try:
+        answer = await call.admin.call(
+            address, RequestCode.RMQPY_FENCE, FenceRequestHeader(seconds=seconds)
+        )
+    except RequestRejectedError as refusal:
+        if refusal.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        return await _java_state(call, address)
+    state = loads(answer.body)
+    if not isinstance(state, dict):
+        raise RemoteProtocolError(f"{address}: no state of a fence")
+    return MemberFence(
+        address,
+        str(state["role"]),
+        int(state["end"]),
+        int(state["confirmed"]),
+        int(state["waiting"]),
+        int(state["remaining_ms"]),
+    )
+
+
+async def _java_state(call: CommandContext, address: str) -> MemberFence:
+    """Return what a Java broker reports: its end is what it has confirmed."""
+    table = await call.admin.runtime_info(address)
+    end = int(table["commitLogMaxOffset"])
+    waiting = int(table.get("sendThreadPoolQueueSize", "0"))
+    return MemberFence(address, "java", end, end, waiting, None)
+
+
+async def _set_permission(call: CommandContext, address: str, permission: str) -> None:
+    await call.admin.update_broker_config(address, {"brokerPermission": permission})
+
+
+COMMANDS = (
+    Command(
+        name="fence",
+        help="stop all writes of a group for a while, and wait until its members have the same end",
+        run=fence,
+        options=(
+            BROKERS,
+            option("m", "brokerName", "all members of the group with this brokerName"),
+            option("s", "seconds", f"open again after this time (default {SECONDS}, at most 3600)"),
+            option("l", "lift", "open the brokers now", flag=True),
+            option(
+                "j",
+                "java",
+                "take the write permission of Java members (with --lift: give it back)",
+                flag=True,
+            ),
+        ),
+        ours=True,
+    ),
+)

@@ -1,0 +1,111 @@
+"""WriteFence: a broker that writes no messages for a while, its own included.
+
+A fence stops the log of a master: messages of producers and consumers are refused with
+SERVICE_NOT_AVAILABLE or SYSTEM_BUSY, delayed messages stay where they are, transactions are neither
+checked nor ended, and DLedger's own clients append nothing. What was accepted before is completed.
+Reads, consumer offsets, and replication continue. A member of a DLedger group that becomes leader
+while it is fenced writes none either::
+
+    open ── close(seconds) ──► fenced ── open(), or the deadline ──► open
+                                └─ close(seconds): a new deadline
+
+The deadline opens the broker again if the tool that closed it has failed. A fence is not stored: a
+broker that was restarted is open.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.broker.services.internal_messages import InternalMessageWriter
+from rmqpy.model.clock import Scheduler, Timer
+from rmqpy.net.pending_replies import SendGate
+from rmqpy.store.commitlog.interface import CommitLog
+from rmqpy.store.health import StoreHealth
+
+SECONDS_MAX: Final = 3600
+"""The longest time for which a broker can be fenced."""
+
+REASON: Final = "the broker is fenced by an administrator (rmqpy admin fence --lift opens it)"
+
+logger = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True)
+class FenceState:
+    """The answer to a fence request. Offsets are physical offsets of the log."""
+
+    remaining_ms: int
+    """The time until the broker opens by itself; 0 if it is open."""
+    waiting: int
+    """The number of accepted messages that are not confirmed yet."""
+    end: int
+    """The end of the log, including what is not confirmed."""
+    confirmed: int
+    """The offset up to which the log is readable: with DLedger, what this member knows to be
+    committed.
+    """
+
+    @property
+    def is_drained(self) -> bool:
+        """True if the broker is fenced and everything that it has accepted is confirmed."""
+        return self.remaining_ms > 0 and not self.waiting and self.end == self.confirmed
+
+
+@define(slots=True, eq=False, repr=False)
+class WriteFence:
+    """The fence of one broker."""
+
+    _log: CommitLog
+    _health: StoreHealth
+    _gate: SendGate
+    _messages: InternalMessageWriter
+    _scheduler: Scheduler
+    _timer: Timer | None = field(default=None, init=False)
+    _deadline_ms: int = field(default=0, init=False)
+
+    def close(self, seconds: int) -> None:
+        """Accept and write no messages for ``seconds`` from now, 1 to ``SECONDS_MAX``."""
+        assert 0 < seconds <= SECONDS_MAX, seconds
+        self._cancel()
+        self._set(REASON)
+        self._deadline_ms = self._scheduler.monotonic_ms() + seconds * 1000
+        self._timer = self._scheduler.call_later(seconds * 1000, self._expire)
+        logger.warning("fenced for %d s: no messages are accepted or written", seconds)
+
+    def open(self) -> None:
+        """Accept messages again. Has no effect on an open broker."""
+        if self._timer is not None:
+            self._cancel()
+            self._set(None)
+            logger.warning("the fence was lifted")
+
+    def state(self) -> FenceState:
+        """Return the state of the fence and the end of the log."""
+        remaining_ms = 0
+        if self._timer is not None:
+            remaining_ms = max(1, self._deadline_ms - self._scheduler.monotonic_ms())
+        log = self._log
+        waiting = self._gate.waiting + self._messages.waiting
+        return FenceState(remaining_ms, waiting, log.max_offset, log.confirm_offset)
+
+    def stop(self) -> None:
+        """Cancel the deadline, because the broker ends."""
+        self._cancel()
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._set(None)
+        logger.warning("the fence has reached its deadline: messages are accepted again")
+
+    def _set(self, reason: str | None) -> None:
+        self._health.set_fence(reason)
+        self._messages.fence = reason
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
