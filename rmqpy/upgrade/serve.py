@@ -112,7 +112,7 @@ def expect(request: web.Request, seconds: float | None) -> None:
 
 
 def application(replica: LocalReplica, token: str) -> web.Application:
-    """Return the application that answers survey, digest, range, sums, status, and clock."""
+    """Return the application that answers survey, digest, range, sums, status, facts, and clock."""
     server = _ReplicaRequests(replica)
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -221,12 +221,14 @@ class _ReplicaRequests:
                 body = json.dumps(await self._sums(query)).encode()
             case "status":
                 body = json.dumps(await self._read(self.replica.status)).encode()
+            case "facts":
+                body = (await self._read(self.replica.facts)).encode()
             case "clock":
                 body = str(self.replica.plan.now_ms()).encode()
             case _:
                 raise ValueError(
-                    "found an unknown request, expected survey, digest, range, sums, status, or"
-                    " clock; use the same rmqpy on all hosts"
+                    "found an unknown request, expected survey, digest, range, sums, status, facts,"
+                    " or clock; use the same rmqpy on all hosts"
                 )
         return _pieces_of(body), len(body)
 

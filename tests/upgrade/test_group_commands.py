@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness.upgrade import RunUpgrade, log_of, tree_of
 
 from rmqpy.upgrade.group.group_file import parse_group_file
+from rmqpy.upgrade.plan.node_context import NodeContext
+from rmqpy.upgrade.plan.operations import Copy
 
 CONFS = "n0.conf n1.conf n2.conf"
 
@@ -104,3 +110,117 @@ def test_a_group_leaves_without_arguments(joined: Path, run: RunUpgrade) -> None
     code, out, _ = run("finalize")
     assert code == 0 and out.count("the upgrade is final") == 3
     assert run("rollback")[0] == 2
+
+
+HOLDER = """
+import fcntl, os, pathlib, signal, sys
+root = pathlib.Path(sys.argv[1])
+lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT)
+fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+(root / "holder.pid").write_text(str(os.getpid()))
+signal.pause()
+"""
+
+
+def give_commands(folder: Path) -> None:
+    """Let ``start`` run a process that holds a store as a broker does, and ``stop`` end it."""
+    (folder / "holder.py").write_text(HOLDER)
+    text = (folder / "group.toml").read_text()
+    for name in ("n0", "n1", "n2"):
+        start = f"{sys.executable} holder.py {name} > {name}.log 2>&1 &"
+        stop = f"kill $(cat {name}/holder.pid); rm {name}/holder.pid"
+        text = text.replace(
+            f"[member.{name}]\n", f'[member.{name}]\nstart = "{start}"\nstop = "{stop}"\n'
+        )
+    (folder / "group.toml").write_text(text)
+
+
+@pytest.fixture
+def stopping(lagging: Path) -> Iterator[None]:
+    yield
+    for path in lagging.glob("n*/holder.pid"):
+        os.kill(int(path.read_text()), signal.SIGKILL)
+
+
+def state_of(run: RunUpgrade) -> str:
+    _, out, _ = run("status --format json")
+    return str(json.loads(out)["state"])
+
+
+@pytest.mark.slow
+def test_run_goes_on_until_a_person_must_decide(lagging: Path, run: RunUpgrade) -> None:
+    run(f"init {CONFS}")
+    assert state_of(run) == "stopped"
+    code, out, _ = run("status")
+    lines = out.splitlines()
+    assert code == 0 and lines[0].startswith("group b0: stopped;")
+    assert lines[2].split()[:3] == ["member", "role", "state"] and "840" not in lines[5]
+    assert "next: rmqpy upgrade plan" in out and "way back: start the brokers again" in out
+    code, _, err = run("run --until verified")
+    assert code == 2 and "expected --yes" in err and state_of(run) == "stopped"
+    code, out, _ = run("next --yes")
+    assert code == 0 and state_of(run) == "planned"
+    code, out, _ = run("run --until verified --yes")
+    assert code == 2 and state_of(run) == "switched", out
+    assert "start the brokers of n0, n1, n2, in this order" in out
+    code, out, _ = run("next --back --yes")
+    assert code == 0 and state_of(run) == "aligned", "before the first entry the way back is undo"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stopping")
+def test_run_starts_and_stops_brokers_with_the_commands_of_the_group(
+    lagging: Path, run: RunUpgrade
+) -> None:
+    run(f"init {CONFS}")
+    give_commands(lagging)
+    code, out, err = run("run --until verified --yes")
+    assert code == 0 and state_of(run) == "verified", (out, err)
+    assert out.count("\nstarting") == 0 and "switched: start the brokers" in out
+    code, out, _ = run("run --until final --yes --format json")
+    value = json.loads(out)
+    assert code == 0 and value["state"] == "final"
+    assert [step["action"] for step in value["steps"]] == ["finalize"]
+    code, out, err = run("run --until halted --yes")
+    assert code == 2 and state_of(run) == "switched", "no member has an entry"
+
+
+@pytest.mark.slow
+def test_a_killed_apply_is_continued_by_the_next_step(
+    lagging: Path, run: RunUpgrade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(f"init {CONFS}")
+    run("plan")
+    performed = 0
+
+    def perform(op: Copy, context: NodeContext) -> None:
+        nonlocal performed
+        performed += 1
+        if performed == 1:
+            raise KeyboardInterrupt
+        original(op, context)
+
+    original = Copy.perform
+    monkeypatch.setattr(Copy, "perform", perform)
+    assert run("apply")[0] == 130
+    code, out, _ = run("status")
+    assert code == 2 and "group b0: interrupted;" in out and "next: rmqpy upgrade apply" in out
+    code, out, err = run("run --until aligned --yes")
+    assert code == 0 and state_of(run) == "aligned", (out, err)
+    assert run("check")[0] == 0
+
+
+@pytest.mark.slow
+def test_an_unknown_state_is_refused_with_the_nearest(lagging: Path, run: RunUpgrade) -> None:
+    run(f"init {CONFS}")
+    code, _, err = run("run --until verifid --yes")
+    assert code == 1 and "did you mean verified?" in err
+
+
+@pytest.mark.slow
+def test_a_group_whose_disk_is_not_mounted_is_unreachable(lagging: Path, run: RunUpgrade) -> None:
+    run(f"init {CONFS}")
+    (lagging / "n1").rename(lagging / "elsewhere")
+    code, out, _ = run("status")
+    assert code == 2 and "group b0: unreachable;" in out and "n1: " in out
+    assert run("run --until aligned --yes")[0] == 2

@@ -13,7 +13,6 @@ from rmqpy.cli.parsing import Parser
 from rmqpy.cli.upgrade import (
     aligning,
     checking,
-    init,
     leaving,
     proving,
     serving,
@@ -21,6 +20,7 @@ from rmqpy.cli.upgrade import (
     switching,
     undoing,
 )
+from rmqpy.cli.upgrade.group import driving, init
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -31,5 +31,16 @@ def add_commands(commands: Commands) -> None:
         "upgrade", help="switch from master and slave to DLedger and back, with plans and proofs"
     )
     verbs = upgrade.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
-    for module in (init, checking, aligning, switching, leaving, undoing, proving, status, serving):
+    for module in (
+        init,
+        driving,
+        checking,
+        aligning,
+        switching,
+        leaving,
+        undoing,
+        proving,
+        status,
+        serving,
+    ):
         module.add_verbs(verbs)

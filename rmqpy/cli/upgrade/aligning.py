@@ -17,13 +17,14 @@ from rmqpy.cli.upgrade.options import (
     replica_options,
 )
 from rmqpy.cli.upgrade.output import guarded, journal_json, print_journal, print_result, show_plan
-from rmqpy.cli.upgrade.replicas import absolute
+from rmqpy.cli.upgrade.replicas import absolute, local_replicas
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
-    from rmqpy.cli.upgrade.group_options import GivenGroup
+    from rmqpy.cli.upgrade.group.given import GivenGroup
     from rmqpy.upgrade.checks.replica import Replica
+    from rmqpy.upgrade.plan.journal import Journal
     from rmqpy.upgrade.plan.node_context import NodeContext
     from rmqpy.upgrade.plan.plan import NodePlan, Plan
     from rmqpy.upgrade.steps.plan_context import PlanContext
@@ -102,8 +103,11 @@ def _apply_all(options: argparse.Namespace, group: GivenGroup) -> int:
     """Carry out the parts of all members of this host."""
     from rmqpy.upgrade.steps.given_up import check_given_up
 
-    context = plan_context_of(options)
+    resumed = {} if options.dry_run else _resume_all(options)
     plan = _read_plan(options.plan or str(group.plan), read_secret(options.key))
+    if resumed and plan.id not in {journal.plan_id for journal in resumed.values()}:
+        return _print_journals(options, resumed)
+    context = plan_context_of(options)
     check_given_up(plan, options.give_up)
     parts = [part for part in plan.nodes if group.file.member(part.replica).is_local]
     for part in parts:
@@ -116,10 +120,31 @@ def _apply_all(options: argparse.Namespace, group: GivenGroup) -> int:
         ]
         return _print_obstacles(options, wrong)
     journals = carry_out(context, plan, plan.steps[-1], parts=parts)
-    texts = [f"{part.replica}: plan {plan.id} is applied in {part.root}" for part in parts]
-    value = {part.replica: journal_json(each) for part, each in zip(parts, journals, strict=True)}
-    print_result(options, value, texts)
+    names = [part.replica for part in parts]
+    return _print_journals(options, dict(zip(names, journals, strict=True)))
+
+
+def _print_journals(options: argparse.Namespace, journals: dict[str, Journal]) -> int:
+    value = {name: journal_json(journal) for name, journal in journals.items()}
+    lines = [f"{name}: plan {journal.plan_id} is applied" for name, journal in journals.items()]
+    print_result(options, value, lines)
     return EXIT_DONE
+
+
+def _resume_all(options: argparse.Namespace) -> dict[str, Journal]:
+    """Continue the plans that are half done on members of this host; return their journals."""
+    from rmqpy.upgrade.plan.engine import resume
+    from rmqpy.upgrade.plan.evidence import current_journal
+    from rmqpy.upgrade.plan.journal import APPLYING
+
+    journals = {}
+    for replica in local_replicas(options):
+        node_context = recorded_context(options, replica.root)
+        journal = current_journal(node_context)
+        if journal is not None and journal.state == APPLYING:
+            with locked(node_context.files, replica.root):
+                journals[replica.name] = resume(node_context)
+    return journals
 
 
 def _dry_run(options: argparse.Namespace, node_context: NodeContext, part: NodePlan) -> int:

@@ -22,7 +22,7 @@ from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
-    from rmqpy.cli.upgrade.group_options import GivenGroup
+    from rmqpy.cli.upgrade.group.given import GivenGroup
     from rmqpy.upgrade.steps.plan_context import PlanContext
 
 

@@ -28,7 +28,7 @@ _CONTROL |= {0x2028: "\\u2028", 0x2029: "\\u2029"}
 def guarded(run: Verb) -> Verb:
     def guarded(options: argparse.Namespace) -> int:
         from rmqpy.cli.os_errors import sentence_of
-        from rmqpy.cli.upgrade.group_options import use_group
+        from rmqpy.cli.upgrade.group.given import use_group
         from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
         from rmqpy.upgrade.steps.reference import DivergedError
 
@@ -60,17 +60,25 @@ def _refusal_lines(text: str, sides: dict[str, dict[str, list[str]]]) -> Iterabl
 
 def confirm(options: argparse.Namespace, plan: Plan, what: str) -> None:
     """Show the plan, and ask at a terminal. Raise UpgradeRefusedError unless the answer is yes."""
+    if not options.yes and options.format != "json":
+        print_result(options, None, plan.lines())
+    ask(options, what, "Read the plan (--dry-run), then run")
+
+
+def ask(options: argparse.Namespace, what: str, remedy: str = "Run") -> None:
+    """Ask at a terminal, unless ``--yes`` was given. Raise UpgradeRefusedError if the answer is not
+    yes.
+    """
     from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
     if options.yes:
         return
     if options.format != "json":
-        print_result(options, None, plan.lines())
         if sys.stdin.isatty() and input(f"{what}? [y/N] ").strip().lower() in ("y", "yes"):
             return
     raise UpgradeRefusedError(
         f"found no confirmation to {what}, expected --yes or the answer y at a terminal; nothing"
-        " was changed. Read the plan (--dry-run), then run the command again with --yes"
+        f" was changed. {remedy} the command again with --yes"
     )
 
 

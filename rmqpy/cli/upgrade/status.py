@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
+from rmqpy.cli.upgrade.group.driving import show_group
 from rmqpy.cli.upgrade.options import add_verb, replica_options
 from rmqpy.cli.upgrade.output import print_result
 from rmqpy.cli.upgrade.replicas import all_replicas
@@ -21,6 +22,8 @@ def add_verbs(verbs: Commands) -> None:
 
 
 def _status(options: argparse.Namespace) -> int:
+    if options.given_group is not None:
+        return show_group(options, options.given_group)
     replicas = all_replicas(options)
     states = {replica.name: replica.status() for replica in replicas}
     lines = [line for name, state in states.items() for line in _status_lines(name, state)]

@@ -21,6 +21,7 @@ from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import NetworkError, RmqError, StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.store.upgrade_guard import upgrade_work
+from rmqpy.upgrade.checks.member_facts import MemberFacts, read_member_facts
 from rmqpy.upgrade.plan.evidence import current_journal
 from rmqpy.upgrade.plan.node_context import NodeContext, range_digest
 from rmqpy.upgrade.plan.survey import Survey, SurveyPlan, take_survey
@@ -35,6 +36,7 @@ ANSWER_BYTES_MAX = {
     "digest": 64,
     "sums": 1 << 10,
     "status": 1 << 16,
+    "facts": 1 << 20,
     "clock": 64,
 }
 """The limits of one answer."""
@@ -66,6 +68,9 @@ class Replica(Protocol):
 
     def status(self) -> dict[str, Any]:
         """Return the state of the journal, for ``rmqpy upgrade status``."""
+
+    def facts(self) -> MemberFacts:
+        """Return what shows how far the member is, cheaply, also while it runs."""
 
     def clock_skew_ms(self) -> int:
         """Return by how many ms the clock of the replica's host is ahead of this host's."""
@@ -146,6 +151,9 @@ class LocalReplica:
     def _settings(self) -> StoreSettings:
         return self.plan.settings or StoreSettings(store_path_root_dir=self.plan.root)
 
+    def facts(self) -> MemberFacts:
+        return read_member_facts(self.files, self.plan)
+
     def clock_skew_ms(self) -> int:
         return 0
 
@@ -205,6 +213,9 @@ class RemoteReplica:
         if not isinstance(value, dict) or not isinstance(value.get("state"), str):
             raise self._not_ours("status")
         return value
+
+    def facts(self) -> MemberFacts:
+        return evolve(MemberFacts.decode(self._get("facts", {})), name=self.name)
 
     def clock_skew_ms(self) -> int:
         before_ms = time.time_ns() // 1_000_000

@@ -1,0 +1,1 @@
+"""The commands of ``rmqpy upgrade`` for a whole group: ``init``, ``status``, ``next``, ``run``."""

@@ -1,0 +1,158 @@
+"""``rmqpy upgrade next | run``: carry out the next step of a group, or all up to a state.
+
+The state is detected anew before each step, so both can be killed and called again at any time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+from rmqpy.cli.parsing import CAN_BE_RESUMED, EXIT_DONE, EXIT_NO
+from rmqpy.cli.upgrade.group.facts import view_group
+from rmqpy.cli.upgrade.group.table import command_of, group_json, group_lines
+from rmqpy.cli.upgrade.options import add_verb
+from rmqpy.cli.upgrade.output import ask, print_result
+from rmqpy.cli.upgrade.replicas import now_ms
+from rmqpy.model.errors import RmqError
+from rmqpy.model.near_names import did_you_mean
+
+if TYPE_CHECKING:
+    from rmqpy.cli.parsing import Commands
+    from rmqpy.cli.upgrade.group.facts import GroupView
+    from rmqpy.cli.upgrade.group.given import GivenGroup
+    from rmqpy.upgrade.group.states import Action, State
+
+
+def add_verbs(verbs: Commands) -> None:
+    step = add_verb(
+        verbs, "next", "explain the next step of the group, and carry it out when confirmed", _next
+    )
+    step.add_argument("--back", action="store_true", help="the step back to master and slaves")
+    run = add_verb(
+        verbs, "run", "carry out the steps up to a state, or until a person must decide", _run
+    )
+    run.add_argument(
+        "--until", required=True, metavar="STATE", help="a state, as verified or returned"
+    )
+    for verb in (step, run):
+        verb.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+        verb.set_defaults(
+            of_group=True, interrupted=CAN_BE_RESUMED, token_file=None, authority=None
+        )
+
+
+def show_group(options: argparse.Namespace, group: GivenGroup) -> int:
+    """Show the state of a group; the exit code is 2 if a person must look at it."""
+    from rmqpy.upgrade.group.states import Action
+
+    view = view_group(options, group)
+    action = view.state.action(returning=False)
+    _show(options, group, view, action)
+    odd = action in (Action.LOOK, Action.RESUME, Action.ROLLBACK) or view.contradictions
+    return EXIT_NO if odd else EXIT_DONE
+
+
+def _show(options: argparse.Namespace, group: GivenGroup, view: GroupView, action: Action) -> None:
+    given = group.file, view, action, now_ms()
+    print_result(options, group_json(*given), group_lines(*given))
+
+
+def _next(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.group.states import Action
+
+    group: GivenGroup = options.given_group
+    view = view_group(options, group)
+    action = view.state.action(returning=options.back)
+    if options.format != "json":
+        _show(options, group, view, action)
+    _refuse_contradictions(view)
+    if action is Action.NOTHING:
+        return EXIT_DONE
+    ask(options, f"carry out the next step, {command_of(action)}")
+    code, result = _perform(options, group, view, action)
+    if options.format == "json":
+        print_result(options, {"action": action.value, "code": code, "result": result}, ())
+    return code
+
+
+def _run(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.group.states import Action, is_back, reaches
+
+    group: GivenGroup = options.given_group
+    target = _state_of(options.until)
+    returning, steps = is_back(target), []
+    before: tuple[State, Action] | None = None
+    code = EXIT_DONE
+    while True:
+        view = view_group(options, group)
+        if reaches(view.state, target):
+            break
+        _refuse_contradictions(view)
+        action = view.state.action(returning=returning)
+        if before is None:
+            ask(options, f"carry out the steps from {view.state.name} to {target.name}")
+        if action in (Action.LOOK, Action.NOTHING) or before == (view.state, action):
+            code = EXIT_NO
+            break
+        if options.format != "json":
+            print_result(options, None, [f"{view.state.name}: {command_of(action)}"])
+        before = view.state, action
+        code, result = _perform(options, group, view, action)
+        steps.append({"state": view.state.name, "action": action.value, "result": result})
+        if code != EXIT_DONE:
+            break
+    view = view_group(options, group)
+    action = view.state.action(returning=returning and not reaches(view.state, target))
+    if options.format == "json":
+        value = group_json(group.file, view, action, now_ms())
+        print_result(options, {"steps": steps, **value}, ())
+    else:
+        _show(options, group, view, action)
+    return code
+
+
+def _state_of(name: str) -> State:
+    from rmqpy.upgrade.group.states import BACKWARD, FORWARD
+
+    known = {each.name: each for each in (*FORWARD, *BACKWARD)}
+    if name not in known:
+        raise RmqError(
+            f"--until {name}: found no such state, expected one of {', '.join(known)}"
+            f"{did_you_mean(name, known)}"
+        )
+    return known[name]
+
+
+def _refuse_contradictions(view: GroupView) -> None:
+    if view.contradictions:
+        raise RmqError("; ".join(view.contradictions))
+
+
+def _perform(
+    options: argparse.Namespace, group: GivenGroup, view: GroupView, action: Action
+) -> tuple[int, Any]:
+    """Carry out one action; return its exit code, and the JSON result of its verb."""
+    from rmqpy.cli import main
+    from rmqpy.cli.upgrade.group.turning import turn
+    from rmqpy.upgrade.group.states import Action
+
+    if action is Action.LOOK:
+        return EXIT_NO, None
+    if action in (Action.START, Action.STOP):
+        return turn(options, group, view, action), None
+    words = command_of(action).split()[1:]
+    if options.format != "json":
+        return main(words), None
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        code = main([*words, "--format", "json"])
+    try:
+        return code, json.loads(printed.getvalue())
+    except ValueError:
+        sys.stderr.write(printed.getvalue())
+        return code, None

@@ -1,0 +1,123 @@
+"""Render the state of a group: one table, what it means, and the next command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rmqpy.cli.upgrade.group.facts import GroupView
+    from rmqpy.upgrade.checks.member_facts import MemberFacts
+    from rmqpy.upgrade.group.group_file import GroupFile
+    from rmqpy.upgrade.group.states import Action, ProofFacts
+
+HEAD = ("member", "role", "state", "since", "log end", "last proof")
+
+
+def group_lines(group: GroupFile, view: GroupView, action: Action, now_ms: int) -> Iterator[str]:
+    """Yield the table, the state, and the next step."""
+    from rmqpy.upgrade.group.states import TEXTS
+
+    state = view.state
+    yield f"group {group.broker}: {state.name}; {state.meaning}"
+    yield f"clients are served: {state.served}"
+    rows = [_row(group, each, view.facts.proof, now_ms) for each in view.facts.members]
+    yield from _columns([HEAD, *rows])
+    for each in view.facts.members:
+        for text in (each.problem, each.damage):
+            if text:
+                yield f"{each.name}: {text}"
+    yield from view.contradictions
+    yield f"next: {command_of(action)} ({TEXTS[action]})"
+    yield f"way back: {state.back}"
+
+
+def group_json(group: GroupFile, view: GroupView, action: Action, now_ms: int) -> dict[str, Any]:
+    state, proof = view.state, view.facts.proof
+    return {
+        "group": group.broker,
+        "state": state.name,
+        "meaning": state.meaning,
+        "served": state.served,
+        "next": action.value,
+        "command": command_of(action),
+        "back": state.back,
+        "members": [
+            dict(
+                zip(
+                    ("member", "role", "state", "since", "end", "proof"),
+                    _row(group, each, proof, now_ms),
+                    strict=True,
+                )
+            )
+            | {"plan": each.plan, "journal": each.journal, "problem": each.problem or each.damage}
+            for each in view.facts.members
+        ],
+        "contradictions": list(view.contradictions),
+    }
+
+
+def command_of(action: Action) -> str:
+    """Return the command of an action, or the words for what the operator does."""
+    from rmqpy.upgrade.group.states import Action
+
+    match action:
+        case Action.STOP | Action.START:
+            return f"{action.value} the brokers"
+        case Action.LOOK:
+            return "rmqpy upgrade check"
+        case Action.RESUME:
+            return "rmqpy upgrade apply"
+        case Action.NOTHING:
+            return "nothing"
+    return f"rmqpy upgrade {action.value}"
+
+
+def _row(
+    group: GroupFile, member: MemberFacts, proof: ProofFacts | None, now_ms: int
+) -> tuple[str, ...]:
+    from rmqpy.upgrade.group.states import member_state
+
+    given = group.member(member.name)
+    if member.problem:
+        return (member.name, given.role, member_state(member).value, "-", "-", "-")
+    role = f"member {given.id}" if member.dledger else member.keys.get("brokerRole") or given.role
+    since_ms = max(member.turned_ms, member.since_ms if member.journal else 0)
+    return (
+        member.name,
+        role,
+        member_state(member).value,
+        _time(since_ms) if since_ms else "-",
+        f"{member.end}",
+        _proof(member, proof, now_ms),
+    )
+
+
+def _proof(member: MemberFacts, proof: ProofFacts | None, now_ms: int) -> str:
+    if proof is None or member.name not in proof.ends:
+        return "never"
+    age = f"{_duration(now_ms - proof.made_ms)} ago"
+    if not proof.holds:
+        return f"{age}, failed"
+    grown = member.end - proof.ends[member.name]
+    return age if not grown else f"{age}, {grown:+} bytes since"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        yield "  ".join(f"{text:<{width}}" for text, width in cells).rstrip()
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _duration(elapsed_ms: int) -> str:
+    seconds = max(elapsed_ms, 0) // 1000
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

@@ -1,0 +1,110 @@
+"""Start and stop the brokers of a group with the commands of ``group.toml``.
+
+A member without a command is left to the operator, and so are all others then: a group is not
+started or stopped in part by this program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import time
+from typing import TYPE_CHECKING, Final
+
+from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
+from rmqpy.cli.upgrade.group.facts import view_group
+from rmqpy.cli.upgrade.output import print_result
+from rmqpy.model.errors import RmqError
+
+if TYPE_CHECKING:
+    from rmqpy.cli.upgrade.group.facts import GroupView
+    from rmqpy.cli.upgrade.group.given import GivenGroup
+    from rmqpy.upgrade.group.group_file import Member
+    from rmqpy.upgrade.group.states import Action
+
+COMMAND_SECONDS_MAX: Final = 120
+"""A command that starts a broker returns; it is not the broker."""
+TURN_SECONDS_MAX: Final = 300
+POLL_SECONDS: Final = 0.2
+SHOWN_BYTES: Final = 1000
+
+
+def turn(options: argparse.Namespace, group: GivenGroup, view: GroupView, action: Action) -> int:
+    """Start or stop the members that are not there yet; return the exit code."""
+    from rmqpy.audit.facts.facts import Mode
+    from rmqpy.upgrade.group.states import Action
+
+    starts = action is Action.START
+    turned = [each for each in view.facts.members if each.running is not starts]
+    if starts:  # An empty member is not part of the group yet.
+        turned = [each for each in turned if each.dledger or each.mode is not Mode.EMPTY]
+    wanted = {each.name for each in turned}
+    members = [each for each in _ordered(group.file.members) if each.name in wanted]
+    missing = [each for each in members if not _command(each, starts=starts)]
+    if missing:
+        names = ", ".join(each.name for each in members)
+        print_result(
+            options,
+            {action.value: [each.name for each in members]},
+            [
+                f"{action.value} the brokers of {names}, in this order, then run this command again"
+                f" (group.toml has no {action.value} command for {missing[0].name})"
+            ],
+        )
+        return EXIT_NO
+    for member in members:
+        _run_command(group, member, _command(member, starts=starts))
+        _wait(options, group, member, running=starts)
+    return EXIT_DONE
+
+
+def _ordered(members: tuple[Member, ...]) -> list[Member]:
+    """Return the master first: slaves then copy its last messages, and find it when they start."""
+    return sorted(members, key=lambda each: each.role == "SLAVE")
+
+
+def _command(member: Member, *, starts: bool) -> str:
+    return member.start if starts else member.stop
+
+
+def _run_command(group: GivenGroup, member: Member, command: str) -> None:
+    """Run a command of a member in a shell. What it starts may go on writing to its output."""
+    path = group.folder / f"{member.name}.out"
+    with path.open("wb") as output:
+        try:
+            done = subprocess.run(
+                ["sh", "-c", command],
+                cwd=group.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                timeout=COMMAND_SECONDS_MAX,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise RmqError(
+                f"{member.name}: found {command!r} still running after {COMMAND_SECONDS_MAX} s,"
+                " expected a command that returns; start the broker in the background"
+            ) from None
+    if done.returncode:
+        shown = path.read_bytes()[-SHOWN_BYTES:].decode("utf-8", "replace").strip()
+        raise RmqError(
+            f"{member.name}: found exit code {done.returncode} of {command!r}, expected 0:"
+            f" {shown or 'it printed nothing'}"
+        )
+
+
+def _wait(options: argparse.Namespace, group: GivenGroup, member: Member, *, running: bool) -> None:
+    deadline = time.monotonic() + TURN_SECONDS_MAX
+    while True:
+        found = {each.name: each for each in view_group(options, group).facts.members}
+        if found[member.name].running is running and not found[member.name].problem:
+            return
+        if time.monotonic() > deadline:
+            raise RmqError(
+                f"{member.name}: found its store {'not ' if running else ''}locked by a broker"
+                f" {TURN_SECONDS_MAX} s after its command, expected the opposite; look into the log"
+                " of the broker"
+            )
+        time.sleep(POLL_SECONDS)
