@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,30 @@ def add_commands(commands: Commands) -> None:
     _scan_option(missing)
     _common(missing)
     missing.set_defaults(command=_no_message)
+    kept = questions.add_parser("not-deleted", help="why files of the log are not deleted")
+    kept.add_argument("target", metavar="DIR|HOST:PORT", help=TARGET_HELP)
+    _common(kept)
+    kept.set_defaults(command=_not_deleted)
+    slow = questions.add_parser("slow-start", help="what the next start has to read and rebuild")
+    slow.add_argument("target", metavar="DIR|HOST:PORT", help=TARGET_HELP)
+    _common(slow)
+    slow.set_defaults(command=_slow_start)
+    election = questions.add_parser(
+        "election", help="why a DLedger group has held an election, or has no leader"
+    )
+    election.add_argument(
+        "target", nargs="+", metavar="DIR|HOST:PORT", help=f"all members, each as {TARGET_HELP}"
+    )
+    _common(election, config=False)
+    election.add_argument(
+        "-c",
+        dest="configs",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="the broker.conf of a directory, in the order of the directories",
+    )
+    election.set_defaults(command=_election)
 
 
 def _scan_option(parser: argparse.ArgumentParser) -> None:
@@ -77,14 +101,15 @@ def _scan_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-c",
-        dest="config",
-        metavar="FILE",
-        help="the broker.conf of a directory; default: that of"
-        " the broker that runs on it, else Java's defaults",
-    )
+def _common(parser: argparse.ArgumentParser, *, config: bool = True) -> None:
+    if config:
+        parser.add_argument(
+            "-c",
+            dest="config",
+            metavar="FILE",
+            help="the broker.conf of a directory; default: that of the broker that runs on it, else"
+            " Java's defaults",
+        )
     parser.add_argument(
         "-n",
         "--namesrvAddr",
@@ -302,6 +327,68 @@ def _no_message(options: argparse.Namespace) -> int:
             source, _now_ms(), wanted, options.topic, options.group, scan=options.scan
         )
         return show_answer(options, explain_no_message(facts))
+
+
+def _not_deleted(options: argparse.Namespace) -> int:
+    from rmqpy.why.gather_retention import retention_of_broker, retention_of_directory
+    from rmqpy.why.not_deleted import explain_not_deleted
+
+    if is_address(options.target):
+        with broker_source(options, options.target) as broker:
+            facts = retention_of_broker(broker, _now_ms())
+    else:
+        facts = retention_of_directory(directory_source(options, options.target), _now_ms())
+    return show_answer(options, explain_not_deleted(facts))
+
+
+def _slow_start(options: argparse.Namespace) -> int:
+    from rmqpy.why.gather_start import start_of_broker, start_of_directory
+    from rmqpy.why.slow_start import explain_slow_start
+
+    if is_address(options.target):
+        with broker_source(options, options.target) as broker:
+            facts = start_of_broker(broker, _now_ms())
+    else:
+        facts = start_of_directory(directory_source(options, options.target), _now_ms())
+    return show_answer(options, explain_slow_start(facts))
+
+
+def _election(options: argparse.Namespace) -> int:
+    from rmqpy.model.errors import NetworkError
+    from rmqpy.why.election import ElectionFacts, explain_election
+    from rmqpy.why.gather_election import member_of_broker, member_of_directory
+
+    folders = [target for target in options.target if not is_address(target)]
+    if len(options.configs) not in (0, len(folders)):
+        raise RmqError(
+            f"found {len(options.configs)} times -c for {len(folders)} directories, expected one"
+            " for each or none; give them in the same order"
+        )
+    configs = dict(zip(folders, options.configs, strict=False))
+    members, silent = [], []
+    settings: Mapping[str, str] = {}
+    settings_from = "default"
+    for target in options.target:
+        options.config = configs.get(target)
+        try:
+            if is_address(target):
+                with broker_source(options, target) as broker:
+                    members.append(member_of_broker(broker))
+            else:
+                source = directory_source(options, target)
+                members.append(member_of_directory(source))
+                settings, settings_from = source.settings()
+        except NetworkError as error:
+            silent.append((target, str(error)))
+    facts = ElectionFacts(
+        subject=", ".join(options.target),
+        members=tuple(members),
+        silent=tuple(silent),
+        heartbeat_ms=int(settings.get("heartBeatTimeIntervalMs", "2000")),
+        leaks=int(settings.get("maxHeartBeatLeak", "3")),
+        settings_from=settings_from,
+    )
+    return show_answer(options, explain_election(facts))
 
 
 def show_answer(options: argparse.Namespace, answer: Answer) -> int:

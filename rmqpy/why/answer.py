@@ -19,6 +19,7 @@ __all__ = [
     "Cause",
     "Verdict",
     "bytes_text",
+    "count_text",
     "duration_text",
     "possible",
     "proven",
@@ -89,7 +90,7 @@ class Answer:
             "subject": self.subject,
             "answer": self.causes[0].text if self.causes else self.nothing,
             "proven": self.is_proven,
-            "facts": dict(self.facts),
+            "facts": [{"name": name, "value": value} for name, value in self.facts],
             "causes": [cause.as_json() for cause in self.causes],
             "ruled_out": list(self.ruled_out),
             "not_examined": list(self.not_examined),
@@ -144,3 +145,8 @@ def bytes_text(count: int) -> str:
             return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def count_text(count: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 file" or "3 files"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -36,7 +36,7 @@ from rmqpy.model.names import (
     is_retry_topic,
 )
 from rmqpy.remoting.bodies import MessageQueue
-from rmqpy.why.answer import time_text
+from rmqpy.why.answer import count_text, time_text
 from rmqpy.why.message_id import IdKind, MessageId
 from rmqpy.why.source import LogPlace, MessageSource, QueueUnitPlace
 
@@ -282,7 +282,7 @@ def find_message(
         for hit, file in _in_index(source, topics, key, unique=unique):
             found[hit.physical_offset] = (hit, file)
     if unique_ids:
-        searched.append(f"the key index, for {_count(len(topics), 'topic')}")
+        searched.append(f"the key index, for {count_text(len(topics), 'topic')}")
     if unique_ids and scan and not source.is_live:
         searched.append("the parts of the log that no index file covers")
     if not found and scan:
@@ -395,7 +395,3 @@ def _unit_fault(message: StoredMessage, unit: QueueUnitPlace | None) -> str:
     if (unit.physical_offset, unit.size) != (message.physical_offset, message.size):
         return f"it leads to {unit.size} bytes at physical offset {unit.physical_offset} instead"
     return ""
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,121 @@
+"""Collect the facts of an election from the directories of members, or from running members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import evolve
+
+from rmqpy.audit.facts.lock_probe import find_lock_owner
+from rmqpy.audit.facts.log_facts import read_log_facts
+from rmqpy.audit.facts.small_files import ledger_state_problems
+from rmqpy.dledger.state import HardState
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.errors import StoreError
+from rmqpy.remoting.fastjson import loads
+from rmqpy.store.ledger.member_state import LedgerCheckpoint, MemberFiles
+from rmqpy.why.directory import StoreDirectorySource
+from rmqpy.why.election import MemberFacts, PeerFacts
+from rmqpy.why.live import BrokerSource
+
+__all__ = ["member_of_broker", "member_of_directory"]
+
+
+def member_of_directory(source: StoreDirectorySource) -> MemberFacts:
+    """Return the facts of the member whose store this is. Raise StoreError if it is none."""
+    directory, files = source.directory, source.files
+    ledger = directory.ledger
+    if ledger is None:
+        raise StoreError(
+            source.root,
+            "a store without a folder dledger-ID",
+            "the store of a member of a DLedger group",
+            "give the storePathRootDir of each member; a master and its slaves hold no elections",
+        )
+    problems: list[str] = []
+    state, checkpoint = HardState(), LedgerCheckpoint()
+    member = MemberFiles(files, ledger.folder)
+    try:
+        state, checkpoint = member.load_hard_state(), member.load_checkpoint()
+    except StoreError as error:
+        problems.append(str(error))
+    last = None
+    if ledger.data:
+        last = read_log_facts(files, directory, ledger.data, None)[0].last
+    end_index, end_term = (last.index, last.term) if last is not None else (-1, -1)
+    durable = checkpoint.durable.index if checkpoint.durable is not None else -1
+    for path, found in ledger_state_problems(files, ledger, end_index, end_term):
+        if durable <= end_index or path != ledger.checkpoint:
+            problems.append(f"{directory.relative(path)}: {found}")
+    settings, _ = source.settings()
+    return MemberFacts(
+        name=source.name,
+        self_id=ledger.self_id,
+        running=find_lock_owner(directory.paths.lock) is not None,
+        term=state.current_term,
+        voted_for=state.voted_for or "",
+        end_index=end_index,
+        end_term=end_term,
+        committed_index=checkpoint.committed_index,
+        durable_index=durable,
+        peers=settings.get("dLegerPeers", ""),
+        group=settings.get("dLegerGroup", ""),
+        preferred=settings.get("preferredLeaderId", ""),
+        problems=tuple(problems),
+        tables_missing=source.topics() is None,
+    )
+
+
+def member_of_broker(source: BrokerSource) -> MemberFacts:
+    """Return what a running member reports; a Java broker reports its role only."""
+    settings, _ = source.settings()
+    known = MemberFacts(
+        name=source.name,
+        self_id=settings.get("dLegerSelfId", ""),
+        peers=settings.get("dLegerPeers", ""),
+        group=settings.get("dLegerGroup", ""),
+        preferred=settings.get("preferredLeaderId", ""),
+    )
+    answer = source.call(RequestCode.RMQPY_DLEDGER_STATUS)
+    status = loads(answer.body) if answer is not None else None
+    if not isinstance(status, dict):
+        return evolve(known, role=_java_role(settings), unknown=_unknown(settings))
+    return evolve(
+        known,
+        self_id=str(status["self"]),
+        group=str(status["group"]),
+        role=str(status["role"]),
+        leader=status["leader"],
+        term=status["term"],
+        end_index=status["end"],
+        end_term=status["end_term"],
+        committed_index=status["committed"],
+        fault=status.get("fault") or "",
+        views=tuple(_view(each) for each in status["peers"]),
+        events=tuple((each["time_ms"], each["text"]) for each in status["events"]),
+    )
+
+
+def _view(peer: dict[str, Any]) -> PeerFacts:
+    return PeerFacts(
+        self_id=str(peer["id"]),
+        state=str(peer.get("state") or ""),
+        lag=int(peer.get("lag", -1)),
+        reason=str(peer.get("reason") or ""),
+    )
+
+
+def _java_role(settings: Any) -> str:
+    """Return the role that a Java broker's settings show: they change with each election."""
+    if settings.get("brokerId") == "-1":
+        return "CANDIDATE"  # it has followed no leader since its start
+    return "LEADER" if settings.get("brokerId") == "0" else "FOLLOWER"
+
+
+def _unknown(settings: Any) -> str:
+    if settings.get("enableDLegerCommitLog") != "true":
+        return "it is no member of a DLedger group (enableDLegerCommitLog is not set)"
+    return (
+        "a Java broker does not report term, vote, and log; its role is that of its brokerId. Run"
+        " this on its directory"
+    )
