@@ -18,6 +18,7 @@ SOURCES = (
     "search",
     "parts",
     "tally",
+    "sums",
     "header",
     "append",
     "replies",

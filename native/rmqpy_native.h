@@ -479,7 +479,8 @@ typedef struct {
     int32_t reserved;
     int64_t count, unqueued;
     int64_t first_queue_offset, first_frame, last_queue_offset, last_frame, next_queue_offset;
-    int64_t right_units;
+    int64_t right_units, unit_count;
+    uint64_t unit_sum, tags_sum;
     rmq_files units;
     int64_t bucket, bucket_messages; /* digests that are not in rmq_tally_state.buckets yet */
     uint64_t bucket_content, bucket_place, bucket_mapped;
@@ -509,13 +510,49 @@ typedef struct {
     int64_t first_frame, last_frame;
     int64_t first_index, first_term, last_index, last_term;
     int64_t right_entry_units, key_count;
-    uint64_t key_sum;
+    uint64_t key_sum, entry_sum, term_sum;
 } rmq_tally_state;
 
 /* Check and count the frames. After RMQ_LIMIT, collect events and buckets; after RMQ_NEW_QUEUE, add
  * the queue of the frame at `position`. Then call again. */
 enum rmq_stop rmq_tally(rmq_tally_state *state);
 void rmq_tally_add_queue(rmq_tally_state *state, int32_t number);
+
+/* The sums of the units of one file, per log file: rmqpy.codec.tally.derived_sums. The caller sets
+ * every field; rows are log file number, count, and two sums. */
+enum { RMQ_SUM_COLUMNS = 4 };
+typedef struct {
+    const uint8_t *view;
+    int64_t length;
+    int64_t unit_size;     /* 20: consume queue, 32: DLedger index */
+    int64_t first;         /* queue offset or index of the first unit */
+    int64_t log_file_size;
+    int64_t position;
+    int64_t *rows;
+    int64_t row_count, row_capacity;
+} rmq_unit_sums;
+
+/* Returns 0 if the rows must be collected before the next call. */
+int rmq_sum_units(rmq_unit_sums *state);
+
+/* The entries of a key index file, checked against its slots, and their sums per log file. The
+ * caller sets every field; `newest` has one zero per slot. Rows are log file number, count, sum. */
+enum { RMQ_KEY_COLUMNS = 3 };
+typedef struct {
+    const uint8_t *view;
+    int64_t slot_count, entry_end;
+    int64_t log_file_size;
+    int64_t low, high;     /* only entries with offsets in [low, high) are summed */
+    int32_t *newest;
+    int64_t entry;         /* the next entry, from 1 */
+    int64_t *rows;
+    int64_t row_count, row_capacity;
+    int64_t wrong;         /* links that do not lead to the previous entry of the slot, and slots */
+    int64_t used_slots, max_offset;
+} rmq_index_walk;
+
+/* Returns 0 if the rows must be collected before the next call. */
+int rmq_walk_index(rmq_index_walk *state);
 
 /* Mappings of files whose pages may be lost (lost_pages.c), numbered by the caller from 0. The first
  * call installs a handler of SIGBUS; returns 0 if the mapping is not guarded. */
@@ -547,6 +584,39 @@ int rmq_is_lost(const uint8_t *data, int64_t length);
 #define RMQ_BIG32(value) __builtin_bswap32(value)
 #define RMQ_BIG64(value) __builtin_bswap64(value)
 #endif
+
+/* Factors of the sums of audits: rmqpy.codec.tally.kernel. */
+#define RMQ_QUEUE_FACTOR 0x9E3779B97F4A7C15u
+#define RMQ_PROPERTY_FACTOR 0xC2B2AE3D27D4EB4Fu
+#define RMQ_LENGTH_FACTOR 0x165667B19E3779F9u
+
+static inline uint64_t rmq_mix64(uint64_t value)
+{
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EBu;
+    return value ^ (value >> 31);
+}
+
+static inline uint64_t rmq_key_digest(int64_t place, int64_t hash)
+{
+    return rmq_mix64((uint64_t)place * RMQ_QUEUE_FACTOR + (uint64_t)hash);
+}
+
+static inline uint64_t rmq_unit_digest(int64_t number, int64_t place, int64_t size)
+{
+    return rmq_mix64((uint64_t)number * RMQ_QUEUE_FACTOR + (uint64_t)place + (uint64_t)size * RMQ_LENGTH_FACTOR);
+}
+
+static inline uint64_t rmq_tags_digest(int64_t number, int64_t tags)
+{
+    return rmq_mix64((uint64_t)number * RMQ_QUEUE_FACTOR + (uint64_t)tags + RMQ_PROPERTY_FACTOR);
+}
+
+static inline uint64_t rmq_entry_digest(int64_t number, int64_t magic, int64_t index, int64_t term)
+{
+    return rmq_mix64((uint64_t)number * RMQ_QUEUE_FACTOR + (uint64_t)magic * RMQ_PROPERTY_FACTOR
+                     + (uint64_t)index * RMQ_LENGTH_FACTOR + (uint64_t)term);
+}
 
 static inline uint32_t rmq_load32(const uint8_t *at)
 {

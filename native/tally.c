@@ -23,19 +23,9 @@
 #define NAME_VALUE_SEPARATOR 1
 #define PROPERTY_SEPARATOR 2
 #define INNER_BATCH 0x80
-#define QUEUE_FACTOR 0x9E3779B97F4A7C15u
-#define PROPERTY_FACTOR 0xC2B2AE3D27D4EB4Fu
-#define LENGTH_FACTOR 0x165667B19E3779F9u
 
 static const uint8_t CHECKSUM_HEAD[] = "__CRC32#\1";
 static const uint8_t COVER_HEAD[] = "__RMQPY_ENTRY\1";
-
-static uint64_t mix64(uint64_t value)
-{
-    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
-    value = (value ^ (value >> 27)) * 0x94D049BB133111EBu;
-    return value ^ (value >> 31);
-}
 
 /* The frame that is being checked. `places` measures its record, which in an entry follows the header. */
 typedef struct {
@@ -210,7 +200,7 @@ static void check_checksum(const frame_info *info)
 static void add_key(rmq_tally_state *state, int64_t place, int64_t hash)
 {
     state->key_count++;
-    state->key_sum += mix64((uint64_t)place * QUEUE_FACTOR + (uint64_t)hash);
+    state->key_sum += rmq_key_digest(place, hash);
 }
 
 static void count_keys(const frame_info *info, const rmq_known_properties *known)
@@ -248,7 +238,7 @@ static const uint8_t *find_unit(const rmq_files *units, int64_t position, int64_
     return units->views[number] + inside;
 }
 
-static void check_unit(const frame_info *info, const rmq_known_properties *known)
+static void check_unit(const frame_info *info, int64_t expected_tags)
 {
     const rmq_tally_queue *const queue = info->queue;
     const uint8_t *unit = NULL;
@@ -261,8 +251,7 @@ static void check_unit(const frame_info *info, const rmq_known_properties *known
     }
     const int64_t place = rmq_load_long(unit), tags = rmq_load_long(unit + 12);
     const int32_t size = rmq_load_int(unit + 8);
-    const int tags_match = queue->any_tags || tags <= EXT_ADDRESS_MAX
-        || tags == (int32_t)rmq_java_hash(0, known->tags.at, known->tags.length);
+    const int tags_match = queue->any_tags || tags <= EXT_ADDRESS_MAX || tags == expected_tags;
     if (place == info->record_offset && size == (int32_t)info->places.size && tags_match)
         info->queue->right_units++;
     else
@@ -292,8 +281,12 @@ static void count_in_queue(const frame_info *info, const rmq_known_properties *k
     if (info->sys_flag & INNER_BATCH)
         return;
     queue->next_queue_offset = info->queue_offset == INT64_MAX ? -1 : info->queue_offset + 1;
+    const int64_t tags = (int32_t)rmq_java_hash(0, known->tags.at, known->tags.length);
+    queue->unit_count++;
+    queue->unit_sum += rmq_unit_digest(info->queue_offset, info->record_offset, (int64_t)info->places.size);
+    queue->tags_sum += rmq_tags_digest(info->queue_offset, tags);
     if (queue->units.views != NULL)
-        check_unit(info, known);
+        check_unit(info, tags);
 }
 
 static void flush_bucket(rmq_tally_state *state, const rmq_tally_queue *queue, int32_t number)
@@ -310,7 +303,7 @@ static void flush_bucket(rmq_tally_state *state, const rmq_tally_queue *queue, i
 
 static uint64_t mix_place(int64_t queue_offset, int64_t offset, int64_t prepared)
 {
-    return mix64((uint64_t)queue_offset * QUEUE_FACTOR + (uint64_t)offset) + mix64((uint64_t)prepared + PROPERTY_FACTOR);
+    return rmq_mix64((uint64_t)queue_offset * RMQ_QUEUE_FACTOR + (uint64_t)offset) + rmq_mix64((uint64_t)prepared + RMQ_PROPERTY_FACTOR);
 }
 
 static void add_digest(const frame_info *info)
@@ -331,8 +324,8 @@ static void add_digest(const frame_info *info)
         queue->bucket_content = queue->bucket_place = queue->bucket_mapped = 0;
     }
     queue->bucket_messages++;
-    queue->bucket_content += mix64((first << 32 | second) + properties * PROPERTY_FACTOR
-                                   + (uint64_t)info->places.body_length * LENGTH_FACTOR);
+    queue->bucket_content += rmq_mix64((first << 32 | second) + properties * RMQ_PROPERTY_FACTOR
+                                   + (uint64_t)info->places.body_length * RMQ_LENGTH_FACTOR);
     const int64_t file_size = info->state->file_size, prepared = rmq_load_long(record + head - 12);
     const int leads_to_first = prepared > 0 && file_size > 0 && prepared % file_size == RMQ_ENTRY_HEADER_SIZE;
     const int is_first = info->places.start == RMQ_ENTRY_HEADER_SIZE;
@@ -381,9 +374,7 @@ static void check_record(frame_info *info)
     if (!info->queue->has_topic)
         add_event(info, RMQ_EVENT_TOPIC, info->queue_number, 0, 0, 0);
     check_checksum(info);
-    rmq_known_properties known = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
-    if (state->check_keys || info->queue->units.views != NULL)
-        known = rmq_find_properties(info->properties.at, info->properties.length);
+    const rmq_known_properties known = rmq_find_properties(info->properties.at, info->properties.length);
     if (state->check_keys)
         count_keys(info, &known);
     count_in_queue(info, &known);
@@ -412,6 +403,8 @@ static void check_entry_header(const frame_info *info, int64_t previous)
     state->last_term = term;
     if (rmq_load32(entry + 32) | rmq_load32(entry + 36) | rmq_load32(entry + 40))
         add_event(info, RMQ_EVENT_ENTRY_RESERVED, -1, 0, 0, 0);
+    state->entry_sum += rmq_unit_digest(index, info->frame_offset, rmq_load_int(entry + 4));
+    state->term_sum += rmq_entry_digest(index, rmq_load_int(entry), index, term);
     if (state->entry_units.views == NULL)
         return;
     uint8_t expected_unit[ENTRY_UNIT_SIZE];
@@ -432,7 +425,7 @@ static uint64_t add_word(uint64_t hash, const uint8_t *at, size_t length)
     uint64_t word = 0;
 
     memcpy(&word, at, length);
-    hash = (hash ^ word) * QUEUE_FACTOR;
+    hash = (hash ^ word) * RMQ_QUEUE_FACTOR;
     return hash ^ hash >> 32;
 }
 

@@ -9,6 +9,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+FileIdentity = tuple[int, int, int, int]
+"""(inode, length, time of the last write, time of the last change of the file or its metadata).
+The times are in ns. Whoever changes a file can set the first of them, and not the second.
+"""
+
 
 class StoreFile(Protocol):
     """An open file of fixed size."""
@@ -87,6 +92,9 @@ class FileSystem(Protocol):
     def size_of(self, path: str) -> int: ...
 
     def mtime_ms(self, path: str) -> int: ...
+
+    def identity(self, path: str) -> FileIdentity:
+        """Return what changes whenever the content of a file does. Raises FileNotFoundError."""
 
     def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
         """Set the modification time, which retention and searches by time depend on. Code that

@@ -22,6 +22,7 @@ from collections import defaultdict
 from attrs import define, field
 
 from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileIdentity
 
 PAGE_BYTES = 512
 """The unit in which unsynced bytes reach the disk; small, because the files of tests are."""
@@ -40,6 +41,9 @@ class MemoryNode:
     extent: int = 0
     durable: bytes = b""
     mtime_ms: int = 0
+    changes: int = 0
+    """The number of changes of the file; its identity contains it in place of a time."""
+
     mapped: bool = False
     """True if the file was also opened for writing in place."""
 
@@ -83,6 +87,7 @@ class MemoryFile:
     def writable(self) -> memoryview:
         assert not self._readonly and not self._closed
         self._node.extent = self.size
+        self._node.changes += 1
         self._node.mapped = True
         return memoryview(self._node.data)
 
@@ -93,6 +98,7 @@ class MemoryFile:
         self._node.data[position : position + len(data)] = data
         self._node.extent = max(self._node.extent, position + len(data))
         self._node.mtime_ms = self._layer.now_ms
+        self._node.changes += 1
         self._layer.wrote(self.path, position, len(data))
 
     def data_end(self, position: int) -> int:
@@ -279,6 +285,13 @@ class MemoryFiles:
     def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
         self.touched("write", path)
         self.nodes[path].mtime_ms = mtime_ms
+        self.nodes[path].changes += 1
+
+    def identity(self, path: str) -> FileIdentity:
+        if path not in self.nodes:
+            raise FileNotFoundError(path)
+        node = self.nodes[path]
+        return id(node), len(node.data), node.mtime_ms * 1_000_000, node.changes
 
     def make_dirs(self, path: str) -> None:
         while path and path not in self.folders:

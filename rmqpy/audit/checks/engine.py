@@ -16,14 +16,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from attrs import define, evolve, field
 
+from rmqpy.audit.checks.derived_files import DerivedFiles
 from rmqpy.audit.checks.key_check import IndexTable, KeyCheck, KeyHole, open_index
+from rmqpy.audit.checks.learned_runner import LearnedRunner, RangeRunner
 from rmqpy.audit.checks.queue_check import QueueCheck
 from rmqpy.audit.facts.facts import StoreFacts
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums, file_md5s
+from rmqpy.audit.facts.learned import Learned, ProofAge
 from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.audit.facts.log_facts import TAIL_CODES
 from rmqpy.audit.facts.log_reader import LogReader, Slot
@@ -35,6 +38,7 @@ from rmqpy.audit.scan.queue_units import QueueUnits, map_units
 from rmqpy.audit.scan.range_merge import LogMerge, LogResult
 from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range, split_log
 from rmqpy.codec.layout import INDEX_UNIT_SIZE
+from rmqpy.codec.tally.derived_sums import IndexSums
 from rmqpy.codec.tally.kernel import QueueTally, TallyPlan
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
@@ -54,17 +58,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class RangeRunner(Protocol):
-    """Audits ranges, possibly many at once, and yields the results in the given order."""
-
-    def run(self, ranges: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]: ...
-
-    def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult: ...
-
-    def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
-        """Yield the MD5 sums of ``parts``, in the given order."""
-
-
 @define(slots=True, frozen=True, kw_only=True)
 class AuditOptions:
     """The options of an audit.
@@ -74,6 +67,7 @@ class AuditOptions:
     * ``md5``: compute MD5 sums of log files.
     * ``derived``: check consume queues, key index, and DLedger index units.
     * ``sink``: receives findings as they are found.
+    * ``learned``: what was learned about the sealed files, to use and to add to.
     """
 
     root: str
@@ -89,6 +83,7 @@ class AuditOptions:
     """Receives every range after it is proven, in the order of the log."""
     progress: ProgressSink = field(factory=NoProgress)
     holder: FindLockOwner = find_lock_owner
+    learned: Learned | None = None
 
 
 @define(slots=True, kw_only=True)
@@ -114,6 +109,8 @@ class StoreAudit:
     key_holes: list[KeyHole] = field(factory=list)
     uncommitted: list[Slot] = field(factory=list)
     """The messages in entries after the committed index that are in no consume queue."""
+    age: ProofAge | None = None
+    """None if nothing could be learned earlier."""
 
     @property
     def logs(self) -> tuple[LogResult, ...]:
@@ -202,8 +199,12 @@ class _StoreWalk:
     def __init__(self, files: FileSystem, plan: AuditOptions, runner: RangeRunner) -> None:
         self.files = files
         self.plan = plan
-        self.runner = runner
+        self.runner: RangeRunner = runner
         self.directory: StoreDirectory = read_directory(files, plan.root, plan.settings)
+        self.derived: DerivedFiles | None = None
+        if plan.learned is not None:
+            self.derived = DerivedFiles.of(files, self.directory, plan.learned)
+            self.runner = LearnedRunner(runner, plan.learned, self.derived)
         self.units = QueueUnits(files, self.directory)
         self.counts: dict[FindingCode, int] = {}
         self.first: list[Finding] = []
@@ -238,6 +239,8 @@ class _StoreWalk:
             self._md5s(audit)
         if plan.derived:
             self._derived(audit)
+        if plan.learned is not None:
+            audit.age = plan.learned.age
         return audit
 
     def _md5s(self, audit: StoreAudit) -> None:
@@ -272,12 +275,20 @@ class _StoreWalk:
             high=self.key_range[1],
             totals=(sum(totals[0]), sum(totals[1]) & _MASK64),
             running=facts.running,
+            walk=self._walk_index if self.derived is not None else None,
         )
         for findings in keys.run():
             self._sink(findings)
         audit.keys = sum(totals[0])
         audit.keys_found = audit.keys - keys.missing
         audit.key_holes = list(keys.holes)
+
+    def _walk_index(self, table: IndexTable, low: int, high: int) -> IndexSums:
+        assert self.derived is not None, "else the check reads the tables itself"
+        walk = table.slot_count, table.entry_end
+        file_size = max((log.file_size for log in self.directory.logs), default=1)
+        path = f"{self.directory.paths.index}/{table.file.rpartition('/')[2]}"
+        return self.derived.walk_index(path, table.view, walk, (low, high), file_size)
 
     def _committed_end(self, facts: StoreFacts) -> int | None:
         """Return the offset of the first entry that a cleanly stopped member does not know to be

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from attrs import define, field
 
@@ -29,7 +29,8 @@ from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.scan import Scan, StopReason
-from rmqpy.codec.tally.kernel import key_digest, key_hashes
+from rmqpy.codec.tally.derived_sums import IndexSums, walk_index
+from rmqpy.codec.tally.kernel import key_hashes
 from rmqpy.codec.units import (
     INDEX_ENTRY,
     INDEX_SLOT,
@@ -47,6 +48,7 @@ __all__ = ["IndexTable", "KeyCheck", "KeyHole", "open_index"]
 DEFAULT_SLOTS = 5_000_000
 _MASK64 = (1 << 64) - 1
 _OFFSET_IN_ENTRY = 4
+_ONE_FILE = 1 << 62
 
 KeyHole = tuple[int, int, int]
 """(offset of the first and of the last message, number of messages): they have keys, and no index
@@ -183,6 +185,10 @@ def _find_slot_count(view: memoryview, header: IndexHeader) -> int | None:
     return None
 
 
+WalkTable = Callable[[IndexTable, int, int], IndexSums]
+"""Walks a table, and sums its entries for messages from the first offset to before the second."""
+
+
 @define(slots=True)
 class KeyCheck:
     """Compares the key index with the sums of the log.
@@ -199,6 +205,8 @@ class KeyCheck:
     high: int
     totals: tuple[int, int]
     running: bool = False
+    walk: WalkTable | None = None
+    """The walk over a table whose sums may be known; without it, every table is read."""
     uncovered: dict[tuple[int, int], KeyHole] = field(factory=dict)
     """Maps each hole to (first message in it, last message, count)."""
     missing: int = 0
@@ -214,15 +222,18 @@ class KeyCheck:
             return
         count, total = 0, 0
         for table in self.tables:
-            yield list(self._chains(table))
+            sums = (self.walk or self._walk)(table, self.low, self.high)
+            if sums.wrong:
+                yield list(self._chains(table))
             if not self.running:
-                yield list(self._header(table))
-            for key_hash, offset, _, _ in table.entries():
-                if self.low <= offset < self.high:
-                    count += 1
-                    total += key_digest(offset, key_hash)
+                yield list(self._header(table, sums.used_slots))
+            count += sum(each for each, _ in sums.files.values())
+            total += sum(each for _, each in sums.files.values())
         if (count, total & _MASK64) != self.totals:
             yield from self._each_message()
+
+    def _walk(self, table: IndexTable, low: int, high: int) -> IndexSums:
+        return walk_index(table.view, table.slot_count, table.entry_end, _ONE_FILE, low, high)
 
     def _nothing_indexed(self) -> Iterator[list[Finding]]:
         self.missing = self.totals[0]
@@ -231,14 +242,12 @@ class KeyCheck:
             code, found = FindingCode.KEYS_NOT_INDEXED, f"no entries for {self.missing} keys"
             yield [Finding(code=code, file="index", offset=self.low, found=found)]
 
-    def _header(self, table: IndexTable) -> Iterator[Finding]:
+    def _header(self, table: IndexTable, used_slots: int) -> Iterator[Finding]:
         """Compare the header with the entries and with the first and last message."""
         header, last = table.header, table.entry_end - 1
         begin, end = table.entry(1)[1], table.entry(last)[1]
-        heads = layout.INDEX_HEADER_SIZE
-        slots = INDEX_SLOT.iter_unpack(table.view[heads : heads + 4 * table.slot_count])
         expected = {
-            "number of used slots": (header.slot_count, sum(head != 0 for (head,) in slots)),
+            "number of used slots": (header.slot_count, used_slots),
             "offset of the first entry": (header.begin_offset, begin),
             "offset of the last entry": (header.end_offset, end),
             "time of the first entry": (header.begin_timestamp_ms, self._store_time(begin)),

@@ -31,6 +31,7 @@ from typing import Any, Final
 
 from attrs import asdict, define, evolve, field
 
+from rmqpy.audit.checks.derived_files import DerivedFiles
 from rmqpy.audit.checks.engine import (
     AuditOptions,
     RangeRunner,
@@ -39,8 +40,10 @@ from rmqpy.audit.checks.engine import (
     audit_store,
 )
 from rmqpy.audit.checks.key_check import KeyHole
+from rmqpy.audit.checks.learned_runner import LearnedRunner
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.audit.facts.file_md5 import FilePart
+from rmqpy.audit.facts.learned import ProofAge
 from rmqpy.audit.facts.log_reader import Slot
 from rmqpy.audit.facts.small_files import ConfigTable
 from rmqpy.audit.facts.table_content import TableFacts, read_table_facts
@@ -169,6 +172,8 @@ class Manifest:
     key_holes: tuple[KeyHole, ...] = ()
     uncommitted: tuple[Slot, ...] = ()
     """The messages in entries after the committed index that are in no consume queue."""
+    age: ProofAge | None = None
+    """How much was read, and how much was learned earlier; None if everything was read."""
 
     @property
     def begin(self) -> int:
@@ -269,6 +274,7 @@ def _manifest_of(tree: dict[str, Any]) -> Manifest:
         contents=TableFacts.of_json(contents) if (contents := tree.get("contents")) else None,
         key_holes=tuple((first, last, count) for first, last, count in tree.get("key_holes", ())),
         uncommitted=tuple((topic, *numbers) for topic, *numbers in tree.get("uncommitted", ())),
+        age=_age_of(tree.get("age")),
     )
 
 
@@ -280,6 +286,13 @@ def _bucket_of(numbers: list[int]) -> Bucket:
 def _log_file_tree(file: LogFileDigest) -> dict[str, Any]:
     groups = [[group.offset, group.count, group.crc] for group in file.groups]
     return {**asdict(evolve(file, groups=())), "groups": groups}
+
+
+def _age_of(tree: dict[str, Any] | None) -> ProofAge | None:
+    if tree is None:
+        return None
+    check_types(ProofAge, tree)
+    return ProofAge(**{**tree, "wrong": tuple(map(str, tree.get("wrong", ())))})
 
 
 def _file_md5_of(tree: dict[str, Any]) -> FileMd5:
@@ -328,9 +341,14 @@ def make_manifest(
     audit_plan = evolve(plan.audit, digests=True, blocks=plan.blocks, range_bytes=range_bytes)
     audit = audit_store(files, audit_plan, runner)
     directory = read_directory(files, plan.audit.root, plan.audit.settings)
-    md5s = _file_md5s(files, plan, directory, runner)
+    learned = plan.audit.learned
+    if learned is not None:
+        runner = LearnedRunner(runner, learned, DerivedFiles.of(files, directory, learned))
+    md5s = tuple(_file_md5s(files, plan, directory, runner))
+    if learned is not None:
+        audit.age = learned.age
     contents = read_table_facts(files, directory)
-    return evolve(_manifest_of_audit(plan, tuple(md5s), audit), contents=contents), audit
+    return evolve(_manifest_of_audit(plan, md5s, audit), contents=contents), audit
 
 
 def _manifest_of_audit(
@@ -356,6 +374,7 @@ def _manifest_of_audit(
         facts=facts.as_json(),
         key_holes=tuple(audit.key_holes),
         uncommitted=tuple(audit.uncommitted),
+        age=audit.age,
     )
 
 

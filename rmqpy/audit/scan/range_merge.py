@@ -30,7 +30,7 @@ from rmqpy.codec.hashes import java_text
 from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.tally.kernel import QueueTally, Tally, TallyPlan, add_sums
 
-__all__ = ["FileDigests", "LogMerge", "LogResult"]
+__all__ = ["FileDigests", "LogMerge", "LogResult", "Rerun"]
 
 Rerun = Callable[[WorkRange, int], RangeResult]
 """A function that audits a range again, starting at the given offset."""
@@ -300,7 +300,8 @@ def _at_end(code: FindingCode, result: RangeResult, length: int) -> Finding:
 def _add_tally(into: Tally, tally: Tally) -> None:
     for name in _SUMS:
         setattr(into, name, getattr(into, name) + getattr(tally, name))
-    into.key_sum &= _MASK64
+    for name in ("key_sum", "entry_sum", "term_sum"):
+        setattr(into, name, getattr(into, name) & _MASK64)
     for name in ("largest_record", "longest_properties", "max_store_ms"):
         setattr(into, name, max(getattr(into, name), getattr(tally, name)))
     if into.min_store_ms < 0 or tally.min_store_ms < into.min_store_ms:
@@ -320,6 +321,8 @@ _SUMS = (
     "right_entry_units",
     "key_count",
     "key_sum",
+    "entry_sum",
+    "term_sum",
 )
 
 
@@ -339,5 +342,8 @@ def _add_queue(into: QueueTally, queue: QueueTally) -> None:
     into.count += queue.count
     into.unqueued += queue.unqueued
     into.right_units += queue.right_units
+    into.unit_count += queue.unit_count
+    into.unit_sum = (into.unit_sum + queue.unit_sum) & _MASK64
+    into.tags_sum = (into.tags_sum + queue.tags_sum) & _MASK64
     for bucket, sums in queue.buckets.items():
         add_sums(into.buckets.setdefault(bucket, [0, 0, 0, 0]), sums)

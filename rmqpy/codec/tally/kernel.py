@@ -72,6 +72,7 @@ __all__ = [
     "BLOCK_SIZE",
     "BUCKET_SHIFT",
     "EVENT_LIMIT",
+    "KERNEL_VERSION",
     "PLACE_PROPERTIES",
     "Event",
     "EventKind",
@@ -82,8 +83,14 @@ __all__ = [
     "add_sums",
     "classic_offset",
     "count_frames",
+    "entry_digest",
     "mix64",
+    "tags_digest",
+    "unit_digest",
 ]
+
+KERNEL_VERSION: Final = 1
+"""Rises when a tally or a sum changes its meaning; kept results of other versions are not used."""
 
 BUCKET_SHIFT: Final = 10
 EVENT_LIMIT: Final = 4096
@@ -194,6 +201,12 @@ class QueueTally:
     last_frame: int = -1
     next_queue_offset: int = -1
     right_units: int = 0
+    unit_count: int = 0
+    unit_sum: int = 0
+    """The sum of the digests of the units that the consume queue must have; ``tags_sum`` covers
+    their tags codes (:mod:`rmqpy.codec.tally.derived_sums`).
+    """
+    tags_sum: int = 0
     buckets: dict[int, list[int]] = field(factory=dict)
     """Bucket number → [messages, content, place, mapped]."""
 
@@ -220,6 +233,9 @@ class Tally:
     right_entry_units: int = 0
     key_count: int = 0
     key_sum: int = 0
+    entry_sum: int = 0
+    """The sum of the digests of the units that the DLedger index must have, like ``unit_sum``."""
+    term_sum: int = 0
     queues: list[QueueTally] = field(factory=list)
     events: list[Event] = field(factory=list)
     blocks: dict[int, list[int]] = field(factory=dict)
@@ -336,6 +352,8 @@ class _TallyWalk:
         tally.last_index, tally.last_term = index, term
         if any(reserved):
             self._event(EventKind.ENTRY_RESERVED, start, -1)
+        tally.entry_sum = (tally.entry_sum + unit_digest(index, place, size)) & _MASK64
+        tally.term_sum = (tally.term_sum + entry_digest(index, header[0], index, term)) & _MASK64
         if tally.plan.entry_units is not None:
             self._entry_unit(start, encode_index_unit(place, size, index, term))
 
@@ -434,12 +452,15 @@ class _TallyWalk:
             queue.next_queue_offset = -1
             return
         queue.next_queue_offset = queue_offset + 1
-        units = tally.unit_rows[number]
-        if units is None:
-            return
         place, size = where
         first, last = locate_property(raw, b"TAGS")
         tags_code = java_hash_of_bytes(raw[first:last]) if last else 0
+        queue.unit_count += 1
+        queue.unit_sum = (queue.unit_sum + unit_digest(queue_offset, place, size)) & _MASK64
+        queue.tags_sum = (queue.tags_sum + tags_digest(queue_offset, tags_code)) & _MASK64
+        units = tally.unit_rows[number]
+        if units is None:
+            return
         found = None
         if 0 <= queue_offset < 1 << 56:
             found = units.read(queue_offset * layout.QUEUE_UNIT_SIZE, layout.QUEUE_UNIT_SIZE)
@@ -516,3 +537,20 @@ def key_hashes(topic: bytes, raw_properties: bytes) -> list[int]:
 def key_digest(place: int, key_hash: int) -> int:
     """Return the value that one entry of the key index adds to the sum of all entries."""
     return mix64(place * _QUEUE_FACTOR + key_hash)
+
+
+def unit_digest(number: int, place: int, size: int) -> int:
+    """Return the value that unit ``number`` of a consume queue or a DLedger index adds to the sum
+    of all units: number, offset, and size of what it leads to.
+    """
+    return mix64(number * _QUEUE_FACTOR + place + size * _LENGTH_FACTOR)
+
+
+def tags_digest(number: int, tags_code: int) -> int:
+    """Return the value that a unit's tags code adds to a second sum."""
+    return mix64(number * _QUEUE_FACTOR + tags_code + _PROPERTY_FACTOR)
+
+
+def entry_digest(number: int, magic: int, index: int, term: int) -> int:
+    """Return the value that the other fields of a DLedger index unit add to a second sum."""
+    return mix64(number * _QUEUE_FACTOR + magic * _PROPERTY_FACTOR + index * _LENGTH_FACTOR + term)

@@ -43,6 +43,8 @@ _COUNTS: Final = (
     "right_entry_units",
     "key_count",
     "key_sum",
+    "entry_sum",
+    "term_sum",
 )
 _QUEUE_COUNTS: Final = (
     "count",
@@ -53,6 +55,9 @@ _QUEUE_COUNTS: Final = (
     "last_frame",
     "next_queue_offset",
     "right_units",
+    "unit_count",
+    "unit_sum",
+    "tags_sum",
 )
 
 

@@ -16,6 +16,7 @@ import os
 import stat
 
 from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileIdentity
 from rmqpy.store.files import lost_pages
 
 FILE_MODE = 0o640
@@ -224,6 +225,10 @@ class OsFileSystem:
 
     def mtime_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
+
+    def identity(self, path: str) -> FileIdentity:
+        status = os.stat(path)
+        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
         os.utime(path, ns=(os.stat(path).st_atime_ns, mtime_ms * 1_000_000))

@@ -1,0 +1,94 @@
+/* Sums over the units of derived files: the functions of rmqpy/codec/tally/derived_sums.py. */
+#include "rmqpy_native.h"
+
+#define QUEUE_UNIT 20
+#define QUEUE_FILLER 0x7FFFFFFF
+#define INDEX_HEADER 40
+#define INDEX_SLOT 4
+#define INDEX_ENTRY 20
+
+/* Return the row of a log file, a new one if the last row is another file's. NULL: no row is left. */
+static int64_t *find_row(int64_t *rows, int64_t *count, int64_t capacity, int64_t columns, int64_t number)
+{
+    if (*count > 0 && rows[columns * (*count - 1)] == number)
+        return rows + columns * (*count - 1);
+    if (*count == capacity)
+        return NULL;
+    int64_t *const row = rows + columns * (*count)++;
+    row[0] = number;
+    for (int64_t i = 1; i < columns; i++)
+        row[i] = 0;
+    return row;
+}
+
+static int64_t file_number(int64_t offset, int64_t file_size)
+{
+    return offset < 0 ? -1 : offset / file_size;
+}
+
+int rmq_sum_units(rmq_unit_sums *state)
+{
+    const int64_t size = state->unit_size;
+
+    for (; state->position + size <= state->length; state->position += size) {
+        const uint8_t *const unit = state->view + state->position;
+        const int64_t number = state->first + state->position / size;
+        const int is_queue = size == QUEUE_UNIT;
+        const int64_t place = rmq_load_long(is_queue ? unit : unit + 4);
+        const int32_t length = rmq_load_int(is_queue ? unit + 8 : unit + 12);
+        if ((place == 0 && length == 0) || (is_queue && length == QUEUE_FILLER))
+            continue;
+        int64_t *const row = find_row(state->rows, &state->row_count, state->row_capacity, RMQ_SUM_COLUMNS,
+                                      file_number(place, state->log_file_size));
+        if (row == NULL)
+            return 0;
+        row[1]++;
+        row[2] = (int64_t)((uint64_t)row[2] + rmq_unit_digest(number, place, length));
+        row[3] = (int64_t)((uint64_t)row[3]
+                           + (is_queue ? rmq_tags_digest(number, rmq_load_long(unit + 12))
+                                       : rmq_entry_digest(number, rmq_load_int(unit), rmq_load_long(unit + 16),
+                                                          rmq_load_long(unit + 24))));
+    }
+    return 1;
+}
+
+static void compare_slots(rmq_index_walk *state)
+{
+    const uint8_t *const slots = state->view + INDEX_HEADER;
+
+    for (int64_t slot = 0; slot < state->slot_count; slot++) {
+        const int32_t head = rmq_load_int(slots + INDEX_SLOT * slot);
+        state->used_slots += head != 0;
+        state->wrong += head != state->newest[slot];
+    }
+}
+
+int rmq_walk_index(rmq_index_walk *state)
+{
+    const uint8_t *const entries = state->view + INDEX_HEADER + INDEX_SLOT * state->slot_count;
+
+    for (; state->entry < state->entry_end; state->entry++) {
+        const uint8_t *const entry = entries + INDEX_ENTRY * state->entry;
+        const int32_t hash = rmq_load_int(entry);
+        const int64_t offset = rmq_load_long(entry + 4);
+        if (offset >= state->low && offset < state->high) {
+            int64_t *const row = find_row(state->rows, &state->row_count, state->row_capacity, RMQ_KEY_COLUMNS,
+                                          file_number(offset, state->log_file_size));
+            if (row == NULL)
+                return 0;
+            row[1]++;
+            row[2] = (int64_t)((uint64_t)row[2] + rmq_key_digest(offset, hash));
+        }
+        if (offset > state->max_offset)
+            state->max_offset = offset;
+        if (hash < 0) {
+            state->wrong++;
+            continue;
+        }
+        int32_t *const newest = state->newest + hash % state->slot_count;
+        state->wrong += rmq_load_int(entry + 16) != *newest;
+        *newest = (int32_t)state->entry;
+    }
+    compare_slots(state);
+    return 1;
+}

@@ -1,0 +1,156 @@
+"""The sums of a store's derived files, per log file to which they lead.
+
+Sums of sealed files may have been learned earlier (:mod:`rmqpy.audit.facts.learned`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from attrs import define, evolve, field
+
+from rmqpy.audit.facts.learned import Learned
+from rmqpy.audit.scan.directory import LogFile, LogSegments, StoreDirectory
+from rmqpy.audit.scan.log_bytes import map_log
+from rmqpy.audit.scan.sealed import sealed_files
+from rmqpy.codec import layout
+from rmqpy.codec.tally.derived_sums import IndexSums, UnitSums, sum_units, walk_index
+from rmqpy.codec.tally.kernel import QueueTally, Tally
+from rmqpy.model.files import FileSystem
+from rmqpy.model.names import SCHEDULE_TOPIC
+
+__all__ = ["DerivedFiles"]
+
+UNITS: Final = "units"
+INDEX: Final = "index"
+EVERYWHERE: Final = (0, (1 << 63) - 1)
+_MASK64: Final = (1 << 64) - 1
+
+
+@define(slots=True, eq=False)
+class DerivedFiles:
+    """Compares sums of a log file with those of the files that are derived from it."""
+
+    files: FileSystem
+    directory: StoreDirectory
+    learned: Learned
+    sealed: frozenset[str]
+    _queues: dict[tuple[bytes, int], LogSegments] = field(init=False)
+    _sums: dict[str, UnitSums] = field(factory=dict)
+
+    @classmethod
+    def of(cls, files: FileSystem, directory: StoreDirectory, learned: Learned) -> DerivedFiles:
+        return cls(files, directory, learned, sealed_files(files, directory))
+
+    def __attrs_post_init__(self) -> None:
+        self._queues = {
+            (queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id): queue.segments
+            for queue in self.directory.queues
+        }
+
+    def has_units(self, queue: QueueTally, number: int, log_file_size: int) -> bool:
+        """Return whether a queue's units of log file ``number`` are exactly those of its messages.
+
+        Also return True for a queue without files, whose units are not checked.
+        """
+        segments = self._queues.get((queue.topic, queue.queue_id))
+        if not segments:
+            return True
+        found = self._row_sums(segments, layout.QUEUE_UNIT_SIZE, log_file_size)
+        count, units, tags = found.get(number, (0, 0, 0))
+        is_delayed = queue.topic == SCHEDULE_TOPIC.encode()  # Its tags codes are times.
+        return (count, units) == (queue.unit_count, queue.unit_sum) and (
+            is_delayed or tags == queue.tags_sum
+        )
+
+    def has_entry_units(self, tally: Tally, number: int, log_file_size: int) -> bool:
+        """Return whether the DLedger index has exactly the units of the entries of a log file."""
+        ledger = self.directory.ledger
+        assert ledger is not None, "the tally has entries"
+        found = self._row_sums(ledger.index, layout.INDEX_UNIT_SIZE, log_file_size)
+        return found.get(number) == (tally.records, tally.entry_sum, tally.term_sum)
+
+    def _row_sums(self, segments: LogSegments, unit_size: int, log_file_size: int) -> UnitSums:
+        """Return the sums of a queue or index over all of its files."""
+        known = self._sums.get(segments.name)
+        if known is not None:
+            return known
+        total: UnitSums = {}
+        for file in segments.files:
+            if file.size != segments.file_size or file.size % unit_size:
+                continue
+            for number, (count, one, two) in self._file_sums(
+                file, unit_size, log_file_size
+            ).items():
+                before = total.get(number, (0, 0, 0))
+                total[number] = (
+                    before[0] + count,
+                    (before[1] + one) & _MASK64,
+                    (before[2] + two) & _MASK64,
+                )
+        self._sums[segments.name] = total
+        return total
+
+    def _file_sums(self, file: LogFile, unit_size: int, log_file_size: int) -> UnitSums:
+        known = self.learned.known(file.path, UNITS)
+        if known is not None and known["log_file_size"] == log_file_size:
+            self.learned.used(file.path, UNITS)
+            return {number: (count, one, two) for number, count, one, two in known["sums"]}
+        identity = self.learned.identity(file.path)
+        data = map_log(self.files, file.path)
+        end = -(-data.content_end() // unit_size) * unit_size
+        sums = sum_units(data.view[:end], unit_size, file.first_offset // unit_size, log_file_size)
+        self.learned.read(file.path, end)
+        if file.path in self.sealed:
+            rows = [[number, *each] for number, each in sums.items()]
+            value = {"log_file_size": log_file_size, "sums": rows}
+            self.learned.keep(file.path, UNITS, value, identity)
+        return sums
+
+    def walk_index(
+        self,
+        path: str,
+        view: memoryview,
+        walk: tuple[int, int],
+        span: tuple[int, int],
+        log_file_size: int,
+    ) -> IndexSums:
+        """Walk a key index file; ``walk`` is (slots, end of the entries), ``span`` the offsets that
+        count.
+        """
+        low, high = span
+        known = self.learned.known(path, INDEX)
+        expected = [*walk, log_file_size]
+        if known is not None and known["walk"] == expected and low % log_file_size == 0:
+            sums = _index_sums(known)
+            if sums.max_offset < high:
+                self.learned.used(path, INDEX)
+                return _from(sums, low // log_file_size)
+        identity = self.learned.identity(path)
+        is_sealed = path in self.sealed
+        low, high = EVERYWHERE if is_sealed and low % log_file_size == 0 else span
+        sums = walk_index(view, *walk, log_file_size, low, high)
+        self.learned.read(path, len(view))
+        if (low, high) != EVERYWHERE:
+            return sums
+        if sums.wrong == 0:
+            value = {
+                "walk": expected,
+                "used_slots": sums.used_slots,
+                "max_offset": sums.max_offset,
+                "files": [[number, *each] for number, each in sums.files.items()],
+            }
+            self.learned.keep(path, INDEX, value, identity)
+        if sums.max_offset >= span[1]:
+            return walk_index(view, *walk, log_file_size, *span)
+        return _from(sums, span[0] // log_file_size)
+
+
+def _index_sums(value: dict[str, Any]) -> IndexSums:
+    files = {number: (count, total) for number, count, total in value["files"]}
+    return IndexSums(0, value["used_slots"], value["max_offset"], files)
+
+
+def _from(sums: IndexSums, first: int) -> IndexSums:
+    """Return the sums without log files before number ``first``."""
+    return evolve(sums, files={n: each for n, each in sums.files.items() if n >= first})

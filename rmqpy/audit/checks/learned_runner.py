@@ -1,0 +1,150 @@
+"""A runner that does not audit a log file again about which everything was learned earlier.
+
+The learned result of a file says which units its queues and the DLedger index must have, as sums.
+If their files have exactly these, the audit of the log file would find nothing, and the learned
+result takes its place. Otherwise the file is audited again, so the findings are those of a complete
+audit. Everything that concerns several log files (the steps of queue offsets, indexes and terms)
+is checked where the results of the files are merged, as in any audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any, Final, Protocol
+
+from attrs import define
+
+from rmqpy.audit.checks.derived_files import DerivedFiles
+from rmqpy.audit.facts.file_md5 import FilePart, FileSums
+from rmqpy.audit.facts.learned import Learned
+from rmqpy.audit.scan.range_json import copy_of, decode_result, encode_result, whole_file
+from rmqpy.audit.scan.ranges import RangeResult, WorkRange
+from rmqpy.codec.tally.kernel import TallyPlan
+
+__all__ = ["LearnedRunner", "RangeRunner"]
+
+RANGE: Final = "range"
+MD5: Final = "md5"
+
+
+class RangeRunner(Protocol):
+    """Audits ranges, possibly many at once, and yields the results in the given order."""
+
+    def run(self, ranges: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]: ...
+
+    def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult: ...
+
+    def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
+        """Yield the MD5 sums of ``parts``, in the given order."""
+
+
+@define(slots=True, eq=False)
+class LearnedRunner:
+    """Uses what was learned, and learns from what ``inner`` reads (implements RangeRunner)."""
+
+    inner: RangeRunner
+    learned: Learned
+    derived: DerivedFiles
+
+    def run(self, ranges: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
+        for path, works in groupby(ranges, key=lambda work: work.path):
+            yield from self._file(path, list(works), plan)
+
+    def _file(self, path: str, works: list[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
+        known = self._known(works[0], plan)
+        if known is not None:
+            self.learned.used(path, RANGE)
+            yield known
+            return
+        is_sealed = path in self.derived.sealed
+        identity = self.learned.identity(path) if is_sealed else None
+        copies = []
+        end = 0
+        for result in self.inner.run(works, plan):
+            copies.append(copy_of(result))
+            end = max(end, result.end - works[0].first_offset)
+            yield result
+        self.learned.read(path, end)
+        if identity is None or (works[-1].limit is not None and not _is_whole(works[-1])):
+            return
+        whole = whole_file(copies, lambda work, begin: self.inner.rerun(work, plan, begin))
+        if whole is not None:
+            value = {"parts": _parts(whole, plan), "result": encode_result(whole)}
+            self.learned.keep(path, RANGE, value, identity)
+
+    def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
+        return self.inner.rerun(work, plan, begin)
+
+    def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
+        for part in parts:
+            known = self.learned.known(part.path, MD5)
+            if known is not None and known["valid"] == part.valid:
+                self.learned.used(part.path, MD5)
+                yield FileSums(known["md5"], known["valid_md5"])
+                continue
+            is_sealed = part.path in self.derived.sealed
+            identity = self.learned.identity(part.path) if is_sealed else None
+            for sums in self.inner.md5s([part]):
+                self.learned.read(part.path, self.derived.files.size_of(part.path))
+                value = {"valid": part.valid, "md5": sums.md5, "valid_md5": sums.valid_md5}
+                self.learned.keep(part.path, MD5, value, identity)
+                yield sums
+
+    def _known(self, work: WorkRange, plan: TallyPlan) -> RangeResult | None:
+        """Return the learned result of a file if an audit of it would find nothing."""
+        if not plan.check_crc or not _is_whole(work):
+            return None
+        value = self.learned.known(work.path, RANGE)
+        if value is None or not _serves(value["parts"], work, plan):
+            return None
+        result = decode_result(value["result"], work)
+        number, remainder = divmod(work.first_offset, work.file_size)
+        if remainder or (plan.keys is not None and result.end > plan.keys[1]):
+            return None
+        tally = result.tally
+        if plan.units_of is not None:
+            for queue in tally.queues:
+                if not self.derived.has_units(queue, number, work.file_size):
+                    return None
+                has_files = plan.units_of(queue.topic, queue.queue_id) is not None
+                queue.right_units = queue.unit_count if has_files else 0
+        if plan.entry_units is not None:
+            if not self.derived.has_entry_units(tally, number, work.file_size):
+                return None
+            tally.right_entry_units = tally.records
+        _leave_out(result, plan)
+        return result
+
+
+def _is_whole(work: WorkRange) -> bool:
+    """Return whether the file of a range may be read to its end."""
+    return work.limit is None or work.limit >= work.first_offset + work.file_size
+
+
+def _parts(result: RangeResult, plan: TallyPlan) -> dict[str, bool]:
+    low, high = plan.keys or (0, 0)
+    has_keys = plan.keys is not None and low <= result.work.first_offset and result.end <= high
+    return {"digests": plan.digests, "blocks": plan.blocks, "keys": has_keys}
+
+
+def _serves(parts: dict[str, Any], work: WorkRange, plan: TallyPlan) -> bool:
+    """Return whether a learned result has everything that a plan asks for."""
+    wanted = {
+        "digests": plan.digests,
+        "blocks": plan.blocks,
+        "keys": plan.keys is not None,
+    }
+    low = plan.keys[0] if plan.keys is not None else 0
+    return low <= work.first_offset and all(parts[name] for name in wanted if wanted[name])
+
+
+def _leave_out(result: RangeResult, plan: TallyPlan) -> None:
+    """Remove what the plan does not ask for."""
+    if plan.keys is None:
+        result.tally.key_count = result.tally.key_sum = 0
+    if not plan.blocks:
+        result.blocks, result.groups = [], []
+    if not plan.digests:
+        for queue in result.tally.queues:
+            queue.buckets = {}

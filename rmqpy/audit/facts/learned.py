@@ -1,0 +1,225 @@
+"""What was learned about the files of a store that no longer change, kept from one audit to the
+next.
+
+A log file that is followed by another one, a full queue file, and a full index file are sealed:
+nobody writes to them again. What an audit finds out about one of them is kept in
+``rmqpy/learned/PATH``, with the identity of the file (inode, length, times of the last write and of
+the last change). An entry is used if the identity is still the same: a file that was written to, or
+replaced by another one, has another inode or another time of the last change, which cannot be set,
+even if its length and the time of its last write are as before. An entry that is damaged, of
+another version, or of another file counts as missing.
+
+What an entry cannot show is a byte that changes without a write, on the disk itself. Therefore
+everything that rests on entries says so, with the age of the oldest (:class:`ProofAge`), and
+``full`` reads every file again and reports entries that were wrong.
+
+There is one entry for each file and part (``range``: the walk over a log file; ``units`` and
+``index``: the sums of a queue or index file; ``md5``), in ``rmqpy/learned/PATH.PART``: a header
+line, the BLAKE2b digest of the rest, and compressed JSON:
+
+========  ====================================================================================
+version   version of rmqpy and of the kernel of the audit
+path      path of the file below the root
+part      what was learned
+identity  of the file
+ms        when the file was read
+value     what was learned
+========  ====================================================================================
+
+The folder belongs to rmqpy alone (no broker looks at it), may be removed at any time, and is
+created by ``rmqpy upgrade prepare`` only: where it does not exist, audits change nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+import zlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from attrs import define, field
+
+from rmqpy import __version__
+from rmqpy.codec.tally.kernel import KERNEL_VERSION
+from rmqpy.model.files import FileIdentity, FileSystem
+from rmqpy.store.files.paths import own_folder
+
+__all__ = ["Learned", "ProofAge", "learned_folder", "open_learned"]
+
+log = logging.getLogger(__name__)
+
+HEADER: Final = b"rmqpy-learned 1\n"
+DIGEST_BYTES: Final = 16
+VERSION: Final = f"{__version__}/{KERNEL_VERSION}"
+
+SETTLED_NS: Final = 100_000_000
+COARSE_SETTLED_NS: Final = 2_000_000_000
+"""The time for which a file must have been unchanged before it is read: a write in the same tick of
+the file system's clock would not change its times. Some file systems have ticks of seconds.
+"""
+
+
+@define(slots=True, frozen=True)
+class ProofAge:
+    """How much of what an audit says was read by it, and how much was learned earlier.
+
+    ``oldest_ms`` is the time at which the oldest part was read, -1 if nothing was learned earlier.
+    ``wrong`` has the paths of files about which something else was learned earlier although their
+    times are the same: their bytes have changed without a write.
+    """
+
+    read_bytes: int = 0
+    learned_bytes: int = 0
+    oldest_ms: int = -1
+    wrong: tuple[str, ...] = ()
+
+
+@define(slots=True, eq=False)
+class Learned:
+    """What was learned about one store. Thread-safe.
+
+    With ``full``, nothing that was learned earlier is used; ``wrong`` has the paths of files whose
+    entries turned out to be wrong.
+    """
+
+    files: FileSystem
+    root: str
+    now_ms: Callable[[], int]
+    full: bool = False
+    wrong: list[str] = field(factory=list)
+    unsettled: int = 0
+    """The number of files that had just changed, so that nothing was kept about them."""
+    _met: dict[tuple[str, str], tuple[int, int]] = field(factory=dict)
+    _used: dict[str, tuple[int, int]] = field(factory=dict)
+    _read: dict[str, int] = field(factory=dict)
+    _lock: threading.Lock = field(factory=threading.Lock)
+
+    @property
+    def folder(self) -> str:
+        return learned_folder(self.root)
+
+    def identity(self, path: str) -> FileIdentity | None:
+        """Return the identity of a file before it is read, or None if it has just changed."""
+        found = self.files.identity(path)
+        changed_ns = found[3]
+        settled_ns = SETTLED_NS if changed_ns % 1_000_000_000 else COARSE_SETTLED_NS
+        if changed_ns + settled_ns <= self.now_ms() * 1_000_000:
+            return found
+        self.unsettled += 1
+        return None
+
+    def known(self, path: str, part: str) -> Any:
+        """Return what was learned about a file, or None."""
+        found = None if self.full else self._load(path, part)
+        if found is None:
+            return None
+        with self._lock:
+            self._met[path, part] = found["ms"], found["identity"][1]
+        return found["value"]
+
+    def used(self, path: str, part: str) -> None:
+        """Note that the result rests on what :meth:`known` has returned."""
+        with self._lock:
+            at_ms, size = self._met[path, part]
+            self._used[path] = min(at_ms, self._used.get(path, (at_ms, 0))[0]), size
+
+    def read(self, path: str, count: int) -> None:
+        """Note that ``count`` bytes of a file have been read now."""
+        with self._lock:
+            self._read[path] = max(count, self._read.get(path, 0))
+
+    def keep(self, path: str, part: str, value: Any, identity: FileIdentity | None) -> None:
+        """Keep what was learned about a file that had ``identity`` before it was read.
+
+        Nothing is kept if the file has changed since, or if the folder cannot be written.
+        """
+        if identity is None:
+            return
+        before = self._load(path, part) if self.full else None
+        if before is not None and before["value"] != json.loads(json.dumps(value)):
+            with self._lock:
+                self.wrong.append(path)
+        tree = {
+            "version": VERSION,
+            "path": self._relative(path),
+            "part": part,
+            "identity": identity,
+            "ms": self.now_ms(),
+            "value": value,
+        }
+        packed = zlib.compress(json.dumps(tree, separators=(",", ":")).encode(), 1)
+        try:
+            if self.files.identity(path) == identity:
+                self.files.replace_bytes(self._place(path, part), HEADER + _digest(packed) + packed)
+        except OSError as error:
+            log.debug("cannot keep what was learned about %s: %s", path, error)
+
+    @property
+    def age(self) -> ProofAge:
+        learned = {path: each for path, each in self._used.items() if path not in self._read}
+        return ProofAge(
+            read_bytes=sum(self._read.values()),
+            learned_bytes=sum(size for _, size in learned.values()),
+            oldest_ms=min((at_ms for at_ms, _ in learned.values()), default=-1),
+            wrong=tuple(sorted({self._relative(path) for path in self.wrong})),
+        )
+
+    def forget_missing(self) -> None:
+        """Remove the entries of files that no longer exist."""
+        for place in _files_below(self.files, self.folder):
+            path = place.removeprefix(f"{self.folder}/").rpartition(".")[0]
+            if not self.files.exists(f"{self.root}/{path}") and not self.files.exists(f"/{path}"):
+                self.files.unlink(place)
+
+    def _relative(self, path: str) -> str:
+        return path.removeprefix(f"{self.root}/")
+
+    def _place(self, path: str, part: str) -> str:
+        return f"{self.folder}/{self._relative(path).lstrip('/')}.{part}"
+
+    def _load(self, path: str, part: str) -> dict[str, Any] | None:
+        """Return a valid entry, or None."""
+        try:
+            raw = self.files.read_bytes(self._place(path, part))
+            identity = self.files.identity(path)
+        except OSError:
+            return None
+        digest, packed = raw[len(HEADER) : _BODY], raw[_BODY:]
+        if not raw.startswith(HEADER) or _digest(packed) != digest:
+            return None
+        try:
+            tree: dict[str, Any] = json.loads(zlib.decompress(packed))
+            found = tree["version"], tree["path"], tree["part"], tuple(tree["identity"])
+            is_valid = found == (VERSION, self._relative(path), part, identity)
+            return tree if is_valid and {"ms", "value"} <= tree.keys() else None
+        except (ValueError, KeyError, TypeError, zlib.error):
+            return None
+
+
+_BODY: Final = len(HEADER) + DIGEST_BYTES
+
+
+def learned_folder(root: str) -> str:
+    return f"{own_folder(root)}/learned"
+
+
+def open_learned(
+    files: FileSystem, root: str, now_ms: Callable[[], int], *, full: bool = False
+) -> Learned | None:
+    """Return what was learned about a store, or None if it was never prepared."""
+    return Learned(files, root, now_ms, full) if files.is_dir(learned_folder(root)) else None
+
+
+def _digest(packed: bytes) -> bytes:
+    return hashlib.blake2b(packed, digest_size=DIGEST_BYTES).digest()
+
+
+def _files_below(files: FileSystem, folder: str) -> list[str]:
+    found: list[str] = []
+    for name in files.list_dir(folder):
+        path = f"{folder}/{name}"
+        found += _files_below(files, path) if files.is_dir(path) else [path]
+    return found

@@ -1,0 +1,259 @@
+"""Tests of what audits learn about sealed files: with it, they find exactly what they find without.
+
+The verdict is the manifest with all findings; only its age may differ.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+from campaign.faults import KINDS, Fault, StoreFiles, copy_sparse
+from campaign.stores import GROUPS, build_group
+from harness.upgrade import GOLDEN_SIZES
+
+from rmqpy.audit.checks.engine import AuditOptions, ThreadRunner
+from rmqpy.audit.facts import learned as learned_module
+from rmqpy.audit.facts.file_md5 import FilePart, FileSums
+from rmqpy.audit.facts.learned import Learned, ProofAge, learned_folder, open_learned
+from rmqpy.audit.replicas.manifest import Manifest, ManifestPlan, Md5, make_manifest
+from rmqpy.audit.scan.directory import read_directory
+from rmqpy.audit.scan.findings import Finding
+from rmqpy.audit.scan.ranges import RangeResult, WorkRange
+from rmqpy.audit.scan.sealed import sealed_files
+from rmqpy.codec.tally.kernel import TallyPlan
+from rmqpy.config.loading import StoreSettings
+from rmqpy.store.files.disk import OsFileSystem
+
+JOINED = "C-upgraded-v497/n0"
+NODES = ("A-classic-clean-v497", "A-classic-clean-v533", JOINED)
+
+
+def later_ms() -> int:
+    """Return a time at which files that were just written have settled."""
+    return time.time_ns() // 1_000_000 + 10_000
+
+
+class ReadFiles(ThreadRunner):
+    """A runner that notes the log files that it reads."""
+
+    def __init__(self) -> None:
+        super().__init__(OsFileSystem(), 1)
+        self.walked: set[str] = set()
+        self.summed: set[str] = set()
+
+    def run(self, ranges: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
+        works = list(ranges)
+        self.walked |= {work.path for work in works}
+        return super().run(works, plan)
+
+    def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
+        found = list(parts)
+        self.summed |= {part.path for part in found}
+        return super().md5s(found)
+
+
+def taken(
+    store: Path,
+    learned: Learned | None,
+    runner: ReadFiles | None = None,
+    md5: Md5 = Md5.EVERY_FILE,
+) -> tuple[Manifest, list[Finding]]:
+    """Return the manifest of a store without its age, and all findings."""
+    found: list[Finding] = []
+    settings = StoreSettings(
+        store_path_root_dir=str(store), store_path_commit_log=f"{store}/commitlog", **GOLDEN_SIZES
+    )
+    options = AuditOptions(
+        root=str(store), settings=settings, workers=1, sink=found.extend, learned=learned
+    )
+    plan = ManifestPlan(name="n0", audit=options, now_ms=lambda: 7, md5=md5)
+    manifest, _ = make_manifest(OsFileSystem(), plan, runner)
+    return evolve(manifest, age=None), found
+
+
+def opened(store: Path, *, full: bool = False) -> Learned:
+    """Return what was learned about a store; from now on something is."""
+    Path(learned_folder(str(store))).mkdir(parents=True, exist_ok=True)
+    found = open_learned(OsFileSystem(), str(store), later_ms, full=full)
+    assert found is not None
+    return found
+
+
+def sealed_in(store: Path) -> frozenset[str]:
+    return sealed_files(OsFileSystem(), read_directory(OsFileSystem(), str(store)))
+
+
+def entries(store: Path) -> list[Path]:
+    return sorted(path for path in Path(learned_folder(str(store))).rglob("*") if path.is_file())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("node", NODES)
+def test_sealed_files_are_read_once(copy_of: Callable[[str], Path], node: str) -> None:
+    store = copy_of(node)
+    whole = taken(store, None)
+    assert taken(store, opened(store)) == whole
+    again, runner = opened(store), ReadFiles()
+    assert taken(store, again, runner) == whole
+    logs = {path for path in sealed_in(store) if "/commitlog/" in path or "/data/" in path}
+    assert logs
+    assert not sealed_in(store) & (runner.walked | runner.summed)
+    assert again.age.learned_bytes >= sum(os.path.getsize(path) for path in logs)
+    assert again.age.oldest_ms > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(GROUPS))
+def test_the_verdict_with_faults_is_that_of_a_complete_audit(name: str, tmp_path: Path) -> None:
+    """Faults before the first audit, and faults after it, whose files keep their times."""
+    compare_with_faults(name, tmp_path, rounds=3)
+
+
+def compare_with_faults(name: str, base: Path, rounds: int, seed: int = 0) -> None:
+    """Compare audits of a store of group ``name`` with and without what was learned before."""
+    store = build_group(name, base / "group").stores["n0"]
+    for path in store.rglob("*"):
+        if path.is_file():
+            copy = base / "pristine" / path.relative_to(store)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy_sparse(path, copy)
+    files = StoreFiles(store, base / "pristine")
+    dice = random.Random(f"{name} {seed}")
+    for number in range(rounds):
+        shutil.rmtree(learned_folder(str(store)), ignore_errors=True)
+        early = injected(files, dice) if number % 3 else None
+        assert taken(store, opened(store), md5=Md5.OWN_FILES) == complete(store), early
+        late = injected(files, dice)
+        # The first audit with the fault uses entries and writes others, the second uses those.
+        for _ in range(2):
+            found = taken(store, opened(store), md5=Md5.OWN_FILES)
+            assert found == complete(store), (early, late)
+        files.restore()
+        assert taken(store, opened(store), md5=Md5.OWN_FILES) == complete(store), "after a repair"
+
+
+def complete(store: Path) -> tuple[Manifest, list[Finding]]:
+    return taken(store, None, md5=Md5.OWN_FILES)
+
+
+def injected(files: StoreFiles, dice: random.Random) -> Fault | None:
+    while True:
+        try:
+            return files.inject(dice.choice(list(KINDS)), dice)
+        except FileNotFoundError:
+            continue  # The fault before it has removed the file.
+
+
+def test_a_change_is_found_though_the_time_of_the_write_is_restored(
+    copy_of: Callable[[str], Path],
+) -> None:
+    store = copy_of(JOINED)
+    taken(store, opened(store))
+    log = store / "commitlog" / "00000000000000000000"
+    status = log.stat()
+    with log.open("r+b") as file:
+        file.seek(200)
+        file.write(b"\xff")
+    os.utime(log, ns=(status.st_atime_ns, status.st_mtime_ns))
+    manifest, found = taken(store, opened(store))
+    assert found and (manifest, found) == taken(store, None)
+
+
+@pytest.mark.parametrize("damage", ["bit", "short", "empty", "version", "other file"])
+def test_an_entry_that_is_not_valid_is_not_used(
+    copy_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    store = copy_of("A-classic-clean-v497")
+    whole = taken(store, opened(store))
+    first, second = entries(store)[:2]
+    raw = first.read_bytes()
+    if damage == "bit":
+        first.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    elif damage == "short":
+        first.write_bytes(raw[: len(raw) // 2])
+    elif damage == "empty":
+        first.write_bytes(b"")
+    elif damage == "version":
+        monkeypatch.setattr(learned_module, "VERSION", "another")
+    else:
+        first.write_bytes(second.read_bytes())
+    again = opened(store)
+    path = first.relative_to(learned_folder(str(store))).with_suffix("")
+    assert again.known(str(store / path), first.suffix[1:]) is None
+    assert taken(store, again) == whole
+    assert opened(store).known(str(store / path), first.suffix[1:]) is not None
+
+
+def test_a_full_audit_reads_everything_and_names_wrong_entries(
+    copy_of: Callable[[str], Path],
+) -> None:
+    store = copy_of("A-classic-clean-v497")
+    whole = taken(store, opened(store))
+    (entry,) = (path for path in entries(store) if path.name == "00000000000000000000.range")
+    log = store / "commitlog" / entry.stem
+    writer = opened(store)
+    value = writer.known(str(log), "range")
+    value["result"]["blocks"] = value["result"]["blocks"][::-1]
+    writer.keep(str(log), "range", value, OsFileSystem().identity(str(log)))
+    assert taken(store, opened(store)) != whole, "an entry is believed, not read again"
+    thorough, runner = opened(store, full=True), ReadFiles()
+    assert taken(store, thorough, runner) == whole
+    assert sealed_in(store) <= runner.walked | runner.summed
+    assert thorough.age.wrong == (f"commitlog/{entry.stem}",)
+    assert thorough.age.learned_bytes == 0
+    assert taken(store, opened(store)) == whole, "a full audit replaces wrong entries"
+
+
+def test_a_file_that_has_just_changed_is_read_again(copy_of: Callable[[str], Path]) -> None:
+    store = copy_of("A-classic-clean-v497")
+    changed_ms = [path.stat().st_ctime_ns // 1_000_000 for path in (store / "commitlog").iterdir()]
+    Path(learned_folder(str(store))).mkdir(parents=True)
+    early = Learned(OsFileSystem(), str(store), lambda: min(changed_ms))
+    taken(store, early)
+    assert early.unsettled and not entries(store)
+
+
+def test_nothing_is_written_to_a_store_that_was_not_prepared(
+    copy_of: Callable[[str], Path],
+) -> None:
+    store = copy_of("A-classic-clean-v497")
+    assert open_learned(OsFileSystem(), str(store), later_ms) is None
+    assert not Path(learned_folder(str(store))).exists()
+
+
+def test_entries_of_files_that_are_gone_are_removed(copy_of: Callable[[str], Path]) -> None:
+    store = copy_of("A-classic-clean-v497")
+    taken(store, opened(store))
+    first = store / "commitlog" / "00000000000000000000"
+    first.unlink()
+    opened(store).forget_missing()
+    assert entries(store)
+    assert not [path for path in entries(store) if path.match(f"commitlog/{first.name}.*")]
+
+
+def test_a_manifest_says_how_old_its_parts_are(copy_of: Callable[[str], Path]) -> None:
+    age = ProofAge(read_bytes=1, learned_bytes=2, oldest_ms=3, wrong=("commitlog/0",))
+    manifest = evolve(taken(copy_of("A-classic-clean-v497"), None)[0], age=age)
+    assert Manifest.decode(manifest.encode()).age == age
+
+
+def test_a_sparse_copy_is_another_file(copy_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """A copy of a store does not believe what was learned about the original."""
+    store = copy_of("A-classic-clean-v497")
+    taken(store, opened(store))
+    copy = tmp_path / "copy"
+    for path in store.rglob("*"):
+        if path.is_file():
+            target = copy / path.relative_to(store)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copy_sparse(path, target)
+    runner = ReadFiles()
+    taken(copy, opened(copy), runner)
+    assert {path for path in sealed_in(copy) if "/commitlog/" in path} <= runner.walked
