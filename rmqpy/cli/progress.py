@@ -13,6 +13,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
+from rmqpy.model.text import format_duration
+
 TERMINAL_INTERVAL_S = 0.5
 FILE_INTERVAL_S = 10.0
 
@@ -79,7 +81,7 @@ class ProgressLine:
         else:
             text = f"{self._verb} {self._done} of {self._total} {self._things}, {rate:.1f}/s"
         if rate and self._total > self._done:
-            text += f", {_duration((self._total - self._done) / rate)} left"
+            text += f", {format_duration((self._total - self._done) / rate)} left"
         return text
 
     def _show(self, text: str) -> None:
@@ -94,11 +96,3 @@ def _size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
-
-
-def _duration(seconds: float) -> str:
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,4 +1,4 @@
-"""Byte counts in a readable form."""
+"""Byte counts and durations in a readable form."""
 
 from __future__ import annotations
 
@@ -9,3 +9,12 @@ def format_bytes(count: int) -> str:
         return f"{count} B"
     step = min((count.bit_length() - 1) // 10, len("KMGTPE"))
     return f"{count / 1024**step:.1f} {'KMGTPE'[step - 1]}iB"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration with its two largest units: ``59 s``, ``4 min 3 s``, ``2 h 5 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -9,6 +9,7 @@ is checked where the results of the files are merged, as in any audit.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, Final, Protocol
@@ -72,6 +73,8 @@ class LearnedRunner:
         if whole is not None:
             value = {"parts": _parts(whole, plan), "result": encode_result(whole)}
             self.learned.keep(path, RANGE, value, identity)
+            # Soon its pages are no longer in memory.
+            deque(self.md5s([FilePart(path)]), maxlen=0)
 
     def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
         return self.inner.rerun(work, plan, begin)

@@ -45,9 +45,18 @@ from attrs import define, field
 from rmqpy import __version__
 from rmqpy.codec.tally.kernel import KERNEL_VERSION
 from rmqpy.model.files import FileIdentity, FileSystem
+from rmqpy.model.text import format_bytes, format_duration
+from rmqpy.model.typed_json import check_types
 from rmqpy.store.files.paths import own_folder
 
-__all__ = ["Learned", "ProofAge", "learned_folder", "open_learned"]
+__all__ = [
+    "Learned",
+    "ProofAge",
+    "age_of_json",
+    "age_sentences",
+    "learned_folder",
+    "open_learned",
+]
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +84,32 @@ class ProofAge:
     learned_bytes: int = 0
     oldest_ms: int = -1
     wrong: tuple[str, ...] = ()
+
+
+def age_of_json(tree: dict[str, Any] | None) -> ProofAge | None:
+    """Decode an age. Raise TypeError if ``tree`` is not one."""
+    if tree is None:
+        return None
+    check_types(ProofAge, tree)
+    return ProofAge(**{**tree, "wrong": tuple(map(str, tree.get("wrong", ())))})
+
+
+def age_sentences(age: ProofAge | None, now_ms: int) -> list[str]:
+    """Return what a report says on the age of its evidence; nothing if everything was read."""
+    if age is None:
+        return []
+    found = [
+        f"{path}: found other bytes than before although nobody has written to it; check the disk"
+        for path in age.wrong
+    ]
+    if age.learned_bytes:
+        oldest = format_duration((now_ms - age.oldest_ms) / 1000)
+        found.append(
+            f"read now {format_bytes(age.read_bytes)}, learned earlier"
+            f" {format_bytes(age.learned_bytes)}, the oldest part {oldest} ago"
+            " (--full reads everything again)"
+        )
+    return found
 
 
 @define(slots=True, eq=False)

@@ -39,6 +39,7 @@ from typing import Any, Final
 from attrs import asdict, define, evolve, field
 
 from rmqpy.audit.checks.key_check import KeyHole
+from rmqpy.audit.facts.learned import ProofAge, age_of_json
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.replicas.message_comparison import (
     DifferenceGroup,
@@ -120,6 +121,10 @@ class Subject:
     uncommitted: int = 0
     """Messages in entries that are not known to be committed, and in no consume queue."""
     impossible_offsets: tuple[TableDifference, ...] = ()
+    age: ProofAge | None = None
+    """How much was read for this certificate, and how much was learned earlier; None if everything
+    was read.
+    """
 
     @property
     def severe_findings(self) -> dict[str, int]:
@@ -267,6 +272,7 @@ def _subject_of(tree: dict[str, Any]) -> Subject:
             "first_findings": tuple(tree["first_findings"]),
             "key_holes": _holes(tree),
             "impossible_offsets": _tables(tree, "impossible_offsets"),
+            "age": age_of_json(tree.get("age")),
         }
     )
 
@@ -404,6 +410,7 @@ def _subject(manifest: Manifest, ends: Mapping[tuple[str, int], int]) -> Subject
         key_holes=manifest.key_holes,
         uncommitted=len(manifest.uncommitted),
         impossible_offsets=tuple(impossible_offsets(manifest, ends)),
+        age=manifest.age,
     )
 
 

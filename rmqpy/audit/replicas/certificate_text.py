@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from rmqpy.audit.facts.learned import age_sentences
 from rmqpy.audit.replicas.certificate import Certificate, Comparison, Subject
 from rmqpy.audit.replicas.message_comparison import DifferenceGroup
 from rmqpy.audit.scan.findings import FindingCode
@@ -52,6 +53,7 @@ def certificate_lines(certificate: Certificate) -> Iterator[str]:
             f" {each.by_id} by id, {each.keys_found} of {each.keys} keys"
         )
         yield from (f"  {sentence}" for sentence in _subject_sentences(each))
+        yield from (f"  {text}" for text in age_sentences(each.age, certificate.made_ms))
     for compared in certificate.comparisons:
         yield f"{compared.reference} compared with {compared.other}: {_counts(compared)}"
         sentences = list(comparison_sentences(compared))

@@ -43,7 +43,7 @@ from rmqpy.audit.checks.key_check import KeyHole
 from rmqpy.audit.checks.learned_runner import LearnedRunner
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.audit.facts.file_md5 import FilePart
-from rmqpy.audit.facts.learned import ProofAge
+from rmqpy.audit.facts.learned import ProofAge, age_of_json
 from rmqpy.audit.facts.log_reader import Slot
 from rmqpy.audit.facts.small_files import ConfigTable
 from rmqpy.audit.facts.table_content import TableFacts, read_table_facts
@@ -274,7 +274,7 @@ def _manifest_of(tree: dict[str, Any]) -> Manifest:
         contents=TableFacts.of_json(contents) if (contents := tree.get("contents")) else None,
         key_holes=tuple((first, last, count) for first, last, count in tree.get("key_holes", ())),
         uncommitted=tuple((topic, *numbers) for topic, *numbers in tree.get("uncommitted", ())),
-        age=_age_of(tree.get("age")),
+        age=age_of_json(tree.get("age")),
     )
 
 
@@ -286,13 +286,6 @@ def _bucket_of(numbers: list[int]) -> Bucket:
 def _log_file_tree(file: LogFileDigest) -> dict[str, Any]:
     groups = [[group.offset, group.count, group.crc] for group in file.groups]
     return {**asdict(evolve(file, groups=())), "groups": groups}
-
-
-def _age_of(tree: dict[str, Any] | None) -> ProofAge | None:
-    if tree is None:
-        return None
-    check_types(ProofAge, tree)
-    return ProofAge(**{**tree, "wrong": tuple(map(str, tree.get("wrong", ())))})
 
 
 def _file_md5_of(tree: dict[str, Any]) -> FileMd5:

@@ -11,6 +11,7 @@ from rmqpy.cli.upgrade.carry_out import carry_out, recorded_context
 from rmqpy.cli.upgrade.contexts import locked, plan_context_of
 from rmqpy.cli.upgrade.options import (
     add_verb,
+    full_option,
     give_up_option,
     key_option,
     out_option,
@@ -35,6 +36,7 @@ def add_verbs(verbs: Commands) -> None:
         verbs, "plan", "plan how the replicas become equal, to read and sign off", _plan
     )
     replica_options(plan, may_be_empty=True, of_group=True)
+    full_option(plan)
     plan.add_argument("--reference", metavar="NAME", help="the side to keep after a divergence")
     give_up_option(plan)
     out_option(plan)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
 from rmqpy.cli.upgrade.contexts import plan_context_of
-from rmqpy.cli.upgrade.options import add_verb, replica_options
+from rmqpy.cli.upgrade.options import add_verb, full_option, replica_options
 from rmqpy.cli.upgrade.output import print_result
+from rmqpy.cli.upgrade.replicas import now_ms
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -20,15 +21,20 @@ def add_verbs(verbs: Commands) -> None:
         verbs, "check", "show what prevents a switch; exit code 2 if anything does", _check
     )
     replica_options(check, may_be_empty=True, of_group=True)
+    full_option(check)
 
     manifest = add_verb(
         verbs, "manifest", "print md5 and digests of everything in a directory", _manifest
     )
     replica_options(manifest)
+    full_option(manifest)
     manifest.set_defaults(every_md5=True)
 
 
 def _check(options: argparse.Namespace) -> int:
+    from attrs import asdict
+
+    from rmqpy.audit.facts.learned import age_sentences
     from rmqpy.upgrade.checks.group_checks import CHECKS, logs_verdict, run_checks
 
     context = plan_context_of(options)
@@ -45,9 +51,12 @@ def _check(options: argparse.Namespace) -> int:
         verdict = logs_verdict(context.group)
         value |= verdict.as_json()
         compared = [f"logs: {verdict}"]
+    ages = {each.name: each.manifest.age for each in context.group.surveys}
+    value["ages"] = {name: asdict(age) for name, age in ages.items() if age is not None}
     lines = [
         *(line for each in found for line in each.lines()),
         *compared,
+        *(f"{name}: {text}" for name, age in ages.items() for text in age_sentences(age, now_ms())),
         f"{len(CHECKS)} checks: {len(bad)} findings, {len(found) - len(bad)} notes",
     ]
     print_result(options, value, lines)

@@ -10,6 +10,7 @@ from rmqpy.cli.upgrade.carry_out import announced_in_all, carry_out
 from rmqpy.cli.upgrade.contexts import plan_context_of
 from rmqpy.cli.upgrade.options import (
     add_verb,
+    full_option,
     give_up_option,
     key_option,
     out_option,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 def add_verbs(verbs: Commands) -> None:
     leave = add_verb(verbs, "leave", "go back from DLedger to a classic log", _leave)
     replica_options(leave, of_group=True)
+    full_option(leave)
     leave.add_argument("--cut-index", type=int, metavar="N", help="last entry to keep")
     give_up_option(leave)
     leave.add_argument("--peers", default="", metavar="ID-HOST:PORT;...", help="dLegerPeers")

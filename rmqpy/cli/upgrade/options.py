@@ -42,6 +42,12 @@ def input_options(parser: Parser) -> None:
     parser.add_argument("--authority", metavar="FILE", help="certificates to trust, PEM")
 
 
+def full_option(parser: Parser) -> None:
+    parser.add_argument(
+        "--full", action="store_true", help="read everything, also what prepare has read"
+    )
+
+
 def give_up_option(parser: Parser) -> None:
     parser.add_argument(
         "--give-up", type=int, metavar="N", help="confirm that N messages are discarded"

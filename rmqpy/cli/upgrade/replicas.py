@@ -78,6 +78,7 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
             now_ms=now_ms,
             progress=ProgressLine,
             runner=getattr(options, "runner", None),
+            full=getattr(options, "full", False),
             md5=Md5.EVERY_FILE if getattr(options, "every_md5", False) else Md5.OWN_FILES,
         )
         found.append(LocalReplica(OsFileSystem(), plan))

@@ -10,6 +10,7 @@ from rmqpy.cli.upgrade.carry_out import announced_in_all, carry_out
 from rmqpy.cli.upgrade.contexts import plan_context_of
 from rmqpy.cli.upgrade.options import (
     add_verb,
+    full_option,
     give_up_option,
     input_options,
     replica_options,
@@ -29,6 +30,7 @@ def add_verbs(verbs: Commands) -> None:
         verbs, "switch", "seal the old log and write the configuration of a node", _switch
     )
     replica_options(switch, may_be_empty=True, of_group=True)
+    full_option(switch)
     switch.add_argument("--peers", default="", metavar="ID-HOST:PORT;...", help="dLegerPeers")
     switch.add_argument(
         "--self-id", action="append", default=[], metavar="[NAME=]ID", help="a node's dLegerSelfId"
@@ -46,6 +48,7 @@ def add_verbs(verbs: Commands) -> None:
         "--from", dest="source", required=True, metavar="NAME=DIR|URL", help="a member that has it"
     )
     input_options(join)
+    full_option(join)
     give_up_option(join)
     join.add_argument("--dry-run", action="store_true", help="only print the plan")
     join.add_argument("--yes", action="store_true", help="carry out the plan without asking")

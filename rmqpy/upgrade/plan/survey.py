@@ -1,8 +1,9 @@
 """The survey: everything that the checks need about one replica, as one value.
 
 A survey has the manifest, the configuration, the tables, disk space, and sizes. Taking a survey
-reads every byte of the log once and changes nothing. ``rmqpy upgrade serve`` sends the JSON form of
-the survey, and ranges of files only when a plan needs them.
+reads every byte of the log once, unless it was learned earlier, and changes nothing in the store.
+``rmqpy upgrade serve`` sends the JSON form of the survey, and ranges of files only when a plan
+needs them.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import attrs
 from attrs import define, evolve, field
 
 from rmqpy.audit.checks.engine import AuditOptions, RangeRunner, StoreAudit
+from rmqpy.audit.facts.learned import open_learned
 from rmqpy.audit.replicas.manifest import Manifest, ManifestPlan, Md5, make_manifest
 from rmqpy.audit.scan.directory import LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding
+from rmqpy.audit.scan.ranges import RANGE_BYTES
 from rmqpy.codec.backend import scan_records
 from rmqpy.config.loading import StoreSettings
 from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
@@ -126,7 +129,8 @@ class SurveyPlan:
 
     ``settings`` are the broker's, if its files are elsewhere or its sizes are known. ``runner``
     reads the logs; without one, threads of this process do. ``md5`` selects the files whose md5 is
-    computed: comparing and aligning need those of logs and tables.
+    computed: comparing and aligning need those of logs and tables. ``full`` reads files again about
+    which everything was learned earlier.
     """
 
     name: str
@@ -137,10 +141,12 @@ class SurveyPlan:
     progress: StartProgress = NoProgress
     md5: Md5 = Md5.OWN_FILES
     runner: Callable[[StoreDirectory], RangeRunner] | None = None
+    full: bool = False
+    range_bytes: int = RANGE_BYTES
 
 
 def take_survey(files: FileSystem, plan: SurveyPlan) -> Survey:
-    """Return a survey of everything below ``plan.root``; change nothing."""
+    """Return a survey of everything below ``plan.root``; change nothing in the store."""
     found: list[dict[str, Any]] = []
 
     def keep(findings: list[Finding]) -> None:
@@ -151,6 +157,8 @@ def take_survey(files: FileSystem, plan: SurveyPlan) -> Survey:
         settings=plan.settings,
         sink=keep,
         progress=plan.progress("reading"),
+        learned=open_learned(files, plan.root, plan.now_ms, full=plan.full),
+        range_bytes=plan.range_bytes,
     )
     manifest_plan = ManifestPlan(name=plan.name, audit=audit_plan, now_ms=plan.now_ms, md5=plan.md5)
     directory = read_directory(files, plan.root, plan.settings)

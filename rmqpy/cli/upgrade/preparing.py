@@ -1,0 +1,64 @@
+"""``rmqpy upgrade prepare``: read sealed files while the brokers run."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from rmqpy.cli.parsing import EXIT_DONE
+from rmqpy.cli.upgrade.options import add_verb, full_option, replica_options
+from rmqpy.cli.upgrade.output import print_result
+from rmqpy.cli.upgrade.replicas import local_replicas
+
+if TYPE_CHECKING:
+    from rmqpy.cli.parsing import Commands
+
+RATE_MIB = 50.0
+
+
+def add_verbs(verbs: Commands) -> None:
+    prepare = add_verb(
+        verbs,
+        "prepare",
+        "read sealed files while the brokers run, so that the commands of the stop need not",
+        _prepare,
+    )
+    replica_options(prepare, may_be_empty=True, of_group=True)
+    full_option(prepare)
+    prepare.add_argument(
+        "--rate",
+        type=float,
+        default=RATE_MIB,
+        metavar="MIB",
+        help=f"read at most MIB MiB a second on each replica; 0: no limit; default {RATE_MIB:.0f}",
+    )
+    prepare.add_argument(
+        "--clear", action="store_true", help="remove what was learned from the directories"
+    )
+    prepare.set_defaults(interrupted="run the command again: it continues where it stopped")
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    from attrs import asdict
+
+    from rmqpy.model.text import format_bytes
+    from rmqpy.upgrade.prepare import Pace, forget, prepare
+
+    replicas = local_replicas(options)
+    if options.clear:
+        for replica in replicas:
+            forget(replica)
+        names = [replica.name for replica in replicas]
+        print_result(options, {"cleared": names}, [f"{name}: nothing is known" for name in names])
+        return EXIT_DONE
+    value, lines = {}, []
+    for replica in replicas:
+        found = prepare(replica, Pace(options.rate * (1 << 20)))
+        value[found.name] = asdict(found)
+        lines.append(
+            f"{found.name}: {format_bytes(found.learned_bytes)} are known,"
+            f" {format_bytes(found.read_bytes)} of them were read now; in the stop, each command"
+            f" reads {format_bytes(found.left_bytes)} ({found.left_s:.1f} s)"
+        )
+    print_result(options, value, lines)
+    return EXIT_DONE

@@ -1,0 +1,123 @@
+"""Learn, while the brokers run, everything about the files to which they no longer write.
+
+What is learned stays in the directory (:mod:`rmqpy.audit.facts.learned`). While the group is
+stopped, every command then reads only the open files and the tables. Preparing reads files and
+writes in ``rmqpy/learned`` alone; it may be killed, repeated, and run while files expire.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from attrs import define, evolve, field
+
+from rmqpy.audit.checks.engine import RangeRunner, ThreadRunner
+from rmqpy.audit.facts.file_md5 import FilePart, FileSums
+from rmqpy.audit.facts.learned import SETTLED_NS, Learned, ProofAge, learned_folder
+from rmqpy.audit.scan.directory import StoreDirectory
+from rmqpy.audit.scan.ranges import RangeResult, WorkRange
+from rmqpy.codec.tally.kernel import TallyPlan
+from rmqpy.model.errors import RmqError
+from rmqpy.upgrade.checks.replica import LocalReplica
+from rmqpy.upgrade.plan.survey import SurveyPlan, take_survey
+
+__all__ = ["Pace", "Prepared", "forget", "prepare"]
+
+RANGE_BYTES = 4 << 20
+"""The number of bytes that are read at a time, so that a limited rate is an even one."""
+ATTEMPTS_MAX = 10
+"""The number of times that a store is read again because a file has expired meanwhile."""
+
+
+@define(slots=True)
+class Pace:
+    """A limit of bytes per second, over the whole time; 0 means none."""
+
+    bytes_per_second: float
+    now_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    _due_s: float = 0.0
+
+    def spend(self, count: int) -> None:
+        """Wait until ``count`` bytes more may have been read."""
+        if not self.bytes_per_second:
+            return
+        now_s = self.now_s()
+        self._due_s = max(self._due_s, now_s) + count / self.bytes_per_second
+        self.sleep(self._due_s - now_s)
+
+
+@define(slots=True)
+class PacedRunner:
+    """Reads ranges at a limited rate (implements RangeRunner).
+
+    The sums of a log file are computed after the walk over it, from memory, and do not count.
+    """
+
+    inner: RangeRunner
+    pace: Pace
+
+    def run(self, ranges: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
+        for result in self.inner.run(ranges, plan):
+            yield result
+            self.pace.spend(result.work.stop - result.work.start)
+
+    def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
+        return self.inner.rerun(work, plan, begin)
+
+    def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
+        return self.inner.md5s(parts)
+
+
+@define(slots=True, frozen=True)
+class Prepared:
+    """What was prepared on one replica, and what is left for every command of the stop.
+
+    ``read_bytes`` were read now; a command reads ``left_bytes`` in ``left_s`` seconds.
+    """
+
+    name: str
+    read_bytes: int
+    learned_bytes: int
+    left_bytes: int
+    left_s: float = field(eq=False)
+
+
+def prepare(replica: LocalReplica, pace: Pace) -> Prepared:
+    """Learn what is not known yet about a replica of this host."""
+    files, plan = replica.files, replica.plan
+    files.make_dirs(learned_folder(plan.root))
+
+    def paced(_directory: StoreDirectory) -> RangeRunner:
+        return PacedRunner(ThreadRunner(files, 1), pace)
+
+    first = _age(replica, evolve(plan, runner=paced, range_bytes=RANGE_BYTES))
+    Learned(files, plan.root, plan.now_ms).forget_missing()
+    # A file that was closed at the last moment has not settled yet.
+    pace.sleep(SETTLED_NS / 1_000_000_000)
+    begin_s = pace.now_s()
+    left = _age(replica, plan)
+    return Prepared(
+        plan.name, first.read_bytes, left.learned_bytes, left.read_bytes, pace.now_s() - begin_s
+    )
+
+
+def forget(replica: LocalReplica) -> None:
+    """Remove everything that was learned about a replica of this host."""
+    replica.files.remove_tree(learned_folder(replica.root))
+
+
+def _age(replica: LocalReplica, plan: SurveyPlan) -> ProofAge:
+    """Take a survey; start again if a file expires under it, with what was learned by then."""
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            age = take_survey(replica.files, plan).manifest.age
+        except FileNotFoundError:
+            continue
+        assert age is not None, "the folder exists"
+        return age
+    raise RmqError(
+        f"{plan.name}: found files that disappeared during each of {ATTEMPTS_MAX} attempts to read"
+        f" {plan.root}, expected files to expire rarely; check what removes them, and repeat"
+    )
