@@ -271,6 +271,24 @@ def test_a_missing_index_of_entries_is_reported(copy_of: Callable[[str], Path]) 
     assert codes(facts_of(store)) == [FindingCode.ENTRY_INDEX_MISSING]
 
 
+def test_a_running_member_without_entries_is_whole(copy_of: Callable[[str], Path]) -> None:
+    """The state right after the start of a switched group: the old log is closed, no vote yet."""
+    store = copy_of("C-upgraded-v497/n0")
+    first, *others = sorted((store / "dledger-n0/data").iterdir())
+    for other in others:
+        other.unlink()
+    os.truncate(first, 0)
+    os.truncate(first, 65536)
+    for name in ("index", "consumequeue"):
+        shutil.rmtree(store / name, ignore_errors=True)
+    shutil.rmtree(store / "dledger-n0/index")
+    for path in (store / "dledger-n0").glob("c*"):
+        path.unlink()  # currterm, checkpoint, and their backups
+    facts = read_facts(OsFileSystem(), str(store), None, lambda path: 1)
+    assert facts.running and facts.mode is Mode.JOINED
+    assert codes(facts) == []
+
+
 def test_a_running_broker_is_detected_and_not_disturbed(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
     holder = subprocess.Popen(

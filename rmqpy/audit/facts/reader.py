@@ -77,7 +77,9 @@ class _FactsReader:
         if self.running:
             confirmed = max((queue.end_physical for queue in queues), default=0)
         ledger = directory.ledger
-        classic_facts = self._log(directory.classic, confirmed)
+        # The old log of a member is closed: nothing is being written to it.
+        closed = ledger is not None and bool(ledger.data)
+        classic_facts = self._log(directory.classic, None if closed else confirmed)
         ledger_facts = self._log(ledger.data, confirmed) if ledger else None
         divided = ledger_facts.begin if classic_facts and ledger_facts else None
         mode = _mode(classic_facts, ledger_facts)
@@ -161,7 +163,7 @@ class _FactsReader:
             self._find(FindingCode.DIVIDE_OPEN, path, found, f"a filler up to {old_end}")
 
     def _check_ledger(self, ledger: LedgerFolder, facts: LogFacts) -> None:
-        if not ledger.index.files:
+        if facts.last is not None and not ledger.index.files:
             self._find(FindingCode.ENTRY_INDEX_MISSING, f"{ledger.folder}/index")
         last = (-1, -1) if facts.last is None else (facts.last.index, facts.last.term)
         for path, found in ledger_state_problems(self.files, ledger, *last):

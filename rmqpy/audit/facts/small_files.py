@@ -192,7 +192,8 @@ def ledger_state_problems(
     """Return the paths of a member's wrong files, and what each contains.
 
     The last entry of the log has ``last_index`` and ``last_term``, or -1. A missing ``checkpoint``
-    without a backup is usual shortly after the first start.
+    without a backup is usual shortly after the first start, and before the first entry so is a
+    missing ``currterm``: the member has not voted yet.
     """
     problems = []
     for path, numbers, further in (
@@ -202,7 +203,8 @@ def ledger_state_problems(
         if files.exists(path):
             found = _unreadable(files.read_bytes(path), numbers, further)
         else:
-            needed = path == ledger.current_term or files.exists(path + BACKUP_SUFFIX)
+            voted = path == ledger.current_term and last_index >= 0
+            needed = voted or files.exists(path + BACKUP_SUFFIX)
             found = "no file" if needed else ""
         if found:
             problems.append((path, found))

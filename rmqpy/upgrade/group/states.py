@@ -322,11 +322,14 @@ class GroupFacts:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the certificate is about exactly the present logs."""
+        """Whether the certificate is about exactly the present logs.
+
+        Its ends are not enough: the way back rewrites the logs and keeps their ends.
+        """
         proof = self.proof
         return (
             proof is not None
-            and proof.holds
+            and self.is_proven_since_the_plan
             and self.every(lambda each: proof.ends.get(each.name) == each.end)
         )
 
