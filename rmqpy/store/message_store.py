@@ -299,6 +299,9 @@ class MessageStore:
         if self.index is not None:
             self.index.sync()
         if self.opened.entries is not None:
+            for file in self.opened.entries.take_dirty_index():
+                file.sync()
+            self.opened.entries.mark_index_flushed()
             self.opened.entries.checkpoint_task()()
         elif self.opened.classic is not None:
             self.opened.classic.drop_unused()

@@ -186,7 +186,7 @@ class Broker:
         take effect.
         """
         identity, tables, each = self.identity, self.tables, self.periodic.every
-        each("flush", self._flush_period_ms, self.log_flusher.begin)
+        self.log_flusher.start()
         each(
             "queues",
             lambda: identity.store.flush_consume_queue_thorough_interval,
@@ -209,12 +209,6 @@ class Broker:
         each("hold", self._sweep_period_ms, self.server.sweep)
         each("slow consumers", lambda: SLOW_CONSUMERS_PERIOD_MS, self.slow_consumers.check)
         each("statistics", lambda: SAMPLE_PERIOD_MS, self._sample)
-
-    def _flush_period_ms(self) -> int:
-        store = self.identity.store
-        if store.enable_dledger_commit_log:  # Java's DLedger ignores flushIntervalCommitLog.
-            return self.identity.configuration.dledger.flush_file_interval
-        return store.flush_interval_commit_log
 
     def _sweep_period_ms(self) -> int:
         long = self.identity.broker_settings.long_polling_enable
@@ -271,7 +265,15 @@ def build_broker(deps: BrokerDependencies) -> Broker:
     internal_messages = InternalMessageWriter(store.appender, scheduler, statistics)
     fence = WriteFence(store.log, store.health, gate, internal_messages, scheduler)
     failures = StoreFailureHandler(store.health, gate, internal_messages, store.note_lost_pages)
-    log_flusher = LogFlusher(store.flush_tracker, gate, scheduler, failures.on_failure)
+
+    def flush_period_ms() -> int:
+        if identity.store.enable_dledger_commit_log:  # It ignores flushIntervalCommitLog, in Java.
+            return configuration.dledger.flush_file_interval
+        return identity.store.flush_interval_commit_log
+
+    log_flusher = LogFlusher(
+        store.flush_tracker, gate, scheduler, failures.on_failure, flush_period_ms
+    )
     queue_flusher = QueueFlusher(store.flush_tracker, scheduler, failures.on_failure)
     cleaning = StoreCleaning(identity, store, topics, scheduler, queue_flusher.begin)
     registration = RegistrationService(

@@ -187,7 +187,11 @@ class GroupCommitDelay:
 
 
 class LogFlusher(_Flushing[FlushTask]):
-    """The flushes of the commit log."""
+    """The flushes of the commit log, in intervals of ``period_ms`` and when replies wait for one.
+
+    The interval begins when a flush ends, as in Java (``ServiceThread.waitForRunning``): a flush
+    that takes as long as the interval would otherwise be followed by the next one at once.
+    """
 
     def __init__(
         self,
@@ -195,11 +199,31 @@ class LogFlusher(_Flushing[FlushTask]):
         gate: SendGate,
         scheduler: Scheduler,
         on_failure: Callable[[], None],
+        period_ms: Callable[[], int],
     ) -> None:
         super().__init__(store, scheduler, on_failure)
         self._gate = gate
         self._delay = GroupCommitDelay()
         self._timer: Timer | None = None
+        self._period_ms = period_ms
+        self._interval: Timer | None = None
+
+    def start(self) -> None:
+        """Start the intervals. The period is read for each of them, so it may change."""
+        self._interval = self._scheduler.call_later(self._period_ms(), self._on_interval)
+
+    def _on_interval(self) -> None:
+        self._interval = None
+        try:
+            self.begin()
+        finally:
+            if not self._running:
+                self.start()
+
+    def _ended(self, task: FlushTask, error: BaseException | None) -> None:
+        super()._ended(task, error)
+        if self._interval is None and not self._running and self._stopped is None:
+            self.start()
 
     def begin_if_awaited(self) -> None:
         """Start a flush if a reply waits for it and the expected replies have arrived."""
@@ -211,6 +235,8 @@ class LogFlusher(_Flushing[FlushTask]):
             self._timer = self._scheduler.call_later(COMPANY_MS, self._on_timer)
 
     def stop(self, done: Callable[[], None]) -> None:
+        if self._interval is not None:
+            self._interval.cancel()
         if self._timer is not None:  # A flush waits for more replies, and no more will arrive.
             self._begin_now()
         super().stop(done)

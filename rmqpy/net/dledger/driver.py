@@ -437,12 +437,30 @@ class DLedgerDriver:
     # -------------------------------------------------------------------------------- checkpoint
 
     def _save_checkpoint(self) -> None:
+        """Sync the index, then save the checkpoint that covers it."""
         self._timers["checkpoint"] = self._scheduler.call_later(
             CHECKPOINT_INTERVAL_MS, self._save_checkpoint
         )
-        if not self._saving:
-            self._saving = True
+        if self._saving or self._store.health.failure is not None:
+            return
+        self._saving = True
+        files = self.entries.take_dirty_index()
+
+        def sync() -> None:
+            for file in files:
+                file.sync()
+
+        def synced(_result: None, error: BaseException | None) -> None:
+            if error is not None:  # Units may be missing on the disk, and no later sync tells.
+                self._saving = False
+                reason = f"flushing the DLedger index failed: {error}"
+                logger.error("%s", reason)
+                self._store.health.fail(reason)
+                return
+            self.entries.mark_index_flushed()
             self._scheduler.run_blocking(self.entries.checkpoint_task(), self._checkpoint_saved)
+
+        self._scheduler.run_blocking(sync, synced)
 
     def _checkpoint_saved(self, _result: None, error: BaseException | None) -> None:
         self._saving = False

@@ -2,10 +2,12 @@
 position of entry ``n``.
 
 The data files are authoritative, and the units are derived from them: recovery rewrites units that
-are missing or differ.
+are missing or differ. So units need not be durable when their entries are: they are synced before
+each checkpoint, and recovery reads all entries after the durable one of the checkpoint.
 
-Invariants: no unit follows that of the last entry (a later recovery would trust it); an index that
-does not start at 0 starts with the file of the first entry.
+Invariants: no unit follows that of the last entry (a later recovery would trust it), not even
+after a power loss: a cut is durable before other units are written there; an index that does not
+start at 0 starts with the file of the first entry.
 """
 
 from __future__ import annotations
@@ -30,13 +32,19 @@ class EntryIndex:
         self._files = files
         self._segments = segments
         self.folder = folder
-        self._flushed = 0
+        self._flushed = segments.wrote_offset
         self._flushing = 0
         """The ends of the durable units, and of those that a running sync makes durable."""
+
+    @property
+    def durable_index(self) -> int:
+        """The last entry whose unit is durable."""
+        return self._flushed // INDEX_UNIT_SIZE - 1
 
     def put(self, first_index: int, units: bytes) -> None:
         """Write consecutive units; the first is that of entry ``first_index``."""
         offset = first_index * INDEX_UNIT_SIZE
+        self._flushed = min(self._flushed, offset)
         while units:
             file = self._segments.find(offset)
             if file is None:
@@ -117,14 +125,18 @@ class EntryIndex:
         return found
 
     def cut(self, count: int) -> None:
-        """Remove the units from number ``count``."""
+        """Remove the units from number ``count``, durably. Blocks if there are any."""
         end = count * INDEX_UNIT_SIZE
         self._flushed = min(self._flushed, end)
         self._flushing = min(self._flushing, end)
         if not self._segments:
             return
+        changes = self._segments.changes
         self._segments.cut(max(end, self._segments.min_offset))
-        self._clear_from(end)
+        if self._segments.changes != changes:
+            self._segments.sync_directories()
+        if self._clear_from(end):
+            self._segments.last.sync()
 
     def expire(self, begin_index: int) -> None:
         """Remove the files that only contain units before ``begin_index``."""
@@ -141,9 +153,12 @@ class EntryIndex:
             self._segments.drop_last()
 
     def settled(self, count: int) -> None:
-        """Finish recovery, which has found or written ``count`` units."""
+        """Finish recovery, which has found or written ``count`` units. Blocks."""
+        end = count * INDEX_UNIT_SIZE
         self.cut(count)
-        self._flushed = count * INDEX_UNIT_SIZE
+        if self._flushed < end:
+            self.sync()
+        self._flushed = end
 
     def take_dirty(self, count: int) -> tuple[MappedFile, ...]:
         """Return the files with units below ``count`` that no sync has covered. The caller starts a
@@ -164,12 +179,14 @@ class EntryIndex:
     def close(self) -> None:
         self._segments.close()
 
-    def _clear_from(self, end: int) -> None:
+    def _clear_from(self, end: int) -> bool:
+        """Write zeros over the units from ``end``. Return whether there were any."""
         file = self._segments.last
-        start = end - file.first_offset
+        first = start = end - file.first_offset
         while start < file.size:
             stale = bytes(file.view[start : start + _ZEROS_AT_ONCE])
             if not stale.strip(b"\0"):
-                return
+                break
             file.file.write(start, bytes(len(stale)))
             start += _ZEROS_AT_ONCE
+        return start > first

@@ -177,6 +177,9 @@ def _recover(
         start = clean_start(data)
     else:
         start = unclean_start(data, framing, opening.safe_timestamp_ms)
+        if durable is not None and data.find(durable.offset - 1) is not None:
+            # Units of later entries may be missing, in any file.
+            start = min(start, (durable.offset - 1 - data.min_offset) // data.file_size)
     while True:
         end = _find_end(walker, start, opening, holes, index)
         store = _store(opening, data, index)

@@ -90,8 +90,8 @@ class EntryStore(EntryReader):
         both.
         """
         self.durable = DurableEntry()
-        """The last entry known to have been committed and durable here. If the log ends before it,
-        damage has removed entries.
+        """The last entry known to have been committed and durable here, as are all entries up to
+        it and their units. If the log ends before it, damage has removed entries.
         """
 
     def subscribe(
@@ -339,15 +339,14 @@ class EntryStore(EntryReader):
     # Durability
 
     def dirty_files(self) -> tuple[MappedFile, ...]:
-        """Return the files with bytes that no sync has covered: data, then index."""
+        """Return the data files with bytes that no sync has covered."""
         start, stop = self.flushed_offset, self._stored_offset
         if start >= stop:
             return ()
         self._flushing_to = stop
         if self.stored_index >= 0:
             self._flushing_end = LedgerEnd(self.stored_index, self.term_of(self.stored_index))
-        data = (file for file in self._data if file.end_offset > start)
-        return (*data, *self._index.take_dirty(self.stored_index + 1))
+        return tuple(file for file in self._data if file.end_offset > start)
 
     @property
     def _stored_offset(self) -> int:
@@ -364,11 +363,20 @@ class EntryStore(EntryReader):
 
     def mark_flushed(self, offset: PhysicalOffset) -> None:
         """Record that the files returned by :meth:`dirty_files` are durable."""
-        self._index.flushed()
         durable = min(offset, self._flushing_to)
         self.flushed_offset = PhysicalOffset(max(self.flushed_offset, durable))
         self._synced_index = max(self._synced_index, self._flushing_end.index)
         self._on_flushed(self._flushing_end)
+
+    def take_dirty_index(self) -> tuple[MappedFile, ...]:
+        """Return the index files with units that no sync has covered. To be synced before a
+        checkpoint, and reported with :meth:`mark_index_flushed`.
+        """
+        return self._index.take_dirty(self.stored_index + 1)
+
+    def mark_index_flushed(self) -> None:
+        """Record that the files returned by :meth:`take_dirty_index` are durable."""
+        self._index.flushed()
 
     def checkpoint_task(self) -> Callable[[], None]:
         """Return a task that stores the committed index and the durable point as of now (every 3 s
@@ -380,7 +388,8 @@ class EntryStore(EntryReader):
         return partial(self.member_files.save_checkpoint, checkpoint)
 
     def _advance_durable(self) -> None:
-        index = LedgerIndex(min(self.committed_index, self._synced_index))
+        synced = min(self._synced_index, self._index.durable_index)
+        index = LedgerIndex(min(self.committed_index, synced))
         if index > self.durable.index:
             try:
                 self.durable = DurableEntry(index, self.end_of(index))

@@ -5,6 +5,8 @@ tail, resets its log, and recovers from a crash in between.
 from __future__ import annotations
 
 import errno
+import random
+import struct
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -365,6 +367,74 @@ def test_a_sync_does_not_cover_entries_written_after_its_start(
     store.close_without_flush()
     store = opened(rig.after_end("crash"))
     assert entries_of(store).end == LedgerEnd(LedgerIndex(11), Term(2))
+    store.close_without_flush()
+
+
+def test_a_flush_of_the_log_syncs_the_data_and_no_units(
+    rig: MemoryRig, leader: list[Entry]
+) -> None:
+    """The units of entries since the last checkpoint are lost with the power, and written again."""
+    store = opened(rig)
+    take(entries_of(store), leader)
+    rig.flush(store)
+    units = bytes_of(rig, INDEX)
+    rig = rig.after_end("crash")
+    store.close_without_flush()
+    assert not any(bytes_of(rig, INDEX).values())
+    store = opened(rig)
+    assert bytes_of(rig, INDEX) == units
+    assert read_entries(entries_of(store), range(40)) == leader
+    store.close_without_flush()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_units_that_a_power_loss_keeps_in_any_combination_are_completed(
+    rig: MemoryRig, leader: list[Entry], seed: int
+) -> None:
+    """The time up to which the log was flushed may lead recovery to a file after lost units."""
+    store = opened(rig)
+    entries = entries_of(store)
+    take(entries, leader[:12])
+    rig.flush(store)
+    entries.commit_to(LedgerIndex(8))
+    for file in entries.take_dirty_index():
+        file.sync()
+    entries.mark_index_flushed()
+    entries.checkpoint_task()()
+    take(entries, leader[12:])
+    rig.flush(store)
+    store.flush_tracker.flush_queues()
+    checkpoint = rig.files.open("/store/checkpoint", size=4096)
+    late_ms = rig.clock.now_ms() + 3_600_000
+    checkpoint.write(0, struct.pack(">qqq", late_ms, late_ms, late_ms))
+    checkpoint.sync()
+    rig.files.sync_dir("/store")
+    units = bytes_of(rig, INDEX)
+    after = rig.after(rig.files.tear(random.Random(seed), page_bytes=64))
+    store.close_without_flush()
+    store = opened(after)
+    assert bytes_of(after, INDEX) == units
+    assert read_entries(entries_of(store), range(40)) == leader
+    store.close_without_flush()
+
+
+def test_cut_units_do_not_return_after_a_power_loss(rig: MemoryRig, leader: list[Entry]) -> None:
+    """Otherwise they would differ from the units of the entries that replaced theirs only in the
+    term, and the entries would count as damaged.
+    """
+    store = opened(rig)
+    entries = entries_of(store)
+    take(entries, leader[:12])
+    rig.flush(store)
+    rig.write_back("/index/")
+    entries.truncate_from(5)
+    take(entries, with_term(leader[5:12], 2))
+    rig.flush(store)
+    rig = rig.after_end("crash")
+    store.close_without_flush()
+    store = opened(rig, "n0-127.0.0.1:20911;n1-127.0.0.1:20912")
+    assert entries_of(store).end == LedgerEnd(LedgerIndex(11), Term(2))
+    assert not entries_of(store).holes
     store.close_without_flush()
 
 
