@@ -17,7 +17,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from rmqpy import __version__
-from rmqpy.cli.parsing import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NO, Parser
+from rmqpy.cli.errors import report_error, wants_json
+from rmqpy.cli.parsing import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_NO,
+    BadUsageError,
+    Parser,
+)
 from rmqpy.model.errors import RmqError
 from rmqpy.net.logging_setup import configure_logging
 
@@ -41,6 +49,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = sys.argv[1:] if arguments is None else arguments
+    as_json = wants_json(words)
     hint = ""
     try:
         options = _parser(words).parse_args(words)
@@ -51,14 +60,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not getattr(options, "serves", False):
             _refuse_lost_pages()
         return result
-    except RmqError as error:
-        print(f"rmqpy: {error}", file=sys.stderr)
-        return EXIT_FAILED
-    except OSError as error:
-        from rmqpy.cli.os_errors import sentence_of
-
-        print(f"rmqpy: {sentence_of(error)}", file=sys.stderr)
-        return EXIT_FAILED
+    except BadUsageError as error:
+        if not as_json:
+            print(error.usage, end="", file=sys.stderr)
+        sys.exit(report_error(error, EXIT_FAILED, as_json=as_json))
+    except (RmqError, OSError) as error:
+        return report_error(error, EXIT_FAILED, as_json=as_json)
     except KeyboardInterrupt:
         print(f"rmqpy: interrupted{hint and '; '}{hint}", file=sys.stderr)
         return EXIT_INTERRUPTED

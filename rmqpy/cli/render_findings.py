@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from rmqpy.audit.checks.engine import StoreAudit
 from rmqpy.audit.scan.findings import Finding
+from rmqpy.cli.errors import error_json
 
 
 class Report:
@@ -18,10 +19,23 @@ class Report:
         self._as_json = as_json
         self._stream = stream or sys.stdout
         self._count = 0
-        if as_json:
+        self._begun = False
+
+    def _begin(self) -> None:
+        if self._as_json and not self._begun:
             self._stream.write('{"findings": [')
+        self._begun = True
+
+    def fail(self, error: Exception, exit_code: int) -> None:
+        """End the document after an error in the middle of the audit. Raise the error again if
+        nothing was written, or if the output is text.
+        """
+        if not (self._as_json and self._begun):
+            raise error
+        self._stream.write("\n], " + json.dumps(error_json(error, exit_code))[1:] + "\n")
 
     def findings(self, findings: list[Finding]) -> None:
+        self._begin()
         for finding in findings:
             if self._as_json:
                 separator = ",\n" if self._count else "\n"
@@ -32,6 +46,7 @@ class Report:
 
     def end(self, audit: StoreAudit) -> None:
         """Write the summary after the last finding."""
+        self._begin()
         if self._as_json:
             rest = {
                 "clean": audit.is_clean,

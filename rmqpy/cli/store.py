@@ -8,7 +8,14 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, Parser, add_format_option, add_log_options
+from rmqpy.cli.parsing import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_NO,
+    Parser,
+    add_format_option,
+    add_log_options,
+)
 from rmqpy.config.loading import StoreSettings, load_broker_configuration
 from rmqpy.model.errors import RmqError
 
@@ -162,17 +169,22 @@ def _report(options: argparse.Namespace) -> int:
     from rmqpy.cli.render_findings import Report
     from rmqpy.store.files.disk import OsFileSystem
 
+    root = _root(options)
     report = Report(as_json=options.format == "json")
     workers = {"workers": options.workers} if options.workers > 0 else {}
     with ProgressLine("checked") as progress:
         plan = AuditOptions(
-            root=_root(options),
+            root=root,
             settings=_settings(options),
             sink=report.findings,
             progress=progress,
             **workers,
         )
-        audit = audit_store(OsFileSystem(), plan)
+        try:
+            audit = audit_store(OsFileSystem(), plan)
+        except (RmqError, OSError) as error:
+            report.fail(error, EXIT_FAILED)
+            return EXIT_FAILED
     report.end(audit)
     return EXIT_DONE if audit.is_clean else EXIT_NO
 

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from rmqpy.cli.errors import error_json
 from rmqpy.cli.given_files import read_secret
-from rmqpy.cli.parsing import EXIT_DONE, EXIT_FAILED, EXIT_NO
-from rmqpy.model.errors import RmqError
+from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -27,7 +27,6 @@ _CONTROL |= {0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 def guarded(run: Verb) -> Verb:
     def guarded(options: argparse.Namespace) -> int:
-        from rmqpy.cli.os_errors import sentence_of
         from rmqpy.cli.upgrade.group.given import use_group
         from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
         from rmqpy.upgrade.steps.reference import DivergedError
@@ -37,15 +36,10 @@ def guarded(run: Verb) -> Verb:
             return run(options)
         except UpgradeRefusedError as refused:
             sides = refused.sides if isinstance(refused, DivergedError) else {}
-            value = {"refused": str(refused), **({"sides": sides} if sides else {})}
+            more = {"refused": str(refused), **({"sides": sides} if sides else {})}
+            value = error_json(refused, EXIT_NO, more)
             print_result(options, value, _refusal_lines(str(refused), sides), sys.stderr)
             return EXIT_NO
-        except (RmqError, OSError) as error:
-            if options.format != "json":
-                raise
-            text = sentence_of(error) if isinstance(error, OSError) else str(error)
-            print_result(options, {"error": text}, ())
-            return EXIT_FAILED
 
     return guarded
 

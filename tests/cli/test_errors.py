@@ -1,0 +1,109 @@
+"""Errors: a sentence on stderr, or with ``--format json`` one object on stdout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqpy.cli import main
+from rmqpy.cli.errors import error_json
+from rmqpy.model.errors import RmqError, StoreError
+
+KEYS = {"error", "found", "expected", "remedy", "exit_code"}
+
+
+def failed(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Run a command that fails, and return the object that it prints."""
+    try:
+        code: object = main([*words, "--format", "json"])
+    except SystemExit as ended:
+        code = ended.code
+    printed = capsys.readouterr()
+    value: dict[str, Any] = json.loads(printed.out)
+    assert value.keys() >= KEYS and value["exit_code"] == code
+    assert printed.err == ""
+    return value
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["store", "inspect", "nowhere"],
+        ["store", "fsck", "nowhere"],
+        ["where", "key", "nowhere"],
+        ["why", "slow-start", "nowhere"],
+        ["upgrade", "check", "nowhere"],
+        ["upgrade", "rollback", "nowhere"],
+        ["admin", "topicList", "-n", "127.0.0.1:1"],
+        ["admin", "topicRoute"],
+        ["store", "fsk", "nowhere"],
+        ["no-such-command"],
+    ],
+    ids=" ".join,
+)
+def test_every_error_is_an_object(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert failed(words, capsys)["exit_code"] == 1
+
+
+def test_a_refusal_has_the_same_members(
+    store_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = str(store_of("A-classic-clean-v497"))
+    value = failed(["upgrade", "check", f"n0={store}", f"n1={store}"], capsys)
+    assert value["exit_code"] == 2
+    assert value["refused"] == value["error"] and "share the directory" in value["error"]
+
+
+def test_the_three_parts_of_a_sentence_are_members() -> None:
+    parts = {"found": "a", "expected": "b", "remedy": "c; d"}
+    for error in (
+        StoreError("x", "a", "b", "c; d"),
+        RmqError("x: found a, expected b; c; d"),
+    ):
+        assert error_json(error, 1) == {"error": str(error), **parts, "exit_code": 1}
+    nothing = dict.fromkeys(("found", "expected", "remedy"))
+    assert error_json("no sentence", 1) == {"error": "no sentence", **nothing, "exit_code": 1}
+
+
+def test_an_audit_that_fails_halfway_ends_its_document(
+    copy_of: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from rmqpy.audit.checks import engine
+
+    def fail(**_: object) -> None:
+        raise StoreError("x", "a", "b", "c")
+
+    store = copy_of("A-classic-killed-v497")
+    monkeypatch.setattr(engine, "KeyCheck", fail)
+    value = failed(["store", "fsck", str(store)], capsys)
+    assert (value["found"], value["exit_code"]) == ("a", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["stor"], "did you mean store?"),
+        (["store", "fsk", "x"], "expected one of inspect, fsck, dump; did you mean fsck?"),
+        (["admin", "topicStats"], "expected one that --help lists; did you mean topicStatus?"),
+        (["why", "not-delete", "x"], "did you mean not-deleted?"),
+    ],
+)
+def test_the_nearest_command_is_suggested(
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.strip().endswith(hint)
