@@ -34,13 +34,14 @@ FLUSHES_MAX = 16
 
 @define(slots=True, frozen=True)
 class _FlushedTime:
-    """The last step of a flush of the log: the note up to which store time it is durable."""
+    """The last step of a flush of the log: the note up to where it is durable."""
 
     checkpoint: StoreCheckpoint
     timestamp_ms: int
+    offset: PhysicalOffset
 
     def sync(self) -> None:
-        self.checkpoint.note_flushed(self.timestamp_ms)
+        self.checkpoint.note_flushed(self.timestamp_ms, self.offset)
 
 
 @define(slots=True, frozen=True)
@@ -115,7 +116,8 @@ class FlushTracker:
         self._flush_times.append((task.offset, stored_ms))
         if not stored_ms:
             return task
-        return evolve(task, parts=(*task.parts, _FlushedTime(self._checkpoint, stored_ms)))
+        note = _FlushedTime(self._checkpoint, stored_ms, task.offset)
+        return evolve(task, parts=(*task.parts, note))
 
     def flushed(self, offset: PhysicalOffset) -> None:
         """Record that a flush task was run without an error: the messages that had been dispatched

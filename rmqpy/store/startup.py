@@ -96,7 +96,13 @@ def _start_locked(
     index = _load_index(context, paths, undo)
     clean = not files.exists(paths.abort)
     point = RecoveryPoint.load(files, paths.recovery_point)
-    stop = Stop(clean, checkpoint.safe_timestamp_ms, checkpoint.physic_timestamp_ms, point)
+    stop = Stop(
+        clean,
+        checkpoint.safe_timestamp_ms,
+        checkpoint.physic_timestamp_ms,
+        checkpoint.flushed_offset,
+        point,
+    )
     opened = _opening(settings)(files, settings, stop, context.force).open()
     undo.callback(opened.log.close)
     lost_pages.raise_if_any()

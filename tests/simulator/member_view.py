@@ -126,10 +126,11 @@ class MemberView:
             raise InvariantViolationError(
                 f"{self.host.name} was killed and has lost the entries {lost[:5]}"
             )
-        if len(self.entries) < self.durable_at_end and self.begin == 0 and not disk.flips:
+        durable = min(self.durable_at_end, cut_from)
+        if len(self.entries) < durable and self.begin == 0:
             raise InvariantViolationError(
-                f"{self.host.name} had synced {self.durable_at_end} entries when its power failed,"
-                f" and has {len(self.entries)}"
+                f"{self.host.name} had synced {durable} entries when its power failed, and has"
+                f" {len(self.entries)}"
             )
         self.durable_at_end = 0
         # What a member remembers after a blackout may be lost on the others, which decide.

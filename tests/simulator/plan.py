@@ -142,13 +142,9 @@ def plan_of(seed: int) -> SimulationPlan:
     plan = _broker_plan(seed, rng)
     # Delays and transactions depend on the clocks, which must not jump then.
     has_clocks = plan.clock_interval_ms or plan.hours_interval_ms
-    # A start after a blackout judges unsynced records by their timestamps, too, which need clocks
-    # that agree.
-    has_blackouts = plan.sync_flush or not has_clocks
     return evolve(
         plan,
         side_interval_ms=0 if has_clocks else 700,
-        blackout_interval_ms=plan.blackout_interval_ms if has_blackouts else 0,
         members=members,
         old_messages=rng.choice((0, 0, 5, 40)),
         partition_interval_ms=rng.choice((0, 4000, 8000, 15_000)),

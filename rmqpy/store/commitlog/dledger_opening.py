@@ -111,7 +111,6 @@ class DLedgerOpening(Opening):
             safe_timestamp_ms=None if self.stop.clean else self.stop.safe_timestamp_ms,
             force=self.force,
             can_mend=len(settings.dledger_members) > 1,
-            flushed_timestamp_ms=self.stop.physic_timestamp_ms,
         )
         entries, end = open_entries(opening)
         notes = [self._torn_note(end)] if end.torn_bytes else []

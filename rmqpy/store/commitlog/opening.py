@@ -58,13 +58,14 @@ CHECKPOINT_WITHIN_MS = 60_000
 
 @define(slots=True, frozen=True)
 class Stop:
-    """The end of the last run. ``safe_timestamp_ms`` and ``physic_timestamp_ms`` are those of the
-    checkpoint.
+    """The end of the last run. ``safe_timestamp_ms``, ``physic_timestamp_ms`` and
+    ``flushed_offset`` are those of the checkpoint.
     """
 
     clean: bool
     safe_timestamp_ms: int
     physic_timestamp_ms: int = 0
+    flushed_offset: int | None = None
     point: RecoveryPoint | None = None
 
 
@@ -179,15 +180,18 @@ class Opening:
         """Return what was durable. The recovery point does not count if it is that of another log,
         because no file contains it.
 
-        After an unclean stop the checkpoint has the time of the last flush. A log without both that
-        is older than a minute has lost them, because Java's checkpoint is on the disk by then: all
-        of it counts as durable. Nothing in a younger one does.
+        After an unclean stop the checkpoint has the end of the last flush, or at least its time. A
+        log without both that is older than a minute has lost them, because Java's checkpoint is on
+        the disk by then: all of it counts as durable. Nothing in a younger one does.
         """
-        point = self.stop.point
+        stop, point = self.stop, self.stop.point
         end = point.offset if point is not None and row.find(point.offset - 1) is not None else 0
-        timestamp_ms = self.stop.physic_timestamp_ms
-        unknown = end == timestamp_ms == 0 and age_ms(row) > CHECKPOINT_WITHIN_MS
-        return DurablePoint(end, None if self.stop.clean or unknown else timestamp_ms)
+        if stop.clean:
+            return DurablePoint(end)
+        if stop.flushed_offset is not None:
+            return DurablePoint(end, max(end, stop.flushed_offset))
+        unknown = end == stop.physic_timestamp_ms == 0 and age_ms(row) > CHECKPOINT_WITHIN_MS
+        return DurablePoint(end, flushed_ms=None if unknown else stop.physic_timestamp_ms)
 
     def _torn_note(self, end: WalkEnd) -> str:
         if not end.followed or self.force:

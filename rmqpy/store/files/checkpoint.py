@@ -12,6 +12,9 @@ log that starts before that range was reset after that time.
 
 The first time is also written after each flush of the log, without a sync, as Java's mapping of the
 file has it: after a kill the file is as new as the last flush, after a power loss it may be older.
+With it, in the same sector, goes the offset up to which the log was flushed: clocks jump, offsets
+do not. It is followed by the first time as it is written next, and as it was before. Java keeps
+these 24 bytes; when it changes the first time to another one, the offset does not count.
 
 An invalid checkpoint (another length, times below 0 or in the future) is ignored: recovery then
 takes longer to reach the same result.
@@ -30,6 +33,9 @@ FUTURE_MAX_MS = 24 * 3600 * 1000
 """The limit by which clocks may have been set back since a time was written."""
 _TIMES = struct.Struct(">qqq")
 _TIME = struct.Struct(">q")
+_SECTOR_BYTES = 512
+_FLUSHED = struct.Struct(">qqq")
+_FLUSHED_AT = _SECTOR_BYTES - _FLUSHED.size
 
 Times = tuple[int, int, int]
 """physicMsgTimestamp, logicsMsgTimestamp, indexMsgTimestamp."""
@@ -47,8 +53,14 @@ class StoreCheckpoint:
         self._dispatched = _range_in(files, own_path)
         """The range found at the start, which is used only then."""
         self.physic_timestamp_ms = self.logics_timestamp_ms = self.index_timestamp_ms = 0
+        self.flushed_offset: int | None = None
+        """The offset up to which the log was flushed before the start; None if it is unknown."""
         self.note: str | None = None
         self._file: StoreFile | None = None
+        self._written_ms = 0
+        """The first time in the file."""
+        self._notes = False
+        """True once :meth:`note_flushed` writes the first time."""
         raw = files.read_bytes(path) if files.exists(path) else b""
         if not raw:
             return
@@ -60,6 +72,10 @@ class StoreCheckpoint:
             self.note = f"ignoring {path}: it contains impossible times, {times}"
             return
         self.physic_timestamp_ms, self.logics_timestamp_ms, self.index_timestamp_ms = times
+        self._written_ms = times[0]
+        offset, *written_ms = _FLUSHED.unpack_from(raw, _FLUSHED_AT)
+        if offset > 0 and times[0] in written_ms:
+            self.flushed_offset = offset
 
     @property
     def safe_timestamp_ms(self) -> int:
@@ -89,24 +105,32 @@ class StoreCheckpoint:
             self._write_dispatched(self._dispatched[0], log_end_offset)
 
     def write(self, times: Times, log_min_offset: int, dispatched_offset: int) -> None:
-        """Make the times and the range durable. Blocks; may run in a worker thread."""
+        """Make the times and the range durable. Blocks; may run in a worker thread, also during
+        :meth:`note_flushed`, which then writes the first time.
+        """
         file = self._files.open(self._path, size=CHECKPOINT_SIZE)
         try:
-            file.write(0, _TIMES.pack(*times))
+            start = _TIME.size if self._notes else 0
+            file.write(start, _TIMES.pack(*times)[start:])
             file.sync()
         finally:
             file.close()
         self._files.sync_dir(self._path.rpartition("/")[0])
         self._write_dispatched(log_min_offset, dispatched_offset)
 
-    def note_flushed(self, physic_timestamp_ms: int) -> None:
-        """Write the time up to which the log has just been flushed, without a sync. One call at a
-        time, which may run in a worker thread. After an error the file is merely older.
+    def note_flushed(self, physic_timestamp_ms: int, offset: int) -> None:
+        """Write the time and the offset up to which the log has just been flushed, without a sync.
+        One call at a time, which may run in a worker thread. After an error the file is merely
+        older.
         """
+        self._notes = True
         with contextlib.suppress(OSError):
             if self._file is None:
                 self._file = self._files.open(self._path, size=CHECKPOINT_SIZE)
+            note = _FLUSHED.pack(offset, physic_timestamp_ms, self._written_ms)
+            self._file.write(_FLUSHED_AT, note)
             self._file.write(0, _TIME.pack(physic_timestamp_ms))
+            self._written_ms = physic_timestamp_ms
 
     def close(self) -> None:
         """Release the file that :meth:`note_flushed` keeps open."""

@@ -89,17 +89,30 @@ class WalkEnd:
 @define(slots=True, frozen=True)
 class DurablePoint:
     """What is known to have been on disk when the machine or the process stopped: the log up to
-    ``offset``, and all messages stored before ``timestamp_ms`` (None: all there are, because the
-    stop was clean, or nothing is known about it). ``source`` is the file with the offset.
+    ``offset``, which ``source`` contains.
+
+    Bytes after that may have been there too. ``flushed_offset`` is the end of the last flush; if
+    only its time is known, because Java has written the log, ``flushed_ms`` is the store time of
+    its last message. If neither is known, or the stop was clean, all records there are count.
     """
 
     offset: int = 0
-    timestamp_ms: int | None = None
+    flushed_offset: int | None = None
+    flushed_ms: int | None = None
     source: str = "rmqpy/recovery-point"
 
-    def covers(self, timestamp_ms: int) -> bool:
-        """Return whether a record with this store time was durable, and so all before it."""
-        return self.timestamp_ms is None or timestamp_ms < self.timestamp_ms
+    @property
+    def covers_all(self) -> bool:
+        """True if every record that is found was durable."""
+        return self.flushed_offset is None and self.flushed_ms is None
+
+    def covers(self, offset: int, timestamp_ms: int) -> bool:
+        """Return whether the record with this offset and store time was durable, and so all before
+        it.
+        """
+        if self.flushed_offset is not None:
+            return offset < self.flushed_offset
+        return self.flushed_ms is None or timestamp_ms < self.flushed_ms
 
 
 class MidLogCorruptionError(StoreError):
@@ -269,7 +282,7 @@ class LogRecovery:
             if misplaced:
                 return scan.frame_offset[misplaced[0]], StopReason.BAD_FIELDS
             damaged = self._first_damaged(scan, file) if self.check_property_crc else None
-            if damaged is None and self.durable.timestamp_ms is not None:
+            if damaged is None and not self.durable.covers_all:
                 damaged = self._first_hollow(scan, view, offset)
             if damaged is not None:
                 return damaged, StopReason.BAD_CRC
@@ -296,9 +309,8 @@ class LogRecovery:
         for row, length in enumerate(scan.properties_length):
             if length < _SECTOR_BYTES:
                 continue  # If the sector is missing, the header of the next record is too.
-            if scan.frame_offset[row] < durable.offset or durable.covers(
-                scan.store_timestamp_ms[row]
-            ):
+            frame = scan.frame_offset[row]
+            if frame < durable.offset or durable.covers(frame, scan.store_timestamp_ms[row]):
                 continue
             start = scan.properties_position[row]
             aligned = start + -(offset + start) % _SECTOR_BYTES
@@ -330,7 +342,7 @@ class LogRecovery:
         if later is None:
             later = find_record_in_files(self.segments, end.number + 1)
         if later is not None and not self.force:
-            if is_short or self.durable.covers(later.timestamp_ms):
+            if is_short or self.durable.covers(later.offset, later.timestamp_ms):
                 raise self._damage_in_the_middle(end, later)
         if is_short:
             raise self._durable_records_missing(end)

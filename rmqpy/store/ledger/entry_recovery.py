@@ -92,8 +92,6 @@ class EntryOpening:
     force: bool = False
     can_mend: bool = False
     """True if there are other members, which may have intact copies of damaged entries."""
-    flushed_timestamp_ms: int = 0
-    """The store time in ms before which all entries had been flushed at the stop."""
 
     @property
     def is_clean(self) -> bool:
@@ -220,12 +218,10 @@ def _durable_point(
 ) -> DurablePoint:
     if durable is None:
         return DurablePoint()
-    known = data.find(durable.offset - 1) is not None
-    return DurablePoint(
-        durable.offset if known else 0,
-        None if opening.is_clean else opening.flushed_timestamp_ms,
-        f"{opening.paths.directory}/checkpoint",
-    )
+    offset = durable.offset if data.find(durable.offset - 1) is not None else 0
+    # What was flushed after the last committed entry may have been replaced since.
+    flushed = None if opening.is_clean else durable.offset
+    return DurablePoint(offset, flushed, source=f"{opening.paths.directory}/checkpoint")
 
 
 def _settle(store: EntryStore, opening: EntryOpening, durable: DurableEntry | None) -> None:

@@ -4,6 +4,8 @@ that is incomplete is, whatever follows.
 
 from __future__ import annotations
 
+from struct import pack, unpack_from
+
 import pytest
 from harness.store import CrashingFiles, KilledError, MemoryRig, bodies_of
 
@@ -35,9 +37,13 @@ def stopped(rig: MemoryRig, *, with_point: bool, flushed: int = FLUSHED) -> list
 
 
 def as_java_leaves_it(rig: MemoryRig) -> None:
-    """Remove the files that a Java broker does not have."""
+    """Remove the files that a Java broker does not have, and change the first time of the
+    checkpoint, as its flush does.
+    """
     for path in [path for path in rig.files.nodes if path.startswith(f"{ROOT}/rmqpy/")]:
         rig.files.unlink(path)
+    (flushed_ms,) = unpack_from(">q", rig.tree()["checkpoint"])
+    rig.edit("checkpoint", 0, pack(">q", flushed_ms + 1))
 
 
 def zero(rig: MemoryRig, offset: int, count: int = 60) -> None:
@@ -83,6 +89,30 @@ def test_a_hole_before_the_last_flush_stops_the_start(
     with pytest.raises(StoreError, match=f"damaged record at offset {offsets[3]}"):
         rig.open()
     assert rig.tree() == before
+
+
+@pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000], ids=["back", "forth"])
+@pytest.mark.parametrize("is_flushed", [True, False], ids=["before", "after"])
+def test_the_offset_of_the_last_flush_decides_if_clocks_jump(
+    rig: MemoryRig, jump_ms: int, is_flushed: bool
+) -> None:
+    """The store times of what was flushed are later, or earlier, than those of all that follows."""
+    store = rig.open()
+    rig.clock.jump_wall_clock(max(0, -jump_ms))
+    offsets = [rig.put(store, number)[0] for number in range(FLUSHED)]
+    rig.flush(store)
+    rig.clock.jump_wall_clock(jump_ms)
+    offsets += [rig.put(store, number)[0] for number in range(FLUSHED, FLUSHED + UNFLUSHED)]
+    store.close_without_flush()
+    hole = offsets[3 if is_flushed else 8]
+    zero(rig, hole)
+    if is_flushed:
+        with pytest.raises(StoreError, match=f"damaged record at offset {hole}"):
+            rig.open()
+    else:
+        store = rig.open()
+        assert store.log.max_offset == hole
+        store.shutdown()
 
 
 @pytest.mark.parametrize("age_ms", [10_000, 100_000])
