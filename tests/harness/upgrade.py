@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypedDict
+from typing import Self, TypedDict
 
 from attrs import define, evolve, field
 from simulator.crash_files import CrashingFiles
@@ -17,15 +17,8 @@ from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.replica import LocalReplica
 from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.survey import SurveyPlan
+from rmqpy.upgrade.steps.leave_member import LeaveOptions, plan_leave
 from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
-from rmqpy.upgrade.steps.states import load_step
-
-if TYPE_CHECKING:
-    from migrations.m0006_leave import LeaveOptions, plan_leave
-else:
-    # The package has another name where it is installed.
-    LeaveOptions = load_step("m0006_leave").LeaveOptions
-    plan_leave = load_step("m0006_leave").plan_leave
 
 __all__ = [
     "GOLDEN_SIZES",
