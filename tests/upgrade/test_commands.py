@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import ssl
@@ -131,7 +132,15 @@ def test_the_page_lets_a_refused_member_join(
     (_, shown) = run(preview, capsys)
     assert "n2 (" in shown and "n0 (" not in shown, "only the member itself is changed"
     found, out = run(line, capsys)
-    assert (found, "start its broker" in out) == (code, True)
+    assert (found, "start its broker" in out) == (code, True), out
+    *_, compared, not_examined, verdict, _ = out.splitlines()
+    if missing == "messages":
+        assert verdict == "CONTAINED: n0 in n2, which has 8 messages more"
+        assert compared.endswith("the entries up to 11, byte by byte")
+    else:
+        assert re.fullmatch(r"CONTAINED: n2 in n0, which has \d+ messages more", verdict)
+        assert re.fullmatch(r"compared: the old log, 0 to \d+, byte by byte", compared)
+    assert not_examined.startswith("not examined: tables")
     for name in logs:
         whole = (root / "n0/commitlog" / name).read_bytes()
         assert (odd / "commitlog" / name).read_bytes() == whole

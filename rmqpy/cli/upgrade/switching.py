@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from rmqpy.cli.parsing import CAN_BE_RESUMED, EXIT_DONE
+from rmqpy.cli.parsing import CAN_BE_RESUMED, EXIT_DONE, EXIT_NO
 from rmqpy.cli.upgrade.carry_out import announced_in_all, carry_out
 from rmqpy.cli.upgrade.contexts import plan_context_of
 from rmqpy.cli.upgrade.options import (
@@ -16,13 +16,14 @@ from rmqpy.cli.upgrade.options import (
     replica_options,
     runbook_option,
 )
-from rmqpy.cli.upgrade.output import confirm, print_journal, print_result, show_plan
+from rmqpy.cli.upgrade.output import confirm, journal_json, print_result, show_plan
 from rmqpy.cli.upgrade.replicas import name_of, named
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
     from rmqpy.upgrade.plan.node_context import NodeContext
     from rmqpy.upgrade.plan.plan import NodePlan
+    from rmqpy.upgrade.steps.join_verdict import JoinVerdict
 
 
 def add_verbs(verbs: Commands) -> None:
@@ -41,7 +42,10 @@ def add_verbs(verbs: Commands) -> None:
     switch.set_defaults(interrupted=CAN_BE_RESUMED)
 
     join = add_verb(
-        verbs, "join", "copy the old log to a member that its group refuses without it", _join
+        verbs,
+        "join",
+        "let a member that its group refuses join again, with the data of another one",
+        _join,
     )
     join.add_argument("directory", metavar="[NAME=]DIR")
     join.add_argument(
@@ -90,17 +94,34 @@ def _switch(options: argparse.Namespace) -> int:
 
 def _join(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.steps.given_up import check_given_up
+    from rmqpy.upgrade.steps.join_verdict import judge_member
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_joining
 
     options.replica = [options.directory, options.source]
     name, source = (name_of(text) for text in options.replica)
-    context = plan_context_of(options, SwitchOptions(reference=source))
-    plan = plan_joining(context, name)
-    check_given_up(plan, options.give_up)
-    if options.dry_run or plan.is_empty:
+    switch = SwitchOptions(reference=source)
+    context = plan_context_of(options, switch)
+    plan = plan_joining(context, name, given_up=options.give_up is not None)
+    if options.dry_run:
         return show_plan(options, plan)
-    (part,) = plan.nodes
-    confirm(options, plan, f"change {part.root} as planned")
-    (journal,) = carry_out(context, plan, "aligned")
-    return print_journal(options, journal, f"{name} has the old log of {source}: start its broker")
+    check_given_up(plan, options.give_up)
+    value: dict[str, object] = {"plan": plan.id}
+    if not plan.is_empty:
+        (part,) = plan.nodes
+        confirm(options, plan, f"change {part.root} as planned")
+        (journal,) = carry_out(context, plan, "aligned")
+        value = journal_json(journal)
+        context = plan_context_of(options, switch)
+    judged = judge_member(context.group.replica(name), context.group.replica(source))
+    lines = [*judged.lines(), f"{name}: {_next_step(judged, options.directory)}"]
+    print_result(options, {**value, **judged.as_json()}, lines)
+    return EXIT_DONE if judged.can_join else EXIT_NO
+
+
+def _next_step(judged: JoinVerdict, directory: str) -> str:
+    if not judged.can_join:
+        return f"do not start its broker; rmqpy upgrade rollback {directory} takes the join back"
+    if judged.has_more:
+        return "start its broker; if rmqpy admin dledger reports it as diverged, run join again"
+    return "start its broker"

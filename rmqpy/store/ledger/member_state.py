@@ -50,6 +50,16 @@ class LedgerCheckpoint:
     end_index: LedgerIndex = LedgerIndex(-1)  # noqa: RUF009 (a NewType)
     durable: DurableEntry | None = None
 
+    def encode(self) -> bytes:
+        lines: dict[str, int] = {
+            "committedIndex": self.committed_index,
+            "endIndex": self.end_index,
+        }
+        if self.durable is not None:
+            lines[_DURABLE_INDEX] = self.durable.index
+            lines[_DURABLE_OFFSET] = self.durable.offset
+        return "".join(f"{key}={value}\n" for key, value in lines.items()).encode()
+
 
 @define(slots=True, eq=False, repr=False)
 class MemberFiles:
@@ -83,7 +93,7 @@ class MemberFiles:
 
     def load_checkpoint(self) -> LedgerCheckpoint:
         """Return the checkpoint, or one without entries if there is none. Raises StoreError."""
-        path = self._checkpoint
+        path = self.checkpoint_path
         pairs = self._read_pairs(path)
         if pairs is None:
             return LedgerCheckpoint()
@@ -99,15 +109,7 @@ class MemberFiles:
         """Write the checkpoint, unless nothing has changed."""
         if checkpoint == self._saved:
             return
-        lines: dict[str, int] = {
-            "committedIndex": checkpoint.committed_index,
-            "endIndex": checkpoint.end_index,
-        }
-        if checkpoint.durable is not None:
-            lines[_DURABLE_INDEX] = checkpoint.durable.index
-            lines[_DURABLE_OFFSET] = checkpoint.durable.offset
-        text = "".join(f"{key}={value}\n" for key, value in lines.items())
-        write_atomically(self.files, self._checkpoint, text.encode())
+        write_atomically(self.files, self.checkpoint_path, checkpoint.encode())
         self._saved = checkpoint
 
     @property
@@ -115,7 +117,7 @@ class MemberFiles:
         return f"{self.directory}/currterm"
 
     @property
-    def _checkpoint(self) -> str:
+    def checkpoint_path(self) -> str:
         return f"{self.directory}/checkpoint"
 
     def _is_readable(self, path: str) -> bool:

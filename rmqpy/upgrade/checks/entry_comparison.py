@@ -35,7 +35,7 @@ from rmqpy.codec.message import decode_message
 from rmqpy.codec.tally.kernel import BLOCK_SIZE
 from rmqpy.upgrade.checks.replica import Replica
 
-__all__ = ["EntryComparison", "EntryConflict", "compare_entries"]
+__all__ = ["CommonPrefix", "EntryComparison", "EntryConflict", "common_prefix", "compare_entries"]
 
 BLOCKS_MAX: Final = 64
 """The maximum number of blocks that are read; differences in later blocks are not counted."""
@@ -117,6 +117,55 @@ def compare_entries(first: Replica, second: Replica) -> EntryComparison | None:
     for file, end in _broken_files(mine, theirs):
         _add_lost(found, file, end)
     return found
+
+
+@define(slots=True, frozen=True)
+class CommonPrefix:
+    """The last entry that two logs have in common, by index, and whether the entries after it have
+    the same term, so that one of them is damaged.
+    """
+
+    last_index: int
+    is_damage: bool = False
+
+
+def common_prefix(first: Replica, second: Replica) -> CommonPrefix | None:
+    """Return the common prefix of two logs, or None if they have no file in common. Entries that
+    one of them has expired count as common.
+    """
+    mine, theirs = (each.survey().manifest.log("dledger") for each in (first, second))
+    if mine is None or theirs is None:
+        return None
+    others = {file.first_offset: file for file in theirs.files}
+    last = _last_index(first.survey().manifest)
+    are_compared = False
+    for file in mine.files:
+        other = others.get(file.first_offset)
+        begin = file.first_offset if other is None else _first_difference(file, other)
+        if begin is None or (other is None and not are_compared):
+            are_compared |= other is not None
+            continue
+        stop = begin + BLOCK_SIZE
+        theirs_here = [] if other is None else list(_entries(second, other, begin, stop))
+        found = {entry.index: entry for entry in theirs_here}
+        for entry in _entries(first, file, begin, stop):
+            match = found.get(entry.index)
+            if match is None or match.data != entry.data:
+                is_damage = match is not None and match.term == entry.term
+                return CommonPrefix(entry.index - 1, is_damage)
+            last = entry.index
+        return CommonPrefix(last)
+    return CommonPrefix(last) if are_compared else None
+
+
+def _first_difference(file: LogFileDigest, other: LogFileDigest) -> int | None:
+    """Return the offset of the first block in which two files differ or one of them ends, or None
+    if both have the same entries.
+    """
+    for number, (one, two) in enumerate(zip_longest(file.blocks, other.blocks)):
+        if one != two:
+            return file.first_offset + number * BLOCK_SIZE
+    return None
 
 
 def _broken_files(mine: LogDigest, theirs: LogDigest) -> Iterator[tuple[LogFileDigest, int]]:

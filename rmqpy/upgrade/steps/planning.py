@@ -7,12 +7,14 @@ from typing import Any, cast
 
 from attrs import evolve
 
+from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.log_comparison import classic_log
-from rmqpy.upgrade.checks.replica import Replica
-from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+from rmqpy.upgrade.checks.replica import LocalReplica, Replica
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError, digest_of
 from rmqpy.upgrade.plan.operations import MoveAside
 from rmqpy.upgrade.plan.plan import NodePlan, Plan
-from rmqpy.upgrade.steps.given_up import beyond_reference
+from rmqpy.upgrade.steps.diverged_entries import drop_diverged
+from rmqpy.upgrade.steps.given_up import beyond_reference, fact_of
 from rmqpy.upgrade.steps.plan_context import PlanContext
 from rmqpy.upgrade.steps.preconditions import (
     BEFORE_ALIGNMENT,
@@ -53,29 +55,51 @@ def plan_alignment(context: PlanContext) -> Plan:
     return _plan(context, ALIGN, facts, conflicts)
 
 
-def plan_joining(context: PlanContext, name: str) -> Plan:
-    """Return the plan that completes the old log of one replica that its group refuses.
+def plan_joining(context: PlanContext, name: str, *, given_up: bool = False) -> Plan:
+    """Return the plan with which one replica that its group refuses can join again.
 
-    The replica receives the missing parts of the reference's old log and tables. The reference may
-    be running, because its old log no longer changes. Raise UpgradeRefusedError for a replica that
-    has entries at other offsets.
+    The replica receives the missing parts of the reference's old log and tables, and loses the
+    committed entries that the group does not have; ``given_up`` says that the operator gives up
+    messages (:func:`drop_diverged`). The reference may be running, because its old
+    log and its committed entries no longer change. Raise UpgradeRefusedError for a replica that has
+    entries at other offsets.
     """
     refuse_findings(context, BEFORE_ALIGNMENT, "the replicas cannot be one group")
     replica, reference = context.group.replica(name), context.reference
-    if not classic_log(reference.replica).files:
-        raise UpgradeRefusedError(f"{reference.replica.name} has no old log to copy")
+    if not isinstance(replica, LocalReplica):
+        raise UpgradeRefusedError(f"{name} is on another host; run join on the host of the member")
+    if not classic_log(reference.replica).files and not reference.replica.survey().has_entries:
+        raise UpgradeRefusedError(
+            f"{reference.replica.name}: found neither an old log nor entries, expected a member of"
+            f" the group that {name} is to join; give another one with --from"
+        )
+    facts: dict[str, Any] = {"reference": reference.replica.name, **_baseline(context)}
+    part = _old_log_part(context, replica)
+    if classic_log(reference.replica).files:
+        facts |= beyond_reference(context, [replica])
+    diverged = drop_diverged(context, replica, part.keep, given_up=given_up)
+    if diverged is not None:
+        part = evolve(part, ops=(*part.ops, *diverged.ops), notes=(*part.notes, diverged.note))
+        facts |= fact_of(diverged.topics, {name: diverged.topics.total()})
+    conflicts = (*context.merged.conflicts,)
+    return Plan(steps=ALIGN, nodes=(part,), facts=facts, conflicts=conflicts)
+
+
+def _old_log_part(context: PlanContext, replica: LocalReplica) -> NodePlan:
+    """Return the part that gives ``replica`` the old log of the reference.
+
+    Nothing is done if the reference has none: it has expired there, and will expire here.
+    """
+    tag = digest_of(f"{replica.name}|{replica.survey().manifest.end}|join".encode())[:8]
+    keep = f"{upgrade_work(replica.root)}/keep-{tag}"
+    part = NodePlan(replica=replica.name, root=replica.root, keep=keep, ops=())
+    if not classic_log(context.reference.replica).files:
+        return part
     _check_divides(context)
     align = cast(AlignStep, load_step("m0002_align"))
     part = align.plan_replica(context, replica, may_be_unclean=True)
-    aside = list(_move_empty_ledgers(context, replica, part.keep))
-    facts = {
-        "reference": reference.replica.name,
-        **beyond_reference(context, [replica]),
-        **_baseline(context),
-    }
-    conflicts = (*context.merged.conflicts,)
-    part = evolve(part, ops=(*aside, *part.ops))
-    return Plan(steps=ALIGN, nodes=(part,), facts=facts, conflicts=conflicts)
+    aside = _move_empty_ledgers(context, replica, part.keep)
+    return evolve(part, ops=(*aside, *part.ops))
 
 
 def _move_empty_ledgers(context: PlanContext, replica: Replica, keep: str) -> Iterator[MoveAside]:
