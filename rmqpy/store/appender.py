@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from attrs import evolve
 
 from rmqpy.codec.errors import InvalidRecordError
+from rmqpy.codec.hashes import java_text
 from rmqpy.codec.layout import (
     PROPERTIES_BYTES_MAX,
     QUEUE_OFFSET_POSITION,
@@ -34,7 +35,7 @@ from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.health import StoreHealth, Writer
 from rmqpy.store.queues.expired_ends import ExpiredQueueEnds
 from rmqpy.store.queues.table import is_queue_name
-from rmqpy.store.queues.topic_queue_table import TopicQueueTable
+from rmqpy.store.queues.topic_queue_table import QueueKey, TopicQueueTable
 from rmqpy.store.results import PutResult
 from rmqpy.store.startup import StoreContext, StoreParts
 
@@ -66,7 +67,7 @@ class MessageAppender:
         self._dispatcher = parts.dispatcher
         self._health = health
         self._silent_ends = silent_ends
-        self.tails = TopicQueueTable()
+        self.tails = TopicQueueTable(self._end_of)
         classic = self._entries is None
         self.appends_crc = classic and context.settings.enabled_append_prop_crc
         """True if records carry the checksum of 5.x, which only Python writes."""
@@ -253,7 +254,7 @@ class MessageAppender:
         self._write_ms = self._clock.monotonic_ms() - began_ms
 
     def _learn_tails(self) -> bool:
-        """Fill the topic-queue table from the ends of the consume queues.
+        """Make the topic-queue table follow from the ends of the consume queues.
 
         Return False while messages that were found on disk are not committed: their queue offsets
         would be assigned twice.
@@ -264,17 +265,19 @@ class MessageAppender:
         self.commit()
         if self._dispatcher.behind_bytes > SCANNED_AHEAD:
             return False
-        ends: dict[tuple[bytes, int], int] = {
-            (topic.encode(), queue_id): queue.max_offset
-            for (topic, queue_id), queue in self._queues.items()
-        }
-        ends |= self._dispatcher.queue_ends_ahead()
+        ends = self._dispatcher.queue_ends_ahead()
         for (topic, queue_id), end in self._silent_ends.ends.items():
             name = topic.encode(), queue_id
-            ends[name] = max(end, ends.get(name, 0))
+            ends[name] = max(end, ends.get(name, 0), self._end_of(name))
         self.tails.replace(ends)
         self._tails_known = True
         return True
+
+    def _end_of(self, key: QueueKey) -> int:
+        """Return the queue offset after the last message of a queue that was not used yet."""
+        topic, queue_id = key
+        queue = self._queues.find(java_text(topic), queue_id)
+        return 0 if queue is None else queue.max_offset
 
 
 def validate_message(draft: OutgoingMessage, size_limit: int) -> PutResult | None:

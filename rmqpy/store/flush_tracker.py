@@ -20,7 +20,7 @@ from rmqpy.store.commitlog.interface import CommitLog, FlushTask
 from rmqpy.store.dispatcher import Dispatcher
 from rmqpy.store.files.checkpoint import StoreCheckpoint, Times
 from rmqpy.store.files.paths import StorePaths
-from rmqpy.store.files.recovery_point import RecoveryPoint
+from rmqpy.store.files.recovery_point import EncodedQueueEnds, NewRecoveryPoint
 from rmqpy.store.health import NO_ROOM, StoreHealth, Writer
 from rmqpy.store.index.index_file import IndexSync
 from rmqpy.store.queues.consume_queue import QueueSync
@@ -95,6 +95,10 @@ class FlushTracker:
         self.log: Final[CommitLog] = parts.opened.log
         """The log, whose watermarks show which replies wait for a flush."""
         self._queues = parts.queues
+        self._queue_ends = EncodedQueueEnds()
+        if self._segments is not None:
+            for (topic, queue_id), queue in self._queues.items():
+                self._queue_ends.set(topic, queue_id, queue.max_offset)
         self._index = parts.index
         self._dispatcher: Dispatcher = parts.dispatcher
         self._checkpoint = parts.checkpoint
@@ -141,8 +145,7 @@ class FlushTracker:
             return None
         checkpoint = self._checkpoint
         stored_ms = self._dispatcher.store_timestamp_ms
-        syncs = (queue.take_sync() for queue in self._queues)
-        queues = tuple(sync for sync in syncs if sync is not None)
+        queues = self._take_queue_syncs()
         index = self._index.take_sync() if self._index is not None else None
         times = (
             checkpoint.physic_timestamp_ms,
@@ -157,32 +160,40 @@ class FlushTracker:
         low = self.log.min_offset
         return QueueFlush(queues, index, checkpoint, times, low, cursor, self._point_saver())
 
+    def _take_queue_syncs(self) -> tuple[QueueSync, ...]:
+        """Return the syncs of the queues that are not durable, and note the ends of all queues that
+        may have changed.
+        """
+        syncs = []
+        for queue in self._queues.changed | self._queues.shared:
+            sync = queue.take_sync()
+            if sync is None:
+                self._queues.changed.discard(queue)
+            else:
+                syncs.append(sync)
+            if self._segments is not None:
+                found = self._queues.find(*queue.name)
+                self._queue_ends.set(*queue.name, None if found is None else found.max_offset)
+        return tuple(syncs)
+
     def _point_saver(self) -> Callable[[], None]:
         """Return a function that saves the recovery point as of now, to be called after the
-        flush.
+        flush: log and consume queues are durable up to it then. A DLedger log has none, because it
+        recovers from its checkpoint.
         """
         self._taken_offset = min(self._dispatcher.queue_cursor, self.log.flushed_offset)
-        point = self.recovery_point()
+        if self._segments is None:
+            return lambda: None
+        offset = self._taken_offset
+        point = NewRecoveryPoint.of(self._segments, offset, self._queue_ends)
         if point is None:
             return lambda: None
         return lambda: point.save(self._files, self._paths.recovery_point)
 
     def save_point(self) -> None:
         """Save the recovery point, because everything is durable. Blocks."""
+        self._take_queue_syncs()
         self._point_saver()()
-
-    def recovery_point(self) -> RecoveryPoint | None:
-        """Return the point up to which log and consume queues are durable after the queues have
-        been synced, or None for a DLedger log, which recovers from its checkpoint.
-        """
-        segments = self._segments
-        if segments is None:
-            return None
-        ends: dict[str, dict[int, int]] = {}
-        for (topic, queue_id), queue in self._queues.items():
-            ends.setdefault(topic, {})[queue_id] = queue.max_offset
-        offset = min(self._dispatcher.queue_cursor, self.log.flushed_offset)
-        return RecoveryPoint.of(segments, offset, ends)
 
     def close(self) -> None:
         """Release the checkpoint."""
@@ -214,6 +225,8 @@ class FlushTracker:
         """Record that a queue flush was run without an error."""
         for sync in task.queues:
             sync.queue.synced(sync)
+            if sync.queue.take_sync() is None:
+                self._queues.changed.discard(sync.queue)
         if task.index is not None and self._index is not None:
             self._index.synced(task.index)
         if not self._is_reset:

@@ -138,6 +138,7 @@ class FastPathTables:
     def clear(self) -> None:
         """Discard all entries, because a table from which they were derived has changed."""
         core = self._core
+        self._sources.store.queues.release_shared()
         self._topics: dict[str, _TopicSlot] = {}
         self._queues: dict[QueueName, _Queue] = {}
         self._queue_names: list[QueueName] = []
@@ -221,6 +222,7 @@ class FastPathTables:
             known = self._queues[topic, queue_id] = _Queue(queue, state, CFiles(queue.segments))
             number = len(self._queue_names)
             self._queue_names.append((topic, queue_id))
+            self._sources.store.queues.shared.add(queue)
             self._core.queues[number].state = state
             known.files.renew(self._core.queues[number].files)
             slot.queues[queue_id] = number

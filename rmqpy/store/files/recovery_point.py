@@ -30,17 +30,11 @@ QueueEnds = Mapping[str, Mapping[int, int]]
 
 @define(slots=True, frozen=True)
 class RecoveryPoint:
-    """One recovery point."""
+    """A stored recovery point."""
 
     offset: int
     tail: int
     queues: QueueEnds
-
-    @classmethod
-    def of(cls, row: MappedFiles, offset: int, queues: QueueEnds) -> RecoveryPoint | None:
-        """Return the point at ``offset``, or None if no file contains bytes before it."""
-        tail = _tail(row, offset)
-        return None if tail is None else cls(offset, tail, queues)
 
     @classmethod
     def load(cls, files: FileSystem, path: str) -> RecoveryPoint | None:
@@ -57,14 +51,63 @@ class RecoveryPoint:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
-    def save(self, files: FileSystem, path: str) -> None:
-        """Store the point durably. Blocks; may run in a worker thread."""
-        content = {"offset": self.offset, "tail": self.tail, "queues": self.queues}
-        files.replace_bytes(path, json.dumps(content).encode())
-
     def holds(self, row: MappedFiles) -> bool:
         """Return whether the point belongs to this log."""
         return _tail(row, self.offset) == self.tail
+
+
+class EncodedQueueEnds:
+    """The ends of all queues as a recovery point contains them. Only topics with changes are
+    encoded again.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[str, dict[int, int]] = {}
+        self._texts: dict[str, str] = {}
+        self._stale: set[str] = set()
+
+    def set(self, topic: str, queue_id: int, end: int | None) -> None:
+        """Set the end of one queue; None if the queue does not exist."""
+        ends = self._ends.setdefault(topic, {})
+        if ends.get(queue_id) == end:
+            return
+        self._stale.add(topic)
+        if end is None:
+            del ends[queue_id]
+        else:
+            ends[queue_id] = end
+
+    def encode(self) -> str:
+        """Return the JSON of topic to queue to end."""
+        for topic in self._stale:
+            ends = self._ends[topic]
+            if ends:
+                self._texts[topic] = f"{json.dumps(topic)}: {json.dumps(ends)}"
+            else:
+                del self._ends[topic]
+                self._texts.pop(topic, None)
+        self._stale.clear()
+        return "{" + ", ".join(self._texts.values()) + "}"
+
+
+@define(slots=True, frozen=True)
+class NewRecoveryPoint:
+    """A recovery point to be saved. ``queues`` is encoded."""
+
+    offset: int
+    tail: int
+    queues: str
+
+    @classmethod
+    def of(cls, row: MappedFiles, offset: int, queues: EncodedQueueEnds) -> NewRecoveryPoint | None:
+        """Return the point at ``offset``, or None if no file contains bytes before it."""
+        tail = _tail(row, offset)
+        return None if tail is None else cls(offset, tail, queues.encode())
+
+    def save(self, files: FileSystem, path: str) -> None:
+        """Store the point durably. Blocks; may run in a worker thread."""
+        text = f'{{"offset": {self.offset}, "tail": {self.tail}, "queues": {self.queues}}}'
+        files.replace_bytes(path, text.encode())
 
 
 def _tail(row: MappedFiles, offset: int) -> int | None:

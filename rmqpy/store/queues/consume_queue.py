@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from functools import cached_property
 
 from attrs import define
 
@@ -54,10 +55,19 @@ class QueueSync:
 
 
 class ConsumeQueue:
-    """One queue of one topic, whose units are written in place through a mapping."""
+    """One queue of one topic, whose units are written in place through a mapping. It adds itself to
+    ``changed`` when something of it is not durable or is removed.
+    """
 
-    def __init__(self, files: FileSystem, directory: str, file_size: int) -> None:
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        file_size: int,
+        changed: set[ConsumeQueue] | None = None,
+    ) -> None:
         assert file_size % QUEUE_UNIT_SIZE == 0
+        self._changed = set() if changed is None else changed
         self._directory = directory
         self._segments = MappedFiles(files, (directory,), file_size)
         self.state = array("q", bytes(8 * STATE_COUNT))
@@ -101,6 +111,12 @@ class ConsumeQueue:
     @max_physical_offset.setter
     def max_physical_offset(self, offset: PhysicalOffset) -> None:
         self.state[MAX_PHYSICAL_STATE] = offset
+
+    @cached_property
+    def name(self) -> tuple[str, int]:
+        """Topic and queue id."""
+        _, topic, queue_id = self._directory.rsplit("/", 2)
+        return topic, int(queue_id)
 
     @property
     def segments(self) -> MappedFiles:
@@ -250,6 +266,7 @@ class ConsumeQueue:
         process (removed units, zeros) may only be in the page cache.
         """
         self._cleared = True
+        self._changed.add(self)
         if self._segments:
             self._dirty_from = min(self._dirty_from, self._segments.last.first_offset)
 
@@ -268,6 +285,7 @@ class ConsumeQueue:
 
     def destroy(self) -> None:
         """Remove all files."""
+        self._changed.add(self)
         while self._segments:
             self._segments.drop_last()
         self._end = self._min = self._dirty_from = 0
@@ -303,6 +321,7 @@ class ConsumeQueue:
         return found
 
     def _write(self, position: int, data: bytes | memoryview) -> None:
+        self._changed.add(self)
         rest = memoryview(data)
         while rest:
             file = self._file_for(position)
@@ -361,6 +380,7 @@ class ConsumeQueue:
         if stale > used:
             last.file.writable[used:stale] = bytes(stale - used)
             self.mark_suspect()
+        self._changed.add(self)
         self._end = position
         self._min = min(self._min, self._end)
         self._dirty_from = min(self._dirty_from, self._end)

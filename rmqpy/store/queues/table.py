@@ -32,6 +32,14 @@ class ConsumeQueueTable:
         self._directory = directory
         self._file_size = file_size
         self._queues: dict[QueueName, ConsumeQueue] = {}
+        self._ids: dict[str, set[int]] = {}
+        """The queue ids of each topic."""
+        self.changed: set[ConsumeQueue] = set()
+        """The queues with changes that may not be durable, and removed queues, since the last
+        flush. A flush therefore costs the same with any number of queues.
+        """
+        self.shared: set[ConsumeQueue] = set()
+        """The queues that the C core may write at any time."""
         self._torn: dict[str, BrokenFileSequenceError] = {}
         """The directories of incomplete queues, and why they are incomplete."""
         self.hidden_count = 0
@@ -73,7 +81,7 @@ class ConsumeQueueTable:
         try:
             self._open(topic, queue_id).load()
         except BrokenFileSequenceError as fault:
-            del self._queues[topic, queue_id]
+            self._pop(topic, queue_id)
             self._torn[f"{self._directory}/{topic}/{queue_id}"] = fault
 
     def set_torn_aside(self, quarantine: str) -> list[str]:
@@ -103,9 +111,21 @@ class ConsumeQueueTable:
                 "a topic that can name a directory and a queue number from 0 on",
                 "stop the broker and check the commit log: the message is damaged",
             )
-        queue = ConsumeQueue(self._files, directory, self._file_size)
+        queue = ConsumeQueue(self._files, directory, self._file_size, self.changed)
         self._queues[topic, queue_id] = queue
+        self._ids.setdefault(topic, set()).add(queue_id)
         return queue
+
+    def _pop(self, topic: str, queue_id: int) -> ConsumeQueue:
+        self._ids[topic].discard(queue_id)
+        if not self._ids[topic]:
+            del self._ids[topic]
+        return self._queues.pop((topic, queue_id))
+
+    def release_shared(self) -> None:
+        """Record that the C core writes to no queue until it is shared again."""
+        self.changed |= self.shared
+        self.shared.clear()
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return the queue, or None if it does not exist."""
@@ -183,13 +203,13 @@ class ConsumeQueueTable:
 
     def drop_topic(self, topic: str) -> int:
         """Delete the queues of a topic, and return their number."""
-        names = [name for name in self._queues if name[0] == topic]
+        queue_ids = sorted(self._ids.get(topic, ()))
         self.removals += 1
-        for name in names:
-            self._queues.pop(name).destroy()
-        if names:
+        for queue_id in queue_ids:
+            self._pop(topic, queue_id).destroy()
+        if queue_ids:
             self._files.remove_tree(f"{self._directory}/{topic}")
-        return len(names)
+        return len(queue_ids)
 
     def drop_below(self, log_min_offset: int, is_spared: Callable[[str], bool]) -> list[QueueName]:
         """Delete the queues whose last message is below the log, except those of topics for which
@@ -201,9 +221,9 @@ class ConsumeQueueTable:
             if 0 < queue.max_physical_offset < log_min_offset and not is_spared(name[0])
         ]
         for topic, queue_id in expired:
-            self._queues.pop((topic, queue_id)).destroy()
+            self._pop(topic, queue_id).destroy()
             self._files.remove_tree(f"{self._directory}/{topic}/{queue_id}")
-            if not any(name[0] == topic for name in self._queues):
+            if topic not in self._ids:
                 self._files.remove_tree(f"{self._directory}/{topic}")
         self.removals += bool(expired)
         return expired

@@ -1,14 +1,16 @@
 """TopicQueueTable (Java topicQueueTable): the queue offset that each queue assigns next.
 
-The numbers are in one array, ``cells``, so that the C core can assign offsets without a copy; a
-queue keeps its cell until the table is replaced. ``generation`` changes whenever ``cells`` or the
-meaning of a cell changes.
+The numbers are in one array, ``cells``, so that the C core can assign offsets without a copy. A
+queue gets its cell when it is first used, with the number that ``end_of`` returns, and keeps it
+until it is forgotten or the table is replaced: a change of role or the deletion of a topic costs
+the same with any number of queues. ``generation`` changes whenever ``cells`` or the meaning of a
+cell changes.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 QueueKey = tuple[bytes, int]
 """Topic and queue id."""
@@ -17,42 +19,69 @@ _FIRST_CELLS = 64
 
 
 class TopicQueueTable:
-    """The next queue offsets of one store."""
+    """The next queue offsets of one store. ``end_of`` returns that of a queue without a cell."""
 
-    __slots__ = ("_cell_numbers", "cells", "generation")
+    __slots__ = ("_cell_numbers", "_count", "_end_of", "_free", "cells", "generation")
 
-    def __init__(self) -> None:
+    def __init__(self, end_of: Callable[[QueueKey], int] = lambda _key: 0) -> None:
         self.cells = array("q", bytes(8 * _FIRST_CELLS))
-        self._cell_numbers: dict[QueueKey, int] = {}
+        self._end_of = end_of
+        self._cell_numbers: dict[bytes, dict[int, int]] = {}
+        """Topic to queue id to the number of the cell."""
+        self._count = 0
+        self._free: list[int] = []
+        """Cells of queues that were forgotten."""
         self.generation = 0
 
     def index_of(self, key: QueueKey) -> int:
-        """Return the number of the queue's cell; a new queue starts at 0."""
-        found = self._cell_numbers.get(key)
+        """Return the number of the queue's cell."""
+        topic, queue_id = key
+        numbers = self._cell_numbers.get(topic)
+        if numbers is None:
+            numbers = self._cell_numbers[topic] = {}
+        found = numbers.get(queue_id)
         if found is None:
-            found = len(self._cell_numbers)
-            if found == len(self.cells):
-                self.cells = self.cells + array("q", bytes(8 * found))
-                self.generation += 1
-            self._cell_numbers[key] = found
+            found = numbers[queue_id] = self._new_cell()
+            self.cells[found] = self._end_of(key)
         return found
 
+    def _new_cell(self) -> int:
+        if self._free:
+            return self._free.pop()
+        number = self._count
+        self._count += 1
+        if number == len(self.cells):
+            self.cells = self.cells + array("q", bytes(8 * number))
+            self.generation += 1
+        return number
+
     def items(self) -> list[tuple[QueueKey, int]]:
-        """Return every queue with its next offset."""
-        return [(key, self.cells[number]) for key, number in self._cell_numbers.items()]
+        """Return every queue that has a cell with its next offset."""
+        return [
+            ((topic, queue_id), self.cells[number])
+            for topic, numbers in self._cell_numbers.items()
+            for queue_id, number in numbers.items()
+        ]
 
     def replace(self, offsets: Mapping[QueueKey, int]) -> None:
-        """Replace the whole table."""
+        """Replace the whole table: ``offsets`` have precedence over ``end_of``."""
         self.cells = array("q", bytes(8 * max(_FIRST_CELLS, 2 * len(offsets))))
-        self._cell_numbers = {key: number for number, key in enumerate(offsets)}
-        for number, offset in enumerate(offsets.values()):
-            self.cells[number] = offset
+        self._cell_numbers = {}
+        self._count = 0
+        self._free = []
+        for key, offset in offsets.items():
+            self.cells[self.index_of(key)] = offset
         self.generation += 1
 
-    def forget(self, deleted: Container[QueueKey]) -> None:
+    def forget(self, deleted: Iterable[QueueKey]) -> None:
         """Remove queues that were deleted: they start at 0 again."""
-        self.replace({key: offset for key, offset in self.items() if key not in deleted})
+        for topic, queue_id in deleted:
+            number = self._cell_numbers.get(topic, {}).pop(queue_id, None)
+            if number is not None:
+                self._free.append(number)
+        self.generation += 1
 
     def forget_topic(self, topic: bytes) -> None:
         """Remove all queues of a topic, which were deleted."""
-        self.forget({key for key, _ in self.items() if key[0] == topic})
+        self._free += self._cell_numbers.pop(topic, {}).values()
+        self.generation += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from attrs import evolve
@@ -268,3 +269,27 @@ def test_units_that_point_to_wrong_places_are_skipped(
         # Messages that do not match are not read, unless the unit cannot point to a message at all.
         assert recorded or (place, value) in ((8, (400).to_bytes(4)), (0, bytes(8)))
     assert_same(both)
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_units_that_c_has_written_are_flushed(pair: MakeBrokerPair, cleared: bool) -> None:
+    """C writes to known queues without a call of Python that notes it, also before its tables are
+    discarded.
+    """
+    _, fast = pair()
+    store = fast.harness.store
+    queue = None
+    fast.connect(("10.0.0.1", 1234))
+    for _ in range(3):
+        fast.receive(0, _sends(50))
+        fast.end_turn()
+        if queue is not None and cleared:
+            cast(Any, fast.feed)._tables.clear()
+        queue = store.queues.find("T", 0)
+        assert queue is not None and queue.take_sync() is not None
+        task = store.flush_tracker.queue_flush_task()
+        assert task is not None and [sync.queue for sync in task.queues] == [queue]
+        task.run()
+        store.flush_tracker.queues_flushed(task)
+        assert queue.take_sync() is None
+    assert fast.handed_back[310] < 150, "C has stored messages"
