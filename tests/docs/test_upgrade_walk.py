@@ -54,8 +54,9 @@ def test_the_commands_print_the_documented_results(tmp_path: Path) -> None:
     assert len(parts) == len(blocks), text[-3000:]
     _, sent, lagging, checked, _, applied, switched, joined, proven, left, again = parts
     assert sent.count("SEND_OK") == 3 and lagging.count("SLAVE_NOT_AVAILABLE") == 2, text
-    shown = re.findall(r"^(FINDING .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    shown = re.findall(r"^(n1 lags .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(shown) == 1 and shown[0] in checked and "exit code 2" in checked, checked
+    assert "n2 is empty: plan fills it (5 messages, " in checked, checked
     assert "34 checks: 0 findings" in applied, applied
     assert "switched: start the brokers" in switched, switched
     assert joined.count("MSGID") == 6 and joined.count("FOLLOWER") >= 2, joined

@@ -22,6 +22,7 @@ def add_verbs(verbs: Commands) -> None:
     )
     replica_options(check, may_be_empty=True, of_group=True)
     full_option(check)
+    check.add_argument("--details", action="store_true", help="show every finding and note")
 
     manifest = add_verb(
         verbs, "manifest", "print md5 and digests of everything in a directory", _manifest
@@ -36,6 +37,7 @@ def _check(options: argparse.Namespace) -> int:
 
     from rmqpy.audit.facts.learned import age_sentences
     from rmqpy.upgrade.checks.group_checks import CHECKS, logs_verdict, run_checks
+    from rmqpy.upgrade.checks.summary import summarize
 
     context = plan_context_of(options)
     found = run_checks(context.group)
@@ -53,8 +55,12 @@ def _check(options: argparse.Namespace) -> int:
         compared = [f"logs: {verdict}"]
     ages = {each.name: each.manifest.age for each in context.group.surveys}
     value["ages"] = {name: asdict(age) for name, age in ages.items() if age is not None}
+    summary = summarize(context.group, found)
+    value["summary"] = summary.as_json()
+    details = (line for each in found for line in each.lines())
     lines = [
-        *(line for each in found for line in each.lines()),
+        *summary.lines(details=options.details),
+        *(details if options.details else ()),
         *compared,
         *(f"{name}: {text}" for name, age in ages.items() for text in age_sentences(age, now_ms())),
         f"{len(CHECKS)} checks: {len(bad)} findings, {len(found) - len(bad)} notes",
