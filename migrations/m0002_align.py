@@ -18,7 +18,7 @@ from rmqpy.store.files.mapped_files import file_name
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.group_checks import same_divide, same_log
 from rmqpy.upgrade.checks.log_comparison import Relation, classic_log
-from rmqpy.upgrade.checks.replica import Replica
+from rmqpy.upgrade.checks.replica import LocalReplica, Replica
 from rmqpy.upgrade.plan.node_context import ABSENT, UpgradeRefusedError, digest_of
 from rmqpy.upgrade.plan.operations import (
     Copy,
@@ -32,8 +32,10 @@ from rmqpy.upgrade.plan.operations import (
     Write,
 )
 from rmqpy.upgrade.plan.plan import NodePlan
+from rmqpy.upgrade.plan.stage import LOG, Stage
 from rmqpy.upgrade.plan.survey import Survey
 from rmqpy.upgrade.steps.plan_context import PlanContext
+from rmqpy.upgrade.steps.staging import log_sums
 from rmqpy.upgrade.steps.states import GroupState
 
 COPY_BYTES_MAX = 16 << 20
@@ -289,23 +291,37 @@ class _AlignPlanner:
         assert compared is not None
         built = f"{self.keep}/derived"
         # After an unclean stop, units for messages before the common end may be missing too.
-        rebuilt = compared.lacks_front or self.survey.abort_found
         paths = {name: f"{self.root}/{name}" for name in ("consumequeue", "index")}
         existing = {
             each.path.split("/", 1)[0] for each in self.survey.manifest.files if "/" in each.path
         }
+        rebuilt = compared.lacks_front or self.survey.abort_found or "consumequeue" not in existing
+        from_offset = 0 if rebuilt else compared.common_end
+        bases = paths
+        staged_end = self._staged_end()
+        if staged_end is not None:
+            folder = Stage(self.context.files, self.root, LOG).derived
+            bases = {name: f"{folder}/{name}" for name in paths}
+            from_offset = staged_end
         yield Derive(
             path=built,
             commit_log=self.context.commit_log(self.replica),
-            queues=paths["consumequeue"],
-            index=paths["index"],
+            queues=bases["consumequeue"],
+            index=bases["index"],
             config=f"{self.root}/config",
-            from_offset=0 if rebuilt else compared.common_end,
+            from_offset=from_offset,
         )
         for name, folder in paths.items():
             if name in existing:
                 yield MoveAside(path=folder, to=f"{self.keep}/{name}")
             yield Move(path=f"{built}/{name}", to=folder)
+
+    def _staged_end(self) -> int | None:
+        """Return the offset up to which queues and index wait on the stage of an empty member."""
+        if classic_log(self.replica).files or not isinstance(self.replica, LocalReplica):
+            return None
+        stage = Stage(self.replica.files, self.root, LOG)
+        return stage.derived_end(log_sums(self.reference.survey()))
 
     def _derived_at_start(self) -> Iterator[Op]:
         """Leave the queues to the broker: it dispatches both logs when it finds none."""

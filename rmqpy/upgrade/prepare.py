@@ -1,13 +1,13 @@
 """Learn, while the brokers run, everything about the files to which they no longer write.
 
 What is learned stays in the directory (:mod:`rmqpy.audit.facts.learned`). While the group is
-stopped, every command then reads only the open files and the tables. Preparing reads files and
-writes in ``rmqpy/learned`` alone; it may be killed, repeated, and run while files expire.
+stopped, every command then reads only the open files and the tables. Sealed files that a member
+lacks are copied to its stage (:mod:`rmqpy.upgrade.plan.stage`), from which a plan only moves them.
+Preparing writes in ``rmqpy/`` alone; it may be killed, repeated, and run while files expire.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 
 from attrs import define, evolve, field
@@ -20,32 +20,18 @@ from rmqpy.audit.scan.ranges import RangeResult, WorkRange
 from rmqpy.codec.tally.kernel import TallyPlan
 from rmqpy.model.errors import RmqError
 from rmqpy.upgrade.checks.replica import LocalReplica
+from rmqpy.upgrade.plan.pace import Pace
+from rmqpy.upgrade.plan.stage import LOG, Stage
 from rmqpy.upgrade.plan.survey import SurveyPlan, take_survey
+from rmqpy.upgrade.steps.plan_context import PlanContext
+from rmqpy.upgrade.steps.staging import stage_log
 
-__all__ = ["Pace", "Prepared", "forget", "prepare"]
+__all__ = ["Prepared", "forget", "prepare", "prepare_all"]
 
 RANGE_BYTES = 4 << 20
 """The number of bytes that are read at a time, so that a limited rate is an even one."""
 ATTEMPTS_MAX = 10
 """The number of times that a store is read again because a file has expired meanwhile."""
-
-
-@define(slots=True)
-class Pace:
-    """A limit of bytes per second, over the whole time; 0 means none."""
-
-    bytes_per_second: float
-    now_s: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-    _due_s: float = 0.0
-
-    def spend(self, count: int) -> None:
-        """Wait until ``count`` bytes more may have been read."""
-        if not self.bytes_per_second:
-            return
-        now_s = self.now_s()
-        self._due_s = max(self._due_s, now_s) + count / self.bytes_per_second
-        self.sleep(self._due_s - now_s)
 
 
 @define(slots=True)
@@ -82,6 +68,21 @@ class Prepared:
     learned_bytes: int
     left_bytes: int
     left_s: float = field(eq=False)
+    staged_bytes: int = 0
+    """The bytes of log files on the stage: sealed files of the group that the member lacks."""
+
+
+def prepare_all(context: PlanContext, pace: Callable[[], Pace]) -> Iterator[Prepared]:
+    """Prepare all replicas of this host, and yield what was done on each.
+
+    ``pace`` returns the pace of one replica.
+    """
+    found = {each.name: prepare(each, pace()) for each in context.on_this_host}
+    for replica in context.on_this_host:
+        replica.forget_survey()
+    for replica in context.on_this_host:
+        staged = stage_log(context, replica, pace())
+        yield evolve(found[replica.name], staged_bytes=staged)
 
 
 def prepare(replica: LocalReplica, pace: Pace) -> Prepared:
@@ -104,8 +105,9 @@ def prepare(replica: LocalReplica, pace: Pace) -> Prepared:
 
 
 def forget(replica: LocalReplica) -> None:
-    """Remove everything that was learned about a replica of this host."""
+    """Remove everything that was learned about a replica of this host, and its stage."""
     replica.files.remove_tree(learned_folder(replica.root))
+    Stage(replica.files, replica.root, LOG).clear()
 
 
 def _age(replica: LocalReplica, plan: SurveyPlan) -> ProofAge:

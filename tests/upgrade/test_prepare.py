@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ from typing import Any
 import pytest
 from attrs import define, field
 from harness.cli import start_process, write_broker_conf
-from harness.upgrade import RunUpgrade, tree_of
+from harness.upgrade import GOLDEN_SIZES, RunUpgrade, log_of, tree_of, write_confs
 
-from rmqpy.audit.facts.learned import learned_folder
+from rmqpy.audit.facts.learned import Learned, learned_folder
 from rmqpy.store.files.disk import DiskFile, OsFileSystem
+from rmqpy.testing.ports import free_port_block
 from rmqpy.upgrade.checks.replica import LocalReplica
+from rmqpy.upgrade.plan.pace import Pace
 from rmqpy.upgrade.plan.survey import SurveyPlan
-from rmqpy.upgrade.prepare import ATTEMPTS_MAX, Pace, prepare
+from rmqpy.upgrade.prepare import ATTEMPTS_MAX, prepare
 
 GROUP = "n0 n1 n2 -c n0=n0.conf -c n1=n1.conf -c n2=n2.conf"
 
@@ -52,7 +55,7 @@ def entries(root: Path) -> set[Path]:
 def test_the_answers_of_all_verbs_stay_the_same(lagging: Path, run: RunUpgrade) -> None:
     verbs = (
         f"check {GROUP} --format json",
-        f"plan {GROUP} --format json",
+        "plan n0 n1 -c n0=n0.conf -c n1=n1.conf --format json",
         "manifest n0 -c n0.conf --format json",
         "verify n0 n1 -c n0=n0.conf -c n1=n1.conf --format json",
     )
@@ -157,14 +160,25 @@ def test_files_that_always_disappear_are_an_error(classic: Path) -> None:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Path]:
-    """Start a broker on a store, and return the directory."""
-    conf = write_broker_conf(tmp_path, 0)
+def broker(classic: Path, tmp_path: Path) -> Iterator[Path]:
+    """Start a broker on the store n0, and return the directory."""
+    store = classic / "n0"
+    sizes = {
+        "storePathRootDir": str(store),
+        "storePathCommitLog": str(store / "commitlog"),
+        "mappedFileSizeConsumeQueue": str(GOLDEN_SIZES["mapped_file_size_consume_queue"]),
+        "maxHashSlotNum": str(GOLDEN_SIZES["max_hash_slot_num"]),
+        "maxIndexNum": str(GOLDEN_SIZES["max_index_num"]),
+        "fileReservedTime": "1000000",
+    }
+    ports = free_port_block(4)
+    conf = write_broker_conf(tmp_path, ports.broker_port, **sizes)
     process = start_process(["broker", "-c", str(conf)])
     try:
         assert process.stdout is not None
-        process.stdout.readline()
-        yield tmp_path / "store"
+        line = process.stdout.readline()
+        assert "ready" in line, (line, process.communicate())
+        yield store
     finally:
         process.terminate()
         process.communicate()
@@ -173,8 +187,12 @@ def broker(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 def test_a_broker_may_run(broker: Path, run: RunUpgrade) -> None:
     before = {path: path.stat().st_mtime_ns for path in broker.glob("commitlog/*")}
-    assert run(f"prepare {broker}")[0] == 0
+    assert (broker / "abort").exists()
+    code, out, text = run(f"prepare {broker} --rate 0")
+    assert code == 0, text
+    assert not out.startswith(f"{broker.name}: 0 B")
     assert {path: path.stat().st_mtime_ns for path in broker.glob("commitlog/*")} == before
+    assert (broker / "abort").exists()
 
 
 def test_a_directory_that_cannot_be_written_is_read_as_ever(
@@ -190,3 +208,89 @@ def test_a_directory_that_cannot_be_written_is_read_as_ever(
 
     monkeypatch.setattr(OsFileSystem, "replace_bytes", refused)
     assert run("check n0")[0] == before[0]
+
+
+def filled_member(root: Path, run: RunUpgrade) -> dict[str, tuple[bytes, int]]:
+    """Plan and apply the alignment of n1 and n2, and return the content of n2."""
+    assert run(f"plan {GROUP} --out {root}/plan.json")[0] == 0
+    for node in ("n1", "n2"):
+        code, _, text = run(f"apply {GROUP} --plan {root}/plan.json --node {node}")
+        assert code == 0, text
+    found = tree_of(root / "n2")
+    # Index files are named by the time of their creation.
+    names = {name: f"index/{n}" for n, name in enumerate(sorted(found)) if "index/" in name}
+    return {names.get(name, name): content for name, content in found.items()}
+
+
+@pytest.mark.slow
+def test_a_member_is_filled_from_its_stage(
+    lagging: Path, tmp_path: Path, run: RunUpgrade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(lagging, tmp_path / "other", symlinks=True)
+    expected = filled_member(lagging, run)
+    other = tmp_path / "other"
+    write_confs(other)
+    monkeypatch.chdir(other)
+    code, out, _ = run(f"prepare {GROUP} --rate 0")
+    assert code == 0
+    assert re.search(r"n2: [\d.]+ KiB of files that it lacks are ready", out)
+    read: list[str] = []
+    reading = LocalReplica.read
+
+    def noted(replica: LocalReplica, path: str, start: int, end: int) -> bytes:
+        if end - start == GOLDEN_SIZES["mapped_file_size_commit_log"]:
+            read.append(path)
+        return reading(replica, path, start, end)
+
+    monkeypatch.setattr(LocalReplica, "read", noted)
+    found = filled_member(other, run)
+    sealed = sorted(path.name for path in (other / "n0/commitlog").iterdir())[:-1]
+    assert not [path for path in read if path.rpartition("/")[2] in sealed]
+    assert {name: each[0] for name, each in found.items()} == {
+        name: each[0] for name, each in expected.items()
+    }
+    assert {name: each[1] for name, each in found.items() if "commitlog" in name} == {
+        name: each[1] for name, each in expected.items() if "commitlog" in name
+    }
+    assert run("verify n0 n2")[0] == 0
+    known = opened_learned(other / "n2")
+    assert all(known.known_md5(str(other / "n2/commitlog" / name)) for name in sealed)
+    assert run("rollback n2")[0] == 0
+    assert tree_of(other / "n2").keys() <= {"lock"}
+
+
+@pytest.mark.slow
+def test_a_file_on_the_stage_that_has_changed_is_not_used(lagging: Path, run: RunUpgrade) -> None:
+    run(f"prepare {GROUP} --rate 0")
+    (staged,) = sorted((lagging / "n2/rmqpy/upgrade/stage/log").iterdir())[:1]
+    with staged.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff")
+    filled_member(lagging, run)
+    assert log_of(lagging / "n2") == log_of(lagging / "n0")
+    assert run("verify n0 n2")[0] == 0
+
+
+@pytest.mark.slow
+def test_a_plan_whose_stage_is_gone_is_refused(lagging: Path, run: RunUpgrade) -> None:
+    run(f"prepare {GROUP} --rate 0")
+    assert run(f"plan {GROUP} --out plan.json")[0] == 0
+    assert run("prepare n2 -c n2.conf --clear")[0] == 0
+    code, _, text = run(f"apply {GROUP} --plan plan.json --node n2")
+    assert code == 2
+    assert "plan again" in text
+    assert tree_of(lagging / "n2").keys() <= {"lock"}
+
+
+@pytest.mark.slow
+def test_nothing_is_staged_for_a_member_that_differs(lagging: Path, run: RunUpgrade) -> None:
+    first = sorted((lagging / "n1/commitlog").iterdir())[0]
+    with first.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff")
+    run(f"prepare {GROUP} --rate 0")
+    assert not list((lagging / "n1").glob("rmqpy/upgrade/stage/log/*"))
+
+
+def opened_learned(root: Path) -> Learned:
+    return Learned(OsFileSystem(), str(root), lambda: 4_000_000_000_000)

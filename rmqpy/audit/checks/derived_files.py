@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from attrs import define, evolve, field
 
-from rmqpy.audit.facts.learned import Learned
+from rmqpy.audit.facts.learned import INDEX, UNITS, Learned
 from rmqpy.audit.scan.directory import LogFile, LogSegments, StoreDirectory
 from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.sealed import sealed_files
@@ -21,8 +21,6 @@ from rmqpy.model.names import SCHEDULE_TOPIC
 
 __all__ = ["DerivedFiles"]
 
-UNITS: Final = "units"
-INDEX: Final = "index"
 EVERYWHERE: Final = (0, (1 << 63) - 1)
 _MASK64: Final = (1 << 64) - 1
 

@@ -12,21 +12,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from attrs import define
+from attrs import define, evolve
 
 from rmqpy.audit.checks.derived_files import DerivedFiles
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums
-from rmqpy.audit.facts.learned import Learned
+from rmqpy.audit.facts.learned import MD5, RANGE, Learned
+from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.range_json import copy_of, decode_result, encode_result, whole_file
-from rmqpy.audit.scan.ranges import RangeResult, WorkRange
+from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range
 from rmqpy.codec.tally.kernel import TallyPlan
+from rmqpy.model.files import FileSystem
 
-__all__ = ["LearnedRunner", "RangeRunner"]
-
-RANGE: Final = "range"
-MD5: Final = "md5"
+__all__ = ["LearnedRunner", "RangeRunner", "learn_log_file"]
 
 
 class RangeRunner(Protocol):
@@ -151,3 +150,27 @@ def _leave_out(result: RangeResult, plan: TallyPlan) -> None:
     if not plan.digests:
         for queue in result.tally.queues:
             queue.buckets = {}
+
+
+def learn_log_file(files: FileSystem, learned: Learned, work: WorkRange) -> RangeResult | None:
+    """Audit a complete log file that is not in its place yet, and keep the result.
+
+    Return None, and keep nothing, if it has a finding or is not closed. ``work`` covers the file.
+    """
+    identity = learned.identity(work.path)
+    data = map_log(files, work.path)
+    plan = TallyPlan(dledger=False, digests=True, blocks=True, keys=(0, 1 << 62))
+
+    def rerun(again: WorkRange, begin: int) -> RangeResult:
+        return audit_range(data, again, plan, begin)
+
+    end = work.first_offset + work.file_size
+    results = [
+        audit_range(data, evolve(work, start=start, stop=min(start + RANGE_BYTES, end)), plan)
+        for start in range(work.first_offset, end, RANGE_BYTES)
+    ]
+    whole = whole_file(results, rerun)
+    if whole is not None:
+        value = {"parts": _parts(whole, plan), "result": encode_result(whole)}
+        learned.keep(work.path, RANGE, value, identity)
+    return whole

@@ -60,6 +60,12 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+RANGE: Final = "range"
+MD5: Final = "md5"
+UNITS: Final = "units"
+INDEX: Final = "index"
+PARTS: Final = (RANGE, MD5, UNITS, INDEX)
+
 HEADER: Final = b"rmqpy-learned 1\n"
 DIGEST_BYTES: Final = 16
 VERSION: Final = f"{__version__}/{KERNEL_VERSION}"
@@ -146,6 +152,11 @@ class Learned:
         self.unsettled += 1
         return None
 
+    def known_md5(self, path: str) -> str | None:
+        """Return the MD5 sum of a whole file, or None if it is not known."""
+        value = self.known(path, MD5)
+        return value["md5"] if value is not None and value["valid"] is None else None
+
     def known(self, path: str, part: str) -> Any:
         """Return what was learned about a file, or None."""
         found = None if self.full else self._load(path, part)
@@ -177,20 +188,37 @@ class Learned:
         if before is not None and before["value"] != json.loads(json.dumps(value)):
             with self._lock:
                 self.wrong.append(path)
+        try:
+            if self.files.identity(path) == identity:
+                self._write(path, part, value, identity, self.now_ms())
+        except OSError as error:
+            log.debug("cannot keep what was learned about %s: %s", path, error)
+
+    def _write(self, path: str, part: str, value: Any, identity: FileIdentity, at_ms: int) -> None:
         tree = {
             "version": VERSION,
             "path": self._relative(path),
             "part": part,
             "identity": identity,
-            "ms": self.now_ms(),
+            "ms": at_ms,
             "value": value,
         }
         packed = zlib.compress(json.dumps(tree, separators=(",", ":")).encode(), 1)
-        try:
-            if self.files.identity(path) == identity:
-                self.files.replace_bytes(self._place(path, part), HEADER + _digest(packed) + packed)
-        except OSError as error:
-            log.debug("cannot keep what was learned about %s: %s", path, error)
+        self.files.replace_bytes(self._place(path, part), HEADER + _digest(packed) + packed)
+
+    def parts_of(self, path: str) -> list[dict[str, Any]]:
+        """Return all valid entries of a file that is about to be renamed."""
+        found = (self._load(path, part) for part in PARTS)
+        return [each for each in found if each is not None]
+
+    def carry_over(self, entries: list[dict[str, Any]], path: str) -> None:
+        """Keep entries of a file under its new path. The caller has just renamed it, and nobody
+        else may change it.
+        """
+        for entry in entries:
+            identity = self.files.identity(path)
+            if identity[:3] == tuple(entry["identity"][:3]):
+                self._write(path, entry["part"], entry["value"], identity, entry["ms"])
 
     @property
     def age(self) -> ProofAge:

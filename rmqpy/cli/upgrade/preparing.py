@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import EXIT_DONE
+from rmqpy.cli.upgrade.contexts import plan_context_of
 from rmqpy.cli.upgrade.options import add_verb, full_option, replica_options
 from rmqpy.cli.upgrade.output import print_result
 from rmqpy.cli.upgrade.replicas import local_replicas
@@ -42,23 +43,29 @@ def _prepare(options: argparse.Namespace) -> int:
     from attrs import asdict
 
     from rmqpy.model.text import format_bytes
-    from rmqpy.upgrade.prepare import Pace, forget, prepare
+    from rmqpy.upgrade.plan.pace import Pace
+    from rmqpy.upgrade.prepare import forget, prepare_all
 
-    replicas = local_replicas(options)
     if options.clear:
-        for replica in replicas:
+        names = []
+        for replica in local_replicas(options):
             forget(replica)
-        names = [replica.name for replica in replicas]
+            names.append(replica.name)
         print_result(options, {"cleared": names}, [f"{name}: nothing is known" for name in names])
         return EXIT_DONE
+    rate = options.rate * (1 << 20)
     value, lines = {}, []
-    for replica in replicas:
-        found = prepare(replica, Pace(options.rate * (1 << 20)))
+    for found in prepare_all(plan_context_of(options), lambda: Pace(rate)):
         value[found.name] = asdict(found)
         lines.append(
             f"{found.name}: {format_bytes(found.learned_bytes)} are known,"
-            f" {format_bytes(found.read_bytes)} of them were read now; in the stop, each command"
-            f" reads {format_bytes(found.left_bytes)} ({found.left_s:.1f} s)"
+            f" {format_bytes(found.read_bytes)} were read now; in the stop, each command reads"
+            f" {format_bytes(found.left_bytes)} ({found.left_s:.1f} s)"
         )
+        if found.staged_bytes:
+            lines.append(
+                f"{found.name}: {format_bytes(found.staged_bytes)} of files that it lacks are ready"
+                " on its stage; apply moves them"
+            )
     print_result(options, value, lines)
     return EXIT_DONE

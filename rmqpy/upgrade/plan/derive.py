@@ -68,7 +68,8 @@ def build(context: NodeContext, folders: DerivedPaths, from_offset: int) -> None
     )
     try:
         if log_files:
-            LogRecovery(files, log_files, Framing.CLASSIC, f"{context.work}/quarantine").recover(0)
+            recovery = LogRecovery(files, log_files, Framing.CLASSIC, f"{context.work}/quarantine")
+            recovery.recover(_number_at(log_files, from_offset))
         log = ClassicCommitLog(log_files)
         _dispatch(context, log, (queues, index), from_offset)
         _drop_deleted(files, queues, folders)
@@ -79,6 +80,12 @@ def build(context: NodeContext, folders: DerivedPaths, from_offset: int) -> None
         log_files.close()
     _keep_times(files, folders.queues, f"{target}/{QUEUES}")
     files.replace_bytes(f"{target}/{FINISHED}", json.dumps({"at_ms": stored_ms}).encode())
+
+
+def _number_at(log_files: MappedFiles, offset: int) -> int:
+    """Return the number of the file with ``offset``: those before it are not read."""
+    before = sum(file.end_offset <= offset for file in log_files)
+    return min(before, len(log_files) - 1)
 
 
 def _dispatch(

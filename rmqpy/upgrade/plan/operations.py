@@ -52,6 +52,7 @@ from rmqpy.upgrade.plan.node_context import (
     tree_files,
 )
 from rmqpy.upgrade.plan.reframe import DataFile, Edit, Piece, edits_of
+from rmqpy.upgrade.plan.stage import LOG, Stage, known_digest, learned_of
 
 INCOMING = ".incoming"
 """The suffix of a file that is being copied from another file system."""
@@ -341,6 +342,8 @@ class Create(Op):
 
     def space(self, context: NodeContext) -> Iterable[tuple[str, int]]:
         count = self.data_bytes if self.data_bytes >= 0 else self.size
+        if self._staged(context) is not None:
+            count = 0
         moved = context.files.device_of(context.work) != context.files.device_of(self.path)
         return [(self.path, count), *([(context.work, count)] if moved else [])]
 
@@ -349,13 +352,25 @@ class Create(Op):
         return self.replica, self.source_path, self.size
 
     def state(self, context: NodeContext) -> OpState:
-        found = range_digest(context.files, self.path)
+        found = known_digest(context, self.path)
         if found == ABSENT:
             return OpState.BEFORE
         return OpState.AFTER if found == self.after else OpState.OTHER
 
+    def _staged(self, context: NodeContext) -> str | None:
+        """Return the path of this file if it waits on the stage."""
+        path = Stage(context.files, context.root, LOG).path(self.path.rpartition("/")[2])
+        learned = learned_of(context)
+        if learned is None or not context.files.exists(path):
+            return None
+        return path if learned.known_md5(path) == self.after else None
+
     def perform(self, context: NodeContext) -> None:
         files = context.files
+        staged = self._staged(context)
+        if staged is not None:
+            _move(context, staged, self.path)
+            return
         incoming = f"{context.work}/incoming"
         files.unlink(incoming)
         file = files.open(incoming, size=self.size)
@@ -516,7 +531,8 @@ class Derive(Op):
 
     def state(self, context: NodeContext) -> OpState:
         if not context.files.exists(self.path):
-            return OpState.BEFORE
+            has_base = self.from_offset <= 0 or context.files.is_dir(self.queues)
+            return OpState.BEFORE if has_base else OpState.OTHER
         return OpState.AFTER if derive.is_finished(context.files, self.path) else OpState.OTHER
 
     def space(self, context: NodeContext) -> Iterable[tuple[str, int]]:
@@ -638,6 +654,8 @@ def _move(context: NodeContext, old: str, new: str) -> None:
     files = context.files
     folder = new.rpartition("/")[0]
     files.make_dirs(folder)
+    learned = None if files.is_dir(old) else learned_of(context)
+    entries = learned.parts_of(old) if learned is not None else []
     try:
         files.rename(old, new)
     except OSError as error:
@@ -646,6 +664,8 @@ def _move(context: NodeContext, old: str, new: str) -> None:
         _copy_over(context, old, new)
     files.sync_dir(folder)
     files.sync_dir(old.rpartition("/")[0])
+    if learned is not None:
+        learned.carry_over(entries, new)
 
 
 def _copy_over(context: NodeContext, old: str, new: str) -> None:
