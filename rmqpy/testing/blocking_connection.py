@@ -189,25 +189,30 @@ def send_request(
     return RemotingCommand.request(RequestCode.SEND_BATCH_MESSAGE, header, encode_batch_body(items))
 
 
+def pull_request(topic: str, queue_id: int, offset: int) -> RemotingCommand:
+    """Return a request for the messages of one queue from ``offset``, which does not wait."""
+    header = PullMessageRequestHeader(
+        consumer_group=GROUP,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=offset,
+        max_msg_nums=PULL_COUNT,
+        sys_flag=PULL_HAS_SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription="*",
+        sub_version=0,
+        expression_type="TAG",
+    )
+    return RemotingCommand.request(RequestCode.PULL_MESSAGE, header)
+
+
 def read_queue(connection: BlockingConnection, topic: str, queue_id: int) -> list[StoredMessage]:
     """Return every message that the broker serves from one queue, starting at offset 0."""
     messages: list[StoredMessage] = []
     offset = 0
     while True:
-        header = PullMessageRequestHeader(
-            consumer_group=GROUP,
-            topic=topic,
-            queue_id=queue_id,
-            queue_offset=offset,
-            max_msg_nums=PULL_COUNT,
-            sys_flag=PULL_HAS_SUBSCRIPTION,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            subscription="*",
-            sub_version=0,
-            expression_type="TAG",
-        )
-        response = connection.call(RemotingCommand.request(RequestCode.PULL_MESSAGE, header))
+        response = connection.call(pull_request(topic, queue_id, offset))
         next_offset = int(response.ext_fields.get("nextBeginOffset", offset))
         if response.code == ResponseCode.SUCCESS:
             messages += _records(response.body)

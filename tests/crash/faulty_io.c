@@ -1,7 +1,7 @@
 /* Disk faults on demand, for a process under LD_PRELOAD.
  *
- * The file named by FAULTY_IO has one line per fault: "OPERATION ERRNO PATH-PART". The operations are write, sync, and
- * room. It is read at every call, so that a test can switch faults on and off while the process runs. */
+ * The file named by FAULTY_IO has one line per fault: "OPERATION ERRNO PATH-PART". The operations are write, sync (of a
+ * descriptor or of a mapping), and room. It is read at every call, so that a test can switch faults on and off while the process runs. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -9,14 +9,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "paths.h"
+
 #define TEXT_MAX 1024
 
-static int fault(const char *operation, int fd)
+static int fault_of_path(const char *operation, const char *path)
 {
-    char text[TEXT_MAX], link[64], path[TEXT_MAX], wanted[16], part[256];
+    char text[TEXT_MAX], wanted[16], part[256];
     const char *const control = getenv("FAULTY_IO");
     int code;
 
@@ -30,17 +33,20 @@ static int fault(const char *operation, int fd)
     if (length <= 0)
         return 0;
     text[length] = 0;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    const ssize_t named = readlink(link, path, sizeof path - 1);
-    if (named < 0)
-        return 0;
-    path[named] = 0;
     char *rest = text;
     for (char *line; (line = strtok_r(rest, "\n", &rest)) != NULL;)
         if (sscanf(line, "%15s %d %255s", wanted, &code, part) == 3 && strcmp(wanted, operation) == 0
             && strstr(path, part) != NULL)
             return code;
     return 0;
+}
+
+static int fault(const char *operation, int fd)
+{
+    char path[PATH_MAX];
+
+    path_of_descriptor(fd, path, sizeof path);
+    return fault_of_path(operation, path);
 }
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
@@ -64,6 +70,19 @@ ssize_t pwrite64(int fd, const void *data, size_t length, off64_t offset)
 int fsync(int fd) FAILING("sync", fsync, int, (fd))
 
 int fdatasync(int fd) FAILING("sync", fdatasync, int, (fd))
+
+int msync(void *address, size_t length, int flags)
+{
+    char path[PATH_MAX];
+
+    path_of_mapping(address, length, path, sizeof path);
+    const int code = fault_of_path("sync", path);
+    if (code != 0) {
+        errno = code;
+        return -1;
+    }
+    return REAL(msync)(address, length, flags);
+}
 
 int posix_fallocate(int fd, off_t offset, off_t length)
 {

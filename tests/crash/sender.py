@@ -2,9 +2,9 @@
 
     sender.py ADDRESS TOPIC QUEUES SEED ACKNOWLEDGED
 
-Every acknowledged message becomes a line "queue offset body-id" in the file ACKNOWLEDGED, written
-before the next response is read. A body starts with its id, sixteen hex digits that occur once;
-nothing is sent twice.
+Every acknowledged message becomes a line "queue offset body-id seconds" in the file ACKNOWLEDGED,
+written before the next response is read; the seconds are those of the monotonic clock. A body
+starts with its id, sixteen hex digits that occur once; nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import time
 from collections.abc import Iterator
 
 from rmqpy.model.errors import NetworkError
@@ -66,7 +67,8 @@ def acknowledged_lines(connection: BlockingConnection, load: Load) -> Iterator[s
             raise SystemExit(f"refused: {response.code} {response.remark}")
         offset = int(response.ext_fields["queueOffset"])
         assert int(response.ext_fields["queueId"]) == queue_id
-        yield "".join(f"{queue_id} {offset + k} {name}\n" for k, name in enumerate(ids))
+        at = f"{time.monotonic():.3f}"
+        yield "".join(f"{queue_id} {offset + k} {name} {at}\n" for k, name in enumerate(ids))
 
 
 def main(address: str, topic: str, queues: str, seed: str, path: str) -> None:

@@ -1,20 +1,26 @@
 /* A disk that keeps what was synced, for a process under LD_PRELOAD.
  *
  * SHADOW_ROOT is the folder that the process writes, SHADOW the folder of the copies. After each successful sync of a
- * file below SHADOW_ROOT, SHADOW/<inode> is a copy of it; after each sync of a folder, SHADOW/d<inode> lists its names.
+ * file below SHADOW_ROOT, by its descriptor or its mapping, SHADOW/<inode> is a copy of it as it was when the sync began;
+ * after each sync of a folder, SHADOW/d<inode> lists its names. SHADOW/syncs has a line with the path for each.
  * harness/power_cut.py makes the files from them that a power loss would have left. A copy is removed with the last
- * name of its file, because the system reuses inode numbers. */
+ * name of its file, because the system reuses inode numbers. One sync runs at a time, so that no copy replaces a newer
+ * one. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "paths.h"
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
@@ -42,41 +48,40 @@ static void copy_data(int from, int to, off_t size)
         abort();
 }
 
-static void keep_file(const char *path, const struct stat *found)
-{
-    char temporary[PATH_MAX], name[PATH_MAX], end[32];
+/* A sync in progress: what it will have made durable, and where that belongs. */
+struct copy {
+    char path[PATH_MAX], temporary[PATH_MAX], name[PATH_MAX];
+    int made;
+};
 
-    snprintf(end, sizeof end, ".%ld", (long)syscall(SYS_gettid));
-    shadow_name(temporary, "", found->st_ino, end);
-    shadow_name(name, "", found->st_ino, "");
-    const int from = open(path, O_RDONLY | O_CLOEXEC);
+static pthread_mutex_t syncing = PTHREAD_MUTEX_INITIALIZER;
+
+static int copy_file(const struct copy *copy, const struct stat *found)
+{
+    const int from = open(copy->path, O_RDONLY | O_CLOEXEC);
     if (from < 0)
-        return; /* It was removed in the meantime. */
-    const int to = open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        return 0; /* It was removed in the meantime. */
+    const int to = open(copy->temporary, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (to < 0)
         abort();
     copy_data(from, to, found->st_size);
     close(from);
     close(to);
-    if (REAL(rename)(temporary, name) != 0)
-        abort();
+    return 1;
 }
 
-static void keep_names(const char *path, const struct stat *found)
+static int copy_names(const struct copy *copy)
 {
-    char temporary[PATH_MAX], name[PATH_MAX];
-
-    shadow_name(temporary, "d", found->st_ino, ".new");
-    shadow_name(name, "d", found->st_ino, "");
-    DIR *const folder = opendir(path);
-    FILE *const list = fopen(temporary, "we");
+    DIR *const folder = opendir(copy->path);
+    FILE *const list = fopen(copy->temporary, "we");
     if (folder == NULL || list == NULL)
         abort();
     for (struct dirent *each; (each = readdir(folder)) != NULL;)
         fprintf(list, "%s\n", each->d_name);
     closedir(folder);
-    if (fclose(list) != 0 || REAL(rename)(temporary, name) != 0)
+    if (fclose(list) != 0)
         abort();
+    return 1;
 }
 
 static int is_tracked(const char *path)
@@ -85,24 +90,35 @@ static int is_tracked(const char *path)
     return root != NULL && strncmp(path, root, strlen(root)) == 0;
 }
 
-static int synced(int fd, int result)
+/* Begin the sync of copy->path, with the lock. */
+static void begin(struct copy *copy)
 {
-    char link[64], path[PATH_MAX];
     struct stat found;
 
-    if (result != 0)
-        return result;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    const ssize_t length = readlink(link, path, sizeof path - 1);
-    if (length < 0 || fstat(fd, &found) != 0)
-        return result;
-    path[length] = 0;
-    if (!is_tracked(path))
-        return result;
-    if (S_ISDIR(found.st_mode))
-        keep_names(path, &found);
-    else if (found.st_nlink > 0)
-        keep_file(path, &found);
+    pthread_mutex_lock(&syncing);
+    copy->made = 0;
+    if (!is_tracked(copy->path) || stat(copy->path, &found) != 0)
+        return;
+    const int folder = S_ISDIR(found.st_mode);
+    shadow_name(copy->temporary, folder ? "d" : "", found.st_ino, ".new");
+    shadow_name(copy->name, folder ? "d" : "", found.st_ino, "");
+    copy->made = folder ? copy_names(copy) : copy_file(copy, &found);
+}
+
+static int end(const struct copy *copy, int result)
+{
+    char log[PATH_MAX];
+
+    if (copy->made && result == 0) {
+        if (REAL(rename)(copy->temporary, copy->name) != 0)
+            abort();
+        snprintf(log, sizeof log, "%s/syncs", getenv("SHADOW"));
+        const int file = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+        if (file < 0 || dprintf(file, "%s\n", copy->path) < 0)
+            abort();
+        close(file);
+    }
+    pthread_mutex_unlock(&syncing);
     return result;
 }
 
@@ -119,18 +135,41 @@ static void forget(const char *path)
 
 int fsync(int fd)
 {
-    return synced(fd, REAL(fsync)(fd));
+    struct copy copy;
+
+    path_of_descriptor(fd, copy.path, sizeof copy.path);
+    begin(&copy);
+    return end(&copy, REAL(fsync)(fd));
 }
 
 int fdatasync(int fd)
 {
-    return synced(fd, REAL(fdatasync)(fd));
+    struct copy copy;
+
+    path_of_descriptor(fd, copy.path, sizeof copy.path);
+    begin(&copy);
+    return end(&copy, REAL(fdatasync)(fd));
+}
+
+int msync(void *address, size_t length, int flags)
+{
+    struct copy copy;
+
+    path_of_mapping(address, length, copy.path, sizeof copy.path);
+    begin(&copy);
+    return end(&copy, REAL(msync)(address, length, flags));
 }
 
 int unlink(const char *path)
 {
     forget(path);
     return REAL(unlink)(path);
+}
+
+int remove(const char *path)
+{
+    forget(path);
+    return REAL(remove)(path);
 }
 
 int rename(const char *old, const char *new)

@@ -5,14 +5,12 @@ file system that is really full.
 from __future__ import annotations
 
 import errno
-import os
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from harness.preload import FAULTY, Faults, build_preloaded
 
 from rmqpy.model.errors import NetworkError
 from rmqpy.remoting.bodies import KVTable
@@ -36,37 +34,9 @@ WAIT_SECONDS_MAX = 30
 MODES = ("classic", "classic-without-fast-path", "sync-flush", "dledger")
 
 
-@pytest.fixture(scope="session")
-def faulty_io(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library to preload, built from faulty_io.c."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("a C compiler is needed to build faulty_io.c")
-    library = tmp_path_factory.mktemp("faulty") / "faulty_io.so"
-    source = Path(__file__).with_name("faulty_io.c")
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    return library
-
-
-class Faults:
-    """The file from which faulty_io.c reads the system calls of the broker that fail."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.clear()
-
-    def set(self, *lines: str) -> None:
-        temporary = self.path.with_suffix(".new")
-        temporary.write_text("".join(f"{line}\n" for line in lines))
-        temporary.rename(self.path)
-
-    def clear(self) -> None:
-        self.set()
-
-
 @pytest.fixture
 def faults(tmp_path: Path) -> Faults:
-    return Faults(tmp_path / "faults")
+    return Faults(tmp_path / "faults", build_preloaded(FAULTY, tmp_path))
 
 
 def create_broker(
@@ -101,10 +71,9 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def broker(mode: str, tmp_path: Path, faulty_io: Path, faults: Faults) -> Iterator[ServerProcess]:
+def broker(mode: str, tmp_path: Path, faults: Faults) -> Iterator[ServerProcess]:
     """A broker in ``mode``, not started, whose system calls ``faults`` decides."""
-    environment = {"LD_PRELOAD": str(faulty_io), "FAULTY_IO": str(faults.path)}
-    server = create_broker(tmp_path, mode, environment)
+    server = create_broker(tmp_path, mode, faults.environment())
     yield server
     server.kill()
 
@@ -228,18 +197,6 @@ def test_a_failed_sync_ends_writing(broker: ServerProcess, mode: str, faults: Fa
     broker.kill()
     with broker, connect(broker) as connection:
         wait_for(lambda: set(stored_bodies(connection)) >= set(acknowledged), broker)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small file system is not allowed here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_full_file_system_refuses_messages_until_space_is_free(

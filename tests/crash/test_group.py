@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from attrs import define, field
+from harness.ledgers import ledger_of, wait_until_equal
 
 from rmqpy.model.errors import NetworkError, RequestRejectedError
 from rmqpy.testing.blocking_connection import (
@@ -203,15 +204,11 @@ class Group:
         """Stop all members once their ledgers are equal, and assert that each has every message at
         its place.
         """
-        deadline = time.monotonic() + WAIT_SECONDS_MAX
-        while len({ledger_end(broker, n) for n, broker in enumerate(self.brokers)}) > 1:
-            assert time.monotonic() < deadline, "a member does not catch up"
-            time.sleep(0.2)
-        # A leader without entries to push sends the committed index once a second.
-        time.sleep(1.5)
+        stores = [broker.store for broker in self.brokers if broker.store is not None]
+        wait_until_equal(stores)
         for broker in self.brokers:
             assert broker.stop() == 0
-        ledgers = [ledger_of(broker, number) for number, broker in enumerate(self.brokers)]
+        ledgers = list(map(ledger_of, stores))
         assert ledgers[0] == ledgers[1] == ledgers[2]
         for broker in self.brokers:
             assert broker.store is not None
@@ -220,28 +217,6 @@ class Group:
             queue = [message for message in reading.messages if message.topic == TOPIC]
             queue.sort(key=lambda message: message.queue_offset)
             self.check_bodies([message.body for message in queue])
-
-
-def ledger_end(broker: ServerProcess, number: int) -> tuple[int, int]:
-    """Return the last data file and the position after the last byte written to it."""
-    assert broker.store is not None
-    last = max((broker.store / f"dledger-n{number}" / "data").iterdir())
-    return int(last.name), len(read_sparse(last))
-
-
-def ledger_of(broker: ServerProcess, number: int) -> dict[str, bytes]:
-    assert broker.store is not None
-    folder = broker.store / f"dledger-n{number}"
-    files = [*folder.glob("data/*"), *folder.glob("index/*")]
-    return {
-        str(path.relative_to(folder)): read_sparse(path) for path in files if path.stat().st_blocks
-    }
-
-
-def read_sparse(path: Path) -> bytes:
-    """Return the written bytes; index files are mostly a hole."""
-    with path.open("rb") as file:
-        return file.read(4 << 20).rstrip(b"\0")
 
 
 @pytest.fixture

@@ -2,33 +2,28 @@
 that was acknowledged.
 
 RMQPY_CRASH_ROUNDS is the number of kills per mode (default 6). RMQPY_CRASH_SEED repeats the random
-choices of a run. RMQPY_CRASH_TARGET=java runs the Java broker instead, to check this test itself.
+choices of a run.
 """
 
 from __future__ import annotations
 
 import os
-import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness.crash_target import at_least, repeatable_random, site_of, wait_for_leader
+from harness.interop import clean_exit_codes
 from harness.kill_load import Load, Place, kill_under_load, read_acknowledged
 
-from rmqpy.model.errors import NetworkError, RequestRejectedError
 from rmqpy.model.message import StoredMessage
 from rmqpy.testing.blocking_connection import (
     connect_when_ready,
-    create_topic,
     read_queue,
-    send_request,
 )
-from rmqpy.testing.java import JavaHome, JavaSite
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 from rmqpy.testing.processes import (
     BrokerSpec,
-    RmqpySite,
     ServerProcess,
     Site,
     dledger_settings,
@@ -38,10 +33,8 @@ from rmqpy.testing.store_reader import read_store
 pytestmark = pytest.mark.crash
 
 ROUNDS = int(os.environ.get("RMQPY_CRASH_ROUNDS", "6"))
-TARGET = os.environ.get("RMQPY_CRASH_TARGET", "rmqpy")
 TOPIC, QUEUES = "load", 3
 ACKNOWLEDGEMENTS_BEFORE_A_KILL = (1, 3000)
-SETTLE_SECONDS_MAX = 60
 
 
 def settings_of(mode: str) -> tuple[PortBlock | None, dict[str, str]]:
@@ -53,13 +46,8 @@ def settings_of(mode: str) -> tuple[PortBlock | None, dict[str, str]]:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    if TARGET != "java":
-        return RmqpySite(tmp_path)
-    reason = JavaHome().missing()
-    if reason is not None:
-        pytest.skip(reason)
-    return JavaSite(tmp_path, JavaHome())
+def site(target: str, tmp_path: Path) -> Site:
+    return site_of(target, tmp_path)
 
 
 @pytest.fixture(params=["classic", "classic-sync-flush", "dledger"])
@@ -74,23 +62,25 @@ def broker(request: pytest.FixtureRequest, site: Site) -> Iterator[ServerProcess
     del member_port  # held until here
 
 
-def test_no_acknowledged_message_is_lost(broker: ServerProcess, tmp_path: Path) -> None:
-    seed = int(os.environ.get("RMQPY_CRASH_SEED", "0")) or int.from_bytes(os.urandom(3))
-    print(f"RMQPY_CRASH_SEED={seed}")
-    rng = random.Random(seed)
+def test_no_acknowledged_message_is_lost(
+    broker: ServerProcess, target: str, tmp_path: Path
+) -> None:
+    rng = repeatable_random()
+    first_seed = rng.getrandbits(24)
     acknowledged: dict[Place, str] = {}
     served: dict[Place, StoredMessage] = {}
     for turn in range(ROUNDS):
         broker.start()
         served = check_served(broker, acknowledged, served)
         file = tmp_path / f"acknowledged-{turn}"
-        load = Load(TOPIC, QUEUES, seed + turn)
-        kill_under_load(broker, load, file, rng.randint(*ACKNOWLEDGEMENTS_BEFORE_A_KILL))
+        load = Load(TOPIC, QUEUES, first_seed + turn)
+        enough = at_least(rng.randint(*ACKNOWLEDGEMENTS_BEFORE_A_KILL))
+        kill_under_load([broker], load, file, enough)
         acknowledged |= read_acknowledged(file)
 
     broker.start()
     served = check_served(broker, acknowledged, served)
-    assert broker.stop() in (0, 143 if TARGET == "java" else 0)
+    assert broker.stop() in clean_exit_codes(target)
     assert broker.store is not None
     reading = read_store(broker.store)
     assert reading.problems == []
@@ -103,8 +93,10 @@ def test_no_acknowledged_message_is_lost(broker: ServerProcess, tmp_path: Path) 
 
     broker.start()
     assert check_served(broker, acknowledged, served) == served
-    assert broker.stop() in (0, 143 if TARGET == "java" else 0)
-    print(f"{ROUNDS} kills, {len(acknowledged)} acknowledged, {len(served)} stored, 0 lost")
+    assert broker.stop() in clean_exit_codes(target)
+    print(
+        f"{target}: {ROUNDS} kills, {len(acknowledged)} acknowledged, {len(served)} stored, 0 lost"
+    )
 
 
 def check_served(
@@ -117,7 +109,7 @@ def check_served(
     Assert that all acknowledged messages are among them, none twice, and that those of
     ``served_before`` are unchanged.
     """
-    wait_until_settled(broker)
+    wait_for_leader([broker], TOPIC, QUEUES)
     served: dict[Place, StoredMessage] = {}
     with connect_when_ready(broker.address) as connection:
         for queue_id in range(QUEUES):
@@ -133,25 +125,3 @@ def check_served(
     ids = [message.body[:16] for message in served.values()]
     assert len(set(ids)) == len(ids), "a message is stored twice"
     return served
-
-
-def wait_until_settled(broker: ServerProcess) -> None:
-    """Wait until the topic exists and a send to another one succeeds: the broker has recovered and,
-    with DLedger, leads.
-    """
-    deadline = time.monotonic() + SETTLE_SECONDS_MAX
-    while True:
-        try:
-            with connect_when_ready(broker.address) as connection:
-                create_topic(connection, TOPIC, QUEUES)
-                create_topic(connection, "settled", 1)
-                response = connection.call(send_request("settled", 0, [b"settled"]))
-                if response.code == 0:
-                    return
-                reason = str(response)
-        except (NetworkError, RequestRejectedError) as fault:
-            reason = str(fault)
-        assert broker.running, f"the broker ended on its own: {broker.printed()[-3000:]}"
-        printed = broker.printed()[-3000:]
-        assert time.monotonic() < deadline, f"no send succeeds: {reason}\n{printed}"
-        time.sleep(0.05)

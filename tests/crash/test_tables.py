@@ -7,13 +7,13 @@ RMQPY_CRASH_ROUNDS is the number of kills (default 6). RMQPY_CRASH_SEED repeats 
 from __future__ import annotations
 
 import os
-import random
 import threading
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
+from harness.crash_target import crash_broker, repeatable_random, site_of
 
 from rmqpy.model.errors import NetworkError
 from rmqpy.remoting.bodies import (
@@ -24,8 +24,7 @@ from rmqpy.remoting.bodies import (
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import DeleteSubscriptionGroupRequestHeader, DeleteTopicRequestHeader
 from rmqpy.testing.blocking_connection import BlockingConnection, connect_when_ready, create_topic
-from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
-from rmqpy.testing.processes import BrokerSpec, RmqpySite, ServerProcess
+from rmqpy.testing.processes import ServerProcess
 
 pytestmark = pytest.mark.crash
 
@@ -35,12 +34,9 @@ WAIT_SECONDS_MAX = 60
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[ServerProcess]:
-    names, ports = free_port_block(1), free_port_block(BROKER_PORT_COUNT)
-    spec = BrokerSpec(port=ports.broker_port, namesrv=f"127.0.0.1:{names.first}")
-    server = RmqpySite(tmp_path).broker("broker", spec)
-    yield server
-    server.kill()
+def broker(target: str, tmp_path: Path) -> Iterator[ServerProcess]:
+    with crash_broker(site_of(target, tmp_path), tmp_path / "store", {}) as server:
+        yield server
 
 
 class Changes:
@@ -88,10 +84,9 @@ class Changes:
         self.uncertain = None
 
 
-def test_an_answered_change_survives_a_kill(broker: ServerProcess) -> None:
-    seed = int(os.environ.get("RMQPY_CRASH_SEED", "0")) or int.from_bytes(os.urandom(3))
-    print(f"RMQPY_CRASH_SEED={seed}")
-    rng = random.Random(seed)
+def test_an_answered_change_survives_a_kill(broker: ServerProcess, target: str) -> None:
+    rng = repeatable_random()
+    lost: list[str] = []
     created: set[str] = set()
     deleted: set[str] = set()
     for turn in range(ROUNDS):
@@ -115,7 +110,10 @@ def test_an_answered_change_survives_a_kill(broker: ServerProcess) -> None:
                 connection.call(RemotingCommand.request(201)).body
             ).subscription_group_table
         for found in (set(topics), set(groups)):
-            assert created <= found, f"lost: {sorted(created - found)}"
-            assert not deleted & found, f"back again: {sorted(deleted & found)}"
+            lost += (created - found) | (deleted & found)
+        assert target == "java" or not lost, f"lost or back again: {sorted(lost)}"
+        created -= set(lost)
+        deleted -= set(lost)
         broker.kill()
-    print(f"{ROUNDS} kills, {len(created)} created and {len(deleted)} deleted, 0 lost")
+    kept = f"{len(created)} created and {len(deleted)} deleted"
+    print(f"{target}: {ROUNDS} kills, {kept} without loss, {len(lost)} changes lost")

@@ -3,6 +3,9 @@
 The process is killed, and each page of 4 KiB that was written after the last sync of its file is
 then kept or lost at random. Of the names that a folder gained since its last sync, a random number
 is kept, in the order of creation: a journal keeps that order. Sizes belong to the names.
+
+Java syncs neither folders nor tables. For a Java broker, all names and everything below ``config``
+are kept, so that the cut shows what becomes of its logs, queues, and index.
 """
 
 from __future__ import annotations
@@ -10,24 +13,23 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import pytest
 from attrs import define
 
+from harness.kill_load import Place, read_acknowledged
+from rmqpy.testing.store_reader import FoundMessage, read_store
+
 PAGE_BYTES = 4096
-SOURCE = Path(__file__).parents[1] / "crash" / "shadow_io.c"
-
-
-def build_preloaded(source: Path, folder: Path) -> Path:
-    """Build a library to preload, or skip the test without a C compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip(f"a C compiler is needed to build {source.name}")
-    library = folder / f"{source.stem}.so"
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    return library
+SMALL_FILES = {
+    "mappedFileSizeCommitLog": str(1 << 20),
+    "mappedFileSizeConsumeQueue": "20000",
+    "maxHashSlotNum": "2000",
+    "maxIndexNum": "8000",
+}
+"""Small enough that files roll within a round, and that a copy at each sync is cheap."""
 
 
 @define
@@ -37,6 +39,13 @@ class PowerCut:
     library: Path
     root: Path
     shadow: Path
+    syncs_names_and_tables: bool = True
+
+    @classmethod
+    def of(cls, target: str, library: Path, folder: Path) -> PowerCut:
+        """Return the disk of a broker that is "rmqpy" or "java" and has its store in ``folder``."""
+        folder.mkdir(exist_ok=True)
+        return cls(library, folder / "store", folder / "shadow", target == "rmqpy")
 
     def environment(self) -> dict[str, str]:
         """Return the variables that the process must run with."""
@@ -50,14 +59,36 @@ class PowerCut:
     def cut(self, rng: random.Random) -> int:
         """Leave the files as after a power loss. Return the number of lost pages."""
         lost = 0
-        for folder, _, names in os.walk(self.root):
-            for name in self._lost_names(Path(folder), names, rng):
-                (Path(folder) / name).unlink()
-                names.remove(name)
+        for folder, folders, names in os.walk(self.root):
+            if self.syncs_names_and_tables:
+                for name in self._lost_names(Path(folder), names, rng):
+                    (Path(folder) / name).unlink()
+                    names.remove(name)
+            else:
+                folders[:] = [name for name in folders if name != "config"]
             for name in names:
                 lost += self._cut_file(Path(folder) / name, rng)
         self._keep_all()
         return lost
+
+    def sync_count(self) -> int:
+        """Return the number of syncs of a log since the last power cut."""
+        syncs = self.shadow / "syncs"
+        lines = syncs.read_text().splitlines() if syncs.exists() else []
+        return sum("/commitlog/" in line or "/data/" in line for line in lines)
+
+    def durable_messages(self) -> list[FoundMessage]:
+        """Return the messages of the log that a power loss now cannot take, in log order."""
+        found = Path(tempfile.mkdtemp(prefix="found", dir=self.shadow))
+        for folder in (self.root / "commitlog", *self.root.glob("dledger-*/data")):
+            copies = found / folder.relative_to(self.root)
+            copies.mkdir(parents=True)
+            for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+                copy = self.shadow / str(path.stat().st_ino)
+                if not copy.exists():
+                    break
+                os.link(copy, copies / path.name)
+        return read_store(found).messages
 
     def _keep_all(self) -> None:
         """Make everything that is left durable."""
@@ -73,7 +104,7 @@ class PowerCut:
     def _lost_names(self, folder: Path, names: list[str], rng: random.Random) -> list[str]:
         kept = self.shadow / f"d{folder.stat().st_ino}"
         durable = set(kept.read_text().split("\n")) if kept.exists() else set()
-        gained = sorted(set(names) - durable, key=lambda name: (folder / name).stat().st_ino)
+        gained = sorted(set(names) - durable)  # Files of logs are created in this order.
         return gained[rng.randint(0, len(gained)) :]
 
     def _cut_file(self, path: Path, rng: random.Random) -> int:
@@ -93,6 +124,26 @@ class PowerCut:
                     file.write(durable)
                     lost += 1
         return lost
+
+
+@define
+class FlushedAndMore:
+    """True once messages of ``file`` are durable, and ``more`` were acknowledged after that."""
+
+    disks: Sequence[PowerCut]
+    durable: Callable[[], Mapping[Place, str]]
+    file: Path
+    more: int
+    _goal: int | None = None
+    _syncs: int = -1
+
+    def __call__(self, acknowledged: int) -> bool:
+        syncs = sum(disk.sync_count() for disk in self.disks)
+        if self._goal is None and acknowledged and syncs != self._syncs:
+            self._syncs = syncs
+            if self.durable().items() & read_acknowledged(self.file).items():
+                self._goal = acknowledged + self.more
+        return self._goal is not None and acknowledged >= self._goal
 
 
 def _data_pages(fd: int) -> list[int]:

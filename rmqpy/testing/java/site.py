@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from attrs import define, field
@@ -60,6 +61,7 @@ class JavaSite:
     home: JavaHome
     jvm: JvmSettings = field(factory=JvmSettings)
     log_level: str = "INFO"
+    environment: Mapping[str, str] = field(factory=dict)
 
     def namesrv(self, name: str, port: int) -> ServerProcess:
         directory = self.root / name
@@ -130,4 +132,4 @@ class JavaSite:
     def _environment(self, directory: Path) -> dict[str, str]:
         """Return an environment without the settings of a user's own RocketMQ."""
         kept = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
-        return {**kept, "ROCKETMQ_HOME": str(directory)}
+        return {**kept, "ROCKETMQ_HOME": str(directory), **self.environment}
