@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,22 @@ from harness.golden import (
     extract,
     node_folder,
 )
+from harness.memory import Memory
 
 # The time of an example depends on the machine, so there is no deadline.
 hypothesis.settings.register_profile("rmqpy", deadline=None)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=10)
 hypothesis.settings.load_profile("rmqpy")
+
+
+MEMORY = Memory()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    result = yield
+    MEMORY.free_if_much_is_left()
+    return result
 
 
 @pytest.fixture(scope="session")
