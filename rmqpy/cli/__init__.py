@@ -11,10 +11,10 @@ that the other commands do not slow down the start of a broker.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from rmqpy import __version__
 from rmqpy.cli.errors import report_error, wants_json
@@ -28,9 +28,6 @@ from rmqpy.cli.parsing import (
 )
 from rmqpy.model.errors import RmqError
 from rmqpy.net.logging_setup import configure_logging
-
-if TYPE_CHECKING:
-    import argparse
 
 __all__ = ["EXIT_DONE", "EXIT_FAILED", "EXIT_INTERRUPTED", "EXIT_NO", "GROUPS", "main"]
 
@@ -46,13 +43,13 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 """The modules of this package, each with the commands that it adds."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+def main(arguments: Sequence[str] | None = None, **given: object) -> int:
+    """Run one command and return its exit code; ``given`` are further attributes of its options."""
     words = sys.argv[1:] if arguments is None else arguments
     as_json = wants_json(words)
     hint = ""
     try:
-        options = _parser(words).parse_args(words)
+        options = _parser(words).parse_args(words, argparse.Namespace(**given))
         command: Callable[[argparse.Namespace], int] = options.command
         hint = getattr(options, "interrupted", "")
         configure_logging(as_json=options.log_json, level=options.log_level)

@@ -62,7 +62,11 @@ HELP = {
         "upgrade next",
         no="findings, or refused by a safety check",
     ),
-    "upgrade init": _help("upgrade init n0.conf n1.conf n2.conf", no=REFUSED),
+    "upgrade init": _help(
+        "upgrade init n0.conf n1.conf n2.conf",
+        "upgrade init n0.conf ssh://ops@host1/etc/broker.conf ssh://ops@host2/etc/broker.conf",
+        no=REFUSED,
+    ),
     "upgrade next": _help("upgrade next", "upgrade next --back --yes", no=REFUSED),
     "upgrade run": _help("upgrade run --until verified", no=REFUSED),
     "upgrade check": _help(
@@ -95,6 +99,7 @@ HELP = {
     ),
     "upgrade status": _help("upgrade status", f"upgrade status {GROUP}", no="a plan is half done"),
     "upgrade serve": _help(f"upgrade serve {DIR} --host 10.0.0.1 --token-file token"),
+    "upgrade agent": _help("upgrade agent"),
     "pipeline": _help("pipeline doctor", f"pipeline audit {DIR}", no="damage or differences"),
     "pipeline doctor": _help("pipeline doctor"),
     "pipeline audit": _help(f"pipeline audit {DIR} --html report.html", no="damage was found"),

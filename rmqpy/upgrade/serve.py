@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from ipaddress import ip_address
 from typing import ParamSpec, TypeVar
 
 from aiohttp import web
 from attrs import define, field
 
-from rmqpy.audit.scan.directory import StoreDirectory, read_directory
 from rmqpy.model.errors import RmqError
-from rmqpy.upgrade.checks.replica import RANGE_BYTES_MAX, SUMMED_MAX, TOKEN_HEADER, LocalReplica
+from rmqpy.upgrade.checks.replica import RANGE_BYTES_MAX, TOKEN_HEADER, LocalReplica
+from rmqpy.upgrade.checks.requests import ReplicaRequests
 
 TOKEN_BYTES_MIN = 16
 P = ParamSpec("P")
@@ -113,7 +112,7 @@ def expect(request: web.Request, seconds: float | None) -> None:
 
 def application(replica: LocalReplica, token: str) -> web.Application:
     """Return the application that answers survey, digest, range, sums, status, facts, and clock."""
-    server = _ReplicaRequests(replica)
+    server = _Answers(ReplicaRequests(replica))
 
     async def answer(request: web.Request) -> web.StreamResponse:
         expect(request, None)
@@ -191,15 +190,12 @@ async def _run(replica: LocalReplica, auth: TokenAuth, ready: Callable[[str], No
 
 Pieces = AsyncIterator[bytes | memoryview]
 
-Fingerprint = list[tuple[str, int, int]]
-"""The path, size in bytes, and time in ms of every file."""
-
 
 @define(slots=True)
-class _ReplicaRequests:
-    replica: LocalReplica
-    _fingerprint_seen: Fingerprint = field(factory=list)
-    _survey: bytes = b""
+class _Answers:
+    """The answers about one replica, read in threads: few at a time, and one survey."""
+
+    requests: ReplicaRequests
     _survey_lock: asyncio.Lock = field(factory=asyncio.Lock)
     _reads: asyncio.Semaphore = field(factory=lambda: asyncio.Semaphore(READS_AT_ONCE))
 
@@ -208,89 +204,33 @@ class _ReplicaRequests:
 
         Raise ValueError or RmqError for a request that cannot be answered.
         """
-        query = request.query
-        match request.match_info.get("what"):
-            case "survey":
-                body = await self.survey()
-            case "digest":
-                path, start, end = await self._range(query)
-                body = (await self._read(self.replica.digest, path, start, end)).encode()
-            case "range":
-                return await self.range(query)
-            case "sums":
-                body = json.dumps(await self._sums(query)).encode()
-            case "status":
-                body = json.dumps(await self._read(self.replica.status)).encode()
-            case "facts":
-                body = (await self._read(self.replica.facts)).encode()
-            case "clock":
-                body = str(self.replica.plan.now_ms()).encode()
-            case _:
-                raise ValueError(
-                    "found an unknown request, expected survey, digest, range, sums, status, facts,"
-                    " or clock; use the same rmqpy on all hosts"
-                )
+        what, query = request.match_info.get("what", ""), request.query
+        if what == "range":
+            return await self.range(query)
+        if what == "survey":
+            async with self._survey_lock:
+                body = await self._read(self.requests.survey)
+        else:
+            body = await self._read(self.requests.answer, what, query)
         return _pieces_of(body), len(body)
 
-    async def survey(self) -> bytes:
-        """Return the survey; take a new one if a file has changed since the last request."""
-        async with self._survey_lock:
-            now = await self._read(self._fingerprint)
-            if now != self._fingerprint_seen or not self._survey:
-                self.replica.forget_survey()
-                self._survey = (await self._read(self.replica.survey)).encode()
-                self._fingerprint_seen = now
-            return self._survey
-
     async def range(self, query: Mapping[str, str]) -> tuple[Pieces, int]:
-        path, start, end = await self._range(query)
-        if end - start > RANGE_BYTES_MAX:
-            raise ValueError(f"at most {RANGE_BYTES_MAX} bytes at a time")
+        path, start, end = await self._read(self.requests.checked_range, query, RANGE_BYTES_MAX)
+        read = self.requests.replica.read
         # The last byte, so that a range that is too long is refused before the first is sent.
-        await self._read(self.replica.read, path, max(start, end - 1), end)
+        await self._read(read, path, max(start, end - 1), end)
 
         async def pieces() -> Pieces:
             for at in range(start, end, PIECE_BYTES):
                 stop = min(at + PIECE_BYTES, end)
-                yield await self._read(self.replica.read, path, at, stop)
+                yield await self._read(read, path, at, stop)
 
         return pieces(), end - start
-
-    async def _sums(self, query: Mapping[str, str]) -> Sequence[int]:
-        first, end = int(query["first"]), int(query["end"])
-        if not 0 <= end - first <= SUMMED_MAX:
-            raise ValueError(f"at most {SUMMED_MAX} messages at a time")
-        arguments = query["topic"], int(query["queue"]), first, end
-        return await self._read(self.replica.sums, *arguments)
-
-    async def _range(self, query: Mapping[str, str]) -> tuple[str, int, int]:
-        path = query["path"]
-        start, end = int(query["start"]), int(query["end"])
-        if not 0 <= start <= end:
-            raise ValueError(f"invalid range from {start} to {end}")
-        if not await self._read(self._has_file, self.replica.absolute(path)):
-            raise ValueError(f"{path} is not a file of the store")
-        return path, start, end
 
     async def _read(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Call a function that reads the disk, in a thread; few of them at a time."""
         async with self._reads:
             return await asyncio.to_thread(function, *arguments, **named)
-
-    def _has_file(self, path: str) -> bool:
-        return any(path == each for each in self._directory().every_file())
-
-    def _fingerprint(self) -> Fingerprint:
-        files, plan = self.replica.files, self.replica.plan
-        paths = list(self._directory().every_file())
-        if plan.config_path is not None:
-            paths.append(plan.config_path)
-        existing = filter(files.exists, paths)
-        return [(path, files.size_of(path), files.mtime_ms(path)) for path in existing]
-
-    def _directory(self) -> StoreDirectory:
-        plan = self.replica.plan
-        return read_directory(self.replica.files, plan.root, plan.settings)
 
 
 async def _pieces_of(body: bytes) -> Pieces:

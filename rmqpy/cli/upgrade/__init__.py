@@ -21,7 +21,7 @@ from rmqpy.cli.upgrade import (
     switching,
     undoing,
 )
-from rmqpy.cli.upgrade.group import driving, init
+from rmqpy.cli.upgrade.group import agent, driving, init
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -44,5 +44,6 @@ def add_commands(commands: Commands) -> None:
         proving,
         status,
         serving,
+        agent,
     ):
         module.add_verbs(verbs)

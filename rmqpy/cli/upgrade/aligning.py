@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rmqpy.cli.given_files import read_plan, read_secret
 from rmqpy.cli.parsing import CAN_BE_RESUMED, EXIT_DONE, EXIT_NO
-from rmqpy.cli.upgrade.carry_out import carry_out, recorded_context
+from rmqpy.cli.upgrade.carry_out import recorded_context
 from rmqpy.cli.upgrade.contexts import locked, plan_context_of
 from rmqpy.cli.upgrade.options import (
     add_verb,
@@ -17,15 +17,13 @@ from rmqpy.cli.upgrade.options import (
     out_option,
     replica_options,
 )
-from rmqpy.cli.upgrade.output import guarded, journal_json, print_journal, print_result, show_plan
-from rmqpy.cli.upgrade.replicas import absolute, local_replicas
+from rmqpy.cli.upgrade.output import guarded, print_journal, print_result, show_plan
+from rmqpy.cli.upgrade.replicas import absolute
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
-    from rmqpy.cli.upgrade.group.given import GivenGroup
     from rmqpy.upgrade.checks.replica import Replica
-    from rmqpy.upgrade.plan.journal import Journal
     from rmqpy.upgrade.plan.node_context import NodeContext
     from rmqpy.upgrade.plan.plan import NodePlan, Plan
     from rmqpy.upgrade.steps.plan_context import PlanContext
@@ -89,10 +87,12 @@ def _apply(options: argparse.Namespace) -> int:
             journal = resume(node_context)
         return print_journal(options, journal, f"plan {journal.plan_id} is applied in {root}")
     if options.given_group is not None and options.node is None:
-        return _apply_all(options, options.given_group)
+        from rmqpy.cli.upgrade.group.applying import apply_group
+
+        return apply_group(options, options.given_group)
     context = plan_context_of(options)
-    plan, node = _read_plan(options.plan, read_secret(options.key)), options.node or ""
-    node_context = context.node_context(_replica_of(context, plan.node(node)))
+    plan, node = signed_plan(options.plan, read_secret(options.key)), options.node or ""
+    node_context = context.node_context(replica_of(context, plan.node(node)))
     check_given_up(plan, options.give_up, plan.node(node).replica)
     if options.dry_run:
         return _dry_run(options, node_context, plan.node(node))
@@ -101,59 +101,11 @@ def _apply(options: argparse.Namespace) -> int:
     return print_journal(options, journal, f"plan {plan.id} is applied in {plan.node(node).root}")
 
 
-def _apply_all(options: argparse.Namespace, group: GivenGroup) -> int:
-    """Carry out the parts of all members of this host."""
-    from rmqpy.upgrade.steps.given_up import check_given_up
-
-    resumed = {} if options.dry_run else _resume_all(options)
-    plan = _read_plan(options.plan or str(group.plan), read_secret(options.key))
-    if resumed and plan.id not in {journal.plan_id for journal in resumed.values()}:
-        return _print_journals(options, resumed)
-    context = plan_context_of(options)
-    check_given_up(plan, options.give_up)
-    parts = [part for part in plan.nodes if group.file.member(part.replica).is_local]
-    for part in parts:
-        _replica_of(context, part)
-    if options.dry_run:
-        wrong = [
-            f"{part.replica}: {text}"
-            for part in parts
-            for text in _obstacles(context.node_context(_replica_of(context, part)), part)
-        ]
-        return _print_obstacles(options, wrong)
-    journals = carry_out(context, plan, plan.steps[-1], parts=parts)
-    names = [part.replica for part in parts]
-    return _print_journals(options, dict(zip(names, journals, strict=True)))
-
-
-def _print_journals(options: argparse.Namespace, journals: dict[str, Journal]) -> int:
-    value = {name: journal_json(journal) for name, journal in journals.items()}
-    lines = [f"{name}: plan {journal.plan_id} is applied" for name, journal in journals.items()]
-    print_result(options, value, lines)
-    return EXIT_DONE
-
-
-def _resume_all(options: argparse.Namespace) -> dict[str, Journal]:
-    """Continue the plans that are half done on members of this host; return their journals."""
-    from rmqpy.upgrade.plan.engine import resume
-    from rmqpy.upgrade.plan.evidence import current_journal
-    from rmqpy.upgrade.plan.journal import APPLYING
-
-    journals = {}
-    for replica in local_replicas(options):
-        node_context = recorded_context(options, replica.root)
-        journal = current_journal(node_context)
-        if journal is not None and journal.state == APPLYING:
-            with locked(node_context.files, replica.root):
-                journals[replica.name] = resume(node_context)
-    return journals
-
-
 def _dry_run(options: argparse.Namespace, node_context: NodeContext, part: NodePlan) -> int:
-    return _print_obstacles(options, _obstacles(node_context, part))
+    return print_obstacles(options, obstacles(node_context, part))
 
 
-def _obstacles(node_context: NodeContext, part: NodePlan) -> list[str]:
+def obstacles(node_context: NodeContext, part: NodePlan) -> list[str]:
     """Return why a part cannot be carried out."""
     from rmqpy.upgrade.plan.own_paths import check_own_paths
     from rmqpy.upgrade.plan.preconditions import check_sources, verify_preconditions
@@ -165,12 +117,12 @@ def _obstacles(node_context: NodeContext, part: NodePlan) -> list[str]:
     return wrong + missing_space(node_context, part)
 
 
-def _print_obstacles(options: argparse.Namespace, wrong: list[str]) -> int:
+def print_obstacles(options: argparse.Namespace, wrong: list[str]) -> int:
     print_result(options, {"wrong": wrong}, wrong or ["every operation could be done"])
     return EXIT_NO if wrong else EXIT_DONE
 
 
-def _replica_of(context: PlanContext, part: NodePlan) -> Replica:
+def replica_of(context: PlanContext, part: NodePlan) -> Replica:
     """Return the replica of this host whose directory a part of a plan is for.
 
     The directory is never taken from the plan, which may come from another host.
@@ -188,7 +140,7 @@ def _replica_of(context: PlanContext, part: NodePlan) -> Replica:
     )
 
 
-def _read_plan(path: str | None, key: bytes | None) -> Plan:
+def signed_plan(path: str | None, key: bytes | None) -> Plan:
     """Return the plan. Raise UpgradeRefusedError if it is not the plan that was signed."""
     from rmqpy.upgrade.plan.plan import Plan, check_signed
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rmqpy.cli.given_files import read_token
 from rmqpy.cli.upgrade.contexts import locked, node_context_at, plan_context_of
+from rmqpy.cli.upgrade.group.hosts import DRIVER
 from rmqpy.cli.upgrade.replicas import all_replicas, now_ms
 
 if TYPE_CHECKING:
@@ -97,8 +98,13 @@ def recorded_context(options: argparse.Namespace, root: str) -> NodeContext:
     record = load_record(bare.files, bare.work, journal.plan_id)
     if record.settings is None:
         return _context_of_earlier_version(options, root, record)
-    replicas = {name: _opened(options, name, at) for name, at in record.sources.items()}
-    replicas |= {each.name: each for each in all_replicas(options)}
+    given = {each.name: each for each in all_replicas(options)}
+    recorded = {
+        name: _opened(options, name, at)
+        for name, at in record.sources.items()
+        if name not in given and not at.startswith((DRIVER, "ssh://"))
+    }
+    replicas = {**recorded, **given}
     return evolve(record.context(bare), source=Replicas(replicas))
 
 

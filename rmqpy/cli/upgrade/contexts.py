@@ -35,7 +35,10 @@ def plan_context_of(
     if len(set(names)) < len(names):
         raise RmqError(f"replicas need different names: {', '.join(names)}; write NAME=DIR")
     settings = {}
+    here = {replica.name for replica in replicas if isinstance(replica, LocalReplica)}
     for name, path in named(getattr(options, "config", []), names, "-c").items():
+        if name not in here:
+            continue
         settings[name] = load_broker_configuration(path, {}, os.environ).configuration.store
     for replica in replicas:
         # The given directory is used, not the one in its broker.conf, because it may be a copy.

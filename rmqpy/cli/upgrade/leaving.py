@@ -72,7 +72,12 @@ def _leave(options: argparse.Namespace) -> int:
         print("\n".join(leave_runbook(context, options.runbook)))
         return EXIT_DONE
     if not (options.apply or options.into):
-        plan = plan_leaving(context)
+        if options.given_group is not None and not options.given_group.file.is_local:
+            from rmqpy.cli.upgrade.group.switching import plan_leaving_of_hosts
+
+            plan = plan_leaving_of_hosts(options, options.given_group, context)
+        else:
+            plan = plan_leaving(context)
         check_given_up(plan, options.give_up)
         if options.given_group is not None:
             _keep_manifest(options.given_group, context)

@@ -28,9 +28,13 @@ _CONTROL |= {0x2028: "\\u2028", 0x2029: "\\u2029"}
 def guarded(run: Verb) -> Verb:
     def guarded(options: argparse.Namespace) -> int:
         from rmqpy.cli.upgrade.group.given import use_group
+        from rmqpy.cli.upgrade.group.hosts import Hosts
         from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
         from rmqpy.upgrade.steps.reference import DivergedError
 
+        mine = None if hasattr(options, "hosts") else Hosts()
+        if mine is not None:
+            options.hosts = mine
         try:
             options.given_group = use_group(options) if options.of_group else None
             return run(options)
@@ -40,6 +44,9 @@ def guarded(run: Verb) -> Verb:
             value = error_json(refused, EXIT_NO, more)
             print_result(options, value, _refusal_lines(str(refused), sides), sys.stderr)
             return EXIT_NO
+        finally:
+            if mine is not None:
+                mine.close()
 
     return guarded
 

@@ -1,6 +1,7 @@
 """The replicas of ``rmqpy upgrade`` as they are given on the command line.
 
-A replica is ``[NAME=]DIR`` or ``NAME=http(s)://HOST:PORT``, a configuration ``-c [NAME=]FILE``.
+A replica is ``[NAME=]DIR``, ``NAME=http(s)://HOST:PORT``, or ``NAME=ssh://HOST/DIR``; a
+configuration is ``-c [NAME=]FILE``, a path on the replica's host.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.given_files import check_readable, read_token
+from rmqpy.cli.upgrade.group.hosts import DRIVER, driver_replica, linked_replica
 from rmqpy.model.errors import RmqError
 from rmqpy.model.near_names import did_you_mean
 
@@ -24,13 +26,21 @@ def all_replicas(options: argparse.Namespace) -> list[Replica]:
 
     token = read_token(getattr(options, "token_file", None))
     check_readable(getattr(options, "authority", None), "the certificates to trust")
+    texts = getattr(options, "replica", [])
+    order = [name_of(text) for text in texts]
+    configs = named(getattr(options, "config", []), order, "-c")
     found: list[Replica] = []
-    for text in getattr(options, "replica", []):
-        name, separator, address = text.partition("=")
-        if separator and address.startswith(("http://", "https://")):
+    for text in texts:
+        name, _, address = text.partition("=")
+        if not is_remote(text):
+            continue
+        if address.startswith("ssh://"):
+            found.append(linked_replica(options, name, address, configs.get(name, "")))
+        elif address == DRIVER:
+            found.append(driver_replica(options, name))
+        else:
             found.append(RemoteReplica(name, address, token, options.authority))
     local = local_replicas(options)
-    order = [name_of(text) for text in getattr(options, "replica", [])]
     return sorted([*found, *local], key=lambda each: order.index(each.name))
 
 
@@ -56,9 +66,9 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
     stores: dict[str, StoreSettings] = {}
     found: list[LocalReplica] = []
     for text in texts:
-        _, separator, path = text.rpartition("=")
-        if separator and path.startswith(("http://", "https://")):
+        if is_remote(text):
             continue
+        path = text.rpartition("=")[2]
         name = name_of(text)
         config = configs.get(name)
         store = None
@@ -96,6 +106,13 @@ def _relocated(store: StoreSettings, root: str) -> StoreSettings:
     if str(Path(store.store_path_root_dir).resolve()) == root:
         return store
     return attrs.evolve(store, store_path_root_dir=root, store_path_commit_log=f"{root}/commitlog")
+
+
+def is_remote(text: str) -> bool:
+    """Return whether a replica is on another host."""
+    _, separator, address = text.partition("=")
+    schemes = ("http://", "https://", "ssh://", DRIVER)
+    return bool(separator) and address.startswith(schemes)
 
 
 def name_of(text: str) -> str:

@@ -22,8 +22,9 @@ from rmqpy.cli.upgrade.replicas import name_of, named
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
     from rmqpy.upgrade.plan.node_context import NodeContext
-    from rmqpy.upgrade.plan.plan import NodePlan
+    from rmqpy.upgrade.plan.plan import NodePlan, Plan
     from rmqpy.upgrade.steps.join_verdict import JoinVerdict
+    from rmqpy.upgrade.steps.plan_context import PlanContext
 
 
 def add_verbs(verbs: Commands) -> None:
@@ -61,7 +62,6 @@ def add_verbs(verbs: Commands) -> None:
 
 def _switch(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.runbook import switch_runbook
-    from rmqpy.upgrade.steps.old_log_mark import save_old_log_mark
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_switch
 
@@ -75,8 +75,25 @@ def _switch(options: argparse.Namespace) -> int:
     if options.runbook:
         print("\n".join(switch_runbook(context, options.runbook)))
         return EXIT_DONE
+    if options.given_group is not None and not options.given_group.file.is_local:
+        from rmqpy.cli.upgrade.group.switching import switch_hosts
+
+        return switch_hosts(options, options.given_group, context)
     if options.dry_run:
         return show_plan(options, plan_switch(context))
+    plan = carry_out_switch(context)
+    print_result(
+        options,
+        {"plan": plan.id, "nodes": [part.replica for part in plan.nodes]},
+        [*(note for part in plan.nodes for note in part.notes), "switched: start the brokers"],
+    )
+    return EXIT_DONE
+
+
+def carry_out_switch(context: PlanContext) -> Plan:
+    """Switch the members of this host."""
+    from rmqpy.upgrade.steps.old_log_mark import save_old_log_mark
+    from rmqpy.upgrade.steps.planning import plan_switch
 
     def save_mark(node_context: NodeContext, part: NodePlan) -> None:
         save_old_log_mark(node_context.files, context.group.replica(part.replica))
@@ -84,12 +101,7 @@ def _switch(options: argparse.Namespace) -> int:
     with announced_in_all(context, "switch"):
         plan = plan_switch(context)
         carry_out(context, plan, "switched", save_mark)
-    print_result(
-        options,
-        {"plan": plan.id, "nodes": [part.replica for part in plan.nodes]},
-        [*(note for part in plan.nodes for note in part.notes), "switched: start the brokers"],
-    )
-    return EXIT_DONE
+    return plan
 
 
 def _join(options: argparse.Namespace) -> int:

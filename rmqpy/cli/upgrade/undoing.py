@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from rmqpy.cli.parsing import EXIT_DONE
 from rmqpy.cli.upgrade.carry_out import described, recorded_context
 from rmqpy.cli.upgrade.contexts import locked
 from rmqpy.cli.upgrade.options import add_verb
-from rmqpy.cli.upgrade.output import journal_json, print_journal, print_result
-from rmqpy.cli.upgrade.replicas import absolute, local_replicas
+from rmqpy.cli.upgrade.output import print_journal, print_result
+from rmqpy.cli.upgrade.replicas import absolute
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -36,7 +34,9 @@ def _rollback(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.journal import APPLIED
 
     if options.given_group is not None:
-        return _roll_back_all(options)
+        from rmqpy.cli.upgrade.group.undoing import roll_back_group
+
+        return roll_back_group(options, options.given_group)
     root = absolute(options.directory)
     node_context = recorded_context(options, root)
     lines = described(node_context, to_roll_back(node_context, options.plan))
@@ -50,52 +50,13 @@ def _rollback(options: argparse.Namespace) -> int:
     return print_journal(options, journal, text)
 
 
-def _roll_back_all(options: argparse.Namespace) -> int:
-    """Take the newest step back on all members of this host that have taken it."""
-    from rmqpy.upgrade.group.steps_taken import newest_step, taken_by
-    from rmqpy.upgrade.plan.engine import roll_back, to_roll_back
-    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
-
-    contexts = {each.name: recorded_context(options, each.root) for each in local_replicas(options)}
-    steps = {name: taken for name, context in contexts.items() if (taken := taken_by(context))}
-    newest = newest_step(steps.values())
-    if newest is None:
-        raise UpgradeRefusedError(
-            "found no plan that is applied or half done on any member of this host, expected one;"
-            " there is nothing to roll back"
-        )
-    chosen = {name: contexts[name] for name, (step, _) in steps.items() if step is newest}
-    journals = {}
-    lines = {
-        name: described(context, to_roll_back(context, options.plan))
-        for name, context in chosen.items()
-    }
-    if options.format != "json":
-        print_result(
-            options, None, [f"{name}: {line}" for name, each in lines.items() for line in each]
-        )
-    with ExitStack() as stack:
-        for context in chosen.values():
-            stack.enter_context(locked(context.files, context.root))
-        for name, context in chosen.items():
-            journals[name] = roll_back(context, options.plan)
-    value = {name: journal_json(journal) for name, journal in journals.items()}
-    print_result(options, value, [f"{name}: {newest.value} is taken back" for name in journals])
-    return EXIT_DONE
-
-
 def _finalize(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.engine import finalize
 
     if options.given_group is not None:
-        journals = {
-            each.name: finalize(recorded_context(options, each.root))
-            for each in local_replicas(options)
-        }
-        value = {name: journal_json(journal) for name, journal in journals.items()}
-        lines = [f"{name}: the upgrade is final, undo records removed" for name in journals]
-        print_result(options, value, lines)
-        return EXIT_DONE
+        from rmqpy.cli.upgrade.group.undoing import finalize_group
+
+        return finalize_group(options, options.given_group)
     root = absolute(options.directory)
     journal = finalize(recorded_context(options, root))
     return print_journal(options, journal, f"{root}: the upgrade is final, undo records removed")

@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from attrs import define, evolve, field
@@ -226,6 +226,10 @@ class RemoteReplica:
         after_ms = time.time_ns() // 1_000_000
         return theirs - (before_ms + after_ms) // 2
 
+    def raw(self, what: str, query: Mapping[str, object]) -> bytes:
+        """Return the answer of the other host as it is, to hand it on."""
+        return self._get(what, query)
+
     def _not_ours(self, what: str) -> RmqError:
         return RmqError(
             f"{self.address}: found something else as the {what}, expected an answer of rmqpy"
@@ -253,6 +257,23 @@ class RemoteReplica:
             raise self._not_ours(what)
         if rest:
             raise NetworkError(f"{self.address}: the connection ended {rest} bytes too early")
+        return data
+
+
+Fetch = Callable[[str, Mapping[str, object]], bytes]
+"""Returns the answer to a question (``survey``, ``range``, ...) and its query."""
+
+
+@define(slots=True)
+class LinkedReplica(RemoteReplica):
+    """A replica of another host that is asked through a link (:mod:`rmqpy.upgrade.link`)."""
+
+    fetch: Fetch = field(kw_only=True)
+
+    def _get(self, what: str, query: Mapping[str, object]) -> bytes:
+        data = self.fetch(what, query)
+        if len(data) > ANSWER_BYTES_MAX[what]:
+            raise self._not_ours(what)
         return data
 
 

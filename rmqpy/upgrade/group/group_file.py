@@ -23,6 +23,7 @@ id                       dLegerSelfId
 peer                     HOST:PORT, at which the other members reach it (dLegerPeers)
 role                     its role in a master/slave group, for the way back
 start, stop              commands that start and stop the broker on its host (optional)
+rmqpy                    the path of rmqpy on a host that is reached over ssh (optional)
 =======================  =====================================================================
 
 All values are strings. Paths of ``[group]`` are relative to the file. The text of the file is
@@ -63,6 +64,12 @@ class Member:
     role: str
     start: str = ""
     stop: str = ""
+    rmqpy: str = ""
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether its host is reached over ssh."""
+        return self.host.startswith(SSH)
 
     @property
     def is_local(self) -> bool:
@@ -71,14 +78,14 @@ class Member:
     @property
     def is_driven(self) -> bool:
         """Whether this machine can change the member: over ``https://`` it can only be read."""
-        return self.is_local or self.host.startswith(SSH)
+        return self.is_local or self.is_linked
 
     @property
     def replica(self) -> str:
         """The member as an argument of the long form: ``NAME=DIR`` or ``NAME=URL``."""
         if self.is_local:
             return f"{self.name}={self.directory}"
-        if self.host.startswith(SSH):
+        if self.is_linked:
             return f"{self.name}={self.host}{self.directory}"
         return f"{self.name}={self.host}"
 
@@ -94,6 +101,21 @@ class GroupFile:
     token_file: str = ""
     authority: str = ""
     key: str = ""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all members are on this host."""
+        return all(each.is_local for each in self.members)
+
+    @property
+    def linked(self) -> list[Member]:
+        """The members on hosts that are reached over ssh."""
+        return [each for each in self.members if each.is_linked]
+
+    @property
+    def only_read(self) -> list[Member]:
+        """The members that this machine cannot change."""
+        return [each for each in self.members if not each.is_driven]
 
     @property
     def peers(self) -> str:
@@ -112,7 +134,7 @@ class GroupFile:
         )
 
 
-_OPTIONAL: Final = frozenset(("token_file", "authority", "key", "start", "stop"))
+_OPTIONAL: Final = frozenset(("token_file", "authority", "key", "start", "stop", "rmqpy"))
 _GROUP_KEYS: Final = tuple(each.name for each in attrs.fields(GroupFile) if each.name != "members")
 _MEMBER_KEYS: Final = tuple(each.name for each in attrs.fields(Member) if each.name != "name")
 

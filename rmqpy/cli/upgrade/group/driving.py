@@ -147,10 +147,10 @@ def _perform(
         return turn(options, group, view, action), None
     words = command_of(action).split()[1:]
     if options.format != "json":
-        return main(words), None
+        return main(words, hosts=options.hosts), None
     printed = io.StringIO()
     with redirect_stdout(printed):
-        code = main([*words, "--format", "json"])
+        code = main([*words, "--format", "json"], hosts=options.hosts)
     try:
         return code, json.loads(printed.getvalue())
     except ValueError:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from attrs import evolve
+
+from rmqpy.cli.given_files import read_given, read_token
 from rmqpy.cli.parsing import EXIT_DONE
+from rmqpy.cli.upgrade.group.hosts import hosts_of
+from rmqpy.cli.upgrade.group.shell import is_free_port
 from rmqpy.cli.upgrade.options import add_verb
 from rmqpy.cli.upgrade.output import print_result
 from rmqpy.model.errors import RmqError
@@ -16,6 +23,8 @@ from rmqpy.model.errors import RmqError
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
     from rmqpy.upgrade.group.proposal import FoundBroker
+
+LOCAL = "local"
 
 
 def add_verbs(verbs: Commands) -> None:
@@ -25,7 +34,15 @@ def add_verbs(verbs: Commands) -> None:
         "write group.toml from the brokers' configuration; the other verbs then need no arguments",
         _init,
     )
-    init.add_argument("config", nargs="+", metavar="FILE", help="the broker.conf of each member")
+    init.add_argument(
+        "config",
+        nargs="+",
+        metavar="FILE",
+        help="the broker.conf of each member: a path, ssh://HOST/PATH, or the https:// address of"
+        " rmqpy upgrade serve",
+    )
+    init.add_argument("--token-file", metavar="FILE", help="token for https:// addresses")
+    init.add_argument("--authority", metavar="FILE", help="certificates to trust, PEM")
     init.add_argument("--force", action="store_true", help="replace an existing group.toml")
 
 
@@ -40,8 +57,15 @@ def _init(options: argparse.Namespace) -> int:
             f"found {GROUP_FILE} in this directory, expected none; correct it, or replace it with"
             " --force"
         )
-    proposal = propose_group([_found(text) for text in options.config], _is_free)
-    text = group_file_text(proposal.group, proposal.remarks)
+    proposal = propose_group(
+        [_found(options, text) for text in options.config], partial(_is_free, options)
+    )
+    file = evolve(
+        proposal.group,
+        token_file=options.token_file or "",
+        authority=options.authority or "",
+    )
+    text = group_file_text(file, proposal.remarks)
     parse_group_file(text, GROUP_FILE)
     OsFileSystem().replace_bytes(str(path), text.encode())
     names = ", ".join(each.name for each in proposal.group.members)
@@ -55,31 +79,56 @@ def _init(options: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _found(text: str) -> FoundBroker:
+def _found(options: argparse.Namespace, text: str) -> FoundBroker:
     """Return the configuration of a broker. Raise ConfigError for one that it would refuse."""
-    from rmqpy.config.loading import load_broker_configuration
-    from rmqpy.store.files.disk import OsFileSystem
-    from rmqpy.upgrade.group.group_file import LOCAL
+    from rmqpy.config.loading import parse_broker_configuration
+    from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
     from rmqpy.upgrade.group.proposal import FoundBroker
-    from rmqpy.upgrade.plan.survey import read_config
 
-    path = Path(text)
-    loaded = load_broker_configuration(path, {}, os.environ).configuration
+    host, path, raw, home = _read(options, text)
+    content = decode_properties_bytes(raw)
+    loaded = parse_broker_configuration(content, path, home).configuration
+    root = loaded.store.store_path_root_dir
     return FoundBroker(
-        host=LOCAL,
-        path=text,
+        host=host,
+        path=path,
         configuration=loaded,
-        keys=read_config(OsFileSystem(), str(path.resolve())) or {},
-        directory=str(Path(loaded.store.store_path_root_dir).absolute()),
+        keys={each.key: each.value.strip() for each in parse_properties(content, path)},
+        directory=root if host != LOCAL else str(Path(root).absolute()),
     )
 
 
-def _is_free(broker: FoundBroker, port: int) -> bool:
-    """Return whether no process of this host listens on a port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
+def _read(options: argparse.Namespace, text: str) -> tuple[str, str, bytes, Mapping[str, str]]:
+    """Return (host, path there, content, environment) of a broker.conf."""
+    from rmqpy.config.properties_file import format_properties
+    from rmqpy.upgrade.checks.replica import RemoteReplica
+    from rmqpy.upgrade.link.frames import Frame
+
+    if text.startswith("ssh://"):
+        parts = urlsplit(text)
+        host = f"ssh://{parts.netloc}"
+        link = hosts_of(options).link(host)
+        found = link.request(Frame("config", {"path": parts.path}))
+        return host, parts.path, found.body, {"HOME": str(found.head["HOME"])}
+    if text.startswith(("https://", "http://")):
+        token = read_token(options.token_file)
+        facts = RemoteReplica("the member", text, token, options.authority).facts()
+        if not facts.config_path:
+            raise RmqError(
+                f"{text}: found no broker.conf, expected it; run rmqpy upgrade serve there with -c"
+            )
+        keys = {"storePathRootDir": facts.root, **facts.keys}
+        return text, facts.config_path, format_properties(keys).encode(), {}
+    return LOCAL, text, read_given(text, "the broker.conf"), os.environ
+
+
+def _is_free(options: argparse.Namespace, broker: FoundBroker, port: int) -> bool:
+    """Return whether no process of the broker's host listens on a port, if that can be known."""
+    from rmqpy.upgrade.link.frames import Frame
+
+    if broker.host == LOCAL:
+        return is_free_port(port)
+    if broker.host.startswith("ssh://"):
+        answer = hosts_of(options).link(broker.host).request(Frame("port", {"port": port}))
+        return bool(answer.head["free"])
     return True

@@ -7,12 +7,13 @@ started or stopped in part by this program.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import time
 from typing import TYPE_CHECKING, Final
 
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
 from rmqpy.cli.upgrade.group.facts import view_group
+from rmqpy.cli.upgrade.group.hosts import shell_there
+from rmqpy.cli.upgrade.group.shell import run_shell
 from rmqpy.cli.upgrade.output import print_result
 from rmqpy.model.errors import RmqError
 
@@ -22,11 +23,8 @@ if TYPE_CHECKING:
     from rmqpy.upgrade.group.group_file import Member
     from rmqpy.upgrade.group.states import Action
 
-COMMAND_SECONDS_MAX: Final = 120
-"""A command that starts a broker returns; it is not the broker."""
 TURN_SECONDS_MAX: Final = 300
 POLL_SECONDS: Final = 0.2
-SHOWN_BYTES: Final = 1000
 
 
 def turn(options: argparse.Namespace, group: GivenGroup, view: GroupView, action: Action) -> int:
@@ -53,7 +51,7 @@ def turn(options: argparse.Namespace, group: GivenGroup, view: GroupView, action
         )
         return EXIT_NO
     for member in members:
-        _run_command(group, member, _command(member, starts=starts))
+        _run_command(options, group, member, _command(member, starts=starts))
         _wait(options, group, member, running=starts)
     return EXIT_DONE
 
@@ -67,30 +65,17 @@ def _command(member: Member, *, starts: bool) -> str:
     return member.start if starts else member.stop
 
 
-def _run_command(group: GivenGroup, member: Member, command: str) -> None:
-    """Run a command of a member in a shell. What it starts may go on writing to its output."""
-    path = group.folder / f"{member.name}.out"
-    with path.open("wb") as output:
-        try:
-            done = subprocess.run(
-                ["sh", "-c", command],
-                cwd=group.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                timeout=COMMAND_SECONDS_MAX,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise RmqError(
-                f"{member.name}: found {command!r} still running after {COMMAND_SECONDS_MAX} s,"
-                " expected a command that returns; start the broker in the background"
-            ) from None
-    if done.returncode:
-        shown = path.read_bytes()[-SHOWN_BYTES:].decode("utf-8", "replace").strip()
+def _run_command(
+    options: argparse.Namespace, group: GivenGroup, member: Member, command: str
+) -> None:
+    """Run a command on the host of a member."""
+    if member.is_linked:
+        code, shown = shell_there(options, member, command)
+    else:
+        code, shown = run_shell(command, group.folder)
+    if code:
         raise RmqError(
-            f"{member.name}: found exit code {done.returncode} of {command!r}, expected 0:"
+            f"{member.name}: found exit code {code} of {command!r}, expected 0:"
             f" {shown or 'it printed nothing'}"
         )
 

@@ -1,0 +1,104 @@
+"""``rmqpy upgrade switch | leave`` for a group on several hosts: each plans and writes its own."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from rmqpy.cli.parsing import EXIT_DONE
+from rmqpy.cli.upgrade.group.hosts import by_hand, long_form, run_there
+from rmqpy.cli.upgrade.output import print_result
+from rmqpy.cli.upgrade.switching import carry_out_switch
+
+if TYPE_CHECKING:
+    from rmqpy.cli.upgrade.group.given import GivenGroup
+    from rmqpy.upgrade.group.group_file import Member
+    from rmqpy.upgrade.plan.plan import Plan
+    from rmqpy.upgrade.steps.plan_context import PlanContext
+
+
+def switch_hosts(options: argparse.Namespace, group: GivenGroup, context: PlanContext) -> int:
+    """Switch the members that have not switched, after all of them could.
+
+    A host that fails then leaves the others switched: ``switch`` again continues.
+    """
+    from rmqpy.upgrade.steps.planning import plan_switch
+
+    facts = {each.name: each.facts() for each in context.group.replicas}
+    left = [each for each in group.file.members if not facts[each.name].dledger]
+    linked = [each for each in left if each.is_linked]
+    has_local = any(each.is_local for each in left)
+    if has_local:
+        plan_switch(context)
+    for member in linked:
+        _switch_there(options, group, context, member, dry_run=True)
+    lines: list[str] = []
+    if not options.dry_run:
+        if has_local:
+            plan = carry_out_switch(context)
+            lines += [f"{part.replica}: switched" for part in plan.nodes]
+        for member in linked:
+            _switch_there(options, group, context, member, dry_run=False)
+            lines.append(f"{member.name}: switched")
+    for member in group.file.only_read:
+        if member in left:
+            words = [
+                "switch",
+                "--peers",
+                group.file.peers,
+                "--self-id",
+                f"{member.name}={member.id}",
+            ]
+            lines.append(f"{member.name}: run on its host: {by_hand(group.file, member, words)}")
+    names = [each.name for each in left]
+    end = "every member could be switched" if options.dry_run else "switched: start the brokers"
+    print_result(options, {"nodes": names, "dry_run": options.dry_run}, [*lines, end])
+    return EXIT_DONE
+
+
+def _switch_there(
+    options: argparse.Namespace,
+    group: GivenGroup,
+    context: PlanContext,
+    member: Member,
+    *,
+    dry_run: bool,
+) -> None:
+    words = ["switch", *long_form(group.file, member), "--peers", options.peers]
+    words += ["--self-id", f"{member.name}={member.id}", "--group", options.group]
+    words += ["--dry-run"] if dry_run else []
+    run_there(options, member, words, context.group.replicas)
+
+
+def plan_leaving_of_hosts(
+    options: argparse.Namespace, group: GivenGroup, context: PlanContext
+) -> Plan:
+    """Return one plan with the parts that the members' hosts have planned."""
+    from rmqpy.model.errors import RmqError
+    from rmqpy.upgrade.plan.plan import Plan
+    from rmqpy.upgrade.steps.planning import plan_leaving
+
+    if group.file.only_read:
+        listed = ", ".join(each.name for each in group.file.only_read)
+        raise RmqError(
+            f"found members that can only be read ({listed}), expected local ones or ssh://: each"
+            " host plans the way back of its own members; run rmqpy upgrade leave there, with the"
+            " other members as NAME=https://HOST:PORT"
+        )
+    plans = []
+    if any(each.is_local for each in group.file.members):
+        plans.append(plan_leaving(context))
+    for member in group.file.linked:
+        words = ["leave", *long_form(group.file, member), "--reader", options.reader]
+        words += [word for text in options.role for word in ("--role", text)]
+        for name, value in (("--cut-index", options.cut_index), ("--give-up", options.give_up)):
+            words += [name, str(value)] if value is not None else []
+        tree: dict[str, Any] = run_there(options, member, words, context.group.replicas)
+        plans.append(Plan.from_json(tree))
+    parts = {part.replica: part for plan in plans for part in plan.nodes}
+    return Plan(
+        steps=plans[0].steps,
+        nodes=tuple(parts[each.name] for each in group.file.members),
+        facts=plans[0].facts,
+        conflicts=tuple(dict.fromkeys(text for plan in plans for text in plan.conflicts)),
+    )

@@ -1,0 +1,95 @@
+"""``rmqpy upgrade rollback | finalize`` for a group: on all members, each on its own host."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from rmqpy.cli.parsing import EXIT_DONE
+from rmqpy.cli.upgrade.carry_out import described, recorded_context
+from rmqpy.cli.upgrade.contexts import locked
+from rmqpy.cli.upgrade.group.hosts import run_there
+from rmqpy.cli.upgrade.output import journal_json, print_result
+from rmqpy.cli.upgrade.replicas import all_replicas, local_replicas
+
+if TYPE_CHECKING:
+    from rmqpy.cli.upgrade.group.given import GivenGroup
+    from rmqpy.upgrade.checks.member_facts import MemberFacts
+
+
+def roll_back_group(options: argparse.Namespace, group: GivenGroup) -> int:
+    """Take the newest step back on all members that have taken it."""
+    from rmqpy.upgrade.group.steps_taken import newest_step, step_of
+    from rmqpy.upgrade.plan.engine import roll_back, to_roll_back
+    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+
+    facts = {each.name: each.facts() for each in all_replicas(options)}
+    taken = {name: each for name, each in facts.items() if _can_be_undone(each)}
+    newest = newest_step((step_of(each.steps), each.since_ms) for each in taken.values())
+    if newest is None:
+        raise UpgradeRefusedError(
+            "found no plan that is applied or half done on any member, expected one; there is"
+            " nothing to roll back"
+        )
+    names = {name for name, each in taken.items() if step_of(each.steps) is newest}
+    contexts = {
+        each.name: recorded_context(options, each.root)
+        for each in local_replicas(options)
+        if each.name in names
+    }
+    lines = {
+        name: described(context, to_roll_back(context, options.plan))
+        for name, context in contexts.items()
+    }
+    if options.format != "json":
+        print_result(
+            options, None, [f"{name}: {line}" for name, each in lines.items() for line in each]
+        )
+    done: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for context in contexts.values():
+            stack.enter_context(locked(context.files, context.root))
+        for name, context in contexts.items():
+            done[name] = journal_json(roll_back(context, options.plan))
+    for member in group.file.linked:
+        if member.name in names:
+            words = [
+                "rollback",
+                member.directory,
+                *(["--plan", options.plan] if options.plan else []),
+            ]
+            done[member.name] = run_there(options, member, words)
+    texts = [f"{name}: {newest.value} is taken back" for name in done]
+    texts += [
+        f"{each.name}: run on its host: rmqpy upgrade rollback {each.directory}"
+        for each in group.file.only_read
+        if each.name in names
+    ]
+    print_result(options, done, texts)
+    return EXIT_DONE
+
+
+def _can_be_undone(facts: MemberFacts) -> bool:
+    from rmqpy.upgrade.plan.journal import APPLIED, APPLYING, ROLLING_BACK
+
+    return facts.journal in (APPLIED, APPLYING, ROLLING_BACK)
+
+
+def finalize_group(options: argparse.Namespace, group: GivenGroup) -> int:
+    """Give up the way back of the last plans, on all members."""
+    from rmqpy.upgrade.plan.engine import finalize
+
+    done: dict[str, Any] = {
+        each.name: journal_json(finalize(recorded_context(options, each.root)))
+        for each in local_replicas(options)
+    }
+    for member in group.file.linked:
+        done[member.name] = run_there(options, member, ["finalize", member.directory])
+    lines = [f"{name}: the upgrade is final, undo records removed" for name in done]
+    lines += [
+        f"{each.name}: run on its host: rmqpy upgrade finalize {each.directory}"
+        for each in group.file.only_read
+    ]
+    print_result(options, done, lines)
+    return EXIT_DONE

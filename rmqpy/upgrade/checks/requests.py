@@ -1,0 +1,93 @@
+"""The requests that other hosts make about a replica of this host: all only read.
+
+``rmqpy upgrade serve`` answers them over HTTP, ``rmqpy upgrade agent`` over ssh. Only files of the
+store are read, whatever path a request names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from attrs import define, field
+
+from rmqpy.audit.scan.directory import StoreDirectory, read_directory
+from rmqpy.upgrade.checks.replica import RANGE_BYTES_MAX, SUMMED_MAX, LocalReplica
+
+Query = Mapping[str, str]
+Fingerprint = list[tuple[str, int, int]]
+"""The path, size in bytes, and time in ms of every file."""
+
+
+@define(slots=True)
+class ReplicaRequests:
+    """The answers about one replica. They may be computed in several threads at a time."""
+
+    replica: LocalReplica
+    _seen: Fingerprint = field(factory=list)
+    _survey: bytes = b""
+
+    def answer(self, what: str, query: Query) -> bytes:
+        """Return the body of an answer.
+
+        Raise ValueError, KeyError, or RmqError for a request that cannot be answered.
+        """
+        match what:
+            case "survey":
+                return self.survey()
+            case "digest":
+                return self.replica.digest(*self.checked_range(query)).encode()
+            case "range":
+                return self.replica.read(*self.checked_range(query, RANGE_BYTES_MAX))
+            case "sums":
+                return json.dumps(self._sums(query)).encode()
+            case "status":
+                return json.dumps(self.replica.status()).encode()
+            case "facts":
+                return self.replica.facts().encode()
+            case "clock":
+                return str(self.replica.plan.now_ms()).encode()
+        raise ValueError(
+            "found an unknown request, expected survey, digest, range, sums, status, facts, or"
+            " clock; use the same rmqpy on all hosts"
+        )
+
+    def survey(self) -> bytes:
+        """Return the survey; take a new one if a file has changed since the last request."""
+        now = self._fingerprint()
+        if now != self._seen or not self._survey:
+            self.replica.forget_survey()
+            self._survey = self.replica.survey().encode()
+            self._seen = now
+        return self._survey
+
+    def checked_range(self, query: Query, bytes_max: int | None = None) -> tuple[str, int, int]:
+        """Return (path, start, end) of a request. Raise ValueError if it may not be read."""
+        path = query["path"]
+        start, end = int(query["start"]), int(query["end"])
+        if not 0 <= start <= end:
+            raise ValueError(f"invalid range from {start} to {end}")
+        if bytes_max is not None and end - start > bytes_max:
+            raise ValueError(f"at most {bytes_max} bytes at a time")
+        absolute = self.replica.absolute(path)
+        if all(absolute != each for each in self._directory().every_file()):
+            raise ValueError(f"{path} is not a file of the store")
+        return path, start, end
+
+    def _sums(self, query: Query) -> tuple[int, int, int, int]:
+        first, end = int(query["first"]), int(query["end"])
+        if not 0 <= end - first <= SUMMED_MAX:
+            raise ValueError(f"at most {SUMMED_MAX} messages at a time")
+        return self.replica.sums(query["topic"], int(query["queue"]), first, end)
+
+    def _fingerprint(self) -> Fingerprint:
+        files, plan = self.replica.files, self.replica.plan
+        paths = list(self._directory().every_file())
+        if plan.config_path is not None:
+            paths.append(plan.config_path)
+        existing = filter(files.exists, paths)
+        return [(path, files.size_of(path), files.mtime_ms(path)) for path in existing]
+
+    def _directory(self) -> StoreDirectory:
+        plan = self.replica.plan
+        return read_directory(self.replica.files, plan.root, plan.settings)

@@ -1,0 +1,212 @@
+"""A group on several hosts: one machine drives the others over ssh.
+
+``ssh`` is a script here that runs the remote command on this machine, in another directory; the
+test with a real sshd is tests/interop/test_group_over_ssh.py.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from harness.upgrade import RunUpgrade, log_of, tree_of
+
+from rmqpy.model.errors import NetworkError, RmqError
+from rmqpy.upgrade.link.driver import RETRY_SECONDS, AgentLink, ssh_command
+from rmqpy.upgrade.link.frames import Frame, read_frame, write_frame
+
+NAMES = ("n0", "n1", "n2")
+SSH = """#!{python}
+import os, pathlib, subprocess, sys
+folder = pathlib.Path({folder!r})
+with (folder / "calls").open("a") as calls:
+    print(*sys.argv[1:], file=calls)
+number = len((folder / "calls").read_text().splitlines())
+command = sys.argv[-1].replace("rmqpy ", {python!r} + " -m rmqpy.cli ", 1)
+if (folder / "cut").exists():
+    # The connection is lost after so many bytes of the answers.
+    left = int((folder / "cut").read_text())
+    (folder / "cut").unlink()
+    agent = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE)
+    while left > 0 and (data := os.read(agent.stdout.fileno(), min(left, 65536))):
+        os.write(1, data)
+        left -= len(data)
+    agent.stdout.close()
+    agent.kill()
+    agent.wait()
+    sys.exit(255)
+os.chdir("/")
+os.execvp("sh", ["sh", "-c", command])
+"""
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the directory in which the calls of ``ssh`` are noted."""
+    folder = tmp_path / "ssh"
+    folder.mkdir()
+    program = folder / "ssh"
+    program.write_text(SSH.format(python=sys.executable, folder=str(folder)))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setattr("rmqpy.upgrade.link.driver.RETRY_SECONDS", (0.0, 0.0))
+    return folder
+
+
+def init(folder: Path, run: RunUpgrade) -> None:
+    """Write a ``group.toml`` with a local member and two on other hosts."""
+    code, out, err = run(
+        f"init n0.conf ssh://ops@far:2222{folder}/n1.conf ssh://off{folder}/n2.conf"
+    )
+    assert code == 0, (out, err)
+
+
+def trees(folder: Path) -> dict[str, dict[str, tuple[bytes, int]]]:
+    return {name: {**tree_of(folder / name), "lock": (b"", 0)} for name in NAMES}
+
+
+def state_of(run: RunUpgrade) -> str:
+    return str(json.loads(run("status --format json")[1])["state"])
+
+
+@pytest.mark.slow
+def test_a_group_on_three_hosts_is_switched_and_rolled_back(
+    lagging: Path, run: RunUpgrade, ssh: Path
+) -> None:
+    before = trees(lagging)
+    init(lagging, run)
+    text = (lagging / "group.toml").read_text()
+    assert 'host = "ssh://ops@far:2222"' in text and f'directory = "{lagging}/n1"' in text
+    assert "-p 2222 -l ops -- far" in (ssh / "calls").read_text()
+    assert run("check")[0] == 2 and state_of(run) == "stopped"
+    code, out, err = run("run --until switched --yes")
+    assert code == 0 and state_of(run) == "switched", (out, err)
+    logs = [log_of(lagging / name) for name in NAMES]
+    assert logs[0] == logs[1] == logs[2]
+    for name in NAMES:
+        text = (lagging / f"{name}.conf").read_text()
+        assert f"dLegerSelfId={name}\n" in text and "n1-far:25921;n2-off:25931" in text
+    code, out, err = run("rollback")
+    assert code == 0 and out.count("the switch is taken back") == 3, (out, err)
+    assert state_of(run) == "aligned"
+    code, out, err = run("rollback")
+    assert code == 0 and trees(lagging) == before, (out, err)
+
+
+@pytest.mark.slow
+def test_a_group_on_three_hosts_leaves(joined: Path, run: RunUpgrade, ssh: Path) -> None:
+    for number in range(3):
+        conf = joined / f"n{number}.conf"
+        peers = "n0-127.0.0.1:20911;n1-far:20912;n2-off:20913"
+        old = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
+        conf.write_text(conf.read_text().replace(old, peers))
+    init(joined, run)
+    assert state_of(run) == "halted"
+    code, out, err = run("run --until left-verified --yes")
+    assert code == 0 and state_of(run) == "left-verified", (out, err)
+    assert not list(joined.glob("n*/dledger-*"))
+    assert "brokerRole=SLAVE\n" in (joined / "n2.conf").read_text()
+    code, out, err = run("finalize")
+    assert code == 0 and out.count("the upgrade is final") == 3, (out, err)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left", [0, 10, 100, 500])
+def test_a_lost_connection_is_opened_again(
+    lagging: Path, run: RunUpgrade, ssh: Path, left: int
+) -> None:
+    init(lagging, run)
+    (ssh / "cut").write_text(str(left))
+    code, out, err = run("status")
+    assert code == 0 and "stopped;" in out and "connecting again" in err, err
+
+
+@pytest.mark.slow
+def test_a_connection_lost_while_a_plan_is_applied_is_resumed(
+    lagging: Path, run: RunUpgrade, ssh: Path
+) -> None:
+    """The agent is killed while it asks for the bytes that its member lacks."""
+    init(lagging, run)
+    assert run("plan")[0] == 0
+    (ssh / "cut").write_text("200")
+    code, out, err = run("apply")
+    assert code == 0 and "connecting again" in err, (out, err)
+    assert state_of(run) == "aligned" and run("check")[0] == 0
+
+
+@pytest.mark.slow
+def test_an_unreachable_host_is_named(lagging: Path, run: RunUpgrade, ssh: Path) -> None:
+    init(lagging, run)
+    (ssh / "ssh").write_text("#!/bin/sh\necho no route to host >&2\nexit 255\n")
+    code, out, _ = run("status")
+    assert code == 2 and "group b0: unreachable;" in out
+    assert "check that ssh reaches it without a password" in out
+
+
+@pytest.mark.slow
+def test_start_and_stop_commands_run_on_the_members_host(
+    lagging: Path, run: RunUpgrade, ssh: Path
+) -> None:
+    init(lagging, run)
+    text = (lagging / "group.toml").read_text()
+    for name in NAMES:
+        command = f"echo {name} is not installed; exit 3"
+        text = text.replace(f"[member.{name}]\n", f'[member.{name}]\nstart = "{command}"\n')
+    (lagging / "group.toml").write_text(text)
+    assert run("run --until switched --yes")[0] == 0
+    code, _, err = run("next --yes")
+    assert code == 1 and "n0: found exit code 3" in err and "n0 is not installed" in err
+
+
+@pytest.mark.parametrize(
+    "host", ["ssh://-oProxyCommand=touch", "ssh://", "ssh://far:port", "far", "ssh://far:99999"]
+)
+def test_a_host_that_is_none_is_refused(host: str) -> None:
+    with pytest.raises(RmqError, match="correct it"):
+        ssh_command(host, "rmqpy")
+
+
+def test_a_program_is_one_word_for_the_shell_there() -> None:
+    assert ssh_command("ssh://h", "/opt/my rmqpy")[-1] == "'/opt/my rmqpy' upgrade agent"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"Welcome to this host\n",
+        b'{"kind": "data"}\n',
+        b'{"kind": "data", "size": -1}\n',
+        b'{"kind": "data", "size": 5}\nabc',
+        b'{"kind": 1, "size": 0}\n',
+        b'{"kind": "data", "size": 99999999999}\n',
+        b"[]\n",
+        b'{"kind": "data", "size": 0}',
+        b"\xff\n",
+        b"{" * 100_000,
+    ],
+)
+def test_something_else_than_a_frame_is_refused(raw: bytes) -> None:
+    with pytest.raises(NetworkError):
+        read_frame(io.BytesIO(raw))
+
+
+def test_a_frame_is_read_as_it_was_written() -> None:
+    stream = io.BytesIO()
+    frames = [Frame("get", {"what": "range"}), Frame("data", {}, bytes(range(256)))]
+    for frame in frames:
+        write_frame(stream, frame)
+    stream.seek(0)
+    assert [read_frame(stream), read_frame(stream), read_frame(stream)] == [*frames, None]
+
+
+def test_a_host_that_never_answers_is_given_up() -> None:
+    notes: list[str] = []
+    pauses: list[float] = []
+    link = AgentLink("ssh://h", ["false"], notes.append, pauses.append)
+    with pytest.raises(NetworkError, match="ssh://h: found no answer of rmqpy upgrade agent"):
+        link.request(Frame("get", {}))
+    assert pauses == [*RETRY_SECONDS] and len(notes) == len(pauses)
