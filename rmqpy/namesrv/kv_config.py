@@ -15,7 +15,7 @@ from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.files import FileSystem
 from rmqpy.namesrv.names import VALUE_LENGTH_MAX, check_name, check_text
 from rmqpy.remoting.bodies import KVConfigSerializeWrapper
-from rmqpy.store.files.atomic import read_with_backup
+from rmqpy.store.files.atomic import DAMAGED_SUFFIX, read_with_backup
 from rmqpy.store.files.deferred_write import DeferredFileWriter, Saved
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
@@ -31,7 +31,9 @@ class KvConfig:
 
     def load(self, files: FileSystem) -> None:
         """Load the file or its backup. Raises StoreError if neither is readable."""
-        saved = read_with_backup(files, self._file.path, KVConfigSerializeWrapper.decode)
+        path = self._file.path
+        kept = path + DAMAGED_SUFFIX
+        saved = read_with_backup(files, path, KVConfigSerializeWrapper.decode, kept=kept)
         if saved is not None:
             self._table = saved.config_table
 

@@ -21,6 +21,12 @@ def test_delayed_messages_and_transactions_are_delivered_and_strangers_ignored()
     assert outcome.elections == 1
 
 
+def test_tables_are_changed_and_the_slaves_have_them() -> None:
+    cluster = BrokerCluster(evolve(PLAN, side_interval_ms=0, table_interval_ms=100, name_servers=1))
+    cluster.run()
+    assert cluster.tables is not None and cluster.tables.acknowledged > 20
+
+
 @pytest.mark.parametrize(
     ("name", "violation"),
     [
@@ -28,9 +34,10 @@ def test_delayed_messages_and_transactions_are_delivered_and_strangers_ignored()
         ("producers_never_asked", "no delivery"),
         ("delay_ignored", "before its delay"),
         ("commit_index_pushed_too_often", "an idle group sends"),
+        ("table_change_acknowledged_before_its_write", "acknowledges _Change"),
     ],
 )
 def test_a_planted_bug_is_found_without_faults(name: str, violation: str) -> None:
-    plan = evolve(PLAN, stranger_interval_ms=0, tick_ms=50)
+    plan = evolve(PLAN, stranger_interval_ms=0, tick_ms=50, table_interval_ms=300)
     with planted(MUTATIONS[name]), pytest.raises(InvariantViolationError, match=violation):
         BrokerCluster(plan).run()

@@ -68,14 +68,12 @@ class BitRot:
             return self._flip_last(host)
         path = f"{host.ledger_folder}/currterm"
         if kind == 1:
-            # Without a backup, which may be an earlier damaged version, the start is refused.
+            # Without a backup, the start is refused.
             names = sorted(each for each in host.disk.nodes if each.startswith(f"{ROOT}/config/"))
             tables = [
                 each
                 for each in names
-                if f"{each}.bak" in names
-                and host.disk.durable_content(f"{each}.bak").isascii()
-                and host.disk.durable_content(each).isascii()
+                if f"{each}.bak" in names and host.disk.durable_content(each).isascii()
             ]
             path = self.rng.choice(tables or [path])
         length = len(host.disk.durable_content(path))

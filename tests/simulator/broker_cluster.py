@@ -18,10 +18,12 @@ from simulator.checkers import BrokerChecker, ClassicChecker, GroupChecker, clas
 from simulator.cluster import STEP_MS, Cluster, Outcome
 from simulator.invariants import InvariantViolationError, StartRefusedError
 from simulator.name_servers import NameServerHost, name_server_addresses
+from simulator.network import Machine
 from simulator.operators import may_cut
 from simulator.routes import Routes
 from simulator.side_traffic import SideTraffic
 from simulator.strangers import Stranger
+from simulator.table_traffic import TableTraffic
 from simulator.workload import TOPIC, WorkloadProducer, WorkloadReader
 
 ACCEPTS_WITHIN_MS = 10_000
@@ -50,6 +52,7 @@ class BrokerCluster(Cluster[BrokerHost]):
     reader: WorkloadReader = field(init=False)
     stranger: Stranger = field(init=False)
     side: SideTraffic | None = field(init=False, default=None)
+    tables: TableTraffic | None = field(init=False, default=None)
     checker: BrokerChecker = field(init=False)
     _bit_rot: BitRot = field(init=False)
     _recovery: int = -1
@@ -83,6 +86,11 @@ class BrokerCluster(Cluster[BrokerHost]):
                 self.checker.invariants,
                 self.checker,
             )
+        if plan.table_interval_ms:
+            life, client = self._client("admin", "10.0.1.5")
+            self.tables = TableTraffic(
+                plan.table_interval_ms, life, client, self.hosts, self._leader_name, self.rng
+            )
         self.stranger = Stranger(self._client("stranger", "10.0.1.9")[1], self.hosts, self.rng)
 
     def begin(self) -> None:
@@ -100,6 +108,8 @@ class BrokerCluster(Cluster[BrokerHost]):
         self.reader.start()
         if self.side is not None:
             self.side.start()
+        if self.tables is not None:
+            self.tables.start()
 
     def _converge(self) -> None:
         stored = self.producer.stored
@@ -108,6 +118,10 @@ class BrokerCluster(Cluster[BrokerHost]):
         if self.side is not None:
             self.side.running = False
             self._wait(DELIVERED_WITHIN_MS, self.side.check_done, "delivery of side messages")
+        if self.tables is not None:
+            self.tables.running = False
+        if self.tables is not None and self.name_servers:  # which name the master to the slaves
+            self._wait(EQUAL_WITHIN_MS, self.tables.are_equal, "equal tables")
         self._wait(EQUAL_WITHIN_MS, self._is_equal, "equal members")
         self._wait(REPAIRED_WITHIN_MS, self.is_undamaged, "undamaged log")
         if self.plan.preferred >= 0:
@@ -194,8 +208,10 @@ class BrokerCluster(Cluster[BrokerHost]):
     def start(self, host: BrokerHost, *, force: bool = False) -> None:
         """Start a broker; if it refuses, an operator follows its error message."""
         host.disk.now_ms = self.timeline.now_ms
+        tables = TableTraffic.tables_of(host)
         try:
             Cluster.start(self, host, force=force)
+            TableTraffic.check_started(host, tables)
         except StoreError as fault:
             self._after_refusal(host, fault, forced=force)
 
@@ -272,6 +288,11 @@ class BrokerCluster(Cluster[BrokerHost]):
         self.log(f"{server.name} is restarted")
 
     # Inside
+
+    def _on_write(self, machine: Machine, port: int, to: str, piece: bytes) -> None:
+        Cluster._on_write(self, machine, port, to, piece)
+        if self.tables is not None:
+            self.tables.on_write(machine.name, port, to, piece)
 
     def _producer(self) -> WorkloadProducer:
         life, client = self._client("producer", "10.0.1.1")

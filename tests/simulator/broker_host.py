@@ -124,6 +124,7 @@ class BrokerHost(Host):
         self.client = client
         self.running = Running(life, store, broker, driver)
         self.network.listen(self.machine, PORT, broker.server)
+        self.network.listen(self.machine, broker.identity.fast_port, broker.fast_port)
         if driver is not None:
             self.network.listen(self.machine, LEDGER_PORT, driver)
         broker.start()

@@ -69,7 +69,7 @@ class Cluster(ABC, Generic[HostT]):
         self._build()
         self.operator = Operator(self._client("operator", "10.0.1.3")[1])
         self.network.stamp = self.checker.stamp
-        self.network.tap = self.checker.on_write
+        self.network.tap = self._on_write
         self.progress = ProgressChecker(
             self.plan, self.timeline, self.hosts, self.leader, self.pulse, self.log
         )
@@ -154,8 +154,9 @@ class Cluster(ABC, Generic[HostT]):
 
     def make_calm(self, names: frozenset[str]) -> None:
         """Heal all faults of these members, of the clients, and of the network between them."""
-        clients = "producer", "reader", "operator", "side", *(f"ns{each}" for each in range(2))
-        self.network.calm = names.union(clients)
+        clients = "producer", "reader", "operator", "side", "admin"
+        name_servers = (f"ns{number}" for number in range(self.plan.name_servers))
+        self.network.calm = names.union(clients, name_servers)
         self.network.unblock_calm()
         for name in sorted(names):
             host = self.hosts[name]
@@ -243,6 +244,9 @@ class Cluster(ABC, Generic[HostT]):
         self.checker.check(name)
         if self.progress.stable is not None:
             self.progress.check(name)
+
+    def _on_write(self, machine: Machine, port: int, to: str, piece: bytes) -> None:
+        self.checker.on_write(machine, port, to, piece)
 
     def _crashed(self, name: str) -> None:
         """Handle a crash in the middle of an event; the machine is started again later."""

@@ -56,8 +56,10 @@ class MemberView:
     damaged_since_ms: int = -1
     """The time since when the member leads and knows of a damaged entry."""
 
-    durable_at_end: int = 0
-    """The number of entries that were synced when the power failed. The next start finds them."""
+    durable_at_end: int | None = None
+    """The number of entries that were synced when the power failed. The next start finds them. None
+    if it has not failed since the last start.
+    """
 
     remembers: bool = False
     """True after a blackout until the members are equal: what a member knows as committed may be
@@ -126,13 +128,13 @@ class MemberView:
             raise InvariantViolationError(
                 f"{self.host.name} was killed and has lost the entries {lost[:5]}"
             )
-        durable = min(self.durable_at_end, cut_from)
+        durable = min(self.durable_at_end or 0, cut_from)
         if len(self.entries) < durable and self.begin == 0:
             raise InvariantViolationError(
                 f"{self.host.name} had synced {durable} entries when its power failed, and has"
                 f" {len(self.entries)}"
             )
-        self.durable_at_end = 0
+        self.durable_at_end = None
         # What a member remembers after a blackout may be lost on the others, which decide.
         self.committed = store.opened.entries.committed_index if self.remembers else -1
         self.role = None
@@ -154,7 +156,7 @@ class MemberView:
         kept = [] if power_lost else self.entries
         if working or (driver is not None and driver.carrier.is_cutting):
             kept = [entry for entry in kept if self.invariants.has_committed(entry)]
-        if power_lost:
+        if power_lost and self.durable_at_end is None:
             self.durable_at_end = 0
             for entry in self.entries:
                 if not self.has_durably(entry):

@@ -1,14 +1,18 @@
-"""Planted bugs about transactions, delayed messages, consumer offsets, and idle groups.
+"""Planted bugs about transactions, delayed messages, consumer offsets, tables, and idle groups.
 
 :mod:`.mutations` lists them with its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rmqpy.broker.processors import end_transaction
 from rmqpy.broker.services.schedule import ScheduleMessageService
 from rmqpy.broker.services.transaction_check import TransactionCheckService
+from rmqpy.broker.state.persistence import TableFile, TableWriter
 from rmqpy.dledger import replication
+from rmqpy.store.files.atomic import read_with_backup
 from simulator.mutation_engine import Patches, group_mutation
 
 
@@ -39,3 +43,16 @@ def delay_ignored(patches: Patches) -> None:
 @group_mutation
 def commit_index_pushed_too_often(patches: Patches) -> None:
     patches.replace(replication, "COMMIT_INTERVAL_MS", 20)
+
+
+@group_mutation
+def table_change_acknowledged_before_its_write(patches: Patches) -> None:
+    patches.replace(TableWriter, "when_saved", lambda self, done: done(None))
+
+
+@group_mutation
+def damaged_table_replaces_its_backup(patches: Patches) -> None:
+    def load(self: TableFile, decode: Callable[[bytes], object]) -> object:
+        return read_with_backup(self.files, self.path, decode)
+
+    patches.replace(TableFile, "load", load)

@@ -181,7 +181,8 @@ class NetworkClient:
     on_request: Callable[[str, RemotingCommand], None] = lambda _address, _command: None
     """Called with the requests of servers, and their addresses."""
 
-    _opaque: int = 0
+    opaque: int = 0
+    """The number of the last request."""
 
     def request(
         self,
@@ -210,11 +211,9 @@ class NetworkClient:
         return link
 
     def _frame(self, command: RemotingCommand, flag: int) -> tuple[int, bytes]:
-        self._opaque += 1
+        self.opaque += 1
         body = command.body
-        return self._opaque, encode_head(
-            command, len(body), self._opaque, command.flag | flag
-        ) + body
+        return self.opaque, encode_head(command, len(body), self.opaque, command.flag | flag) + body
 
 
 @define(slots=True, eq=False, repr=False)

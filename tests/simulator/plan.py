@@ -97,6 +97,9 @@ class SimulationPlan:
     side_interval_ms: int = NEVER
     """The average interval of transactions, delayed messages and consumer offsets."""
 
+    table_interval_ms: int = NEVER
+    """The average interval of changes of topics and groups."""
+
     name_servers: int = 0
     sync_ms: int = 20
     """The longest time that a blocking call takes."""
@@ -125,7 +128,7 @@ _LINES = (
     ("cluster", "seed members dledger sync_flush old_messages name_servers preferred"),
     ("timing", "heartbeat_ms tick_ms file_size"),
     ("traffic", "duration_ms queues body_bytes send_interval_ms batch pull_interval_ms"),
-    ("clients", "side_interval_ms stranger_interval_ms"),
+    ("clients", "side_interval_ms stranger_interval_ms table_interval_ms"),
     ("network", "loss repeat delay_ms slow partition_interval_ms"),
     ("machines", "crash_interval_ms power tear down_ms pause_interval_ms pause_ms"),
     ("disks", "disk_interval_ms flip_interval_ms hours_interval_ms sync_ms"),
@@ -154,6 +157,7 @@ def plan_of(seed: int) -> SimulationPlan:
         name_servers=rng.choice((0, 1, 2)),
         truce_interval_ms=rng.choice((0, 5000, 15_000)),
         stranger_interval_ms=rng.choice((0, 0, 400)),
+        table_interval_ms=rng.choice((0, 1500)),
     )
 
 
@@ -166,6 +170,7 @@ def single_broker_plan(seed: int) -> SimulationPlan:
         members=1,
         dledger=dledger,
         old_messages=rng.choice((0, 5, 40)) if dledger else 0,
+        table_interval_ms=rng.choice((0, 1500)),
     )
 
 

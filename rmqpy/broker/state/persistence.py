@@ -13,10 +13,11 @@ consumerFilter.json      filters of consumers                    each ten second
 All tables are written a last time when the broker stops. The answer to a request that changes
 topics or groups waits for the write (:meth:`TableWriter.when_saved`): the change survives a kill.
 
-Reading: a file that is missing, empty or unreadable falls back to its ``.bak``. Without either, the
-table is empty. If files exist but neither is readable, a StoreError stops the start. The exception
-is topics.json, because the consume queues show which topics existed and with how many queues; the
-unreadable files are kept in ``rmqpy/quarantine/``.
+Reading: a file that is missing, empty or unreadable falls back to its ``.bak``, and an unreadable
+one is moved to ``rmqpy/quarantine/``. Without either, the table is empty. If files exist but
+neither is readable, a StoreError stops the start. The exception is topics.json, because the consume
+queues show which topics existed and with how many queues; the unreadable files are kept in
+``rmqpy/quarantine/``.
 
 Writing: the previous content becomes ``X.bak``, then ``X`` is replaced in one step. A table is
 encoded on the loop and written in a worker thread, one write per file at a time; changes during a
@@ -85,10 +86,20 @@ class TableFile:
 
     files: FileSystem
     path: str
+    kept: str | None = None
+    """Where the file is kept if it is damaged and its backup is used."""
 
     def load(self, decode: Callable[[bytes], T]) -> T | None:
         """Return the decoded table, or None if there never was one. Raises StoreError."""
-        return read_with_backup(self.files, self.path, decode)
+
+        def decode_text(raw: bytes) -> T:
+            raw.decode()  # Otherwise a damaged name would be taken for another name.
+            return decode(raw)
+
+        try:
+            return read_with_backup(self.files, self.path, decode_text, kept=self.kept)
+        except StoreError:  # Java writes the character set of its platform.
+            return read_with_backup(self.files, self.path, decode)
 
     def save(self, content: bytes) -> None:
         """Replace the content, keeping the previous one as backup. Blocks until it is durable."""
@@ -243,7 +254,7 @@ class PersistentTables:
         def load_table(
             name: str, table: PersistentTable[W], decode: Callable[[bytes], W]
         ) -> TableWriter:
-            file = TableFile(files, f"{folder}/{name}")
+            file = TableFile(files, f"{folder}/{name}", f"{quarantine_folder(root)}/{name}")
             try:
                 saved = file.load(decode)
             except StoreError as fault:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rmqpy.remoting.bodies import MessageQueue, ResetOffsetBody
-from rmqpy.store.files.atomic import read_with_backup, write_atomically
+from rmqpy.store.files.atomic import DAMAGED_SUFFIX, read_with_backup, write_atomically
 from rmqpy.store.files.disk import OsFileSystem
 
 
@@ -28,7 +28,9 @@ class LocalOffsets:
 
         Raises StoreError if neither the file nor its backup can be read.
         """
-        saved = read_with_backup(self._files, str(self.path), ResetOffsetBody.decode)
+        path = str(self.path)
+        kept = path + DAMAGED_SUFFIX
+        saved = read_with_backup(self._files, path, ResetOffsetBody.decode, kept=kept)
         return {} if saved is None else dict(saved.offset_table)
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:

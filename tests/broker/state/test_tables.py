@@ -157,6 +157,39 @@ def test_topics_are_saved_with_a_backup_and_restored(build: BuildBroker) -> None
     assert "One" in build(files=harness.files).broker.topics
 
 
+@pytest.mark.parametrize("later", ["Three", ""], ids=["after a change", "without a change"])
+def test_a_damaged_table_does_not_replace_its_backup(build: BuildBroker, later: str) -> None:
+    """The backup is used, and is still there if the file is damaged, or half written, once more."""
+    harness = build()
+    files = harness.files
+    for topic in ("One", "Two"):
+        put_topic(harness, topic)
+    harness.store.shutdown()
+    damaged = files.read_bytes(TOPICS).replace(b'"Two"', b'"T\xf7o"')
+    for count in range(2):
+        files.replace_bytes(TOPICS, damaged)
+        again = build(files=files)
+        assert "One" in again.broker.topics and "Two" not in again.broker.topics
+        if later:
+            put_topic(again, f"{later}{count}")
+        again.store.shutdown()
+        assert b'"One"' in files.read_bytes(TOPICS + ".bak")
+    names = ["topics.json", "topics.json.1"]
+    assert [files.read_bytes(f"/store/rmqpy/quarantine/{name}") for name in names] == [damaged] * 2
+
+
+def test_a_table_in_another_character_set_is_read_if_the_backup_is_no_better(
+    build: BuildBroker,
+) -> None:
+    harness = build()
+    put_topic(harness, "One")
+    harness.store.shutdown()
+    written = harness.files.read_bytes(TOPICS)
+    harness.files.replace_bytes(TOPICS, written[:-1] + b',"note":"\xfc"}')
+    harness.files.unlink(TOPICS + ".bak")
+    assert "One" in build(files=harness.files).broker.topics
+
+
 def test_invalid_names_in_a_saved_table_are_left_out(build: BuildBroker) -> None:
     harness = build()
     wrapper = harness.broker.topics.wrapper()
