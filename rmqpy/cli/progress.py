@@ -1,7 +1,8 @@
-"""The renderer of progress: a line on stderr with amount, rate, and remaining time.
+"""The renderer of progress: amount, rate, and remaining time on stderr.
 
-On a terminal the line is overwritten; in a file a new line is added every ``FILE_INTERVAL_S``. Work
-that takes less than an interval prints nothing.
+On a terminal a bar is drawn, which disappears at the end and makes room for anything that is
+printed meanwhile; in a file a new line is added every ``FILE_INTERVAL_S``. Work that takes less
+than an interval prints nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from rmqpy.model.text import format_duration
+from rmqpy.cli.terminal import console_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 TERMINAL_INTERVAL_S = 0.5
 FILE_INTERVAL_S = 10.0
+BAR_WIDTH = 20
+_ERASE = "\r\x1b[K"
 
 
 class ProgressLine:
@@ -37,8 +43,8 @@ class ProgressLine:
         self._things = things
         self._stream = stream or sys.stderr
         self._now_s = now_s
-        self._overwrites = self._stream.isatty()
-        self._interval_s = TERMINAL_INTERVAL_S if self._overwrites else FILE_INTERVAL_S
+        self._console: Console | None = console_of(self._stream)
+        self._interval_s = FILE_INTERVAL_S if self._console is None else TERMINAL_INTERVAL_S
         self._lock = threading.Lock()
         self._begin_s = self._shown_s = now_s()
         self._total = self._done = 0
@@ -53,9 +59,7 @@ class ProgressLine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._shown and self._overwrites:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+        self.clear()
 
     def expect(self, total: int) -> None:
         """Add ``total`` to the expected amount."""
@@ -73,6 +77,14 @@ class ProgressLine:
             self._shown_s = now_s
             self._show(self.text(now_s - self._begin_s))
 
+    def clear(self) -> None:
+        """Erase the line, if there is one. The next report draws it again."""
+        with self._lock:
+            if self._shown:
+                self._stream.write(_ERASE)
+                self._stream.flush()
+                self._shown = False
+
     def text(self, elapsed_s: float) -> str:
         """Return the line after ``elapsed_s`` seconds of work."""
         rate = self._done / elapsed_s if elapsed_s > 0 else 0.0
@@ -81,13 +93,33 @@ class ProgressLine:
         else:
             text = f"{self._verb} {self._done} of {self._total} {self._things}, {rate:.1f}/s"
         if rate and self._total > self._done:
-            text += f", {format_duration((self._total - self._done) / rate)} left"
+            text += f", {_duration((self._total - self._done) / rate)} left"
         return text
 
     def _show(self, text: str) -> None:
-        self._stream.write(f"\r\x1b[K{text}" if self._overwrites else f"{text}\n")
+        if self._console is None:
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
+            return
+        self._stream.write(_ERASE + self._drawn(self._console, text))
         self._stream.flush()
         self._shown = True
+
+    def _drawn(self, console: Console, text: str) -> str:
+        """Return the bar and the text in one line, cut to the width: a line that the terminal
+        breaks could not be erased.
+        """
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        bar = ProgressBar(total=max(self._total, 1), completed=self._done, width=BAR_WIDTH)
+        row = Table.grid(padding=(0, 1))
+        row.add_column()
+        row.add_column(no_wrap=True)
+        row.add_row(bar, text)
+        with console.capture() as captured:
+            console.print(row, end="", width=console.width - 1)
+        return captured.get().rstrip("\n")
 
 
 def _size(count: float) -> str:
@@ -96,3 +128,11 @@ def _size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

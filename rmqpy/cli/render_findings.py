@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from rmqpy.audit.checks.engine import StoreAudit
 from rmqpy.audit.scan.findings import Finding
 from rmqpy.cli.errors import error_json
+from rmqpy.cli.terminal import show
 
 
 class Report:
-    """Writes findings to ``stream`` as soon as they are found, so that memory stays bounded."""
+    """Writes findings to ``stream`` as soon as they are found, so that memory stays bounded.
 
-    def __init__(self, as_json: bool, stream: TextIO | None = None) -> None:
+    ``before`` is called before something is written, so that a progress line can make room.
+    """
+
+    def __init__(
+        self,
+        as_json: bool,
+        stream: TextIO | None = None,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
         self._as_json = as_json
+        self._before = before
         self._stream = stream or sys.stdout
         self._count = 0
         self._begun = False
@@ -36,17 +46,19 @@ class Report:
 
     def findings(self, findings: list[Finding]) -> None:
         self._begin()
+        self._before()
         for finding in findings:
             if self._as_json:
                 separator = ",\n" if self._count else "\n"
                 self._stream.write(separator + json.dumps(finding.as_json()))
             else:
-                self._stream.write(f"{finding.code.severity.value:<8} {finding}\n")
+                show([f"{finding.code.severity.value:<8} {finding}"], self._stream)
             self._count += 1
 
     def end(self, audit: StoreAudit) -> None:
         """Write the summary after the last finding."""
         self._begin()
+        self._before()
         if self._as_json:
             rest = {
                 "clean": audit.is_clean,
@@ -57,16 +69,19 @@ class Report:
             }
             self._stream.write("\n], " + json.dumps(rest)[1:] + "\n")
             return
-        for code, count in audit.counts.items():
-            self._stream.write(f"{count:>8} {code.name}: {code.text}; {code.remedy}\n")
-        if audit.md5s:
-            self._stream.write(f"{'md5':<32}  {'md5 of the valid bytes':<32}  file\n")
-        for tree in _file_trees(audit):
-            text = f"{tree['file']}, {tree['valid_bytes']} of {tree['bytes']} bytes valid"
-            self._stream.write(f"{tree['md5']}  {tree['valid_md5']}  {text}\n")
-        queues = len(audit.queues)
-        verdict = "clean" if audit.is_clean else "damage was found"
-        self._stream.write(f"{audit.records} records, {queues} queues: {verdict}\n")
+        show(_summary_lines(audit), self._stream)
+
+
+def _summary_lines(audit: StoreAudit) -> Iterator[str]:
+    for code, count in audit.counts.items():
+        yield f"{count:>8} {code.name}: {code.text}; {code.remedy}"
+    if audit.md5s:
+        yield f"{'md5':<32}  {'md5 of the valid bytes':<32}  file"
+    for tree in _file_trees(audit):
+        text = f"{tree['file']}, {tree['valid_bytes']} of {tree['bytes']} bytes valid"
+        yield f"{tree['md5']}  {tree['valid_md5']}  {text}"
+    verdict = "clean" if audit.is_clean else "damage was found"
+    yield f"{audit.records} records, {len(audit.queues)} queues: {verdict}"
 
 
 def _file_trees(audit: StoreAudit) -> Iterator[dict[str, Any]]:

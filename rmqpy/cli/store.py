@@ -16,6 +16,7 @@ from rmqpy.cli.parsing import (
     add_format_option,
     add_log_options,
 )
+from rmqpy.cli.terminal import show
 from rmqpy.config.loading import StoreSettings, load_broker_configuration
 from rmqpy.model.errors import RmqError
 
@@ -126,8 +127,7 @@ def _inspect(options: argparse.Namespace) -> int:
         json.dump(facts.as_json(), sys.stdout, indent=2)
         print()
     else:
-        for line in facts_lines(facts):
-            print(line)
+        show(facts_lines(facts))
     return EXIT_DONE
 
 
@@ -170,9 +170,9 @@ def _report(options: argparse.Namespace) -> int:
     from rmqpy.store.files.disk import OsFileSystem
 
     root = _root(options)
-    report = Report(as_json=options.format == "json")
     workers = {"workers": options.workers} if options.workers > 0 else {}
     with ProgressLine("checked") as progress:
+        report = Report(as_json=options.format == "json", before=progress.clear)
         plan = AuditOptions(
             root=root,
             settings=_settings(options),

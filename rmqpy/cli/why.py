@@ -23,6 +23,7 @@ from rmqpy.cli.parsing import (
     add_format_option,
     add_log_options,
 )
+from rmqpy.cli.terminal import show
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
@@ -260,10 +261,9 @@ def _where(options: argparse.Namespace) -> int:
             print_json(value)
         else:
             count = "1 store" if len(results) == 1 else f"{len(results)} stores"
-            print(f"{wanted.text} ({wanted.kind.value}): found in {len(found)} of {count}")
+            show([f"{wanted.text} ({wanted.kind.value}): found in {len(found)} of {count}"])
             for source, result in results:
-                for line in _where_lines(source, result, wanted, details=options.details):
-                    print(line)
+                show(_where_lines(source, result, wanted, details=options.details))
     return EXIT_DONE if found else EXIT_NO
 
 
@@ -395,8 +395,7 @@ def show_answer(options: argparse.Namespace, answer: Answer) -> int:
     if options.format == "json":
         print_json(answer.as_json())
     else:
-        for line in answer.lines():
-            print(line)
+        show(answer.lines())
     return EXIT_DONE if answer.is_proven else EXIT_NO
 
 

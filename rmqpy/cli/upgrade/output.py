@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rmqpy.cli.errors import error_json
 from rmqpy.cli.given_files import read_secret
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
+from rmqpy.cli.terminal import show
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
     from rmqpy.upgrade.plan.plan import Plan
 
 Verb = Callable[[argparse.Namespace], int]
-
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) != "\t"}
-_CONTROL |= {0x2028: "\\u2028", 0x2029: "\\u2029"}
-"""The escapes of characters that would control the terminal or break a line."""
 
 
 def guarded(run: Verb) -> Verb:
@@ -109,6 +106,4 @@ def print_result(
         json.dump(value, sys.stdout, indent=1, ensure_ascii=False)
         print()
         return
-    for line in lines:
-        # Plans and surveys of other hosts contain names of their choice.
-        print(line.translate(_CONTROL), file=stream or sys.stdout)
+    show(lines, stream)
