@@ -41,7 +41,7 @@ __all__ = [
     "FastjsonDecodeError",
     "ObjectKey",
     "dumps",
-    "dumps_pretty_member",
+    "dumps_member",
     "escape",
     "find_special",
     "loads",
@@ -109,13 +109,15 @@ def dumps(value: object, *, pretty: bool = False, strict: bool = False) -> bytes
     return "".join(parts).encode("utf-8", "replace")
 
 
-def dumps_pretty_member(name: str, value: object, depth: int) -> str:
-    """Return a member of a ``pretty`` object, with the start of its line; ``depth`` is the number
-    of objects that contain it.
+def dumps_member(name: str, value: object, depth: int | None) -> str:
+    """Return a member of an object. ``depth`` is the number of objects that contain it in a
+    ``pretty`` text, in which it starts with the start of its line; None means a compact text.
     """
     parts: Parts = []
-    writer = _Writer(parts, True, False)
-    writer.write({name: value}, depth - 1)
+    if depth is None:
+        _Writer(parts, False, False).write({name: value}, 0)
+        return "".join(parts[1:-1])
+    _Writer(parts, True, False).write({name: value}, depth - 1)
     # Without the braces of the object around it, and the line of the closing one.
     return "".join(parts[1:-2])
 

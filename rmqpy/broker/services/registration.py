@@ -34,7 +34,6 @@ from rmqpy.model.flags import PERM_READ, PERM_WRITE
 from rmqpy.remoting.bodies import (
     KVTable,
     RegisterBrokerBody,
-    TopicConfigSerializeWrapper,
     body_crc32,
 )
 from rmqpy.remoting.channel import Network
@@ -240,22 +239,25 @@ class RegistrationService:
     def _timeout_ms(self) -> int:
         return self.identity.broker_settings.register_broker_timeout_mills
 
-    def _wrapper(self) -> TopicConfigSerializeWrapper:
+    def _body(self, compressed: bool) -> bytes:
         """Return the table; a broker permission below read and write applies to all topics."""
-        wrapper = self.topics.wrapper()
         permission = self.identity.broker_settings.broker_permission
-        if permission & (PERM_READ | PERM_WRITE) != PERM_READ | PERM_WRITE:
+        is_limited = permission & (PERM_READ | PERM_WRITE) != PERM_READ | PERM_WRITE
+        if not is_limited and not compressed:
+            return RegisterBrokerBody.encode_with(self.topics.encoded())
+        wrapper = self.topics.wrapper()
+        if is_limited:
             wrapper.topic_config_table = {
                 name: evolve(topic, perm=permission)
                 for name, topic in wrapper.topic_config_table.items()
             }
-        return wrapper
+        table = RegisterBrokerBody(wrapper)
+        return table.encode_compressed() if compressed else table.encode()
 
     def _register_command(self) -> RemotingCommand:
         identity = self.identity
         compressed = identity.broker_settings.compressed_register
-        table = RegisterBrokerBody(self._wrapper())
-        body = table.encode_compressed() if compressed else table.encode()
+        body = self._body(compressed)
         header = RegisterBrokerRequestHeader(
             broker_name=identity.name,
             broker_addr=identity.address,

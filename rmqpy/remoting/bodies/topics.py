@@ -138,6 +138,11 @@ class RegisterBrokerBody(Body):
     topic_config_serialize_wrapper: TopicConfigSerializeWrapper
     filter_server_list: list[str] = field(factory=list)
 
+    @staticmethod
+    def encode_with(wrapper: bytes) -> bytes:
+        """Return the body with an encoded table and no filter servers."""
+        return b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}' % wrapper
+
     def encode_compressed(self) -> bytes:
         wrapper = self.topic_config_serialize_wrapper
         parts = [_sized(wrapper.data_version.encode())]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 
 from rmqpy.broker.assembly.addresses import Addresses, AddressSettings, choose_addresses
 from rmqpy.config.loading import BrokerRole
 from rmqpy.model.errors import ConfigError, NetworkError
-from rmqpy.remoting.bodies import KVTable, RegisterBrokerBody, body_crc32
+from rmqpy.remoting.bodies import KVTable, RegisterBrokerBody, TopicConfig, body_crc32
 from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.fastjson import dumps_member
 from rmqpy.remoting.headers import (
     CreateTopicRequestHeader,
     QueryDataVersionResponseHeader,
@@ -283,3 +285,46 @@ def test_the_advertised_address_must_be_an_ip_address(build: BuildBroker) -> Non
     with pytest.raises(ValueError):
         BrokerContext.from_configuration(harness.broker.identity.configuration, "broker.example")
     assert issubclass(ConfigError, Exception)
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_the_body_is_that_of_the_whole_table(
+    build: BuildBroker, limited: bool, compressed: bool
+) -> None:
+    harness = build(compressed_register=compressed, broker_permission=4 if limited else 6)
+    topics = harness.broker.topics
+    for perm in (2, 6):
+        topics.put(TopicConfig("A%b", perm=perm))
+        body = harness.broker.registration._register_command().body
+        decode = RegisterBrokerBody.decode_compressed if compressed else RegisterBrokerBody.decode
+        table = decode(bytes(body)).topic_config_serialize_wrapper
+        assert table.data_version == topics.data_version
+        expected = {
+            name: evolve(topic, perm=4) if limited else topic
+            for name, topic in topics.topics.items()
+        }
+        assert table.topic_config_table == expected
+        if not compressed:
+            assert bytes(body) == RegisterBrokerBody(table).encode()
+
+
+def test_only_changed_topics_are_encoded_again(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registration, topics = harness.broker.registration, harness.broker.topics
+    registration._register_command()
+    encoded: list[str] = []
+
+    def recorded(name: str, value: object, depth: int | None) -> str:
+        if depth is None:
+            encoded.append(name)
+        return dumps_member(name, value, depth)
+
+    monkeypatch.setattr("rmqpy.remoting.encoded_rows.dumps_member", recorded)
+    topics.put(TopicConfig("One"))
+    topics.put(TopicConfig("Two"))
+    topics.delete("One")
+    for _ in range(2):
+        registration._register_command()
+    assert encoded == ["Two"]

@@ -165,15 +165,16 @@ def test_the_number_of_waiting_changes_is_bounded(monkeypatch: pytest.MonkeyPatc
         writer.check_not_full()
 
 
-def test_rows_are_written_as_the_whole_table_is() -> None:
+@pytest.mark.parametrize("pretty", [True, False])
+def test_rows_are_written_as_the_whole_table_is(pretty: bool) -> None:
     """Only the changed row is encoded again; removed rows go, and an empty table is ``{}``."""
-    rows = EncodedRows()
+    rows = EncodedRows(pretty)
     table = {name: TopicConfig(name) for name in ("A", 'quote " and \u2028', "ü")}
     for _ in range(2):
-        plain = dumps({"t": {name: topic.to_json() for name, topic in table.items()}}, pretty=True)
-        assert dumps({"t": rows.encode(table)}, pretty=True) == plain
+        whole = {"t": {name: topic.to_json() for name, topic in table.items()}}
+        assert dumps({"t": rows.encode(table)}, pretty=pretty) == dumps(whole, pretty=pretty)
         table["B"] = TopicConfig("B", attributes={"x": "y"})
         table["A"] = TopicConfig("A", perm=2)
         del table["ü"]
         table["ü"] = TopicConfig("ü", attributes={})
-    assert dumps({"t": rows.encode({})}, pretty=True) == dumps({"t": {}}, pretty=True)
+    assert dumps({"t": rows.encode({})}, pretty=pretty) == dumps({"t": {}}, pretty=pretty)
