@@ -39,6 +39,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "upgrade": ("upgrade",),
     "pipeline": ("pipeline",),
     "why": ("why", "where"),
+    "completion": ("completion",),
 }
 """The modules of this package, each with the commands that it adds."""
 
@@ -87,6 +88,11 @@ def _parser(words: Sequence[str]) -> Parser:
     for module in _modules(words):
         import_module(f"rmqpy.cli.{module}").add_commands(commands)
     return parser
+
+
+def every_parser() -> Parser:
+    """Return the parser with all commands."""
+    return _parser([])
 
 
 def _modules(words: Sequence[str]) -> list[str]:

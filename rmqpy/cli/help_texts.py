@@ -119,6 +119,10 @@ HELP = {
         "where order-7 127.0.0.1:10911 --topic Orders",
         no="the message was not found",
     ),
+    "completion": _help(
+        "completion bash > /etc/bash_completion.d/rmqpy",
+        "completion fish > ~/.config/fish/completions/rmqpy.fish",
+    ),
     "why": _help(f"why not-deleted {DIR}", f"why slow-start {DIR}", no=NOT_PROVEN),
     "why no-message": _help(
         f"why no-message 127.0.0.1:10911 --id {ID} --group orders-app",
