@@ -24,7 +24,7 @@ from rmqpy.cli import main
 from rmqpy.codec.backend import scan_records
 from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan, Run, run_here
 from rmqpy.store.files.disk import OsFileSystem
-from rmqpy.upgrade.plan import operations
+from rmqpy.upgrade.plan.operations import places
 from rmqpy.upgrade.steps.plan_context import settings_of_facts
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def test_an_installation_killed_at_any_rename_can_be_resumed(
     plan = tmp_path / "plan.json"
     assert command(store, "--out", plan) == 0
     node = json.loads(plan.read_text())["nodes"][0]["replica"]
-    move, left = operations._move, iter(range(renames))
+    move, left = places._move, iter(range(renames))
 
     def killed(*words: Any) -> None:
         if next(left, None) is None:
@@ -273,7 +273,7 @@ def test_an_installation_killed_at_any_rename_can_be_resumed(
         move(*words)
 
     with monkeypatch.context() as patched, pytest.raises(KilledError):
-        patched.setattr(operations, "_move", killed)
+        patched.setattr(places, "_move", killed)
         main(["upgrade", "apply", "--plan", str(plan), "--node", node, str(store)])
     if back:
         assert main(["upgrade", "rollback", str(store)]) == 0

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from harness.full_disk import FullDiskFiles
@@ -17,14 +18,17 @@ from harness.plans import Interrupted
 from harness.upgrade import CONF, tree_of
 
 from rmqpy.cli import main
+from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import StoreError
-from rmqpy.store.upgrade_guard import check_no_unfinished_upgrade
+from rmqpy.store.upgrade_guard import check_no_unfinished_upgrade, upgrade_work
 from rmqpy.testing.memory_files import MemoryFiles
 from rmqpy.upgrade.checks.replica import LocalReplica
 from rmqpy.upgrade.plan import undo
 from rmqpy.upgrade.plan.engine import apply_plan, resume, roll_back
 from rmqpy.upgrade.plan.journal import APPLIED, load_journal
-from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+from rmqpy.upgrade.plan.node_context import NodeContext, UpgradeRefusedError
+from rmqpy.upgrade.plan.operations import MoveAside
+from rmqpy.upgrade.plan.plan import NodePlan, Plan
 from rmqpy.upgrade.plan.space import missing_space, space_needed
 from rmqpy.upgrade.plan.survey import SurveyPlan
 
@@ -121,6 +125,46 @@ def test_a_file_of_another_file_system_is_put_back_in_place_on_a_full_disk() -> 
     undo.restore(full, "/store/rmqpy/undo/000000")
     undo.restore(full, "/store/rmqpy/undo/000000")
     assert full.read_bytes("/etc/broker.conf") == b"brokerName=a\n"
+
+
+class TwoDisks(MemoryFiles):
+    """The logs are on another file system than the store; ``free`` has the space of each."""
+
+    free: ClassVar[dict[int, int]] = {}
+
+    def device_of(self, path: str) -> int:
+        return int(path.startswith("/logs"))
+
+    def disk_usage(self, path: str) -> tuple[int, int]:
+        return 1 << 40, self.free.get(self.device_of(path), 1 << 30)
+
+    def rename(self, old: str, new: str) -> None:
+        if self.device_of(old) != self.device_of(new):
+            raise OSError(errno.EXDEV, "Invalid cross-device link", old)
+        super().rename(old, new)
+
+
+def test_a_rollback_does_not_begin_without_space_for_what_returns() -> None:
+    files = TwoDisks()
+    files.put("/logs/commitlog/00000000000000000000", b"x" * 5000)
+    files.put("/store/abort", b"")
+    settings = StoreSettings(store_path_root_dir="/store", store_path_commit_log="/logs/commitlog")
+    context = NodeContext(files, upgrade_work("/store"), settings)
+    keep = f"{upgrade_work('/store')}/keep-1"
+    moved = MoveAside(
+        path="/logs/commitlog/00000000000000000000", to=f"{keep}/commitlog/00000000000000000000"
+    )
+    node = NodePlan(replica="n0", root="/store", keep=keep, ops=(moved,))
+    apply_plan(context, Plan(steps=("m0002_align",), nodes=(node,)), "n0")
+    assert not files.exists(moved.path)
+    before = {path: node.content() for path, node in files.nodes.items()}
+    TwoDisks.free = {1: 4999}
+    with pytest.raises(UpgradeRefusedError, match=r"4\.9 KiB for the rollback; free 1 byte"):
+        roll_back(context)
+    assert {path: node.content() for path, node in files.nodes.items()} == before
+    TwoDisks.free = {1: 5000}
+    roll_back(context)
+    assert files.read_bytes(moved.path) == b"x" * 5000
 
 
 # A real file system

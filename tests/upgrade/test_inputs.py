@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 
 import pytest
@@ -269,3 +270,20 @@ def test_large_old_messages_do_not_prevent_the_switch(
     code, out, _ = run(f"check {SHOWN}")
     assert code == 2 and "[message-size]" in out
     assert run(f"switch {SHOWN} --peers '{PEERS}' {IDS}")[0] == 0
+
+
+@pytest.mark.slow
+def test_a_copy_does_not_begin_without_space(
+    joined: Path, run: RunUpgrade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The space that is needed covers the plan in the copy, too."""
+    free = 0
+    monkeypatch.setattr(OsFileSystem, "disk_usage", lambda self, path: (1 << 40, free))
+    line = "leave n0 -c n0=n0.conf --cut-index 280 --into copy"
+    code, _, err = run(line)
+    missing = re.search(r"--into copy: .* for the copy and the plan; free (\d+) bytes there", err)
+    assert code == 2 and missing is not None and "Nothing was changed" in err, err
+    free = int(missing[1]) - 1
+    assert run(line)[0] == 2 and not (joined / "copy").exists()
+    free += 1
+    assert run(line)[0] == 0

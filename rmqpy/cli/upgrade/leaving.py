@@ -24,7 +24,11 @@ from rmqpy.model.errors import RmqError
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
     from rmqpy.cli.upgrade.group.given import GivenGroup
-    from rmqpy.upgrade.steps.plan_context import PlanContext
+    from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
+
+
+_OWN = frozenset(("rmqpy", "lock"))
+"""What is not copied: rmqpy's own files, and the lock."""
 
 
 def add_verbs(verbs: Commands) -> None:
@@ -66,7 +70,7 @@ def _leave(options: argparse.Namespace) -> int:
         write_config=not options.into,
     )
     if options.into:
-        options.replica = [copied(options)]
+        options.replica = [_copied(options, switch)]
     context = plan_context_of(options, switch)
     if options.runbook:
         print("\n".join(leave_runbook(context, options.runbook)))
@@ -100,32 +104,50 @@ def _keep_manifest(group: GivenGroup, context: PlanContext) -> None:
     group.keep(group.before, survey.manifest.encode())
 
 
-def copied(options: argparse.Namespace) -> str:
+def _copied(options: argparse.Namespace, switch: SwitchOptions) -> str:
     """Copy the only replica to the directory of ``--into``; return it as a replica's text.
 
-    Raise UpgradeRefusedError unless that directory is new or empty.
+    The plan is made for the replica itself before: raise UpgradeRefusedError if it cannot leave, if
+    the directory is not new or empty, or if there is no space for the copy and its plan.
     """
     from pathlib import Path
 
     from rmqpy.audit.scan.store_root import check_store_root
     from rmqpy.store.files.disk import OsFileSystem
     from rmqpy.upgrade.plan.copying import copy_tree
-    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError, tree_files
+    from rmqpy.upgrade.plan.space import missing_for_copy, space_needed
+    from rmqpy.upgrade.steps.given_up import check_given_up
+    from rmqpy.upgrade.steps.planning import plan_leaving
 
     if len(options.replica) != 1:
         raise RmqError("--into works with one replica at a time")
     name, root = name_of(options.replica[0]), options.replica[0].rpartition("=")[2]
-    check_store_root(OsFileSystem(), str(Path(root).resolve()))
-    source, target = Path(absolute(root)), Path(options.into).resolve()
-    if target.is_relative_to(source):
+    files = OsFileSystem()
+    check_store_root(files, str(Path(root).resolve()))
+    source, target = absolute(root), str(Path(options.into).resolve())
+    if Path(target).is_relative_to(source):
         raise UpgradeRefusedError(
             f"--into {options.into}: found a directory inside of the store {source}, expected one"
             " outside of it; nothing was changed. Give another directory"
         )
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if files.exists(target) and (not files.is_dir(target) or files.list_dir(target)):
         raise UpgradeRefusedError(
             f"--into {options.into}: found a file or a directory with content, expected a new or an"
             " empty directory; nothing was changed. Give another one, or remove an unfinished copy"
         )
-    copy_tree(OsFileSystem(), str(source), str(target), frozenset(("rmqpy", "lock")))
+    context = plan_context_of(options, switch)
+    plan = plan_leaving(context)
+    check_given_up(plan, options.give_up)
+    node = context.node_context(context.group.replica(name))
+    more = sum(each.needed for each in space_needed(node, plan.node(name)))
+    entries = (path for path in tree_files(files, source) if not _is_own(path, source))
+    missing = missing_for_copy(files, entries, target, more)
+    if missing is not None:
+        raise UpgradeRefusedError(f"--into {options.into}: {missing}. Nothing was changed")
+    copy_tree(files, source, target, _OWN)
     return f"{name}={target}"
+
+
+def _is_own(path: str, root: str) -> bool:
+    return path.removeprefix(f"{root}/").partition("/")[0] in _OWN

@@ -51,6 +51,7 @@ from rmqpy.upgrade.plan.own_paths import check_own_paths
 from rmqpy.upgrade.plan.plan import NodePlan, Plan, op_line
 from rmqpy.upgrade.plan.preconditions import check_startable
 from rmqpy.upgrade.plan.record import PlanRecord, load_record, save_record
+from rmqpy.upgrade.plan.space import missing_to_revert
 
 JOIN = "m0004_join"
 """The step after which a start creates the DLedger log."""
@@ -199,6 +200,7 @@ def roll_back(context: NodeContext, plan_id: str | None = None) -> Journal:
         raise _used(context, journal)
     _adopt_skipped(context, journal)
     if journal.state != ROLLING_BACK:
+        _check_space_to_revert(context, node, journal)
         begun = min(journal.done + int(journal.begun), len(node.ops))
         journal = attrs.evolve(journal, state=ROLLING_BACK, done=begun, begun=False, announced="")
         save_journal(files, work, journal)
@@ -223,6 +225,17 @@ def roll_back(context: NodeContext, plan_id: str | None = None) -> Journal:
         journal = attrs.evolve(journal, state=ROLLED_BACK, done=0)
     save_journal(files, work, journal)
     return journal
+
+
+def _check_space_to_revert(context: NodeContext, node: NodePlan, journal: Journal) -> None:
+    """Raise UpgradeRefusedError if a file system to which files return is too full for them."""
+    ops = node.ops[: journal.done + int(journal.begun)]
+    missing = missing_to_revert(context, journal.plan_id, ops)
+    if missing:
+        raise UpgradeRefusedError(
+            f"{'; '.join(missing)}: files that the plan moved to another file system return there."
+            f" Nothing was changed; then run rmqpy upgrade rollback {_root(context)}"
+        )
 
 
 def to_roll_back(context: NodeContext, plan_id: str | None = None) -> Journal:

@@ -101,6 +101,17 @@ def restore(files: FileSystem, undo_path: str) -> None:
     files.set_mtime_ms(path, mtime_ms)
 
 
+def space_to_restore(files: FileSystem, undo_path: str, path: str) -> list[tuple[str, int]]:
+    """Return what :func:`restore` allocates for ``path``: a copy of a whole file on another file
+    system is written in place, so only its growth counts.
+    """
+    kept = undo_path + KEPT
+    if not files.exists(kept) or files.device_of(kept) == files.device_of(path):
+        return []
+    present = files.size_of(path) if files.exists(path) else 0
+    return [(path, max(0, files.size_of(kept) - present))]
+
+
 def _read(files: FileSystem, undo_path: str) -> tuple[dict[str, Any], memoryview]:
     """Return the head and the rest of a record. Raise StoreError if it is damaged."""
     raw = files.read_bytes(undo_path)
