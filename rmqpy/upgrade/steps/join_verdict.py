@@ -17,7 +17,6 @@ from rmqpy.upgrade.checks.entry_comparison import common_prefix
 from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.group_checks import (
     logs_verdict,
-    same_divide,
     same_entries,
     same_log,
 )
@@ -75,7 +74,7 @@ def judge_member(member: Replica, reference: Replica) -> JoinVerdict:
         "tables, which a member copies from its leader",
         f"consume queues and key index of {member.name}, which its next start checks",
     )
-    checks = (same_log, same_entries, same_divide)
+    checks = (same_log, same_entries)
     differences = [each.sentence for check in checks for each in check(group) if not each.is_note]
     verdict = DIFFERENT if differences else logs_verdict(group)
     return JoinVerdict(
