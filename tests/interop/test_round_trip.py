@@ -86,7 +86,7 @@ class Trip:
         """Switch to a group by the page, send more messages, and return all messages that are read
         then.
         """
-        page = self.hosts.page("Switch to DLedger", self.ports)
+        page = self.hosts.page("Switch without a group file", self.ports)
         page("rmqpy upgrade verify")
         group = self.hosts.brokers(kind)
         group.launch(*MEMBERS)
@@ -104,7 +104,7 @@ class Trip:
 
     def leave(self) -> None:
         """Go back to classic logs by the page."""
-        self.hosts.page("Go back to a master and slaves", self.ports)("")
+        self.hosts.page("Go back without a group file", self.ports)("")
         assert_no_problems(self.hosts.folder, *MEMBERS)
 
     def serve_classic(self, kind: str, before: dict[Place, Event]) -> dict[Place, Event]:

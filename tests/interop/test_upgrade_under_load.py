@@ -221,8 +221,8 @@ def test_the_switch_and_the_way_back_under_load_lose_no_message(
 def switch_and_leave(group: Hosts, brokers: Brokers, watch: Watch) -> None:
     """Run both parts of the page, with the loss of a leader between them."""
     ports = list(group.ground.block(3))
-    switch = group.page("Switch to DLedger", ports)
-    leave = group.page("Go back to a master and slaves", ports)
+    switch = group.page("Switch without a group file", ports)
+    leave = group.page("Go back without a group file", ports)
     with watch.step("check, plan, apply, switch, start of three members"):
         brokers.stop("n0", "n1")
         switch("rmqpy upgrade verify")
