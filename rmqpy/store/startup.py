@@ -23,6 +23,7 @@ from rmqpy.store.dispatcher import Dispatcher
 from rmqpy.store.files import lost_pages
 from rmqpy.store.files.checkpoint import StoreCheckpoint
 from rmqpy.store.files.paths import OWN_FORMAT, StorePaths
+from rmqpy.store.files.quarantine import bound_quarantine
 from rmqpy.store.files.recovery_point import RecoveryPoint
 from rmqpy.store.index.index_file import KeyIndex
 from rmqpy.store.queues.rebuilds import QueueRebuilds
@@ -126,6 +127,8 @@ def _start_locked(
         f"{directory} is incomplete: moved to {paths.quarantine}, rebuilt from the log"
         for directory in torn
     ]
+    if not context.force:  # A forced start keeps what the operator has given up.
+        opened.notes += bound_quarantine(files, paths.quarantine)
     rebuilds = QueueRebuilds(files, paths.queue_rebuilds)
     opened.notes += rebuilds.cut(queues, opened.log)
     short = 0 if torn else _short_queues(queues, point)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from typing import Final
 
 from attrs import define
 
 from rmqpy.audit.scan.directory import LedgerFolder, StoreDirectory
 from rmqpy.codec.layout import CHECKPOINT_SIZE
+from rmqpy.dledger.state import UNREACHED_TERM
 from rmqpy.model.errors import RmqError
 from rmqpy.model.files import FileSystem
 from rmqpy.remoting.fastjson import loads
@@ -182,10 +182,6 @@ def read_ledger_state(files: FileSystem, ledger: LedgerFolder) -> LedgerState:
     )
 
 
-TERM_MAX: Final = 1 << 62
-"""The first term that no group reaches, because elections raise it by one."""
-
-
 def ledger_state_problems(
     files: FileSystem, ledger: LedgerFolder, last_index: int, last_term: int
 ) -> list[tuple[str, str]]:
@@ -215,7 +211,7 @@ def ledger_state_problems(
     if state.current_term < last_term:
         found = f"term {state.current_term}, although the last entry has term {last_term}"
         problems.append((ledger.current_term, found))
-    if state.current_term >= TERM_MAX:
+    if state.current_term >= UNREACHED_TERM:
         found = (
             f"term {state.current_term}, which no elections reach: a forged message has raised it"
         )

@@ -42,7 +42,7 @@ from rmqpy.dledger.node import (
     Synced,
 )
 from rmqpy.dledger.protocol.messages import Entry
-from rmqpy.dledger.state import UNKNOWN_VOTE, DiskState, LedgerEnd, Role
+from rmqpy.dledger.state import UNKNOWN_VOTE, UNREACHED_TERM, DiskState, LedgerEnd, Role
 from rmqpy.model.clock import Timer
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import LedgerIndex
@@ -82,6 +82,15 @@ class DLedgerDriver:
             logger.warning(
                 "currterm of member %s cannot be read; the term %d of its backup is used, and this"
                 " member does not vote in that term",
+                membership.self_id,
+                hard_state.current_term,
+            )
+        if hard_state.current_term >= UNREACHED_TERM:
+            logger.error(
+                "member %s is in term %d, which no elections reach: a forged message has raised it,"
+                " and once the leader is lost the group elects no other; stop all members and"
+                " lower currTerm as docs/reference/dledger.md describes, or leave the group with"
+                " 'rmqpy upgrade leave'",
                 membership.self_id,
                 hard_state.current_term,
             )

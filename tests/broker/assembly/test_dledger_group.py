@@ -145,6 +145,22 @@ def test_an_old_tail_is_committed_by_a_marker_that_readers_do_not_see(group: Gro
     assert group.read(second) == [b"a", b"b", b"c"]
 
 
+def test_a_member_in_a_forged_term_says_so_at_its_start(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Older versions have believed such a term, and the disks still have it."""
+    group.elect()
+    group.kill(0)
+    (path,) = [path for path in group.members[0].files.nodes if path.endswith("/currterm")]
+    group.start(0)
+    assert "forged" not in caplog.text
+    group.kill(0)
+    group.members[0].files.put(path, b"voteLeader=\ncurrTerm=%d\n" % (2**63 - 2))
+    group.start(0)
+    (text,) = [text for text in caplog.messages if "forged message" in text]
+    assert f"n0 is in term {2**63 - 2}" in text and "lower currTerm" in text
+
+
 def test_the_whole_group_restarts(group: Group) -> None:
     leader = group.elect()
     group.send(leader, *(b"%d" % number * 50 for number in range(30)))
