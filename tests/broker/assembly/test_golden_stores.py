@@ -43,12 +43,11 @@ SIZES = {
 
 
 def member(name: str) -> dict[str, str]:
-    """Return the settings of a group of one member."""
+    """Return the settings of a group of one member, except its address."""
     return {
         "enableDLegerCommitLog": "true",
         "dLegerGroup": "golden",
         "dLegerSelfId": name,
-        "dLegerPeers": f"{name}-127.0.0.1:20911",
     }
 
 
@@ -99,8 +98,10 @@ async def read_queues(
     offset.
     """
     scheduler = AsyncioScheduler()
-    ports = free_port_block(4)
+    ports = free_port_block(5)
     ports.release()
+    if "dLegerSelfId" in settings:
+        settings = settings | {"dLegerPeers": f"{settings['dLegerSelfId']}-127.0.0.1:{ports[4]}"}
     namesrv = NamesrvProcess(
         load_namesrv_configuration(
             None,
