@@ -109,11 +109,12 @@ def test_a_power_cut_loses_only_what_was_not_promised(
         oldest_s = max([oldest_s, *(killed_at - times[place] for place in lost & times.keys())])
         for place in lost:
             del acknowledged[place]
-        broker.kill()
-        broker.start()  # a second time, from what the first start left
-        wait_for_leader([broker], TOPIC, QUEUES)
-        again = read_served(broker, TOPIC, QUEUES)
-        assert target == "java" or not (again.problems or again.missing(acknowledged))
+        if target == "rmqpy":
+            broker.kill()
+            broker.start()  # a second time, from what the first start left
+            wait_for_leader([broker], TOPIC, QUEUES)
+            again = read_served(broker, TOPIC, QUEUES)
+            assert not (again.problems or again.missing(acknowledged))
     broker.stop()
     assert target == "java" or read_store(disk.root).problems == []
     print(

@@ -37,7 +37,7 @@ from rmqpy.testing.processes import (
 from rmqpy.testing.store_reader import FoundMessage
 
 SETTLE_SECONDS_MAX = 90
-DISPATCH_SECONDS_MAX = 20
+DISPATCH_SECONDS_MAX = 10
 ID_BYTES = 16
 """The length of the id with which the body of each message begins (tests/crash/sender.py)."""
 

@@ -38,6 +38,8 @@ from rmqpy.testing.memory_files import MemoryFiles
 MEMBERS = ("n0", "n1", "n2")
 PEERS = ";".join(f"{name}-10.0.0.{number}:40911" for number, name in enumerate(MEMBERS))
 FILE_SIZE = 4096
+QUEUE_FILE_SIZE = 20_000
+"""A thousand units: every start looks for the last one that is not zero."""
 
 
 @define(eq=False)
@@ -60,6 +62,7 @@ class Member:
         values: dict[str, Any] = {
             "store_path_root_dir": "/store",
             "mapped_file_size_commit_log": FILE_SIZE,
+            "mapped_file_size_consume_queue": QUEUE_FILE_SIZE,
             "enable_dledger_commit_log": True,
             "dledger_group": "broker-a",
             "dledger_self_id": self.name,
