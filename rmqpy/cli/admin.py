@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING
 from rmqpy.admin.command import Command, CommandContext, Option, ParsedArguments
 from rmqpy.admin.commands import COMMANDS
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, add_format_option, add_log_options
-from rmqpy.model.errors import RmqError
+from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import RequestRejectedError, RmqError
+from rmqpy.model.near_names import did_you_mean
 
 if TYPE_CHECKING:
+    from rmqpy.admin.api import Admin
     from rmqpy.admin.output import CommandResult
     from rmqpy.cli.parsing import Commands, Parser
     from rmqpy.client.core.instance import ClientSettings
@@ -131,5 +134,20 @@ async def _call(
     try:
         admin = Admin(instance, settings.name_servers)
         return await command.run(CommandContext(admin, arguments, show))
+    except RequestRejectedError as refusal:
+        raise await _with_hint(admin, refusal, arguments.optional("topic")) from None
     finally:
         await instance.close()
+
+
+async def _with_hint(
+    admin: Admin, refusal: RequestRejectedError, topic: str | None
+) -> RequestRejectedError:
+    """Return the refusal, with the nearest topic if the given one does not exist."""
+    if refusal.code != ResponseCode.TOPIC_NOT_EXIST or topic is None:
+        return refusal
+    try:
+        hint = did_you_mean(topic, await admin.topics())
+    except RmqError:
+        return refusal
+    return RequestRejectedError(refusal.code, refusal.remark + hint)

@@ -19,6 +19,7 @@ from rmqpy.cli.parsing import (
 from rmqpy.cli.terminal import show
 from rmqpy.config.loading import StoreSettings, load_broker_configuration
 from rmqpy.model.errors import RmqError
+from rmqpy.model.near_names import did_you_mean
 
 if TYPE_CHECKING:
     from rmqpy.audit.checks.messages import MessageSelection
@@ -192,6 +193,7 @@ def _report(options: argparse.Namespace) -> int:
 def _dump(options: argparse.Namespace) -> int:
     from rmqpy.audit.checks.messages import each_message, message_json
     from rmqpy.audit.facts.reader import read_facts
+    from rmqpy.audit.facts.small_files import existing_topics
     from rmqpy.audit.scan.directory import read_directory
     from rmqpy.store.files.disk import OsFileSystem
 
@@ -205,8 +207,15 @@ def _dump(options: argparse.Namespace) -> int:
 
     limit = read_facts(files, root, settings).confirmed_end
     directory = read_directory(files, root, settings)
+    is_empty = True
     for found in each_message(files, directory, _selection(options), report, limit):
+        is_empty = False
         print(json.dumps(message_json(found, options.body), ensure_ascii=False))
+    if is_empty and options.topic is not None:
+        known = existing_topics(files, directory.paths.config, directory.paths.consume_queue) or ()
+        if options.topic not in known:
+            hint = did_you_mean(options.topic, known)
+            print(f"the store has no topic {options.topic}{hint}", file=sys.stderr)
     return EXIT_NO if skipped_count else EXIT_DONE
 
 

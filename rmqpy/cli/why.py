@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from rmqpy.client.core.instance import ClientSettings
     from rmqpy.config.loading import BrokerConfiguration
     from rmqpy.why.answer import Answer
-    from rmqpy.why.directory import StoreDirectorySource
-    from rmqpy.why.live import BrokerSource
     from rmqpy.why.message_id import MessageId
-    from rmqpy.why.source import MessageSource
-    from rmqpy.why.where import MessageCopy, WhereResult
+    from rmqpy.why.questions.where import MessageCopy, WhereResult
+    from rmqpy.why.sources.directory import StoreDirectorySource
+    from rmqpy.why.sources.interface import MessageSource
+    from rmqpy.why.sources.live import BrokerSource
 
 TARGET_HELP = "a broker's storePathRootDir, or the HOST:PORT of a running broker"
 COPIES_SHOWN = 8
@@ -146,7 +146,7 @@ def opened(options: argparse.Namespace, target: str) -> Iterator[MessageSource]:
 
 
 def broker_source(options: argparse.Namespace, address: str) -> BrokerSource:
-    from rmqpy.why.live import BrokerSource
+    from rmqpy.why.sources.live import BrokerSource
 
     return BrokerSource(address, _client_settings(options))
 
@@ -157,7 +157,7 @@ def directory_source(options: argparse.Namespace, path: str) -> StoreDirectorySo
 
     from rmqpy.audit.scan.store_root import check_store_root
     from rmqpy.store.files.disk import OsFileSystem
-    from rmqpy.why.directory import DEFAULT_SETTINGS, StoreDirectorySource
+    from rmqpy.why.sources.directory import DEFAULT_SETTINGS, StoreDirectorySource
 
     root = str(Path(path).resolve())
     configuration, settings_from = configuration_of(options, root)
@@ -178,7 +178,7 @@ def configuration_of(
 
     from rmqpy.audit.facts.lock_probe import find_lock_owner
     from rmqpy.config.loading import load_broker_configuration
-    from rmqpy.why.process import configuration_of_process
+    from rmqpy.why.sources.process import configuration_of_process
 
     if options.config is not None:
         return load_broker_configuration(options.config).configuration, options.config
@@ -197,7 +197,7 @@ def configuration_of(
 def _client_settings(options: argparse.Namespace) -> Callable[[str], ClientSettings]:
     from rmqpy.admin.credentials import find_credentials
     from rmqpy.client.core.instance import ClientSettings
-    from rmqpy.why.live import FIRST_HEARTBEAT_MS
+    from rmqpy.why.sources.live import FIRST_HEARTBEAT_MS
 
     tls = None
     if options.tls or options.tls_config:
@@ -222,7 +222,7 @@ def _targets(options: argparse.Namespace, wanted: MessageId) -> list[str]:
     servers.
     """
     from rmqpy.client.core.message import host_address
-    from rmqpy.why.live import masters_of
+    from rmqpy.why.sources.live import masters_of
 
     if options.target:
         return list(options.target)
@@ -241,7 +241,7 @@ def _targets(options: argparse.Namespace, wanted: MessageId) -> list[str]:
 
 def _where(options: argparse.Namespace) -> int:
     from rmqpy.why.message_id import parse_message_id
-    from rmqpy.why.where import find_message
+    from rmqpy.why.questions.where import find_message
 
     wanted = parse_message_id(options.message, _now_ms())
     results: list[tuple[MessageSource, WhereResult]] = []
@@ -315,9 +315,9 @@ def _copy_lines(copy: MessageCopy) -> Iterator[str]:
 
 
 def _no_message(options: argparse.Namespace) -> int:
-    from rmqpy.why.gather import no_message_facts
+    from rmqpy.why.gathering.messages import no_message_facts
     from rmqpy.why.message_id import parse_message_id
-    from rmqpy.why.no_message import explain_no_message
+    from rmqpy.why.questions.no_message import explain_no_message
 
     if not (options.message or options.topic):
         raise RmqError("found neither --id nor --topic; name the message, or the topic and group")
@@ -330,8 +330,8 @@ def _no_message(options: argparse.Namespace) -> int:
 
 
 def _not_deleted(options: argparse.Namespace) -> int:
-    from rmqpy.why.gather_retention import retention_of_broker, retention_of_directory
-    from rmqpy.why.not_deleted import explain_not_deleted
+    from rmqpy.why.gathering.retention import retention_of_broker, retention_of_directory
+    from rmqpy.why.questions.not_deleted import explain_not_deleted
 
     if is_address(options.target):
         with broker_source(options, options.target) as broker:
@@ -342,8 +342,8 @@ def _not_deleted(options: argparse.Namespace) -> int:
 
 
 def _slow_start(options: argparse.Namespace) -> int:
-    from rmqpy.why.gather_start import start_of_broker, start_of_directory
-    from rmqpy.why.slow_start import explain_slow_start
+    from rmqpy.why.gathering.start import start_of_broker, start_of_directory
+    from rmqpy.why.questions.slow_start import explain_slow_start
 
     if is_address(options.target):
         with broker_source(options, options.target) as broker:
@@ -355,8 +355,8 @@ def _slow_start(options: argparse.Namespace) -> int:
 
 def _election(options: argparse.Namespace) -> int:
     from rmqpy.model.errors import NetworkError
-    from rmqpy.why.election import ElectionFacts, explain_election
-    from rmqpy.why.gather_election import member_of_broker, member_of_directory
+    from rmqpy.why.gathering.election import member_of_broker, member_of_directory
+    from rmqpy.why.questions.election import ElectionFacts, explain_election
 
     folders = [target for target in options.target if not is_address(target)]
     if len(options.configs) not in (0, len(folders)):

@@ -18,7 +18,6 @@ __all__ = [
     "Answer",
     "Cause",
     "Verdict",
-    "bytes_text",
     "count_text",
     "duration_text",
     "possible",
@@ -135,16 +134,6 @@ def duration_text(duration_ms: int) -> str:
         if count:
             parts.append(f"{count} {unit}")
     return " ".join(parts[:2])
-
-
-def bytes_text(count: int) -> str:
-    """Return a size in its largest binary unit, such as "384.0 KiB"."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def count_text(count: int, noun: str) -> str:

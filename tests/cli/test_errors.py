@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from rmqpy.cli import main
 from rmqpy.cli.errors import error_json
 from rmqpy.model.errors import RmqError, StoreError
+from rmqpy.testing.in_process import name_server_and_broker
 
 KEYS = {"error", "found", "expected", "remedy", "exit_code"}
 
@@ -107,3 +110,39 @@ def test_the_nearest_command_is_suggested(
         main(words)
     assert ended.value.code == 1
     assert capsys.readouterr().err.strip().endswith(hint)
+
+
+def test_the_nearest_topic_is_suggested_for_a_dump(
+    store_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = str(store_of("A-classic-clean-v497"))
+    assert main(["store", "dump", store, "--topic", "Keyd"]) == 0
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "the store has no topic Keyd; did you mean Keyed?\n")
+    assert main(["store", "dump", store, "--topic", "Keyed", "--key", "none"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_the_nearest_topic_is_suggested_by_the_name_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ready, ended = threading.Event(), threading.Event()
+    address: list[str] = []
+
+    async def serve() -> None:
+        async with name_server_and_broker(tmp_path) as running:
+            address.append(running.name_server)
+            ready.set()
+            await asyncio.to_thread(ended.wait, 30)
+
+    server = threading.Thread(target=asyncio.run, args=(serve(),))
+    server.start()
+    try:
+        assert ready.wait(30)
+        code = main(["admin", "topicRoute", "-n", address[0], "-t", "BenchmarkTst"])
+        assert code == 1
+        assert "did you mean BenchmarkTest?" in capsys.readouterr().err
+    finally:
+        ended.set()
+        server.join()

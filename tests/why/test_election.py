@@ -18,9 +18,9 @@ from rmqpy.remoting.fastjson import dumps
 from rmqpy.testing.ports import free_port_block
 from rmqpy.testing.processes import dledger_settings, wait_until_accepting
 from rmqpy.why.answer import Verdict
-from rmqpy.why.election import ElectionFacts, MemberFacts, PeerFacts, explain_election
-from rmqpy.why.gather_election import member_of_broker
-from rmqpy.why.live import BrokerSource
+from rmqpy.why.gathering.election import member_of_broker
+from rmqpy.why.questions.election import ElectionFacts, MemberFacts, PeerFacts, explain_election
+from rmqpy.why.sources.live import BrokerSource
 
 PEERS = "n0-a:1;n1-b:1;n2-c:1"
 

@@ -15,15 +15,15 @@ from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC, dlq_topic, retry_topic
 from rmqpy.why.answer import Answer, Verdict
 from rmqpy.why.message_id import MessageId, parse_message_id
-from rmqpy.why.no_message import (
+from rmqpy.why.questions.message_facts import (
     GroupFacts,
     NoMessageFacts,
     QueueFacts,
     TopicFacts,
-    explain_no_message,
 )
-from rmqpy.why.source import ClientGroup, LogPlace, StoreRange
-from rmqpy.why.where import CopyKind, GroupPosition, MessageCopy, WhereResult
+from rmqpy.why.questions.no_message import explain_no_message
+from rmqpy.why.questions.where import CopyKind, GroupPosition, MessageCopy, WhereResult
+from rmqpy.why.sources.interface import ClientGroup, LogPlace, StoreRange
 
 NOW_MS = 1_795_300_000_000
 GROUP = "orders-app"

@@ -13,14 +13,15 @@ from attrs import evolve
 from why.conftest import LiveBroker, Ran
 
 from rmqpy.why.answer import Verdict
-from rmqpy.why.not_deleted import (
+from rmqpy.why.questions.not_deleted import (
     HOUR_MS,
     DiskFacts,
     LogFileFacts,
     RetentionFacts,
     explain_not_deleted,
 )
-from rmqpy.why.process import DeletedFile, configuration_of_process, deleted_files
+from rmqpy.why.sources.interface import DeletedFile
+from rmqpy.why.sources.process import configuration_of_process, deleted_files
 
 NOON = datetime(2026, 3, 15, 12)
 NOW_MS = round(NOON.timestamp() * 1000)
@@ -90,7 +91,7 @@ CASES = {
     ),
     "held open": (
         facts(classic=(), held=(DeletedFile("store/commitlog/0", 1 << 30),)),
-        "1 file were deleted, but the broker's process still has them open or mapped: 1.0 GiB",
+        "1.0 GiB are not free yet: the broker's process still has deleted files open",
     ),
 }
 

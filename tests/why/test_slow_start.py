@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from why.conftest import LiveBroker, Ran
 
-from rmqpy.why.slow_start import StartFacts, explain_slow_start
+from rmqpy.why.questions.slow_start import StartFacts, explain_slow_start
 
 GIB = 1 << 30
 

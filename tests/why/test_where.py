@@ -12,9 +12,9 @@ import pytest
 from why.conftest import LiveBroker, Ran
 
 from rmqpy.store.files.disk import OsFileSystem
-from rmqpy.why.directory import StoreDirectorySource
 from rmqpy.why.message_id import IdKind, parse_message_id
-from rmqpy.why.where import CopyKind, MessageCopy, find_message
+from rmqpy.why.questions.where import CopyKind, MessageCopy, find_message
+from rmqpy.why.sources.directory import StoreDirectorySource
 
 NOW_MS = 1_795_300_000_000
 PENDING = "FD00000000000000000000000000000207A64E0E2F2A685B43DA00A0"
@@ -150,3 +150,10 @@ def test_a_running_broker_finds_the_same_copies(live: LiveBroker, run: Callable[
     missing = run("where", "no-such-key", live.address, "--format", "json")
     assert missing.code == 2
     assert "a broker answers no such request" in missing.json["stores"][0]["not_examined"][0]
+
+
+def test_a_broker_that_does_not_answer_is_an_error_with_a_remedy(run: Callable[..., Ran]) -> None:
+    ran = run("where", "key", "127.0.0.1:1", "--format", "json")
+    assert ran.code == 1
+    assert ran.json["found"].startswith("no answer (connect to 127.0.0.1:1")
+    assert ran.json["expected"] == "a running broker" and "check the address" in ran.json["remedy"]

@@ -17,7 +17,7 @@ from rmqpy.admin.api import Admin
 from rmqpy.client.core.base_consumer import decode_records
 from rmqpy.client.core.instance import ClientInstance, ClientSettings
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import RequestRejectedError, RmqError
+from rmqpy.model.errors import NetworkError, RequestRejectedError, RmqError
 from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import TRANSACTION_OP_HALF_TOPIC
 from rmqpy.remoting.bodies import (
@@ -37,8 +37,8 @@ from rmqpy.remoting.headers import (
     QueryMessageRequestHeader,
     ViewMessageRequestHeader,
 )
-from rmqpy.why.directory import has_key
-from rmqpy.why.source import ClientGroup, LogPlace, QueueUnitPlace, StoreRange
+from rmqpy.why.sources.directory import has_key
+from rmqpy.why.sources.interface import ClientGroup, LogPlace, QueueUnitPlace, StoreRange
 
 __all__ = ["FIRST_HEARTBEAT_MS", "BrokerSource", "masters_of"]
 
@@ -86,7 +86,13 @@ class BrokerSource:
         async def awaited() -> T:
             return await answer
 
-        return self._runner.run(awaited())
+        try:
+            return self._runner.run(awaited())
+        except NetworkError as error:
+            raise NetworkError(
+                f"{self._address}: found no answer ({error}), expected a running broker; check the"
+                " address, or give the broker's directory instead"
+            ) from error
 
     def call(self, code: RequestCode, header: Any = None) -> RemotingCommand | None:
         """Return the broker's answer, or None if it refuses the request or does not know it.

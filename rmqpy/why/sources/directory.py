@@ -40,7 +40,7 @@ from rmqpy.model.files import FileSystem
 from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import TRANSACTION_OP_HALF_TOPIC
 from rmqpy.store.files.log_recovery import Framing
-from rmqpy.why.source import ClientGroup, LogPlace, QueueUnitPlace, StoreRange
+from rmqpy.why.sources.interface import ClientGroup, LogPlace, QueueUnitPlace, StoreRange
 
 __all__ = ["DEFAULT_SETTINGS", "StoreDirectorySource"]
 

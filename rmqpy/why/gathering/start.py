@@ -13,9 +13,9 @@ from rmqpy.store.files.log_recovery import CLEAN_START_FILES, Framing
 from rmqpy.store.files.recovery_point import RecoveryPoint
 from rmqpy.store.queues.rebuilds import QueueRebuilds
 from rmqpy.store.upgrade_guard import APPLYING, ROLLING_BACK, read_copies, upgrade_work
-from rmqpy.why.directory import StoreDirectorySource
-from rmqpy.why.live import BrokerSource
-from rmqpy.why.slow_start import StartFacts
+from rmqpy.why.questions.slow_start import StartFacts
+from rmqpy.why.sources.directory import StoreDirectorySource
+from rmqpy.why.sources.live import BrokerSource
 
 __all__ = ["start_of_broker", "start_of_directory"]
 

@@ -12,7 +12,14 @@ from attrs import define
 
 from rmqpy.model.message import StoredMessage
 
-__all__ = ["ClientGroup", "LogPlace", "MessageSource", "QueueUnitPlace", "StoreRange"]
+__all__ = [
+    "ClientGroup",
+    "DeletedFile",
+    "LogPlace",
+    "MessageSource",
+    "QueueUnitPlace",
+    "StoreRange",
+]
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -68,6 +75,14 @@ class ClientGroup:
     expression: str | None = None
     expression_type: str = "TAG"
     subscriptions: tuple[tuple[str, str], ...] = ()
+
+
+@define(slots=True, frozen=True)
+class DeletedFile:
+    """A file without a name, whose space is free only when the process closes it."""
+
+    path: str
+    bytes: int
 
 
 class MessageSource(Protocol):

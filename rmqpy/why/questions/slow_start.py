@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 
 from attrs import define
 
+from rmqpy.model.text import format_bytes
 from rmqpy.why.answer import (
     Answer,
     Cause,
-    bytes_text,
     count_text,
     possible,
     proven,
@@ -109,8 +109,8 @@ def _sized(facts: StartFacts) -> Iterator[tuple[int, Cause]]:
         yield (
             facts.behind_bytes,
             proven(
-                f"the start is still under way: {bytes_text(facts.behind_bytes)} of the log are not"
-                " in the consume queues yet",
+                f"the start is still under way: {format_bytes(facts.behind_bytes)} of the log are"
+                " not in the consume queues yet",
                 "dispatchBehindBytes of the runtime information",
                 next=(f"rmqpy admin brokerStatus -b {facts.target}: watch dispatchBehindBytes",),
             ),
@@ -123,7 +123,7 @@ def _sized(facts: StartFacts) -> Iterator[tuple[int, Cause]]:
         yield (
             facts.scan_java,
             proven(
-                f"the last three files of the log are read: {bytes_text(facts.scan_java)}",
+                f"the last three files of the log are read: {format_bytes(facts.scan_java)}",
                 f"mappedFileSizeCommitLog={facts.settings.get('mappedFileSizeCommitLog')}"
                 f" ({facts.settings_from})",
                 f"checkCRCOnRecover={facts.settings.get('checkCRCOnRecover')}",
@@ -134,7 +134,7 @@ def _sized(facts: StartFacts) -> Iterator[tuple[int, Cause]]:
         yield (
             dispatched,
             proven(
-                f"the consume queues end {bytes_text(dispatched)} before the log: a start derives"
+                f"the consume queues end {format_bytes(dispatched)} before the log: a start derives"
                 " the rest from the log",
                 f"the log ends at offset {facts.log_end}",
                 next=(_fsck(facts),),
@@ -164,9 +164,9 @@ def _sized(facts: StartFacts) -> Iterator[tuple[int, Cause]]:
             facts.lost_index_bytes,
             proven(
                 f"{count_text(facts.lost_index_files, 'index file')}"
-                f" ({bytes_text(facts.lost_index_bytes)}) may be incomplete after the unclean stop:"
-                " deleted; rmqpy builds the entries again, Java only those of messages that it"
-                " dispatches again",
+                f" ({format_bytes(facts.lost_index_bytes)}) may be incomplete after the unclean"
+                " stop: deleted; rmqpy builds the entries again, Java only those of messages that"
+                " it dispatches again",
                 "indexMsgTimestamp in checkpoint",
                 next=("messageIndexEnable=false saves the work if nobody searches by key",),
             ),
@@ -187,7 +187,7 @@ def _unclean(facts: StartFacts) -> Cause:
         evidence.append(f"Java reads from {facts.scan_java_file} on")
     if facts.recovery_point >= 0:
         evidence.append(f"rmqpy/recovery-point: offset {facts.recovery_point}")
-    java, ours = bytes_text(facts.scan_java), bytes_text(facts.scan_rmqpy)
+    java, ours = format_bytes(facts.scan_java), format_bytes(facts.scan_rmqpy)
     return proven(
         f"the last stop was unclean: the log is read from a safe point on ({java} by Java, {ours}"
         " by rmqpy), and consume queues are derived from that part again",
@@ -238,17 +238,17 @@ def _facts(facts: StartFacts) -> Iterator[tuple[str, str]]:
     if facts.is_live:
         if facts.booted_ms >= 0:
             yield "started", time_text(facts.booted_ms)
-        yield "behind", f"{bytes_text(max(facts.behind_bytes, 0))} to dispatch"
+        yield "behind", f"{format_bytes(max(facts.behind_bytes, 0))} to dispatch"
         return
-    yield "log", f"{facts.mode}, {bytes_text(facts.log_bytes)}, ends at offset {facts.log_end}"
+    yield "log", f"{facts.mode}, {format_bytes(facts.log_bytes)}, ends at offset {facts.log_end}"
     stop = "clean" if facts.clean else "unclean (abort exists)"
     yield "last stop", "a broker runs on the directory" if facts.running else stop
-    java = f"{bytes_text(facts.scan_java)} read, {bytes_text(facts.dispatch_java)} dispatched"
-    ours = f"{bytes_text(facts.scan_rmqpy)} read, {bytes_text(facts.dispatch_rmqpy)} dispatched"
+    java = f"{format_bytes(facts.scan_java)} read, {format_bytes(facts.dispatch_java)} dispatched"
+    ours = f"{format_bytes(facts.scan_rmqpy)} read, {format_bytes(facts.dispatch_rmqpy)} dispatched"
     yield "next start", f"Java 4.9: {java}; rmqpy: {ours}"
     queues = count_text(facts.queue_files, "file")
     yield "consume queues", f"{queues} of {count_text(facts.queue_count, 'queue')}"
-    yield "key index", f"{count_text(facts.index_files, 'file')}, {bytes_text(facts.index_bytes)}"
+    yield "key index", f"{count_text(facts.index_files, 'file')}, {format_bytes(facts.index_bytes)}"
 
 
 def _ruled_out(facts: StartFacts) -> Iterator[str]:

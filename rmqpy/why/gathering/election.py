@@ -14,9 +14,9 @@ from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import StoreError
 from rmqpy.remoting.fastjson import loads
 from rmqpy.store.ledger.member_state import LedgerCheckpoint, MemberFiles
-from rmqpy.why.directory import StoreDirectorySource
-from rmqpy.why.election import MemberFacts, PeerFacts
-from rmqpy.why.live import BrokerSource
+from rmqpy.why.questions.election import MemberFacts, PeerFacts
+from rmqpy.why.sources.directory import StoreDirectorySource
+from rmqpy.why.sources.live import BrokerSource
 
 __all__ = ["member_of_broker", "member_of_directory"]
 

@@ -5,20 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from attrs import define
+from rmqpy.why.sources.interface import DeletedFile
 
-__all__ = ["DeletedFile", "configuration_of_process", "deleted_files"]
+__all__ = ["configuration_of_process", "deleted_files"]
 
 PROC = Path("/proc")
 _DELETED = " (deleted)"
-
-
-@define(slots=True, frozen=True)
-class DeletedFile:
-    """A file without a name, whose space is free only when the process closes it."""
-
-    path: str
-    bytes: int
 
 
 def configuration_of_process(process: int, proc: Path = PROC) -> str | None:

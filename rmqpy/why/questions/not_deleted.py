@@ -22,10 +22,10 @@ from datetime import datetime, timedelta
 
 from attrs import define
 
+from rmqpy.model.text import format_bytes
 from rmqpy.why.answer import (
     Answer,
     Cause,
-    bytes_text,
     count_text,
     duration_text,
     possible,
@@ -33,7 +33,7 @@ from rmqpy.why.answer import (
     ranked,
     time_text,
 )
-from rmqpy.why.process import DeletedFile
+from rmqpy.why.sources.interface import DeletedFile
 
 __all__ = ["DiskFacts", "LogFileFacts", "RetentionFacts", "explain_not_deleted"]
 
@@ -373,9 +373,9 @@ def _held(facts: RetentionFacts) -> Iterator[Cause]:
         return
     total = sum(file.bytes for file in facts.held)
     yield proven(
-        f"{count_text(len(facts.held), 'file')} were deleted, but the broker's process still has"
-        f" them open or mapped: {bytes_text(total)} are not free yet (df shows them, du does not)",
-        *(f"{file.path}, {bytes_text(file.bytes)}" for file in facts.held[:FILES_NAMED]),
+        f"{format_bytes(total)} are not free yet: the broker's process still has deleted files open"
+        f" or mapped ({len(facts.held)}; df counts them, du does not)",
+        *(f"{file.path}, {format_bytes(file.bytes)}" for file in facts.held[:FILES_NAMED]),
         next=("the space is free when readers finish; a restart frees it at once",),
     )
 
@@ -384,7 +384,7 @@ def _facts(facts: RetentionFacts) -> Iterator[tuple[str, str]]:
     if facts.files:
         total = sum(file.size for file in facts.files)
         oldest = facts.files[0]
-        size = f", {bytes_text(total)}" if total else ""
+        size = f", {format_bytes(total)}" if total else ""
         yield "log", f"{count_text(len(facts.files), 'file')}{size}, the oldest {oldest.name}"
     elif facts.first_ms >= 0:
         yield "log", f"first message stored {time_text(facts.first_ms)}"

@@ -38,7 +38,7 @@ from rmqpy.model.names import (
 from rmqpy.remoting.bodies import MessageQueue
 from rmqpy.why.answer import count_text, time_text
 from rmqpy.why.message_id import IdKind, MessageId
-from rmqpy.why.source import LogPlace, MessageSource, QueueUnitPlace
+from rmqpy.why.sources.interface import LogPlace, MessageSource, QueueUnitPlace
 
 __all__ = ["CopyKind", "GroupPosition", "MessageCopy", "WhereResult", "find_message"]
 

@@ -7,9 +7,14 @@ from collections.abc import Mapping
 from rmqpy.model.names import dlq_topic, retry_topic
 from rmqpy.model.near_names import did_you_mean
 from rmqpy.why.message_id import MessageId
-from rmqpy.why.no_message import GroupFacts, NoMessageFacts, QueueFacts, TopicFacts
-from rmqpy.why.source import MessageSource
-from rmqpy.why.where import CopyKind, WhereResult, find_message
+from rmqpy.why.questions.message_facts import (
+    GroupFacts,
+    NoMessageFacts,
+    QueueFacts,
+    TopicFacts,
+)
+from rmqpy.why.questions.where import CopyKind, WhereResult, find_message
+from rmqpy.why.sources.interface import MessageSource
 
 __all__ = ["no_message_facts"]
 
@@ -25,7 +30,7 @@ def no_message_facts(
     *,
     scan: bool = True,
 ) -> NoMessageFacts:
-    """Return the facts that :func:`rmqpy.why.no_message.explain_no_message` needs."""
+    """Return the facts that :func:`rmqpy.why.questions.no_message.explain_no_message` needs."""
     where = find_message(source, wanted, topic, scan=scan) if wanted is not None else None
     settings, settings_from = source.settings()
     topic = topic or _topic_of(where)

@@ -11,10 +11,10 @@ from rmqpy.codec import layout
 from rmqpy.config.loading import StoreSettings
 from rmqpy.store.files.log_recovery import Framing
 from rmqpy.store.files.recovery_point import RecoveryPoint
-from rmqpy.why.directory import StoreDirectorySource
-from rmqpy.why.live import BrokerSource
-from rmqpy.why.not_deleted import DiskFacts, LogFileFacts, RetentionFacts
-from rmqpy.why.process import deleted_files
+from rmqpy.why.questions.not_deleted import DiskFacts, LogFileFacts, RetentionFacts
+from rmqpy.why.sources.directory import StoreDirectorySource
+from rmqpy.why.sources.live import BrokerSource
+from rmqpy.why.sources.process import deleted_files
 
 __all__ = ["retention_of_broker", "retention_of_directory"]
 

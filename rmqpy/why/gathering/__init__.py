@@ -1,0 +1,1 @@
+"""Collect the facts of each question from a source. May import ``questions`` and ``sources``."""
