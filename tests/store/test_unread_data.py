@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from harness.store import MemoryRig
 
+from rmqpy.audit.facts.reader import read_facts
+from rmqpy.audit.scan.findings import FindingCode
+from rmqpy.cli import main
 from rmqpy.config.loading import load_broker_configuration
 from rmqpy.model.errors import ConfigError, StoreError
 from rmqpy.store.files.disk import OsFileSystem
@@ -184,3 +187,36 @@ def test_modes_of_5_x_are_refused(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=name) as raised:
         load_broker_configuration(None, {name: value}, {})
     assert "From 5.x" in str(raised.value)
+
+
+@pytest.mark.slow
+def test_every_tool_reports_what_a_start_refuses(
+    golden_copy: Callable[[str], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The damage of a log decides the exit code of fsck; check must not let a switch pass."""
+    root = golden_copy("A-classic-clean-v533") / "store"
+    (root / "timerwheel").write_bytes(wheel(slot(2 * NOW_MS, 3)))
+    text = "DATA_UNREAD timerwheel"
+    assert main(["store", "fsck", str(root)]) == 0
+    assert text in capsys.readouterr().out
+    assert main(["store", "inspect", str(root)]) == 0
+    assert "timerwheel: 3 timer messages" in capsys.readouterr().out
+    conf = tmp_path / "broker.conf"
+    for accepted, code in (("false", 2), ("true", 0)):
+        conf.write_text(
+            f"storePathRootDir={root}\nmappedFileSizeCommitLog=65536\n"
+            "mappedFileSizeConsumeQueue=2000\nmaxHashSlotNum=100\nmaxIndexNum=400\n"
+            f"brokerName=b0\nrmqpyAcceptUnreadData={accepted}\n"
+        )
+        assert main(["upgrade", "check", f"n0={root}", "-c", f"n0={conf}", "--details"]) in (0, 2)
+        out = capsys.readouterr().out
+        assert ("FINDING [tables-readable] n0: DATA_UNREAD" in out) is (code == 2), out
+        assert "DATA_UNREAD" in out
+    (root / "brokerIdentity").write_bytes(CONTROLLER["brokerIdentity"])
+    assert {each.path.rpartition("/")[2] for each in find_unread(OsFileSystem(), str(root))} == {
+        finding.file
+        for finding in read_facts(OsFileSystem(), str(root)).findings
+        if finding.code is FindingCode.DATA_UNREAD
+    }

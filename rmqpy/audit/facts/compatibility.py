@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rmqpy.audit.facts.facts import Opener, StoreFacts
 from rmqpy.store.files.paths import OWN_FORMAT
+from rmqpy.store.unread_data import UnreadData
 
 
-def openers_of(facts: StoreFacts, own_format: int | None) -> tuple[Opener, ...]:
+def openers_of(
+    facts: StoreFacts, own_format: int | None, unread: Sequence[UnreadData]
+) -> tuple[Opener, ...]:
     """Return for each program whether it can open the store.
 
-    ``own_format`` is the version of rmqpy's files in the directory, or None without such files.
+    ``own_format`` is the version of rmqpy's files in the directory, or None without such files;
+    ``unread`` is the data that rmqpy does not read.
     """
     logs = [log for log in (facts.classic, facts.ledger) if log is not None]
     blocked: list[str] = []
@@ -28,6 +34,7 @@ def openers_of(facts: StoreFacts, own_format: int | None) -> tuple[Opener, ...]:
         if own_format is None or own_format <= OWN_FORMAT
         else ["rmqpy/format has a newer version"]
     )
+    ours += [f"{each.path.removeprefix(f'{facts.root}/')}: {each.found}" for each in unread]
     return (
         _opener("Java 4.9", [*blocked, *only_4], needs),
         _opener("Java 5.3", blocked, needs),

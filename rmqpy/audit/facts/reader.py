@@ -30,6 +30,7 @@ from rmqpy.codec.units import IndexHeader, index_file_size
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.paths import OWN_FORMAT
+from rmqpy.store.unread_data import find_unread
 
 __all__ = ["FindLockOwner", "read_facts"]
 
@@ -63,6 +64,7 @@ class _FactsReader:
         self.directory = directory
         self.settings = settings
         self.running = holder(directory.paths.lock) is not None
+        self.unread = find_unread(files, directory.root)
         self.findings: list[Finding] = []
 
     def read(self) -> StoreFacts:
@@ -112,7 +114,7 @@ class _FactsReader:
             openers=(),
             findings=tuple(sorted(self.findings)),
         )
-        return evolve(facts, openers=openers_of(facts, self._format()))
+        return evolve(facts, openers=openers_of(facts, self._format(), self.unread))
 
     def _find(self, code: FindingCode, path: str, found: str = "", expected: str = "") -> None:
         file = self.directory.relative(path)
@@ -184,6 +186,8 @@ class _FactsReader:
         self._check_derived_sizes()
         for stray in directory.strays:
             self._find(FindingCode.FILE_STRAY, stray)
+        for unread in self.unread:
+            self._find(FindingCode.DATA_UNREAD, unread.path, unread.found)
         version = self._format()
         if version is not None and version > OWN_FORMAT:
             self._find(

@@ -199,6 +199,13 @@ class FindingCode(Enum):
         " be read, remove it, the committed index comes from the leader; if the log lacks an entry"
         " that was on the disk, keep it, and start the member beside those that have the entry",
     )
+    DATA_UNREAD = (
+        "data of RocketMQ 5.x that rmqpy does not read: its broker refuses to start",
+        Severity.NOTE,
+        "none needed for Java 5.x. For rmqpy: let the 5.x broker finish what waits there, or give"
+        " it up with rmqpyAcceptUnreadData=true; the identity and epochs of a controller must be"
+        " moved out of every replica (docs/reference/store-format.md)",
+    )
     CONFIG_UNREADABLE = (
         "a configuration table that cannot be read, nor its .bak",
         Severity.DAMAGE,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from attrs import evolve
+
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.audit.facts.table_content import DELAYS
 from rmqpy.audit.replicas.table_comparison import (
@@ -155,11 +157,20 @@ divide_fits = _from_audit(
     "Check that an old log ends where the DLedger log starts (H1, H3, H9).",
     ["DIVIDE_MISMATCH", "DIVIDE_OPEN", "LEDGER_SEVERAL"],
 )
-tables_readable = _from_audit(
-    "tables-readable",
-    "Check that every configuration table, and the state of a DLedger member, can be read (H12).",
-    ["CONFIG_UNREADABLE", "FORMAT_NEWER", "CHECKPOINT", "LEDGER_STATE"],
+_audited_tables = _from_audit(
+    "tables-readable", "", ["CONFIG_UNREADABLE", "FORMAT_NEWER", "CHECKPOINT", "LEDGER_STATE"]
 )
+_unread = _from_audit("tables-readable", "", ["DATA_UNREAD"])
+
+
+def tables_readable(survey: Survey) -> Iterator[CheckFinding]:
+    """Check that tables, and the state of a DLedger member, can be read, and nothing else is there
+    that only RocketMQ 5.x reads (H12).
+    """
+    yield from _audited_tables(survey)
+    accepted = survey.setting("rmqpyAcceptUnreadData") == "true"
+    for found in _unread(survey):
+        yield evolve(found, is_note=accepted)
 
 
 def offsets_in_range(survey: Survey) -> Iterator[CheckFinding]:
