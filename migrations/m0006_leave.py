@@ -20,7 +20,6 @@ from rmqpy.upgrade.checks.config_checks import CONFIG_FILE_CHECKS, roles
 from rmqpy.upgrade.checks.ledger import (
     Ledger,
     agreed_index,
-    read_ledger,
     topics_after,
 )
 from rmqpy.upgrade.checks.replica import LocalReplica, Replica
@@ -34,6 +33,7 @@ from rmqpy.upgrade.steps.given_up import fact_of
 from rmqpy.upgrade.steps.leave_member import LeaveOptions, plan_leave
 from rmqpy.upgrade.steps.plan_context import PlanContext
 from rmqpy.upgrade.steps.states import GroupState
+from rmqpy.upgrade.steps.twins import known_ledger
 from rmqpy.upgrade.steps.written_config import check_written
 
 FROM = frozenset((GroupState.JOINED, GroupState.DLEDGER_ONLY))
@@ -58,7 +58,7 @@ def plan(context: PlanContext) -> list[NodePlan]:
     local = context.on_this_host
     nodes = {replica.name: context.node_context(replica) for replica in local}
     ledgers = {
-        replica.name: read_ledger(nodes[replica.name].files, nodes[replica.name].settings)
+        replica.name: known_ledger(nodes[replica.name])
         if isinstance(replica, LocalReplica)
         else _surveyed_ledger(replica)
         for replica in context.group.replicas
@@ -97,7 +97,7 @@ def given_up(context: PlanContext) -> dict[str, Any]:
     by_replica = {}
     for replica in context.on_this_host:
         node = context.node_context(replica)
-        found = topics_after(node.files, read_ledger(node.files, node.settings), cut_index)
+        found = topics_after(node.files, known_ledger(node), cut_index)
         by_replica[replica.name] = sum(found.values())
         topics |= found  # The members have the same messages: the largest number of each topic.
     return fact_of(topics, by_replica)

@@ -19,12 +19,14 @@ from rmqpy.audit.scan.directory import StoreDirectory
 from rmqpy.audit.scan.ranges import RangeResult, WorkRange
 from rmqpy.codec.tally.kernel import TallyPlan
 from rmqpy.model.errors import RmqError
+from rmqpy.upgrade.checks.ledger import read_sealed
 from rmqpy.upgrade.checks.replica import LocalReplica
 from rmqpy.upgrade.plan.pace import Pace
-from rmqpy.upgrade.plan.stage import LOG, Stage
+from rmqpy.upgrade.plan.stage import LOG, TWINS, Stage
 from rmqpy.upgrade.plan.survey import SurveyPlan, take_survey
 from rmqpy.upgrade.steps.plan_context import PlanContext
 from rmqpy.upgrade.steps.staging import stage_log
+from rmqpy.upgrade.steps.twins import stage_twins
 
 __all__ = ["Prepared", "forget", "prepare", "prepare_all"]
 
@@ -70,19 +72,28 @@ class Prepared:
     left_s: float = field(eq=False)
     staged_bytes: int = 0
     """The bytes of log files on the stage: sealed files of the group that the member lacks."""
+    twin_bytes: int = 0
+    """The bytes of DLedger files on the stage in the form that they will have in a classic log."""
 
 
-def prepare_all(context: PlanContext, pace: Callable[[], Pace]) -> Iterator[Prepared]:
+def prepare_all(
+    context: PlanContext, pace: Callable[[], Pace], *, leave: bool = False
+) -> Iterator[Prepared]:
     """Prepare all replicas of this host, and yield what was done on each.
 
-    ``pace`` returns the pace of one replica.
+    ``pace`` returns the pace of one replica. With ``leave``, DLedger files are converted.
     """
     found = {each.name: prepare(each, pace()) for each in context.on_this_host}
     for replica in context.on_this_host:
         replica.forget_survey()
     for replica in context.on_this_host:
         staged = stage_log(context, replica, pace())
-        yield evolve(found[replica.name], staged_bytes=staged)
+        twins = 0
+        if leave and replica.survey().has_entries:
+            node = context.node_context(replica)
+            known = Learned(node.files, node.root, node.now_ms)
+            twins = stage_twins(node, read_sealed(node.files, node.settings, known), pace())
+        yield evolve(found[replica.name], staged_bytes=staged, twin_bytes=twins)
 
 
 def prepare(replica: LocalReplica, pace: Pace) -> Prepared:
@@ -96,7 +107,7 @@ def prepare(replica: LocalReplica, pace: Pace) -> Prepared:
     first = _age(replica, evolve(plan, runner=paced, range_bytes=RANGE_BYTES))
     Learned(files, plan.root, plan.now_ms).forget_missing()
     # A file that was closed at the last moment has not settled yet.
-    pace.sleep(SETTLED_NS / 1_000_000_000)
+    pace.sleep(2 * SETTLED_NS / 1_000_000_000)
     begin_s = pace.now_s()
     left = _age(replica, plan)
     return Prepared(
@@ -107,7 +118,8 @@ def prepare(replica: LocalReplica, pace: Pace) -> Prepared:
 def forget(replica: LocalReplica) -> None:
     """Remove everything that was learned about a replica of this host, and its stage."""
     replica.files.remove_tree(learned_folder(replica.root))
-    Stage(replica.files, replica.root, LOG).clear()
+    for row in (LOG, TWINS):
+        Stage(replica.files, replica.root, row).clear()
 
 
 def _age(replica: LocalReplica, plan: SurveyPlan) -> ProofAge:

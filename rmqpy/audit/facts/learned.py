@@ -14,8 +14,8 @@ everything that rests on entries says so, with the age of the oldest (:class:`Pr
 ``full`` reads every file again and reports entries that were wrong.
 
 There is one entry for each file and part (``range``: the walk over a log file; ``units`` and
-``index``: the sums of a queue or index file; ``md5``), in ``rmqpy/learned/PATH.PART``: a header
-line, the BLAKE2b digest of the rest, and compressed JSON:
+``index``: the sums of a queue or index file; ``md5``; ``twin``: its form in a classic log), in
+``rmqpy/learned/PATH.PART``: a header line, the BLAKE2b digest of the rest, and compressed JSON:
 
 ========  ====================================================================================
 version   version of rmqpy and of the kernel of the audit
@@ -64,7 +64,8 @@ RANGE: Final = "range"
 MD5: Final = "md5"
 UNITS: Final = "units"
 INDEX: Final = "index"
-PARTS: Final = (RANGE, MD5, UNITS, INDEX)
+TWIN: Final = "twin"
+PARTS: Final = (RANGE, MD5, UNITS, INDEX, TWIN)
 
 HEADER: Final = b"rmqpy-learned 1\n"
 DIGEST_BYTES: Final = 16
@@ -75,6 +76,9 @@ COARSE_SETTLED_NS: Final = 2_000_000_000
 """The time for which a file must have been unchanged before it is read: a write in the same tick of
 the file system's clock would not change its times. Some file systems have ticks of seconds.
 """
+
+
+SETTLE_ATTEMPTS: Final = 30
 
 
 @define(slots=True, frozen=True)
@@ -150,6 +154,15 @@ class Learned:
         if changed_ns + settled_ns <= self.now_ms() * 1_000_000:
             return found
         self.unsettled += 1
+        return None
+
+    def settled(self, path: str, sleep: Callable[[float], None]) -> FileIdentity | None:
+        """Return the identity of a file that this process has just written, once it has settled."""
+        for _ in range(SETTLE_ATTEMPTS):
+            found = self.identity(path)
+            if found is not None:
+                return found
+            sleep(SETTLED_NS / 1_000_000_000)
         return None
 
     def known_md5(self, path: str) -> str | None:

@@ -18,7 +18,7 @@ from rmqpy.audit.scan.ranges import Ending, FrameGroup, RangeResult, WorkRange
 from rmqpy.codec.tally.kernel import QueueTally, Tally, TallyPlan
 from rmqpy.store.files.log_recovery import Framing
 
-__all__ = ["copy_of", "decode_result", "encode_result", "whole_file"]
+__all__ = ["copy_of", "counts_of", "decode_result", "encode_result", "whole_file"]
 
 _TALLY: Final = (
     *("records", "frame_bytes", "body_bytes", "version_2", "min_store_ms", "max_store_ms"),
@@ -104,6 +104,11 @@ def encode_result(result: RangeResult) -> dict[str, Any]:
         "groups": [[each.offset, each.count, each.crc] for each in result.groups],
         "lengths": list(result.lengths.items()),
     }
+
+
+def counts_of(tree: dict[str, Any]) -> dict[str, int]:
+    """Return the counts of a whole file by the names of :class:`Tally`'s attributes."""
+    return dict(zip(_TALLY, tree["tally"], strict=True))
 
 
 def decode_result(tree: dict[str, Any], work: WorkRange) -> RangeResult:

@@ -34,6 +34,11 @@ def add_verbs(verbs: Commands) -> None:
         help=f"read at most MIB MiB a second on each replica; 0: no limit; default {RATE_MIB:.0f}",
     )
     prepare.add_argument(
+        "--leave",
+        action="store_true",
+        help="also convert sealed DLedger files for the way back; takes their size on the disk",
+    )
+    prepare.add_argument(
         "--clear", action="store_true", help="remove what was learned from the directories"
     )
     prepare.set_defaults(interrupted="run the command again: it continues where it stopped")
@@ -55,7 +60,7 @@ def _prepare(options: argparse.Namespace) -> int:
         return EXIT_DONE
     rate = options.rate * (1 << 20)
     value, lines = {}, []
-    for found in prepare_all(plan_context_of(options), lambda: Pace(rate)):
+    for found in prepare_all(plan_context_of(options), lambda: Pace(rate), leave=options.leave):
         value[found.name] = asdict(found)
         lines.append(
             f"{found.name}: {format_bytes(found.learned_bytes)} are known,"
@@ -66,6 +71,11 @@ def _prepare(options: argparse.Namespace) -> int:
             lines.append(
                 f"{found.name}: {format_bytes(found.staged_bytes)} of files that it lacks are ready"
                 " on its stage; apply moves them"
+            )
+        if found.twin_bytes:
+            lines.append(
+                f"{found.name}: {format_bytes(found.twin_bytes)} of DLedger files are ready in"
+                " their classic form; leave moves them"
             )
     print_result(options, value, lines)
     return EXIT_DONE

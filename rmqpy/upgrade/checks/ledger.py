@@ -13,6 +13,9 @@ from typing import Protocol
 
 from attrs import define, field
 
+from rmqpy.audit.facts.learned import RANGE, Learned
+from rmqpy.audit.scan.range_json import counts_of
+from rmqpy.audit.scan.ranges import Ending
 from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.entry import ENTRY_HEADER
@@ -96,8 +99,13 @@ class Ledger:
         return self.files[0].base_offset if self.files else 0
 
 
-def read_ledger(files: FileSystem, settings: StoreSettings) -> Ledger:
-    """Return a stopped member's ledger. Raise StoreError for files that no clean stop leaves."""
+def read_ledger(
+    files: FileSystem, settings: StoreSettings, learned: Learned | None = None
+) -> Ledger:
+    """Return a stopped member's ledger. Raise StoreError for files that no clean stop leaves.
+
+    Files about which everything was ``learned`` are not read.
+    """
     paths = StorePaths.from_settings(settings)
     self_id = settings.dledger_self_id
     if self_id is None:
@@ -110,7 +118,7 @@ def read_ledger(files: FileSystem, settings: StoreSettings) -> Ledger:
     )
     data_files.load(DATA_SIZE_KEY)
     try:
-        ledger = read_entries(data_files)
+        ledger = read_entries(data_files, learned)
     finally:
         data_files.close()
     committed = MemberFiles(files, paths.dledger(self_id)).load_committed_index()
@@ -118,13 +126,57 @@ def read_ledger(files: FileSystem, settings: StoreSettings) -> Ledger:
     return ledger
 
 
-def read_entries(files: Iterable[DataFileBytes]) -> Ledger:
+def read_sealed(files: FileSystem, settings: StoreSettings, learned: Learned) -> Ledger:
+    """Return the first files of a member's ledger that are closed and known. Its group may be
+    working.
+    """
+    ledger = Ledger()
+    data_files = MappedFiles(
+        files, (settings.dledger_data_path,), settings.mapped_file_size_commit_log
+    )
+    data_files.load(DATA_SIZE_KEY)
+    try:
+        for file in data_files:
+            if not _add_known_file(ledger, file, learned):
+                break
+    finally:
+        data_files.close()
+    return ledger
+
+
+def read_entries(files: Iterable[DataFileBytes], learned: Learned | None = None) -> Ledger:
     """Return the ledger in consecutive data files. Raise StoreError for damaged ones."""
     ledger = Ledger()
     for file in files:
+        if learned is not None and _add_known_file(ledger, file, learned):
+            continue
         if not _add_file(ledger, file):
             break
     return ledger
+
+
+def _add_known_file(ledger: Ledger, file: DataFileBytes, learned: Learned) -> bool:
+    """Add a closed file from what was learned about it; return False if it must be read."""
+    value = learned.known(file.path, RANGE)
+    if value is None:
+        return False
+    result, counts = value["result"], counts_of(value["result"])
+    if result["ending"] != Ending.FILLER.name or result["begin"] != file.first_offset:
+        return False
+    if counts["longest_properties"] > PROPERTIES_MAX_BEFORE_FIRST:
+        return False  # Which messages are too long is not known.
+    first = counts["first_index"], counts["first_term"]
+    _check_follows(file, first, ledger)
+    ledger.end_index, ledger.end_term = counts["last_index"], counts["last_term"]
+    if counts["version_2"]:
+        ledger.version = 2
+    content_end = result["end"] - file.first_offset
+    ledger.files.append(
+        EntryFile(
+            file.path, file.first_offset, file.size, content_end, True, first[0], ledger.end_index
+        )
+    )
+    return True
 
 
 def position_after(files: FileSystem, ledger: Ledger, index: int) -> tuple[int, int]:
@@ -226,7 +278,7 @@ def _add_file(ledger: Ledger, file: DataFileBytes) -> bool:
     first_index, end, stop = -1, file.first_offset, StopReason.LIMIT
     for scan in _scans(file):
         if len(scan):
-            _check_follows(file, scan, ledger)
+            _check_follows(file, (scan.entry_index[0], scan.term[0]), ledger)
             first_index = scan.entry_index[0] if first_index < 0 else first_index
             _add_scan(ledger, file, scan)
         end, stop = scan.end, scan.stop
@@ -261,8 +313,8 @@ def _scans(file: DataFileBytes) -> Iterator[Scan]:
             return
 
 
-def _check_follows(file: DataFileBytes, scan: Scan, ledger: Ledger) -> None:
-    index, term = scan.entry_index[0], scan.term[0]
+def _check_follows(file: DataFileBytes, first: tuple[int, int], ledger: Ledger) -> None:
+    index, term = first
     if ledger.end_index >= 0 and (index != ledger.end_index + 1 or term < ledger.end_term):
         raise StoreError(
             file.path,

@@ -14,6 +14,7 @@ import json
 from attrs import define
 
 from rmqpy.audit.facts.small_files import existing_topics
+from rmqpy.audit.scan.directory import PATH_SEPARATOR
 from rmqpy.codec.units import INDEX_HEADER, IndexHeader
 from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import PhysicalOffset
@@ -34,7 +35,10 @@ INDEX = "index"
 
 @define(slots=True, frozen=True)
 class DerivedPaths:
-    """The folders of a build: ``target`` receives both results, the others belong to the store."""
+    """The folders of a build: ``target`` receives both results, the others belong to the store.
+
+    ``commit_log`` may be several folders, with a comma between them.
+    """
 
     target: str
     commit_log: str
@@ -56,7 +60,8 @@ def build(context: NodeContext, folders: DerivedPaths, from_offset: int) -> None
     if from_offset > 0:
         copy_tree(files, folders.queues, f"{target}/{QUEUES}")
     _copy_index(files, folders.index, f"{target}/{INDEX}", from_offset)
-    log_files = MappedFiles(files, (folders.commit_log,), settings.mapped_file_size_commit_log)
+    logs = tuple(folders.commit_log.split(PATH_SEPARATOR))
+    log_files = MappedFiles(files, logs, settings.mapped_file_size_commit_log)
     log_files.load(COMMIT_LOG_SIZE_KEY)
     queues = ConsumeQueueTable(files, f"{target}/{QUEUES}", settings.mapped_file_size_consume_queue)
     index = KeyIndex(

@@ -19,7 +19,7 @@ from rmqpy.store.commitlog.opening import COMMIT_LOG_SIZE_KEY
 from rmqpy.store.files.mapped_files import MappedFiles, file_name
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.upgrade_guard import upgrade_work
-from rmqpy.upgrade.checks.ledger import EntryFile, EntryView, Ledger, read_ledger
+from rmqpy.upgrade.checks.ledger import EntryFile, EntryView, Ledger
 from rmqpy.upgrade.plan.node_context import (
     NodeContext,
     UpgradeRefusedError,
@@ -38,9 +38,11 @@ from rmqpy.upgrade.plan.operations import (
 )
 from rmqpy.upgrade.plan.plan import NodePlan
 from rmqpy.upgrade.plan.reframe import DataFile, Piece, edits_of, pieces_of
+from rmqpy.upgrade.plan.stage import TWINS, Stage
 from rmqpy.upgrade.plan.undo import RANGE_BYTES
 from rmqpy.upgrade.steps.cut_entries import cut_after
 from rmqpy.upgrade.steps.fetch_entries import Donor, Fetched, fetch_entries, lacks
+from rmqpy.upgrade.steps.twins import derived_base, known_ledger, twin_of
 
 PIECE_BYTES = 16 << 20
 """The size in bytes of the piece that one operation changes; bounds its undo record and memory."""
@@ -70,7 +72,7 @@ def plan_leave(context: NodeContext, options: LeaveOptions, donor: Donor | None 
 
     Raise UpgradeRefusedError if the member cannot leave, StoreError for a damaged directory.
     """
-    ledger = read_ledger(context.files, context.settings)
+    ledger = known_ledger(context)
     planner = _LeavePlanner(context, options, ledger)
     if donor is not None and lacks(context.files, ledger, donor, options.cut_index):
         planner.fetched = fetch_entries(
@@ -142,10 +144,12 @@ class _LeavePlanner:
             )
         kept, ops = self._cut()
         moved_to = kept[-1].base_offset + kept[-1].content_end if kept else self.ledger.base_offset
+        twins = self._twins(kept)
         for entry_file in kept:
-            ops += self._reframe(entry_file, moved_to)
-        ops += self._move_files(kept)
-        ops += self._derived()
+            if entry_file.base_offset not in twins:
+                ops += self._reframe(entry_file, moved_to)
+        ops += self._move_files(kept, twins)
+        ops += self._derived(twins)
         checkpoint = self._checkpoint(kept)
         ops += [checkpoint] if checkpoint is not None else []
         ops += self._config()
@@ -208,17 +212,38 @@ class _LeavePlanner:
             return self.fetched.open(self.context.files, entry_file.path)
         return self.context.files.open_readonly(entry_file.path)
 
-    def _move_files(self, kept_files: list[EntryFile]) -> list[Op]:
+    def _twins(self, kept: list[EntryFile]) -> dict[int, str]:
+        """Return, by the offset of its file, the MD5 sum of each twin that waits on the stage.
+
+        Files that the plan itself changes, by a cut or by fetching entries, have none.
+        """
+        if self.fetched is not None:
+            return {}
+        unchanged = (each for each in kept if each in self.ledger.files)
+        found = (
+            (each.base_offset, twin_of(self.context, each, self.ledger.base_offset))
+            for each in unchanged
+        )
+        return {offset: md5 for offset, md5 in found if md5 is not None}
+
+    def _move_files(self, kept_files: list[EntryFile], twins: dict[int, str]) -> list[Op]:
         files, paths = self.context.files, self._paths
         ops: list[Op] = []
         if not files.is_dir(paths.commit_log):
             ops.append(MakeDir(path=paths.commit_log))
-        ops += [
-            Move(path=each.path, to=f"{paths.commit_log}/{file_name(each.base_offset)}")
-            for each in kept_files
-        ]
         self_id = self.context.settings.dledger_self_id
         assert self_id is not None
+        for each in kept_files:
+            name = file_name(each.base_offset)
+            target, md5 = f"{paths.commit_log}/{name}", twins.get(each.base_offset)
+            if md5 is None:
+                ops.append(Move(path=each.path, to=target))
+                continue
+            if not each.path.startswith(f"{paths.dledger(self_id)}/"):
+                aside = f"{self.keep_folder}/entries/{name}"
+                ops.append(MoveAside(path=each.path, to=aside, why="its twin takes its place"))
+            twin = Stage(files, paths.root, TWINS).path(name)
+            ops.append(Move(path=twin, to=target, after=md5, why="made by prepare --leave"))
         ops.append(
             MoveAside(
                 path=paths.dledger(self_id),
@@ -228,17 +253,19 @@ class _LeavePlanner:
         )
         return ops
 
-    def _derived(self) -> list[Op]:
+    def _derived(self, twins: dict[int, str]) -> list[Op]:
         files, paths, keep = self.context.files, self._paths, self.keep_folder
         built = f"{keep}/derived"
+        present = paths.consume_queue, paths.index, self.ledger.base_offset
+        queues, index, from_offset = derived_base(self.context, twins) or present
         ops: list[Op] = [
             Derive(
                 path=built,
                 commit_log=paths.commit_log,
-                queues=paths.consume_queue,
-                index=paths.index,
+                queues=queues,
+                index=index,
                 config=paths.config,
-                from_offset=self.ledger.base_offset,
+                from_offset=from_offset,
             )
         ]
         for name, folder in (("consumequeue", paths.consume_queue), ("index", paths.index)):

@@ -10,7 +10,7 @@ import hashlib
 from attrs import define
 
 from rmqpy.audit.checks.learned_runner import learn_log_file
-from rmqpy.audit.facts.learned import MD5, SETTLED_NS, Learned
+from rmqpy.audit.facts.learned import MD5, Learned
 from rmqpy.audit.replicas.manifest import FileMd5, LogFileDigest
 from rmqpy.audit.scan.ranges import WorkRange
 from rmqpy.model.errors import RmqError
@@ -134,8 +134,7 @@ def _copy(
     files.set_mtime_ms(stage.incoming, missing.source.mtime_ms)
     files.rename(stage.incoming, path)
     files.sync_dir(stage.folder)
-    pace.sleep(SETTLED_NS / 1_000_000_000)
-    identity = learned.identity(path)
+    identity = learned.settled(path, pace.sleep)
     work = work_of(path, missing.file.first_offset, size)
     if learn_log_file(files, learned, work) is None:
         files.unlink(path)

@@ -79,6 +79,8 @@ def op_to_json(op: Op) -> dict[str, Any]:
     for name in ("undo_bytes", "data_bytes"):
         if value.get(name) == -1:
             del value[name]
+    if isinstance(op, Move) and not op.after:
+        del value["after"]
     return {"op": op.kind, **value}
 
 

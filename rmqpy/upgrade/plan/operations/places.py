@@ -112,8 +112,11 @@ class Create(Op):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Move(Op):
+    """A move of ``path`` to ``to``; ``after`` is the md5 of a file that was made for the plan."""
+
     kind: ClassVar[str] = "move"
     to: str
+    after: str = ""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -125,6 +128,8 @@ class Move(Op):
         if at_source and at_target and files.is_dir(self.to) and not files.list_dir(self.to):
             return OpState.BEFORE  # A rename replaces an empty folder.
         if at_source == at_target:
+            return OpState.OTHER
+        if at_source and self.after and known_digest(context, self.path) != self.after:
             return OpState.OTHER
         return OpState.BEFORE if at_source else OpState.AFTER
 
