@@ -7,11 +7,15 @@
  *   --mode send        SEND_MESSAGE_V2 (310), one message per request
  *   --mode send-batch  SEND_BATCH_MESSAGE (320), --batch messages per request
  *   --mode pull        PULL_MESSAGE (11), up to --max-messages per request, from offset 0, and again from 0 at the end
+ *   --mode replay      the requests of --frames FILE in their order, again and again; each request counts as a message
  *
  * Closed loop (default): each connection keeps --window requests in flight. Open loop (--rate R): R requests per second
  * over all connections; the latency of a request counts from the moment at which it was due, so that a stalled broker
  * is visible. --pid names the processes of the server: their CPU seconds and memory are read from /proc.
  * --access-key and --secret-key sign sends for access control 1.0.
+ *
+ * FILE holds whole frames with JSON headers and opaque 1000000. The 32 characters of UNIQUE_KEY and thirteen digits 1
+ * stand for a unique key and the time of birth. --accept C[,C] names further codes of answers that count as success.
  *
  * The last line of standard output is one JSON object. Exit code: 0 measured, 1 bad usage or no connection, 2 the
  * broker answered no request with success or sent something unreadable.
@@ -53,6 +57,8 @@
 #define SLOTS (1u << 16) /* limit of the requests in flight on one connection */
 #define UNIQUE_KEY_CHARS 32
 #define UNIQUE_KEY_DIGITS 12 /* the part that counts up */
+#define UNIQUE_KEY "7F000001ABCD18B4AAC2#KEY-OF-TEST"
+#define BORN "1111111111111"
 #define BORN_CHARS 13
 #define READ_CHUNK (256 * 1024)
 #define MAX_PIDS 16
@@ -60,14 +66,15 @@
 #define MAX_FIELDS 16
 #define SIGNATURE "Signature+Signature+Signatu=" /* as long as a signature; each copy gets the real one */
 
-enum mode { MODE_SEND, MODE_SEND_BATCH, MODE_PULL };
+enum mode { MODE_SEND, MODE_SEND_BATCH, MODE_PULL, MODE_REPLAY };
 enum header { JSON, BINARY };
 
 static struct {
-    const char *host, *topic, *group, *access_key, *secret_key;
+    const char *host, *topic, *group, *access_key, *secret_key, *frames;
     enum mode mode;
     enum header header;
-    int port, queues, size, connections, window, batch, max_messages, pids[MAX_PIDS], pid_count;
+    int port, queues, size, connections, window, batch, max_messages, pids[MAX_PIDS], pid_count,
+        accepted[MAX_CODES], accepted_count;
     double seconds, warmup, rate;
     uint64_t count;
     bool verify;
@@ -179,12 +186,14 @@ static void set_opaque(uint8_t *p, uint32_t opaque) {
     else set32(p, opaque);
 }
 
-/* A send request of one queue. Opaque, born time, and unique keys are set in each copy. */
+#define NOWHERE SIZE_MAX
+/* A send request of one queue, or a request of --frames. Opaque, born time, and unique keys are set in each copy. */
 struct variable_frame { struct bytes text; size_t born_at, *keys_at; int keys; };
 /* content: the signed bytes */
 struct template { struct variable_frame frame, content; size_t opaque_at, signature_at; };
 
 static struct template *templates;
+static int template_count;
 static rmq_account account;
 
 static void add_batch(struct bytes *out, const struct bytes *body, const char *properties) {
@@ -201,19 +210,19 @@ static void add_batch(struct bytes *out, const struct bytes *body, const char *p
     }
 }
 
-static void find_variable_parts(struct variable_frame *c, const char *born, const char *unique) {
-    uint8_t *begin = c->text.at, *end = begin + c->text.used, *found = begin;
-    c->born_at = (size_t)((uint8_t *)memmem(begin, c->text.used, born, BORN_CHARS) - begin);
-    c->keys_at = calloc((size_t)opt.batch + 1, sizeof *c->keys_at);
-    while ((found = memmem(found, (size_t)(end - found), unique, UNIQUE_KEY_CHARS))) {
-        c->keys_at[c->keys++] = (size_t)(found - begin);
+static void find_variable_parts(struct variable_frame *c) {
+    uint8_t *begin = c->text.at, *end = begin + c->text.used, *found = memmem(begin, c->text.used, BORN, BORN_CHARS);
+    c->born_at = found ? (size_t)(found - begin) : NOWHERE;
+    for (found = begin; (found = memmem(found, (size_t)(end - found), UNIQUE_KEY, UNIQUE_KEY_CHARS)); c->keys++) {
+        c->keys_at = realloc(c->keys_at, ((size_t)c->keys + 1) * sizeof *c->keys_at);
+        c->keys_at[c->keys] = (size_t)(found - begin);
         found += UNIQUE_KEY_CHARS;
     }
 }
 
 static void set_variable_parts(const struct variable_frame *c, uint8_t *at, uint64_t born, uint64_t first_key) {
     static const char hex[] = "0123456789ABCDEF";
-    set_digits(at + c->born_at, born, BORN_CHARS);
+    if (c->born_at != NOWHERE) set_digits(at + c->born_at, born, BORN_CHARS);
     for (int i = 0; i < c->keys; i++) {
         uint64_t key = first_key + (uint64_t)i;
         uint8_t *end = at + c->keys_at[i] + UNIQUE_KEY_CHARS;
@@ -222,35 +231,54 @@ static void set_variable_parts(const struct variable_frame *c, uint8_t *at, uint
 }
 
 static void build_template(struct template *t, int queue) {
-    static const char unique[UNIQUE_KEY_CHARS + 1] = "7F000001ABCD18B4AAC2#KEY-OF-TEST";
-    char queue_text[16], born[BORN_CHARS + 1], properties[128];
+    const char *properties = "UNIQ_KEY\001" UNIQUE_KEY "\002WAIT\001true\002";
+    char queue_text[16];
     snprintf(queue_text, sizeof queue_text, "%d", queue);
-    memset(born, '1', BORN_CHARS);
-    born[BORN_CHARS] = 0;
-    snprintf(properties, sizeof properties, "UNIQ_KEY\001%s\002WAIT\001true\002", unique);
     struct bytes body = {0}, batch = {0};
     for (int i = 0; i < opt.size; i++) *grow(&body, 1) = (uint8_t)('a' + (i * 7 + i / 26) % 26);
     bool is_batch = opt.mode == MODE_SEND_BATCH;
     if (is_batch) add_batch(&batch, &body, properties);
     struct ext ext[] = {{"a", opt.group}, {"b", opt.topic}, {"c", "TBW102"}, {"d", "4"}, {"e", queue_text},
-                        {"f", "0"}, {"g", born}, {"h", "0"}, {"i", is_batch ? "WAIT\001true\002" : properties},
+                        {"f", "0"}, {"g", BORN}, {"h", "0"}, {"i", is_batch ? "WAIT\001true\002" : properties},
                         {"j", "0"}, {"k", "false"}, {"m", is_batch ? "true" : "false"},
                         {"AccessKey", opt.access_key}, {"Signature", SIGNATURE}};
     int count = sizeof ext / sizeof *ext - (opt.access_key ? 0 : 2);
     const struct bytes *whole_body = is_batch ? &batch : &body;
     add_frame(&t->frame.text, is_batch ? CODE_SEND_BATCH : CODE_SEND, ext, count, whole_body, &t->opaque_at);
-    find_variable_parts(&t->frame, born, unique);
+    find_variable_parts(&t->frame);
     if (opt.access_key) {
         struct bytes *content = &t->content.text;
         add(content, opt.access_key, strlen(opt.access_key));
         for (int i = 0; i < count - 2; i++) add(content, ext[i].value, strlen(ext[i].value));
         add(content, whole_body->at, whole_body->used);
-        find_variable_parts(&t->content, born, unique);
+        find_variable_parts(&t->content);
         uint8_t *found = memmem(t->frame.text.at, t->frame.text.used, SIGNATURE, RMQ_SIGNATURE_LENGTH);
         t->signature_at = (size_t)(found - t->frame.text.at);
     }
     free(body.at);
     free(batch.at);
+}
+
+static void read_frames(void) {
+    FILE *file = fopen(opt.frames, "rb");
+    if (!file) fail("cannot read %s: %s", opt.frames, strerror(errno));
+    uint8_t length[4];
+    while (fread(length, 1, sizeof length, file) == sizeof length) {
+        static const char opaque[] = "\"opaque\":1000000";
+        templates = realloc(templates, ((size_t)template_count + 1) * sizeof *templates);
+        struct template *t = &templates[template_count++];
+        *t = (struct template){0};
+        add(&t->frame.text, length, sizeof length);
+        size_t size = get32(length);
+        if (size < 4 || fread(grow(&t->frame.text, size), 1, size, file) != size)
+            fail("%s: frame %d is cut off", opt.frames, template_count);
+        const uint8_t *begin = t->frame.text.at, *found = memmem(begin, t->frame.text.used, opaque, strlen(opaque));
+        if (!found) fail("%s: frame %d has no opaque 1000000 in a JSON header", opt.frames, template_count);
+        t->opaque_at = (size_t)(found - begin) + strlen("\"opaque\":");
+        find_variable_parts(&t->frame);
+    }
+    fclose(file);
+    if (!template_count) fail("%s holds no frame", opt.frames);
 }
 
 /* ---- latency histogram: 64 equal steps between two powers of two, in nanoseconds ---- */
@@ -356,7 +384,7 @@ static void add_pull(struct connection *c, uint32_t slot, size_t *opaque_at) {
 }
 
 static void add_send(struct connection *c, size_t *opaque_at) {
-    struct template *t = &templates[c->next_queue];
+    struct template *t = &templates[opt.mode == MODE_REPLAY ? (int)(issued % (uint64_t)template_count) : c->next_queue];
     c->next_queue = (c->next_queue + 1) % opt.queues;
     uint8_t *copy = grow(&c->out, t->frame.text.used);
     memcpy(copy, t->frame.text.at, t->frame.text.used);
@@ -449,6 +477,12 @@ static bool handle_pull_reply(struct connection *c, uint32_t slot, uint32_t code
     return code == CODE_PULL_NOT_FOUND || code == CODE_PULL_RETRY || code == CODE_PULL_OFFSET_MOVED;
 }
 
+static bool is_accepted(uint32_t code) {
+    for (int i = 0; i < opt.accepted_count; i++)
+        if (opt.accepted[i] == (int)code) return true;
+    return code == 0;
+}
+
 static void count_refusal(uint32_t code, const uint8_t *header, size_t size) {
     static bool was_reported;
     if (!was_reported)
@@ -479,7 +513,7 @@ static void handle_reply(struct connection *c, const uint8_t *frame, size_t size
     }
     uint32_t slot = (opaque - OPAQUE_FIRST) & (SLOTS - 1);
     if (opaque < OPAQUE_FIRST || opaque >= OPAQUE_FIRST + OPAQUE_COUNT || !c->due[slot]) { unreadable++; return; }
-    bool good = code == 0;
+    bool good = is_accepted(code);
     if (opt.mode == MODE_PULL) good = handle_pull_reply(c, slot, code, header + header_size, frame + size);
     else if (good && measuring) messages += opt.mode == MODE_SEND_BATCH ? (uint64_t)opt.batch : 1;
     if (!good) count_refusal(code, header, header_size);
@@ -606,7 +640,7 @@ static struct usage run(struct usage *begin) {
 }
 
 static void print_result(struct usage begin, struct usage end) {
-    static const char *const modes[] = {"send", "send-batch", "pull"};
+    static const char *const modes[] = {"send", "send-batch", "pull", "replay"};
     double seconds = (double)(end.at_ns - begin.at_ns) / 1e9, server = end.server - begin.server;
     printf("{\"mode\":\"%s\",\"header\":\"%s\",\"size\":%d,\"connections\":%d,\"window\":%d,\"queues\":%d,", modes[opt.mode],
            opt.header == JSON ? "json" : "rocketmq", opt.size, opt.connections, opt.window, opt.queues);
@@ -643,11 +677,13 @@ static double positive(const char *name, const char *text) {
     return value;
 }
 
-static void read_pids(char *text) {
+static int read_numbers(const char *name, char *text, int *numbers, int most) {
+    int count = 0;
     for (char *word = strtok(text, ","); word; word = strtok(NULL, ",")) {
-        if (opt.pid_count == MAX_PIDS) fail("--pid: at most %d processes", MAX_PIDS);
-        opt.pids[opt.pid_count++] = at_least("pid", word, 1);
+        if (count == most) fail("--%s: at most %d numbers", name, most);
+        numbers[count++] = at_least(name, word, 1);
     }
+    return count;
 }
 
 static int read_choice(const char *name, const char *text, const char *const *words) {
@@ -658,12 +694,12 @@ static int read_choice(const char *name, const char *text, const char *const *wo
 }
 
 static void read_options(int argc, char **argv) {
-    static const char *const modes[] = {"send", "send-batch", "pull", NULL}, *const headers[] = {"json", "rocketmq", NULL};
+    static const char *const modes[] = {"send", "send-batch", "pull", "replay", NULL}, *const headers[] = {"json", "rocketmq", NULL};
     enum { HOST, PORT, TOPIC, GROUP, MODE, HEADER, QUEUES, SIZE, CONNECTIONS, WINDOW, BATCH, MAX_MESSAGES, SECONDS, WARMUP,
-           RATE, COUNT, PID, ACCESS_KEY, SECRET_KEY, VERIFY };
+           RATE, COUNT, PID, ACCESS_KEY, SECRET_KEY, FRAMES, ACCEPT, VERIFY };
     static const char *const names[] = {"host", "port", "topic", "group", "mode", "header", "queues", "size", "connections",
                                         "window", "batch", "max-messages", "seconds", "warmup", "rate", "count", "pid",
-                                        "access-key", "secret-key", "verify"};
+                                        "access-key", "secret-key", "frames", "accept", "verify"};
     struct option options[VERIFY + 2] = {0};
     for (int i = 0; i <= VERIFY; i++) options[i] = (struct option){names[i], i < VERIFY, NULL, i + 1};
     for (int got; (got = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -687,15 +723,18 @@ static void read_options(int argc, char **argv) {
             case WARMUP: opt.warmup = positive(name, optarg); break;
             case RATE: opt.rate = positive(name, optarg); break;
             case COUNT: opt.count = (uint64_t)positive(name, optarg); break;
-            case PID: read_pids(optarg); break;
+            case PID: opt.pid_count = read_numbers(name, optarg, opt.pids, MAX_PIDS); break;
             case ACCESS_KEY: opt.access_key = optarg; break;
             case SECRET_KEY: opt.secret_key = optarg; break;
+            case FRAMES: opt.frames = optarg; break;
+            case ACCEPT: opt.accepted_count = read_numbers(name, optarg, opt.accepted, MAX_CODES); break;
             case VERIFY: opt.verify = true; break;
         }
     }
     if (optind < argc) fail("unexpected argument %s", argv[optind]);
     if (opt.window >= (int)SLOTS) fail("--window: must be less than %u", SLOTS);
     if (opt.count) opt.warmup = 0;
+    if (!opt.frames != (opt.mode != MODE_REPLAY)) fail("--mode replay and --frames need each other");
     if (!opt.access_key != !opt.secret_key) fail("--access-key and --secret-key must be given together");
     if (opt.access_key) rmq_set_secret(&account, (const uint8_t *)opt.secret_key, strlen(opt.secret_key));
 }
@@ -703,8 +742,12 @@ static void read_options(int argc, char **argv) {
 int main(int argc, char **argv) {
     read_options(argc, argv);
     key_counter = clock_ns(CLOCK_REALTIME) >> 20 << 24; /* no keys of an earlier run */
-    templates = calloc((size_t)opt.queues, sizeof *templates);
-    for (int i = 0; i < opt.queues && opt.mode != MODE_PULL; i++) build_template(&templates[i], i);
+    if (opt.mode == MODE_REPLAY) {
+        read_frames();
+    } else {
+        templates = calloc((size_t)opt.queues, sizeof *templates);
+        for (int i = 0; i < opt.queues && opt.mode != MODE_PULL; i++) build_template(&templates[i], i);
+    }
     epoll_fd = epoll_create1(0);
     connections = calloc((size_t)opt.connections, sizeof *connections);
     for (int i = 0; i < opt.connections; i++) connections[i] = open_connection(i);

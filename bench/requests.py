@@ -1,0 +1,255 @@
+"""Compare the cost of requests other than plain sends and pulls with the Java servers, in one run.
+
+    python bench/requests.py                          every request, three rounds
+    python bench/requests.py --only pull-sql lock-4   some requests
+    python bench/requests.py --kinds rmqpy            without Java; prints figures but no ratios
+
+Each request is built once and repeated by ``rmqload.c --mode replay`` over 4 connections with 16 in
+flight each. The server under load runs on core 0, the generator on core 1; the other servers are
+stopped (SIGSTOP) in the meantime. Figures are requests per CPU-second of the server. A request that
+can be answered only once (the end of a transaction, a new topic) is built anew for each round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+from attrs import define, field, frozen
+from compare import BROKER_CORE, GENERATOR_CORE, JVM, build_generator, log
+from conditions import stopped, use_memory
+from load_target import LoadTarget
+from report import machine
+from request_frames import BROKER_REQUESTS, NAME_SERVER_REQUESTS, Request, Stored, fill
+
+from rmqpy.remoting.frame import encode_command
+from rmqpy.testing.java import JavaHome, JavaSite
+from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
+from rmqpy.testing.processes import BrokerSpec, RmqpySite, ServerProcess
+
+OPAQUE: Final = 1_000_000
+"""The opaque that ``rmqload.c`` replaces in each copy of a frame."""
+
+KINDS: Final = ("java", "rmqpy")
+BROKER_SETTINGS: Final = {
+    "diskMaxUsedSpaceRatio": "95",
+    "enablePropertyFilter": "true",
+    "transactionCheckInterval": "3600000",
+    # A batch that is refused is not measured.
+    "waitTimeMillsInSendQueue": "10000",
+    "waitTimeMillsInPullQueue": "10000",
+}
+
+
+@define(eq=False)
+class Server:
+    """A broker or a name server under load."""
+
+    target: LoadTarget
+    stored: Stored
+
+
+@frozen
+class Options:
+    only: tuple[str, ...]
+    kinds: tuple[str, ...]
+    rounds: int
+    seconds: float
+    warm_seconds: float
+    memory_mb: int
+    output: Path | None
+
+
+@define
+class Bench:
+    options: Options
+    root: Path
+    generator: Path
+    results: dict[str, dict[str, list[dict[str, Any]]]] = field(factory=dict)
+
+    def measure(self, requests: Sequence[Request], servers: dict[str, Server]) -> None:
+        """Measure each request on each server in turn, after one run that only warms up."""
+        for request in requests:
+            for turn in range(self.options.rounds + 1):
+                for kind, server in servers.items():
+                    others = [other.target for other in servers.values() if other is not server]
+                    with stopped(others):
+                        result = self._load(request, server, warm=not turn)
+                    if turn:
+                        self.results.setdefault(request.name, {}).setdefault(kind, []).append(
+                            result
+                        )
+            log(f"  {line_of(request.name, self.results[request.name])}")
+
+    def _load(self, request: Request, server: Server, *, warm: bool) -> dict[str, Any]:
+        options = self.options
+        frames = self.root / "frames"
+        commands = request.build(server.stored)
+        for command in commands:
+            command.opaque = OPAQUE
+        frames.write_bytes(b"".join(encode_command(command) for command in commands))
+        seconds = options.warm_seconds if warm else options.seconds
+        amount = ("--count", f"{len(commands)}") if request.once else ("--seconds", f"{seconds}")
+        accept = ("--accept", ",".join(map(str, request.accept))) if request.accept else ()
+        use_memory(options.memory_mb)
+        command_line = [
+            *("taskset", "-c", GENERATOR_CORE, str(self.generator), "--mode", "replay"),
+            *("--frames", str(frames), "--port", str(server.target.port)),
+            *("--pid", ",".join(map(str, server.target.pids))),
+            *("--connections", "4", "--window", "16", "--warmup", "0.3", *amount, *accept),
+        ]
+        done = subprocess.run(
+            command_line, capture_output=True, text=True, timeout=300, check=False
+        )
+        if done.returncode:
+            raise SystemExit(f"{request.name}: {' '.join(command_line)}: {done.stderr}")
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        if result["refused"]:
+            log(f"  {request.name}: {result['refused']} refused: {result['refusals']}")
+        return result
+
+
+def line_of(name: str, results: dict[str, list[dict[str, Any]]]) -> str:
+    """Return the medians of one request, and their ratio if both servers were measured."""
+    figures = medians(results)
+    cells = [
+        f"{kind} {rate:>9,.0f} /CPU-s, p50 {p50:8.3f}, p99 {p99:8.3f} ms"
+        for kind, (rate, p50, p99) in figures.items()
+    ]
+    if len(figures) == len(KINDS):
+        cells.append(f"{figures['rmqpy'][0] / figures['java'][0]:5.2f} x")
+    return f"{name:24} " + "   ".join(cells)
+
+
+def medians(results: dict[str, list[dict[str, Any]]]) -> dict[str, tuple[float, float, float]]:
+    """Return the medians of requests per CPU-second, p50 and p99 in ms for each kind of server."""
+    return {
+        kind: (
+            statistics.median(result["messages_per_server_cpu_s"] for result in rounds),
+            statistics.median(result["latency_ms"]["p50"] for result in rounds),
+            statistics.median(result["latency_ms"]["p99"] for result in rounds),
+        )
+        for kind, rounds in results.items()
+    }
+
+
+@define
+class Site:
+    """Where the servers of one kind are started, and their ports."""
+
+    site: RmqpySite | JavaSite
+    ports: list[PortBlock] = field(factory=list)
+
+    def name_server(self, name: str) -> ServerProcess:
+        self.ports.append(free_port_block())
+        process = self.site.namesrv(name, self.ports[-1].first)
+        process.argv[:0] = ["taskset", "-c", BROKER_CORE]
+        return process
+
+    def broker(self, namesrv: ServerProcess, name: str) -> ServerProcess:
+        self.ports.append(free_port_block(BROKER_PORT_COUNT))
+        spec = BrokerSpec(
+            port=self.ports[-1].broker_port,
+            namesrv=namesrv.address,
+            broker_name=name,
+            store=self.site.root / "store",
+            sizes={},
+            settings=BROKER_SETTINGS,
+        )
+        process = self.site.broker("broker", spec)
+        process.argv[:0] = ["taskset", "-c", BROKER_CORE]
+        return process
+
+
+def measure_brokers(bench: Bench, requests: Sequence[Request], sites: dict[str, Site]) -> None:
+    with ExitStack() as deps:
+        servers = {}
+        for kind, site in sites.items():
+            namesrv = deps.enter_context(site.name_server("namesrv"))
+            broker = deps.enter_context(site.broker(namesrv, f"bench-{kind}"))
+            log(f"{kind}: filling the broker")
+            servers[kind] = Server(LoadTarget([broker], ()), fill(broker.address, f"bench-{kind}"))
+        bench.measure(requests, servers)
+
+
+def measure_name_servers(bench: Bench, requests: Sequence[Request], sites: dict[str, Site]) -> None:
+    with ExitStack() as deps:
+        servers = {}
+        for kind, site in sites.items():
+            process = deps.enter_context(site.name_server("namesrv-alone"))
+            servers[kind] = Server(LoadTarget([process], ()), Stored(kind, process.address))
+        bench.measure(requests, servers)
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [request.name for request in (*BROKER_REQUESTS, *NAME_SERVER_REQUESTS)]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="REQUEST")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each request")
+    parser.add_argument("--seconds", type=float, default=1.0, help="measured seconds of each")
+    parser.add_argument("--warm", type=float, default=5.0, help="seconds of warm-up of each")
+    parser.add_argument(
+        "--memory-mb", type=int, default=0, help="MB of memory to touch before each (compare.py)"
+    )
+    parser.add_argument("--output", type=Path, help="result file, for example results/DATE.json")
+    given = parser.parse_args(arguments)
+    return Options(
+        tuple(given.only),
+        tuple(given.kinds),
+        given.rounds,
+        given.seconds,
+        given.warm,
+        given.memory_mb,
+        given.output,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    with tempfile.TemporaryDirectory(prefix="rmqpy-bench-") as folder:
+        root = Path(folder)
+        bytecode = {"PYTHONPYCACHEPREFIX": str(root / "bytecode")}
+        sites = {}
+        if "java" in options.kinds:
+            home = JavaHome()
+            if (reason := home.missing()) is not None:
+                raise SystemExit(f"{reason}; use --kinds rmqpy to measure without Java")
+            sites["java"] = Site(JavaSite(root / "java", home, JVM, log_level="WARN"))
+        if "rmqpy" in options.kinds:
+            sites["rmqpy"] = Site(RmqpySite(root / "rmqpy", environment=bytecode))
+        bench = Bench(options, root, build_generator(root))
+        for measure, known in (
+            (measure_brokers, BROKER_REQUESTS),
+            (measure_name_servers, NAME_SERVER_REQUESTS),
+        ):
+            chosen = [request for request in known if request.name in options.only]
+            if chosen:
+                measure(bench, chosen, sites)
+    for name, results in bench.results.items():
+        print(line_of(name, results))
+    if options.output is not None:
+        content = {
+            "date": date.today().isoformat(),
+            "machine": machine(),
+            "rounds": options.rounds,
+            "seconds": options.seconds,
+            "results": bench.results,
+        }
+        options.output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
