@@ -61,9 +61,19 @@ static void add_arrival(rmq_dispatch_state *state, int64_t queue, const int64_t 
         queue, row[RMQ_QUEUE_OFFSET], row[RMQ_TAGS_CODE], row[RMQ_OFFSET], row[RMQ_STORE_TIMESTAMP]};
 }
 
-/* Dispatch one record. Returns 0 without any change if Python must do it. */
+/* Replace the tags code of a delayed message by the time at which it is due. */
+static void set_deliver_time(const rmq_core *core, int64_t *row)
+{
+    int64_t level = row[RMQ_DELAY_LEVEL];
+
+    level = level < core->delay_count ? level : core->delay_count;
+    if (level > 0)
+        row[RMQ_TAGS_CODE] = row[RMQ_STORE_TIMESTAMP] + core->delays[level - 1];
+}
+
+/* Dispatch one record. Returns 0 without any other change if Python must do it. */
 static int dispatch_row(const rmq_core *core, rmq_dispatch_state *state, rmq_index_header *header, last_topic *last,
-                        const int64_t *row)
+                        int64_t *row)
 {
     int64_t hashes[RMQ_KEYS_MAX];
     int key_count = 0;
@@ -79,6 +89,8 @@ static int dispatch_row(const rmq_core *core, rmq_dispatch_state *state, rmq_ind
             || header->index_count + (int64_t)key_count > state->index_entries)
             return 0;
     }
+    if (core->delay_topic >= 0 && last->topic == &core->topics[core->delay_topic])
+        set_deliver_time(core, row);
     if (!put_unit(queue, row))
         return 0;
     for (int i = 0; i < key_count; i++) {
@@ -115,7 +127,7 @@ void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state)
                 __builtin_prefetch(rmq_index_slot(state->index, state->index_slots, row[RMQ_UNIQ_KEY_HASH]), 1);
         }
         for (size_t i = 0; i < scan.count; i++) {
-            const int64_t *const row = cells + i * RMQ_COLUMN_COUNT;
+            int64_t *const row = cells + i * RMQ_COLUMN_COUNT;
             if (!dispatch_row(core, state, &header, &last, row)) {
                 stop = RMQ_END;
                 break;

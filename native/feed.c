@@ -11,6 +11,14 @@
 #define BATCH_COUNT_MAX 512
 #define MSG_ID_MAX 57 /* with two IPv6 hosts, including the comma */
 
+#define LEVEL_DIGITS_MAX 4
+#define PREPARED 4
+/* REAL_TOPIC, REAL_QID, their separators, and the largest queue id */
+#define REROUTED_SIZE_MAX 40
+
+/* Where a message is stored: in its own queue, or in one where it waits. */
+enum route { OWN_QUEUE, DELAYED, HALF };
+
 typedef struct {
     const rmq_request *request;
     const rmq_topic *topic;
@@ -20,6 +28,9 @@ typedef struct {
     const uint8_t *raw;
     int64_t raw_length; /* the properties as received */
     int is_batch;
+    enum route route;
+    int32_t queue_id; /* that the reply names */
+    uint8_t level[LEVEL_DIGITS_MAX], real_queue_id[12];
     int places[RMQ_SPLIT_MAX]; /* index in `properties` of each property of the model; -1: none */
 } pending_send;
 
@@ -38,7 +49,7 @@ static int set_destination(const rmq_core *core, pending_send *send, int64_t que
     message->body_length = send->request->body_length;
     message->born_timestamp = born_timestamp;
     message->queue_offset = *send->tail;
-    message->queue_id = (int32_t)queue_id;
+    message->queue_id = send->queue_id = (int32_t)queue_id;
     return message->body_length <= core->message_max ? RMQ_OK : RMQ_NEEDS_PYTHON;
 }
 
@@ -59,7 +70,7 @@ static int draft_send(const rmq_core *core, const rmq_peer *peer, pending_send *
         || !rmq_read_numbers(texts, RULES, COUNT, numbers))
         return RMQ_NEEDS_PYTHON;
     const rmq_slot *const slot = rmq_find_slot(&core->topic_table, texts[SEND_TOPIC].at, texts[SEND_TOPIC].length);
-    if (slot->key == NULL || (numbers[SYS_FLAG] & RMQ_TRANSACTION_MASK) != 0)
+    if (slot->key == NULL)
         return RMQ_NEEDS_PYTHON;
     send->topic = &core->topics[slot->item];
     *message = (rmq_draft){
@@ -86,19 +97,115 @@ static int draft_similar_send(const rmq_core *core, pending_send *send)
     return set_destination(core, send, numbers[0], numbers[1]);
 }
 
-/* Leave transactions, delays, multi dispatch, and a WAIT other than true and false to Python. */
-static int check_properties(const rmq_core *core, const rmq_properties *found)
+static int is_value(const rmq_property *item, const char *expected)
 {
+    const rmq_text value = {item->value, item->value_length, 0, 0};
+
+    return rmq_is_text(value, expected);
+}
+
+/* Find out where the message is stored. Leaves multi dispatch, a WAIT other than true and false,
+ * and unusual transactions to Python. */
+static int choose_route(const rmq_core *core, const rmq_properties *found, enum route *route)
+{
+    *route = OWN_QUEUE;
     for (int i = 0; i < found->count; i++) {
         const rmq_property *const item = &found->list[i];
-        if (rmq_is_named(item, "DELAY") || rmq_is_named(item, "TRAN_MSG") || rmq_is_named(item, "INNER_MULTI_DISPATCH"))
+        const int delays = rmq_is_named(item, "DELAY"), prepares = rmq_is_named(item, "TRAN_MSG");
+        if (delays || prepares) {
+            if (*route != OWN_QUEUE || (prepares && !is_value(item, "true")))
+                return RMQ_NEEDS_PYTHON;
+            *route = delays ? DELAYED : HALF;
+        }
+        if (rmq_is_named(item, "INNER_MULTI_DISPATCH"))
             return RMQ_NEEDS_PYTHON;
-        if (!rmq_is_named(item, "WAIT"))
-            continue;
-        const rmq_text value = {item->value, item->value_length, 0, 0};
-        if (!rmq_is_text(value, "true") && !(rmq_is_text(value, "false") && core->allows_wait_false))
+        if (rmq_is_named(item, "WAIT") && !is_value(item, "true")
+            && !(is_value(item, "false") && core->allows_wait_false))
             return RMQ_NEEDS_PYTHON;
     }
+    return RMQ_OK;
+}
+
+/* Read DELAY, a number of levels above 0, of which those above the last one count as the last. */
+static int read_level(const rmq_core *core, const rmq_properties *found, int64_t *level)
+{
+    const rmq_property *item = found->list;
+
+    while (!rmq_is_named(item, "DELAY"))
+        item++;
+    if (item->value_length > LEVEL_DIGITS_MAX)
+        return RMQ_NEEDS_PYTHON;
+    *level = 0;
+    for (uint32_t i = 0; i < item->value_length; i++) {
+        if (item->value[i] < '0' || item->value[i] > '9')
+            return RMQ_NEEDS_PYTHON;
+        *level = *level * 10 + item->value[i] - '0';
+    }
+    *level = *level < core->delay_count ? *level : core->delay_count;
+    return *level > 0;
+}
+
+static rmq_slice put_number(uint8_t *end, int64_t number)
+{
+    uint8_t *at = end;
+
+    do
+        *--at = (uint8_t)('0' + number % 10);
+    while ((number /= 10) > 0);
+    return (rmq_slice){at, (size_t)(end - at)};
+}
+
+/* Let WAIT be the last property, as Java does by removing it and putting it back. */
+static void move_wait(rmq_properties *found)
+{
+    for (int i = 0; i < found->count; i++) {
+        if (!rmq_is_named(&found->list[i], "WAIT"))
+            continue;
+        const rmq_property wait = found->list[i];
+        memmove(&found->list[i], &found->list[i + 1], (size_t)(found->count - i - 1) * sizeof wait);
+        found->list[found->count - 1] = wait;
+        return;
+    }
+}
+
+/* Send a delayed message or a half message to the queue where it waits, with its own topic and
+ * queue as properties (redirect of rmqpy/broker/state/delay_levels.py, make_half of
+ * rmqpy/broker/services/half_messages.py). */
+static int reroute(const rmq_core *core, pending_send *send)
+{
+    rmq_draft *const message = &send->message;
+    const int64_t number = send->route == DELAYED ? core->delay_topic : core->half_topic;
+    int64_t queue_id = 0;
+
+    if (number < 0 || (send->route == DELAYED && !read_level(core, &send->properties, &queue_id)))
+        return RMQ_NEEDS_PYTHON;
+    const rmq_topic *const topic = &core->topics[number];
+    if (send->route == DELAYED)
+        rmq_set_property(&send->properties, "DELAY", put_number(send->level + sizeof send->level, queue_id--));
+    if (queue_id >= topic->queue_count || topic->cells[queue_id] < 0)
+        return RMQ_NEEDS_PYTHON;
+    move_wait(&send->properties);
+    rmq_set_property(&send->properties, "REAL_TOPIC", (rmq_slice){message->topic, (size_t)message->topic_length});
+    rmq_set_property(&send->properties, "REAL_QID",
+                     put_number(send->real_queue_id + sizeof send->real_queue_id, message->queue_id));
+    message->topic = topic->name;
+    message->topic_length = topic->name_length;
+    message->queue_id = (int32_t)queue_id;
+    message->keeps_wait = 1;
+    send->tail = &core->tails[topic->cells[queue_id]];
+    message->queue_offset = *send->tail;
+    return RMQ_OK;
+}
+
+/* Set the transaction bits of SYSFLAG: a half message has none, and no other message may claim to be one. */
+static int set_transaction_bits(pending_send *send)
+{
+    int32_t *const sys_flag = &send->message.sys_flag;
+
+    if ((*sys_flag & RMQ_TRANSACTION_MASK) != 0
+        && (send->route != HALF || (*sys_flag & RMQ_TRANSACTION_MASK) != PREPARED))
+        return RMQ_NEEDS_PYTHON;
+    *sys_flag &= ~RMQ_TRANSACTION_MASK;
     return RMQ_OK;
 }
 
@@ -117,9 +224,12 @@ static int read_properties(const rmq_core *core, pending_send *send)
             return RMQ_NEEDS_PYTHON;
     }
     if (!rmq_read_properties(send->raw, send->raw_length, &send->properties)
-        || !check_properties(core, &send->properties))
+        || !choose_route(core, &send->properties, &send->route) || !set_transaction_bits(send))
         return RMQ_NEEDS_PYTHON;
-    rmq_order_properties(core, &send->properties);
+    rmq_set_property(&send->properties, "CLUSTER", (rmq_slice){core->cluster, (size_t)core->cluster_length});
+    if (send->route != OWN_QUEUE && !reroute(core, send))
+        return RMQ_NEEDS_PYTHON;
+    rmq_order_properties(&send->properties);
     return RMQ_OK;
 }
 
@@ -162,7 +272,8 @@ static int load_properties(const rmq_core *core, const rmq_model *model, pending
         return update_property_values(model, send);
     if (!read_properties(core, send))
         return RMQ_NEEDS_PYTHON;
-    map_model_properties(core, model, send);
+    if (send->route == OWN_QUEUE)
+        map_model_properties(core, model, send);
     return RMQ_OK;
 }
 
@@ -220,7 +331,7 @@ static void write_send_reply(rmq_core *core, int64_t peer, const pending_send *s
     core->answered++;
     if (send->request->flag & RMQ_FLAG_ONEWAY)
         return;
-    answer.numbers[RMQ_QUEUE_NUMBER] = send->message.queue_id;
+    answer.numbers[RMQ_QUEUE_NUMBER] = send->queue_id;
     answer.numbers[RMQ_QUEUE_START] = send->message.queue_offset;
     rmq_add_outgoing(core, peer, rmq_put_reply(core, &core->replies[kind], &answer, 0, out) - out,
                      core->log[RMQ_LOG_END]);
@@ -271,11 +382,12 @@ static int handle_send(rmq_core *core, int64_t peer, const rmq_model *model, pen
     send->is_batch = batch.at != NULL && !rmq_is_text(batch, "false");
     if (send->is_batch) {
         found = (batch_totals){0, 0, 0};
-        if (!rmq_is_text(batch, "true") || !measure_batch(send, &found) || found.body_bytes > core->message_max)
+        if (send->route != OWN_QUEUE || !rmq_is_text(batch, "true") || !measure_batch(send, &found) || found.body_bytes > core->message_max)
             return RMQ_NEEDS_PYTHON;
     }
     const int64_t shared = (int64_t)RMQ_ENTRY_HEADER_SIZE + (int64_t)rmq_head_size(send->message.sys_flag) + 4
-                           + send->message.topic_length + rmq_properties_size_max(core, send->raw_length);
+                           + send->message.topic_length + rmq_properties_size_max(core, send->raw_length)
+                           + REROUTED_SIZE_MAX + (int64_t)request->texts[SEND_TOPIC].length;
     if (!rmq_has_reply_space(core, RMQ_REPLY_MAX + found.count * MSG_ID_MAX))
         return core->out_used > 0 ? -RMQ_OUT_FULL : RMQ_NEEDS_PYTHON;
     if (!rmq_has_staging_space(core, found.log_bytes + found.count * shared, found.count))
@@ -290,7 +402,12 @@ static int handle_frame(rmq_core *core, int64_t peer, const uint8_t *frame, int6
 
     if (!rmq_read_request(frame, length, model) || (request->flag & ~RMQ_FLAG_ONEWAY) != 0)
         return RMQ_NEEDS_PYTHON;
-    return request->code == 11 ? rmq_pull(core, peer, request) : handle_send(core, peer, model, send);
+    if (request->code == 11)
+        return rmq_pull(core, peer, request);
+    const int verdict = handle_send(core, peer, model, send);
+    if (send->route != OWN_QUEUE)
+        model->begin = NULL; /* `send` describes another queue and other properties than the request */
+    return verdict;
 }
 
 int rmq_feed(rmq_core *core, int64_t peer)
@@ -301,6 +418,7 @@ int rmq_feed(rmq_core *core, int64_t peer)
 
     model.begin = NULL;
     model.property_count = 0;
+    send.route = OWN_QUEUE;
     model.can_split_properties = !core->acl_enabled;
     core->fallback_count = 0;
     for (;;) {

@@ -10,8 +10,6 @@
 #define PROPERTY_SEPARATOR 2
 #define REPLACEMENT 0xFFFDu
 
-static const uint8_t CLUSTER[] = "CLUSTER";
-
 /* Return the first `target` in [at, end), or `end`. Texts are short, so this avoids a call. */
 static inline const uint8_t *find_byte(const uint8_t *at, const uint8_t *end, uint8_t target)
 {
@@ -61,7 +59,7 @@ int rmq_read_properties(const uint8_t *raw, int64_t length, rmq_properties *foun
                && (found->list[place].hash != item.hash || found->list[place].name_length != item.name_length
                    || memcmp(found->list[place].name, item.name, item.name_length) != 0))
             place++;
-        if (place == RMQ_PROPERTIES_MAX - 1) /* leave space for CLUSTER */
+        if (place == RMQ_PROPERTIES_MAX - RMQ_PROPERTIES_ADDED)
             return 0;
         if (place < found->count)
             item.name = found->list[place].name;
@@ -72,17 +70,23 @@ int rmq_read_properties(const uint8_t *raw, int64_t length, rmq_properties *foun
     return 1;
 }
 
-/* Insert CLUSTER and sort in the order of Java's HashMap (rmqpy/remoting/java_values.py). */
-void rmq_order_properties(const rmq_core *core, rmq_properties *found)
+void rmq_set_property(rmq_properties *found, const char *name, rmq_slice value)
 {
+    const uint32_t length = (uint32_t)strlen(name);
     int place = 0;
-    uint32_t buckets = 16;
 
-    while (place < found->count && !rmq_is_named(&found->list[place], "CLUSTER"))
+    while (place < found->count && !rmq_is_named(&found->list[place], name))
         place++;
     found->count += place == found->count;
-    found->list[place] = (rmq_property){CLUSTER, core->cluster, sizeof CLUSTER - 1, (uint32_t)core->cluster_length,
-                                        rmq_java_hash(0, CLUSTER, sizeof CLUSTER - 1)};
+    found->list[place] = (rmq_property){(const uint8_t *)name, value.at, length, (uint32_t)value.length,
+                                        rmq_java_hash(0, (const uint8_t *)name, length)};
+}
+
+/* Sort in the order of Java's HashMap (rmqpy/remoting/java_values.py). */
+void rmq_order_properties(rmq_properties *found)
+{
+    uint32_t buckets = 16;
+
     while ((uint32_t)found->count * 4 > buckets * 3)
         buckets *= 2;
     for (int i = 1; i < found->count; i++) {
@@ -120,7 +124,7 @@ uint8_t *rmq_put_properties(uint8_t *out, const rmq_properties *found, int keeps
 
 int64_t rmq_properties_size_max(const rmq_core *core, int64_t raw_length)
 {
-    return raw_length + core->cluster_length + (int64_t)sizeof CLUSTER + 2;
+    return raw_length + core->cluster_length + (int64_t)sizeof "CLUSTER" + 2;
 }
 
 static int is_continuation(uint8_t byte)

@@ -1,5 +1,6 @@
-/* Answers pulls that find messages, with the checks of rmqpy/broker/processors/pull.py and the page
- * of rmqpy/store/reader.py. */
+/* Answers pulls that need not wait, with the checks of rmqpy/broker/processors/pull.py and the page
+ * of rmqpy/store/reader.py: those that find messages, those whose window has none with their tags,
+ * and those at the end of the queue. */
 #include <string.h>
 
 #include "rmqpy_native.h"
@@ -11,6 +12,7 @@
 #define QUEUE_ID_POSITION 12
 #define QUEUE_OFFSET_POSITION 20
 #define NAMES_MAX 512
+#define TAGS_MAX 32 /* in an expression that C reads */
 #define CACHE_LINE 64
 #define PREFETCH_BYTES 1024 /* per message: the processor fetches the rest during the copy */
 #define FLAG_COMMIT 1
@@ -24,6 +26,13 @@ static const rmq_number_rule RULES[NUMBER_COUNT] = {
     {PULL_SYS_FLAG, 1, INT32_MAX}, {PULL_COMMIT, 1, INT64_MAX},  {PULL_SUSPEND, 1, INT64_MAX},
     {PULL_VERSION, 1, INT64_MAX},
 };
+
+/* The tags that a reader wants, as hash codes; none: every message. */
+typedef struct {
+    const int32_t *codes;
+    int32_t count;
+    int32_t of_request[TAGS_MAX];
+} tag_filter;
 
 typedef struct {
     const uint8_t *messages[PAGE_MAX];
@@ -46,26 +55,61 @@ static rmq_reader *find_reader(const rmq_core *core, const rmq_text *texts)
     return slot->key == NULL ? NULL : &core->readers[slot->item];
 }
 
-/* Choose all messages or those of the subscription. Python handles tags in the request. */
-static int choose_filter(const rmq_text *texts, const int64_t *numbers, const rmq_reader *reader, int32_t *code_count)
+/* Add one tag of an expression, without the blanks around it. */
+static int add_tag(const uint8_t *at, const uint8_t *end, tag_filter *filter)
 {
-    const rmq_text expression = texts[PULL_EXPRESSION], type = texts[PULL_TYPE];
-
-    *code_count = reader->code_count;
-    if (!(numbers[SYS_FLAG] & FLAG_SUBSCRIPTION))
-        return reader->subscribed && reader->sub_version >= numbers[VERSION];
-    *code_count = 0;
-    if (type.length != 0 && !rmq_is_text(type, "TAG"))
+    while (at < end && *at == ' ')
+        at++;
+    while (at < end && end[-1] == ' ')
+        end--;
+    if (at == end)
+        return RMQ_OK;
+    if (filter->count == TAGS_MAX)
         return RMQ_NEEDS_PYTHON;
-    return expression.length == 0 || rmq_is_text(expression, "*");
+    filter->of_request[filter->count++] = (int32_t)rmq_java_hash(0, at, (size_t)(end - at));
+    return RMQ_OK;
 }
 
-static int matches_codes(const rmq_reader *reader, int32_t code_count, int64_t tags_code)
+/* Read an expression of plain tags separated by || (rmqpy/broker/filter/tags.py). */
+static int read_tags(rmq_text expression, tag_filter *filter)
 {
-    if (code_count == 0)
+    const uint8_t *at = expression.at, *const end = at + expression.length;
+
+    if (expression.length == 0 || rmq_is_text(expression, "*"))
+        return RMQ_OK;
+    if (expression.escaped || expression.non_ascii)
+        return RMQ_NEEDS_PYTHON;
+    for (const uint8_t *next = at; next < end; next++) {
+        if (*next < ' ')
+            return RMQ_NEEDS_PYTHON;
+        if (*next != '|' || end - next < 2 || next[1] != '|')
+            continue;
+        if (!add_tag(at, next, filter))
+            return RMQ_NEEDS_PYTHON;
+        at = ++next + 1;
+    }
+    return add_tag(at, end, filter) && filter->count > 0;
+}
+
+/* Choose the tags of the request, or those of the subscription. */
+static int choose_filter(const rmq_text *texts, const int64_t *numbers, const rmq_reader *reader, tag_filter *filter)
+{
+    const rmq_text type = texts[PULL_TYPE];
+
+    *filter = (tag_filter){.codes = filter->of_request};
+    if (numbers[SYS_FLAG] & FLAG_SUBSCRIPTION)
+        return (type.length == 0 || rmq_is_text(type, "TAG")) && read_tags(texts[PULL_EXPRESSION], filter);
+    filter->codes = reader->codes;
+    filter->count = reader->code_count;
+    return reader->subscribed && reader->sub_version >= numbers[VERSION];
+}
+
+static int has_wanted_tags(const tag_filter *filter, int64_t tags_code)
+{
+    if (filter->count == 0)
         return 1;
-    for (int32_t i = 0; i < code_count; i++)
-        if (reader->codes[i] == tags_code)
+    for (int32_t i = 0; i < filter->count; i++)
+        if (filter->codes[i] == tags_code)
             return 1;
     return 0;
 }
@@ -111,8 +155,8 @@ static void prefetch_message(const uint8_t *message, int64_t size)
 
 /* Collect the page that starts at numbers[OFFSET], using only its units. Falls back if one of them
  * does not describe a message. */
-static int collect(const rmq_core *core, const rmq_reader *reader, const int64_t *numbers, int32_t code_count,
-                   const rmq_queue *queue, page *found)
+static int collect(const rmq_core *core, const int64_t *numbers, const tag_filter *filter, const rmq_queue *queue,
+                   page *found)
 {
     const int64_t end = queue->state[RMQ_QUEUE_END], position = numbers[OFFSET] * UNIT_SIZE;
     const int64_t window = numbers[COUNT] > WINDOW_UNITS ? numbers[COUNT] : WINDOW_UNITS;
@@ -134,7 +178,7 @@ static int collect(const rmq_core *core, const rmq_reader *reader, const int64_t
             continue;
         if (offset < 0 || size < (int32_t)RMQ_RECORD_SIZE_MIN || size > core->confirm_offset - offset)
             return RMQ_NEEDS_PYTHON;
-        if (!matches_codes(reader, code_count, rmq_load_long(unit + 12)))
+        if (!has_wanted_tags(filter, rmq_load_long(unit + 12)))
             continue;
         const uint8_t *const message = read_log(core, offset, size);
         if (message == NULL || found->count == PAGE_MAX)
@@ -146,7 +190,7 @@ static int collect(const rmq_core *core, const rmq_reader *reader, const int64_t
         found->bytes += size;
     }
     found->next_offset = numbers[OFFSET] + scanned;
-    return found->count > 0 ? RMQ_OK : RMQ_NEEDS_PYTHON;
+    return RMQ_OK;
 }
 
 static int all_match_units(const page *found, rmq_text topic, int64_t queue_id)
@@ -168,17 +212,17 @@ static int has_lost_bytes(const page *found)
     return 0;
 }
 
-/* Write the reply behind the others. Returns its length. */
-static int64_t write_page(const rmq_core *core, const rmq_request *request, const page *found, const rmq_queue *queue)
+/* Write the reply behind the others; `kind` is that of a JSON header. Returns its length. */
+static int64_t write_page(const rmq_core *core, const rmq_request *request, int kind, const page *found,
+                          const rmq_queue *queue)
 {
     uint8_t *const out = core->out + core->out_used;
-    const int32_t kind = request->binary ? RMQ_PULL_BINARY : RMQ_PULL_JSON;
     rmq_answer answer = {.opaque = request->opaque};
 
     answer.numbers[RMQ_NEXT_OFFSET] = found->next_offset;
     answer.numbers[RMQ_LOW_OFFSET] = queue->state[RMQ_QUEUE_MIN] / UNIT_SIZE;
     answer.numbers[RMQ_HIGH_OFFSET] = queue->state[RMQ_QUEUE_END] / UNIT_SIZE;
-    uint8_t *at = rmq_put_reply(core, &core->replies[kind], &answer, found->bytes, out);
+    uint8_t *at = rmq_put_reply(core, &core->replies[kind + request->binary], &answer, found->bytes, out);
     for (int64_t i = 0; i < found->count; i++) {
         memcpy(at, found->messages[i], (size_t)found->sizes[i]);
         at += found->sizes[i];
@@ -203,7 +247,8 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
 {
     int64_t numbers[NUMBER_COUNT];
     page found;
-    int32_t code_count;
+    tag_filter filter;
+    int kind = RMQ_PULL_JSON;
 
     if (!core->pull_enabled || core->peers[peer].no_pull
         || !rmq_read_numbers(request->texts, RULES, NUMBER_COUNT, numbers)
@@ -211,7 +256,7 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
         return RMQ_NEEDS_PYTHON;
     rmq_reader *const reader = find_reader(core, request->texts);
     if (reader == NULL || numbers[QUEUE_ID] < 0 || numbers[QUEUE_ID] >= reader->read_queues
-        || !choose_filter(request->texts, numbers, reader, &code_count)
+        || !choose_filter(request->texts, numbers, reader, &filter)
         || !rmq_is_authorized(core, request, (rmq_slice){NULL, 0}, reader->accounts))
         return RMQ_NEEDS_PYTHON;
     const rmq_topic *const topic = &core->topics[reader->topic];
@@ -221,27 +266,40 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
     if (commits && !reader->commits)
         return RMQ_NEEDS_PYTHON;
     const rmq_queue *const queue = &core->queues[topic->queues[numbers[QUEUE_ID]]];
-    if (numbers[OFFSET] < queue->state[RMQ_QUEUE_MIN] / UNIT_SIZE
-        || numbers[OFFSET] >= queue->state[RMQ_QUEUE_END] / UNIT_SIZE)
+    const int64_t end = queue->state[RMQ_QUEUE_END] / UNIT_SIZE;
+    if (numbers[OFFSET] < queue->state[RMQ_QUEUE_MIN] / UNIT_SIZE || numbers[OFFSET] > end)
         return RMQ_NEEDS_PYTHON;
-    if (!collect(core, reader, numbers, code_count, queue, &found)
-        || !all_match_units(&found, request->texts[PULL_TOPIC], numbers[QUEUE_ID]))
+    if (numbers[OFFSET] == end) {
+        if ((numbers[SYS_FLAG] & FLAG_SUSPEND) || !core->queues_complete || end == 0)
+            return RMQ_NEEDS_PYTHON;
+        kind = RMQ_END_JSON;
+        found.count = found.bytes = 0;
+        found.next_offset = end;
+    } else if (!collect(core, numbers, &filter, queue, &found)
+               || !all_match_units(&found, request->texts[PULL_TOPIC], numbers[QUEUE_ID])) {
         return RMQ_NEEDS_PYTHON;
+    } else if (found.count == 0) {
+        kind = RMQ_MISS_JSON;
+    }
     if (core->out_capacity < RMQ_REPLY_MAX + found.bytes)
         return RMQ_NEEDS_PYTHON;
     if (core->out_capacity - core->out_used < RMQ_REPLY_MAX + found.bytes
         || core->outgoing_count == core->outgoing_capacity || core->commit_count == core->commit_capacity)
         return -RMQ_OUT_FULL;
-    const int64_t length = write_page(core, request, &found, queue);
+    const int64_t length = write_page(core, request, kind, &found, queue);
     if (has_lost_bytes(&found))
         return RMQ_NEEDS_PYTHON;
     if (commits)
         record_commit(core, reader, numbers);
-    if (reader->found == 0)
-        core->touched[core->touched_count++] = reader - core->readers;
-    reader->found++;
     core->answered++;
-    reader->messages += found.count;
+    if (found.count == 0) {
+        core->misses++;
+    } else {
+        if (reader->found == 0)
+            core->touched[core->touched_count++] = reader - core->readers;
+        reader->found++;
+        reader->messages += found.count;
+    }
     if (!(request->flag & RMQ_FLAG_ONEWAY))
         rmq_add_outgoing(core, peer, length, 0);
     return RMQ_OK;

@@ -126,7 +126,7 @@ int64_t rmq_number_parts(const uint8_t *view, size_t length, const int64_t *posi
  * property. The properties of string i start at starts[i]; `starts` has count + 1 cells, and
  * `cells` space for RMQ_PROPERTIES_MAX properties per string. Returns how many properties there
  * are, or -1 if only Python can read one of the strings. */
-enum { RMQ_PROPERTIES_MAX = 24 };
+enum { RMQ_PROPERTIES_MAX = 24, RMQ_PROPERTIES_ADDED = 3 }; /* those that a broker may add */
 int64_t rmq_property_parts(const uint8_t *view, size_t length, const int64_t *positions, const int64_t *lengths,
                            size_t count, int32_t *starts, int64_t *cells);
 
@@ -164,8 +164,9 @@ typedef struct {
     int32_t send_queues;  /* queue ids below this accept sends; 0: C handles no sends */
     int32_t queue_count;  /* length of `queues` */
     int32_t sys_flag;     /* added to the flags of every message */
-    int32_t reserved;
+    int32_t name_length;
     uint64_t accounts; /* the accounts that may send to it, a bit for each of rmq_core.accounts */
+    const uint8_t *name;
 } rmq_topic;
 
 /* Cells of `state`, which is shared with rmqpy/store/queues/consume_queue.py. */
@@ -259,7 +260,19 @@ typedef struct {
 /* Cells of `log`, the end of the log, which is shared with rmqpy/store/files/staging.py. */
 enum rmq_log_state { RMQ_LOG_END, RMQ_LOG_STAGED, RMQ_LOG_FILE_END, RMQ_LOG_INDEX, RMQ_LOG_UNITS, RMQ_LOG_TERM };
 
-enum rmq_kind { RMQ_SEND_JSON, RMQ_SEND_BINARY, RMQ_PULL_JSON, RMQ_PULL_BINARY, RMQ_REPLY_COUNT };
+/* Replies, each with a JSON and then a binary header. A pull finds messages, misses (none of the
+ * messages that it passed had its tags), or is at the end of its queue. */
+enum rmq_kind {
+    RMQ_SEND_JSON,
+    RMQ_SEND_BINARY,
+    RMQ_PULL_JSON,
+    RMQ_PULL_BINARY,
+    RMQ_MISS_JSON,
+    RMQ_MISS_BINARY,
+    RMQ_END_JSON,
+    RMQ_END_BINARY,
+    RMQ_REPLY_COUNT
+};
 
 typedef struct {
     /* Input: unread frames are in [in_position, in_length). */
@@ -280,7 +293,7 @@ typedef struct {
     int32_t ready[1024];
     int32_t ready_count, ready_next;
     int32_t ready_fd;     /* the epoll descriptor; -1: none */
-    rmq_reply replies[4]; /* by rmq_kind */
+    rmq_reply replies[8]; /* by rmq_kind */
     /* Topics, readers, and queues. */
     rmq_table topic_table, reader_table;
     rmq_topic *topics;
@@ -314,6 +327,12 @@ typedef struct {
     rmq_files logs[2];
     int64_t log_min, confirm_offset, memory_distance;
     int64_t near_bytes, near_count, far_bytes, far_count;
+    /* Messages that wait in another topic until they are due or their transaction ends. */
+    int64_t delay_topic, half_topic; /* index in `topics`; -1: Python handles such messages */
+    const int64_t *delays;           /* of the levels from 1 on, in ms */
+    int64_t delay_count;
+    int64_t queues_complete; /* 0: queues may lack messages that they had before the last start */
+    int64_t misses;          /* replies to pulls without messages since Python last collected them */
     rmq_offset_commit *commits;
     int64_t commit_capacity, commit_count;
     int64_t *touched; /* readers with counts that Python has not collected yet; capacity for every reader */
@@ -761,9 +780,17 @@ static inline int rmq_is_named(const rmq_property *item, const char *name)
     return item->name_length == strlen(name) && memcmp(item->name, name, item->name_length) == 0;
 }
 
+typedef struct {
+    const uint8_t *at; /* NULL: absent */
+    size_t length;
+} rmq_slice;
+
 /* Returns 0 if only Python can read them (non-ASCII names, too many). */
 int rmq_read_properties(const uint8_t *raw, int64_t length, rmq_properties *found);
-void rmq_order_properties(const rmq_core *core, rmq_properties *found);
+void rmq_order_properties(rmq_properties *found);
+
+/* Replace the value of a property, or append the property. */
+void rmq_set_property(rmq_properties *found, const char *name, rmq_slice value);
 uint8_t *rmq_put_properties(uint8_t *out, const rmq_properties *found, int keeps_wait);
 
 /* Return the most bytes that rmq_put_properties can write. */
@@ -856,11 +883,6 @@ typedef struct {
     uint8_t escaped;   /* contains backslashes; escapes are not decoded */
     uint8_t non_ascii; /* contains bytes above 0x7F */
 } rmq_text;
-
-typedef struct {
-    const uint8_t *at; /* NULL: absent */
-    size_t length;
-} rmq_slice;
 
 typedef struct {
     rmq_slice tags, delay, uniq_key, keys;

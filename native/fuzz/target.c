@@ -33,6 +33,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+static const int64_t DELAYS[QUEUES] = {1000, 7200000};
 static const char *const TOPIC_NAMES[TOPICS] = {"fuzz", "TopicTest"};
 static const char GROUP[] = "group";
 static const char *const ACCOUNT_KEYS[ACCOUNTS] = {"one", "other"};
@@ -103,8 +104,8 @@ static void add_names(test_broker *broker)
                                               .tail_capacity = QUEUE_BYTES,
                                               .files = {&broker->queue_views[place], 0, QUEUE_BYTES, 1}};
         }
-        core->topics[topic] = (rmq_topic){broker->cells[topic], broker->places[topic], QUEUES, QUEUES, 0, 0,
-                                          UINT64_C(1) << topic};
+        core->topics[topic] = (rmq_topic){broker->cells[topic], broker->places[topic], QUEUES, QUEUES, 0,
+                                          (int32_t)length, UINT64_C(1) << topic, (const uint8_t *)TOPIC_NAMES[topic]};
         core->readers[topic] = (rmq_reader){.topic = topic, .codes = broker->codes, .code_count = topic,
                                             .subscribed = 1, .read_queues = QUEUES, .commits = 1,
                                             .accounts = UINT64_C(1) << topic};
@@ -124,7 +125,7 @@ static void set_reply_templates(rmq_core *core)
         rmq_reply *const reply = &core->replies[kind];
         *reply = (rmq_reply){.text = (const uint8_t *)REPLY_TEXT, .field_count = 3,
                              .text_length = (int32_t)strlen(REPLY_TEXT), .ext_length_at = 17,
-                             .binary = kind == RMQ_SEND_BINARY || kind == RMQ_PULL_BINARY};
+                             .binary = kind % 2};
         memcpy(reply->ends, ENDS, sizeof ENDS);
         reply->field[0] = RMQ_OPAQUE;
         reply->field[1] = sends ? RMQ_MSG_ID : RMQ_NEXT_OFFSET;
@@ -178,6 +179,11 @@ static test_broker *new_broker(int dledger, int small)
     core->store_ip_length = small ? 16 : 4;
     core->store_port = 10911;
     core->send_enabled = core->pull_enabled = 1;
+    core->queues_complete = 1;
+    core->delay_topic = 0;
+    core->half_topic = TOPICS - 1;
+    core->delays = DELAYS;
+    core->delay_count = QUEUES;
     core->allows_wait_false = !small;
     core->scratch_capacity = small ? 64 : 4096;
     core->scratch = allocate((size_t)core->scratch_capacity);

@@ -141,6 +141,7 @@ class FastPath:
         core.now_ms = now_ms
         core.log_min = self._log.min_offset
         core.confirm_offset = self._log.confirm_offset
+        core.queues_complete = not self._store.dispatcher.is_rebuilding_queues
         core.send_enabled = self._has_templates and self._eligibility.may_handle_sends(now_ms)
         core.pull_enabled = self._pulls and not self._eligibility.paused
         self.needs_refresh = False
@@ -381,6 +382,9 @@ class FastPath:
             statistics.reads_found(name, reader.found, reader.messages)
             reader.found = reader.messages = 0
         core.touched_count = 0
+        if core.misses:
+            statistics.reads_missed(core.misses)
+            core.misses = 0
         for i in range(core.commit_count):
             commit = core.commits[i]
             group, topic = self._tables.reader_name(commit.reader)

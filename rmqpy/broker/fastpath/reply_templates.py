@@ -66,8 +66,15 @@ def set_reply_templates(core: Cdata, identity: BrokerContext) -> list[Cdata] | N
     for kind, template in (
         (lib.RMQ_SEND_JSON, _send_template(identity, SERIALIZE_JSON)),
         (lib.RMQ_SEND_BINARY, _send_template(identity, SERIALIZE_ROCKETMQ)),
-        (lib.RMQ_PULL_JSON, _pull_template(SERIALIZE_JSON)),
-        (lib.RMQ_PULL_BINARY, _pull_template(SERIALIZE_ROCKETMQ)),
+        *_pull_templates(lib.RMQ_PULL_JSON, ResponseCode.SUCCESS, GetMessageStatus.FOUND),
+        *_pull_templates(
+            lib.RMQ_MISS_JSON,
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            GetMessageStatus.NO_MATCHED_MESSAGE,
+        ),
+        *_pull_templates(
+            lib.RMQ_END_JSON, ResponseCode.PULL_NOT_FOUND, GetMessageStatus.OFFSET_OVERFLOW_ONE
+        ),
     ):
         text = b"".join(template.literals)
         if len(text) > TEMPLATE_BYTES_MAX:
@@ -90,18 +97,26 @@ def _send_template(identity: BrokerContext, serialize_type: int) -> ReplyTemplat
     )
 
 
-def _pull_template(serialize_type: int) -> ReplyTemplate:
-    """Return the template of the reply to a pull that found messages."""
+def _pull_templates(
+    json_kind: int, code: ResponseCode, status: GetMessageStatus
+) -> tuple[tuple[int, ReplyTemplate], tuple[int, ReplyTemplate]]:
+    """Return the templates of a reply to a pull, by their numbers in ``core.replies``."""
+    return (
+        (json_kind, _pull_template(SERIALIZE_JSON, code, status)),
+        (json_kind + 1, _pull_template(SERIALIZE_ROCKETMQ, code, status)),
+    )
+
+
+def _pull_template(
+    serialize_type: int, code: ResponseCode, status: GetMessageStatus
+) -> ReplyTemplate:
     header = PullMessageResponseHeader(
         suggest_which_broker_id=MASTER_ID,
         next_begin_offset=_mark(ReplyField.NEXT_OFFSET),
         min_offset=_mark(ReplyField.LOW_OFFSET),
         max_offset=_mark(ReplyField.HIGH_OFFSET),
     )
-    remark = GetMessageStatus.FOUND.value
-    return _cut(
-        RemotingCommand.response_to(_request(serialize_type), ResponseCode.SUCCESS, remark, header)
-    )
+    return _cut(RemotingCommand.response_to(_request(serialize_type), code, status.value, header))
 
 
 def _request(serialize_type: int) -> RemotingCommand:

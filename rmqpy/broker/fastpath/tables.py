@@ -133,6 +133,11 @@ class FastPathTables:
             array = c_array(kind, count)
             self._alive.append(array)
             setattr(core, name, array)
+        delays_ms = sources.identity.store.delay_levels_ms
+        delays = ffi.new("int64_t[]", delays_ms)
+        self._alive.append(delays)
+        core.delays = delays
+        core.delay_count = len(delays_ms)
         self.clear()
 
     def clear(self) -> None:
@@ -149,6 +154,21 @@ class FastPathTables:
         self._topic_slots = _empty_table(core.topic_table, 2 * TOPICS_MAX)
         self._reader_slots = _empty_table(core.reader_table, 2 * READERS_MAX)
         core.touched_count = 0
+        rejects = self._sources.identity.broker_settings.reject_transaction_message
+        half = self._waiting_topic(names.TRANSACTION_HALF_TOPIC, 1)
+        core.half_topic = -1 if rejects else half
+        core.delay_topic = self._waiting_topic(names.SCHEDULE_TOPIC, core.delay_count)
+
+    def _waiting_topic(self, topic: str, queues: int) -> int:
+        """Return the number of a topic in whose first ``queues`` queues messages wait, or -1."""
+        slot = self._topic(topic)
+        if slot is None or not 0 < queues <= len(slot.queues):
+            return -1
+        for queue_id in range(queues):
+            slot.cells[queue_id] = self._sources.store.appender.tails.index_of(
+                (topic.encode(), queue_id)
+            )
+        return slot.number
 
     def renew_files(self) -> None:
         """Update the files of the log if its segments have changed."""
@@ -269,7 +289,7 @@ class FastPathTables:
         if slot is not None:
             return slot
         name = topic.encode()
-        if topic == names.SCHEDULE_TOPIC or not topic.isascii() or len(name) > TOPIC_BYTES_MAX:
+        if not topic.isascii() or len(name) > TOPIC_BYTES_MAX:
             return None
         if len(self._topics) == TOPICS_MAX:
             self.clear()
@@ -284,8 +304,12 @@ class FastPathTables:
             len(self._topics), ffi.new("int32_t[]", unknown), ffi.new("int32_t[]", unknown)
         )
         self._topics[topic] = slot
-        self._core.topics[slot.number] = (slot.cells, slot.queues, 0, count, 0, 0, 0)
-        self._slot(self._core.topic_table, name).item = slot.number
+        entry = self._slot(self._core.topic_table, name)
+        entry.item = slot.number
+        self._core.topics[slot.number] = (
+            *(slot.cells, slot.queues, 0, count, 0, len(name), 0),
+            entry.key,
+        )
         return slot
 
     def _reader(self, group: str, topic: str) -> Cdata | None:

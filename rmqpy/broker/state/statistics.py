@@ -125,6 +125,10 @@ class Statistics:
         self.counters.get_messages += count
         self._count(key, reads, count)
 
+    def reads_missed(self, reads: int) -> None:
+        """Count reads of the fast path that found nothing."""
+        self.counters.get_miss += reads
+
     def _count(self, key: tuple[str, str], reads: int, count: int) -> None:
         counts = self._group_counts
         if key in counts or len(counts) < GROUPS_LIMIT:

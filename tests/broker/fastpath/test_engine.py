@@ -48,7 +48,7 @@ def _sends(count: int, **fields: str) -> bytes:
     )
 
 
-def _pull() -> RemotingCommand:
+def _pull(**fields: str) -> RemotingCommand:
     return RemotingCommand(
         11,
         ext_fields={
@@ -63,6 +63,7 @@ def _pull() -> RemotingCommand:
             "subscription": "*",
             "subVersion": "0",
             "expressionType": "TAG",
+            **fields,
         },
     )
 
@@ -85,6 +86,107 @@ def test_plain_sends_and_pulls_take_the_fast_path(
     fast = both[1]
     assert fast.handed_back[310] <= 32, "at most those after the first one of a buffer"
     assert fast.handed_back[11] == 1
+
+
+TAGGED = "TAGS\x01TagA\x02UNIQ_KEY\x01u"
+
+
+@pytest.mark.parametrize(
+    ("expression", "offset", "code"),
+    [
+        ("TagA", 0, 0),
+        ("x||TagA", 0, 0),
+        ("  x  || TagA |||| ", 0, 0),
+        ("TagB", 0, 20),
+        ("Tag", 0, 20),
+        ("x|TagA", 0, 20),
+        ("TagA", 40, 19),
+        ("*", 40, 19),
+    ],
+)
+def test_pulls_by_tag_take_the_fast_path(
+    expression: str,
+    offset: int,
+    code: int,
+    pair: MakeBrokerPair,
+    assert_same: Callable[[BrokerPair], None],
+) -> None:
+    """Also those that find nothing, because no message has the tag or the queue has ended."""
+    both = pair()
+    pull = _pull(subscription=expression, queueOffset=str(offset))
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _sends(40, i=TAGGED))
+        side.end_turn()
+        for _ in range(3):
+            side.receive(0, encode_command(pull))
+            side.end_turn()
+        assert side.harness.broker.statistics.counters.get_miss == (3 if code else 0)
+    assert_same(both)
+    fast = both[1]
+    assert fast.handed_back[11] == 1, "the first, from which C learns the group"
+
+
+@pytest.mark.parametrize(
+    "expression", ["||", " ", "Täg", "Tag\tA", " || ".join(f"tag{n}" for n in range(33))]
+)
+def test_python_reads_unusual_tag_expressions(
+    expression: str, pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    both = pair()
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _sends(40, i=TAGGED))
+        side.end_turn()
+        for _ in range(3):
+            side.receive(0, encode_command(_pull(subscription=expression)))
+            side.end_turn()
+    assert_same(both)
+    assert both[1].handed_back[11] == 3
+
+
+@pytest.mark.parametrize(
+    ("properties", "flag"),
+    [
+        ("DELAY\x013\x02UNIQ_KEY\x01u\x02WAIT\x01true", "0"),
+        ("UNIQ_KEY\x01u\x02DELAY\x01099", "0"),
+        ("TRAN_MSG\x01true\x02PGROUP\x01PG\x02WAIT\x01true\x02UNIQ_KEY\x01u", "4"),
+        ("REAL_QID\x017\x02TRAN_MSG\x01true", "0"),
+    ],
+    ids=["delayed", "beyond the last level", "half", "half, sent again"],
+)
+def test_messages_that_wait_take_the_fast_path(
+    properties: str,
+    flag: str,
+    pair: MakeBrokerPair,
+    assert_same: Callable[[BrokerPair], None],
+) -> None:
+    both = pair()
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        for sends in (_sends(40), _sends(9, i=properties, f=flag), _sends(9)):
+            side.receive(0, sends)
+            side.end_turn()
+        side.receive(0, _sends(5, i=properties, f=flag, e="3"))
+        side.receive(0, _sends(5, i=properties, f=flag))
+        side.end_turn()
+    assert_same(both)
+    fast = both[1]
+    assert fast.handed_back[310] <= 32 + 5, "the first sends to queue 0 and to queue 3"
+
+
+def test_python_refuses_half_messages_if_the_broker_rejects_them(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    both = pair(reject_transaction_message=True)
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, _sends(40))
+        side.end_turn()
+        side.receive(0, _sends(5, i="TRAN_MSG\x01true"))
+        side.end_turn()
+    assert_same(both)
+    assert both[1].harness.store.log.max_offset == both[0].harness.store.log.max_offset
 
 
 def test_no_pull_takes_the_fast_path_while_slow_consumers_are_checked(

@@ -94,7 +94,24 @@ VALUES = [
     '"q"\\',
     "0",
 ]
-RARE = ["DELAY", "TRAN_MSG", "INNER_MULTI_DISPATCH"]
+RARE = [
+    *["DELAY\x013", "DELAY\x0118", "DELAY\x0199", "DELAY\x0107", "DELAY\x011\x02REAL_TOPIC\x01x"],
+    *["DELAY\x010", "DELAY\x01-1", "DELAY\x0112345", "DELAY\x01x", "DELAY\x012\x02DELAY\x014"],
+    *["TRAN_MSG\x01true", "TRAN_MSG\x01true\x02PGROUP\x01PG", "TRAN_MSG\x01True"],
+    *["TRAN_MSG\x01false", "DELAY\x011\x02TRAN_MSG\x01true", "INNER_MULTI_DISPATCH\x01x"],
+]
+EXPRESSIONS = [
+    "*",
+    "*",
+    "",
+    "TagA",
+    "TagA || x",
+    "none",
+    "none||TagA| ||",
+    " || ",
+    "日本 || x",
+    "x\n",
+]
 
 
 @define
@@ -195,9 +212,9 @@ class Stream:
     def properties(self) -> str:
         rng = self.rng
         names = [rng.choice(NAMES) for _ in range(rng.choice([0, 1, 2, 2, 3, 3, 6, 14]))]
-        if rng.random() < 0.03:
-            names.append(rng.choice(RARE))
         pieces = [f"{name}\x01{rng.choice(VALUES)}" for name in names]
+        if rng.random() < 0.1:
+            pieces.insert(rng.randrange(len(pieces) + 1), rng.choice(RARE))
         if rng.random() < 0.05:
             pieces.append(rng.choice(["", "\x01", "noname", "a\x01", "\x01b"]))
         return "\x02".join(pieces) + rng.choice(["", "", "\x02"])
@@ -213,7 +230,7 @@ class Stream:
             "sysFlag": str(rng.choice([4, 4, 0, 1, 2, 3, 5, 7, 16, 8])),
             "commitOffset": str(rng.choice([0, 3, 77])),
             "suspendTimeoutMillis": "15000",
-            "subscription": rng.choice(["*", "*", "", "TagA", "TagA || x"]),
+            "subscription": rng.choice(EXPRESSIONS),
             "subVersion": str(rng.choice([0, 0, 5, 100])),
             "expressionType": rng.choice(["TAG", "TAG", "", "SQL92"]),
         }
