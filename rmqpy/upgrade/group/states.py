@@ -427,7 +427,7 @@ def _mixed_state(facts: GroupFacts) -> State:
     return MIXED
 
 
-class MemberState(Enum):
+class MemberStage(Enum):
     """The state of one member; the value is the text for the operator."""
 
     UNREACHABLE = "unreachable"
@@ -446,22 +446,22 @@ class MemberState(Enum):
     UNCLEAN = "stopped uncleanly"
 
 
-def member_state(member: MemberFacts) -> MemberState:
+def member_state(member: MemberFacts) -> MemberStage:
     """Return the state of one member."""
     rules = (
-        (bool(member.problem), MemberState.UNREACHABLE),
-        (member.journal == "damaged", MemberState.DAMAGED),
-        (member.journal == APPLYING, MemberState.APPLYING),
-        (member.journal == ROLLING_BACK, MemberState.ROLLING_BACK),
-        (member.running, MemberState.MEMBER if member.dledger else MemberState.CLASSIC),
-        (not member.dledger and member.entries > 0, MemberState.HIDDEN),
-        (not member.clean_stop, MemberState.UNCLEAN),
-        (member.dledger, MemberState.HALTED if member.entries else MemberState.SWITCHED),
-        (has_applied(member, LEAVE), MemberState.LEFT),
-        (has_applied(member, ALIGN), MemberState.ALIGNED),
-        (member.mode is Mode.EMPTY, MemberState.EMPTY),
+        (bool(member.problem), MemberStage.UNREACHABLE),
+        (member.journal == "damaged", MemberStage.DAMAGED),
+        (member.journal == APPLYING, MemberStage.APPLYING),
+        (member.journal == ROLLING_BACK, MemberStage.ROLLING_BACK),
+        (member.running, MemberStage.MEMBER if member.dledger else MemberStage.CLASSIC),
+        (not member.dledger and member.entries > 0, MemberStage.HIDDEN),
+        (not member.clean_stop, MemberStage.UNCLEAN),
+        (member.dledger, MemberStage.HALTED if member.entries else MemberStage.SWITCHED),
+        (has_applied(member, LEAVE), MemberStage.LEFT),
+        (has_applied(member, ALIGN), MemberStage.ALIGNED),
+        (member.mode is Mode.EMPTY, MemberStage.EMPTY),
     )
-    return next((state for holds, state in rules if holds), MemberState.STOPPED)
+    return next((state for holds, state in rules if holds), MemberStage.STOPPED)
 
 
 def is_back(target: State) -> bool:
