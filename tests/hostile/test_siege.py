@@ -33,6 +33,7 @@ def test_a_short_siege_is_within_the_goals(tmp_path: Path) -> None:
     assert all(target.checks > 2 for target in siege.targets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pure", ["", "1"], ids=["with C", "without C"])
 def test_replies_that_nobody_reads_cost_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pure: str

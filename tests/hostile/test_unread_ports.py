@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from fuzz.attack import Target
 
 from rmqpy.dledger.protocol.json_bodies import encode
@@ -22,6 +23,8 @@ from rmqpy.remoting.frame import encode_command
 from rmqpy.testing.blocking_connection import BlockingConnection, connect_when_ready, send_request
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import BrokerSpec, RmqpySite
+
+pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 BODY = bytes(MIB)

@@ -23,9 +23,12 @@ from rmqpy.testing.blocking_connection import BlockingConnection, connect_when_r
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import BrokerSpec, RmqpySite, ServerProcess
 
-pytestmark = pytest.mark.skipif(
-    backend.implementation != "c", reason="without the C core, SIGBUS ends the process"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        backend.implementation != "c", reason="without the C core, SIGBUS ends the process"
+    ),
+]
 
 FILE_BYTES = 65536
 BODY = b"x" * 3000
