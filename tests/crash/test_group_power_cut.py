@@ -42,6 +42,9 @@ ROUNDS = int(os.environ.get("RMQPY_CRASH_ROUNDS", "6"))
 TOPIC, QUEUES, MEMBERS, QUORUM = "load", 3, 3, 2
 ACKNOWLEDGEMENTS_AFTER_A_FLUSH = (1, 2000)
 
+PATIENT_ELECTION = {**FAST_ELECTION, "heartBeatTimeIntervalMs": "500", "maxHeartBeatLeak": "6"}
+"""The leader stays while a busy machine delays its heartbeats."""
+
 
 @define
 class Group:
@@ -86,7 +89,7 @@ def group(target: str, flush: str, tmp_path: Path) -> Iterator[Group]:
             spec = BrokerSpec(
                 port=block.broker_port,
                 namesrv=namesrv.address,
-                settings={**member, **FAST_ELECTION, **SMALL_FILES, "flushDiskType": flush},
+                settings={**member, **PATIENT_ELECTION, **SMALL_FILES, "flushDiskType": flush},
                 store=disk.root,
             )
             site = site_of(target, tmp_path, disk.environment())
