@@ -59,9 +59,8 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def init(folder: Path, run: RunUpgrade) -> None:
     """Write a ``group.toml`` with a local member and two on other hosts."""
-    code, out, err = run(
-        f"init n0.conf ssh://ops@far:2222{folder}/n1.conf ssh://off{folder}/n2.conf"
-    )
+    far, off = f"ssh://ops@far:2222{folder}/n1.conf", f"ssh://off{folder}/n2.conf"
+    code, out, err = run(f"init --rmqpy rmqpy n0.conf {far} {off}")
     assert code == 0, (out, err)
 
 
@@ -80,6 +79,7 @@ def test_a_group_on_three_hosts_is_switched_and_rolled_back(
     before = trees(lagging)
     init(lagging, run)
     text = (lagging / "group.toml").read_text()
+    assert text.count('rmqpy = "rmqpy"') == 2
     assert 'host = "ssh://ops@far:2222"' in text and f'directory = "{lagging}/n1"' in text
     assert "-p 2222 -l ops -- far" in (ssh / "calls").read_text()
     assert run("check")[0] == 2 and state_of(run) == "stopped"

@@ -14,7 +14,7 @@ from attrs import evolve
 
 from rmqpy.cli.given_files import read_given, read_token
 from rmqpy.cli.parsing import EXIT_DONE
-from rmqpy.cli.upgrade.group.hosts import hosts_of
+from rmqpy.cli.upgrade.group.hosts import PROGRAM, hosts_of
 from rmqpy.cli.upgrade.group.shell import is_free_port
 from rmqpy.cli.upgrade.options import add_verb
 from rmqpy.cli.upgrade.output import print_result
@@ -41,6 +41,9 @@ def add_verbs(verbs: Commands) -> None:
         help="the broker.conf of each member: a path, ssh://HOST/PATH, or the https:// address of"
         " rmqpy upgrade serve",
     )
+    init.add_argument(
+        "--rmqpy", metavar="PATH", help="rmqpy on the hosts reached over ssh; default rmqpy"
+    )
     init.add_argument("--token-file", metavar="FILE", help="token for https:// addresses")
     init.add_argument("--authority", metavar="FILE", help="certificates to trust, PEM")
     init.add_argument("--force", action="store_true", help="replace an existing group.toml")
@@ -64,6 +67,10 @@ def _init(options: argparse.Namespace) -> int:
         proposal.group,
         token_file=options.token_file or "",
         authority=options.authority or "",
+        members=tuple(
+            evolve(each, rmqpy=options.rmqpy or "") if each.is_linked else each
+            for each in proposal.group.members
+        ),
     )
     text = group_file_text(file, proposal.remarks)
     parse_group_file(text, GROUP_FILE)
@@ -107,7 +114,7 @@ def _read(options: argparse.Namespace, text: str) -> tuple[str, str, bytes, Mapp
     if text.startswith("ssh://"):
         parts = urlsplit(text)
         host = f"ssh://{parts.netloc}"
-        link = hosts_of(options).link(host)
+        link = hosts_of(options).link(host, options.rmqpy or PROGRAM)
         found = link.request(Frame("config", {"path": parts.path}))
         return host, parts.path, found.body, {"HOME": str(found.head["HOME"])}
     if text.startswith(("https://", "http://")):
@@ -129,6 +136,7 @@ def _is_free(options: argparse.Namespace, broker: FoundBroker, port: int) -> boo
     if broker.host == LOCAL:
         return is_free_port(port)
     if broker.host.startswith("ssh://"):
-        answer = hosts_of(options).link(broker.host).request(Frame("port", {"port": port}))
+        link = hosts_of(options).link(broker.host, options.rmqpy or PROGRAM)
+        answer = link.request(Frame("port", {"port": port}))
         return bool(answer.head["free"])
     return True
