@@ -65,7 +65,7 @@ class BitRot:
             return None
         kind = self.rng.randrange(3)
         if kind == 0:
-            return self._flip_last(host)
+            return self.flip_last(host)
         path = f"{host.ledger_folder}/currterm"
         if kind == 1:
             # Without a backup, the start is refused.
@@ -82,8 +82,10 @@ class BitRot:
         host.disk.spoil(path, self.rng.randrange(length))
         return f"a bit flips in {path} of {host.name}"
 
-    def _flip_last(self, host: BrokerHost) -> str | None:
-        """Flip a bit of the last entry or record."""
+    def flip_last(self, host: BrokerHost) -> str | None:
+        """Flip a bit of the last entry or record of a broker that was stopped in an orderly way, if
+        it is committed.
+        """
         if not host.stopped:
             return None
         view = self.views.get(host.name)

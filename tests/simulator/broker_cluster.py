@@ -7,6 +7,7 @@ equal soon after. Finally, every queue of every broker is read to its end.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from attrs import define, evolve, field
 
@@ -35,6 +36,9 @@ DELIVERED_WITHIN_MS = 30_000
 IDLE_FROM_MS, IDLE_MS = 2000, 3000
 IDLE_SYNCS = 10
 """The number of syncs per second and member that an idle group may need."""
+
+LAG_MS, TAIL_MS = 1500, 8000
+"""The time in which members fall behind, and that in which they are among themselves."""
 
 READ_WITHIN_MS = 60_000
 HOURS_MS = 3 * 3_600_000
@@ -245,6 +249,45 @@ class BrokerCluster(Cluster[BrokerHost]):
             flipped = self._bit_rot.flip()
         if flipped is not None:
             self.log(flipped)
+
+    def lose_tail(self) -> None:
+        """Let a majority have an entry that the others lack, and all of it end; one of it starts
+        again at once, with a flipped bit in that entry.
+        """
+        leader = self.leader()
+        followers = [host for host in self.hosts.values() if host is not leader and host.running]
+        quorum = len(self.hosts) // 2 + 1
+        if leader is None or len(followers) < quorum or self.progress.calm:
+            return
+        self.rng.shuffle(followers)
+        victim, ended, lagging = followers[0], followers[1 : quorum - 1], followers[quorum - 1 :]
+        ended.append(leader)
+        for host in lagging:
+            self.network.isolate(host.name, [victim.name, *(each.name for each in ended)])
+        self.log(f"{' '.join(host.name for host in lagging)} lag behind {victim.name}")
+
+        def stopped() -> None:
+            self.log(f"{victim.name} has stopped")
+            self.checker.ended(victim.name, power_lost=False, working=False)
+            if not any(host.disk.flips for host in self.hosts.values()):
+                self.log(self._bit_rot.flip_last(victim) or "nothing to flip")
+            for host in ended:
+                if host.life is not None:
+                    self.crash(host, power=False)
+                self.timeline.at(TAIL_MS, partial(self._start_if_down, host))
+            self.network.blocked.clear()
+            self.start(victim)
+
+        def stop() -> None:
+            if victim.running is not None and not victim.stopping and not self.progress.calm:
+                self.log(f"{victim.name} stops")
+                victim.stop(stopped)
+
+        self.timeline.at(LAG_MS, stop)
+
+    def _start_if_down(self, host: BrokerHost) -> None:
+        if host.life is None:
+            self.start(host)
 
     def has_recovered(self, *, late: bool) -> bool:
         """Return whether all members follow one leader and have what it had then."""

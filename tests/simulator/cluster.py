@@ -120,6 +120,9 @@ class Cluster(ABC, Generic[HostT]):
     def forge_request(self) -> None:
         """Let a stranger send a request to a member, if this kind of cluster has strangers."""
 
+    def lose_tail(self) -> None:
+        """Let members without the last entry meet, if this kind of cluster has that fault."""
+
     def restart_name_server(self) -> None:
         """Restart one of the name servers, if there are any."""
 

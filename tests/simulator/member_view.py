@@ -24,6 +24,10 @@ from simulator.records import LedgerEntry, MessageRecord, body_of, entry_at, rec
 
 _UNIT = Struct(">qi")
 UNIT_BYTES = 20
+FLUSH_MS = 10
+"""The period of the flushes of a DLedger log, which is Java's."""
+
+MARGIN_MS = 20
 FILLER = (0, 0x7FFFFFFF)
 """The unit that replaces those whose messages have expired."""
 
@@ -65,6 +69,9 @@ class MemberView:
     """True after a blackout until the members are equal: what a member knows as committed may be
     lost on the others.
     """
+
+    written: list[tuple[int, int]] = field(factory=list)
+    """(time, last entry) of each growth of the log, since the last cut."""
 
     flipped_at_end: set[int] = field(factory=set)
     """Those of them with a flipped bit: recovery may take the last one for a torn tail."""
@@ -151,8 +158,8 @@ class MemberView:
 
         It may be in the middle of an event that drops entries, or wait for its disk to drop them.
         """
-        driver = self._parts[0].driver if self._parts is not None else None
-        self._parts = None
+        parts, self._parts = self._parts, None
+        driver = parts[0].driver if parts is not None else None
         kept = [] if power_lost else self.entries
         if working or (driver is not None and driver.carrier.is_cutting):
             kept = [entry for entry in kept if self.invariants.has_committed(entry)]
@@ -162,10 +169,28 @@ class MemberView:
                 if not self.has_durably(entry):
                     break
                 self.durable_at_end += 1
+            if parts is not None and not working:
+                self._check_flushed(parts[0])
+        self.written.clear()
         self.entries_at_kill = {entry.index: entry.position for entry in kept}
         self.flipped_at_end = {flip.index for flip in self.host.disk.flips.values()}
         self._note_removed_files()
         self.host.disk.ledger_from = None
+
+    def _check_flushed(self, running: Running) -> None:
+        """Check that what is older than two flushes was synced when the power failed."""
+        plan, now_ms = self.host.plan, self.host.timeline.now_ms
+        since_ms = now_ms - 2 * (plan.sync_ms + FLUSH_MS) - MARGIN_MS
+        if running.life.paused_until_ms > since_ms or not running.store.health.is_healthy:
+            return
+        old = [index for written_ms, index in self.written if written_ms <= since_ms]
+        assert self.durable_at_end is not None
+        end = self.begin + self.durable_at_end
+        if old and old[-1] >= end and not self.host.disk.broken:
+            raise InvariantViolationError(
+                f"{self.host.name} wrote entry {old[-1]} more than {now_ms - since_ms} ms before"
+                f" its power failed, and had synced only those before {end}"
+            )
 
     def power_failed(self) -> None:
         """Keep the entries that are still on the disk after a blackout."""
@@ -270,6 +295,10 @@ class MemberView:
             dropped.append(entries.pop())
         base = store.base_offset
         self._read_to(end, base)
+        if dropped:
+            self.written.clear()
+        if self.entries:
+            self.written.append((self.host.timeline.now_ms, self.entries[-1].index))
         for entry in dropped:
             if not self.has(entry) and entry.position >= base:
                 self.invariants.check_dropped(self.host.name, entry.index, entry.term)

@@ -68,6 +68,11 @@ def node_mutation(plant: Plant) -> Plant:
     return _register(plant, "nodes")
 
 
+def lonely_mutation(plant: Plant) -> Plant:
+    """Register a bug that single brokers find."""
+    return _register(plant, "lonely")
+
+
 def consensus_mutation(plant: Plant) -> Plant:
     """Register a bug that groups of both kinds find."""
     return _register(plant, "group", "nodes")

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import contextlib
 
+from attrs import evolve
+
+from rmqpy.broker.services.flush import LogFlusher
 from rmqpy.dledger.member import Member
 from rmqpy.dledger.state import UNKNOWN_VOTE, HardState
 from rmqpy.store.commitlog.interface import FlushTask
 from rmqpy.store.files.atomic import write_atomically
+from rmqpy.store.files.log_recovery import LogRecovery, WalkEnd
 from rmqpy.store.ledger.member_state import MemberFiles
-from simulator.mutation_engine import Patches, group_mutation
+from simulator.mutation_engine import Patches, group_mutation, lonely_mutation
 
 
 @group_mutation
@@ -52,3 +56,25 @@ def leads_below_its_own_committed_index(patches: Patches) -> None:
     """A member that has lost its last, committed entry leads, and votes for others without it."""
     patches.replace(Member, "lacks_entries", False)
     patches.replace(Member, "known_committed", property(lambda self: self.committed_index))
+
+
+@lonely_mutation
+def damaged_last_records_cut_off(patches: Patches) -> None:
+    """The last records of a classic log are known to have been on the disk, and are damaged."""
+    original = patches.original(LogRecovery, "_judge_tail")
+
+    def judge_tail(self: LogRecovery, end: WalkEnd) -> WalkEnd:
+        found: WalkEnd = original(evolve(self, durable=evolve(self.durable, offset=0)), end)
+        return found
+
+    patches.replace(LogRecovery, "_judge_tail", judge_tail)
+
+
+@group_mutation
+def ledger_flushed_as_rarely_as_a_classic_log(patches: Patches) -> None:
+    original = patches.original(LogFlusher, "__init__")
+
+    def init(self: LogFlusher, *deps: object) -> None:
+        original(self, *deps[:-1], lambda: 500)
+
+    patches.replace(LogFlusher, "__init__", init)

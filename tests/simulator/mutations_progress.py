@@ -11,7 +11,8 @@ from rmqpy.dledger.heartbeat import Heartbeat
 from rmqpy.dledger.node import Node
 from rmqpy.dledger.protocol.messages import VoteResult
 from rmqpy.dledger.replication import Progress, Replication
-from rmqpy.dledger.state import Role
+from rmqpy.dledger.state import DiskState, Role
+from rmqpy.dledger.transfer import LeadershipTransfer
 from rmqpy.net.dledger.admission import PeerAdmission
 from simulator.mutation_engine import Patches, consensus_mutation, group_mutation
 
@@ -97,6 +98,17 @@ def candidate_that_waits_for_ever(patches: Patches) -> None:
         return result
 
     patches.replace(Election, "_pause_ms", pause_ms)
+
+
+@group_mutation
+def leader_stays_with_a_full_disk(patches: Patches) -> None:
+    original = patches.original(LeadershipTransfer, "_better_leaders")
+
+    def better_leaders(self: LeadershipTransfer) -> list[str]:
+        found: list[str] = [] if self.member.disk is DiskState.FULL else original(self)
+        return found
+
+    patches.replace(LeadershipTransfer, "_better_leaders", better_leaders)
 
 
 # Strangers

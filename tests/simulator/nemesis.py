@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic, Protocol
 
 from attrs import define
@@ -24,6 +25,9 @@ CHANGES_BEFORE_CRASH = 40
 
 RECOVERED_WITHIN_MS = 30_000
 """The time from a loss of power, of all machines without syncs, until the members are equal."""
+
+FULL_WITHIN_MS = 1000
+"""The time from the start of a truce until the disk of the leader is full."""
 
 STOPS = 0.2
 """The share of the crashes that are orderly shutdowns instead."""
@@ -60,6 +64,8 @@ class FaultTarget(Protocol[HostT]):
     def restart_name_server(self) -> None: ...
 
     def forge_request(self) -> None: ...
+
+    def lose_tail(self) -> None: ...
 
     def black_out(self, hosts: Sequence[HostT]) -> None: ...
 
@@ -99,6 +105,7 @@ class Nemesis(Generic[HostT]):
             (plan.truce_interval_ms, self._truce),
             (plan.blackout_interval_ms, self._black_out),
             (plan.stranger_interval_ms, self.cluster.forge_request),
+            (plan.tail_interval_ms, self.cluster.lose_tail),
         ):
             if interval_ms:
                 self._repeat(interval_ms, action)
@@ -164,6 +171,22 @@ class Nemesis(Generic[HostT]):
         timeline = self.cluster.timeline
         timeline.at(self.rng.randrange(progress.truce_ms), self._cut_line)
         timeline.at(progress.truce_ms, self._end_truce)
+        if self.rng.random() < 0.3:
+            timeline.at(self.rng.randrange(FULL_WITHIN_MS), self._fill_disk_of_leader)
+
+    def _fill_disk_of_leader(self) -> None:
+        """Fill the disk of a calm leader, if the others can do without it: one of them must lead
+        soon.
+        """
+        leader, progress = self.cluster.leader(), self.cluster.progress
+        quorum = len(self.cluster.hosts) // 2 + 1
+        if leader is None or leader.name not in progress.calm or len(progress.calm) <= quorum:
+            return
+        leader.disk.full = True
+        self.cluster.log(f"the disk of {leader.name}: full")
+        progress.calm -= {leader.name}
+        progress.disturb()
+        self.cluster.timeline.at(progress.truce_ms, partial(self._heal_disk, leader))
 
     def _cut_line(self) -> None:
         """Cut the connection between the leader and a member that is not spared."""
@@ -283,9 +306,14 @@ class Nemesis(Generic[HostT]):
             return
         self.cluster.progress.on_fault(host.name)
         kind = self.rng.choice(("full", "failing", "syncs_fail"))
-        setattr(host.disk, kind, True)
-        self.cluster.log(f"the disk of {host.name}: {kind}")
-        self._after(3000, lambda: self._heal_disk(host))
+        hosts = [host]
+        if kind == "syncs_fail" and not self._spared and self.rng.random() < 0.5:
+            # Without a majority that syncs, nothing may be acknowledged with SYNC_FLUSH.
+            hosts = list(self.cluster.hosts.values())
+        for each in hosts:
+            setattr(each.disk, kind, True)
+            self.cluster.log(f"the disk of {each.name}: {kind}")
+            self._after(3000, partial(self._heal_disk, each))
 
     def _heal_disk(self, host: HostT) -> None:
         host.disk.heal()

@@ -88,6 +88,11 @@ class SimulationPlan:
     With bare nodes, the files of one member expire.
     """
 
+    tail_interval_ms: int = NEVER
+    """The interval at which a member is stopped, loses its last entry to a flipped bit, and starts
+    among those who never had it.
+    """
+
     truce_interval_ms: int = NEVER
     """The interval at which a quorum is spared for a while, in which it must make progress."""
 
@@ -131,7 +136,7 @@ _LINES = (
     ("clients", "side_interval_ms stranger_interval_ms table_interval_ms"),
     ("network", "loss repeat delay_ms slow partition_interval_ms"),
     ("machines", "crash_interval_ms power tear down_ms pause_interval_ms pause_ms"),
-    ("disks", "disk_interval_ms flip_interval_ms hours_interval_ms sync_ms"),
+    ("disks", "disk_interval_ms flip_interval_ms tail_interval_ms hours_interval_ms sync_ms"),
     ("power", "blackout_interval_ms scattered"),
     ("others", "clock_interval_ms transfer_interval_ms truce_interval_ms"),
 )
@@ -158,6 +163,7 @@ def plan_of(seed: int) -> SimulationPlan:
         truce_interval_ms=rng.choice((0, 5000, 15_000)),
         stranger_interval_ms=rng.choice((0, 0, 400)),
         table_interval_ms=rng.choice((0, 1500)),
+        tail_interval_ms=rng.choice((0, 0, 15_000)),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 
 import pytest
-from harness.store import MemoryRig, bodies_of, read_all
+from harness.store import FILE_SIZE, MemoryRig, bodies_of, read_all
 
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.store.message_store import MessageStore
@@ -70,6 +70,32 @@ def test_puts_are_refused_until_the_log_has_space(rig: MemoryRig) -> None:
     assert "abort" not in rig.tree()
     store = rig.open()
     assert all_bodies(store) == expected
+    store.shutdown()
+
+
+def test_a_file_that_cannot_be_created_is_space_that_is_missing(rig: MemoryRig) -> None:
+    """Nothing is staged then. A DLedger log is out of space until the file can be created, so that
+    its member does not lead; in a classic log, each put tries again.
+    """
+    store = rig.open()
+    rig.put(store, 0)
+    end = store.log.max_offset
+    path = f"{log_part(rig)}{end + FILE_SIZE - end % FILE_SIZE:020d}"
+    rig.files.fail_write(path, errno.ENOSPC)
+    for number in range(1, 100):
+        store.appender.put([rig.draft(number)])
+        store.appender.commit()
+        store.dispatch()
+        if store.health.is_out_of_space:
+            break
+    for _ in range(3):
+        store.appender.commit()
+        assert store.health.is_out_of_space or not rig.flag
+        assert is_refused(store, rig, number)
+    rig.files.heal()
+    store.appender.commit()
+    assert not store.health.is_out_of_space
+    rig.put(store, 200)
     store.shutdown()
 
 

@@ -67,6 +67,8 @@ class DLedgerCommitLog:
     def __init__(self, entries: EntryStore, proposer: Proposer) -> None:
         self.entries = entries
         self.proposer = proposer
+        self._sizes_without_file: Sequence[int] = ()
+        """The sizes of the entries for which a file could not be created."""
 
     def set_proposer(self, proposer: Proposer) -> None:
         """Request the permission to append from ``proposer`` from now on."""
@@ -123,7 +125,9 @@ class DLedgerCommitLog:
         """
         _, count = self.proposer.grant()
         if count:
+            self._sizes_without_file = sizes
             self.entries.make_files(sizes)
+            self._sizes_without_file = ()
 
     @property
     def has_staged(self) -> bool:
@@ -131,6 +135,10 @@ class DLedgerCommitLog:
 
     def commit(self) -> None:
         self.entries.commit()
+        if self._sizes_without_file:
+            # Otherwise a disk without space for another file would seem to have space again.
+            self.entries.make_files(self._sizes_without_file)
+            self._sizes_without_file = ()
 
     def read(self, offset: PhysicalOffset, size: int) -> memoryview | None:
         if offset + size > self.entries.committed.value:
