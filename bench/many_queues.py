@@ -13,11 +13,13 @@ import argparse
 import gc
 import time
 from collections.abc import Callable
+from unittest.mock import patch
 
 from attrs import evolve
 
 from rmqpy.remoting.bodies import TopicConfig, TopicConfigSerializeWrapper
 from rmqpy.testing.harness import BrokerHarness, memory_broker
+from rmqpy.testing.memory_files import MemoryFiles
 
 UNIT_SIZE = 20
 
@@ -48,7 +50,12 @@ def filled(topics: int, queues: int) -> BrokerHarness:
         for queue_id in range(queues):
             harness.store.queues.of(name, queue_id).put(0, 0, 100, 0)
     harness.broker.topics.put(TopicConfig("changed"))
-    harness.store.flush_tracker.flush_queues()
+    for queue in harness.store.queues:
+        sync = queue.take_sync()
+        if sync is not None:
+            queue.synced(sync)  # Files in memory need no sync.
+    harness.store.flush_tracker.queue_flush_task()
+    harness.store.appender.forget_tails()
     return harness
 
 
@@ -66,7 +73,9 @@ def steps(harness: BrokerHarness, topics: int) -> dict[str, Callable[[int], None
 
     def flush(number: int) -> None:
         harness.send(topic=name_of(number))
-        store.flush_tracker.flush_queues()
+        task = store.flush_tracker.queue_flush_task()
+        assert task is not None  # It runs in a thread.
+        store.flush_tracker.queues_flushed(task)
 
     def saved(number: int) -> None:
         change(number)
@@ -83,7 +92,8 @@ def steps(harness: BrokerHarness, topics: int) -> dict[str, Callable[[int], None
     def delete(number: int) -> None:
         name = name_of(topics - 1 - number)
         broker.topics.delete(name)
-        store.delete_topic_queues(name)
+        with patch.object(MemoryFiles, "remove_tree"):  # It searches the names of all files.
+            store.delete_topic_queues(name)
 
     return {
         "flush of the queues, one message": flush,
