@@ -165,10 +165,10 @@ class FlushTracker:
         may have changed.
         """
         syncs = []
-        for queue in self._queues.changed | self._queues.shared:
+        for queue in self._queues.begin_flush():
             sync = queue.take_sync()
             if sync is None:
-                self._queues.changed.discard(queue)
+                self._queues.touched.discard(queue)
             else:
                 syncs.append(sync)
             if self._segments is not None:
@@ -226,7 +226,7 @@ class FlushTracker:
         for sync in task.queues:
             sync.queue.synced(sync)
             if sync.queue.take_sync() is None:
-                self._queues.changed.discard(sync.queue)
+                self._queues.touched.discard(sync.queue)
         if task.index is not None and self._index is not None:
             self._index.synced(task.index)
         if not self._is_reset:

@@ -1,7 +1,8 @@
-"""The limits of the system on the number of consume queues: each open file of a queue needs a
-mapping and two descriptors (Python keeps one of its own for a mapping), and they stay open.
+"""The limits of the system on the number of consume queues in use: each open file of a queue needs
+a mapping and two descriptors (Python keeps one of its own for a mapping). The files of a queue that
+is not used are closed at the second flush of the queues after that.
 
-Beyond a limit no queue can be created, and the store accepts no more messages. This module warns
+Beyond a limit no queue can be used, and the store accepts no more messages. This module warns
 before that.
 """
 
@@ -48,9 +49,9 @@ class SystemLimits:
         ):
             if limit is not None and queue_count * each * 100 >= limit * NEAR_PERCENT:
                 return (
-                    f"{queue_count} consume queues need {queue_count * each} of the {limit} {name}"
-                    f" of this process; beyond it no message is accepted: raise it with {remedy}"
-                    " and restart, or delete topics"
+                    f"{queue_count} consume queues in use need {queue_count * each} of the"
+                    f" {limit} {name} of this process; beyond it no message is accepted:"
+                    f" raise it with {remedy} and restart, or delete topics"
                 )
         return None
 

@@ -194,8 +194,8 @@ class Broker:
         )
         each("room", lambda: ROOM_PERIOD_MS, self._retry_full_disk)
         limits = QueueLimitWarning(SystemLimits.read())
-        limits.check(len(self.store.queues))
-        each("limits", lambda: CHECK_PERIOD_MS, lambda: limits.check(len(self.store.queues)))
+        limits.check(self.store.queues.open_count)
+        each("limits", lambda: CHECK_PERIOD_MS, lambda: limits.check(self.store.queues.open_count))
         each("lost pages", lambda: ROOM_PERIOD_MS, self.failures.check_pages)
         each("cleaning", lambda: identity.store.clean_resource_interval, self.cleaning.begin)
         each(

@@ -67,6 +67,10 @@ class MappedFile:
         return self._file
 
     @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    @property
     def view(self) -> memoryview:
         """The whole file, mapped for reading."""
         return (self._file or self.file).view
@@ -83,9 +87,17 @@ class MappedFile:
         meantime.
         """
         file = self._file
-        if file is None:
-            return
-        file.sync()
+        if file is not None:
+            file.sync()
+        else:
+            try:  # The bytes of a closed file may only be in the page cache.
+                closed = self._files.open(self.path)
+            except FileNotFoundError:
+                return
+            try:
+                closed.sync()
+            finally:
+                closed.close()
         if not self._name_durable:
             self._files.sync_dir(self.path.rpartition("/")[0])
             self._name_durable = True

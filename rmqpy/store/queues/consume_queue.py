@@ -56,7 +56,7 @@ class QueueSync:
 
 class ConsumeQueue:
     """One queue of one topic, whose units are written in place through a mapping. It adds itself to
-    ``changed`` when something of it is not durable or is removed.
+    ``touched`` when it is read, changed, or removed.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class ConsumeQueue:
         files: FileSystem,
         directory: str,
         file_size: int,
-        changed: set[ConsumeQueue] | None = None,
+        touched: set[ConsumeQueue] | None = None,
     ) -> None:
         assert file_size % QUEUE_UNIT_SIZE == 0
-        self._changed = set() if changed is None else changed
+        self._touched = set() if touched is None else touched
         self._directory = directory
         self._segments = MappedFiles(files, (directory,), file_size)
         self.state = array("q", bytes(8 * STATE_COUNT))
@@ -122,6 +122,12 @@ class ConsumeQueue:
     def segments(self) -> MappedFiles:
         """The files of the queue."""
         return self._segments
+
+    @property
+    def is_open(self) -> bool:
+        """True if the first or the last file is open."""
+        files = self._segments
+        return bool(files) and (files.last.is_open or files.first.is_open)
 
     @property
     def max_offset(self) -> QueueOffset:
@@ -203,6 +209,7 @@ class ConsumeQueue:
         position = queue_offset * QUEUE_UNIT_SIZE
         if not 0 <= position < self._end:
             return memoryview(b"")
+        self._touched.add(self)
         file = self._segments.find(position)
         if file is None:
             return memoryview(b"")
@@ -266,7 +273,7 @@ class ConsumeQueue:
         process (removed units, zeros) may only be in the page cache.
         """
         self._cleared = True
-        self._changed.add(self)
+        self._touched.add(self)
         if self._segments:
             self._dirty_from = min(self._dirty_from, self._segments.last.first_offset)
 
@@ -285,13 +292,14 @@ class ConsumeQueue:
 
     def destroy(self) -> None:
         """Remove all files."""
-        self._changed.add(self)
+        self._touched.add(self)
         while self._segments:
             self._segments.drop_last()
         self._end = self._min = self._dirty_from = 0
         self.max_physical_offset = PhysicalOffset(0)
 
     def close(self) -> None:
+        """Close the files, which the next use opens again; what was written stays written."""
         self._segments.close()
 
     def _first_at_or_after(self, physical_offset: int, first: int) -> int:
@@ -321,7 +329,7 @@ class ConsumeQueue:
         return found
 
     def _write(self, position: int, data: bytes | memoryview) -> None:
-        self._changed.add(self)
+        self._touched.add(self)
         rest = memoryview(data)
         while rest:
             file = self._file_for(position)
@@ -380,7 +388,7 @@ class ConsumeQueue:
         if stale > used:
             last.file.writable[used:stale] = bytes(stale - used)
             self.mark_suspect()
-        self._changed.add(self)
+        self._touched.add(self)
         self._end = position
         self._min = min(self._min, self._end)
         self._dirty_from = min(self._dirty_from, self._end)

@@ -34,10 +34,12 @@ class ConsumeQueueTable:
         self._queues: dict[QueueName, ConsumeQueue] = {}
         self._ids: dict[str, set[int]] = {}
         """The queue ids of each topic."""
-        self.changed: set[ConsumeQueue] = set()
-        """The queues with changes that may not be durable, and removed queues, since the last
-        flush. A flush therefore costs the same with any number of queues.
+        self.touched: set[ConsumeQueue] = set()
+        """The queues that were used or removed since the last flush, or whose changes may not be
+        durable. A flush therefore costs the same with any number of queues.
         """
+        self._recent: set[ConsumeQueue] = set()
+        """Those of the flush before."""
         self.shared: set[ConsumeQueue] = set()
         """The queues that the C core may write at any time."""
         self._torn: dict[str, BrokenFileSequenceError] = {}
@@ -79,7 +81,9 @@ class ConsumeQueueTable:
 
     def _load_queue(self, topic: str, queue_id: int) -> None:
         try:
-            self._open(topic, queue_id).load()
+            queue = self._open(topic, queue_id)
+            queue.load()
+            queue.close()
         except BrokenFileSequenceError as fault:
             self._pop(topic, queue_id)
             self._torn[f"{self._directory}/{topic}/{queue_id}"] = fault
@@ -101,6 +105,7 @@ class ConsumeQueueTable:
         """Clear the bytes after the ends of the queues, after the log has been accepted."""
         for queue in self:
             queue.finish_recovery()
+            queue.close()
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = f"{self._directory}/{topic}/{queue_id}"
@@ -111,7 +116,7 @@ class ConsumeQueueTable:
                 "a topic that can name a directory and a queue number from 0 on",
                 "stop the broker and check the commit log: the message is damaged",
             )
-        queue = ConsumeQueue(self._files, directory, self._file_size, self.changed)
+        queue = ConsumeQueue(self._files, directory, self._file_size, self.touched)
         self._queues[topic, queue_id] = queue
         self._ids.setdefault(topic, set()).add(queue_id)
         return queue
@@ -124,8 +129,25 @@ class ConsumeQueueTable:
 
     def release_shared(self) -> None:
         """Record that the C core writes to no queue until it is shared again."""
-        self.changed |= self.shared
+        self.touched |= self.shared
         self.shared.clear()
+
+    def begin_flush(self) -> set[ConsumeQueue]:
+        """Return the queues that a flush must examine. Close the files of those that were not used
+        since the flush before: a queue without traffic needs neither a mapping nor descriptors. No
+        flush may be running.
+        """
+        examined = self.touched | self.shared
+        for queue in self._recent - examined:
+            queue.close()
+        self._recent = examined
+        return examined
+
+    @property
+    def open_count(self) -> int:
+        """The number of queues with open files."""
+        used = self.touched | self.shared | self._recent
+        return sum(queue.is_open for queue in used)
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return the queue, or None if it does not exist."""
@@ -197,9 +219,12 @@ class ConsumeQueueTable:
             queue.reset_to(log_min_offset)
 
     def correct_min_offsets(self, log_min_offset: int) -> None:
-        """Raise the first offset of every queue to its first message in the log."""
+        """Raise the first offset of every queue to its first message in the log, at the start."""
         for queue in self:
             queue.correct_min_offset(log_min_offset)
+            queue.close()
+            if queue.take_sync() is None:
+                self.touched.discard(queue)
 
     def drop_topic(self, topic: str) -> int:
         """Delete the queues of a topic, and return their number."""

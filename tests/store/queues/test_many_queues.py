@@ -92,7 +92,7 @@ def test_a_failed_flush_is_repeated_for_the_same_queues(
     assert again is not None and set(again.queues) == set(task.queues)
     again.run()
     store.flush_tracker.queues_flushed(again)
-    assert not store.queues.changed
+    assert not store.queues.touched
     store.shutdown()
 
 
