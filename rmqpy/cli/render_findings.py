@@ -37,11 +37,13 @@ class Report:
         self._begun = True
 
     def fail(self, error: Exception, exit_code: int) -> None:
-        """End the document after an error in the middle of the audit. Raise the error again if
-        nothing was written, or if the output is text.
+        """End the document after an error in the audit. Raise the error again if the output is
+        text.
         """
-        if not (self._as_json and self._begun):
+        if not self._as_json:
             raise error
+        self._begin()
+        self._before()
         self._stream.write("\n], " + json.dumps(error_json(error, exit_code))[1:] + "\n")
 
     def findings(self, findings: list[Finding]) -> None:

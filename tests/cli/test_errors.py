@@ -92,6 +92,9 @@ def test_an_audit_that_fails_halfway_ends_its_document(
     monkeypatch.setattr(engine, "KeyCheck", fail)
     value = failed(["store", "fsck", str(store)], capsys)
     assert (value["found"], value["exit_code"]) == ("a", 1)
+    assert main(["pipeline", "audit", str(store), "--format", "json"]) == 1
+    (audited,) = json.loads(capsys.readouterr().out)["stores"]
+    assert audited["findings"] and (audited["found"], audited["exit_code"]) == ("a", 1)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,13 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, add_format_option, add_log_options
+from rmqpy.cli.parsing import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_NO,
+    add_format_option,
+    add_log_options,
+)
 from rmqpy.cli.pipeline.engine import (
     engine_option,
     spark_of,
@@ -15,6 +21,7 @@ from rmqpy.cli.pipeline.engine import (
     store_runners,
     takes_spark,
 )
+from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -67,7 +74,7 @@ def _audit(options: argparse.Namespace) -> int:
         progress = stack.enter_context(ProgressLine("checked"))
         for number, root in enumerate(roots):
             print(('{"stores": [' if not number else ",") if as_json else root)
-            report = Report(as_json=as_json)
+            report = Report(as_json=as_json, before=progress.clear)
             plan = AuditOptions(
                 root=root,
                 blocks=picture is not None,
@@ -79,7 +86,12 @@ def _audit(options: argparse.Namespace) -> int:
             if tables is not None:
                 plan = tables.of(plan)
             runner = runners(read_directory(OsFileSystem(), root)) if runners else None
-            audit = audit_store(OsFileSystem(), plan, runner)
+            try:
+                audit = audit_store(OsFileSystem(), plan, runner)
+            except (RmqError, OSError) as error:
+                report.fail(error, EXIT_FAILED)
+                print("]}")
+                return EXIT_FAILED
             report.end(audit)
             if picture is not None:
                 picture.add(audit)
