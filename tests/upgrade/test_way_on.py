@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shutil
 from collections.abc import Callable
@@ -14,9 +15,12 @@ from harness.upgrade import PEERS, SHOWN, RunUpgrade
 from rmqpy.cli import main
 from rmqpy.codec.backend import scan_records
 from rmqpy.config.loading import load_broker_configuration
+from rmqpy.model.errors import StoreError
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.message_store import StoreContext, open_store
 from rmqpy.testing.manual_scheduler import ManualScheduler
+from rmqpy.upgrade.plan.node_context import NodeContext
+from rmqpy.upgrade.plan.operations import Create
 
 ROUNDS_MAX = 8
 IDS = "--self-id n0=n0 --self-id n1=n1 --self-id n2=n2"
@@ -48,9 +52,7 @@ class Operator:
         for _ in range(ROUNDS_MAX):
             code, _, err = self.run(line)
             if code == 0:
-                if line.startswith("plan "):
-                    self.apply(line)
-                return
+                return self.apply(line) if line.startswith("plan ") else None
             line = self.follow(line, err)
         raise AssertionError((line, self.taken))
 
@@ -61,7 +63,13 @@ class Operator:
             code, _, err = self.run(line)
             if code and number:
                 code, _, err = self.run(f"{line} --give-up {number[1]}")
+            half_done = re.search(r"finish it with rmqpy upgrade (apply --resume \S+), or", err)
+            if half_done is not None:
+                self.taken.append("resume")
+                self.finish(half_done[1])
+                return self.finish(plan)
             assert code == 0, err
+        return None
 
     def follow(self, line: str, err: str) -> str:
         """Take the remedy that the message names; return the command to run next."""
@@ -80,6 +88,9 @@ class Operator:
             ),
             r"set (\w+) on all nodes to what the files have": self.correct_size,
             r"(\w+): .*write the values with which the files were created": self.correct_size,
+            r"start the broker once as it is configured, and stop it|start the broker once with": (
+                self.start_killed
+            ),
             r"give --self-id and --peers": lambda _: f"{line} --peers '{PEERS}' {IDS}",
         }
         for pattern, remedy in remedies.items():
@@ -89,11 +100,40 @@ class Operator:
                 return remedy(found) or line
         raise AssertionError(f"{line}: no remedy in {err}")
 
+    def start_until_it_works(self, name: str) -> None:
+        """Start a member again and again, after taking the remedy that its refusal names."""
+        remedies: dict[str, Callable[[re.Match[str]], object]] = {
+            r"set (enableDLegerCommitLog)=(true)": lambda found: self.configure(name, found),
+            r"run rmqpy upgrade (apply --resume \S+) to finish": lambda found: self.run(found[1]),
+            r"restore the missing files of either from another": lambda _: self.finish(JOIN),
+        }
+        for _ in range(ROUNDS_MAX):
+            try:
+                return start_once(self.root, name)
+            except StoreError as refusal:
+                text = str(refusal)
+            pattern, found = next(
+                (pattern, found)
+                for pattern in remedies
+                if (found := re.search(pattern, text)) is not None
+            )
+            self.taken.append(pattern)
+            remedies[pattern](found)
+        raise AssertionError(self.taken)
+
+    def configure(self, name: str, found: re.Match[str]) -> None:
+        conf, (key, value) = self.root / f"{name}.conf", found.groups()
+        conf.write_text(re.sub(rf"(?m)^{key}=.*$", f"{key}={value}", conf.read_text()))
+
     def quarantine(self, found: re.Match[str]) -> None:
         main(["store", "fsck", found[1], "--quarantine", "--yes"])
 
     def start(self, found: re.Match[str]) -> None:
         start_once(self.root, found[1])
+
+    def start_killed(self, _: re.Match[str]) -> None:
+        for abort in self.root.glob("*/abort"):
+            start_once(self.root, abort.parent.name)
 
     def correct_size(self, _: re.Match[str]) -> None:
         for conf in self.root.glob("*.conf"):
@@ -166,7 +206,7 @@ def test_a_killed_member_that_its_group_refuses(joined: Path, run: RunUpgrade) -
     Operator(joined, run).finish(JOIN)
     start_once(joined, "n2")
     assert not (joined / "n2/abort").exists()
-    _, out, _ = run("check n0 n2 -c n0=n0.conf -c n2=n2.conf")
+    _, out, _ = run("check n0 n2 -c n0=n0.conf -c n2=n2.conf --details")
     assert "\n        -> " in out, "the remedy has its own line"
     for name in ("same-log", "same-divide", "clean-stop", "log-sound", "divide-fits"):
         assert f"FINDING [{name}]" not in out, out
@@ -189,3 +229,68 @@ def test_an_empty_folder_at_the_target_is_replaced(lagging: Path, run: RunUpgrad
     Operator(lagging, run).finish(PLAN)
     code, out, _ = run(f"check {SHOWN}")
     assert code == 0, out
+
+
+def interrupt(run: RunUpgrade, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    """Let a command end in its first operation that creates a file, as on a full disk."""
+
+    def perform(self: Create, context: NodeContext) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", self.path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Create, "perform", perform)
+        code, _, err = run(line)
+    assert code == 1 and "--resume" in err, err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["plan", "start"])
+def test_a_plan_that_was_interrupted(
+    lagging: Path, run: RunUpgrade, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Both another plan and a start of the broker lead back to it."""
+    assert run(PLAN)[0] == 0
+    interrupt(run, monkeypatch, f"apply --plan plan.json --node n2 {SHOWN}")
+    operator = Operator(lagging, run)
+    if first == "plan":
+        for member in ("n0", "n1"):
+            operator.finish(f"apply --plan plan.json --node {member} {SHOWN}")
+        shutil.rmtree(lagging / "n1/index")  # Another plan than the interrupted one.
+        operator.finish(PLAN)
+    else:
+        operator.start_until_it_works("n2")
+    assert operator.taken
+
+
+@pytest.mark.slow
+def test_a_member_that_was_killed_before_the_way_back(joined: Path, run: RunUpgrade) -> None:
+    kill(joined, "n1")
+    operator = Operator(joined, run)
+    operator.finish(f"{LEAVE} --role n0=SYNC_MASTER --role n1=SLAVE --role n2=SLAVE")
+    assert operator.taken
+    assert run(f"check {SHOWN}")[0] == 0
+    for member in ("n0", "n1", "n2"):
+        start_once(joined, member)
+
+
+def flag_off(root: Path) -> None:
+    conf = root / "n2.conf"
+    conf.write_text(conf.read_text().replace("CommitLog=true", "CommitLog=false"))
+
+
+def no_last_file(root: Path) -> None:
+    max((root / "n2/commitlog").iterdir()).unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [flag_off, no_last_file])
+def test_a_start_that_is_refused(
+    joined: Path, run: RunUpgrade, damage: Callable[[Path], None]
+) -> None:
+    damage(joined)
+    operator = Operator(joined, run)
+    operator.start_until_it_works("n2")
+    assert operator.taken
+    _, out, _ = run("check n0 n2 -c n0=n0.conf -c n2=n2.conf --details")
+    for name in ("same-log", "same-divide", "clean-stop", "log-sound", "divide-fits"):
+        assert f"FINDING [{name}]" not in out, out
