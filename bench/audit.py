@@ -25,7 +25,7 @@ from attrs import asdict, define
 
 from rmqpy.audit.checks.engine import AuditOptions, audit_store
 from rmqpy.audit.facts.log_reader import QueueMessages
-from rmqpy.audit.replicas.certificate import certify
+from rmqpy.audit.replicas.certify import certify
 from rmqpy.audit.replicas.manifest import ManifestPlan, Md5, make_manifest
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.codec import layout

@@ -16,7 +16,8 @@ from typing import Any
 from attrs import define, field
 
 from rmqpy.audit.facts.log_reader import QueueMessages
-from rmqpy.audit.replicas.certificate import Certificate, certify
+from rmqpy.audit.replicas.certificate import Certificate
+from rmqpy.audit.replicas.certify import certify
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.config.loading import load_broker_configuration

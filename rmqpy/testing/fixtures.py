@@ -10,7 +10,8 @@ from pathlib import Path
 from attrs import define, field
 
 from rmqpy.audit.facts.log_reader import QueueMessages
-from rmqpy.audit.replicas.certificate import Certificate, certify
+from rmqpy.audit.replicas.certificate import Certificate
+from rmqpy.audit.replicas.certify import certify
 from rmqpy.audit.replicas.manifest import Manifest, Md5
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.model.codes import RequestCode

@@ -14,8 +14,9 @@ from attrs import define, evolve
 from harness.audit import directory_of, manifest_of
 
 from rmqpy.audit.facts.log_reader import QueueMessages
-from rmqpy.audit.replicas.certificate import Certificate, certify, check_signature, signature_of
+from rmqpy.audit.replicas.certificate import Certificate, check_signature, signature_of
 from rmqpy.audit.replicas.certificate_text import certificate_lines
+from rmqpy.audit.replicas.certify import certify
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.replicas.verdict import DIFFERENT, EQUAL, NOTHING_COMPARED, Containment, Word
 from rmqpy.cli import main

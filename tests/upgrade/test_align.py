@@ -20,8 +20,9 @@ from harness.upgrade import (
     tree_of,
 )
 
-from rmqpy.audit.replicas.certificate import Certificate, certify
+from rmqpy.audit.replicas.certificate import Certificate
 from rmqpy.audit.replicas.certificate_text import certificate_lines
+from rmqpy.audit.replicas.certify import certify
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.codec.units import QUEUE_UNIT

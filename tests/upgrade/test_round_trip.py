@@ -11,8 +11,8 @@ from harness.store import CrashingFiles
 from harness.upgrade import MakeUpgradeRig, UpgradeRig
 
 from rmqpy.audit.facts.log_reader import QueueMessages
-from rmqpy.audit.replicas.certificate import certify
 from rmqpy.audit.replicas.certificate_text import certificate_lines
+from rmqpy.audit.replicas.certify import certify
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.testing.manual_scheduler import ManualScheduler

@@ -1,7 +1,7 @@
 """The equality certificate: evidence that every message of one store is the same in others.
 
-A certificate is computed from manifests, and from the stores' files where they are available. It
-covers
+A certificate is computed from manifests (:mod:`rmqpy.audit.replicas.certify`), and from the stores'
+files where they are available. It covers
 
 * every field of every message (:mod:`rmqpy.audit.replicas.message_comparison`), of the classic log
   and of the DLedger log;
@@ -33,26 +33,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from attrs import asdict, define, evolve, field
+from attrs import asdict, define, field
 
 from rmqpy.audit.checks.key_check import KeyHole
 from rmqpy.audit.facts.learned import ProofAge, age_of_json
-from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.replicas.message_comparison import (
     DifferenceGroup,
-    MessageComparison,
     MessageDifference,
-    MessageSummer,
 )
 from rmqpy.audit.replicas.table_comparison import (
     TableDifference,
-    compare_tables,
-    impossible_offsets,
-    queue_ends,
-    unjudged_tables,
 )
 from rmqpy.audit.replicas.verdict import (
     DIFFERENT,
@@ -63,13 +56,11 @@ from rmqpy.audit.replicas.verdict import (
 )
 from rmqpy.audit.scan.findings import FindingCode, Severity
 from rmqpy.model.errors import RmqError
-from rmqpy.store.ledger.classic_prefix import digest_of_blocks
 
 __all__ = [
     "Certificate",
     "Comparison",
     "Subject",
-    "certify",
     "check_signature",
     "is_signed",
     "signature_of",
@@ -78,11 +69,6 @@ __all__ = [
 KIND: Final = "rmqpy-certificate"
 CERTIFICATE_FORMAT: Final = 2
 """Since 2: tables, keys, groups of differences, ``not_examined``, and words of the verdict."""
-NEVER_EXAMINED: Final = (
-    "bytes after the last message of a file, and after its filler",
-    "broker.conf, and the files in rmqpy/",
-    "extensions of consume queues",
-)
 SEVERE: Final = (Severity.DAMAGE, Severity.DERIVED)
 
 
@@ -328,130 +314,3 @@ def is_signed(raw: bytes) -> bool:
         return "signature" in _tree(raw)
     except RmqError:
         return False
-
-
-def certify(
-    manifests: Sequence[Manifest],
-    now_ms: int,
-    available: Mapping[str, MessageSummer] | None = None,
-    *,
-    earlier: int = 0,
-) -> Certificate:
-    """Compare the stores of these manifests, the first ``earlier`` of which are earlier states.
-
-    ``available`` maps names of manifests to stores whose files can be read.
-    """
-    named = list(_distinctly_named(manifests))
-    past, present = named[:earlier], named[earlier:]
-    reference = max(present, key=lambda each: (each.end, -each.begin))
-    pairs = [(before, after, True) for before in past for after in present]
-    pairs += [(reference, other, False) for other in present if other is not reference]
-    ends = queue_ends(present)
-    return Certificate(
-        made_ms=now_ms,
-        subjects=(
-            *(_subject(each, queue_ends([each])) for each in past),
-            *(_subject(each, ends) for each in present),
-        ),
-        comparisons=tuple(
-            _compare(one, other, available or {}, may_have_more=grown)
-            for one, other, grown in pairs
-        ),
-        not_examined=tuple(_not_examined(named)),
-    )
-
-
-def _not_examined(manifests: Sequence[Manifest]) -> Iterator[str]:
-    yield from NEVER_EXAMINED
-    unjudged = unjudged_tables(manifests)
-    if unjudged:
-        yield f"the content of {', '.join(unjudged)}"
-    old = [each.name for each in manifests if each.contents is None]
-    if old:
-        yield (
-            f"tables, and offsets in messages that have moved, of {', '.join(old)}: its manifest"
-            " has format 1"
-        )
-    for each in manifests:
-        if each.uncommitted:
-            count = len(each.uncommitted)
-            yield f"{count} messages of {each.name} that are not known to be committed"
-
-
-def _distinctly_named(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
-    for number, manifest in enumerate(manifests, 1):
-        if manifest.name in {later.name for later in manifests[number:]}:
-            manifest = evolve(manifest, name=f"{manifest.name} before")
-        yield manifest
-
-
-def _subject(manifest: Manifest, ends: Mapping[tuple[str, int], int]) -> Subject:
-    messages = manifest.messages
-    old_log = manifest.log("classic")
-    files = () if old_log is None else old_log.files
-    return Subject(
-        name=manifest.name,
-        digest=manifest.content_digest(),
-        begin=manifest.begin,
-        end=manifest.end,
-        messages=messages,
-        queued=sum(queue.count for queue in manifest.queues),
-        by_queue=sum(queue.right_units for queue in manifest.queues),
-        by_id=messages - manifest.findings.get("RECORD_PLACE", 0),
-        keys=manifest.keys,
-        keys_found=manifest.keys_found,
-        divided_offset=files[-1].end_offset if files else -1,
-        old_log_end=files[-1].end if files else -1,
-        old_log_digest=",".join(
-            digest_of_blocks(file.blocks) for file in reversed(files) if file.blocks
-        ),
-        findings=manifest.findings,
-        first_findings=manifest.first_findings,
-        key_holes=manifest.key_holes,
-        uncommitted=len(manifest.uncommitted),
-        impossible_offsets=tuple(impossible_offsets(manifest, ends)),
-        age=manifest.age,
-    )
-
-
-def _compare(
-    reference: Manifest,
-    other: Manifest,
-    available: Mapping[str, MessageSummer],
-    *,
-    may_have_more: bool,
-) -> Comparison:
-    compared = MessageComparison(reference, other, available)
-    compared.run()
-    mine = {table.name: table.digest for table in reference.tables}
-    theirs = {table.name: table.digest for table in other.tables}
-    names = sorted({*mine, *theirs})
-    return Comparison(
-        other=other.name,
-        reference=reference.name,
-        may_have_more=may_have_more,
-        **asdict(compared.counts),
-        tables=tuple(name for name in names if mine.get(name) != theirs.get(name)),
-        table_differences=tuple(compare_tables(reference, other, is_earlier=may_have_more)),
-        key_holes=tuple(_different_holes(reference, other, is_earlier=may_have_more)),
-        groups=tuple(compared.groups.values()),
-        differences=tuple(compared.differences),
-    )
-
-
-def _different_holes(
-    reference: Manifest, other: Manifest, *, is_earlier: bool
-) -> Iterator[KeyHole]:
-    """Yield the holes of the key index that only one of two stores has, where both have messages.
-
-    Holes of an earlier state may have been filled since.
-    """
-    if reference.contents is None or other.contents is None:
-        return
-    begin, end = max(reference.begin, other.begin), min(reference.end, other.end)
-    mine, theirs = set(reference.key_holes), set(other.key_holes)
-    yield from (
-        hole
-        for hole in sorted(theirs - mine if is_earlier else theirs ^ mine)
-        if hole[1] >= begin and hole[0] < end
-    )

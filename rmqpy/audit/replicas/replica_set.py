@@ -13,7 +13,8 @@ from typing import Any
 from attrs import define
 
 from rmqpy.audit.facts.log_reader import QueueMessages
-from rmqpy.audit.replicas.certificate import Certificate, certify
+from rmqpy.audit.replicas.certificate import Certificate
+from rmqpy.audit.replicas.certify import certify
 from rmqpy.audit.replicas.compare import (
     Difference,
     LocalStore,

@@ -37,8 +37,8 @@ def add_verbs(verbs: Commands) -> None:
 def _verify(options: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from rmqpy.audit.replicas.certificate import certify
     from rmqpy.audit.replicas.certificate_text import certificate_lines
+    from rmqpy.audit.replicas.certify import certify
     from rmqpy.upgrade.checks.replica import LocalReplica
 
     group = options.given_group
