@@ -14,13 +14,14 @@ from attrs import define, evolve, field
 from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import MASTER_ID
 from simulator.bit_rot import BitRot
-from simulator.broker_host import BrokerHost
+from simulator.broker_host import ROOT, BrokerHost
 from simulator.checkers import BrokerChecker, ClassicChecker, GroupChecker, classic_records
 from simulator.cluster import STEP_MS, Cluster, Outcome
 from simulator.invariants import InvariantViolationError, StartRefusedError
 from simulator.name_servers import NameServerHost, name_server_addresses
 from simulator.network import Machine
 from simulator.operators import may_cut
+from simulator.records import QUEUE_OFFSET_AT
 from simulator.routes import Routes
 from simulator.side_traffic import SideTraffic
 from simulator.strangers import Stranger
@@ -105,6 +106,11 @@ class BrokerCluster(Cluster[BrokerHost]):
             server.start()
         for host in self.hosts.values():
             self.start(host)
+            hidden = host.running.store.queues.hidden_count if host.running is not None else -1
+            if hidden != self.checker.hidden:
+                raise InvariantViolationError(
+                    f"{host.name} reports {hidden} hidden messages of {self.checker.hidden}"
+                )
 
     def start_workload(self) -> None:
         self.producer.routes.start()
@@ -361,7 +367,13 @@ class BrokerCluster(Cluster[BrokerHost]):
         """Fill a classic log with a broker, stop it, and copy its files to all hosts."""
         old = BrokerCluster(
             evolve(
-                self.plan, members=1, dledger=False, power=False, old_messages=0, name_servers=0
+                self.plan,
+                members=1,
+                dledger=False,
+                power=False,
+                old_messages=0,
+                name_servers=0,
+                table_interval_ms=0,
             ),
             timeline=self.timeline,
         )
@@ -373,6 +385,8 @@ class BrokerCluster(Cluster[BrokerHost]):
         host.stop()
         while host.life is not None:
             old.advance(100)
+        if self.plan.twice:
+            _number_last_message_twice(host)
         for path, node in host.disk.nodes.items():
             for other in self.hosts.values():
                 other.disk.now_ms = host.disk.now_ms
@@ -440,3 +454,18 @@ def _is_caught_up(host: BrokerHost, end: int) -> bool:
         and entries.committed_index == end
         and not running.store.dispatcher.behind_bytes
     )
+
+
+def _number_last_message_twice(host: BrokerHost) -> None:
+    """Give the last message of a stopped broker the queue offset of the one before it in its queue,
+    if there is one, and remove the consume queues, which the next start builds again.
+    """
+    last = classic_records(host)[-1]
+    if not last.queue_offset:
+        return
+    start = last.physical_offset % host.plan.file_size
+    path = f"{ROOT}/commitlog/{last.physical_offset - start:020d}"
+    at = start + QUEUE_OFFSET_AT
+    host.disk.nodes[path].data[at : at + 8] = (last.queue_offset - 1).to_bytes(8)
+    for each in [each for each in host.disk.nodes if each.startswith(f"{ROOT}/consumequeue/")]:
+        del host.disk.nodes[each]

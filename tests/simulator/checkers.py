@@ -76,6 +76,11 @@ class BrokerChecker(Checker, HistoryRecorder):
         """Whether no member has a damaged entry."""
         return True
 
+    @property
+    def hidden(self) -> int:
+        """The number of messages whose queue offset another one has."""
+        return 0
+
     def start_from(self, records: Iterable[MessageRecord]) -> None:
         """Note the classic log with which every member starts."""
 
@@ -110,6 +115,10 @@ class GroupChecker(BrokerChecker):
     @property
     def is_undamaged(self) -> bool:
         return not any(view.damaged for view in self.views.values())
+
+    @property
+    def hidden(self) -> int:
+        return self.invariants.hidden
 
     def check(self, name: str) -> None:
         self.views[name].check()

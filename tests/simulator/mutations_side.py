@@ -13,6 +13,8 @@ from rmqpy.broker.services.transaction_check import TransactionCheckService
 from rmqpy.broker.state.persistence import TableFile, TableWriter
 from rmqpy.dledger import replication
 from rmqpy.store.files.atomic import read_with_backup
+from rmqpy.store.queues.consume_queue import ConsumeQueue
+from rmqpy.store.queues.table import ConsumeQueueTable
 from simulator.mutation_engine import Patches, group_mutation
 
 
@@ -56,3 +58,13 @@ def damaged_table_replaces_its_backup(patches: Patches) -> None:
         return read_with_backup(self.files, self.path, decode)
 
     patches.replace(TableFile, "load", load)
+
+
+@group_mutation
+def second_message_hidden_in_silence(patches: Patches) -> None:
+    """A message whose queue offset is taken is neither counted nor logged."""
+
+    def report(self: ConsumeQueueTable, topic: str, queue_id: int, queue: ConsumeQueue) -> None:
+        queue.hidden.clear()
+
+    patches.replace(ConsumeQueueTable, "_report_hidden", report)

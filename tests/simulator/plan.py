@@ -30,6 +30,11 @@ class SimulationPlan:
     old_messages: int = 0
     """The number of messages in a classic log before the DLedger log, equal on all members."""
 
+    twice: bool = False
+    """Whether the classic log has a message whose queue offset is taken, as Java's leaders can
+    assign it.
+    """
+
     duration_ms: int = 60_000
     heartbeat_ms: int = 2000
     tick_ms: int = 40
@@ -130,7 +135,7 @@ class SimulationPlan:
 
 
 _LINES = (
-    ("cluster", "seed members dledger sync_flush old_messages name_servers preferred"),
+    ("cluster", "seed members dledger sync_flush old_messages twice name_servers preferred"),
     ("timing", "heartbeat_ms tick_ms file_size"),
     ("traffic", "duration_ms queues body_bytes send_interval_ms batch pull_interval_ms"),
     ("clients", "side_interval_ms stranger_interval_ms table_interval_ms"),
@@ -164,6 +169,7 @@ def plan_of(seed: int) -> SimulationPlan:
         stranger_interval_ms=rng.choice((0, 0, 400)),
         table_interval_ms=rng.choice((0, 1500)),
         tail_interval_ms=rng.choice((0, 0, 15_000)),
+        twice=rng.random() < 0.5,
     )
 
 

@@ -183,7 +183,7 @@ class ProgressChecker(Generic[HostT]):
         for name, host in self.hosts.items():
             node = host.node
             if name not in self.calm:
-                # A failed transfer leaves its term with the member that was to take it.
+                # A candidate may be about to enter a larger term.
                 if node is not None and max(node.term, node._member.known_max_term) > term:
                     return False
             elif node is None or (node.leader_id, node.term) != (leader, term):
