@@ -1,0 +1,190 @@
+"""Three hosts on one machine: network namespaces on a bridge, each with an sshd of its own.
+
+This needs root and Debian's openssh-server (``RMQPY_SSHD`` names its program if it is not in the
+path). Users and keys are in the folder of the test; ``ip netns exec`` shows the namespaces another
+``/etc/passwd``, so nothing of the machine's is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from attrs import define
+
+SSHD_SECONDS_MAX: Final = 20
+NETNS: Final = Path("/etc/netns")
+"""The files that ``ip netns exec`` mounts over those of /etc."""
+
+SSHD_CONFIG = """ListenAddress {address}
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/key.pub
+PidFile {folder}/sshd-{name}.pid
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+PermitRootLogin yes
+SetEnv PATH={path} PYTHONPATH={python_path}
+"""
+SSH = """#!/bin/sh
+exec {ssh} -F {folder}/ssh_config "$@"
+"""
+SSH_CONFIG = """Host *
+  User root
+  IdentityFile {folder}/key
+  UserKnownHostsFile {folder}/known_hosts
+  StrictHostKeyChecking no
+  LogLevel ERROR
+"""
+
+
+def missing() -> str | None:
+    """Return why the hosts cannot be made here, or None."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    for program in ("ip", "ssh", "ssh-keygen"):
+        if shutil.which(program) is None:
+            return f"{program} is not installed"
+    if not sshd_program():
+        return "sshd is not installed, and RMQPY_SSHD does not name it"
+    return None
+
+
+def sshd_program() -> str | None:
+    return os.environ.get("RMQPY_SSHD") or shutil.which("sshd")
+
+
+@define
+class SshHosts:
+    """The hosts; ``names`` are those of the namespaces, ``addresses`` those of the hosts."""
+
+    folder: Path
+    gateway: str
+    addresses: dict[str, str]
+    sshds: dict[str, subprocess.Popen[bytes]]
+
+    def cut_connections(self) -> int:
+        """Kill the ssh sessions of all hosts, and return their number."""
+        masters = {sshd.pid for sshd in self.sshds.values()}
+        parents = {pid: parent for pid, parent in _processes()}
+        # The direct children of ``ip netns exec``'s sshd, which has become it.
+        sessions = [pid for pid, parent in parents.items() if parent in masters]
+        for pid in sessions:
+            os.kill(pid, signal.SIGKILL)
+        return len(sessions)
+
+
+def _processes() -> Iterator[tuple[int, int]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            yield int(entry.name), int(fields[1])
+
+
+@contextmanager
+def ssh_hosts(folder: Path, names: tuple[str, ...]) -> Iterator[SshHosts]:
+    """Make the hosts, and remove them and everything that still runs there."""
+    mark = f"rq{os.getpid() % 100_000}"
+    bridge, subnet = f"{mark}b", f"10.231.{os.getpid() % 250}"
+    spaces = {name: f"{mark}{name}" for name in names}
+    addresses = {name: f"{subnet}.{number}" for number, name in enumerate(names, 1)}
+    _make_keys(folder)
+    sshds: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        _ip(f"link add {bridge} type bridge")
+        _ip(f"addr add {subnet}.254/24 dev {bridge}")
+        _ip(f"link set {bridge} up")
+        for name, space in spaces.items():
+            _make_space(space, bridge, f"{addresses[name]}/24")
+            _give_users(NETNS / space, folder)
+            sshds[name] = _start_sshd(folder, name, space, addresses[name])
+        yield SshHosts(folder, f"{subnet}.254", addresses, sshds)
+    finally:
+        for space in spaces.values():
+            found = subprocess.run(["ip", "netns", "pids", space], capture_output=True, check=False)
+            for pid in found.stdout.split():
+                os.kill(int(pid), signal.SIGKILL)
+            subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
+            shutil.rmtree(NETNS / space, ignore_errors=True)
+        subprocess.run(["ip", "link", "del", bridge], capture_output=True, check=False)
+        for sshd in sshds.values():
+            sshd.wait()
+
+
+def _ip(line: str) -> None:
+    subprocess.run(["ip", *line.split()], check=True, capture_output=True)
+
+
+def _make_space(space: str, bridge: str, address: str) -> None:
+    _ip(f"netns add {space}")
+    _ip(f"link add {space}v type veth peer name {space}e")
+    _ip(f"link set {space}v master {bridge} up")
+    _ip(f"link set {space}e netns {space}")
+    for line in (f"addr add {address} dev {space}e", f"link set {space}e up", "link set lo up"):
+        _ip(f"-n {space} {line}")
+
+
+def _give_users(etc: Path, folder: Path) -> None:
+    """Let root log in, and sshd have its user, in the namespace only."""
+    etc.mkdir(parents=True)
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    (etc / "passwd").write_text(
+        f"root:x:0:0:root:{home}:/bin/sh\nsshd:x:65533:65533::/nonexistent:/usr/sbin/nologin\n"
+    )
+    (etc / "shadow").write_text("root:*:19000:0:99999:7:::\nsshd:*:19000:0:99999:7:::\n")
+
+
+def _make_keys(folder: Path) -> None:
+    for name in ("key", "host_key"):
+        words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
+        subprocess.run(words, check=True)
+    (folder / "ssh_config").write_text(SSH_CONFIG.format(folder=folder))
+    program = folder / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(SSH.format(ssh=shutil.which("ssh"), folder=folder))
+    program.chmod(0o755)
+    rmqpy = folder / "bin" / "rmqpy"
+    rmqpy.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m rmqpy.cli "$@"\n')
+    rmqpy.chmod(0o755)
+
+
+def _start_sshd(folder: Path, name: str, space: str, address: str) -> subprocess.Popen[bytes]:
+    config = folder / f"sshd_config-{name}"
+    config.write_text(
+        SSHD_CONFIG.format(
+            address=address,
+            folder=folder,
+            name=name,
+            path=f"{folder / 'bin'}:/usr/bin:/bin",
+            python_path=Path(__file__).parents[2],
+        )
+    )
+    Path("/run/sshd").mkdir(exist_ok=True)  # where sshd confines what is not logged in yet
+    with (folder / f"sshd-{name}.log").open("wb") as log:
+        sshd = subprocess.Popen(
+            ["ip", "netns", "exec", space, str(sshd_program()), "-D", "-e", "-f", str(config)],
+            stdout=log,
+            stderr=log,
+        )
+    deadline = time.monotonic() + SSHD_SECONDS_MAX
+    while True:
+        try:
+            socket.create_connection((address, 22), 1.0).close()
+            return sshd
+        except OSError:
+            text = (folder / f"sshd-{name}.log").read_text(errors="replace")
+            assert sshd.poll() is None and time.monotonic() < deadline, text
+            time.sleep(0.05)
