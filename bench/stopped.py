@@ -2,11 +2,12 @@
 
     python bench/stopped.py                              # 1 and 4 GiB of 1 KiB messages
     python bench/stopped.py --gigabytes 1,4,12 --work DIR
+    python bench/stopped.py --gigabytes 0.1,0.4 --file-mib 16
 
-For each size, rmqload fills the classic store of a master through an rmqpy broker (files of the
-default sizes, closed cleanly), and a copy becomes its slave. Each verb runs in a process of its
-own, on both replicas: first as they are, then after ``prepare``. Before each run, the files of both
-stores are dropped from the page cache. The figures are those of the process:
+For each size, rmqload fills the classic store of a master through an rmqpy broker (closed cleanly;
+queue and index files have the default sizes), and a copy becomes its slave. Each verb runs in a
+process of its own, on both replicas: first as they are, then after ``prepare``. Before each run,
+the files of both stores are dropped from the page cache. The figures are those of the process:
 
 =========  ==========================================================================
 read_mib   bytes that were read from the disk (read_bytes of /proc/PID/io)
@@ -16,7 +17,8 @@ rss_mib    the largest resident set, mapped pages of files included
 anon_mib   the anonymous memory at the end
 =========  ==========================================================================
 
-The output is one JSON line, and a table on stderr. ``--work`` names a folder that is kept.
+The output is one JSON line, and a table on stderr. ``--work`` names a folder that is kept, with the
+stores and the rows that have been measured: a run that was interrupted continues there.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from attrs import asdict, frozen
 from compare import build_generator
 from fill import Filling, filled
 
@@ -68,15 +71,27 @@ with open(sys.argv[1], "w") as file:
 """
 
 
-def fill(work: Path, gigabytes: float, body_bytes: int) -> Path:
+@frozen
+class Shape:
+    """The shape of the stores: bytes of a body, and MiB of a log file."""
+
+    body_bytes: int
+    file_mib: int
+
+
+def fill(work: Path, gigabytes: float, shape: Shape) -> Path:
     """Fill the store of a master, close it cleanly, and return it."""
     spec = BrokerSpec(
         port=free_port_block(BROKER_PORT_COUNT).broker_port,
         namesrv="127.0.0.1:9",
-        sizes={"diskMaxUsedSpaceRatio": "95", "fileReservedTime": "480"},
+        sizes={
+            "diskMaxUsedSpaceRatio": "95",
+            "fileReservedTime": "480",
+            "mappedFileSizeCommitLog": str(shape.file_mib << 20),
+        },
     )
     broker = RmqpySite(work).broker("broker", spec).start()
-    filling = Filling(build_generator(work), gigabytes, body_bytes, queues=8)
+    filling = Filling(build_generator(work), gigabytes, shape.body_bytes, queues=8)
     try:
         with filled(broker, filling):
             pass
@@ -86,11 +101,11 @@ def fill(work: Path, gigabytes: float, body_bytes: int) -> Path:
     return broker.store
 
 
-def make_group(work: Path, gigabytes: float, body_bytes: int) -> None:
+def make_group(work: Path, gigabytes: float, shape: Shape) -> None:
     """Make the stores n0 and n1 below ``work``, and a broker.conf for each."""
     if not (work / "n0").exists():
         work.mkdir(parents=True, exist_ok=True)
-        shutil.move(fill(work, gigabytes, body_bytes), work / "n0")
+        shutil.move(fill(work, gigabytes, shape), work / "n0")
         copy = ["cp", "-a", "--sparse=always", str(work / "n0"), str(work / "n1")]
         subprocess.run(copy, check=True)
     for number, name in enumerate(MEMBERS):
@@ -102,6 +117,7 @@ def make_group(work: Path, gigabytes: float, body_bytes: int) -> None:
             "listenPort": 40711 + 20 * number,
             "storePathRootDir": work / name,
             "storePathCommitLog": work / name / "commitlog",
+            "mappedFileSizeCommitLog": shape.file_mib << 20,
         }
         text = "".join(f"{key}={value}\n" for key, value in lines.items())
         (work / f"{name}.conf").write_text(text)
@@ -138,13 +154,20 @@ def measured(work: Path, line: str) -> dict[str, Any]:
 
 
 def rows_of(work: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name in MEMBERS:
-        shutil.rmtree(learned_folder(str(work / name)), ignore_errors=True)
-    for name, line in VERBS.items():
-        yield f"{name}, all read", measured(work, line)
-    yield "prepare", measured(work, "prepare --rate 0")
-    for name, line in VERBS.items():
-        yield f"{name}, prepared", measured(work, line)
+    """Yield the rows of one size; those that were measured before are not measured again."""
+    kept = work / "rows.json"
+    known: dict[str, dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else {}
+    if not known:
+        for name in MEMBERS:
+            shutil.rmtree(learned_folder(str(work / name)), ignore_errors=True)
+    lines = {f"{name}, all read": line for name, line in VERBS.items()}
+    lines["prepare"] = "prepare --rate 0"
+    lines |= {f"{name}, prepared": line for name, line in VERBS.items()}
+    for name, line in lines.items():
+        if name not in known:
+            known[name] = measured(work, line)
+            kept.write_text(json.dumps(known))
+        yield name, known[name]
 
 
 def machine() -> dict[str, Any]:
@@ -164,14 +187,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--gigabytes", default="1,4", help="sizes of the log, default 1,4")
     parser.add_argument("--size", type=int, default=1024, help="bytes of a body, default 1024")
+    parser.add_argument("--file-mib", type=int, default=1024, help="MiB of a log file")
     parser.add_argument("--work", type=Path, help="folder for the stores, which is kept")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rmqpy-stopped-") as temporary:
         base = options.work or Path(temporary)
-        result: dict[str, Any] = {"machine": machine(), "body_bytes": options.size, "sizes": {}}
+        shape = Shape(options.size, options.file_mib)
+        result: dict[str, Any] = {"machine": machine(), **asdict(shape), "sizes": {}}
         for size in options.gigabytes.split(","):
             work = base / f"{size}g"
-            make_group(work, float(size), options.size)
+            make_group(work, float(size), shape)
             rows = result["sizes"][size] = {}
             for name, figures in rows_of(work):
                 rows[name] = figures

@@ -16,6 +16,7 @@ from rmqpy.audit.scan.sealed import sealed_files
 from rmqpy.codec import layout
 from rmqpy.codec.tally.derived_sums import IndexSums, UnitSums, sum_units, walk_index
 from rmqpy.codec.tally.kernel import QueueTally, Tally
+from rmqpy.codec.units import index_entry_position
 from rmqpy.model.files import FileSystem
 from rmqpy.model.names import SCHEDULE_TOPIC
 
@@ -128,7 +129,7 @@ class DerivedFiles:
         is_sealed = path in self.sealed
         low, high = EVERYWHERE if is_sealed and low % log_file_size == 0 else span
         sums = walk_index(view, *walk, log_file_size, low, high)
-        self.learned.read(path, len(view))
+        self.learned.read(path, index_entry_position(walk[1], walk[0]))
         if (low, high) != EVERYWHERE:
             return sums
         if sums.wrong == 0:

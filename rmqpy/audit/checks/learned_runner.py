@@ -88,7 +88,7 @@ class LearnedRunner:
             is_sealed = part.path in self.derived.sealed
             identity = self.learned.identity(part.path) if is_sealed else None
             for sums in self.inner.md5s([part]):
-                self.learned.read(part.path, self.derived.files.size_of(part.path))
+                self.learned.read(part.path, _data_bytes(self.derived.files, part.path))
                 value = {"valid": part.valid, "md5": sums.md5, "valid_md5": sums.valid_md5}
                 self.learned.keep(part.path, MD5, value, identity)
                 yield sums
@@ -117,6 +117,15 @@ class LearnedRunner:
             tally.right_entry_units = tally.records
         _leave_out(result, plan)
         return result
+
+
+def _data_bytes(files: FileSystem, path: str) -> int:
+    """Return the size of a file without the hole at its end, which is not read from the disk."""
+    file = files.open_readonly(path)
+    try:
+        return file.data_end(0)
+    finally:
+        file.close()
 
 
 def _is_whole(work: WorkRange) -> bool:
