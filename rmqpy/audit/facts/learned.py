@@ -14,8 +14,9 @@ everything that rests on entries says so, with the age of the oldest (:class:`Pr
 ``full`` reads every file again and reports entries that were wrong.
 
 There is one entry for each file and part (``range``: the walk over a log file; ``units`` and
-``index``: the sums of a queue or index file; ``md5``; ``twin``: its form in a classic log), in
-``rmqpy/learned/PATH.PART``: a header line, the BLAKE2b digest of the rest, and compressed JSON:
+``index``: the sums of a queue or index file; ``md5``; ``span``: the time of the first message;
+``twin``: its form in a classic log), in ``rmqpy/learned/PATH.PART``: a header line, the BLAKE2b
+digest of the rest, and compressed JSON:
 
 ========  ====================================================================================
 version   version of rmqpy and of the kernel of the audit
@@ -65,7 +66,8 @@ MD5: Final = "md5"
 UNITS: Final = "units"
 INDEX: Final = "index"
 TWIN: Final = "twin"
-PARTS: Final = (RANGE, MD5, UNITS, INDEX, TWIN)
+SPAN: Final = "span"
+PARTS: Final = (RANGE, MD5, UNITS, INDEX, TWIN, SPAN)
 
 HEADER: Final = b"rmqpy-learned 1\n"
 DIGEST_BYTES: Final = 16

@@ -16,11 +16,12 @@ import attrs
 from attrs import define, evolve, field
 
 from rmqpy.audit.checks.engine import AuditOptions, RangeRunner, StoreAudit
-from rmqpy.audit.facts.learned import open_learned
+from rmqpy.audit.facts.learned import SPAN, Learned, open_learned
 from rmqpy.audit.replicas.manifest import Manifest, ManifestPlan, Md5, make_manifest
-from rmqpy.audit.scan.directory import LogSegments, StoreDirectory, read_directory
+from rmqpy.audit.scan.directory import LogFile, LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding
 from rmqpy.audit.scan.ranges import RANGE_BYTES
+from rmqpy.audit.scan.sealed import sealed_files
 from rmqpy.codec.backend import scan_records
 from rmqpy.config.loading import StoreSettings
 from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
@@ -152,12 +153,13 @@ def take_survey(files: FileSystem, plan: SurveyPlan) -> Survey:
     def keep(findings: list[Finding]) -> None:
         found.extend(each.as_json() for each in findings[: FINDINGS_MAX - len(found)])
 
+    learned = open_learned(files, plan.root, plan.now_ms, full=plan.full)
     audit_plan = AuditOptions(
         root=plan.root,
         settings=plan.settings,
         sink=keep,
         progress=plan.progress("reading"),
-        learned=open_learned(files, plan.root, plan.now_ms, full=plan.full),
+        learned=learned,
         range_bytes=plan.range_bytes,
     )
     manifest_plan = ManifestPlan(name=plan.name, audit=audit_plan, now_ms=plan.now_ms, md5=plan.md5)
@@ -177,7 +179,7 @@ def take_survey(files: FileSystem, plan: SurveyPlan) -> Survey:
         largest_record=_largest(audit, "largest_record"),
         longest_properties=_largest(audit, "longest_properties"),
         version_2=sum(log.tally.version_2 for log in audit.logs),
-        spans=tuple(_spans(files, directory)),
+        spans=tuple(_spans(files, directory, learned)),
         found=tuple(found),
         abort_found=files.exists(directory.paths.abort),
     )
@@ -208,34 +210,41 @@ def _tables(files: FileSystem, directory: StoreDirectory) -> dict[str, str]:
     return found
 
 
-def _spans(files: FileSystem, directory: StoreDirectory) -> list[FileSpan]:
+def _spans(files: FileSystem, directory: StoreDirectory, learned: Learned | None) -> list[FileSpan]:
+    sealed = sealed_files(files, directory) if learned is not None else frozenset()
     spans: list[FileSpan] = []
     for log in directory.logs:
-        for span in _log_spans(files, directory, log):
-            if spans and spans[-1].of_entries == span.of_entries:
-                spans[-1] = evolve(spans[-1], first_stored_of_next_ms=span.first_stored_ms)
-            spans.append(span)
+        of_entries = log.framing is Framing.DLEDGER
+        for file in log.files:
+            stored_ms = _first_stored_ms(files, log, file, learned if file.path in sealed else None)
+            path = directory.relative(file.path)
+            if spans and spans[-1].of_entries == of_entries:
+                spans[-1] = evolve(spans[-1], first_stored_of_next_ms=stored_ms)
+            spans.append(FileSpan(path, file.size, file.mtime_ms, stored_ms, of_entries=of_entries))
     return spans
 
 
-def _log_spans(files: FileSystem, directory: StoreDirectory, log: LogSegments) -> list[FileSpan]:
-    found = []
-    for log_file in log.files:
-        file = files.open_readonly(log_file.path)
-        try:
-            scan = scan_records(
-                file.view,
-                log_file.first_offset,
-                dledger=log.framing is Framing.DLEDGER,
-                check_crc=False,
-                max_records=1,
-            )
-            stored_ms = scan.store_timestamp_ms[0] if len(scan) else -1
-        finally:
-            file.close()
-        path = directory.relative(log_file.path)
-        of_entries = log.framing is Framing.DLEDGER
-        found.append(
-            FileSpan(path, log_file.size, log_file.mtime_ms, stored_ms, of_entries=of_entries)
+def _first_stored_ms(
+    files: FileSystem, log: LogSegments, log_file: LogFile, learned: Learned | None
+) -> int:
+    """Return the store time of a file's first message, or -1.
+
+    What is known of a sealed file is ``learned``: reading one page of a mapped file makes the
+    system read megabytes around it.
+    """
+    known = learned.known(log_file.path, SPAN) if learned is not None else None
+    if known is not None:
+        return int(known)
+    identity = learned.identity(log_file.path) if learned is not None else None
+    file = files.open_readonly(log_file.path)
+    try:
+        dledger = log.framing is Framing.DLEDGER
+        scan = scan_records(
+            file.view, log_file.first_offset, dledger=dledger, check_crc=False, max_records=1
         )
-    return found
+        stored_ms = scan.store_timestamp_ms[0] if len(scan) else -1
+    finally:
+        file.close()
+    if learned is not None:
+        learned.keep(log_file.path, SPAN, stored_ms, identity)
+    return stored_ms
