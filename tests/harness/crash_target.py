@@ -15,7 +15,7 @@ from attrs import define, field
 
 from harness.kill_load import Place
 from rmqpy.codec.message import decode_message
-from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import NetworkError, RequestRejectedError, RmqError
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import GetMaxOffsetRequestHeader
@@ -128,7 +128,7 @@ class Served:
 
 
 def read_served(broker: ServerProcess, topic: str, queues: int) -> Served:
-    """Read all queues. An offset from which nothing intact can be pulled is skipped."""
+    """Read all queues as a consumer does: from where each response says, or the next offset."""
     served = Served()
     with BlockingConnection(broker.address) as connection:
         for queue_id in range(queues):
@@ -143,31 +143,28 @@ def _read_queue(connection: BlockingConnection, topic: str, queue_id: int, serve
     while offset < end:
         response = connection.call(pull_request(topic, queue_id, offset))
         following = int(response.ext_fields.get("nextBeginOffset", offset))
-        first = offset
-        if response.code == ResponseCode.SUCCESS:
-            for name in _intact_ids(response.body, topic, queue_id, first):
-                served.ids[queue_id, offset] = name
-                offset += 1
-        if offset != following or offset == first:
-            served.problems.append(f"queue {queue_id} from {offset}: {response}")
-            offset = max(following if offset == first else offset, first + 1)
+        found = list(_intact_messages(response.body, topic, queue_id))
+        served.ids |= {(queue_id, place): name for place, name in found}
+        wanted = range(offset, max(following, offset + 1))
+        if [place for place, _ in found] != list(wanted):
+            served.problems.append(f"queue {queue_id} from {offset}: {response}, {found}")
+        offset = wanted.stop
 
 
-def _intact_ids(body: bytes, topic: str, queue_id: int, queue_offset: int) -> Iterator[str]:
-    """Yield the ids of the messages of a pulled body up to one that is damaged or misplaced."""
+def _intact_messages(body: bytes, topic: str, queue_id: int) -> Iterator[tuple[int, str]]:
+    """Yield the queue offsets and ids of the messages of a pulled body that are in their queue and
+    intact.
+    """
     view, position = memoryview(body), 0
     while position < len(view):
         try:
             message = decode_message(view, position)
         except (RmqError, ValueError):
             return
-        expected = topic, queue_id, queue_offset, zlib.crc32(message.body) & 0x7FFFFFFF
-        found = message.topic, message.queue_id, message.queue_offset, message.body_crc
-        if found != expected:
-            return
-        yield _id(message.body)
+        crc = zlib.crc32(message.body) & 0x7FFFFFFF
+        if (message.topic, message.queue_id, message.body_crc) == (topic, queue_id, crc):
+            yield message.queue_offset, _id(message.body)
         position += message.size
-        queue_offset += 1
 
 
 def _queue_end(connection: BlockingConnection, topic: str, queue_id: int) -> int:
