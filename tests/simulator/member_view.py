@@ -65,6 +65,9 @@ class MemberView:
     if it has not failed since the last start.
     """
 
+    durable_to: int = 0
+    """The end of these entries in the log."""
+
     remembers: bool = False
     """True after a blackout until the members are equal: what a member knows as committed may be
     lost on the others.
@@ -136,6 +139,8 @@ class MemberView:
                 f"{self.host.name} was killed and has lost the entries {lost[:5]}"
             )
         durable = min(self.durable_at_end or 0, cut_from)
+        if self.durable_to <= gone_to:
+            durable = 0  # All of it has expired, and the log may start again.
         if len(self.entries) < durable and self.begin == 0:
             raise InvariantViolationError(
                 f"{self.host.name} had synced {durable} entries when its power failed, and has"
@@ -164,11 +169,12 @@ class MemberView:
         if working or (driver is not None and driver.carrier.is_cutting):
             kept = [entry for entry in kept if self.invariants.has_committed(entry)]
         if power_lost and self.durable_at_end is None:
-            self.durable_at_end = 0
+            self.durable_at_end = self.durable_to = 0
             for entry in self.entries:
                 if not self.has_durably(entry):
                     break
                 self.durable_at_end += 1
+                self.durable_to = entry.position + entry.size
             if parts is not None and not working:
                 self._check_flushed(parts[0])
         self.written.clear()

@@ -290,7 +290,8 @@ class Nemesis(Generic[HostT]):
         if host is not None and host.life is not None:
             self.cluster.progress.on_fault(host.name)
             pause_ms = 1 + self.rng.randrange(2 * self.plan.pause_ms)
-            host.life.paused_until_ms = self.cluster.timeline.now_ms + pause_ms
+            end_ms = self.cluster.timeline.now_ms + pause_ms
+            host.life.paused_until_ms = max(host.life.paused_until_ms, end_ms)
             self.cluster.log(f"{host.name} pauses for {pause_ms} ms")
 
     def _jump_clock(self) -> None:
