@@ -513,6 +513,8 @@ typedef struct {
     int64_t base_offset, file_size;
     size_t position, stop; /* frames that start in [position, stop) */
     int32_t dledger, check_crc, digests, check_keys;
+    int32_t sums; /* add up the units that must exist */
+    int32_t reserved;
     int64_t key_low, key_high;
     rmq_files entry_units;
     rmq_tally_queue *queues;

@@ -281,10 +281,14 @@ static void count_in_queue(const frame_info *info, const rmq_known_properties *k
     if (info->sys_flag & INNER_BATCH)
         return;
     queue->next_queue_offset = info->queue_offset == INT64_MAX ? -1 : info->queue_offset + 1;
+    if (!info->state->sums && queue->units.views == NULL)
+        return;
     const int64_t tags = (int32_t)rmq_java_hash(0, known->tags.at, known->tags.length);
-    queue->unit_count++;
-    queue->unit_sum += rmq_unit_digest(info->queue_offset, info->record_offset, (int64_t)info->places.size);
-    queue->tags_sum += rmq_tags_digest(info->queue_offset, tags);
+    if (info->state->sums) {
+        queue->unit_count++;
+        queue->unit_sum += rmq_unit_digest(info->queue_offset, info->record_offset, (int64_t)info->places.size);
+        queue->tags_sum += rmq_tags_digest(info->queue_offset, tags);
+    }
     if (queue->units.views != NULL)
         check_unit(info, tags);
 }
@@ -374,7 +378,9 @@ static void check_record(frame_info *info)
     if (!info->queue->has_topic)
         add_event(info, RMQ_EVENT_TOPIC, info->queue_number, 0, 0, 0);
     check_checksum(info);
-    const rmq_known_properties known = rmq_find_properties(info->properties.at, info->properties.length);
+    rmq_known_properties known = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
+    if (state->check_keys || state->sums || info->queue->units.views != NULL)
+        known = rmq_find_properties(info->properties.at, info->properties.length);
     if (state->check_keys)
         count_keys(info, &known);
     count_in_queue(info, &known);
@@ -403,8 +409,10 @@ static void check_entry_header(const frame_info *info, int64_t previous)
     state->last_term = term;
     if (rmq_load32(entry + 32) | rmq_load32(entry + 36) | rmq_load32(entry + 40))
         add_event(info, RMQ_EVENT_ENTRY_RESERVED, -1, 0, 0, 0);
-    state->entry_sum += rmq_unit_digest(index, info->frame_offset, rmq_load_int(entry + 4));
-    state->term_sum += rmq_entry_digest(index, rmq_load_int(entry), index, term);
+    if (state->sums) {
+        state->entry_sum += rmq_unit_digest(index, info->frame_offset, rmq_load_int(entry + 4));
+        state->term_sum += rmq_entry_digest(index, rmq_load_int(entry), index, term);
+    }
     if (state->entry_units.views == NULL)
         return;
     uint8_t expected_unit[ENTRY_UNIT_SIZE];

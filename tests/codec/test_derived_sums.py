@@ -101,7 +101,7 @@ def test_sums_of_units_match_those_of_the_log(
 
 def tally_of(file: Path, dledger: bool) -> Tally:
     data = memoryview(file.read_bytes())
-    tally = Tally(TallyPlan(dledger=dledger))
+    tally = Tally(TallyPlan(dledger=dledger, sums=True))
     tally_frames(data, int(file.name), 0, len(data), tally)
     return tally
 

@@ -98,6 +98,7 @@ def plan_for(folder: Path, dledger: bool) -> TallyPlan:
         units_of=units_of,
         entry_units=rows_of(index) if dledger else None,
         keys=(1000, 200000),
+        sums=True,
     )
 
 

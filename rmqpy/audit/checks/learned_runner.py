@@ -59,6 +59,7 @@ class LearnedRunner:
             return
         is_sealed = path in self.derived.sealed
         identity = self.learned.identity(path) if is_sealed else None
+        plan = evolve(plan, sums=identity is not None)
         copies = []
         end = 0
         for result in self.inner.run(works, plan):
@@ -168,7 +169,7 @@ def learn_log_file(files: FileSystem, learned: Learned, work: WorkRange) -> Rang
     """
     identity = learned.identity(work.path)
     data = map_log(files, work.path)
-    plan = TallyPlan(dledger=False, digests=True, blocks=True, keys=(0, 1 << 62))
+    plan = TallyPlan(dledger=False, digests=True, blocks=True, keys=(0, 1 << 62), sums=True)
 
     def rerun(again: WorkRange, begin: int) -> RangeResult:
         return audit_range(data, again, plan, begin)

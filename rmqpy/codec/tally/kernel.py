@@ -170,7 +170,7 @@ class TallyPlan:
     ``units_of`` returns the consume queue of (topic, queue id), or None if it has no files; if it
     is None itself, consume queues are not checked. ``keys`` is the range of physical offsets (end
     exclusive) whose messages the key index must contain. ``file_size`` is the length of a log file,
-    which ``mapped`` needs.
+    which ``mapped`` needs. ``sums`` adds up the units that queues and DLedger index must have.
     """
 
     dledger: bool
@@ -181,6 +181,7 @@ class TallyPlan:
     entry_units: UnitRow | None = None
     keys: tuple[int, int] | None = None
     file_size: int = 0
+    sums: bool = False
 
 
 @define(slots=True)
@@ -352,8 +353,10 @@ class _TallyWalk:
         tally.last_index, tally.last_term = index, term
         if any(reserved):
             self._event(EventKind.ENTRY_RESERVED, start, -1)
-        tally.entry_sum = (tally.entry_sum + unit_digest(index, place, size)) & _MASK64
-        tally.term_sum = (tally.term_sum + entry_digest(index, header[0], index, term)) & _MASK64
+        if tally.plan.sums:
+            tally.entry_sum = (tally.entry_sum + unit_digest(index, place, size)) & _MASK64
+            term_digest = entry_digest(index, header[0], index, term)
+            tally.term_sum = (tally.term_sum + term_digest) & _MASK64
         if tally.plan.entry_units is not None:
             self._entry_unit(start, encode_index_unit(place, size, index, term))
 
@@ -455,9 +458,10 @@ class _TallyWalk:
         place, size = where
         first, last = locate_property(raw, b"TAGS")
         tags_code = java_hash_of_bytes(raw[first:last]) if last else 0
-        queue.unit_count += 1
-        queue.unit_sum = (queue.unit_sum + unit_digest(queue_offset, place, size)) & _MASK64
-        queue.tags_sum = (queue.tags_sum + tags_digest(queue_offset, tags_code)) & _MASK64
+        if tally.plan.sums:
+            queue.unit_count += 1
+            queue.unit_sum = (queue.unit_sum + unit_digest(queue_offset, place, size)) & _MASK64
+            queue.tags_sum = (queue.tags_sum + tags_digest(queue_offset, tags_code)) & _MASK64
         units = tally.unit_rows[number]
         if units is None:
             return

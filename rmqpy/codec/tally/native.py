@@ -89,6 +89,7 @@ class _Session:
         plan = tally.plan
         state.dledger, state.check_crc = plan.dledger, plan.check_crc
         state.digests, state.check_keys = plan.digests, plan.keys is not None
+        state.sums = plan.sums
         state.key_low, state.key_high = plan.keys or (0, 0)
         self._point(state.entry_units, plan.entry_units)
         self.events = array("q", bytes(8 * _EVENT_COLUMNS * _EVENT_CAPACITY))

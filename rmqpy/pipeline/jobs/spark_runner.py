@@ -44,6 +44,7 @@ class RangeTask:
     units: bool
     entry_units: bool
     keys: tuple[int, int] | None
+    sums: bool
     _plan: TallyPlan | None = field(init=False, default=None)
 
     @classmethod
@@ -56,6 +57,7 @@ class RangeTask:
             units=plan.units_of is not None,
             entry_units=plan.entry_units is not None,
             keys=plan.keys,
+            sums=plan.sums,
         )
 
     def __call__(self, work: WorkRange) -> RangeResult:
@@ -73,6 +75,7 @@ class RangeTask:
             units_of=QueueUnits(files, self.directory) if self.units else None,
             entry_units=map_units(files, ledger.index) if self.entry_units and ledger else None,
             keys=self.keys,
+            sums=self.sums,
         )
 
 
