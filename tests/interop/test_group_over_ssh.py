@@ -146,7 +146,7 @@ def cut_while(path: Path, hosts: SshHosts, over: threading.Event) -> Callable[[]
     return joined
 
 
-@pytest.mark.parametrize("kind", ["rmqpy"])
+@pytest.mark.parametrize("kind", ["rmqpy", "java"])
 def test_a_group_on_three_hosts_there_and_back(
     servers: InteropServers, three: SshHosts, kind: str
 ) -> None:
@@ -165,6 +165,7 @@ def test_a_group_on_three_hosts_there_and_back(
         start(three, member)
     create_topic(probe, f"{three.addresses['n0']}:{PORT}")
     send(probe, 1)
+    command(f"rmqpy admin updateSubGroup -n {address} -b {three.addresses['n0']}:{PORT} -g readers")
     cut = cut_while(three.folder / "plan.json", three, threading.Event())
     command("rmqpy upgrade run --until dledger --yes")
     assert cut() > 0, "no connection was cut while the plan was carried out"
