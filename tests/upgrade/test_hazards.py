@@ -202,6 +202,20 @@ def test_h11_only_one_is_switched(pair: Replicas) -> None:
     assert "flags-together" in pair.found()
 
 
+def test_h12_a_group_without_consumers_has_no_table_of_them(pair: Replicas) -> None:
+    """Java writes the tables of groups and offsets when it meets the first consumer."""
+    names = ("subscriptionGroup.json", "consumerOffset.json")
+    for replica in pair.names:
+        for name in (*names, *(f"{name}.bak" for name in names)):
+            pair.path(replica, f"config/{name}").unlink(missing_ok=True)
+    assert "tables-there" not in pair.found()
+    assert "tables-there" in pair.noted()
+    for replica in pair.names:
+        for name in ("topics.json", "topics.json.bak"):
+            pair.path(replica, f"config/{name}").unlink(missing_ok=True)
+    assert "tables-there" in pair.found()
+
+
 def test_h12_tables_differ_or_are_missing(pair: Replicas) -> None:
     path = pair.path("slave", "config/consumerOffset.json")
     path.write_text(path.read_text().replace("22", "20"))

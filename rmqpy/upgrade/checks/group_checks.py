@@ -231,6 +231,39 @@ def tables_agree(group: Group) -> Iterator[CheckFinding]:
             )
 
 
+TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json")
+
+
+def tables_there(group: Group) -> Iterator[CheckFinding]:
+    """Check that a replica with messages has the tables that the others have (H12).
+
+    A broker writes the tables of groups and offsets when it meets its first consumer, so a group
+    without consumers has neither.
+    """
+    existing = {name for survey in group.surveys for name in survey.tables}
+    needed = existing.intersection(TABLES) | {"topics.json"}
+    for survey in group.surveys:
+        missing = [name for name in TABLES if name in needed and name not in survey.tables]
+        if missing and survey.manifest.messages:
+            yield finding(
+                "tables-there",
+                survey.name,
+                f"config/ lacks {', '.join(missing)}: as a leader this node would know no topics,"
+                " give its emptier tables to the others, and deliver delayed messages again",
+                "rmqpy upgrade plan and apply copy the tables of the others"
+                if existing.issuperset(missing)
+                else "restore config/topics.json from a backup; no replica has it",
+            )
+    unknown = [name for name in TABLES if name not in needed]
+    if unknown:
+        yield note(
+            "tables-there",
+            ", ".join(survey.name for survey in group.surveys),
+            f"no replica has {' or '.join(unknown)}: no consumer has ever been here",
+            "if one has, restore them from a backup",
+        )
+
+
 def clocks(group: Group) -> Iterator[CheckFinding]:
     """Check that the hosts' clocks agree: store times, delays, and retention depend on them."""
     times = {each.name: each.clock_skew_ms() for each in group.replicas}
@@ -251,6 +284,7 @@ GROUP_CHECKS: dict[str, Check] = {
     "same-divide": same_divide,
     "tail-bytes": tail_bytes,
     "tables-agree": tables_agree,
+    "tables-there": tables_there,
     "clocks": clocks,
 }
 CHECKS: dict[str, Check] = {**REPLICA_CHECKS, **CONFIG_CHECKS, **GROUP_CHECKS}

@@ -203,23 +203,6 @@ def offsets_in_range(survey: Survey) -> Iterator[CheckFinding]:
         )
 
 
-def tables_there(survey: Survey) -> Iterator[CheckFinding]:
-    """Check that a replica with messages also has topics, groups, and offsets (H12)."""
-    missing = [
-        name
-        for name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json")
-        if name not in survey.tables
-    ]
-    if missing and survey.manifest.messages:
-        yield finding(
-            "tables-there",
-            survey.name,
-            f"config/ lacks {', '.join(missing)}: as a leader this node would know no topics, give"
-            " its emptier tables to the others, and deliver delayed messages again",
-            "rmqpy upgrade plan and apply copy the tables of the others",
-        )
-
-
 def message_size(survey: Survey) -> Iterator[CheckFinding]:
     """Check that every message fits into a DLedger entry (H16)."""
     limit = ENTRY_SIZE_MAX - ENTRY_HEADER_SIZE
@@ -378,7 +361,6 @@ SURVEY_CHECKS: dict[str, SurveyCheck] = {
     "switched": switched,
     "committed": committed,
     "tables-readable": tables_readable,
-    "tables-there": tables_there,
     "offsets-in-range": offsets_in_range,
     "message-size": message_size,
     "way-back": way_back,
