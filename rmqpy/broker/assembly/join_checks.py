@@ -30,6 +30,7 @@ from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.handshake import PeerHello, compare_old_logs
 from rmqpy.model.errors import RmqError
 from rmqpy.model.files import FileSystem
+from rmqpy.store.files.atomic import BACKUP_SUFFIX
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.message_store import MessageStore
 
@@ -110,8 +111,8 @@ class PeerCertificateCheck:
 class MetadataReadyCheck:
     """The check that a member does not lead before it has tables.
 
-    A member that started with an old commit log but without topics.json does not write that file
-    before it has fetched the tables.
+    A member that started with an old commit log but without topics.json and its backup does not
+    write that file before it has fetched the tables.
     """
 
     _sync: MetadataSync
@@ -124,7 +125,7 @@ class MetadataReadyCheck:
         if store.opened.divided_offset is None or old_log is None:
             return
         topics = f"{StorePaths.from_settings(store.settings).config}/{TOPICS_FILE}"
-        if not old_log.files.exists(topics):
+        if not any(map(old_log.files.exists, (topics, topics + BACKUP_SUFFIX))):
             self._is_missing = True
             self._topics.suspend()
             logger.warning(

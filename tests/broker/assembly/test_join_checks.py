@@ -195,6 +195,20 @@ def test_no_member_leads_if_none_has_tables(caplog: pytest.LogCaptureFixture) ->
     assert any("copy config/ of the last master" in text for text in caplog.messages)
 
 
+def test_a_member_whose_damaged_topics_have_a_backup_has_tables() -> None:
+    """The damaged file is moved away, and the backup takes its place with the next change."""
+
+    def change(host: BrokerHost) -> None:
+        path = "/store/config/topics.json"
+        host.disk.put(f"{path}.bak", bytes(host.disk.nodes[path].data))
+        host.disk.put(path, b"{")
+
+    world = world_with(change, "n0", "n1", "n2")
+    wait_for_leader(world)
+    for host in world.hosts.values():
+        assert disk_of(host) is DiskState.GOOD
+
+
 # Java members
 
 
