@@ -4,7 +4,8 @@ A RocketMQ broker on port P also uses P-2 (fast port) and P+1 (HA), so consecuti
 The ranges are below the ephemeral ports, so that no outgoing connection can take a port between the
 search and the start of the server. A range stays reserved against other test processes of this
 machine until it is released: each of its ports has an abstract Unix socket, which the kernel
-releases when the process ends.
+releases when the process ends. The last ``RECENT_BLOCKS`` ranges stay reserved even if nobody keeps
+them, because the server of ``free_port_block(4).broker_port`` has yet to start.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,13 +24,15 @@ DEFAULT_EPHEMERAL_START = 32_768
 BROKER_PORT_COUNT = 4
 BROKER_PORT_INDEX = 2
 MAX_TRIES = 500
+RECENT_BLOCKS = 16
 
 
 @define(frozen=True)
 class PortBlock:
     """``count`` consecutive free ports from ``first`` on.
 
-    They are reserved until :meth:`release`, or until the object is deleted.
+    They are reserved until :meth:`release`, or until the object is deleted and ``RECENT_BLOCKS``
+    others were taken.
     """
 
     first: int
@@ -53,6 +57,9 @@ class PortBlock:
             guard.close()
 
 
+_recent: deque[PortBlock] = deque(maxlen=RECENT_BLOCKS)
+
+
 def free_port_block(count: int = 1) -> PortBlock:
     """Return ``count`` consecutive ports on which no process listens and that no caller holds."""
     assert 0 < count <= 100
@@ -62,7 +69,9 @@ def free_port_block(count: int = 1) -> PortBlock:
         first = rng.randrange(LOWEST_PORT, end)
         guards = _reserve(range(first, first + count))
         if guards is not None:
-            return PortBlock(first, count, guards)
+            block = PortBlock(first, count, guards)
+            _recent.append(block)
+            return block
     raise OSError(f"no {count} consecutive free ports between {LOWEST_PORT} and {end}")
 
 

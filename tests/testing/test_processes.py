@@ -120,6 +120,12 @@ def test_a_port_block_lies_below_the_ephemeral_ports_and_is_reserved() -> None:
         blocks[0][4]
 
 
+def test_a_block_that_nobody_keeps_stays_reserved_for_a_while() -> None:
+    first = free_port_block(1).first
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other, pytest.raises(OSError):
+        other.bind(f"\0rmqpy-test-port-{first}")
+
+
 def test_a_released_block_can_be_reserved_again() -> None:
     block = free_port_block(1)
     name = f"\0rmqpy-test-port-{block.first}"
