@@ -17,6 +17,7 @@ import pytest
 from attrs import define, field
 from harness.upgrade import RunUpgrade
 
+from rmqpy.audit.facts.table_content import content_of
 from rmqpy.cli import main
 from rmqpy.model.errors import NetworkError
 from rmqpy.remoting.command import RemotingCommand
@@ -135,8 +136,11 @@ def entries_of(store: Path) -> bytes:
 def test_a_fenced_group_ends_at_one_entry(
     loaded: LoadedGroup, run: RunUpgrade, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    addresses = ";".join(server.address for server in loaded.brokers)
-    fence = ["admin", "fence", "-n", loaded.servers[0].address, "-b", addresses]
+    names = ["-n", loaded.servers[0].address]
+    assert main(["admin", "updateTopic", *names, "-c", "DefaultCluster", "-t", "Late"]) == 0
+    assert main(["admin", "updateSubGroup", *names, "-c", "DefaultCluster", "-g", "late"]) == 0
+    capsys.readouterr()
+    fence = ["admin", "fence", *names, "-m", "broker-a"]
     assert main([*fence, "--seconds", "120", "--format", "json"]) == 0
     members = json.loads(capsys.readouterr().out)["members"]
     (end,) = {member["end"] for member in members}
@@ -145,9 +149,17 @@ def test_a_fenced_group_ends_at_one_entry(
     topics = {message.topic for message in read_store(stores[0]).messages}
     assert {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"} <= topics
     acknowledged = loaded.acknowledged
-    for server in loaded.brokers:
+    for number, server in enumerate(loaded.brokers):
         assert server.stop() == 0
+        if number == 0:
+            assert main(fence) == 1
+            assert "found 2 registered members" in capsys.readouterr().err
     assert loaded.acknowledged == acknowledged
+    for name in ("topics.json", "subscriptionGroup.json"):
+        tables = [
+            content_of(name, json.loads((store / "config" / name).read_text())) for store in stores
+        ]
+        assert tables[0] == tables[1] == tables[2] and {"Late", "late"} & tables[0].keys()
     ledgers = [entries_of(store) for store in stores]
     assert ledgers[0] == ledgers[1] == ledgers[2] != b""
     shown = " ".join(f"{name}={store}" for name, store in zip(MEMBERS, stores, strict=True))

@@ -1,4 +1,5 @@
-"""``rmqpy admin fence``: stop all writes of a group, and wait until its members have the same end.
+"""``rmqpy admin fence``: stop all writes of a group, and wait until its members are level: they
+have the same end, and the same topics and groups, which members copy after the messages.
 
 Every member is fenced, because another one may become leader. Java's brokers have no fence; with
 ``--java`` their write permission is taken instead. That is weaker:
@@ -18,7 +19,7 @@ after a restart        open                        still closed: it is in broker
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from attrs import define
@@ -32,6 +33,8 @@ from rmqpy.remoting.headers import FenceRequestHeader
 
 SECONDS: Final = 300
 POLL_S: Final = 0.1
+TABLE_POLL_S: Final = 0.5
+NAMES_MAX: Final = 5
 JAVA_QUIET_MS: Final = 35_000
 """The time for which the ends of Java's members must not move: ``pollNameServerInterval`` of their
 clients, and some time for what was on the way.
@@ -91,6 +94,8 @@ async def fence(call: CommandContext) -> CommandResult:
     java = call.args.has("java")
     if call.args.has("lift"):
         return await _lift(call, addresses, java)
+    if call.args.has("brokerName"):
+        await _check_complete(call, addresses)
     members = [await _close(call, address, None) for address in addresses]
     found = [member.address for member in members if member.is_java]
     if found and not java:
@@ -105,17 +110,33 @@ async def fence(call: CommandContext) -> CommandResult:
                 await _set_permission(call, member.address, READ_ONLY)
             else:
                 await _close(call, member.address, seconds)
-        members = await _wait(call, addresses, seconds, bool(found))
+        members, reasons = await _wait(call, addresses, seconds, bool(found))
     except BaseException:
         await _open_quietly(call, members)
         raise
-    return _report(members)
+    return _report(members, reasons)
+
+
+async def _check_complete(call: CommandContext, addresses: Sequence[str]) -> None:
+    """Raise RmqError if a member of a DLedger group is not registered: it could become leader, and
+    write.
+    """
+    config = await call.admin.broker_config(addresses[0])
+    peers = [each for each in config.get("dLegerPeers", "").split(";") if each]
+    if config.get("enableDLegerCommitLog") == "true" and len(addresses) < len(peers):
+        raise RmqError(
+            f"found {len(addresses)} registered members ({', '.join(addresses)}), expected"
+            f" {len(peers)} (dLegerPeers={';'.join(peers)}); wait until the others have registered,"
+            " or name those to be fenced: -b HOST:PORT;HOST:PORT"
+        )
 
 
 async def _wait(
     call: CommandContext, addresses: Sequence[str], seconds: int, java: bool
-) -> list[MemberFence]:
-    """Return the members when they are level and quiet, or when ``seconds`` have passed."""
+) -> tuple[list[MemberFence], list[str]]:
+    """Return the members when they are level and quiet, or when ``seconds`` have passed; and the
+    reasons why they must not be stopped yet.
+    """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + seconds
     moved_s = loop.time()
@@ -126,15 +147,46 @@ async def _wait(
         if ends != before:
             moved_s, before = loop.time(), ends
         quiet = not java or loop.time() - moved_s >= JAVA_QUIET_MS / 1000
-        if _differences(members) == [] and quiet:
-            return members
+        reasons, poll_s = _differences(members), POLL_S
+        if not reasons and quiet:
+            reasons, poll_s = await _table_differences(call, addresses), TABLE_POLL_S
+            if not reasons:
+                return members, reasons
         if loop.time() >= deadline_s or any(member.closed_ms == 0 for member in members):
-            return members
-        await asyncio.sleep(POLL_S)
+            return members, reasons
+        await asyncio.sleep(poll_s)
+
+
+async def _table_differences(call: CommandContext, addresses: Sequence[str]) -> list[str]:
+    """Return the topics and groups that differ, as sentences; nothing is left to copy if there are
+    none.
+    """
+    reasons = []
+    for kind, read in (("topic", _topics), ("group", _groups)):
+        first, *others = [(address, await read(call, address)) for address in addresses]
+        for other in others:
+            (one, ours), (two, theirs) = first, other
+            names = sorted(
+                name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)
+            )
+            if names:
+                listed = ", ".join(names[:NAMES_MAX]) + (" …" if len(names) > NAMES_MAX else "")
+                reasons.append(f"{one} and {two} differ in {kind} {listed}")
+    return reasons
+
+
+async def _topics(call: CommandContext, address: str) -> Mapping[str, bytes]:
+    table = (await call.admin.all_topics(address)).topic_config_table
+    return {name: topic.encode() for name, topic in table.items()}
+
+
+async def _groups(call: CommandContext, address: str) -> Mapping[str, bytes]:
+    table = (await call.admin.all_groups(address)).subscription_group_table
+    return {name: group.encode() for name, group in table.items()}
 
 
 def _differences(members: Sequence[MemberFence]) -> list[str]:
-    """Return the reasons why the members must not be stopped yet."""
+    """Return the reasons in the logs why the members must not be stopped yet."""
     reasons = []
     for member in members:
         if member.closed_ms == 0:
@@ -150,8 +202,7 @@ def _differences(members: Sequence[MemberFence]) -> list[str]:
     return reasons
 
 
-def _report(members: Sequence[MemberFence]) -> CommandResult:
-    reasons = _differences(members)
+def _report(members: Sequence[MemberFence], reasons: Sequence[str]) -> CommandResult:
     opens_ms = min((m.closed_ms for m in members if m.closed_ms is not None), default=None)
     lines = [_table(members), ""]
     if reasons:
@@ -169,7 +220,7 @@ def _report(members: Sequence[MemberFence]) -> CommandResult:
                 "Java brokers: their own delayed messages and transaction checks go on and can"
                 " move an end again; brokerPermission=4 stays in broker.conf until --lift --java"
             )
-    value = {"members": [member.as_json() for member in members], "reasons": reasons}
+    value = {"members": [member.as_json() for member in members], "reasons": list(reasons)}
     return CommandResult(value, "\n".join(lines), bool(reasons))
 
 
@@ -255,7 +306,7 @@ async def _set_permission(call: CommandContext, address: str, permission: str) -
 COMMANDS = (
     Command(
         name="fence",
-        help="stop all writes of a group for a while, and wait until its members have the same end",
+        help="stop all writes of a group for a while, and wait until its members are level",
         run=fence,
         options=(
             BROKERS,
