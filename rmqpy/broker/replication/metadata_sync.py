@@ -22,7 +22,9 @@ A topic or group that the master does not have is removed only if the master is 
 it: if it was in a table that this master sent before or, in a classic group, if the master's
 version is later than ours. Otherwise it is kept: a leader that has just been set up has few
 entries, and would remove those that only the others have. Keeping entries counts as a change of our
-own, so that the difference is not mistaken for a change by the master later.
+own, so that the difference is not mistaken for a change by the master later. The version of this
+change depends on the entries: several slaves merge the same table, each keeps other entries, and
+each can be the next master, from which slaves (and Java's) take only tables of another version.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from typing import Final
+from zlib import crc32
 
 from attrs import define, field
 
@@ -51,15 +54,19 @@ from rmqpy.remoting.bodies import (
     SubscriptionGroupWrapper,
     TopicConfigSerializeWrapper,
 )
+from rmqpy.remoting.body import Body
 from rmqpy.remoting.channel import Network
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.command_header import CommandHeader
+from rmqpy.remoting.fastjson import dumps
 
 FIRST_MS: Final = 3_000
 PERIOD_MS: Final = 10_000
 LOOK_MS: Final = 1_000
 TIMEOUT_MS: Final = 3_000
 NAMES_SHOWN: Final = 5
+CONTENT_BITS: Final = 20
+"""The lowest bits of the timestamp (17 minutes) that tell the versions of merged tables apart."""
 KNOWN_VERSION: Final = "rmqpyKnownVersion"
 VERSION: Final = "rmqpyVersion"
 _ALL: Final = frozenset(
@@ -98,8 +105,8 @@ class TableHistory:
     def merge(
         self,
         master: str,
-        own: tuple[Mapping[str, object], DataVersion],
-        theirs: tuple[Mapping[str, object], DataVersion],
+        own: tuple[Mapping[str, Body], DataVersion],
+        theirs: tuple[Mapping[str, Body], DataVersion],
         expendable: frozenset[str],
     ) -> TableMerge:
         """Return the result of merging the table of ``master`` into our own. ``expendable`` names
@@ -121,11 +128,22 @@ class TableHistory:
         table = {**their_table, **{name: own_table[name] for name in missing}}
         version = own_version
         if table != own_table:
-            version = DataVersion(
-                max(own_version.timestamp, their_version.timestamp),
-                max(own_version.counter, their_version.counter) + 1,
-            )
+            version = _merged_version(table, own_version, their_version)
         return TableMerge(version, frozenset(missing))
+
+
+def _merged_version(
+    table: Mapping[str, Body], own: DataVersion, theirs: DataVersion
+) -> DataVersion:
+    """Return the version of the ``table`` that a merge of two versions results in. Equal tables
+    have the same version, others a different one.
+    """
+    rows = dumps({name: table[name].to_json() for name in sorted(table)})
+    content = crc32(rows) % (1 << CONTENT_BITS)
+    latest = max(own.timestamp, theirs.timestamp)
+    return DataVersion(
+        latest >> CONTENT_BITS << CONTENT_BITS | content, max(own.counter, theirs.counter) + 1
+    )
 
 
 @define(slots=True, frozen=True)

@@ -231,6 +231,43 @@ def test_in_a_dledger_group_only_entries_that_a_leader_had_are_deleted(pair: Mak
     assert {"T", "other49"} <= set(both.topics.topics)
 
 
+def test_slaves_that_keep_different_entries_have_different_versions(pair: MakePair) -> None:
+    """Each of them can be the next master, from which the others take only another version."""
+    one, other = pair(**DLEDGER), pair(**DLEDGER)
+    other.master = one.master
+    one.master.scheduler.advance(5)
+    one.master.broker.topics.put(TopicConfig("M"))
+    one.master.broker.groups.put(SubscriptionGroupConfig(group_name="M"))
+    for both, own in ((one, "A"), (other, "B")):
+        both.topics.put(TopicConfig(own))
+        both.slave.broker.groups.put(SubscriptionGroupConfig(group_name=own))
+        both.name_master()
+        both.run(0)
+        assert {own, "M"} <= set(both.topics.topics)
+    assert not one.topics.data_version.same_as(other.topics.data_version)
+    groups = one.slave.broker.groups, other.slave.broker.groups
+    assert not groups[0].data_version.same_as(groups[1].data_version)
+    one.master = other.slave
+    one.name_master("10.0.0.4:10911")
+    one.run(0)
+    assert {"A", "B", "M"} <= set(one.topics.topics)
+    assert {"A", "B", "M"} <= set(one.slave.broker.groups.groups)
+
+
+def test_slaves_that_merge_to_equal_tables_have_the_same_version(pair: MakePair) -> None:
+    one, other = pair(**DLEDGER), pair(**DLEDGER)
+    other.master = one.master
+    one.master.scheduler.advance(5)
+    one.master.broker.topics.put(TopicConfig("M"))
+    for both, names in ((one, "AB"), (other, "BA")):
+        for name in names:
+            both.topics.put(TopicConfig(name))
+        both.name_master()
+        both.run(0)
+    assert one.topics.topics == other.topics.topics
+    assert one.topics.data_version == other.topics.data_version
+
+
 def test_a_returning_classic_slave_deletes_what_its_master_has_deleted(pair: MakePair) -> None:
     both = pair()
     both.master.broker.topics.put(TopicConfig("T"))
