@@ -144,6 +144,8 @@ def _start_locked(
         queue_cursor = min(queue_cursor, max(short, opened.log.min_offset))
     elif point is not None and clean:
         queue_cursor = max(queue_cursor, min(point.offset, opened.written_end))
+    # What is dispatched again is on the disk after the next flush only.
+    checkpoint.lower(queue_cursor)
     dispatcher.start(queue_cursor, index_cursor)
     dispatcher.run(DISPATCHED_AT_START)
     queues.correct_min_offsets(opened.log.min_offset)

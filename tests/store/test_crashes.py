@@ -490,3 +490,23 @@ def test_dispatch_fails_at_a_damaged_record(make_rig: type[MemoryRig]) -> None:
     assert not store.health.writeable
     assert bodies_of(store) == {rig.draft(0).body}
     store.shutdown()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_queues_that_a_start_builds_again_survive_a_power_loss(rig: MemoryRig, seed: int) -> None:
+    """They were on the disk before they were removed; until the next flush they are not."""
+    store = rig.open()
+    for number in range(120):
+        rig.put(store, number)
+        rig.clock.advance(1000)  # The scan after a power loss starts at a late file.
+    expected = bodies_of(store)
+    store.shutdown()
+    rig.files.remove_tree("/store/consumequeue")
+    rig.files.sync_dir("/store")
+    store = rig.open()
+    assert bodies_of(store) == expected
+    store.close_without_flush()
+    rig = rig.after(rig.files.tear(random.Random(seed), page_bytes=40))
+    store = rig.open()
+    assert bodies_of(store) == expected
+    store.shutdown()

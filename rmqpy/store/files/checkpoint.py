@@ -97,12 +97,14 @@ class StoreCheckpoint:
         low, offset = self._dispatched
         return offset if low <= log_min_offset else 0
 
-    def lower(self, log_end_offset: int) -> None:
+    def lower(self, offset: int) -> None:
         """Lower the range to the end of the log that was found: messages that were dispatched after
-        it are lost, and other messages will take their place. Blocks; raises OSError.
+        it are lost, and other messages will take their place. Or lower it to the offset from which
+        the log is dispatched again. Blocks; raises OSError.
         """
-        if self._dispatched is not None and self._dispatched[1] > log_end_offset:
-            self._write_dispatched(self._dispatched[0], log_end_offset)
+        if self._dispatched is not None and self._dispatched[1] > offset:
+            self._dispatched = self._dispatched[0], offset
+            self._write_dispatched(*self._dispatched)
 
     def write(self, times: Times, log_min_offset: int, dispatched_offset: int) -> None:
         """Make the times and the range durable. Blocks; may run in a worker thread, also during

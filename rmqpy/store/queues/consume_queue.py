@@ -260,7 +260,10 @@ class ConsumeQueue:
         if self.max_physical_offset <= log_end_offset:
             return False
         first = self._segments.min_offset // QUEUE_UNIT_SIZE
-        self._cut(self._first_at_or_after(log_end_offset, first) * QUEUE_UNIT_SIZE)
+        end = self._first_at_or_after(log_end_offset, first)
+        while end > first and self.units(end - 1, 1) == _ZERO_UNIT:
+            end -= 1  # Never written, or lost: its message is dispatched again as well.
+        self._cut(end * QUEUE_UNIT_SIZE)
         return True
 
     def cut_at(self, queue_offset: int) -> None:

@@ -216,6 +216,20 @@ def test_a_queue_ends_at_a_hole(hole: int) -> None:
     )
 
 
+@pytest.mark.parametrize("first", range(5))
+def test_truncation_drops_the_units_before_it_that_never_reached_the_disk(first: int) -> None:
+    """They are in a file that the start does not search; dispatch puts them again."""
+    files, _ = filled(0, 45)
+    data(files)[first * 20 : 100] = bytes(100 - first * 20)
+    queue = open_queue(files)
+    assert queue.max_offset == 45
+    assert queue.truncate(1000 + 100 * 5)
+    assert queue.max_offset == first
+    for number in range(45):
+        assert queue.put(number, 1000 + 100 * number, 100, number) == (number >= first)
+    assert not queue.hidden
+
+
 def test_a_torn_unit_at_the_end_counts_as_a_unit() -> None:
     """Truncation and dispatch correct it."""
     files, _ = filled(0, 5)
