@@ -48,6 +48,9 @@ UNIQUE_KEY: Final = "7F000001ABCD18B4AAC2#KEY-OF-TEST"
 BORN_MS: Final = 1_111_111_111_111
 """``rmqload.c`` replaces both in each copy of a frame."""
 
+SUBSCRIBED_MS: Final = 1_700_000_000_000
+"""The version of tables and subscriptions, which clients and brokers repeat until they change."""
+
 TOPIC: Final = "bench"
 GROUP: Final = "bench-group"
 QUEUES: Final = 4
@@ -272,7 +275,7 @@ def heartbeat(subscriptions: int) -> RemotingCommand:
         message_model="CLUSTERING",
         consume_from_where="CONSUME_FROM_LAST_OFFSET",
         subscription_data_set=[
-            SubscriptionData(topic=topic, sub_string="*", sub_version=BORN_MS)
+            SubscriptionData(topic=topic, sub_string="*", sub_version=SUBSCRIBED_MS)
             for topic in (*topics, f"%RETRY%{GROUP}")
         ],
     )
@@ -329,7 +332,9 @@ def registrations(topics: int, *, changed: bool) -> Callable[[Stored], list[Remo
         table = {f"topic-{n}": TopicConfig(f"topic-{n}") for n in range(topics)}
         commands = []
         for number in range(50 if changed else 1):
-            wrapper = TopicConfigSerializeWrapper(DataVersion(BORN_MS + number, number), table)
+            wrapper = TopicConfigSerializeWrapper(
+                DataVersion(SUBSCRIBED_MS + number, number), table
+            )
             body = RegisterBrokerBody(wrapper).encode()
             header = RegisterBrokerRequestHeader(
                 broker_name=f"registered-{topics}",

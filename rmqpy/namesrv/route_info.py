@@ -6,6 +6,7 @@ table              key -> value                                 filled by; empti
 clusters           cluster -> broker names                      register; last id of a name removed
 brokers            broker name -> cluster, {broker id: addr}    register; unregister, expiry, close
 topics             topic -> {broker name: QueueData}            masters' registrations; delete
+rows               broker name -> text of its topics            master's registration; see below
 live               broker addr -> time, version, channel        register; unregister, expiry, close
 filter servers     broker addr -> list                          register, replaced as a whole
 =================  ===========================================  ===================================
@@ -14,6 +15,9 @@ A registration follows these rules. Any other id of the same address is removed,
 role leaves no stale entry. Topics are taken only from masters, and only if the DataVersion differs
 from the one stored for the address, or the address is new as the master of its name. Topics that
 are missing from the body are kept.
+
+The text in ``rows`` is kept to compare the next registration with. Invariant: ``topics`` shows each
+row of it. It is therefore dropped when queues of that name are removed or get other permissions.
 
 Invariants: a broker name is in exactly one cluster while it has an address, and in none afterwards;
 a topic has at least one broker name; every address in ``live`` belongs to a broker name.
@@ -35,7 +39,6 @@ from rmqpy.remoting.bodies import (
     ClusterInfo,
     DataVersion,
     QueueData,
-    TopicConfig,
     TopicList,
     TopicRouteData,
 )
@@ -50,6 +53,11 @@ BROKER_CHANNEL_EXPIRED_TIME).
 
 EXPIRY_LONGEST_MS = 3_600_000
 """The maximum expiry that a 5.x broker may request."""
+
+KNOWN_ROWS_BYTES_MAX = 64 << 20
+"""The maximum size of all texts of topics that are kept for comparison; a table of 20,000 topics
+has 3 MB. Registrations beyond it are decoded as a whole.
+"""
 
 UNIT_FLAG = 1
 UNIT_SUB_FLAG = 2
@@ -74,8 +82,11 @@ every 30 s.
 
 @define(slots=True, frozen=True, kw_only=True)
 class BrokerRegistration:
-    """The registration of a broker. ``topics`` is None if they are not decoded; see
-    ``RouteInfoTable.needs_topics``.
+    """The registration of a broker.
+
+    ``topics`` is None if they are not decoded; see ``RouteInfoTable.needs_topics``. They may leave
+    out those of ``RouteInfoTable.known_rows``. ``rows`` is the text of all topics if the next
+    registration can be compared with it.
     """
 
     cluster: str
@@ -84,7 +95,8 @@ class BrokerRegistration:
     address: str
     ha_address: str
     data_version: DataVersion
-    topics: Mapping[str, TopicConfig] | None = None
+    topics: Mapping[str, QueueData] | None = None
+    rows: bytes | None = None
     filter_servers: tuple[str, ...] = ()
     expiry_ms: int = BROKER_EXPIRED_MS
 
@@ -118,6 +130,8 @@ class RouteInfoTable:
     _clusters: dict[str, dict[str, None]] = field(factory=dict)
     _brokers: dict[str, BrokerData] = field(factory=dict)
     _topics: dict[str, dict[str, QueueData]] = field(factory=dict)
+    _rows: dict[str, bytes] = field(factory=dict)
+    _rows_bytes: int = 0
     _live: dict[str, BrokerLiveInfo] = field(factory=dict)
     _filter_servers: dict[str, list[str]] = field(factory=dict)
 
@@ -131,6 +145,10 @@ class RouteInfoTable:
         if broker is None or broker.broker_addrs.get(MASTER_ID) != registration.address:
             return True
         return self.topics_changed(registration.address, registration.data_version)
+
+    def known_rows(self, broker_name: str) -> bytes:
+        """Return the text of topics that all are in the tables as topics of this name."""
+        return self._rows.get(broker_name, b"")
 
     def register(
         self, registration: BrokerRegistration, channel: Channel, now_ms: int
@@ -208,8 +226,8 @@ class RouteInfoTable:
     def delete_topic(self, topic: str, cluster: str | None) -> None:
         """Remove a topic, or only its queues in one cluster."""
         if not cluster:
-            if self._topics.pop(topic, None) is not None:
-                self.version += 1
+            for broker_name in list(self._topics.get(topic, ())):
+                self._drop_queues(topic, broker_name)
             return
         for broker_name in self._clusters.get(cluster, {}):
             self._drop_queues(topic, broker_name)
@@ -226,7 +244,7 @@ class RouteInfoTable:
             return None
         addresses = [address for each in brokers for address in each.broker_addrs.values()]
         return TopicRouteData(
-            queue_datas=[evolve(each) for each in queues.values()],
+            queue_datas=list(queues.values()),
             broker_datas=[_copy(each) for each in brokers],
             filter_server_table={
                 address: list(self._filter_servers[address])
@@ -326,18 +344,31 @@ class RouteInfoTable:
     def _take_topics(self, registration: BrokerRegistration) -> None:
         assert registration.topics is not None
         name = registration.broker_name
-        for topic, config in registration.topics.items():
-            queues = self._topics.setdefault(topic, {})
-            queue_data = QueueData(
-                name,
-                config.read_queue_nums,
-                config.write_queue_nums,
-                config.perm,
-                config.topic_sys_flag,
-            )
-            if queues.get(name) != queue_data:
+        table, changed = self._topics, False
+        # Many topics share one object: each pair of objects is compared once.
+        equal: dict[tuple[int, int], bool] = {}
+        for topic, queue_data in registration.topics.items():
+            queues = table.get(topic)
+            if queues is None:
+                queues = table[topic] = {}
+            known = queues.get(name)
+            pair = (id(known), id(queue_data))
+            is_equal = equal.get(pair)
+            if is_equal is None:
+                is_equal = equal[pair] = known == queue_data
+            if not is_equal:
                 queues[name] = queue_data
-                self.version += 1
+                changed = True
+        if changed:
+            self.version += 1
+        self._forget_rows(name)
+        rows = registration.rows
+        if rows is not None and self._rows_bytes + len(rows) <= KNOWN_ROWS_BYTES_MAX:
+            self._rows[name] = rows
+            self._rows_bytes += len(rows)
+
+    def _forget_rows(self, broker_name: str) -> None:
+        self._rows_bytes -= len(self._rows.pop(broker_name, b""))
 
     def _replace_filter_servers(self, registration: BrokerRegistration) -> None:
         servers = list(registration.filter_servers)
@@ -371,16 +402,18 @@ class RouteInfoTable:
         queues = self._topics.get(topic)
         if queues is None or queues.pop(broker_name, None) is None:
             return
+        self._forget_rows(broker_name)
         self.version += 1
         if not queues:
             del self._topics[topic]
 
     def _set_perms(self, broker_name: str, perm_of: Callable[[int], int]) -> int:
         count = 0
+        self._forget_rows(broker_name)
         for queues in self._topics.values():
             queue_data = queues.get(broker_name)
             if queue_data is not None:
-                queue_data.perm = perm_of(queue_data.perm)
+                queues[broker_name] = evolve(queue_data, perm=perm_of(queue_data.perm))
                 count += 1
         self.version += 1
         return count

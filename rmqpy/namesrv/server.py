@@ -4,6 +4,9 @@ An unknown request code is answered with code 3 (Java's name server does not ans
 callers time out). The response to REGISTER_BROKER (103) contains the addresses of the master for a
 slave, and the order topics.
 
+A registration of many topics is decoded over several turns: ``handle`` returns it with the requests
+after it, and goes on with it when it is passed again.
+
 Invariants: each request that is not oneway gets exactly one answer, unless its channel closes
 first; a refused request has no effect.
 """
@@ -29,7 +32,7 @@ from rmqpy.model.files import FileSystem
 from rmqpy.namesrv.access import NamesrvAccess
 from rmqpy.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from rmqpy.namesrv.names import check_address, check_name
-from rmqpy.namesrv.registration import read_registration
+from rmqpy.namesrv.registration import ReadRegistration, read_registration
 from rmqpy.namesrv.route_info import NamesrvLimits, RouteInfoTable
 from rmqpy.remoting.bodies import DataVersion, KVTable, TopicList
 from rmqpy.remoting.channel import Channel
@@ -65,6 +68,12 @@ VERSION_STRICT_JSON = 401
 
 ROUTES_CACHED = 4_096
 """The maximum number of encoded routes that are cached until a table changes."""
+
+ROWS_PER_TURN = 4_000
+"""The maximum number of registered topics that are decoded in a turn, which takes some 6 ms."""
+
+BYTES_PER_ROW = 2_048
+"""The bytes of a registration that cost as much to receive and compare as a topic to decode."""
 
 NO_ROUTE = (
     "No topic route info in name server for the topic: {}\n"
@@ -105,6 +114,11 @@ class NameServer:
     _answers: dict[int, Answer] = field(init=False)
     _encoded_routes: dict[tuple[str, bool], bytes | None] = field(factory=dict, init=False)
     _encoded_version: int = field(default=-1, init=False)
+    _encoded_lists: dict[int, tuple[int, bytes]] = field(factory=dict, init=False)
+    """The topic lists by request code, each with the version of the routes that it shows."""
+    _unfinished: dict[Channel, ReadRegistration] = field(factory=dict, init=False)
+    """The registrations whose topics are not all decoded."""
+    _rows_left: int = field(default=ROWS_PER_TURN, init=False)
     _timer: Timer | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -143,7 +157,11 @@ class NameServer:
             if command.is_response:
                 logger.info("ignored a response of %s:%d to no request", *channel.peer)
                 continue
+            if command.code == RequestCode.REGISTER_BROKER and self._rows_left <= 0:
+                return commands[number - 1 :]
             response = self._answer(channel, command)
+            if self._is_unfinished(channel, command):
+                return commands[number - 1 :]
             if response is not None:
                 self._reply(channel, command, response)
             if channel.closed or channel.congested:  # the peer does not read its responses
@@ -151,9 +169,11 @@ class NameServer:
         return ()
 
     def turn_ended(self) -> None:
-        """Do nothing: no state is collected during a turn."""
+        """Allow the next turn to decode topics."""
+        self._rows_left = ROWS_PER_TURN
 
     def channel_closed(self, channel: Channel) -> None:
+        self._unfinished.pop(channel, None)
         for address in self.routes.channel_closed(channel):
             logger.warning("removed broker %s: its connection was closed", address)
 
@@ -165,7 +185,8 @@ class NameServer:
             remark = f" request type {command.code} not supported"
             return _refused(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         try:
-            self.access.check(channel, command)
+            if not self._is_unfinished(channel, command):
+                self.access.check(channel, command)
             return answer(channel, command)
         except RequestRejectedError as refusal:
             self.counts.refused += 1
@@ -174,6 +195,10 @@ class NameServer:
             self.counts.failures += 1
             logger.exception("request %d of %s:%d failed", command.code, *channel.peer)
             return _refused(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+    def _is_unfinished(self, channel: Channel, command: RemotingCommand) -> bool:
+        read = self._unfinished.get(channel)
+        return read is not None and read.request is command
 
     def _reply(self, channel: Channel, command: RemotingCommand, response: RemotingCommand) -> None:
         if command.is_oneway:
@@ -205,26 +230,34 @@ class NameServer:
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _list(routes.all_topics),
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._list(routes.all_topics),
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: _list(routes.system_topics),
-            RequestCode.GET_UNIT_TOPIC_LIST: _list(routes.unit_topics),
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: _list(routes.unit_sub_topics),
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _list(routes.unit_sub_ununit_topics),
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._list(routes.system_topics),
+            RequestCode.GET_UNIT_TOPIC_LIST: self._list(routes.unit_topics),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._list(routes.unit_sub_topics),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._list(
+                routes.unit_sub_ununit_topics
+            ),
             RequestCode.UPDATE_NAMESRV_CONFIG: self._update_settings,
             RequestCode.GET_NAMESRV_CONFIG: self._get_settings,
         }
 
     # -- brokers
 
-    def _register(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
-        read = read_registration(command)
-        registration = read.registration
-        if self.routes.needs_topics(registration):
-            registration = read.complete()
+    def _register(self, channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
+        read = self._unfinished.pop(channel, None)
+        if read is None or read.request is not command:
+            read = read_registration(command)
+            self._rows_left -= len(command.body) // BYTES_PER_ROW
+        if self.routes.needs_topics(read.registration):
+            known = self.routes.known_rows(read.registration.broker_name)
+            self._rows_left = read.decode(known, max(1, self._rows_left))
+            if not self._rows_left:
+                self._unfinished[channel] = read
+                return None
         now_ms = self.scheduler.monotonic_ms()
-        master = self.routes.register(registration, channel, now_ms)
+        master = self.routes.register(read.registration, channel, now_ms)
         header = RegisterBrokerResponseHeader(
             ha_server_addr=master.ha_address, master_addr=master.master_address
         )
@@ -280,6 +313,18 @@ class NameServer:
 
     def _forget_encoded_routes(self) -> None:
         self._encoded_version = -1
+
+    def _list(self, topics: Callable[[], TopicList]) -> Answer:
+        """Return the answer to a request for a list, which is encoded again after a change."""
+
+        def answer(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+            version, body = self._encoded_lists.get(command.code, (-1, b""))
+            if version != self.routes.version:
+                body = topics().encode()
+                self._encoded_lists[command.code] = self.routes.version, body
+            return RemotingCommand.response_to(command, body=body)
+
+        return answer
 
     def _cluster_info(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response_to(command, body=self.routes.cluster_info().encode())
@@ -381,13 +426,6 @@ class NameServer:
             self._reply(channel, command, response)
 
         return saved
-
-
-def _list(topics: Callable[[], TopicList]) -> Answer:
-    def answer(channel: Channel, command: RemotingCommand) -> RemotingCommand:
-        return RemotingCommand.response_to(command, body=topics().encode())
-
-    return answer
 
 
 def _refused(command: RemotingCommand, code: int, remark: str) -> RemotingCommand:
