@@ -17,7 +17,7 @@ from attrs import define
 __all__ = [
     "Answer",
     "Cause",
-    "Verdict",
+    "Certainty",
     "count_text",
     "duration_text",
     "possible",
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-class Verdict(Enum):
+class Certainty(Enum):
     PROVEN = "proven"
     POSSIBLE = "possible"
 
@@ -36,14 +36,14 @@ class Verdict(Enum):
 class Cause:
     """One cause. ``evidence`` names files, offsets, settings; ``next`` has commands or steps."""
 
-    verdict: Verdict
+    certainty: Certainty
     text: str
     evidence: tuple[str, ...] = ()
     next: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "verdict": self.verdict.value,
+            "certainty": self.certainty.value,
             "text": self.text,
             "evidence": list(self.evidence),
             "next": list(self.next),
@@ -51,16 +51,16 @@ class Cause:
 
 
 def proven(text: str, *evidence: str, next: Iterable[str] = ()) -> Cause:
-    return Cause(Verdict.PROVEN, text, evidence, tuple(next))
+    return Cause(Certainty.PROVEN, text, evidence, tuple(next))
 
 
 def possible(text: str, *evidence: str, next: Iterable[str] = ()) -> Cause:
-    return Cause(Verdict.POSSIBLE, text, evidence, tuple(next))
+    return Cause(Certainty.POSSIBLE, text, evidence, tuple(next))
 
 
 def ranked(causes: Iterable[Cause]) -> tuple[Cause, ...]:
     """Return the causes in order: proven ones first, otherwise as given."""
-    return tuple(sorted(causes, key=lambda cause: cause.verdict is not Verdict.PROVEN))
+    return tuple(sorted(causes, key=lambda cause: cause.certainty is not Certainty.PROVEN))
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Answer:
 
     @property
     def is_proven(self) -> bool:
-        return any(cause.verdict is Verdict.PROVEN for cause in self.causes)
+        return any(cause.certainty is Certainty.PROVEN for cause in self.causes)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -101,7 +101,7 @@ class Answer:
         if not self.causes:
             yield f"  {self.nothing}"
         for number, cause in enumerate(self.causes, 1):
-            yield f"{number}. {cause.verdict.value}: {cause.text}"
+            yield f"{number}. {cause.certainty.value}: {cause.text}"
             yield from (f"     found: {each}" for each in cause.evidence)
             yield from (f"     next:  {each}" for each in cause.next)
         if self.facts:

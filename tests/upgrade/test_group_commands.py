@@ -180,7 +180,7 @@ def test_run_starts_and_stops_brokers_with_the_commands_of_the_group(
     code, out, _ = run("run --until final --yes --format json")
     value = json.loads(out)
     assert code == 0 and value["state"] == "final"
-    assert [step["action"] for step in value["steps"]] == ["finalize"]
+    assert [step["step"] for step in value["steps"]] == ["finalize"]
     code, out, err = run("run --until halted --yes")
     assert code == 2 and state_of(run) == "switched", "no member has an entry"
 

@@ -13,19 +13,9 @@ from hypothesis import strategies as st
 
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.upgrade.checks.member_facts import MemberFacts
-from rmqpy.upgrade.group.states import (
-    BACKWARD,
-    FORWARD,
-    STATES,
-    TEXTS,
-    Action,
-    GroupFacts,
-    PlanFacts,
-    ProofFacts,
-    detect_state,
-    member_state,
-    reaches,
-)
+from rmqpy.upgrade.group.detection import GroupFacts, PlanFacts, ProofFacts, detect_state
+from rmqpy.upgrade.group.member_stage import stage_of
+from rmqpy.upgrade.group.states import BACKWARD, FORWARD, STATES, TEXTS, NextStep, reaches
 from rmqpy.upgrade.steps.planning import ALIGN, LEAVE, SWITCH
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "upgrade.md"
@@ -137,7 +127,7 @@ def test_any_facts_have_a_state(
     reordered = evolve(facts, members=tuple(reversed(facts.members)))
     assert detect_state(reordered) is state
     for member in facts.members:
-        member_state(member)
+        stage_of(member)
 
 
 def test_only_running_groups_are_said_to_be_served() -> None:
@@ -164,9 +154,11 @@ def test_the_page_lists_every_state() -> None:
     table = text.split("| state | ", 1)[1].split("\n\n")[0].splitlines()[2:]
     expected = []
     for state in STATES:
-        step = f"`{state.next.value}`" if state.next is not Action.NOTHING else "none"
+        step = f"`{state.next.value}`" if state.next is not NextStep.NOTHING else "none"
         if state.returning is not None:
-            back = f"`{state.returning.value}`" if state.returning is not Action.NOTHING else "none"
+            back = (
+                f"`{state.returning.value}`" if state.returning is not NextStep.NOTHING else "none"
+            )
             step += f"; to go back {back}"
         expected.append(
             f"| `{state.name}` | {state.meaning} | {state.served} | {step} | {state.back} |"

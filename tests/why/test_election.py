@@ -17,15 +17,15 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.fastjson import dumps
 from rmqpy.testing.ports import free_port_block
 from rmqpy.testing.processes import dledger_settings, wait_until_accepting
-from rmqpy.why.answer import Verdict
+from rmqpy.why.answer import Certainty
 from rmqpy.why.gathering.election import member_of_broker
-from rmqpy.why.questions.election import ElectionFacts, MemberFacts, PeerFacts, explain_election
+from rmqpy.why.questions.election import ElectionFacts, PeerFacts, VoterFacts, explain_election
 from rmqpy.why.sources.live import BrokerSource
 
 PEERS = "n0-a:1;n1-b:1;n2-c:1"
 
 
-def member(number: int, **fields: Any) -> MemberFacts:
+def member(number: int, **fields: Any) -> VoterFacts:
     values: dict[str, Any] = {
         "name": f"store-{number}",
         "self_id": f"n{number}",
@@ -38,10 +38,10 @@ def member(number: int, **fields: Any) -> MemberFacts:
         "peers": PEERS,
         "group": "g",
     }
-    return MemberFacts(**(values | fields))
+    return VoterFacts(**(values | fields))
 
 
-def facts(*members: MemberFacts, **fields: Any) -> ElectionFacts:
+def facts(*members: VoterFacts, **fields: Any) -> ElectionFacts:
     given = members or (member(0), member(1), member(2))
     return ElectionFacts(subject="group", members=given, **fields)
 
@@ -118,7 +118,9 @@ CASES = {
 def test_the_cause_is_proven(case: str) -> None:
     known, expected = CASES[case]
     proven = [
-        cause.text for cause in explain_election(known).causes if cause.verdict is Verdict.PROVEN
+        cause.text
+        for cause in explain_election(known).causes
+        if cause.certainty is Certainty.PROVEN
     ]
     assert any(text.startswith(expected) for text in proven), proven
 
@@ -127,8 +129,8 @@ def test_a_missing_member_makes_the_quorum_only_possible() -> None:
     known = facts(member(0), silent=(("c:10911", "no answer"),))
     cause = explain_election(known).causes[0]
     lost = [each for each in explain_election(known).causes if "without a quorum" in each.text]
-    assert [each.verdict for each in lost] == [Verdict.POSSIBLE]
-    assert cause.verdict is Verdict.POSSIBLE or "quorum" not in cause.text
+    assert [each.certainty for each in lost] == [Certainty.POSSIBLE]
+    assert cause.certainty is Certainty.POSSIBLE or "quorum" not in cause.text
     assert any("name the directories" in text for text in explain_election(known).not_examined)
 
 

@@ -13,10 +13,10 @@ from why.conftest import LiveBroker, Ran
 
 from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC, dlq_topic, retry_topic
-from rmqpy.why.answer import Answer, Verdict
+from rmqpy.why.answer import Answer, Certainty
 from rmqpy.why.message_id import MessageId, parse_message_id
 from rmqpy.why.questions.message_facts import (
-    GroupFacts,
+    ConsumerGroupFacts,
     NoMessageFacts,
     QueueFacts,
     TopicFacts,
@@ -40,7 +40,9 @@ MEMBERS = ClientGroup(
     consume_from="CONSUME_FROM_LAST_OFFSET",
     expression="*",
 )
-GROUP_FACTS = GroupFacts(name=GROUP, known=True, config={"consumeEnable": True}, members=MEMBERS)
+GROUP_FACTS = ConsumerGroupFacts(
+    name=GROUP, known=True, config={"consumeEnable": True}, members=MEMBERS
+)
 
 
 def stored(topic: str = "Orders", **fields: Any) -> StoredMessage:
@@ -92,16 +94,16 @@ def passed(offset: int) -> MessageCopy:
     return evolve(COPY, groups=(GroupPosition(GROUP, offset, 7),))
 
 
-def first(answer: Answer) -> tuple[Verdict, str]:
+def first(answer: Answer) -> tuple[Certainty, str]:
     assert answer.causes, answer
-    return answer.causes[0].verdict, answer.causes[0].text
+    return answer.causes[0].certainty, answer.causes[0].text
 
 
-def group(**fields: Any) -> GroupFacts:
+def group(**fields: Any) -> ConsumerGroupFacts:
     return evolve(GROUP_FACTS, **fields)
 
 
-def members(**fields: Any) -> GroupFacts:
+def members(**fields: Any) -> ConsumerGroupFacts:
     return group(members=evolve(MEMBERS, **fields))
 
 
@@ -206,14 +208,14 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_cause_is_proven(case: str) -> None:
     known, expected = CASES[case]
-    verdict, text = first(explain_no_message(known))
-    assert verdict is Verdict.PROVEN
+    certainty, text = first(explain_no_message(known))
+    assert certainty is Certainty.PROVEN
     assert text.startswith(expected), text
 
 
 def test_a_message_that_was_passed_without_a_trace_is_not_proven_to_be_skipped() -> None:
-    verdict, text = first(explain_no_message(facts((passed(8),))))
-    assert verdict is Verdict.POSSIBLE
+    certainty, text = first(explain_no_message(facts((passed(8),))))
+    assert certainty is Certainty.POSSIBLE
     assert "consumed, filtered by the client, or skipped" in text
 
 

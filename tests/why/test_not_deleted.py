@@ -12,7 +12,7 @@ import pytest
 from attrs import evolve
 from why.conftest import LiveBroker, Ran
 
-from rmqpy.why.answer import Verdict
+from rmqpy.why.answer import Certainty
 from rmqpy.why.questions.not_deleted import (
     HOUR_MS,
     DiskFacts,
@@ -100,7 +100,7 @@ CASES = {
 def test_the_cause_is_proven(case: str) -> None:
     known, expected = CASES[case]
     first = explain_not_deleted(known).causes[0]
-    assert first.verdict is Verdict.PROVEN
+    assert first.certainty is Certainty.PROVEN
     assert first.text.startswith(expected), first.text
 
 
@@ -119,12 +119,12 @@ def test_a_nearly_full_disk_deletes_files_of_any_age_unless_that_is_off() -> Non
     assert any("but that is switched off" in text for text in off)
     forced = explain_not_deleted(facts(YOUNG, used=0.88)).causes
     assert not any("not expired" in cause.text for cause in forced)
-    assert all(cause.verdict is Verdict.POSSIBLE for cause in forced)
+    assert all(cause.certainty is Certainty.POSSIBLE for cause in forced)
 
 
 def test_due_files_that_are_still_there_have_possible_causes_only() -> None:
     causes = explain_not_deleted(facts(OLD, settings={"deleteWhen": "4;12"})).causes
-    assert [cause.verdict for cause in causes] == [Verdict.POSSIBLE] * 3
+    assert [cause.certainty for cause in causes] == [Certainty.POSSIBLE] * 3
     assert any(
         "destroyMapedFileIntervalForcibly" in text for cause in causes for text in [cause.text]
     )
@@ -142,9 +142,9 @@ def test_a_broker_reports_no_times_so_expiry_is_proven_only_if_it_is_too_early()
     unknown = evolve(OLD, mtime_ms=-1, last_ms=-1)
     live = {"is_live": True, "first_ms": NOW_MS - DAY_MS}
     early = explain_not_deleted(facts(unknown, **live)).causes[0]
-    assert early.verdict is Verdict.PROVEN and "is not expired before" in early.text
+    assert early.certainty is Certainty.PROVEN and "is not expired before" in early.text
     late = explain_not_deleted(facts(unknown, **(live | {"first_ms": 1}))).causes[0]
-    assert late.verdict is Verdict.POSSIBLE
+    assert late.certainty is Certainty.POSSIBLE
 
 
 # -- stores of Java

@@ -26,14 +26,15 @@ start, stop              commands that start and stop the broker on its host (op
 rmqpy                    the path of rmqpy on a host that is reached over ssh (optional)
 =======================  =====================================================================
 
-All values are strings. Paths of ``[group]`` are relative to the file. The text of the file is
-:func:`group_file_text`; a person may change it, and every reading validates it.
+All values are strings. Paths of ``[group]`` are relative to the file.
+:mod:`rmqpy.upgrade.group.group_file_text` writes it; a person may change it, and every reading
+validates it.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -43,7 +44,7 @@ from rmqpy.config.keys import BrokerRole, is_dledger_id, parse_dledger_peers
 from rmqpy.model.errors import RmqError
 from rmqpy.model.near_names import did_you_mean
 
-__all__ = ["GROUP_FILE", "LOCAL", "GroupFile", "Member", "group_file_text", "parse_group_file"]
+__all__ = ["GROUP_FILE", "LOCAL", "GroupFile", "GroupMember", "parse_group_file"]
 
 GROUP_FILE: Final = "group.toml"
 LOCAL: Final = "local"
@@ -51,7 +52,7 @@ SSH, HTTPS, HTTP = "ssh://", "https://", "http://"
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class Member:
+class GroupMember:
     """One member; the attributes are the keys of its table."""
 
     name: str
@@ -97,7 +98,7 @@ class GroupFile:
     broker: str
     cluster: str
     dledger_group: str
-    members: tuple[Member, ...]
+    members: tuple[GroupMember, ...]
     token_file: str = ""
     authority: str = ""
     key: str = ""
@@ -108,12 +109,12 @@ class GroupFile:
         return all(each.is_local for each in self.members)
 
     @property
-    def linked(self) -> list[Member]:
+    def linked(self) -> list[GroupMember]:
         """The members on hosts that are reached over ssh."""
         return [each for each in self.members if each.is_linked]
 
     @property
-    def only_read(self) -> list[Member]:
+    def only_read(self) -> list[GroupMember]:
         """The members that this machine cannot change."""
         return [each for each in self.members if not each.is_driven]
 
@@ -122,7 +123,7 @@ class GroupFile:
         """The value of dLegerPeers."""
         return ";".join(f"{each.id}-{each.peer}" for each in self.members)
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> GroupMember:
         """Return a member by its name. Raise RmqError if there is none."""
         for each in self.members:
             if each.name == name:
@@ -135,8 +136,8 @@ class GroupFile:
 
 
 _OPTIONAL: Final = frozenset(("token_file", "authority", "key", "start", "stop", "rmqpy"))
-_GROUP_KEYS: Final = tuple(each.name for each in attrs.fields(GroupFile) if each.name != "members")
-_MEMBER_KEYS: Final = tuple(each.name for each in attrs.fields(Member) if each.name != "name")
+GROUP_KEYS: Final = tuple(each.name for each in attrs.fields(GroupFile) if each.name != "members")
+MEMBER_KEYS: Final = tuple(each.name for each in attrs.fields(GroupMember) if each.name != "name")
 
 
 def parse_group_file(text: str, path: str) -> GroupFile:
@@ -150,7 +151,7 @@ def parse_group_file(text: str, path: str) -> GroupFile:
         ) from None
     wrong = list(_faults(tree))
     if not wrong:
-        members = tuple(Member(name=name, **keys) for name, keys in tree["member"].items())
+        members = tuple(GroupMember(name=name, **keys) for name, keys in tree["member"].items())
         group = GroupFile(**tree["group"], members=members)
         wrong = list(_contradictions(group))
         if not wrong:
@@ -164,13 +165,13 @@ def _faults(tree: Mapping[str, Any]) -> Iterator[str]:
         if name not in ("group", "member"):
             near = did_you_mean(name, ("group", "member"))
             yield f"found {name}, expected the tables [group] and [member.NAME]{near}"
-    yield from _table_faults("[group]", tree.get("group"), _GROUP_KEYS)
+    yield from _table_faults("[group]", tree.get("group"), GROUP_KEYS)
     members = tree.get("member")
     if not isinstance(members, dict) or len(members) < 2:
         yield "found fewer than two tables [member.NAME], expected one for each member"
         return
     for name, table in members.items():
-        yield from _table_faults(f"[member.{name}]", table, _MEMBER_KEYS)
+        yield from _table_faults(f"[member.{name}]", table, MEMBER_KEYS)
 
 
 def _table_faults(title: str, table: object, known: Sequence[str]) -> Iterator[str]:
@@ -216,7 +217,7 @@ def _contradictions(group: GroupFile) -> Iterator[str]:
         yield f"the peers {group.peers}: {error}"
 
 
-def _member_faults(member: Member) -> Iterator[str]:
+def _member_faults(member: GroupMember) -> Iterator[str]:
     title = f"[member.{member.name}]"
     if member.host != LOCAL and not member.host.startswith((SSH, HTTPS, HTTP)):
         yield (
@@ -245,64 +246,3 @@ def _equal_pairs(values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         other = owners.setdefault(value, name)
         if other != name:
             yield other, name
-
-
-_COMMENTS: Final = {
-    "broker": "brokerName",
-    "cluster": "brokerClusterName",
-    "dledger_group": "dLegerGroup",
-    "host": "local, ssh://HOST, or the https:// address of rmqpy upgrade serve",
-    "config": "broker.conf",
-    "directory": "storePathRootDir",
-    "address": "at which clients reach the broker",
-    "id": "dLegerSelfId",
-    "peer": "at which the other members reach it; written into dLegerPeers",
-    "role": "after the way back to master and slaves",
-}
-_HEAD: Final = """\
-# A group of brokers: what `rmqpy upgrade` needs to know about it. Written by `rmqpy upgrade
-# init` from the brokers' own configuration; correct what is wrong.
-# The verbs of `rmqpy upgrade` need no arguments in this directory. `rmqpy upgrade status`
-# shows the state of the group and the next command.
-"""
-_HINT: Final = """\
-# With these two commands in its table, `rmqpy upgrade run` also stops and starts a member. They
-# run on the member's host; without them, starting and stopping is left to you.
-# start = "systemctl start rocketmq-broker"
-# stop = "systemctl stop rocketmq-broker"
-"""
-
-
-def group_file_text(group: GroupFile, remarks: Mapping[str, Sequence[str]] | None = None) -> str:
-    """Return the commented text of the file; ``remarks`` are more comments, by member."""
-    lines = [*_HEAD.splitlines(), "", "[group]"]
-    lines += _pairs(_GROUP_KEYS, group)
-    for number, member in enumerate(group.members):
-        lines += ["", f"[member.{_quoted_key(member.name)}]"]
-        lines += [f"# {remark}" for remark in (remarks or {}).get(member.name, ())]
-        lines += _pairs(_MEMBER_KEYS, member)
-        if not number:
-            lines += _HINT.splitlines()
-    return "\n".join(lines) + "\n"
-
-
-def _pairs(keys: Iterable[str], values: object) -> Iterator[str]:
-    rows = [(key, getattr(values, key)) for key in keys]
-    texts = {key: f"{key} = {_quoted(value)}" for key, value in rows if value}
-    width = max(map(len, texts.values()))
-    for key, text in texts.items():
-        comment = _COMMENTS.get(key)
-        yield f"{text:<{width}}  # {comment}" if comment else text
-
-
-def _quoted(text: str) -> str:
-    """Return a TOML string."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return (
-        '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
-    )
-
-
-def _quoted_key(name: str) -> str:
-    plain = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
-    return name if plain else _quoted(name)

@@ -17,7 +17,7 @@ from rmqpy.config.keys import BrokerRole, DLedgerPeer, parse_dledger_peers
 from rmqpy.config.loading import BrokerConfiguration
 from rmqpy.model.errors import RmqError
 from rmqpy.upgrade.checks.config_checks import ephemeral_ports, taken_ports
-from rmqpy.upgrade.group.group_file import LOCAL, GroupFile, Member
+from rmqpy.upgrade.group.group_file import LOCAL, GroupFile, GroupMember
 
 PORT_STEP: Final = 10_000
 """The distance of the proposed DLedger port from listenPort: 20911 for 10911."""
@@ -57,7 +57,7 @@ class FoundBroker:
 
 
 @define(slots=True, frozen=True)
-class Proposal:
+class ProposedGroup:
     """The group, and by member what was assumed."""
 
     group: GroupFile
@@ -68,7 +68,7 @@ IsFree = Callable[[FoundBroker, int], bool]
 """Returns whether no process listens on a port of the broker's host."""
 
 
-def propose_group(found: Sequence[FoundBroker], is_free: IsFree) -> Proposal:
+def propose_group(found: Sequence[FoundBroker], is_free: IsFree) -> ProposedGroup:
     """Return the group of these brokers. Raise RmqError if they cannot be one group."""
     if len(found) < 2:
         raise RmqError(
@@ -83,7 +83,7 @@ def propose_group(found: Sequence[FoundBroker], is_free: IsFree) -> Proposal:
     peers, remarks = _peers(found, ids, is_free)
     roles = _roles(found)
     members = tuple(
-        Member(
+        GroupMember(
             name=ids[number],
             host=each.host,
             config=each.path,
@@ -98,7 +98,7 @@ def propose_group(found: Sequence[FoundBroker], is_free: IsFree) -> Proposal:
     groups = {name for each in found if (name := each.keys.get("dLegerGroup"))}
     dledger_group = groups.pop() if len(groups) == 1 else broker
     group = GroupFile(broker=broker, cluster=cluster, dledger_group=dledger_group, members=members)
-    return Proposal(group, {members[number].name: texts for number, texts in remarks.items()})
+    return ProposedGroup(group, {members[number].name: texts for number, texts in remarks.items()})
 
 
 def _common(found: Sequence[FoundBroker], key: str, value_of: Callable[[FoundBroker], str]) -> str:

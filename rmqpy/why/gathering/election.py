@@ -14,14 +14,14 @@ from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import StoreError
 from rmqpy.remoting.fastjson import loads
 from rmqpy.store.ledger.member_state import LedgerCheckpoint, MemberFiles
-from rmqpy.why.questions.election import MemberFacts, PeerFacts
+from rmqpy.why.questions.election import PeerFacts, VoterFacts
 from rmqpy.why.sources.directory import StoreDirectorySource
 from rmqpy.why.sources.live import BrokerSource
 
 __all__ = ["member_of_broker", "member_of_directory"]
 
 
-def member_of_directory(source: StoreDirectorySource) -> MemberFacts:
+def member_of_directory(source: StoreDirectorySource) -> VoterFacts:
     """Return the facts of the member whose store this is. Raise StoreError if it is none."""
     directory, files = source.directory, source.files
     ledger = directory.ledger
@@ -48,7 +48,7 @@ def member_of_directory(source: StoreDirectorySource) -> MemberFacts:
         if durable <= end_index or path != ledger.checkpoint:
             problems.append(f"{directory.relative(path)}: {found}")
     settings, _ = source.settings()
-    return MemberFacts(
+    return VoterFacts(
         name=source.name,
         self_id=ledger.self_id,
         running=find_lock_owner(directory.paths.lock) is not None,
@@ -66,10 +66,10 @@ def member_of_directory(source: StoreDirectorySource) -> MemberFacts:
     )
 
 
-def member_of_broker(source: BrokerSource) -> MemberFacts:
+def member_of_broker(source: BrokerSource) -> VoterFacts:
     """Return what a running member reports; a Java broker reports its role only."""
     settings, _ = source.settings()
-    known = MemberFacts(
+    known = VoterFacts(
         name=source.name,
         self_id=settings.get("dLegerSelfId", ""),
         peers=settings.get("dLegerPeers", ""),

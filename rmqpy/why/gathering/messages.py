@@ -8,7 +8,7 @@ from rmqpy.model.names import dlq_topic, retry_topic
 from rmqpy.model.near_names import did_you_mean
 from rmqpy.why.message_id import MessageId
 from rmqpy.why.questions.message_facts import (
-    GroupFacts,
+    ConsumerGroupFacts,
     NoMessageFacts,
     QueueFacts,
     TopicFacts,
@@ -98,13 +98,13 @@ def _queues(
     return tuple(found)
 
 
-def _group(source: MessageSource, topic: str | None, name: str) -> GroupFacts:
+def _group(source: MessageSource, topic: str | None, name: str) -> ConsumerGroupFacts:
     table = source.groups()
     config = table.get(name) if table is not None else None
     topics = source.topics() or {}
     retry, dead = retry_topic(name), dlq_topic(name)
     filters = source.filters() or {}
-    return GroupFacts(
+    return ConsumerGroupFacts(
         name=name,
         known=table is not None,
         config=config,

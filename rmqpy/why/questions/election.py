@@ -16,7 +16,7 @@ from attrs import define
 from rmqpy.dledger.quorum import is_quorum
 from rmqpy.why.answer import Answer, Cause, count_text, possible, proven, ranked, time_text
 
-__all__ = ["ElectionFacts", "MemberFacts", "PeerFacts", "explain_election"]
+__all__ = ["ElectionFacts", "PeerFacts", "VoterFacts", "explain_election"]
 
 QUESTION = "why election"
 EVENTS_SHOWN = 5
@@ -33,7 +33,7 @@ class PeerFacts:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class MemberFacts:
+class VoterFacts:
     """One member. ``role`` is "" and ``leader`` None if only its files are known.
 
     ``unknown`` says what this source could not show ("" if it showed everything); then term, vote,
@@ -76,14 +76,14 @@ class ElectionFacts:
     """The members that were examined, and those that did not answer with the reason."""
 
     subject: str
-    members: tuple[MemberFacts, ...]
+    members: tuple[VoterFacts, ...]
     silent: tuple[tuple[str, str], ...] = ()
     heartbeat_ms: int = 2000
     leaks: int = 3
     settings_from: str = "default"
 
     @property
-    def known(self) -> tuple[MemberFacts, ...]:
+    def known(self) -> tuple[VoterFacts, ...]:
         """The members whose term, vote, and log are known."""
         return tuple(each for each in self.members if not each.unknown)
 
@@ -207,7 +207,7 @@ def _votes(facts: ElectionFacts) -> Iterator[Cause]:
         )
 
 
-def _vote(member: MemberFacts) -> str:
+def _vote(member: VoterFacts) -> str:
     voted = f"voted for {member.voted_for}" if member.voted_for else "has not voted"
     return f"{member.self_id}: term {member.term}, {voted} (currterm)"
 

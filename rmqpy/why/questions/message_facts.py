@@ -11,7 +11,7 @@ from rmqpy.why.message_id import MessageId
 from rmqpy.why.questions.where import CopyKind, MessageCopy, WhereResult
 from rmqpy.why.sources.interface import ClientGroup, StoreRange
 
-__all__ = ["GroupFacts", "NoMessageFacts", "QueueFacts", "TopicFacts", "place_of"]
+__all__ = ["ConsumerGroupFacts", "NoMessageFacts", "QueueFacts", "TopicFacts", "place_of"]
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class TopicFacts:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class GroupFacts:
+class ConsumerGroupFacts:
     """A consumer group, as :class:`TopicFacts`. ``members`` is None if they are not known.
 
     ``sql`` is the SQL92 expression in consumerFilter.json, and whether it is in use.
@@ -73,7 +73,7 @@ class NoMessageFacts:
     settings_from: str
     range: StoreRange | None
     topic: TopicFacts | None = None
-    group: GroupFacts | None = None
+    group: ConsumerGroupFacts | None = None
     wanted: MessageId | None = None
     where: WhereResult | None = None
 

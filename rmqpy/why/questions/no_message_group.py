@@ -14,7 +14,7 @@ from rmqpy.model.names import dlq_topic, retry_topic
 from rmqpy.remoting.bodies import BROADCASTING, CONSUME_FROM_FIRST_OFFSET
 from rmqpy.why.answer import Cause, possible, proven, time_text
 from rmqpy.why.questions.message_facts import (
-    GroupFacts,
+    ConsumerGroupFacts,
     NoMessageFacts,
     TopicFacts,
     place_of,
@@ -223,7 +223,7 @@ def _offsets(facts: NoMessageFacts) -> Iterator[Cause]:
         yield from _waiting(facts, group, topic)
 
 
-def _reset(topic: TopicFacts, group: GroupFacts) -> str:
+def _reset(topic: TopicFacts, group: ConsumerGroupFacts) -> str:
     return (
         f"rmqpy admin resetOffsetByTime -g {group.name} -t {topic.name} -s TIME sets it to the"
         " messages stored from TIME on"
@@ -231,7 +231,7 @@ def _reset(topic: TopicFacts, group: GroupFacts) -> str:
 
 
 def _message_offset(
-    facts: NoMessageFacts, group: GroupFacts, topic: TopicFacts, copy: MessageCopy
+    facts: NoMessageFacts, group: ConsumerGroupFacts, topic: TopicFacts, copy: MessageCopy
 ) -> Iterator[Cause]:
     assert facts.where is not None
     traced = [each for each in facts.where.traces if (each.kind, each.group) == ("Sub", group.name)]
@@ -293,7 +293,7 @@ def _message_offset(
         )
 
 
-def _sent_back(group: GroupFacts, last: MessageCopy) -> Cause:
+def _sent_back(group: ConsumerGroupFacts, last: MessageCopy) -> Cause:
     times = f"{last.message.reconsume_times} times"
     if any(each.has_passed for each in last.groups if each.group == group.name):
         return possible(
@@ -316,7 +316,9 @@ def _traced(trace: Trace) -> Cause:
     return proven(f"{trace.group} {ended}{when}: client {trace.client_host}", "RMQ_SYS_TRACE_TOPIC")
 
 
-def _waiting(facts: NoMessageFacts, group: GroupFacts, topic: TopicFacts) -> Iterator[Cause]:
+def _waiting(
+    facts: NoMessageFacts, group: ConsumerGroupFacts, topic: TopicFacts
+) -> Iterator[Cause]:
     unread = [each for each in topic.queues if each.offset is None and each.end > each.first]
     if unread and group.config is not None:
         listed = ", ".join(str(each.queue_id) for each in unread[:QUEUES_NAMED])

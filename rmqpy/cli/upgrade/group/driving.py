@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
     from rmqpy.cli.upgrade.group.facts import GroupView
     from rmqpy.cli.upgrade.group.given import GivenGroup
-    from rmqpy.upgrade.group.states import Action, State
+    from rmqpy.upgrade.group.states import NextStep, State
 
 
 def add_verbs(verbs: Commands) -> None:
@@ -48,71 +48,71 @@ def add_verbs(verbs: Commands) -> None:
 
 def show_group(options: argparse.Namespace, group: GivenGroup) -> int:
     """Show the state of a group; the exit code is 2 if a person must look at it."""
-    from rmqpy.upgrade.group.states import Action
+    from rmqpy.upgrade.group.states import NextStep
 
     view = view_group(options, group)
-    action = view.state.action(returning=False)
-    _show(options, group, view, action)
-    odd = action in (Action.LOOK, Action.RESUME, Action.ROLLBACK) or view.contradictions
+    step = view.state.next_step(returning=False)
+    _show(options, group, view, step)
+    odd = step in (NextStep.LOOK, NextStep.RESUME, NextStep.ROLLBACK) or view.contradictions
     return EXIT_NO if odd else EXIT_DONE
 
 
-def _show(options: argparse.Namespace, group: GivenGroup, view: GroupView, action: Action) -> None:
-    given = group.file, view, action, now_ms()
+def _show(options: argparse.Namespace, group: GivenGroup, view: GroupView, step: NextStep) -> None:
+    given = group.file, view, step, now_ms()
     print_result(options, group_json(*given), group_lines(*given))
 
 
 def _next(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.group.states import Action
+    from rmqpy.upgrade.group.states import NextStep
 
     group: GivenGroup = options.given_group
     view = view_group(options, group)
-    action = view.state.action(returning=options.back)
+    step = view.state.next_step(returning=options.back)
     if options.format != "json":
-        _show(options, group, view, action)
+        _show(options, group, view, step)
     _refuse_contradictions(view)
-    if action is Action.NOTHING:
+    if step is NextStep.NOTHING:
         return EXIT_DONE
-    ask(options, f"carry out the next step, {command_of(action)}")
-    code, result = _perform(options, group, view, action)
+    ask(options, f"carry out the next step, {command_of(step)}")
+    code, result = _perform(options, group, view, step)
     if options.format == "json":
-        print_result(options, {"action": action.value, "code": code, "result": result}, ())
+        print_result(options, {"step": step.value, "code": code, "result": result}, ())
     return code
 
 
 def _run(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.group.states import Action, is_back, reaches
+    from rmqpy.upgrade.group.states import NextStep, is_back, reaches
 
     group: GivenGroup = options.given_group
     target = _state_of(options.until)
     returning, steps = is_back(target), []
-    before: tuple[State, Action] | None = None
+    before: tuple[State, NextStep] | None = None
     code = EXIT_DONE
     while True:
         view = view_group(options, group)
         if reaches(view.state, target):
             break
         _refuse_contradictions(view)
-        action = view.state.action(returning=returning)
+        step = view.state.next_step(returning=returning)
         if before is None:
             ask(options, f"carry out the steps from {view.state.name} to {target.name}")
-        if action in (Action.LOOK, Action.NOTHING) or before == (view.state, action):
+        if step in (NextStep.LOOK, NextStep.NOTHING) or before == (view.state, step):
             code = EXIT_NO
             break
         if options.format != "json":
-            print_result(options, None, [f"{view.state.name}: {command_of(action)}"])
-        before = view.state, action
-        code, result = _perform(options, group, view, action)
-        steps.append({"state": view.state.name, "action": action.value, "result": result})
+            print_result(options, None, [f"{view.state.name}: {command_of(step)}"])
+        before = view.state, step
+        code, result = _perform(options, group, view, step)
+        steps.append({"state": view.state.name, "step": step.value, "result": result})
         if code != EXIT_DONE:
             break
     view = view_group(options, group)
-    action = view.state.action(returning=returning and not reaches(view.state, target))
+    step = view.state.next_step(returning=returning and not reaches(view.state, target))
     if options.format == "json":
-        value = group_json(group.file, view, action, now_ms())
+        value = group_json(group.file, view, step, now_ms())
         print_result(options, {"steps": steps, **value}, ())
     else:
-        _show(options, group, view, action)
+        _show(options, group, view, step)
     return code
 
 
@@ -134,18 +134,18 @@ def _refuse_contradictions(view: GroupView) -> None:
 
 
 def _perform(
-    options: argparse.Namespace, group: GivenGroup, view: GroupView, action: Action
+    options: argparse.Namespace, group: GivenGroup, view: GroupView, step: NextStep
 ) -> tuple[int, Any]:
-    """Carry out one action; return its exit code, and the JSON result of its verb."""
+    """Carry out one step; return its exit code, and the JSON result of its verb."""
     from rmqpy.cli import main
     from rmqpy.cli.upgrade.group.turning import turn
-    from rmqpy.upgrade.group.states import Action
+    from rmqpy.upgrade.group.states import NextStep
 
-    if action is Action.LOOK:
+    if step is NextStep.LOOK:
         return EXIT_NO, None
-    if action in (Action.START, Action.STOP):
-        return turn(options, group, view, action), None
-    words = command_of(action).split()[1:]
+    if step in (NextStep.START, NextStep.STOP):
+        return turn(options, group, view, step), None
+    words = command_of(step).split()[1:]
     if options.format != "json":
         return main(words, hosts=options.hosts), None
     printed = io.StringIO()

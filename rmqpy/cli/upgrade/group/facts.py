@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from rmqpy.cli.upgrade.group.given import GivenGroup
     from rmqpy.upgrade.checks.member_facts import MemberFacts
-    from rmqpy.upgrade.group.group_file import Member
-    from rmqpy.upgrade.group.states import GroupFacts, PlanFacts, ProofFacts, State
+    from rmqpy.upgrade.group.detection import GroupFacts, PlanFacts, ProofFacts
+    from rmqpy.upgrade.group.group_file import GroupMember
+    from rmqpy.upgrade.group.states import State
 
 
 @define(slots=True, frozen=True)
@@ -32,7 +33,7 @@ class GroupView:
 def view_group(options: argparse.Namespace, group: GivenGroup) -> GroupView:
     """Return the present state of a group. Members that cannot be read say so."""
     from rmqpy.upgrade.group.contradictions import contradictions
-    from rmqpy.upgrade.group.states import GroupFacts, detect_state
+    from rmqpy.upgrade.group.detection import GroupFacts, detect_state
 
     members = tuple(_facts_of(options, each) for each in group.file.members)
     facts = GroupFacts(
@@ -47,7 +48,7 @@ def view_group(options: argparse.Namespace, group: GivenGroup) -> GroupView:
     return GroupView(facts, detect_state(facts), tuple(wrong))
 
 
-def _facts_of(options: argparse.Namespace, member: Member) -> MemberFacts:
+def _facts_of(options: argparse.Namespace, member: GroupMember) -> MemberFacts:
     from rmqpy.upgrade.checks.member_facts import MemberFacts
 
     mine = argparse.Namespace(**vars(options))
@@ -61,7 +62,7 @@ def _facts_of(options: argparse.Namespace, member: Member) -> MemberFacts:
 
 
 def _plan_facts(path: Path) -> PlanFacts | None:
-    from rmqpy.upgrade.group.states import PlanFacts
+    from rmqpy.upgrade.group.detection import PlanFacts
     from rmqpy.upgrade.plan.plan import Plan
 
     tree = _tree(path)
@@ -78,7 +79,7 @@ def _plan_facts(path: Path) -> PlanFacts | None:
 
 def _proof_facts(path: Path) -> ProofFacts | None:
     from rmqpy.audit.replicas.certificate import Certificate
-    from rmqpy.upgrade.group.states import ProofFacts
+    from rmqpy.upgrade.group.detection import ProofFacts
 
     try:
         certificate = Certificate.decode(path.read_bytes())

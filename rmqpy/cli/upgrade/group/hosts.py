@@ -22,7 +22,7 @@ from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.upgrade.checks.replica import Replica
-    from rmqpy.upgrade.group.group_file import GroupFile, Member
+    from rmqpy.upgrade.group.group_file import GroupFile, GroupMember
     from rmqpy.upgrade.link.driver import AgentLink
     from rmqpy.upgrade.link.frames import Frame
 
@@ -93,7 +93,7 @@ def program_of(options: argparse.Namespace, name: str) -> str:
 
 def run_there(
     options: argparse.Namespace,
-    member: Member,
+    member: GroupMember,
     words: Sequence[str],
     replicas: Sequence[Replica] = (),
     plan: bytes = b"",
@@ -143,7 +143,7 @@ def _answered(replicas: Mapping[str, Replica], question: Frame) -> Frame:
     return Frame("refused", {"text": text})
 
 
-def shell_there(options: argparse.Namespace, member: Member, command: str) -> tuple[int, str]:
+def shell_there(options: argparse.Namespace, member: GroupMember, command: str) -> tuple[int, str]:
     """Run a command on the member's host; return its exit code and the end of its output."""
     from rmqpy.upgrade.link.frames import Frame
 
@@ -152,13 +152,13 @@ def shell_there(options: argparse.Namespace, member: Member, command: str) -> tu
     return int(done.head["code"]), done.body.decode("utf-8", "replace")
 
 
-def long_form(group: GroupFile, member: Member) -> list[str]:
+def long_form(group: GroupFile, member: GroupMember) -> list[str]:
     """Return the arguments that name the members for a verb on the host of one of them."""
     others = [f"{each.name}={DRIVER}" for each in group.members if each is not member]
     return [f"{member.name}={member.directory}", *others, "-c", f"{member.name}={member.config}"]
 
 
-def by_hand(group: GroupFile, member: Member, words: Sequence[str]) -> str:
+def by_hand(group: GroupFile, member: GroupMember, words: Sequence[str]) -> str:
     """Return the command to run on the host of a member that is only read, over https."""
     others = [each.replica for each in group.members if each is not member and not each.is_local]
     given = [f"{member.name}={member.directory}", *others]

@@ -51,7 +51,8 @@ def add_verbs(verbs: Commands) -> None:
 
 def _init(options: argparse.Namespace) -> int:
     from rmqpy.store.files.disk import OsFileSystem
-    from rmqpy.upgrade.group.group_file import GROUP_FILE, group_file_text, parse_group_file
+    from rmqpy.upgrade.group.group_file import GROUP_FILE, parse_group_file
+    from rmqpy.upgrade.group.group_file_text import group_file_text
     from rmqpy.upgrade.group.proposal import propose_group
 
     path = Path.cwd() / GROUP_FILE

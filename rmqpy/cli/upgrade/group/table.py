@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rmqpy.cli.upgrade.group.facts import GroupView
     from rmqpy.upgrade.checks.member_facts import MemberFacts
+    from rmqpy.upgrade.group.detection import ProofFacts
     from rmqpy.upgrade.group.group_file import GroupFile
-    from rmqpy.upgrade.group.states import Action, ProofFacts
+    from rmqpy.upgrade.group.states import NextStep
 
 HEAD = ("member", "role", "state", "since", "log end", "last proof")
 
 
-def group_lines(group: GroupFile, view: GroupView, action: Action, now_ms: int) -> Iterator[str]:
+def group_lines(group: GroupFile, view: GroupView, step: NextStep, now_ms: int) -> Iterator[str]:
     """Yield the table, the state, and the next step."""
     from rmqpy.upgrade.group.states import TEXTS
 
@@ -29,19 +30,19 @@ def group_lines(group: GroupFile, view: GroupView, action: Action, now_ms: int) 
             if text:
                 yield f"{each.name}: {text}"
     yield from view.contradictions
-    yield f"next: {command_of(action)} ({TEXTS[action]})"
+    yield f"next: {command_of(step)} ({TEXTS[step]})"
     yield f"way back: {state.back}"
 
 
-def group_json(group: GroupFile, view: GroupView, action: Action, now_ms: int) -> dict[str, Any]:
+def group_json(group: GroupFile, view: GroupView, step: NextStep, now_ms: int) -> dict[str, Any]:
     state, proof = view.state, view.facts.proof
     return {
         "group": group.broker,
         "state": state.name,
         "meaning": state.meaning,
         "served": state.served,
-        "next": action.value,
-        "command": command_of(action),
+        "next": step.value,
+        "command": command_of(step),
         "back": state.back,
         "members": [
             dict(
@@ -58,36 +59,36 @@ def group_json(group: GroupFile, view: GroupView, action: Action, now_ms: int) -
     }
 
 
-def command_of(action: Action) -> str:
-    """Return the command of an action, or the words for what the operator does."""
-    from rmqpy.upgrade.group.states import Action
+def command_of(step: NextStep) -> str:
+    """Return the command of a step, or the words for what the operator does."""
+    from rmqpy.upgrade.group.states import NextStep
 
-    match action:
-        case Action.STOP | Action.START:
-            return f"{action.value} the brokers"
-        case Action.LOOK:
+    match step:
+        case NextStep.STOP | NextStep.START:
+            return f"{step.value} the brokers"
+        case NextStep.LOOK:
             return "rmqpy upgrade check"
-        case Action.RESUME:
+        case NextStep.RESUME:
             return "rmqpy upgrade apply"
-        case Action.NOTHING:
+        case NextStep.NOTHING:
             return "nothing"
-    return f"rmqpy upgrade {action.value}"
+    return f"rmqpy upgrade {step.value}"
 
 
 def _row(
     group: GroupFile, member: MemberFacts, proof: ProofFacts | None, now_ms: int
 ) -> tuple[str, ...]:
-    from rmqpy.upgrade.group.states import member_state
+    from rmqpy.upgrade.group.member_stage import stage_of
 
     given = group.member(member.name)
     if member.problem:
-        return (member.name, given.role, member_state(member).value, "-", "-", "-")
+        return (member.name, given.role, stage_of(member).value, "-", "-", "-")
     role = f"member {given.id}" if member.dledger else member.keys.get("brokerRole") or given.role
     since_ms = max(member.turned_ms, member.since_ms if member.journal else 0)
     return (
         member.name,
         role,
-        member_state(member).value,
+        stage_of(member).value,
         _time(since_ms) if since_ms else "-",
         f"{member.end}",
         _proof(member, proof, now_ms),

@@ -20,19 +20,19 @@ from rmqpy.model.errors import RmqError
 if TYPE_CHECKING:
     from rmqpy.cli.upgrade.group.facts import GroupView
     from rmqpy.cli.upgrade.group.given import GivenGroup
-    from rmqpy.upgrade.group.group_file import Member
-    from rmqpy.upgrade.group.states import Action
+    from rmqpy.upgrade.group.group_file import GroupMember
+    from rmqpy.upgrade.group.states import NextStep
 
 TURN_SECONDS_MAX: Final = 300
 POLL_SECONDS: Final = 0.2
 
 
-def turn(options: argparse.Namespace, group: GivenGroup, view: GroupView, action: Action) -> int:
+def turn(options: argparse.Namespace, group: GivenGroup, view: GroupView, step: NextStep) -> int:
     """Start or stop the members that are not there yet; return the exit code."""
     from rmqpy.audit.facts.facts import Mode
-    from rmqpy.upgrade.group.states import Action
+    from rmqpy.upgrade.group.states import NextStep
 
-    starts = action is Action.START
+    starts = step is NextStep.START
     turned = [each for each in view.facts.members if each.running is not starts]
     if starts:  # An empty member is not part of the group yet.
         turned = [each for each in turned if each.dledger or each.mode is not Mode.EMPTY]
@@ -43,10 +43,10 @@ def turn(options: argparse.Namespace, group: GivenGroup, view: GroupView, action
         names = ", ".join(each.name for each in members)
         print_result(
             options,
-            {action.value: [each.name for each in members]},
+            {step.value: [each.name for each in members]},
             [
-                f"{action.value} the brokers of {names}, in this order, then run this command again"
-                f" (group.toml has no {action.value} command for {missing[0].name})"
+                f"{step.value} the brokers of {names}, in this order, then run this command again"
+                f" (group.toml has no {step.value} command for {missing[0].name})"
             ],
         )
         return EXIT_NO
@@ -56,17 +56,17 @@ def turn(options: argparse.Namespace, group: GivenGroup, view: GroupView, action
     return EXIT_DONE
 
 
-def _ordered(members: tuple[Member, ...]) -> list[Member]:
+def _ordered(members: tuple[GroupMember, ...]) -> list[GroupMember]:
     """Return the master first: slaves then copy its last messages, and find it when they start."""
     return sorted(members, key=lambda each: each.role == "SLAVE")
 
 
-def _command(member: Member, *, starts: bool) -> str:
+def _command(member: GroupMember, *, starts: bool) -> str:
     return member.start if starts else member.stop
 
 
 def _run_command(
-    options: argparse.Namespace, group: GivenGroup, member: Member, command: str
+    options: argparse.Namespace, group: GivenGroup, member: GroupMember, command: str
 ) -> None:
     """Run a command on the host of a member."""
     if member.is_linked:
@@ -80,7 +80,9 @@ def _run_command(
         )
 
 
-def _wait(options: argparse.Namespace, group: GivenGroup, member: Member, *, running: bool) -> None:
+def _wait(
+    options: argparse.Namespace, group: GivenGroup, member: GroupMember, *, running: bool
+) -> None:
     deadline = time.monotonic() + TURN_SECONDS_MAX
     while True:
         found = {each.name: each for each in view_group(options, group).facts.members}

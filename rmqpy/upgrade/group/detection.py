@@ -1,0 +1,176 @@
+"""Detect the state of a group from facts.
+
+Nothing remembers the state. :func:`detect_state` derives it from the facts of the members (their
+directories, locks, journals, and broker.conf), the present plan, and the certificate, so it is
+right after a kill, after a start by hand, and on another machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import define
+
+from rmqpy.audit.facts.facts import Mode
+from rmqpy.upgrade.checks.member_facts import MemberFacts
+from rmqpy.upgrade.group.member_stage import has_applied
+from rmqpy.upgrade.group.states import (
+    ALIGNED,
+    ALIGNING,
+    CLASSIC,
+    DAMAGED,
+    DLEDGER,
+    FINAL,
+    HALTED,
+    HIDDEN,
+    INTERRUPTED,
+    LEAVE_PLANNED,
+    LEAVING,
+    LEFT,
+    LEFT_VERIFIED,
+    MIXED,
+    PLANNED,
+    PROVEN,
+    RETURNED,
+    RETURNING,
+    ROLLING_BACK_STATE,
+    STARTING,
+    STOPPED,
+    STOPPING,
+    SWITCHED,
+    SWITCHING,
+    UNREACHABLE,
+    VERIFIED,
+    State,
+)
+from rmqpy.upgrade.plan.journal import APPLIED, APPLYING, FINALIZED, ROLLING_BACK
+from rmqpy.upgrade.steps.planning import ALIGN, LEAVE, SWITCH
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class PlanFacts:
+    """The present plan: its id, its migrations, and the end of each replica when it was made."""
+
+    id: str
+    steps: tuple[str, ...]
+    ends: Mapping[str, int]
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class ProofFacts:
+    """The present certificate: when it was made, whether it holds, and the ends it is about."""
+
+    made_ms: int
+    holds: bool
+    ends: Mapping[str, int]
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class GroupFacts:
+    """Everything from which the state is derived."""
+
+    members: tuple[MemberFacts, ...]
+    plan: PlanFacts | None = None
+    proof: ProofFacts | None = None
+
+    def every(self, holds: Callable[[MemberFacts], bool]) -> bool:
+        return all(map(holds, self.members))
+
+    def some(self, holds: Callable[[MemberFacts], bool]) -> bool:
+        return any(map(holds, self.members))
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the certificate is about exactly the present logs.
+
+        Its ends are not enough: the way back rewrites the logs and keeps their ends.
+        """
+        proof = self.proof
+        return (
+            proof is not None
+            and self.is_proven_since_the_plan
+            and self.every(lambda each: proof.ends.get(each.name) == each.end)
+        )
+
+    @property
+    def is_proven_since_the_plan(self) -> bool:
+        """Whether the certificate was made after the members' last plan."""
+        proof = self.proof
+        return (
+            proof is not None
+            and proof.holds
+            and self.every(lambda each: each.name in proof.ends and proof.made_ms >= each.since_ms)
+        )
+
+    def fits(self, steps: Sequence[str]) -> bool:
+        """Whether the plan consists of ``steps`` and fits members that have not applied it yet."""
+        plan = self.plan
+        if plan is None or plan.steps != tuple(steps):
+            return False
+        return self.every(
+            lambda each: has_applied(each, steps, plan.id) or plan.ends.get(each.name) == each.end
+        )
+
+
+def detect_state(facts: GroupFacts) -> State:
+    """Return the state of the group."""
+    if facts.some(lambda each: bool(each.problem)):
+        return UNREACHABLE
+    journals = {each.journal for each in facts.members}
+    for journal, state in (
+        ("damaged", DAMAGED),
+        (ROLLING_BACK, ROLLING_BACK_STATE),
+        (APPLYING, INTERRUPTED),
+    ):
+        if journal in journals:
+            return state
+    if facts.some(lambda each: not each.dledger and each.entries > 0):
+        return HIDDEN
+    flags = {each.dledger for each in facts.members}
+    if flags == {True}:
+        return _dledger_state(facts)
+    if flags == {False}:
+        return _classic_state(facts)
+    return _mixed_state(facts)
+
+
+def _dledger_state(facts: GroupFacts) -> State:
+    if facts.every(lambda each: each.running):
+        if facts.every(lambda each: each.journal in ("", FINALIZED)):
+            return FINAL
+        return VERIFIED if facts.is_proven_since_the_plan else DLEDGER
+    if facts.some(lambda each: each.running):
+        return STARTING
+    if not facts.some(lambda each: each.entries > 0):
+        return SWITCHED
+    if facts.fits(LEAVE):
+        return LEAVE_PLANNED
+    return PROVEN if facts.is_proven else HALTED
+
+
+def _classic_state(facts: GroupFacts) -> State:
+    came_back = facts.some(lambda each: each.journal == APPLIED and each.steps == LEAVE)
+    if facts.every(lambda each: each.running or each.mode is Mode.EMPTY):
+        return RETURNED if came_back else CLASSIC
+    if facts.some(lambda each: each.running):
+        return RETURNING if came_back else STOPPING
+    if facts.every(lambda each: has_applied(each, LEAVE)):
+        return LEFT_VERIFIED if facts.is_proven else LEFT
+    plans = {each.plan for each in facts.members if has_applied(each, ALIGN)}
+    if len(plans) == 1 and facts.every(lambda each: has_applied(each, ALIGN)):
+        return ALIGNED
+    if facts.fits(ALIGN):
+        return ALIGNING if plans else PLANNED
+    return STOPPED
+
+
+def _mixed_state(facts: GroupFacts) -> State:
+    on = [each for each in facts.members if each.dledger]
+    off = [each for each in facts.members if not each.dledger]
+    if facts.some(lambda each: each.running):
+        return MIXED
+    if all(has_applied(each, LEAVE) for each in off) and facts.fits(LEAVE):
+        return LEAVING
+    if all(each.journal == APPLIED and each.steps == SWITCH and not each.entries for each in on):
+        return SWITCHING
+    return MIXED

@@ -1,0 +1,58 @@
+"""The stage of one member of a group, derived from its facts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from rmqpy.audit.facts.facts import Mode
+from rmqpy.upgrade.checks.member_facts import MemberFacts
+from rmqpy.upgrade.plan.journal import APPLIED, APPLYING, ROLLING_BACK
+from rmqpy.upgrade.steps.planning import ALIGN, LEAVE
+
+
+class MemberStage(Enum):
+    """The stage of one member; the value is the text for the operator."""
+
+    UNREACHABLE = "unreachable"
+    DAMAGED = "damaged journal"
+    APPLYING = "half applied"
+    ROLLING_BACK = "half rolled back"
+    MEMBER = "runs as member"
+    CLASSIC = "runs"
+    HIDDEN = "flag is off, has entries"
+    SWITCHED = "switched"
+    HALTED = "stopped member"
+    LEFT = "left DLedger"
+    ALIGNED = "aligned"
+    EMPTY = "empty"
+    STOPPED = "stopped"
+    UNCLEAN = "stopped uncleanly"
+
+
+def stage_of(member: MemberFacts) -> MemberStage:
+    """Return the stage of one member."""
+    rules = (
+        (bool(member.problem), MemberStage.UNREACHABLE),
+        (member.journal == "damaged", MemberStage.DAMAGED),
+        (member.journal == APPLYING, MemberStage.APPLYING),
+        (member.journal == ROLLING_BACK, MemberStage.ROLLING_BACK),
+        (member.running, MemberStage.MEMBER if member.dledger else MemberStage.CLASSIC),
+        (not member.dledger and member.entries > 0, MemberStage.HIDDEN),
+        (not member.clean_stop, MemberStage.UNCLEAN),
+        (member.dledger, MemberStage.HALTED if member.entries else MemberStage.SWITCHED),
+        (has_applied(member, LEAVE), MemberStage.LEFT),
+        (has_applied(member, ALIGN), MemberStage.ALIGNED),
+        (member.mode is Mode.EMPTY, MemberStage.EMPTY),
+    )
+    return next((stage for holds, stage in rules if holds), MemberStage.STOPPED)
+
+
+def has_applied(member: MemberFacts, steps: Sequence[str], plan: str | None = None) -> bool:
+    """Return whether a plan of these steps was the last to change the member's logs."""
+    return (
+        member.journal == APPLIED
+        and member.steps == tuple(steps)
+        and member.untouched
+        and plan in (None, member.plan)
+    )
