@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from rmqpy.dledger import election
 from rmqpy.dledger.election import Ballot, Election, Voter, VoteTally
+from rmqpy.dledger.follower import Follower
 from rmqpy.dledger.heartbeat import Heartbeat
 from rmqpy.dledger.node import Node
-from rmqpy.dledger.protocol.messages import VoteResult
-from rmqpy.dledger.replication import Progress, Replication
+from rmqpy.dledger.protocol.messages import PushEntryRequest, VoteResult
+from rmqpy.dledger.replication import PeerState, Progress, Replication
 from rmqpy.dledger.state import DiskState, Role
 from rmqpy.dledger.transfer import LeadershipTransfer
 from rmqpy.net.dledger.admission import PeerAdmission
@@ -84,6 +85,25 @@ def comparison_never_repeated(patches: Patches) -> None:
             original(self, progress)
 
     patches.replace(Replication, "_compare", compare)
+
+
+@consensus_mutation
+def endless_round_of_comparisons(patches: Patches) -> None:
+    """A follower that keeps entries which the leader lacks acknowledges their removal. The next
+    push does not fit, and the leader compares again at once: both are busy, and nothing advances.
+    """
+    original = patches.original(Follower, "_truncate")
+
+    def truncate(self: Follower, request: PushEntryRequest) -> bool:
+        entry = request.entries[0]
+        if not self._equal(entry):
+            done: bool = original(self, request)
+            return done
+        self._match(entry.index)
+        return True
+
+    patches.replace(Follower, "_truncate", truncate)
+    patches.replace(Progress, "restart", lambda self, now_ms: self.enter(PeerState.COMPARE, -1))
 
 
 @group_mutation
