@@ -19,7 +19,7 @@ from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.group_checks import same_divide, same_log
 from rmqpy.upgrade.checks.log_comparison import Relation, classic_log
 from rmqpy.upgrade.checks.replica import LocalReplica, Replica
-from rmqpy.upgrade.plan.node_context import ABSENT, UpgradeRefusedError, digest_of
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError, digest_of
 from rmqpy.upgrade.plan.operations import (
     Copy,
     Create,
@@ -29,7 +29,6 @@ from rmqpy.upgrade.plan.operations import (
     Move,
     MoveAside,
     Op,
-    Write,
 )
 from rmqpy.upgrade.plan.plan import NodePlan
 from rmqpy.upgrade.plan.stage import LOG, Stage
@@ -37,6 +36,7 @@ from rmqpy.upgrade.plan.survey import Survey
 from rmqpy.upgrade.steps.plan_context import PlanContext
 from rmqpy.upgrade.steps.staging import log_sums
 from rmqpy.upgrade.steps.states import GroupState
+from rmqpy.upgrade.steps.table_writes import table_writes
 
 COPY_BYTES_MAX = 16 << 20
 """The maximum number of bytes of one copy operation, which bounds its undo record."""
@@ -102,7 +102,7 @@ class _AlignPlanner:
         changes = list(self._log()) if self._differs() else []
         ops += changes
         # Before the queues: queues of a topic that is in no table count as deleted.
-        ops += self._tables()
+        ops += table_writes(self.replica, self.context.merged)
         if changes and self.survey.has_entries:
             ops += self._derived_at_start()
         elif changes:
@@ -334,17 +334,6 @@ class _AlignPlanner:
                     to=f"{self.keep}/{name}",
                     why="the next start rebuilds it from both logs",
                 )
-
-    def _tables(self) -> Iterator[Op]:
-        merged = self.context.merged
-        for name, data in merged.tables.items():
-            if self.replica.name not in merged.differing[name]:
-                continue
-            path = f"config/{name}"
-            digests = {each.path: each.md5 for each in self.survey.manifest.files}
-            before = digests.get(path, ABSENT)
-            if before != digest_of(data):
-                yield Write.of(f"{self.root}/{path}", before, data, "the largest values of all")
 
     def _absolute(self, path: str) -> str:
         return self.context.log_path(self.replica, path)

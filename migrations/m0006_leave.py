@@ -2,7 +2,9 @@
 
 Messages, queue offsets, body CRCs, and consumer progress stay. So do physical offsets, except that
 the first message of each DLedger file moves down by 48. The headers of the entries are absorbed by
-one reserved property per message (:mod:`rmqpy.upgrade.plan.reframe`). The log is first cut at an
+one reserved property per message (:mod:`rmqpy.upgrade.plan.reframe`). Every member gets the same
+tables: any of them may be the master afterwards, whose tables the others take over, and a follower
+may have been stopped before it had the last changes of its leader. The log is first cut at an
 index, the same on all members (:func:`rmqpy.upgrade.checks.ledger.agreed_index`); consume queues,
 key index, and checkpoint follow. All of this happens in place, each change with an undo record, or
 in a copy of the directory. The part of one member is in :mod:`rmqpy.upgrade.steps.leave_member`.
@@ -33,6 +35,7 @@ from rmqpy.upgrade.steps.given_up import fact_of
 from rmqpy.upgrade.steps.leave_member import LeaveOptions, plan_leave
 from rmqpy.upgrade.steps.plan_context import PlanContext
 from rmqpy.upgrade.steps.states import GroupState
+from rmqpy.upgrade.steps.table_writes import table_writes
 from rmqpy.upgrade.steps.twins import known_ledger
 from rmqpy.upgrade.steps.written_config import check_written
 
@@ -67,6 +70,8 @@ def plan(context: PlanContext) -> list[NodePlan]:
     if cut_index is None:
         cut_index = agreed_index(list(ledgers.values()), _group_size(context, local))
     keys, notes = _config_keys(context)
+    longest = max(context.group.replicas, key=lambda each: each.survey().manifest.end)
+    merged = context.merged_for(longest)
     parts = []
     for replica in local:
         survey = replica.survey()
@@ -83,7 +88,8 @@ def plan(context: PlanContext) -> list[NodePlan]:
         )
         donor = _donor(context, ledgers, replica, cut_index)
         part = plan_leave(nodes[replica.name], options, donor)
-        parts.append(attrs.evolve(part, notes=(*part.notes, *notes)))
+        writes = tuple(table_writes(replica, merged))
+        parts.append(attrs.evolve(part, ops=(*writes, *part.ops), notes=(*part.notes, *notes)))
         notes = ()
     return parts
 

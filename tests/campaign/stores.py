@@ -29,8 +29,6 @@ MEMBER_COUNT = len(MEMBERS)
 AFTER_JAVA_MS = 1_795_300_000_000
 """A time after that of the last message that Java wrote."""
 
-CONSUMER_OFFSETS = "config/consumerOffset.json"
-
 
 @define(frozen=True)
 class Group:
@@ -98,12 +96,11 @@ _joined_497 = _golden("C-upgraded-v497", {member: member for member in MEMBERS})
 
 
 def _ledger_497(base: Path) -> dict[str, Path]:
-    """A group of Java. Its followers were stopped before they had the last consumer offsets, and
-    Java has deleted index files of theirs after unclean stops.
+    """A group of Java, stopped under consumption: its members have different consumer offsets. Java
+    has deleted index files of its followers after unclean stops.
     """
     stores = _golden("D-dledger-v497", {member: member for member in MEMBERS})(base)
     for member in MEMBERS[1:]:
-        shutil.copy2(stores["n0"] / CONSUMER_OFFSETS, stores[member] / CONSUMER_OFFSETS)
         shutil.rmtree(stores[member] / "index")
         shutil.copytree(stores["n0"] / "index", stores[member] / "index")
     return stores

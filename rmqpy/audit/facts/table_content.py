@@ -10,7 +10,8 @@ delayOffset.json       offsetTable            delay level → queue offset in SC
 any other              (whole)                the members of the object
 =====================  =====================  =====================================================
 
-``dataVersion`` counts how often a table was written and is no content.
+``dataVersion`` is no content. It counts the changes of topics and of groups and has the time of the
+last one; a slave takes it over with the table, so of two versions it shows which one is earlier.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ __all__ = [
     "OFFSETS",
     "TOPICS",
     "TableFacts",
+    "TableVersion",
     "content_of",
     "delay_queue_id",
     "parse_content",
     "read_table_facts",
     "split_offset_key",
+    "version_of",
 ]
 
 TOPICS: Final = "topics.json"
@@ -57,19 +60,36 @@ Position = tuple[int, int]
 """(queue offset, a time in ms of the message there, or -1 if there is none)."""
 
 
+@define(slots=True, frozen=True)
+class TableVersion:
+    """The DataVersion of a table: the number of its changes, and the time of the last one."""
+
+    counter: int
+    timestamp_ms: int
+
+    def is_earlier(self, other: TableVersion) -> bool:
+        """Return whether a table of this version is an earlier state of one of ``other``.
+
+        Two tables that were changed independently of each other are neither.
+        """
+        return self.counter < other.counter and self.timestamp_ms <= other.timestamp_ms
+
+
 @define(slots=True, frozen=True, kw_only=True)
 class TableFacts:
     """The tables of a store as they are compared with those of another.
 
-    ``topics`` and ``groups`` map names to digests of their configuration. The time in ``offsets``
-    is the store time of the first message that the group has not consumed, the time in ``delays``
-    the due time of the first message that has not been delivered.
+    ``topics`` and ``groups`` map names to digests of their configuration; ``versions`` has the
+    versions of these two tables by file name. The time in ``offsets`` is the store time of the
+    first message that the group has not consumed, the time in ``delays`` the due time of the first
+    message that has not been delivered.
     """
 
     topics: dict[str, str] = field(factory=dict)
     groups: dict[str, str] = field(factory=dict)
     offsets: dict[str, Position] = field(factory=dict)
     delays: dict[str, Position] = field(factory=dict)
+    versions: dict[str, TableVersion] = field(factory=dict)
 
     @classmethod
     def of_json(cls, tree: dict[str, Any]) -> TableFacts:
@@ -81,6 +101,9 @@ class TableFacts:
             groups=tree["groups"],
             offsets=positions(tree["offsets"]),
             delays=positions(tree["delays"]),
+            versions={
+                name: TableVersion(**each) for name, each in tree.get("versions", {}).items()
+            },
         )
 
 
@@ -119,6 +142,17 @@ def content_of(name: str, value: object) -> dict[str, Any]:
     return dict(table)
 
 
+def version_of(value: object) -> TableVersion | None:
+    """Return the version of a parsed table, or None if it has none."""
+    version = value.get(DATA_VERSION) if isinstance(value, dict) else None
+    if not isinstance(version, dict):
+        return None
+    try:
+        return TableVersion(int(version.get("counter", 0)), int(version.get("timestamp", 0)))
+    except (TypeError, ValueError):
+        return None
+
+
 def split_offset_key(key: str) -> tuple[str, str, int]:
     """Return (topic, group, queue id) of a key of the consumer offsets."""
     topic_and_group, _, queue = key.rpartition(" ")
@@ -135,9 +169,11 @@ def read_table_facts(files: FileSystem, directory: StoreDirectory) -> TableFacts
     """Return the tables of a store, read as a broker reads them: from the file or its backup."""
     units, log = QueueUnits(files, directory), LogReader(files, directory)
 
+    values = {name: read_table(files, f"{directory.paths.config}/{name}") for name in MEMBERS}
+
     def content(name: str) -> dict[str, Any]:
         try:
-            return content_of(name, read_table(files, f"{directory.paths.config}/{name}"))
+            return content_of(name, values[name])
         except ValueError:
             return {}
 
@@ -158,4 +194,9 @@ def read_table_facts(files: FileSystem, directory: StoreDirectory) -> TableFacts
         groups={name: table_digest(each) for name, each in content(GROUPS).items()},
         offsets={key: (each, stored_ms(key, each)) for key, each in content(OFFSETS).items()},
         delays={key: (each, due_ms(key, each)) for key, each in content(DELAYS).items()},
+        versions={
+            name: version
+            for name in (TOPICS, GROUPS)
+            if (version := version_of(values[name])) is not None
+        },
     )

@@ -13,8 +13,10 @@ files where they are available. It covers
 ``not_examined`` lists what it does not cover. Its verdict has one of the words of
 :mod:`rmqpy.audit.replicas.verdict`, whatever the order of the stores.
 
-Stores of one time must be equal. An earlier state must be equal to or contained in each later one,
-apart from messages that have expired since; the later ones are then compared with each other, too.
+Stores of one time must have the same messages; the tables of one may be behind those of the other,
+which makes it CONTAINED in the other. An earlier state must be equal to or contained in each later
+one, apart from messages that have expired since; the later ones are then compared with each other,
+too.
 :attr:`Certificate.holds` says whether that is so.
 
 Stores of one time are compared with the one whose log ends last. If messages have expired in one
@@ -44,9 +46,7 @@ from rmqpy.audit.replicas.message_comparison import (
     DifferenceGroup,
     MessageDifference,
 )
-from rmqpy.audit.replicas.table_comparison import (
-    TableDifference,
-)
+from rmqpy.audit.replicas.table_comparison import TableDifference, verdict_on_tables
 from rmqpy.audit.replicas.verdict import (
     DIFFERENT,
     NOTHING_COMPARED,
@@ -67,8 +67,10 @@ __all__ = [
 ]
 
 KIND: Final = "rmqpy-certificate"
-CERTIFICATE_FORMAT: Final = 2
-"""Since 2: tables, keys, groups of differences, ``not_examined``, and words of the verdict."""
+CERTIFICATE_FORMAT: Final = 3
+"""Since 2: tables, keys, groups of differences, ``not_examined``, and words of the verdict.
+Since 3: which store is behind in a table.
+"""
 SEVERE: Final = (Severity.DAMAGE, Severity.DERIVED)
 
 
@@ -162,7 +164,8 @@ class Comparison:
             return DIFFERENT
         if not self.same:
             return NOTHING_COMPARED
-        if self.key_holes or not all(each.harmless for each in self.table_differences):
+        tables = verdict_on_tables(self.table_differences)
+        if self.key_holes or tables == DIFFERENT:
             return DIFFERENT
         if not self.may_have_more:
             only = self.missing + self.expired, self.more + self.expired_in_reference
@@ -170,15 +173,21 @@ class Comparison:
             return DIFFERENT
         else:
             only = 0 if self.more else self.expired, self.more
-        if only == (0, 0) and self.may_have_more and self.table_differences:
+        if only == (0, 0) and not self.may_have_more:
+            return tables
+        if only == (0, 0) and self.table_differences:
             return Verdict(Word.CONTAINED, (Containment(self.reference, self.other, 0),))
         return Verdict.on_contents(self.reference, self.other, *only)
 
     @property
     def holds(self) -> bool:
-        """Whether the stores are equal, or the earlier state is contained in the other store."""
-        word = self.verdict.word
-        return word is Word.EQUAL or (word is Word.CONTAINED and self.may_have_more)
+        """Whether the stores have the same messages, or the other store has those of the earlier
+        state. The tables of stores of one time may be as far apart as replication explains.
+        """
+        verdict = self.verdict
+        if verdict.word is Word.CONTAINED:
+            return self.may_have_more or not any(each.more for each in verdict.contained)
+        return verdict.is_equal
 
 
 @define(slots=True, frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.replicas.message_comparison import MessageComparison, MessageSummer
 from rmqpy.audit.replicas.table_comparison import (
     compare_tables,
+    compare_with_earlier,
     impossible_offsets,
     queue_ends,
     unjudged_tables,
@@ -44,8 +45,8 @@ def certify(
     named = list(_distinctly_named(manifests))
     past, present = named[:earlier], named[earlier:]
     reference = max(present, key=lambda each: (each.end, -each.begin))
-    pairs = [(before, after, True) for before in past for after in present]
-    pairs += [(reference, other, False) for other in present if other is not reference]
+    pairs = [(before, after, present) for before in past for after in present]
+    pairs += [(reference, other, []) for other in present if other is not reference]
     ends = queue_ends(present)
     return Certificate(
         made_ms=now_ms,
@@ -54,8 +55,7 @@ def certify(
             *(_subject(each, ends) for each in present),
         ),
         comparisons=tuple(
-            _compare(one, other, available or {}, may_have_more=grown)
-            for one, other, grown in pairs
+            _compare(one, other, available or {}, later) for one, other, later in pairs
         ),
         not_examined=tuple(_not_examined(named)),
     )
@@ -118,9 +118,12 @@ def _compare(
     reference: Manifest,
     other: Manifest,
     available: Mapping[str, MessageSummer],
-    *,
-    may_have_more: bool,
+    later: Sequence[Manifest],
 ) -> Comparison:
+    """Compare two stores. ``later`` are all stores of the later time if the reference is an earlier
+    state, and empty if both are of one time.
+    """
+    is_earlier = bool(later)
     compared = MessageComparison(reference, other, available)
     compared.run()
     mine = {table.name: table.digest for table in reference.tables}
@@ -129,11 +132,15 @@ def _compare(
     return Comparison(
         other=other.name,
         reference=reference.name,
-        may_have_more=may_have_more,
+        may_have_more=is_earlier,
         **asdict(compared.counts),
         tables=tuple(name for name in names if mine.get(name) != theirs.get(name)),
-        table_differences=tuple(compare_tables(reference, other, is_earlier=may_have_more)),
-        key_holes=tuple(_different_holes(reference, other, is_earlier=may_have_more)),
+        table_differences=tuple(
+            compare_with_earlier(reference, other, later)
+            if is_earlier
+            else compare_tables(reference, other)
+        ),
+        key_holes=tuple(_different_holes(reference, other, is_earlier=is_earlier)),
         groups=tuple(compared.groups.values()),
         differences=tuple(compared.differences),
     )

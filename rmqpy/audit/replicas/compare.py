@@ -32,7 +32,9 @@ from attrs import asdict, define, evolve
 
 from rmqpy.audit.facts.facts import RecordFacts
 from rmqpy.audit.facts.log_facts import record_at
+from rmqpy.audit.facts.table_content import MEMBERS
 from rmqpy.audit.replicas.manifest import LogDigest, LogFileDigest, Manifest
+from rmqpy.audit.replicas.table_comparison import compare_tables, verdict_on_tables
 from rmqpy.audit.replicas.verdict import DIFFERENT, NOTHING_COMPARED, Verdict
 from rmqpy.audit.scan.directory import LogSegments, StoreDirectory
 from rmqpy.audit.scan.queue_units import map_file
@@ -157,21 +159,28 @@ def compare_stores(
 def verdict_on(differences: Sequence[Difference], left: Manifest, right: Manifest) -> Verdict:
     """Return the verdict on two stores with these differences.
 
-    One is contained in the other if only the starts and ends of the logs differ, all in its favour.
+    One is contained in the other if only the starts and ends of the logs differ, all in its favour,
+    or only tables of which one is behind the other.
     """
     if not left.messages or not right.messages:
         return NOTHING_COMPARED
+    tables = verdict_on_tables(tuple(compare_tables(left, right)))
     only_left = only_right = 0
     for each in differences:
+        if each.kind is DifferenceKind.TABLE and each.log in MEMBERS:
+            if tables == DIFFERENT or left.contents is None or right.contents is None:
+                return DIFFERENT
+            continue
         one, two = left.log(each.log), right.log(each.log)
         if each.kind not in (DifferenceKind.BEGIN, DifferenceKind.END) or not one or not two:
             return DIFFERENT
         in_left = one.end > two.end if each.kind is DifferenceKind.END else one.begin < two.begin
         only_left, only_right = only_left + in_left, only_right + (not in_left)
     more = max(1, abs(left.messages - right.messages))
-    return Verdict.on_contents(
+    verdict = Verdict.on_contents(
         left.name, right.name, more if only_left else 0, more if only_right else 0
     )
+    return tables if verdict.is_equal else verdict
 
 
 def first_different_byte(one: bytes, two: bytes) -> int:

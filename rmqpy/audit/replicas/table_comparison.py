@@ -1,23 +1,36 @@
 """Compare the tables of stores: topics, subscription groups, consumer offsets, delay offsets.
 
 ==================  ======================================  =======================================
-table               stores of one time                      an earlier state and a later one
+table               stores of one time                      an earlier state and later ones
 ==================  ======================================  =======================================
-topics, groups      the same, with equal configuration      none is gone; other changes are listed
-consumer offsets    equal, or behind by messages that the   none is smaller, except one that was
-                    table may not contain yet               beyond the end of its queue
-delay offsets       the same                                the same
+topics, groups      the same, with equal configuration, or  none is gone from all of them; other
+                    one table is an earlier state of the    changes are listed
+                    other, which replication explains
+consumer offsets,   any: the smaller ones are listed        none is smaller in all of them, except
+delay offsets                                               one that was beyond the end of its queue
 ==================  ======================================  =======================================
 
-A slave or follower copies the tables of its master every 10 seconds, so its offsets may be behind
-by what was consumed or delivered in the last ``LAG_MS`` before the log ends. An offset is older
-than that if the first message after it was stored, or due, before then: such a table is stale. An
-offset is impossible if it is beyond the end of its queue in every store.
+A slave or follower copies the tables of its master every 10 seconds, so it may lack what was
+changed since. For topics and groups the store has evidence: the versions say which table is an
+earlier state of the other, and when the later one was changed last
+(:class:`rmqpy.audit.facts.table_content.TableVersion`). If that was more than ``LAG_MS`` before a
+message that the store with the earlier table has received, replication does not explain it.
+
+For offsets there is none. A file does not say when an offset was committed; it cannot have been
+before its message was stored, but a consumer that works off a backlog commits offsets of messages
+of any age in one second. So a smaller offset is never a difference of its own: the store is
+*behind*, and the text says by how much. What one fetch explains, and what none explains, looks the
+same. A table that is missing although the other store has offsets is a difference, because brokers
+write it at every stop. A delay offset whose next message was due more than ``LAG_MS`` before the
+log ends is not ``harmless``: the broker delivers by time, unless it had been stopped.
+
+An offset is impossible if it is beyond the end of its queue in every store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from attrs import define
@@ -34,15 +47,18 @@ from rmqpy.audit.facts.table_content import (
     split_offset_key,
 )
 from rmqpy.audit.replicas.manifest import Manifest
+from rmqpy.audit.replicas.verdict import DIFFERENT, EQUAL, Containment, Verdict, Word
 from rmqpy.model.names import SCHEDULE_TOPIC
 
 __all__ = [
     "TableDifference",
     "compare_tables",
+    "compare_with_earlier",
     "impossible_offsets",
     "overdue_delays",
     "queue_ends",
     "unjudged_tables",
+    "verdict_on_tables",
 ]
 
 LAG_MS: Final = 15_000
@@ -55,33 +71,73 @@ Ends = Mapping[tuple[str, int], int]
 
 @define(slots=True, frozen=True, kw_only=True)
 class TableDifference:
-    """One difference of a table; ``harmless`` if replication explains it."""
+    """One difference of a table; ``harmless`` if replication explains it.
+
+    ``behind`` names the store whose table is only an earlier state of that of ``ahead``; both are
+    empty if that is not so, or not known.
+    """
 
     table: str
     text: str
     harmless: bool = False
+    behind: str = ""
+    ahead: str = ""
 
 
-def compare_tables(
-    reference: Manifest, other: Manifest, *, is_earlier: bool
-) -> Iterator[TableDifference]:
-    """Yield the differences of two stores, each cause once. Yield nothing if the tables of one are
-    unknown (a manifest of format 1).
+def compare_tables(one: Manifest, two: Manifest) -> Iterator[TableDifference]:
+    """Yield the differences of two stores of one time, each cause once. Yield nothing if the tables
+    of one are unknown (a manifest of format 1).
     """
-    one, two = reference.contents, other.contents
-    if one is None or two is None:
+    if one.contents is None or two.contents is None:
         return
-    for table, mine, theirs in ((TOPICS, one.topics, two.topics), (GROUPS, one.groups, two.groups)):
-        yield from _names(table, (reference.name, mine), (other.name, theirs), is_earlier)
+    for table in (TOPICS, GROUPS):
+        yield from _different_settings(table, one, two)
     for table in (OFFSETS, DELAYS):
-        behind = _behind(table, reference, other, is_earlier=is_earlier)
-        yield from _stale(table, other.name, reference.name, behind)
-        behind = _behind(table, other, reference, is_earlier=False)
-        if not is_earlier:
-            yield from _stale(table, reference.name, other.name, behind)
-        elif behind:
-            text = f"{_count(behind, 'offset')} of {other.name} advanced since {reference.name}"
+        for ahead, behind in ((one, two), (two, one)):
+            yield from _behind(table, ahead, behind)
+
+
+def verdict_on_tables(differences: Sequence[TableDifference]) -> Verdict:
+    """Return the verdict on two stores of one time that have the same messages.
+
+    Tables of which one is behind the other make its store CONTAINED. If each is behind in one
+    table, or in one queue, each is contained in the other.
+    """
+    if not all(each.harmless or each.behind for each in differences):
+        return DIFFERENT
+    behind = sorted({(each.behind, each.ahead) for each in differences if each.behind})
+    if not behind:
+        return EQUAL
+    return Verdict(Word.CONTAINED, tuple(Containment(inner, outer, 0) for inner, outer in behind))
+
+
+def compare_with_earlier(
+    earlier: Manifest, later: Manifest, present: Sequence[Manifest]
+) -> Iterator[TableDifference]:
+    """Yield what has changed in ``later`` since an earlier state. ``present`` are all stores of the
+    later time: what one of them still has is not gone, and :func:`compare_tables` reports that
+    ``later`` lacks it.
+    """
+    was, now = earlier.contents, later.contents
+    if was is None or now is None:
+        return
+    known = [each.contents for each in present if each.contents is not None]
+    for table in (TOPICS, GROUPS):
+        before, after = _settings(table, was), _settings(table, now)
+        gone = before.keys() - after.keys()
+        gone -= {name for each in known for name in _settings(table, each)}
+        if gone:
+            yield TableDifference(table=table, text=f"{later.name} lacks {_listed(sorted(gone))}")
+        added = sorted(after.keys() - before.keys())
+        if added:
+            text = f"{earlier.name} lacks {_listed(added)}"
             yield TableDifference(table=table, text=text, harmless=True)
+        changed = _changed(before, after)
+        if changed:
+            text = f"the configuration of {_listed(changed)} differs"
+            yield TableDifference(table=table, text=text, harmless=True)
+    for table in (OFFSETS, DELAYS):
+        yield from _since(table, earlier, later, known)
 
 
 def impossible_offsets(manifest: Manifest, ends: Ends) -> Iterator[TableDifference]:
@@ -134,71 +190,105 @@ def _places(facts: TableFacts) -> Iterator[tuple[str, str, tuple[str, int], int]
             yield table, _described(table, key), _place(table, key), offset
 
 
-def _names(
-    table: str,
-    one: tuple[str, Mapping[str, str]],
-    two: tuple[str, Mapping[str, str]],
-    is_earlier: bool,
-) -> Iterator[TableDifference]:
-    (name, mine), (other, theirs) = one, two
-    lacks = sorted(mine.keys() - theirs.keys())
-    if lacks:
-        yield TableDifference(table=table, text=f"{other} lacks {_listed(lacks)}")
-    more = sorted(theirs.keys() - mine.keys())
-    if more:
-        yield TableDifference(
-            table=table, text=f"{name} lacks {_listed(more)}", harmless=is_earlier
-        )
-    changed = sorted(key for key in mine.keys() & theirs.keys() if mine[key] != theirs[key])
-    if changed:
-        text = f"the configuration of {_listed(changed)} differs"
-        yield TableDifference(table=table, text=text, harmless=is_earlier)
+def _settings(table: str, facts: TableFacts) -> Mapping[str, str]:
+    return facts.topics if table == TOPICS else facts.groups
 
 
-def _behind(
-    table: str, leading: Manifest, lagging: Manifest, *, is_earlier: bool
-) -> list[tuple[str, int, int, bool]]:
-    """Return (description, smaller offset, larger offset, whether it is stale) of all offsets that
-    are smaller in ``lagging``.
-    """
-    ahead, behind = (_positions(table, each.contents) for each in (leading, lagging))
-    ends, known = queue_ends([leading if is_earlier else lagging]), queue_ends([leading, lagging])
-    recent_ms = _last_stored_ms(lagging) - LAG_MS
-    found = []
-    for key, (offset, _) in ahead.items():
-        small, time_ms = behind.get(key, (0, -1))
+def _changed(one: Mapping[str, str], two: Mapping[str, str]) -> list[str]:
+    return sorted(key for key in one.keys() & two.keys() if one[key] != two[key])
+
+
+def _different_settings(table: str, one: Manifest, two: Manifest) -> Iterator[TableDifference]:
+    assert one.contents is not None and two.contents is not None, "checked by the caller"
+    versions = [each.contents.versions.get(table) for each in (one, two) if each.contents]
+    first, second = versions
+    if first is not None and second is not None and first.is_earlier(second):
+        yield from _different_settings(table, two, one)
+        return
+    mine, theirs = _settings(table, one.contents), _settings(table, two.contents)
+    parts = []
+    if lacks := sorted(mine.keys() - theirs.keys()):
+        parts.append(f"{two.name} lacks {_listed(lacks)}")
+    if more := sorted(theirs.keys() - mine.keys()):
+        parts.append(f"{one.name} lacks {_listed(more)}")
+    if changed := _changed(mine, theirs):
+        parts.append(f"the configuration of {_listed(changed)} differs")
+    if first is None or second is None or not second.is_earlier(first):
+        yield from (TableDifference(table=table, text=text) for text in parts)
+        return
+    if not parts:
+        return
+    explained = first.timestamp_ms >= _last_stored_ms(two) - LAG_MS
+    why = (
+        f"{two.name} has an earlier version of the table, of {_time(second.timestamp_ms)}; that of"
+        f" {one.name} was changed last at {_time(first.timestamp_ms)}"
+    )
+    if not explained:
+        why += f", {_before(first.timestamp_ms, two)}: older than replication explains"
+    yield TableDifference(
+        table=table,
+        text=f"{', '.join(parts)}: {why}; the next plan (leave, apply, join) takes the later one",
+        harmless=explained,
+        behind=two.name if explained else "",
+        ahead=one.name if explained else "",
+    )
+
+
+def _behind(table: str, ahead: Manifest, behind: Manifest) -> Iterator[TableDifference]:
+    """Yield a sentence on the offsets that are smaller in ``behind``."""
+    large, small = (_positions(table, each.contents) for each in (ahead, behind))
+    known = queue_ends([ahead, behind])
+    texts, messages, oldest_ms = [], 0, -1
+    for key, (offset, _) in large.items():
+        own, time_ms = small.get(key, (0, -1))
         place = _place(table, key)
-        is_impossible = not is_earlier and offset > known.get(place, offset)
-        if small >= offset or is_impossible:
+        if own >= offset or offset > known.get(place, offset):
             continue
-        if is_earlier:
-            # A plan sets an offset that was beyond the end to the end.
-            stale = small < min(offset, ends.get(place, offset))
-        else:
-            # Where this store's queue ends, it lacks messages, not progress.
-            stale = small < ends.get(place, offset) and time_ms < recent_ms
-        found.append((_described(table, key), small, offset, stale))
-    return found
+        texts.append(f"{_described(table, key)} is {own}, not {offset}")
+        messages += offset - own
+        if time_ms > 0:
+            oldest_ms = min(time_ms, oldest_ms) if oldest_ms > 0 else time_ms
+    if not texts:
+        return
+    text = (
+        f"{behind.name} is behind {ahead.name} by {_number(messages, 'message')} in"
+        f" {_count(texts, 'offset')}: {_listed(texts)}"
+    )
+    if table not in {each.name for each in behind.tables if each.source != "nothing"}:
+        yield TableDifference(table=table, text=f"{text}; {behind.name} does not have this table")
+        return
+    overdue = table == DELAYS and 0 < oldest_ms < _last_stored_ms(behind) - LAG_MS
+    if overdue:
+        text += f"; the first of these was due {_before(oldest_ms, behind)}"
+    elif table == OFFSETS and oldest_ms > 0:
+        text += f"; the first of these was stored {_before(oldest_ms, behind)}"
+    yield TableDifference(
+        table=table, text=text, harmless=not overdue, behind=behind.name, ahead=ahead.name
+    )
 
 
-def _stale(
-    table: str, name: str, ahead: str, behind: list[tuple[str, int, int, bool]]
+def _since(
+    table: str, earlier: Manifest, later: Manifest, known: Sequence[TableFacts]
 ) -> Iterator[TableDifference]:
-    for is_stale in (True, False):
-        texts = [
-            f"{key} is {small}, not {large}"
-            for key, small, large, stale in behind
-            if stale is is_stale
-        ]
-        if texts:
-            count = _count(texts, "offset")
-            why = "older than replication explains" if is_stale else "behind by the last seconds"
-            yield TableDifference(
-                table=table,
-                text=f"{count} of {name} {'is' if len(texts) == 1 else 'are'} {why}, compared with"
-                f" {ahead}: {_listed(texts)}",
-                harmless=not is_stale,
-            )
+    was, now = (_positions(table, each.contents) for each in (earlier, later))
+    largest = {
+        key: max(_positions(table, each).get(key, (0, 0))[0] for each in known) for key in was
+    }
+    ends = queue_ends([earlier])
+    gone = [
+        f"{_described(table, key)} is {now.get(key, (0, 0))[0]}, not {offset}"
+        for key, (offset, _) in was.items()
+        # A plan sets an offset that was beyond the end to the end.
+        if largest[key] < min(offset, ends.get(_place(table, key), offset))
+    ]
+    if gone:
+        count = _count(gone, "offset")
+        text = f"{count} of {later.name} went back since {earlier.name}: {_listed(gone)}"
+        yield TableDifference(table=table, text=text)
+    advanced = [key for key, (offset, _) in now.items() if offset > was.get(key, (0, 0))[0]]
+    if advanced:
+        text = f"{_count(advanced, 'offset')} of {later.name} advanced since {earlier.name}"
+        yield TableDifference(table=table, text=text, harmless=True)
 
 
 def _positions(table: str, facts: TableFacts | None) -> Mapping[str, Position]:
@@ -228,10 +318,23 @@ def _last_stored_ms(manifest: Manifest) -> int:
     return max(int(message.get("store_timestamp_ms", 0)) for message in ends)
 
 
+def _time(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _before(time_ms: int, manifest: Manifest) -> str:
+    seconds = max(0, _last_stored_ms(manifest) - time_ms) // 1000
+    return f"{seconds} s before the last message of {manifest.name}"
+
+
 def _listed(texts: Sequence[str]) -> str:
     rest = f" and {len(texts) - NAMES_MAX} more" if len(texts) > NAMES_MAX else ""
     return ", ".join(texts[:NAMES_MAX]) + rest
 
 
 def _count(texts: Sequence[object], noun: str) -> str:
-    return f"{len(texts)} {noun}{'' if len(texts) == 1 else 's'}"
+    return _number(len(texts), noun)
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -4,7 +4,7 @@
 EQUAL             the stores contain the same messages, and everything else that was compared is the
                   same
 CONTAINED         one store has all messages of the other and more: messages that the other does not
-                  have yet, or that have expired there
+                  have yet, or that have expired there; or the same messages, and newer tables
 DIFFERENT         a message, a table, or what leads to a message differs, is damaged, or could not
                   be decided, or each store has messages that the other lacks
 NOTHING COMPARED  no difference, but no message in common either: one of the stores is empty
@@ -18,11 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from attrs import define
 
 __all__ = ["DIFFERENT", "EQUAL", "NOTHING_COMPARED", "Containment", "Verdict", "Word"]
+
+NEWER_TABLES: Final = " newer entries in its tables"
 
 
 class Word(Enum):
@@ -38,7 +40,8 @@ class Word(Enum):
 class Containment:
     """One store is contained in another, which has ``more`` messages more.
 
-    With 0, only tables have changed since an earlier state.
+    With 0, both have the same messages, and the outer one has newer entries in its tables: those of
+    a later state, or those that the inner one has not copied yet.
     """
 
     inner: str
@@ -95,7 +98,7 @@ class Verdict:
         parts = []
         for (inner, more), outers in groups.items():
             text = f"{inner} in {', '.join(outers)}, which {'have' if outers[1:] else 'has'}"
-            text += f" {more} message{'' if more == 1 else 's'} more" if more else " newer tables"
+            text += f" {more} message{'' if more == 1 else 's'} more" if more else NEWER_TABLES
             parts.append(text)
         return f"{word}: {'; '.join(parts)}"
 

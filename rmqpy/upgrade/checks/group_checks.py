@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import chain, combinations
 
+from rmqpy.audit.facts.facts import Mode
 from rmqpy.audit.facts.table_content import DELAYS
 from rmqpy.audit.replicas.manifest import LogDigest, Manifest
 from rmqpy.audit.replicas.table_comparison import compare_tables
@@ -32,7 +33,7 @@ from rmqpy.upgrade.checks.log_comparison import (
 )
 from rmqpy.upgrade.checks.replica import Replica
 from rmqpy.upgrade.checks.replica_checks import REPLICA_CHECKS
-from rmqpy.upgrade.checks.tables import table_differences
+from rmqpy.upgrade.checks.tables import other_tables
 
 CLOCK_SKEW_NOTE_MS = 1000
 CLOCK_SKEW_MS = 10_000
@@ -211,23 +212,28 @@ def tail_bytes(group: Group) -> Iterator[CheckFinding]:
                 )
 
 
+LEADER_HAS_THEM = "the leader gives its tables to the others; rmqpy upgrade leave merges them"
+MERGES_THEM = "rmqpy upgrade plan merges them: the largest value wins"
+
+
 def tables_agree(group: Group) -> Iterator[CheckFinding]:
-    """Check that topics, groups, consumer and delay offsets are the same on all replicas (H12)."""
+    """Check that topics, groups, consumer and delay offsets are the same on all replicas (H12).
+
+    After a switch, followers copy them from their leader: what replication explains is a note.
+    """
+    switched = {Mode.JOINED, Mode.DLEDGER}
     for one, two in combinations(group.replicas, 2):
         surveys = [each.survey() for each in (one, two)]
-        manifests = [survey.manifest for survey in surveys]
-        # Replication explains a small difference of delay offsets, and no other.
-        judged = compare_tables(*manifests, is_earlier=False)
-        for each in chain(
-            table_differences(surveys[0].tables, surveys[1].tables),
-            (difference for difference in judged if difference.table == DELAYS),
-        ):
-            make = note if each.harmless else finding
+        replicated = all(survey.manifest.mode in switched for survey in surveys)
+        judged = compare_tables(*(survey.manifest for survey in surveys))
+        for each in chain(judged, other_tables(surveys[0].tables, surveys[1].tables)):
+            progress = each.table == DELAYS or not each.behind
+            make = note if each.harmless and (replicated or progress) else finding
             yield make(
                 "tables-agree",
                 f"{one.name}, {two.name}",
                 f"{each.table}: {each.text}",
-                "rmqpy upgrade plan merges them: the largest value wins",
+                LEADER_HAS_THEM if replicated else MERGES_THEM,
             )
 
 

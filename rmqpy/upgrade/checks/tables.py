@@ -3,8 +3,9 @@
 =====================  =====================  =====================================================
 table                  under                  merged
 =====================  =====================  =====================================================
-topics.json            topicConfigTable       all topics; of numbers the largest, of the rest the
-                                              reference's, listed as a conflict
+topics.json            topicConfigTable       all topics. Of different configurations that of the
+                                              later version; if neither is later, of numbers the
+                                              largest, of the rest the reference's, as a conflict
 subscriptionGroup.json subscriptionGroupTable the same for groups
 consumerOffset.json    offsetTable            the largest offset, at most the end of the queue
 delayOffset.json       offsetTable            the largest offset
@@ -24,8 +25,10 @@ from rmqpy.audit.facts.table_content import (
     DELAYS,
     MEMBERS,
     OFFSETS,
+    TableVersion,
     parse_content,
     split_offset_key,
+    version_of,
 )
 from rmqpy.audit.replicas.table_comparison import TableDifference
 from rmqpy.model.errors import RmqError
@@ -48,24 +51,22 @@ class MergedTables:
     conflicts: list[str] = field(factory=list)
 
 
-def table_differences(one: Mapping[str, str], two: Mapping[str, str]) -> Iterator[TableDifference]:
-    """Yield the differences in content between two replicas' tables; formatting is ignored.
-
-    Delay offsets are left out: how far they may be apart depends on the messages
-    (:func:`rmqpy.audit.replicas.table_comparison.compare_tables`).
+def other_tables(one: Mapping[str, str], two: Mapping[str, str]) -> Iterator[TableDifference]:
+    """Yield the differences in content of the tables that
+    :func:`rmqpy.audit.replicas.table_comparison.compare_tables` does not judge, such as filters;
+    formatting is ignored.
     """
-    for name in sorted((one.keys() | two.keys()) - {DELAYS}):
+    for name in sorted((one.keys() | two.keys()) - MEMBERS.keys()):
         content_one, content_two = (parse_content(name, tables.get(name)) for tables in (one, two))
-        if content_one == content_two:
-            continue
         keys = sorted(
             key
             for key in content_one.keys() | content_two.keys()
             if content_one.get(key) != content_two.get(key)
         )
-        listed = ", ".join(map(str, keys[:5])) + (f" and {len(keys) - 5} more" if keys[5:] else "")
-        text = f"{len(keys)} entries differ: {listed}"
-        yield TableDifference(table=name, text=text, harmless=name not in MEMBERS)
+        if keys:
+            more = f" and {len(keys) - 5} more" if keys[5:] else ""
+            text = f"{len(keys)} entries differ: {', '.join(map(str, keys[:5]))}{more}"
+            yield TableDifference(table=name, text=text, harmless=True)
 
 
 def merge_tables(
@@ -73,7 +74,8 @@ def merge_tables(
 ) -> MergedTables:
     """Return one set of tables for all replicas.
 
-    Where no largest value decides, the value of the replica ``reference`` wins.
+    Where neither a later version nor a largest value decides, the value of the replica
+    ``reference`` wins.
     """
     merged = MergedTables()
     for name in sorted({name for tables in replicas.values() for name in tables}):
@@ -83,7 +85,8 @@ def merge_tables(
         if name in (OFFSETS, DELAYS):
             result = _merge_offsets(name, contents, ends, merged.conflicts)
         elif name in MEMBERS:
-            result = _merge_configs(name, contents, reference, merged.conflicts)
+            versions = {replica: _version(each.get(name)) for replica, each in replicas.items()}
+            result = _merge_configs(name, contents, versions, reference, merged.conflicts)
         else:
             result = contents[reference] or next((each for each in contents.values() if each), {})
             if any(each != result for each in contents.values() if each):
@@ -128,33 +131,45 @@ def _merge_offsets(
 
 
 def _merge_configs(
-    name: str, contents: Mapping[str, dict[str, Any]], reference: str, conflicts: list[str]
+    name: str,
+    contents: Mapping[str, dict[str, Any]],
+    versions: Mapping[str, TableVersion | None],
+    reference: str,
+    conflicts: list[str],
 ) -> dict[str, Any]:
-    order = [
-        contents[reference],
-        *(each for replica, each in contents.items() if replica != reference),
-    ]
+    order = [reference, *(replica for replica in contents if replica != reference)]
     result: dict[str, Any] = {}
-    for table in order:
-        for key, config in table.items():
-            if key not in result:
-                result[key] = dict(config)
-                continue
-            kept = result[key]
-            for member, value in config.items():
-                now = kept.get(member, value)
-                if now == value:
-                    kept[member] = value
-                elif _is_number(now) and _is_number(value):
-                    kept[member] = max(now, value)
-                    conflicts.append(
-                        f"{name}: {key} {member} is {now} and {value}: {kept[member]} is kept"
-                    )
-                else:
-                    conflicts.append(
-                        f"{name}: {key} {member} is {now} and {value}: {reference}'s is kept"
-                    )
+    source: dict[str, str] = {}
+    for replica in order:
+        for key, config in contents[replica].items():
+            kept_by = source.get(key)
+            if kept_by is None or _is_earlier(versions[kept_by], versions[replica]):
+                result[key], source[key] = dict(config), replica
+            elif not _is_earlier(versions[replica], versions[kept_by]):
+                _merge_config(f"{name}: {key}", result[key], config, reference, conflicts)
     return result
+
+
+def _is_earlier(one: TableVersion | None, two: TableVersion | None) -> bool:
+    return one is not None and two is not None and one.is_earlier(two)
+
+
+def _merge_config(
+    what: str,
+    kept: dict[str, Any],
+    config: dict[str, Any],
+    reference: str,
+    conflicts: list[str],
+) -> None:
+    for member, value in config.items():
+        now = kept.get(member, value)
+        if now == value:
+            kept[member] = value
+        elif _is_number(now) and _is_number(value):
+            kept[member] = max(now, value)
+            conflicts.append(f"{what} {member} is {now} and {value}: {kept[member]} is kept")
+        else:
+            conflicts.append(f"{what} {member} is {now} and {value}: {reference}'s is kept")
 
 
 def _is_number(value: object) -> bool:
@@ -176,23 +191,25 @@ def _encode(name: str, result: dict[str, Any], replicas: Mapping[str, Mapping[st
     else:
         table = result
     value: dict[str, Any] = {}
-    version = _newest_version(tables.get(name) for tables in replicas.values())
-    if version is not None:
-        value[DATA_VERSION] = version
+    found = [_parsed(tables.get(name)) for tables in replicas.values()]
+    newest = max(found, key=_version_order, default=None)
+    if isinstance(newest, dict) and version_of(newest) is not None:
+        value[DATA_VERSION] = newest[DATA_VERSION]
     return fastjson.dumps({**value, member: table}, pretty=True)
 
 
-def _newest_version(texts: Iterator[str | None]) -> dict[str, Any] | None:
-    versions = []
-    for text in texts:
-        try:
-            value = fastjson.loads(text) if text else None
-        except (RmqError, ValueError):
-            continue
-        if isinstance(value, dict) and isinstance(value.get(DATA_VERSION), dict):
-            versions.append(value[DATA_VERSION])
-    return max(versions, key=_version_order, default=None)
+def _version(text: str | None) -> TableVersion | None:
+    return version_of(_parsed(text))
 
 
-def _version_order(version: dict[str, Any]) -> tuple[int, int]:
-    return int(version.get("counter", 0)), int(version.get("timestamp", 0))
+def _version_order(value: object) -> tuple[int, int]:
+    version = version_of(value)
+    return (version.counter, version.timestamp_ms) if version is not None else (-1, -1)
+
+
+def _parsed(text: str | None) -> object:
+    """Return the value of a table's text, or None if there is none that can be parsed."""
+    try:
+        return fastjson.loads(text) if text else None
+    except (RmqError, ValueError):
+        return None

@@ -100,8 +100,14 @@ class PlanContext:
 
     @cached_property
     def merged(self) -> MergedTables:
+        """The tables of all replicas, merged for the reference's log."""
+        return self.merged_for(self.reference.replica)
+
+    def merged_for(self, reference: Replica) -> MergedTables:
+        """Return the merged tables; ``reference`` decides what nothing else decides, and where the
+        queues end.
+        """
         tables = {survey.name: survey.tables for survey in self.group.surveys}
-        reference = self.reference.replica
         ends = {
             (queue.topic, queue.queue_id): queue.max_offset
             for queue in reference.survey().manifest.queues
